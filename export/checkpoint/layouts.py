@@ -139,19 +139,3 @@ def occupied(layout: Layout, rows: int) -> list[tuple[int, int]]:
 def stored_rows(layout: Layout, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns [n] int64: the stored row of each of the table's [n] int64 rows."""
     return layout.bases()[rows % layout.lanes] + rows // layout.lanes
-
-
-def table_rows(layout: Layout, stored: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """Returns [n] int64: the table's row in each of [n] int64 stored rows, -1 where there is none: the inverse.
-
-    Args:
-      layout: of the table.
-      stored: rows of the variable.
-      rows: of the table.
-    """
-    bases = layout.bases()
-    order = np.argsort(bases, kind="stable")
-    found = np.searchsorted(bases[order], stored, side="right") - 1
-    lane = order[np.maximum(found, 0)]
-    row = (stored - bases[lane]) * layout.lanes + lane
-    return np.where((found >= 0) & (row < rows) & (stored >= bases[lane]), row, -1)

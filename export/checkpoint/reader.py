@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -22,10 +22,10 @@ from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.dumps import is_dump, list_dump
 from export.checkpoint.formats.keras import find_keras, list_keras
 from export.checkpoint.formats.object_graph import ObjectGraph
-from export.checkpoint.formats.orbax import OrbaxPlace, find_orbax, list_orbax
+from export.checkpoint.formats.orbax import find_orbax, list_orbax
 from export.checkpoint.formats.prefixes import STATE_FILE, find_prefix
 from export.checkpoint.formats.tensorbundle import file_problems, read_index, read_string
-from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, Storage, volume
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, volume
 from export.errors import CheckpointError
 from runtime.object_store import Place, RemotePath
 
@@ -46,49 +46,33 @@ def open_checkpoint(path: Place, complete: bool = True) -> Checkpoint:
     Raises:
       CheckpointError: missing, unfinished, damaged, or of a kind that is not read; says which and what to do.
     """
-    if isinstance(path, Path):
-        with _unreadable_told(path):
-            if path.is_dir() and not any(path.glob("*.index")) and is_dump(path):
-                return _open_dump(path)
-            place, file = _other_kinds(path)
-        if place is not None:
-            listing = list_orbax(place)
-            if complete and listing.problems:
-                raise CheckpointError(listing.problems[0])
-            storage = Storage("Orbax", place.step, problems=listing.problems)
-            return Checkpoint(place.directory, listing.fingerprint, listing.entries, place.name, storage)
-        if file is not None:
-            told = list_keras(file)
-            storage = Storage("Keras", None, told.layer_names, told.model)
-            return Checkpoint(file, told.fingerprint, told.entries, file.name, storage)
-    prefix = find_prefix(path)
-    index, entries = read_index(prefix, complete)
-    return Checkpoint(prefix, f"crc32c:{google_crc32c.value(index):08x}", entries)
-
-
-def _open_dump(directory: Path) -> Checkpoint:
-    dump = list_dump(directory)
-    entries = {entry.key: entry for table in dump.tables.values() for entry in table.entries}
-    storage = Storage(dump.kind, None, dumped={table.vectors.key: table for table in dump.tables.values()})
-    return Checkpoint(directory, dump.fingerprint, entries, directory.name, storage)
-
-
-def _other_kinds(path: Path) -> tuple[OrbaxPlace | None, Path | None]:
-    """Returns the Orbax checkpoint or the Keras file that a path means; nothing where TensorFlow saved."""
-    if path.is_file():
-        return None, find_keras(path)
-    if not path.is_dir() or (path / "saved_model.pb").is_file() or any(path.glob("*.index")):
-        return None, None
-    place = find_orbax(path)
-    return place, None if place is not None or (path / STATE_FILE).is_file() else find_keras(path)
-
-
-@contextmanager
-def _unreadable_told(path: Path) -> Iterator[None]:
     try:
-        yield
+        found = _open_other(path) if isinstance(path, Path) else None
     except OSError as problem:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
+    if found is None:
+        prefix = find_prefix(path)
+        found = Checkpoint(prefix, read_index(prefix))
+    if complete and found.problems:
+        raise CheckpointError(found.problems[0])
+    return found
+
+
+def _open_other(path: Path) -> Checkpoint | None:
+    """Opens a checkpoint that TensorFlow did not save; None: it is none."""
+    if path.is_file():
+        file = find_keras(path)
+    elif not path.is_dir() or any(path.glob("*.index")):
+        return None
+    elif is_dump(path):
+        return Checkpoint(path, list_dump(path))
+    elif (path / "saved_model.pb").is_file():
+        return None
+    elif (place := find_orbax(path)) is not None:
+        return Checkpoint(place.directory, list_orbax(place), place.name)
+    else:
+        file = None if (path / STATE_FILE).is_file() else find_keras(path)
+    return None if file is None else Checkpoint(file, list_keras(file))
 
 
 class Checkpoint:
@@ -101,13 +85,11 @@ class Checkpoint:
       storage: what keeps the variables.
     """
 
-    def __init__(
-        self, prefix: Place, fingerprint: str, entries: dict[str, Entry], name: str = "", storage: Storage | None = None
-    ) -> None:
+    def __init__(self, prefix: Place, listing: Listing, name: str = "") -> None:
         self.prefix = prefix
-        self.fingerprint = fingerprint
-        self.entries: Mapping[str, Entry] = MappingProxyType(entries)
-        self.storage = storage or Storage()
+        self.fingerprint = listing.fingerprint
+        self.entries = MappingProxyType(dict(listing.entries))
+        self.storage = listing.storage
         self._name = name or prefix.name
         self._spans: dict[str, tuple[Values, Values, list[Slice]]] = {}
         self._array: tuple[str, ArrayRows] | None = None

@@ -175,3 +175,11 @@ class Storage:
     problems: tuple[str, ...] = ()
     dumped: Mapping[str, DumpedTable] = field(default_factory=dict)
     averages: Mapping[str, str] = field(default_factory=dict)
+
+
+class Listing(NamedTuple):
+    """What a format lists of a checkpoint: a digest that tells it from others, every variable by its key, and more."""
+
+    fingerprint: str
+    entries: Mapping[str, Entry]
+    storage: Storage = Storage()

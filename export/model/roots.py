@@ -8,6 +8,7 @@ from typing import Any
 
 from export.checkpoint.inventory.averages import find_averages
 from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.variables import Listing
 from export.errors import CheckpointError
 from export.frameworks.named_graphs import AVERAGE, load_named
 from export.model.code import load_factory
@@ -46,7 +47,7 @@ def _averaged(checkpoint: Checkpoint, job: ExportJob) -> Checkpoint:
             "leave it out"
         )
     storage = replace(checkpoint.storage, averages=averages)
-    return Checkpoint(checkpoint.prefix, checkpoint.fingerprint, {**checkpoint.entries}, checkpoint.name, storage)
+    return Checkpoint(checkpoint.prefix, Listing(checkpoint.fingerprint, checkpoint.entries, storage), checkpoint.name)
 
 
 def build_root(job: ExportJob, base: Path) -> Any:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bundle.format.checksums import crc32c
 from export.checkpoint.formats.dumps import list_dump
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.variables import NUMPY_DTYPES, DumpedTable, Entry
+from export.checkpoint.variables import NUMPY_DTYPES, DumpedTable, Entry, Listing
 from export.errors import CheckpointError, UsageError
 from export.places import place_of
 
@@ -48,7 +48,7 @@ def open_dumps(job: ExportJob, base: Path) -> dict[str, DumpedTable]:
         if not directory.is_dir():
             raise UsageError(f"tables.{name}.dump: {directory} is no directory")
         try:
-            tables = list_dump(directory).tables
+            tables = {each.name: each for each in list_dump(directory).storage.dumped.values()}
         except OSError as problem:
             raise CheckpointError(f"dump {directory} cannot be read: {problem.strerror}") from problem
         found[name] = _chosen(name, part.key, tables, directory)
@@ -76,13 +76,12 @@ def with_dumps(checkpoint: Checkpoint, dumps: Mapping[str, DumpedTable]) -> Chec
     placed = {name: _placed(name, dumped) for name, dumped in dumps.items()}
     entries = {entry.key: entry for dumped in placed.values() for entry in dumped.entries}
     stamps = "".join(f"{entry.key} {entry.slices[0].stamp}\n" for entry in entries.values())
-    return Checkpoint(
-        checkpoint.prefix,
+    listing = Listing(
         f"{checkpoint.fingerprint}+crc32c:{crc32c(stamps.encode()):08x}",
         {**checkpoint.entries, **entries},
-        checkpoint.name,
         replace(checkpoint.storage, dumped={each.vectors.key: each for each in placed.values()}),
     )
+    return Checkpoint(checkpoint.prefix, listing, checkpoint.name)
 
 
 def vectors_key(checkpoint: Checkpoint, name: str) -> str | None:

@@ -76,7 +76,7 @@ def test_written_index_reads_back(data: st.DataObject, files: int) -> None:
         for number in range(files):
             with data_file(prefix, number, files).open("wb") as file:
                 file.truncate(1 << 41)
-        assert {key: _unstamped(entry) for key, entry in read_index(prefix)[1].items()} == variables
+        assert {key: _unstamped(entry) for key, entry in read_index(prefix).entries.items()} == variables
 
 
 def _unstamped(entry: Entry) -> Entry:

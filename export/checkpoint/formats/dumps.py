@@ -14,13 +14,12 @@ kit_cc/kit_cc_infra/src/parameters/raw_param.cc, dump_to_file (the same, without
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from export.checkpoint.formats.collection_dumps import dumped_collections, list_collection
 from export.checkpoint.formats.dump_files import ValueFile, head_of, sized, table_of
-from export.checkpoint.variables import DumpedTable, StorageKind
+from export.checkpoint.variables import DumpedTable, Listing, Storage, StorageKind
 from export.errors import CheckpointError
 
 KEYS, WEIGHTS = "-key", "-weight"
@@ -34,28 +33,13 @@ _KINDS = ("keys", "vectors", "a slot variable")
 """Of SOK's files, in the order of their numbers."""
 
 
-@dataclass(frozen=True)
-class Dump:
-    """A directory of dumped tables.
-
-    Attributes:
-      kind: who wrote it.
-      fingerprint: of its files' names, sizes and times.
-      tables: by name.
-    """
-
-    kind: StorageKind
-    fingerprint: str
-    tables: Mapping[str, DumpedTable]
-
-
 def is_dump(directory: Path) -> bool:
     """Tells whether a directory holds tables with their keys, as SOK or HugeCTR write them."""
     ways = (_sok_tables, _saved_tables, _hugectr_tables, dumped_collections)
     return any(next(find(directory), None) is not None for find in ways)
 
 
-def list_dump(directory: Path) -> Dump:
+def list_dump(directory: Path) -> Listing:
     """Lists a dump's tables; reads no more than the heads of files.
 
     Raises:
@@ -76,11 +60,11 @@ def list_dump(directory: Path) -> Dump:
             "nor `embedding_collection_0`, as HugeCTR does"
         )
     digest = hashlib.sha256()
-    for table in tables.values():
-        for entry in table.entries:
-            stamp = entry.slices[0].stamp
-            digest.update(f"{entry.key}\0{entry.dtype}\0{entry.shape}\0{stamp}\n".encode())
-    return Dump(kind, f"sha256:{digest.hexdigest()}", tables)
+    entries = {entry.key: entry for table in tables.values() for entry in table.entries}
+    for entry in entries.values():
+        digest.update(f"{entry.key}\0{entry.dtype}\0{entry.shape}\0{entry.slices[0].stamp}\n".encode())
+    storage = Storage(kind, None, dumped={table.vectors.key: table for table in tables.values()})
+    return Listing(f"sha256:{digest.hexdigest()}", entries, storage)
 
 
 def _sok_tables(directory: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ import re
 import struct
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -20,7 +20,7 @@ import orjson
 from export.checkpoint.formats.arrays import HDF5, held_bytes
 from export.checkpoint.formats.hdf5 import Dataset, list_hdf5
 from export.checkpoint.formats.prefixes import told_by_name
-from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Slice, can_be, volume
+from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Listing, Slice, Storage, can_be, volume
 from export.errors import CheckpointError
 from runtime.object_store import local_stamp
 
@@ -31,22 +31,6 @@ SUFFIXES = (".h5", ".hdf5", ".keras", ".weights.json")
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _ZIP = b"PK\x03\x04"
 _HDF = b"\x89HDF\r\n\x1a\n"
-
-
-class KerasFile(NamedTuple):
-    """What is in a file, or in the files of a sharded save.
-
-    Attributes:
-      fingerprint: of the listing and the files' sizes and times; of an archive, the crc32 of its content.
-      entries: every dataset of numbers by its path.
-      layer_names: dataset -> name of its layer, where the file says it (Keras 3).
-      model: the model's configuration, where the file has it: class and name of every layer.
-    """
-
-    fingerprint: str
-    entries: dict[str, Entry]
-    layer_names: dict[str, str]
-    model: dict[str, Any]
 
 
 def find_keras(path: Path) -> Path | None:
@@ -70,8 +54,8 @@ def find_keras(path: Path) -> Path | None:
     return found[0] if found else None
 
 
-def list_keras(path: Path) -> KerasFile:
-    """Lists a Keras file.
+def list_keras(path: Path) -> Listing:
+    """Lists a Keras file, or the files of a sharded save; of an archive, the fingerprint is of its content.
 
     Raises:
       CheckpointError: it is damaged, cut short, or no file of Keras; or h5py is missing.
@@ -98,7 +82,7 @@ def list_keras(path: Path) -> KerasFile:
         listed = "".join(f"{key} {entry.dtype} {entry.shape}" for key, entry in entries.items())
         digest = google_crc32c.extend(digest, (told + listed).encode())
     layers = {key: names[group] for key in entries if (group := key.rpartition("/")[0]) in names}
-    return KerasFile(f"crc32c:{digest:08x}", entries, layers, model)
+    return Listing(f"crc32c:{digest:08x}", entries, Storage("Keras", None, layers, model))
 
 
 def _shards(index: Path) -> list[str]:

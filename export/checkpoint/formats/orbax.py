@@ -24,7 +24,7 @@ import orjson
 
 from export.checkpoint.formats.arrays import held_bytes, load_tensorstore
 from export.checkpoint.formats.chunk_pieces import piece_format
-from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, can_be
+from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Listing, Storage, can_be
 from export.errors import CheckpointError
 from runtime.object_store import local_stamp
 
@@ -79,22 +79,8 @@ def find_orbax(path: Path) -> OrbaxPlace | None:
     return None
 
 
-class OrbaxListing(NamedTuple):
-    """What is in a checkpoint.
-
-    Attributes:
-      fingerprint: of the files that are written last.
-      entries: every array by the dotted path in the tree, after the item's name if there are several.
-      problems: with its files: they are missing or cut short.
-    """
-
-    fingerprint: str
-    entries: dict[str, Entry]
-    problems: tuple[str, ...]
-
-
-def list_orbax(place: OrbaxPlace) -> OrbaxListing:
-    """Lists the arrays of a checkpoint.
+def list_orbax(place: OrbaxPlace) -> Listing:
+    """Lists the arrays of a checkpoint by their dotted paths, after the item's name if there are several.
 
     Raises:
       CheckpointError: its listing is damaged, or tensorstore is missing.
@@ -110,7 +96,8 @@ def list_orbax(place: OrbaxPlace) -> OrbaxListing:
         held, wrong = _list_item(directory, tree, f"{name}." if name else "")
         entries |= held
         problems += wrong
-    return OrbaxListing(f"sha256:{digest.hexdigest()[:16]}", entries, tuple(problems))
+    storage = Storage("Orbax", place.step, problems=tuple(problems))
+    return Listing(f"sha256:{digest.hexdigest()[:16]}", entries, storage)
 
 
 def _at(directory: Path) -> OrbaxPlace | None:

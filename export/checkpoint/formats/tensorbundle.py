@@ -22,7 +22,7 @@ from export.checkpoint.formats.coding import Malformed, mask, read_varint, unmas
 from export.checkpoint.formats.orderedcode import WHOLE_AXIS, slice_key
 from export.checkpoint.formats.protos import decode, message
 from export.checkpoint.formats.sstable import read_table, write_table
-from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice, can_be, volume
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, can_be, volume
 from export.errors import CheckpointError
 from runtime.object_store import Place, RemotePath, Stamp, local_stamp
 
@@ -45,16 +45,11 @@ def data_file(prefix: Path, number: int, count: int) -> Path:
     return Path(f"{prefix}.data-{number:05d}-of-{count:05d}")
 
 
-def read_index(prefix: Place, complete: bool = True) -> tuple[bytes, dict[str, Entry]]:
-    """Reads the index of a checkpoint and checks that its data files are there and long enough.
+def read_index(prefix: Place) -> Listing:
+    """Reads the index of a checkpoint, by its path without `.index`; `file_problems` looks at the data files.
 
-    Args:
-      prefix: the checkpoint's path without `.index`.
-      complete: whether the data files are checked; `file_problems` does it later.
-    Returns:
-      The index file's bytes, and every variable by its key.
     Raises:
-      CheckpointError: the index is missing, damaged or hostile, or a data file is missing or cut short.
+      CheckpointError: the index is missing, damaged or hostile.
     """
     path = prefix.with_name(f"{prefix.name}.index")
     data = _file_bytes(path)
@@ -69,10 +64,7 @@ def read_index(prefix: Place, complete: bool = True) -> tuple[bytes, dict[str, E
         raise CheckpointError(
             f"checkpoint index {path}: {problem}; copy the checkpoint anew or take an older one"
         ) from problem
-    if complete:
-        for wrong in file_problems(entries):
-            raise CheckpointError(wrong)
-    return data, entries
+    return Listing(f"crc32c:{google_crc32c.value(data):08x}", entries)
 
 
 def write_index(prefix: Path, entries: Mapping[str, Entry], data_files: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from export.checkpoint.formats.tensorbundle import read_index
+from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from tests.export.checkpoint.bundles import (
     entry,
@@ -37,7 +38,7 @@ def write_index(
 def test_read_index_whole_and_sliced_variables_are_described(tmp_path: Path) -> None:
     boxes = {"sliced": [[(6, 4), (0, -1)], [(0, 6), (0, -1)]]}
     write_bundle(tmp_path / "c", {"sliced": VALUES, "whole": VALUES, "scalar": np.array(1.0)}, boxes=boxes, files=2)
-    entries = read_index(tmp_path / "c")[1]
+    entries = read_index(tmp_path / "c").entries
     assert set(entries) == {"sliced", "whole", "scalar"}
     assert entries["whole"].whole
     assert entries["scalar"].shape == ()
@@ -52,7 +53,7 @@ def test_read_index_long_starts_are_found_under_their_keys(tmp_path: Path) -> No
     values = np.arange(70_000, dtype=np.int32)
     boxes = {"v": [[(low, high - low)] for low, high in itertools.pairwise(cuts)]}
     write_bundle(tmp_path / "c", {"v": values}, boxes=boxes)
-    assert len(read_index(tmp_path / "c")[1]["v"].slices) == len(cuts) - 1
+    assert len(read_index(tmp_path / "c").entries["v"].slices) == len(cuts) - 1
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_read_index_long_starts_are_found_under_their_keys(tmp_path: Path) -> No
 )
 def test_read_index_entry_that_cannot_be_is_refused(tmp_path: Path, fields: bytes, what: str) -> None:
     with pytest.raises(CheckpointError, match=what):
-        read_index(write_index(tmp_path / "c", (b"v", fields)))
+        open_checkpoint(write_index(tmp_path / "c", (b"v", fields)))
 
 
 @pytest.mark.parametrize(("box", "stored"), [([(8, 4)], (4,)), ([(0, 4)], (5,)), ([(1, -1)], (10,))])
@@ -87,7 +88,7 @@ def test_read_index_slice_that_does_not_fit_is_refused(tmp_path: Path, box: Any,
         (slice_key("v", box), entry(1, stored, 0, size, 0)),
     )
     with pytest.raises(CheckpointError, match="does not fit"):
-        read_index(write_index(tmp_path / "c", *pairs))
+        open_checkpoint(write_index(tmp_path / "c", *pairs))
 
 
 def test_read_index_slice_listed_twice_is_refused(tmp_path: Path) -> None:
@@ -98,13 +99,13 @@ def test_read_index_slice_listed_twice_is_refused(tmp_path: Path) -> None:
         (slice_key("v", box), entry(1, (10,), 0, 40, 0)),
     )
     with pytest.raises(CheckpointError, match="that the index does not hold, or lists it twice"):
-        read_index(write_index(tmp_path / "c", *pairs))
+        open_checkpoint(write_index(tmp_path / "c", *pairs))
 
 
 def test_read_index_variables_that_share_their_bytes_cannot_outgrow_the_file(tmp_path: Path) -> None:
     pairs = [(f"v{number}".encode(), entry(1, (100,), 0, 400, 0)) for number in range(3)]
     with pytest.raises(CheckpointError, match="has 1000 bytes, its variables claim 1200"):
-        read_index(write_index(tmp_path / "c", *pairs))
+        open_checkpoint(write_index(tmp_path / "c", *pairs))
 
 
 @pytest.mark.parametrize(
@@ -118,30 +119,30 @@ def test_read_index_variables_that_share_their_bytes_cannot_outgrow_the_file(tmp
 )
 def test_read_index_header_that_is_not_read_is_refused(tmp_path: Path, head: bytes, what: str) -> None:
     with pytest.raises(CheckpointError, match=what):
-        read_index(write_index(tmp_path / "c", head=head))
+        open_checkpoint(write_index(tmp_path / "c", head=head))
 
 
 def test_read_index_table_without_header_is_refused(tmp_path: Path) -> None:
     Path(tmp_path / "c.index").write_bytes(table([(b"a", b"")]))
     with pytest.raises(CheckpointError, match="without a header"):
-        read_index(tmp_path / "c")
+        open_checkpoint(tmp_path / "c")
 
 
 def test_read_index_missing_data_file_is_named(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"a": VALUES, "b": VALUES}, files=2)
     Path(tmp_path / "c.data-00001-of-00002").unlink()
     with pytest.raises(CheckpointError, match=r"c\.data-00001-of-00002"):
-        read_index(tmp_path / "c")
+        open_checkpoint(tmp_path / "c")
 
 
 def test_read_index_empty_variable_may_point_past_the_end(tmp_path: Path) -> None:
     prefix = write_index(tmp_path / "c", (b"v", entry(1, (0, 4), 5000, b"")))
-    assert read_index(prefix)[1]["v"].bytes == 0
+    assert read_index(prefix).entries["v"].bytes == 0
 
 
 def test_read_index_unknown_dtype_is_listed_by_its_number(tmp_path: Path) -> None:
     prefix = write_index(tmp_path / "c", (b"v", entry(99, (3,), 0, b"abc")))
-    assert read_index(prefix)[1]["v"].dtype == "dtype 99"
+    assert read_index(prefix).entries["v"].dtype == "dtype 99"
 
 
 def test_read_index_hundred_thousand_variables_take_about_a_second(tmp_path: Path) -> None:
@@ -153,6 +154,6 @@ def test_read_index_hundred_thousand_variables_take_about_a_second(tmp_path: Pat
     with Path(f"{prefix}.data-00000-of-00001").open("wb") as file:
         file.truncate(512 * count)
     started = time.process_time()
-    entries = read_index(prefix)[1]
+    entries = read_index(prefix).entries
     assert time.process_time() - started < 10
     assert len(entries) == count
