@@ -1,4 +1,7 @@
-"""What the command line says of a job: settings, the recipe with its overrides, what tables are."""
+"""What the command line says of a job: settings, the recipe with its overrides, what tables are.
+
+The recipe's schema is imported where one is read: it takes as long as all of `--help`.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from export.errors import UsageError
-from export.recipe.schema import ExportJob, explain, read_recipe
-from export.recipe.settings import PREFIX, ExportSettings
 from runtime.object_store import is_url
 
 if TYPE_CHECKING:
     from export.checkpoint.inventory.specs import Statements
+    from export.recipe.schema import ExportJob
+    from export.recipe.settings import ExportSettings
 
 INLINE = ("inline", "inline-link")
 """Of `output.tables`: what makes a self-contained SavedModel."""
@@ -28,6 +29,11 @@ def read_settings(**given: Any) -> ExportSettings:
     Raises:
       UsageError: a value, or a variable of the environment, that cannot be meant.
     """
+    from pydantic import ValidationError
+
+    from export.recipe.schema import explain
+    from export.recipe.settings import PREFIX, ExportSettings
+
     known = [f"{PREFIX}{name.upper()}" for name in ExportSettings.model_fields]
     for variable in os.environ:
         if variable.startswith(PREFIX) and variable.upper() not in known:
@@ -40,6 +46,8 @@ def read_settings(**given: Any) -> ExportSettings:
 
 def read_job(recipe: Path, checkpoint: str | None = None, root: str | None = None, how: str | None = None) -> ExportJob:
     """Returns a recipe with what options replace; paths are relative to where the user stands, not to the recipe."""
+    from export.recipe.schema import read_recipe
+
     job = read_recipe(recipe)
     if checkpoint is not None:
         job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"path": _from_here(checkpoint)})})

@@ -50,6 +50,10 @@ class Destination:
         """Returns where a version will lie."""
         return (self.store or self.root) / model / str(version)
 
+    def staging(self, model: str, version: int) -> Path:
+        """Returns where a version is staged."""
+        return self.root / model / f".staging-{version}"
+
     def next_version(self, model: str) -> int:
         """Returns the number after the newest version of a model."""
         if self.store is None:

@@ -12,9 +12,8 @@ from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.corpora.files import locate_corpus
 from export.errors import UsageError
-from export.jobs import executors
 from export.jobs.destinations import Destination, open_destination
-from export.jobs.space import check_plan_fits
+from export.jobs.table_steps import plan_copy
 from export.model.manifest_features import describe_features
 from export.model.roots import open_job
 from export.model.tables import recognise_tables
@@ -23,7 +22,7 @@ from export.model.weights import find_weights, trained_beside
 from export.recipe.schema import ExportJob, TablePart
 from export.recipe.settings import ExportSettings
 from export.tables.conversions import ErrorLimits
-from export.tables.plan import ExportPlan, Writing, plan_tables
+from export.tables.plan import ExportPlan, Writing
 from export.towers.arranged import arrange_towers
 from export.towers.compiled import why_not_compiled
 from export.towers.manifest_towers import check_formulas, check_limits, check_rankings
@@ -53,7 +52,7 @@ class TracedJob:
     @property
     def staging(self) -> Path:
         """Where the version will be staged."""
-        return self.destination.root / self.job.model / f".staging-{self.version}"
+        return self.destination.staging(self.job.model, self.version)
 
 
 @dataclass(frozen=True)
@@ -129,23 +128,13 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
     job, traced = opened.job, opened.traced
     check_rankings(traced.spec)
     check_formulas(job, traced.spec)
-    exported = {
-        table.name: job.tables.get(table.name, TablePart())
+    writing = {
+        table.name: _writing(job.tables.get(table.name, TablePart()), job.output.tables == "link")
         for table in opened.inventory.tables
         if (table.slot_of or table.name) in traced.spec.tables
     }
-    plan = plan_tables(
-        opened.checkpoint,
-        opened.inventory,
-        opened.staging,
-        tables=list(exported),
-        writing={name: _writing(part, job.output.tables == "link") for name, part in exported.items()},
-        budget_bytes=settings.budget_bytes,
-        workers=executors.worker_count(settings.workers),
-    )
+    plan = plan_copy(opened.checkpoint, opened.inventory, opened.destination, opened.staging, writing, settings)
     check_limits(job, traced.spec, [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype])
-    opened.destination.refuse_links(plan)
-    check_plan_fits(plan, opened.destination.root)
     traced, splits = arrange_towers(traced, job, opened.pages)
     return Prepared(**vars(opened) | {"traced": traced}, splits=splits, plan=plan)
 

@@ -6,19 +6,22 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 from bundle.format import manifest, paths
 from bundle.storage.staging import Staging
 from export.checkpoint.datafiles import check_unchanged, stamps_of
+from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, VerificationFailed
-from export.jobs.executors import Executor, open_executor
+from export.jobs.destinations import Destination
+from export.jobs.executors import Executor, open_executor, worker_count
 from export.jobs.space import check_plan_fits
 from export.recipe.settings import ExportSettings
 from export.steps import key_of
 from export.tables.key_indexes import check_key_indexes
 from export.tables.links import link_files, linked_table
-from export.tables.plan import ExportPlan
+from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.shards import Receipt, carry_out, check_sources, manifest_table
 from export.tables.tasks import RestTask, TableTask
 from export.verify.table_rows import verify_tables
@@ -29,6 +32,28 @@ SMALL_JOB_BYTES = 256 << 20
 CHECKERS = 4
 """Files of an earlier run that are read at a time, to see whether they are whole."""
 _WITNESSES_MAX = 8
+
+
+def plan_copy(
+    checkpoint: Checkpoint,
+    inventory: Inventory,
+    destination: Destination,
+    staging: Path,
+    writing: Mapping[str, Writing],
+    settings: ExportSettings,
+) -> ExportPlan:
+    """Plans tables, each with how it is written, into a staging directory.
+
+    Raises:
+      ExportError: a table cannot be written so, or the plan does not fit the destination.
+    """
+    workers, budget = worker_count(settings.workers), settings.budget_bytes
+    plan = plan_tables(
+        checkpoint, inventory, staging, tables=list(writing), writing=writing, budget_bytes=budget, workers=workers
+    )
+    destination.refuse_links(plan)
+    check_plan_fits(plan, destination.root)
+    return plan
 
 
 def copy_tables(

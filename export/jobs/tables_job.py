@@ -11,15 +11,13 @@ from export.checkpoint.inventory.slot_tables import with_slots
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import NotConvertible, UsageError
-from export.jobs import executors
 from export.jobs.destinations import Destination
 from export.jobs.progress import Progress
-from export.jobs.space import check_plan_fits
 from export.jobs.staged import Published, provenance, staged
-from export.jobs.table_steps import compare_tables, copy_tables
+from export.jobs.table_steps import compare_tables, copy_tables, plan_copy
 from export.recipe.settings import ExportSettings
 from export.tables.key_indexes import write_key_indexes
-from export.tables.plan import AS_STORED, ExportPlan, Writing, check_exportable, plan_tables
+from export.tables.plan import AS_STORED, ExportPlan, Writing, check_exportable
 from export.verify.table_rows import SAMPLE_ROWS
 from runtime.object_store import Place
 
@@ -99,17 +97,8 @@ def prepare_tables(
     inventory = with_slots(checkpoint, inventory, wanted) if job.keep_slots else inventory
     number = job.version or destination.next_version(job.model)
     names = [table.name for table in inventory.tables if (table.slot_of or table.name) in wanted]
-    plan = plan_tables(
-        checkpoint,
-        inventory,
-        destination.root / job.model / f".staging-{number}",
-        tables=names,
-        writing={name: _how(job, name) if name in wanted else replace(job.how, dtype=None) for name in names},
-        budget_bytes=settings.budget_bytes,
-        workers=executors.worker_count(settings.workers),
-    )
-    destination.refuse_links(plan)
-    check_plan_fits(plan, destination.root)
+    writing = {name: _how(job, name) if name in wanted else replace(job.how, dtype=None) for name in names}
+    plan = plan_copy(checkpoint, inventory, destination, destination.staging(job.model, number), writing, settings)
     if job.keep_slots and len(names) == len(wanted):
         notes["--with-slots"] = "no slot variables are kept: the checkpoint tells none that belongs to a table"
     return PreparedTables(job, checkpoint, inventory, wanted, tuple(notes.values()), destination, number, plan)

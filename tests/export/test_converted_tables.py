@@ -14,7 +14,7 @@ from bundle.format.manifest import Table
 from bundle.tables.reader import TableReader
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from export.errors import NotConvertible, VerificationFailed
+from export.errors import VerificationFailed
 from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.shards import Receipt, check_sources, copy_rows, manifest_table
 from export.verify.table_rows import verify_tables
@@ -68,13 +68,6 @@ def test_converted_table_is_read_as_told_and_passes_the_judge(tmp_path: Path, so
     judge(tmp_path, page, 300)
 
 
-def test_float64_table_becomes_float32_unasked_and_says_so(tmp_path: Path) -> None:
-    plan = planned(tmp_path, VALUES.astype("f8") / 3, None)
-    page = copied(plan)
-    assert (page.dtype, page.error and page.error.source_dtype) == ("float32", "float64")
-    assert plan.tables[0].note == "its rows are converted from float64 to float32"
-
-
 @pytest.mark.parametrize("budget_bytes", [50, 4000])
 def test_error_of_a_table_does_not_depend_on_shards_or_blocks(tmp_path: Path, budget_bytes: int) -> None:
     (tmp_path / "one").mkdir()
@@ -121,12 +114,3 @@ def test_judge_refuses_an_error_that_is_told_too_small(tmp_path: Path) -> None:
     lying = page.model_copy(update={"error": page.error.model_copy(update={"max_abs": page.error.max_abs / 2})})
     with pytest.raises(VerificationFailed, match="the manifest tells"):
         judge(tmp_path, lying)
-
-
-def test_value_that_cannot_be_converted_leaves_no_file(tmp_path: Path) -> None:
-    values = VALUES.copy()
-    values[1700, 3] = np.nan
-    plan = planned(tmp_path, values, "int8")
-    with pytest.raises(NotConvertible, match="table 't': row 1700 holds nan in column 3"):
-        copy_rows(plan.tasks[1])
-    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
