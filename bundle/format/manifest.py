@@ -101,7 +101,7 @@ __all__ = [
     "vocabularies_of",
 ]
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 1
 MANIFEST_BYTES_MAX = 256 << 20
 
 Name = fields.Name
@@ -149,7 +149,7 @@ class Provenance(Page):
 
     checkpoint: str
     """Base name of the checkpoint's prefix; never a path of the machine that wrote it."""
-    step: int | None
+    step: int | None = None
     fingerprint: str
     """`crc32c:` of the checkpoint's index file; `sha256:` of what an Orbax checkpoint writes last."""
     model_code: str
@@ -178,7 +178,7 @@ class Verification(Page):
 class Manifest(Page):
     """The whole page."""
 
-    format_version: Literal[1, 2, 3] = 3
+    format_version: Literal[1] = 1
     model: Name
     version: Positive
     created: str
@@ -322,16 +322,13 @@ def parse(data: bytes) -> Manifest:
     if not isinstance(page, dict):
         raise FormatError("manifest is no JSON object")
     version = page.get("format_version")
-    if type(version) is int and version == 1:
-        _forget_layouts(page)
-    elif type(version) is int and 1 < version <= FORMAT_VERSION:
-        _check_digest(data, version)
-        del page["digest"]
-    else:
+    if type(version) is not int or version != FORMAT_VERSION:
         raise UnknownFormat(
-            f"format_version {version!r} is not known here (this reader knows 1 to {FORMAT_VERSION}); "
+            f"format_version {version!r} is not known here (this reader knows {FORMAT_VERSION}); "
             "a newer product version may read it"
         )
+    _check_digest(data)
+    del page["digest"]
     try:
         return Manifest.model_validate(page)
     except ValidationError as problem:
@@ -341,29 +338,22 @@ def parse(data: bytes) -> Manifest:
 
 
 def dump(manifest: Manifest) -> bytes:
-    """Returns the manifest's bytes in today's format: JSON, two-space indent, keys in the order of the format page.
+    """Returns the manifest's bytes: JSON, two-space indent, keys in the order of the format page, nothing that is null.
 
     `digest`, its second key, is the crc32c of these bytes while it is written as 0.
     """
     head = {"format_version": FORMAT_VERSION, "digest": 0}
-    data = orjson.dumps(head | manifest.model_dump(mode="json", exclude=set(head)), option=orjson.OPT_INDENT_2) + b"\n"
+    written = manifest.model_dump(mode="json", exclude=set(head), exclude_none=True)
+    data = orjson.dumps(head | written, option=orjson.OPT_INDENT_2) + b"\n"
     before, name, after = data.partition(b'"digest": ')
     return before + name + str(crc32c(data)).encode() + after[1:]
 
 
-def _check_digest(data: bytes, version: int) -> None:
-    # Every page since format 2 begins so, and its digest is found without reading on.
-    before = b'{\n  "format_version": %d,\n  "digest": ' % version
+def _check_digest(data: bytes) -> None:
+    # A manifest begins so: its digest is found without reading on.
+    before = b'{\n  "format_version": %d,\n  "digest": ' % FORMAT_VERSION
     digits = data.removeprefix(before)[:11].partition(b",")[0]
     rest = data[len(before) + len(digits) :]
     whole = data.startswith(before) and digits.isdigit()
     if not whole or crc32c(before + b"0" + rest) != int(digits):
         raise DigestMismatch("manifest differs from its digest; copy the bundle again")
-
-
-def _forget_layouts(page: dict[str, Any]) -> None:
-    # Format 1 allowed any word for a layout, but only tables in the order of their variable were ever written.
-    tables = page.get("tables")
-    for table in tables.values() if isinstance(tables, dict) else ():
-        if isinstance(table, dict) and isinstance(table.get("source"), dict):
-            table["source"]["layout"] = "plain"

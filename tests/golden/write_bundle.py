@@ -1,7 +1,7 @@
-"""Writes the golden bundle of today's format version, and what a service answers from it, once and for ever.
+"""Writes the golden bundle and what a service answers from it.
 
-`python -m tests.golden.write_bundle` makes `tests/golden/bundles/format-<N>/`; run it only for a new format. The
-committed ones are never written again: every later reader must open them and answer as they did.
+`python -m tests.golden.write_bundle` makes `tests/golden/bundle/`; run it only for a new format version: every later
+reader must open the committed one and answer as it did.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 
 from bundle.features.reader import Column
 from bundle.format.manifest import (
-    FORMAT_VERSION,
     CrossedIds,
     CrossKey,
     DenseFeature,
@@ -33,7 +32,7 @@ from service.engine.requests import Ranking, Retrieval, Target
 from tests.service.running import RunningService
 from tests.service.small_bundle import compiled_towers, write_small_bundle
 
-BUNDLES = Path(__file__).parent / "bundles"
+BUNDLE = Path(__file__).parent / "bundle"
 CONTEXT = {
     "user": Column(np.array([3])),
     "history": Column(np.array([1, 4, 4]), np.array([0, 3])),
@@ -97,9 +96,9 @@ def answers(root: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Writes bundle and answers."""
-    place = BUNDLES / f"format-{FORMAT_VERSION}"
+    place = BUNDLE
     if place.exists():
-        sys.exit(f"{place} is committed for ever; a new format version gets a new folder")
+        sys.exit(f"{place} is committed; it is written anew for a new format version only")
     with tempfile.TemporaryDirectory() as scratch:
         write_small_bundle(
             Path(scratch, "root"),

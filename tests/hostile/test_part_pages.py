@@ -13,7 +13,7 @@ from bundle.errors import FormatError
 from bundle.format.manifest import parse
 from tests.hostile.page_changes import Page, sealed, setting
 
-GOLDEN = Path(__file__).parents[1] / "golden/bundles/format-3/root/movies/1/manifest.json"
+GOLDEN = Path(__file__).parents[1] / "golden/bundle/root/movies/1/manifest.json"
 
 
 def reversed_parts(page: Page) -> None:

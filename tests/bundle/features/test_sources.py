@@ -134,15 +134,6 @@ def test_page_of_what_no_feature_does_is_refused(changes: dict[str, Any], told: 
         indicator(**changes)
 
 
-def test_feature_without_any_of_these_is_written_as_before_there_were_any() -> None:
-    page = entries.EmbeddedFeature(kind="single", table="t", role="context")
-    assert set(page.model_dump()) == {
-        *("kind", "table", "role", "inputs", "ids", "unknown", "combiner", "encoding", "padding", "weighted"),
-        *("length", "default"),
-    }
-    assert set(entries.CrossKey(dtype="string").model_dump()) == {"dtype", "boundaries", "role", "default"}
-
-
 @pytest.fixture
 def tables(tmp_path: Path) -> dict[str, TableReader]:
     """Twenty small tables of width 3, five of width 2, and a large one of width 3."""

@@ -18,15 +18,7 @@ def test_manifest_written_twice_has_the_same_bytes(committed_bundle: Path) -> No
 
 
 def test_manifest_begins_with_its_format_version(committed_bundle: Path) -> None:
-    assert (committed_bundle / "manifest.json").read_text().startswith('{\n  "format_version": 3,\n  "digest": ')
-
-
-def test_hash_without_key_and_mask_is_written_as_before_there_were_any() -> None:
-    assert entries.HashIds(buckets=3).model_dump(mode="json") == {"kind": "hash", "buckets": 3, "first_row": 0}
-    kept = entries.HashIds(buckets=3, key=(-1, 1 << 62), mask="")
-    assert entries.HashIds.model_validate_json(kept.model_dump_json()) == kept
-    with pytest.raises(ValidationError, match="at most 2 items"):
-        entries.HashIds.model_validate({"buckets": 3, "key": [1, 2, 3]})
+    assert (committed_bundle / "manifest.json").read_text().startswith('{\n  "format_version": 1,\n  "digest": ')
 
 
 def test_manifest_is_frozen(committed_bundle: Path) -> None:

@@ -15,7 +15,7 @@ from export.errors import UsageError, VerificationFailed
 from export.verify.audit import audit, check_unlisted, told_as_failures
 
 FLIPS = 1000
-GOLDEN = Path(__file__).parents[2] / "golden/bundles/format-2/root/movies/1"
+GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
 """A bundle with everything that a page can list: linked shards, scales, towers in two forms, candidates, an index."""
 SHARDS = "tables/cities/rows-00000-of-00002.bin", "tables/cities/rows-00001-of-00002.bin"
 SAVED = "towers/query/saved_model/fingerprint.pb", "towers/candidate/saved_model/fingerprint.pb"

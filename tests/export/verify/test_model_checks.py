@@ -21,7 +21,7 @@ from tests.export.cutting import Cut
 from tests.export.exporting import Recipe, changed, write_project
 from tests.hostile.page_changes import Page, rewrite, setting
 
-GOLDEN = Path(__file__).parents[2] / "golden/bundles/format-2/root/movies/1"
+GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
 TOWER = "towers/query/compiled-f32.tflite"
 VECTORS = "indexes/movies/vectors.bin"
 

@@ -1,0 +1,20 @@
+"""The committed bundle is opened by this reader, and answers as when it was written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bundle.storage.staging import check_files, read_manifest
+from tests.golden.write_bundle import BUNDLE, answers
+
+
+def test_golden_bundle_answers_as_when_it_was_written() -> None:
+    bundle = BUNDLE / "root" / "movies" / "1"
+    check_files(bundle, read_manifest(bundle), tables="full")
+    expected, found = json.loads((BUNDLE / "answers.json").read_text()), answers(BUNDLE / "root")
+    assert (found["version"], found["neighbors"]) == (expected["version"], expected["neighbors"])
+    assert set(found) == set(expected)
+    for name in set(found) - {"version", "neighbors"}:
+        assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-5)
