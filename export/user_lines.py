@@ -22,7 +22,7 @@ def line_of_operation(operation: Any) -> str:
         frames = [(frame.filename, frame.lineno) for frame in operation.traceback]
     except AttributeError:
         return ""
-    return _last_of_user(frames)
+    return last_of_user(frames)
 
 
 def line_of_exception(problem: BaseException) -> str:
@@ -33,7 +33,7 @@ def line_of_exception(problem: BaseException) -> str:
         frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)]
         # AutoGraph runs a rewritten copy of the user's code, and tells the lines that it came from in the message.
         frames += [(name, int(number)) for name, number in _FRAME.findall(str(cause))]
-        line = _last_of_user(frames)
+        line = last_of_user(frames)
         cause = cause.__cause__ or cause.__context__  # Keras raises another in its place, without that message
     return line
 
@@ -43,14 +43,8 @@ def at_line(line: str) -> str:
     return f" ({line})" if line else ""
 
 
-def current_line() -> str:
-    """Returns the line of the user's code that is running."""
-    from tensorflow.python.util import tf_stack  # knows what lines AutoGraph's rewritten code came from
-
-    return _last_of_user((frame.filename, frame.lineno) for frame in tf_stack.extract_stack())
-
-
-def _last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
+def last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
+    """Returns the last of some frames, file and line, that is of the user's code; "" where none is."""
     own = [(name, line) for name, line in frames if _is_user(name)]
     return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
 

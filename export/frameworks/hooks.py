@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from export.errors import ExportError, NotConvertible
+from export.frameworks.internals import current_line
 from export.frameworks.loading import WRITTEN_FOR, load_tensorflow
-from export.user_lines import at_line, current_line
+from export.user_lines import at_line
 
 _HOOKS = "_rowcast_hooks"
 _NUMBERS = itertools.count()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from export.frameworks.loading import load_tensorflow
+from export.user_lines import last_of_user
 
 
 def variable_without_memory(**how: Any) -> Any:
@@ -37,6 +38,13 @@ def with_paths(structure: Any) -> list[tuple[str, Any]]:
     from tensorflow.python.util import nest
 
     return list(nest.flatten_with_joined_string_paths(structure))
+
+
+def current_line() -> str:
+    """Returns the line of the user's code that is running, also where AutoGraph has rewritten it; "" where none is."""
+    from tensorflow.python.util import tf_stack
+
+    return last_of_user((frame.filename, frame.lineno) for frame in tf_stack.extract_stack())
 
 
 def deprecations_silenced() -> Any:

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.frameworks.hooks import Hooks
-from export.frameworks.internals import variable_class
+from export.frameworks.internals import current_line, variable_class
 from export.frameworks.loading import load_tensorflow
-from export.user_lines import current_line
 
 FIRST_VALUE_BYTES = 64 << 20
 """A matrix up to this size is given its first value when it is read."""

@@ -78,9 +78,9 @@ def crossed_by(before: Sequence[FoundIds], behind: FoundIds) -> FoundIds | None:
       behind: the cross.
     """
     assert isinstance(behind.rule, CrossedIds)  # noqa: S101 - checked before
-    pages = [key_of(each, key) for each, key in zip(before, behind.rule.keys, strict=True)]
-    known = tuple(each for each in pages if each is not None)
-    if len(known) < len(pages):
+    entries = [key_of(each, key) for each, key in zip(before, behind.rule.keys, strict=True)]
+    known = tuple(each for each in entries if each is not None)
+    if len(known) < len(entries):
         return None
     listed = iter(behind.keys)
     own = [(next(listed),) if isinstance(key.ids, VocabularyIds) else () for key in behind.rule.keys]

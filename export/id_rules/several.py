@@ -44,7 +44,7 @@ class _Key:
     """One of several inputs, and what is done to its values."""
 
     found: FoundIds
-    page: CrossKey
+    entry: CrossKey
 
 
 def find_several(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:
@@ -71,7 +71,7 @@ def _crossed(ids: Any, call: Followed) -> FoundSeveral | None:
     if keys is None or len(keys) < 2:
         return None
     how = {"buckets": cross.get_attr("num_buckets"), "hash_key": cross.get_attr("hash_key")}
-    return _found(CrossedIds(keys=tuple(key.page for key in keys), **how), keys)
+    return _found(CrossedIds(keys=tuple(key.entry for key in keys), **how), keys)
 
 
 def _joined(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:
@@ -86,7 +86,7 @@ def _joined(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:
         keys = None if parts is None else _agreeing([part for part in parts if not isinstance(part, str)])
         if parts is None or not keys or not isinstance(found.rule, HashIds | VocabularyIds):
             return None
-        rule = JoinedIds(keys=tuple(key.page for key in keys), texts=_texts(parts), ids=found.rule)
+        rule = JoinedIds(keys=tuple(key.entry for key in keys), texts=_texts(parts), ids=found.rule)
         return replace(_found(rule, keys), keys=(*_listed(keys), *found.keys), unknown=found.unknown)
     return None
 
@@ -102,7 +102,7 @@ def _listed(keys: Sequence[_Key]) -> tuple[Keys, ...]:
 def _agreeing(keys: Sequence[_Key | None]) -> list[_Key] | None:
     """Returns keys if all are known, and those of one input take the same of it."""
     known = [key for key in keys if key is not None]
-    taken = {(key.found.source.name, key.page.boundaries is None) for key in known}
+    taken = {(key.found.source.name, key.entry.boundaries is None) for key in known}
     return known if len(known) == len(keys) and len({name for name, _ in taken}) == len(taken) else None
 
 
@@ -162,8 +162,8 @@ def _key(values: Any, call: Followed) -> _Key | None:
     sent = values.graph.get_tensor_by_name(name).dtype.name
     if found.rule is None and sent not in ("string", "int32", "int64"):
         return None
-    page = key_of(found, CrossKey(dtype="string" if sent == "string" else "int64"))
-    return None if page is None else _Key(found, page)
+    entry = key_of(found, CrossKey(dtype="string" if sent == "string" else "int64"))
+    return None if entry is None else _Key(found, entry)
 
 
 def _text_key(values: Any, call: Followed) -> _Key | None:
@@ -174,7 +174,9 @@ def _text_key(values: Any, call: Followed) -> _Key | None:
             continue
         text = Source(operation.outputs[0].name, "dense")
         found = find_chain(Values(values), replace(call, sources={**call.sources, text.name: text}), None)
-        page = key_of(found, CrossKey(dtype="string")) if isinstance(found, FoundIds) and found.source == text else None
-        if page is not None and isinstance(found, FoundIds):
-            return _Key(replace(found, source=changed[0]), page.model_copy(update={"steps": changed[1]}))
+        entry = (
+            key_of(found, CrossKey(dtype="string")) if isinstance(found, FoundIds) and found.source == text else None
+        )
+        if entry is not None and isinstance(found, FoundIds):
+            return _Key(replace(found, source=changed[0]), entry.model_copy(update={"steps": changed[1]}))
     return None

@@ -25,7 +25,7 @@ from export.lookups.column_rules import Read, bucket_rules, column_rule, padding
 from export.lookups.records import Answer, Lookup, Tensors, of_indicator, of_table
 
 WIDTH_MAX = 1 << 16
-"""As `indicator` of a feature's page: a request takes so many numbers for each example."""
+"""As `indicator` of a feature: a request takes so many numbers for each example."""
 
 Lengths = Callable[[Tensors], Any]
 """(dense ids [n, length]) -> [n] int64 how many of each example's places are taken."""

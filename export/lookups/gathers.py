@@ -51,13 +51,13 @@ def _of_joined_ids(variable: Any, ids: Any) -> Any:
     rank = ids.shape.rank
     if rank is None or operation.type not in ("Pack", "ConcatV2"):
         return None
-    if operation.type == "Pack":  # the rows add an axis at the end: one that is counted from there is another
-        parts = [variable.sparse_read(each) for each in operation.inputs]
-        return tf.stack(parts, axis=operation.get_attr("axis") % rank)
-    axis = tf.get_static_value(operation.inputs[-1])
-    if axis is None or axis % rank == 0:
+    stacked = operation.type == "Pack"
+    axis = operation.get_attr("axis") if stacked else tf.get_static_value(operation.inputs[-1])
+    if axis is None or (not stacked and axis % rank == 0):
         return None
-    return tf.concat([variable.sparse_read(each) for each in operation.inputs[:-1]], axis=int(axis) % rank)
+    rows = [variable.sparse_read(each) for each in (operation.inputs if stacked else operation.inputs[:-1])]
+    # The rows add an axis at the end: one that is counted from there is another.
+    return (tf.stack if stacked else tf.concat)(rows, axis=int(axis) % rank)
 
 
 def describe_gather(variable: Any, ids: Any) -> Lookup | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from export.errors import ExportError, NotConvertible, UsageError
+from export.frameworks.internals import current_line
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.named_graphs import NamedGraph
 from export.graph.input_paths import Followed, Values
@@ -18,7 +19,7 @@ from export.graph.pruning import TracedCall
 from export.lookups.interception import lookups_intercepted
 from export.lookups.records import Lookup, MakeTable, batch_size
 from export.recipe.schema import InputPart, name_of_call
-from export.user_lines import at_line, current_line, line_of_exception, line_of_operation
+from export.user_lines import at_line, line_of_exception, line_of_operation
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _WRAPPED = re.compile(

@@ -86,3 +86,16 @@ def test_saved_graph_holds_no_variable(tmp_path: Path) -> None:
 def test_deprecations_are_silenced() -> None:
     with internals.deprecations_silenced():
         tf.feature_column.numeric_column("age")
+
+
+def test_line_of_the_user_s_code_is_found_behind_autograph() -> None:
+    lines = []
+
+    def called(x: Any) -> Any:
+        if x > 0:
+            lines.append(internals.current_line())
+        return x
+
+    tf.function(called)(tf.constant(1.0))
+    assert lines
+    assert all(line.startswith("test_internals.py:") for line in lines)
