@@ -44,11 +44,6 @@ class TracedTower:
         """Returns it with other descriptions of what its function takes."""
         return replace(self, spec=replace(self.spec, inputs=inputs))
 
-    @property
-    def operations(self) -> int:
-        """How many operations are left: all that its outputs depend on."""
-        return len(self.function.graph.get_operations())
-
 
 @dataclass(frozen=True)
 class TracedPart:

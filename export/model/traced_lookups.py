@@ -51,28 +51,34 @@ def _all_of(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed) -> l
     changed = _of_changed_text(lookup, call)
     if changed is not None:
         lookup = replace(lookup, rule=None, unknown=None, keys=())
-    table = lookup.table
     call = replace(call, from_end=getattr(lookup.variable, "from_end", False))
     # What a rule of the lookup's own goes on with is no row of a table yet.
-    rows = table.rows if lookup.rule is None else None
+    rows = lookup.table.rows if lookup.rule is None else None
     found = [_ids(ids, call, rows) for ids in lookup.ids] if changed is None else [changed]
-    one = _one_each(lookup) and lookup.length in (None, 1) and isinstance(found[0], NoRule)
-    made = find_several(lookup.ids[0], call, table.rows) if one else None
+    known = [each for each in found if isinstance(each, FoundIds)]
+    why = next((each for each in found if isinstance(each, NoRule)), None)
+    one = _one_each(lookup) and lookup.length in (None, 1) and why is not None
+    made = find_several(lookup.ids[0], call, lookup.table.rows) if one else None
     if made is not None:
         joined = replace(lookup, kind="single", length=None, rule=made.rule, unknown=made.unknown, keys=made.keys)
         return [_resolved(joined, parts, call, list(map(FoundIds, made.inputs)))]
-    why = next((each for each in found if isinstance(each, NoRule)), None)
-    known = [each for each in found if isinstance(each, FoundIds)]
     why = why or _odd_weights(lookup, call)
     if not _one_each(lookup) or (why and why.cure == _COMBINE):
         return _left(lookup, why) if why else [_resolved(lookup, parts, call, known)]
+    return _each_of(lookup, known, why, parts, call)
+
+
+def _each_of(
+    lookup: Lookup, known: list[FoundIds], why: NoRule | None, parts: Mapping[str, InputPart], call: Followed
+) -> list[Lookup]:
+    """Resolves a lookup that answers each of its ids: as one feature where they are an input's, else by place."""
     size, flat = lookup.length or 1, lookup.gather and lookup.ids[0].shape.rank == 1
     if flat and (why or known[0].source.place is None):
         size = flattened_from(lookup.ids[0]) if why else _places(known[0], parts)
     if not why and _places(known[0], parts) == size:
         whole = lookup if size == (lookup.length or 1) else by_example(lookup, size)
         return [_resolved(whole, parts, call, known)]
-    several = _columns(lookup.ids[0], size, table, call)
+    several = _columns(lookup.ids[0], size, lookup.table, call)
     if not isinstance(several, NoRule):
         columns = columns_of(by_example(lookup, size) if flat and size > 1 else lookup, size)
         return [_resolved(each, parts, call, [ids]) for each, ids in zip(columns, several, strict=True)]

@@ -20,6 +20,7 @@ from export.jobs.progress import Progress
 from export.jobs.staged import Published
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
+from export.towers.savedmodels import content_of_saved_model
 from tests.export.checkpoint.bundles import GRAPH
 from tests.export.cutting import HERE, movies_recipe
 
@@ -158,7 +159,10 @@ def aside(root: Path) -> list[str]:
 
 
 def facts(bundle: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest and files of a bundle without what differs from run to run: when it began, costs of searches."""
+    """The manifest and files of a bundle without what differs from run to run.
+
+    That is when it began, costs of searches, and the numbers that TensorFlow gives to the functions of a SavedModel.
+    """
     page: Manifest = staging.read_manifest(bundle)
     staging.check_files(bundle, page, "full")
     told = page.model_dump(mode="json")
@@ -166,11 +170,15 @@ def facts(bundle: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     for index in told["indexes"].values():
         for point in index["curve"]:
             point["relative_cost"] = 0
+    numbered = ("/saved_model.pb", "/fingerprint.pb")
+    told["files"] = [file for file in told["files"] if not file["path"].endswith(numbered)]
     files = {
         str(path.relative_to(bundle)): path.read_bytes()
         for path in sorted(bundle.rglob("*"))
-        if path.is_file() and path.name != "manifest.json"
+        if path.is_file() and path.name != "manifest.json" and not str(path).endswith(numbered)
     }
+    for path in bundle.rglob("saved_model.pb"):
+        files[str(path.parent.relative_to(bundle))] = "".join(content_of_saved_model(path.parent)).encode()
     return told, files
 
 

@@ -62,18 +62,8 @@ def test_ragged_bags_equal_the_plain_lookup_with_the_empty_bags_that_it_leaves_o
 ) -> None:
     variable, (ids, weights) = table(), bags(0)
     weights = weights if weighted else None
-    found = look_up(
-        described(
-            ids,
-            variable=variable,
-            weights=weights,
-            kind="bag",
-            encoding="ragged",
-            combiner=combiner,
-            max_norm=max_norm,
-            empty_row=empty_row,
-        )
-    )
+    how = {"combiner": combiner, "max_norm": max_norm, "empty_row": empty_row}
+    found = look_up(described(ids, variable=variable, weights=weights, kind="bag", encoding="ragged", **how))
     expected = tf.nn.embedding_lookup_sparse([variable], ids, weights, combiner=combiner, max_norm=max_norm).numpy()
     assert found.shape == (N, DIM)
     np.testing.assert_allclose(found[: len(expected)], expected, rtol=1e-6, atol=1e-6)

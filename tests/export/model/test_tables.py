@@ -38,13 +38,6 @@ def test_recognise_tables_with_slots_adds_those_of_the_models_tables(movies: Cut
     assert all((spec.rows, spec.dim) == movies.tables[spec.slot_of].shape for spec in slots.values())
 
 
-def test_recognise_tables_takes_a_key_that_is_the_name_of_a_recognised_table(movies: Cut, tmp_path: Path) -> None:
-    plain = tables(movies, tmp_path)
-    name = movies.model.spec.tables["genres_all"].config_name
-    found = tables(movies, tmp_path, tables={"genres_all": {"key": name}})
-    assert found.table("genres_all") == plain.table("genres_all")
-
-
 def test_recognise_tables_follows_the_layout_file(movies: Cut, tmp_path: Path) -> None:
     users = tables(movies, tmp_path).table("users")
     stated = (
@@ -57,9 +50,6 @@ def test_recognise_tables_follows_the_layout_file(movies: Cut, tmp_path: Path) -
     (tmp_path / "layout.toml").write_text(stated + "3\n")
     with pytest.raises(NotConvertible, match="3 cores"):
         tables(movies, tmp_path, checkpoint={"layout": "layout.toml"})
-
-
-def test_recognise_tables_without_the_layout_file_of_the_recipe_is_refused(movies: Cut, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.toml cannot be read"):
         tables(movies, tmp_path, checkpoint={"layout": "none.toml"})
 
@@ -76,15 +66,12 @@ def test_recognise_tables_by_mod_takes_the_recipes_word(movies: Cut, tmp_path: P
     values[key] = movies.tables["users"][np.concatenate(dealt)]
     boxes = [[(start, len(part)), (0, -1)] for start, part in zip(starts, dealt, strict=False)]
     write_bundle(tmp_path / "ckpt-1", values, boxes={key: boxes})
+    with pytest.raises(NotConvertible, match=r"'users'.* 1 row range"):
+        tables(movies, tmp_path, tables={"users": {"mod": True}})
     found = tables(movies, tmp_path, tmp_path / "ckpt-1", tables={"users": {"mod": True}}).table("users")
     assert found.layout == Mod(tuple(starts[:3]))
     stored = open_checkpoint(tmp_path / "ckpt-1").read(key, 0, rows)
     np.testing.assert_array_equal(stored[stored_rows(found.layout, np.arange(rows))], movies.tables["users"])
-
-
-def test_recognise_tables_by_mod_in_one_piece_is_refused(movies: Cut, tmp_path: Path) -> None:
-    with pytest.raises(NotConvertible, match=r"'users'.* 1 row range"):
-        tables(movies, tmp_path, tables={"users": {"mod": True}})
 
 
 def test_recognise_tables_that_were_trained_otherwise_tells_the_line(movies: Cut, tmp_path: Path) -> None:

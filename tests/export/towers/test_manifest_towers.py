@@ -2,20 +2,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from bundle.format import manifest
 from export.errors import NotConvertible
-from export.graph.specs import (
-    DenseSpec,
-    FeatureSpec,
-    ModelSpec,
-    TableFacts,
-    TowerSpec,
-)
-from export.recipe.schema import ExportJob
+from export.graph.specs import TowerSpec
 from export.towers.manifest_towers import describe_tower
 from tests.export.cutting import movies_recipe
 
@@ -32,27 +24,13 @@ TOWER = TowerSpec(
     outputs=(manifest.TowerOutput(name="vector", dtype="float32", shape=(None, 4)),),
     result="vector",
 )
-MODEL = ModelSpec(
-    tables={"users": TableFacts("users", "users", 10, 2)},
-    features={
-        "user": FeatureSpec("user", "users", "single", "dense"),
-        "seen": FeatureSpec("seen", "users", "bag", "ragged", "mean", weights="seen_weights"),
-        "recent": FeatureSpec("recent", "users", "sequence", "sparse", length=3),
-        "2nd": DenseSpec("2nd", "float32", (2,)),
-    },
-    towers={"query": TOWER},
-)
-
-
-def job(**parts: Any) -> ExportJob:
-    return movies_recipe(**parts)
 
 
 def test_describe_tower_joins_what_was_traced_with_its_forms() -> None:
     form = manifest.TowerForm(
         kind="litert", precision="f32", path="towers/query/c.tflite", max_abs_error={"vector": 1e-6}
     )
-    page = describe_tower(TOWER, job(), (form,))
+    page = describe_tower(TOWER, movies_recipe(), (form,))
     assert [(part.name, part.feature) for part in page.inputs] == [("user", "user"), ("input_2nd", "2nd")]
     assert (page.role, page.result, page.serve, page.forms) == ("query", "vector", "f32", (form,))
 
@@ -69,7 +47,7 @@ def test_describe_tower_precision_that_is_not_there_cannot_be_served() -> None:
         }
     }
     with pytest.raises(NotConvertible, match=r"tower 'query' is to be served in int8, and LiteRT cannot run it; set"):
-        describe_tower(TOWER, job(towers=towers), (form,))
+        describe_tower(TOWER, movies_recipe(towers=towers), (form,))
 
 
 def test_descriptions_import_no_tensorflow() -> None:
