@@ -113,20 +113,20 @@ def make_examples(
     pages: Mapping[str, manifest.Feature],
     keys: Keys,
     count: int,
-    seed: int = 0,
     dumped: Keys = MappingProxyType({}),
 ) -> Examples:
     """Makes examples whose ids are all known: bags of 0 to 5 ids with repeated ones, numbers around zero.
+
+    They are the same in every run.
 
     Args:
       model: the traced features and tables.
       pages: the manifest's features.
       keys: of each vocabulary.
       count: how many.
-      seed: the same seed gives the same examples.
       dumped: some keys of each table whose rows are found by key.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     columns = {}
     for name, readers in model.inputs.items():
         embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
@@ -135,27 +135,27 @@ def make_examples(
         if not embedded and (numbers or bags):
             columns[name] = Column(_numbers(numbers[0], count, random)) if numbers else _bags(bags[0], count, random)
             if any(spec.weights is not None for spec in readers if not numbers):
-                columns[name] = _weighted(columns[name], random)
+                beside = random.uniform(0.25, 2.0, columns[name].values.size).astype(np.float32)
+                columns[name] = columns[name]._replace(weights=beside)
             continue
         below = min((each.below for each in numbers if each.below is not None), default=None)
         spec = min(embedded, key=_telling, default=None)
         sizes = _sizes(spec, numbers, count)
         sizes = np.minimum(sizes, bags[0].shape[0]) if bags else sizes
         reached = [_reach(each, model.rows_of(each)) for each in embedded]
-        first, rows = (
-            max(low for low, _ in [*reached, (0, 0)]),
-            min(high for _, high in [*reached, (0, below or 1 << 62)]),
-        )
+        first = max([low for low, _ in reached], default=0)
+        rows = min([below or 1 << 62, *(high for _, high in reached)])
         crossed = spec is not None and len(spec.reads) > 1  # whose `ids_dtype` is that of its first input
         beyond = below or 1 << (31 if crossed or (spec and spec.ids_dtype == "int32") else 40)
         page = pages[spec.name] if spec else None
         if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.KeyedIds):
             ids = random.choice(dumped[page.ids.keys], int(sizes.sum()))
         else:
-            text = spec.rule if spec is not None and isinstance(spec.rule, manifest.TextIds) else None
             size = int(sizes.sum())
-            known = _texts(text, keys, size, random) if text is not None else None
-            ids = _known_ids(name, page, (first, rows), beyond, keys, size, random) if known is None else known
+            if spec is not None and isinstance(spec.rule, manifest.TextIds):
+                ids = _texts(spec.rule, keys, size, random)
+            else:
+                ids = _known_ids(name, page, (first, rows), beyond, keys, size, random)
             if spec and not crossed and spec.ids_dtype == "string" and ids.dtype != object:
                 ids = ids.astype(str).astype(object)
             ids = _computable(ids, embedded, model, keys, beyond, random)
@@ -314,10 +314,6 @@ def _bags(spec: DenseSpec, count: int, random: np.random.Generator) -> Column:
     sizes = np.arange(count) % min(BAG_SIZES, spec.shape[0] + 1)
     values = _numbers(replace(spec, shape=()), int(sizes.sum()), random)
     return Column(values, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-
-
-def _weighted(column: Column, random: np.random.Generator) -> Column:
-    return column._replace(weights=random.uniform(0.25, 2.0, column.values.size).astype(np.float32))
 
 
 def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:
