@@ -42,15 +42,13 @@ def explain_page(drawing: Drawing) -> str:
 
 
 def write_page(drawing: Drawing, path: Path) -> None:
-    """Writes the page, aside and then in its place.
+    """Writes the page.
 
     Raises:
       DestinationError: it cannot be written there.
     """
-    aside = path.with_name(f".{path.name}.writing")
     try:
-        aside.write_text(explain_page(drawing), encoding="utf-8", errors="backslashreplace")
-        aside.replace(path)
+        path.write_text(explain_page(drawing), encoding="utf-8", errors="backslashreplace")
     except OSError as problem:
         raise DestinationError(f"--html {path}: {problem.strerror}; choose a file that can be written") from problem
 
