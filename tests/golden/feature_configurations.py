@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any
@@ -68,11 +67,6 @@ class Configuration:
     empty_row: int | None = None
     options: tuple[Any, ...] = field(default=())
 
-    @property
-    def hashed(self) -> bool:
-        """Whether ids are hashed, all or those that a vocabulary lacks."""
-        return "hash" in self.rule or "cross" in self.rule
-
     def __str__(self) -> str:
         told = {each.name: getattr(self, each.name) for each in fields(self)}
         return "-".join(f"{value}" for name, value in told.items() if value not in (None, ()) and name != "call")
@@ -83,12 +77,6 @@ def generate() -> list[Configuration]:
     ways = (_lookups, _clipped, _sequences, _gathers, _computed, _columns, _indicators, _crosses, _crossings)
     found = list(dict.fromkeys(each for way in ways for each in way()))
     return [Configuration(**(vars(each) | {"seed": number})) for number, each in enumerate(found)]
-
-
-def counts(configurations: Iterable[Configuration]) -> Counter[tuple[str, Any]]:
-    """Counts the configurations of every value of every axis."""
-    axes = ("kind", "combiner", "weights", "negative", "empty", "hashed")
-    return Counter((axis, getattr(each, axis)) for each in configurations for axis in axes)
 
 
 COMBINERS, WEIGHTS, BOTH = ("sum", "mean", "sqrtn"), ("none", "positive", "any"), (False, True)
