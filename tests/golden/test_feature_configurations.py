@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from tests.golden.feature_configurations import (
     BOUNDARIES,
     DIM,
     EXAMPLES,
-    JOINED,
     KEYS,
     ROWS,
     Configuration,
@@ -47,17 +45,16 @@ embedding = tf.tpu.experimental.embedding
 
 
 def inputs_of(name: str, each: Configuration) -> tuple[str, ...]:
-    return tuple(f"{name}.{number}" for number in range(len(each.options[0]))) if each.rule in CROSSES else (name,)
+    return tuple(f"{name}.{number}" for number in range(len(each.options[0]))) if each.rule == "cross" else (name,)
 
 
 def columns_of(name: str, each: Configuration) -> dict[str, Column]:
-    if each.rule not in CROSSES:
+    if each.rule != "cross":
         return {name: column_of(each)}
     random = np.random.default_rng(each.seed)
     found = {}
     for read, kind in zip(inputs_of(name, each), each.options[0], strict=True):
         rule, width = SENT.get(kind, ("hash", 0))
-        width = 1 if each.kind == "single" else width
         lengths = np.full(EXAMPLES, width) if width else random.integers(0 if each.empty else 1, 4, EXAMPLES)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         negative = each.negative and (rule != "identity" or kind == "row or 5")
@@ -68,7 +65,6 @@ def columns_of(name: str, each: Configuration) -> dict[str, Column]:
     return found
 
 
-CROSSES = ("cross", "cross joined")
 SENT = {
     "string": ("hash strings", 0),
     "buckets": ("buckets", 1),
@@ -95,7 +91,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeatureReader]:
     vocabularies = {
         "integers": Vocabulary(IntegerKeys(np.array(KEYS))),
         "strings": Vocabulary(StringKeys([str(key) for key in KEYS])),
-        "joined": Vocabulary(StringKeys(list(JOINED))),
     }
     features = {name: page_of(each, inputs_of(name, each)) for name, each in NAMES.items()}
     opened = FeatureReader(features, {"t": table}, vocabularies)
@@ -252,17 +247,6 @@ def by_crossed_column(each: Configuration, given: dict[str, Column]) -> Any:
     return densely(columns.crossed_column(keys, ROWS, hash_key), each, features)
 
 
-def by_crossing_layer(each: Configuration, given: dict[str, Column]) -> Any:
-    import keras
-
-    made = []
-    for layers in (tf.keras.layers, keras.layers):
-        values = crossed_values(layers, each, given)
-        made.append(tf.gather(STORED_TABLE, layers.HashedCrossing(ROWS)(values)))
-    tf.debugging.assert_equal(*made)
-    return made[0]
-
-
 def densely(category: Any, each: Configuration, features: dict[str, Any]) -> Any:
     if "indicator" in each.call:
         return tf.keras.layers.DenseFeatures([tf.feature_column.indicator_column(category)])(features)
@@ -271,55 +255,6 @@ def densely(category: Any, each: Configuration, features: dict[str, Any]) -> Any
         category, DIM, each.combiner, lambda *_, **__: table, max_norm=each.max_norm
     )
     return tf.keras.layers.DenseFeatures([column])(features)
-
-
-def _hashed_last(words: Any, values: Any) -> Any:
-    """Returns rows with those of unknown words behind the known, as columns have them."""
-    return (words(values) - 9) % (len(KEYS) + 9)
-
-
-def crossed_values(layers: Any, each: Configuration, given: dict[str, Column]) -> list[Any]:
-    """Returns what is crossed of each input, made by layers of Keras."""
-    words = layers.StringLookup(vocabulary=[str(key) for key in KEYS], num_oov_indices=9)
-    before: dict[str, Callable[[Any], Any]] = {
-        "buckets": layers.Discretization(list(BOUNDARIES)),
-        "hashed": partial(_hashed_last, words),
-        "hash": layers.Hashing(10),
-        "remainder": lambda values: values % 50,
-    }
-    values = [tf.constant(column.values) for column in given.values()]
-    return [before.get(kind, tf.identity)(value) for kind, value in zip(each.options[0], values, strict=True)]
-
-
-def joined_rows(each: Configuration, given: dict[str, Column]) -> Any:
-    """Returns what hashes and vocabularies make of strings that are put together."""
-    values = crossed_values(tf.keras.layers, each, given)
-    texts = [value if value.dtype == tf.string else tf.strings.as_string(value) for value in values]
-    joined = "%" + tf.strings.join(texts, "_X_") + "}"
-    made: dict[str, Callable[[Any], Any]] = {
-        "hash": lambda strings: tf.strings.to_hash_bucket_fast(strings, ROWS - 3) + 3,
-        "strong": lambda strings: tf.strings.to_hash_bucket_strong(strings, ROWS, [7, -1]),
-        "known": tf.keras.layers.StringLookup(vocabulary=list(JOINED), num_oov_indices=5),
-    }
-    return made[each.options[1]](joined)
-
-
-def operated_rows(each: Configuration, ids: Any) -> Any:
-    """What a model writes: Python's operators and TensorFlow's functions, on integers of 64 or 32 bits."""
-    done: dict[str, Callable[[Any, Any], Any]] = {
-        "add": lambda ids, by: ids + by,
-        "multiply": lambda ids, by: by * ids,
-        "divide": lambda ids, by: ids // by,
-        "remainder": lambda ids, by: ids % by,
-        "truncated_remainder": tf.truncatemod,
-        "at_least": tf.maximum,
-        "at_most": tf.minimum,
-        "absolute": lambda ids, _: tf.abs(ids),
-        "int32": lambda ids, _: tf.cast(tf.cast(ids, tf.int32), tf.int64),
-    }
-    for do, by in each.options:
-        ids = done[do](ids, None if by is None else tf.constant(by, tf.int64))
-    return ids
 
 
 def stepped_rows(each: Configuration, numbers: Any) -> Any:
@@ -339,15 +274,12 @@ CALLS: dict[str, Callable[[Configuration, Any], Any]] = {
     "embedding": by_embedding_layer,
     "lookup": by_lookup_layer,
     "computed": by_arithmetic,
-    "operations": lambda each, column: rows_within(operated_rows(each, tensors(each, column)[0])),
     "stepped": lambda each, column: rows_within(stepped_rows(each, tensors(each, column)[0])),
     "hashing": by_hashing_layer,
     "column": by_column,
     "indicator": by_column,
     "crossed": by_crossed_column,
     "crossed indicator": by_crossed_column,
-    "crossing": by_crossing_layer,
-    "joined": lambda each, given: tf.gather(STORED_TABLE, joined_rows(each, given)),
 }
 
 
@@ -362,11 +294,11 @@ def test_configuration_agrees_with_tensorflow(
     reader.write([Place(written, (name,), (written.shape[1],))], given, EXAMPLES)
     for same in (alone, written):
         assert (same.view(np.uint32).ravel() == found[name].view(np.uint32).ravel()).all()
-    expected = CALLS[each.call](each, given if each.rule in CROSSES else given[name]).numpy()
+    expected = CALLS[each.call](each, given if each.rule == "cross" else given[name]).numpy()
     expected = expected.reshape(found[name].shape)
     if each.kind == "bag":  # the same products, added in another order
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=2e-5)
     else:
         assert (found[name].view(np.uint32) == expected.view(np.uint32)).all()
     if each.empty:
-        assert (expected[0] == 0).all() or each.rule in CROSSES or each.empty_row is not None
+        assert (expected[0] == 0).all() or each.rule == "cross" or each.empty_row is not None
