@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any
@@ -16,8 +15,6 @@ from bundle.format import manifest as entries
 
 ROWS, DIM, EXAMPLES = 97, 5, 17
 KEYS = tuple(range(1000, 1000 + 7 * 40, 7))  # of the vocabulary of integers; that of strings has the same as text
-JOINED = tuple(f"%{bucket}_X_{other}}}" for bucket in range(5) for other in range(5))
-"""Of the vocabulary of strings that are put together: of two buckets."""
 ARITHMETIC: tuple[tuple[Any, ...], ...] = (
     # shift, divisor, buckets, truncated, first row
     (0, 1, ROWS, False, 0),
@@ -68,11 +65,6 @@ class Configuration:
     empty_row: int | None = None
     options: tuple[Any, ...] = field(default=())
 
-    @property
-    def hashed(self) -> bool:
-        """Whether ids are hashed, all or those that a vocabulary lacks."""
-        return "hash" in self.rule or "cross" in self.rule
-
     def __str__(self) -> str:
         told = {each.name: getattr(self, each.name) for each in fields(self)}
         return "-".join(f"{value}" for name, value in told.items() if value not in (None, ()) and name != "call")
@@ -80,15 +72,9 @@ class Configuration:
 
 def generate() -> list[Configuration]:
     """Returns all configurations."""
-    ways = (_lookups, _clipped, _sequences, _gathers, _computed, _columns, _indicators, _crosses, _crossings)
+    ways = (_lookups, _clipped, _sequences, _gathers, _computed, _columns, _indicators, _crosses)
     found = list(dict.fromkeys(each for way in ways for each in way()))
     return [Configuration(**(vars(each) | {"seed": number})) for number, each in enumerate(found)]
-
-
-def counts(configurations: Iterable[Configuration]) -> Counter[tuple[str, Any]]:
-    """Counts the configurations of every value of every axis."""
-    axes = ("kind", "combiner", "weights", "negative", "empty", "hashed")
-    return Counter((axis, getattr(each, axis)) for each in configurations for axis in axes)
 
 
 COMBINERS, WEIGHTS, BOTH = ("sum", "mean", "sqrtn"), ("none", "positive", "any"), (False, True)
@@ -145,9 +131,6 @@ def _computed() -> Iterator[Configuration]:
     """What a model's own code does to ids in front of a gather."""
     for kind, told in product(("single", "sequence"), ARITHMETIC):
         yield Configuration("computed", kind, "dense", rule="computed", negative=True, length=3, options=told)
-    for kind, seed in product(("single", "sequence"), range(24)):
-        told = tuple(_operations(np.random.default_rng(seed)))
-        yield Configuration("operations", kind, "dense", rule="operations", negative=True, length=3, options=told)
     for kind, falling, first_row in product(("single", "sequence"), BOTH, (-1, 0, 3, ROWS - 3)):
         how: Any = {"rule": "buckets", "length": 3, "options": (falling, first_row)}
         yield Configuration("stepped", kind, "dense", **how)
@@ -157,22 +140,6 @@ def _computed() -> Iterator[Configuration]:
             yield Configuration(
                 "hashing", kind, "dense", rule=rule, negative=not texts, length=3, options=(mask, *(keys or ()))
             )
-
-
-def _operations(random: np.random.Generator) -> Iterator[tuple[str, int | None]]:
-    """Draws what is done to an id, one after the other; mostly, a row comes out."""
-    for _ in range(random.integers(0, 5)):
-        do = str(random.choice(["add", "multiply", "divide", "at_least", "at_most", "absolute", "int32"]))
-        limits = {"divide": (1, 1 << 20), "multiply": (-9, 10)}
-        low, high = limits.get(do, (-(1 << 34), 1 << 34))
-        yield do, None if do in ("absolute", "int32") else int(random.integers(low, high))
-    last = random.choice(["remainder", "truncated_remainder", "limits"])
-    if last == "limits":
-        yield "at_most", ROWS - 1
-        yield "at_least", int(random.integers(-2, 5))
-    else:
-        yield str(last), int(random.integers(1, ROWS + 20))
-        yield "add", int(random.integers(-3, 4))
 
 
 def _columns() -> Iterator[Configuration]:
@@ -222,8 +189,6 @@ CROSSED: dict[str, entries.CrossKey] = {
         dtype="int64", ids=entries.VocabularyIds(vocabulary="integers"), rows=len(KEYS), unknown_row=3
     ),
     "row or 5": entries.CrossKey(dtype="int64", ids=entries.IdentityIds(), rows=ROWS, unknown_row=5),
-    "hash": entries.CrossKey(dtype="int64", ids=entries.HashIds(buckets=10), rows=10),
-    "remainder": entries.CrossKey(dtype="int64", ids=entries.ArithmeticIds(buckets=50), rows=50),
     "padded": entries.CrossKey(dtype="string", ids=STRINGS, rows=len(KEYS), padding=""),
 }
 """What a manifest says of the keys of a cross; others are integers as they are."""
@@ -252,23 +217,6 @@ def _crosses() -> Iterator[Configuration]:
         )
 
 
-def _crossings() -> Iterator[Configuration]:
-    """HashedCrossing of one value of each input, and the same of strings that are put together of them."""
-    for kind in (
-        ("string", "int64"),
-        ("int64", "int64"),
-        ("string", "string", "int64"),
-        ("buckets", "string"),
-        ("buckets", "buckets"),
-        ("hashed", "int64"),
-        ("hash", "string"),
-        ("remainder", "string", "hash"),
-    ):
-        yield Configuration("crossing", "single", "dense", rule="cross", negative=True, options=(kind, None))
-        for way in ("hash", "strong", "known"):
-            yield Configuration("joined", "single", "dense", rule="cross joined", negative=True, options=(kind, way))
-
-
 def rule_of(each: Configuration) -> entries.IdRule:
     """Returns what a manifest says of the ids of a configuration."""
     rule: entries.IdRule = entries.IdentityIds()
@@ -282,8 +230,6 @@ def rule_of(each: Configuration) -> entries.IdRule:
             key=(key[0], key[1]) if key else None,
             mask=("über" if texts else 5) if masked else None,
         )
-    elif each.rule == "operations":
-        rule = entries.ComputedIds(operations=tuple(entries.IdOperation(do=do, by=by) for do, by in each.options))
     elif each.rule == "computed":
         shift, divisor, buckets, truncated, first_row = each.options
         rule = entries.ArithmeticIds(
@@ -307,15 +253,6 @@ def rule_of(each: Configuration) -> entries.IdRule:
     elif each.rule == "buckets":
         falling, first_row = each.options or (False, 0)
         rule = entries.BucketIds(boundaries=BOUNDARIES, first_row=first_row, falling=falling)
-    elif each.rule == "cross joined":
-        kinds, way = each.options
-        keys = tuple(CROSSED.get(kind, entries.CrossKey(dtype="int64")) for kind in kinds)
-        made: dict[str, entries.HashIds | entries.VocabularyIds] = {
-            "hash": entries.HashIds(buckets=ROWS - 3, first_row=3),
-            "strong": entries.HashIds(buckets=ROWS, key=(7, -1)),
-            "known": entries.VocabularyIds(vocabulary="joined", first_row=5, oov_buckets=5),
-        }
-        rule = entries.JoinedIds(keys=keys, texts=("%", *("_X_",) * (len(kinds) - 1), "}"), ids=made[way])
     elif each.rule == "cross":
         kinds, hash_key = each.options
         keys = tuple(CROSSED.get(kind, entries.CrossKey(dtype="int64")) for kind in kinds)

@@ -54,17 +54,3 @@ class DeepFM(tf.keras.Model):  # type: ignore[misc]
         pairs = tf.reduce_sum(both, 1) ** 2 - tf.reduce_sum(both**2, 1)
         deep = self.deep(tf.concat([tf.reshape(both, [-1, (FIELDS + NUMBERS) * 8]), known], 1))
         return {"score": tf.sigmoid(deep[:, 0] + 0.5 * tf.reduce_sum(pairs, 1))}
-
-
-def functional() -> Any:
-    """A functional Keras model of a [batch, 26] matrix: a table for the first column, others share theirs."""
-    layers = tf.keras.layers
-    ids, item = layers.Input((FIELDS,), dtype="int32", name="ids"), layers.Input((), dtype="int32", name="item")
-    first = layers.Embedding(int(SIZES[0]), 8, name="first")(ids[:, 0])
-    shared = layers.Embedding(int(SIZES.max()), 4, name="shared")
-    few = layers.Flatten()(shared(ids[:, 3:8]))
-    others = layers.Flatten()(shared(tf.gather(ids, [1, 9, 25], axis=1)))
-    both = layers.Flatten()(shared(tf.stack([item, ids[:, 20]], axis=1)))
-    hidden = layers.Dense(16, "relu")(layers.Concatenate()([first, few, others, both]))
-    score = layers.Reshape(())(layers.Dense(1, "sigmoid")(hidden))
-    return tf.keras.Model({"ids": ids, "item": item}, {"score": score})

@@ -164,20 +164,3 @@ class Columns(tf.keras.Model):
             "pair": item * recent[:, 0],
         }
         return {"score": self.head(self.columns(given))[:, 0]}
-
-
-class Both(tf.keras.Model):
-    """Words that are looked up as they are, in a table that is cut out, and mixed, in one that stays."""
-
-    def __init__(self):
-        super().__init__()
-        self.words = tf.keras.layers.Embedding(ROWS, 4, embeddings_initializer="random_normal")
-        self.pairs = tf.keras.layers.Embedding(FEW, 3, embeddings_initializer="random_normal")
-        self.head = head()
-
-    def call(self, features):
-        words = features["words"]
-        pairs = self.pairs(words.with_values(mixed(words.values, FEW)))
-        counts = tf.cast(words.row_lengths(), tf.float32)
-        parts = [tf.reduce_sum(self.words(words), axis=1), tf.reduce_sum(pairs, axis=1), tf.expand_dims(counts, 1)]
-        return {"score": self.head(tf.concat(parts, 1))[:, 0]}

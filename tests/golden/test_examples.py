@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 
 from bundle.storage.staging import check_files, read_manifest
 from examples import replay, served, trained
 from examples.demo_models import EXAMPLES
-from runtime.litert import CompiledTower
 from tests.golden.write_examples import ARCHIVES, BYTES_MAX, unpacked
 
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.iterdir())
@@ -45,19 +43,3 @@ def test_golden_example_answers_as_its_trained_model_did(name: str, root: Path, 
     bodies, expected = trained.read_requests(root / name)
     for found in (replay.over_http(service.http, name, bodies), replay.over_grpc(service.grpc, name, bodies)):
         assert replay.compare(bodies, found, expected).of_limit <= 1
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_towers_run_on_what_was_laid_out_in_their_memory_though_a_run_may_move_it(name: str, root: Path) -> None:
-    random = np.random.default_rng(3)
-    for path in (root / name / "1").rglob("*.tflite"):
-        laid_out, given = CompiledTower(path), CompiledTower(path)
-        for n in (3, 3, 3, 40, 40, 3, 200, 200, 200):
-            buffers = laid_out.buffers(n)
-            values = {at: random.uniform(0, 1, buffer.shape).astype(buffer.dtype) for at, buffer in buffers.items()}
-            for at, buffer in buffers.items():
-                buffer[...] = values[at]
-            if buffers:
-                found, expected = laid_out.run(buffers), given.run(values)
-                for output, array in expected.items():
-                    np.testing.assert_array_equal(found[output], array, f"{path.name}, {n} examples")

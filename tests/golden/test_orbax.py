@@ -17,11 +17,9 @@ import pytest
 from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Statements
-from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, NotConvertible
-from export.tables.plan import Writing, plan_tables
-from export.tables.shards import carry_out, check_sources, manifest_table
-from export.verify.table_rows import verify_tables
+from tests.golden.copies import copied
 from tests.hostile.damage import case_files, trial
 from tests.hostile.ordeal import deadline, endure, memory_limit
 
@@ -42,22 +40,6 @@ def values_of(case: Path) -> dict[str, np.ndarray[Any, Any]]:
         return {name: file[name] for name in file.files}
 
 
-def copied(checkpoint: Checkpoint, said: Statements, directory: Path) -> dict[str, bytes]:
-    """Copies and verifies every table, in shards of 16 rows."""
-    inventory = recognise(checkpoint, said)
-    writing = {table.name: Writing(16) for table in inventory.tables}
-    plan = plan_tables(checkpoint, inventory, directory, writing=writing)
-    receipts = [carry_out(task) for task in plan.work]
-    check_sources(plan, receipts)
-    tables = {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
-    for rows in (5, None):
-        assert set(verify_tables(checkpoint, directory, tables, rows)) == set(tables)
-    return {
-        name: b"".join((directory / shard.file).read_bytes() for shard in table.shards)
-        for name, table in tables.items()
-    }
-
-
 def as_bytes(values: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, bytes]:
     return {name: np.ascontiguousarray(each).tobytes() for name, each in values.items()}
 
@@ -70,7 +52,7 @@ def test_steps_of_a_manager_are_read_at_the_newest(written: Path, tmp_path: Path
     assert (table.name, table.origin, table.slices) == ("movies", "Flax Embed", 4)
     assert [slot.name for slot in table.slots] == ["mu", "nu"]
     assert [entry.key for entry in found.candidates] == ["params.Dense_0.kernel"]
-    assert copied(checkpoint, Statements(), tmp_path) == as_bytes(values_of(written / "flax_steps"))
+    assert copied(checkpoint, found, tmp_path) == as_bytes(values_of(written / "flax_steps"))
 
 
 def test_step_or_item_of_a_manager_is_read_by_its_path(written: Path) -> None:
@@ -88,7 +70,7 @@ def test_tree_of_a_checkpointer_is_copied_by_named_keys(name: str, written: Path
     values = values_of(written / name)
     named = Statements({"a": "params.a", "half": "params.half"})
     expected = as_bytes({"a": values["a"], "half": values["half"].astype(ml_dtypes.bfloat16)})
-    assert copied(checkpoint, named, tmp_path) == expected
+    assert copied(checkpoint, recognise(checkpoint, named), tmp_path) == expected
 
 
 @pytest.mark.parametrize("name", ["jax_stacks", "keras_rs_stacks"])
@@ -106,9 +88,8 @@ def test_stack_that_no_layout_tells_is_refused_with_the_cure(name: str, written:
 def test_stack_is_copied_as_its_trainer_says(name: str, written: Path, tmp_path: Path) -> None:
     case = written / name
     checkpoint = open_checkpoint(case)
-    assert copied(checkpoint, Statements(layouts=read_layouts(case / "layout.pb")), tmp_path) == as_bytes(
-        values_of(case)
-    )
+    found = recognise(checkpoint, Statements(layouts=read_layouts(case / "layout.pb")))
+    assert copied(checkpoint, found, tmp_path) == as_bytes(values_of(case))
 
 
 @pytest.mark.parametrize("name", ["loose_zarr2", "loose_zarr3"])

@@ -75,11 +75,6 @@ def numbers_and_ids(random: np.random.Generator) -> Sent:
     return {"row": np.concatenate([numbers, ids], 1).astype(np.float32).tolist()}
 
 
-def column_and_item(random: np.random.Generator) -> Sent:
-    ids = field_ids(random)
-    return {"ids": ids.tolist(), "item": ids[:, 2].tolist()}
-
-
 def watched(random: np.random.Generator) -> Sent:
     found = random.integers(1, 4000, (N, 5)) * (np.arange(5) < random.integers(1, 6, (N, 1)))
     found[0, 0] = -7  # to Keras 3, the last but six
@@ -106,9 +101,6 @@ BEYOND = "looks up itself may lie beyond its tables"
 RANKERS = {
     "fm": Ranker(field_models, "FM", {"ids": entry("int64", (26,))}, lambda r: {"ids": field_ids(r).tolist()}, 2),
     "deepfm": Ranker(field_models, "DeepFM", {"row": entry("float32", (39,))}, numbers_and_ids, 2),
-    "functional": Ranker(
-        field_models, "functional", {"ids": entry("int32", (26,)), "item": entry("int32")}, column_and_item, 2
-    ),
     "mmoe": Ranker(
         public_models,
         "MMoE",
@@ -200,9 +192,6 @@ RANKERS = {
             "item": r.integers(0, 1 << 20, N).tolist(),
         },
         by_tensorflow=True,
-    ),
-    "both": Ranker(
-        inline_models, "Both", {"words": entry("int64", kind="ragged")}, lambda r: {"words": bags(r, 0, 5000)}, 1
     ),
     "padded": Ranker(
         inline_models,

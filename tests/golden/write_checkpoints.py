@@ -22,7 +22,6 @@ from tensorflow.python.tpu import tpu_embedding_v1
 
 from tests.golden.expectations import DIM, HOSTS, embedding, finish, random_values
 from tests.golden.write_keras import KERAS_CASES
-from tests.golden.write_keras_files import KERAS_FILE_CASES
 from tests.golden.write_names import NAME_CASES
 from tests.golden.write_stacks import STACK_CASES
 
@@ -190,7 +189,6 @@ CASES: dict[str, Callable[[Path], None]] = {
     "size_limited": size_limited,
     "asynchronous": asynchronous,
     **KERAS_CASES,
-    **KERAS_FILE_CASES,
     **NAME_CASES,
     **STACK_CASES,
 }

@@ -25,9 +25,14 @@ Attack = Callable[[int], None]
 
 
 @contextmanager
-def connections(port: int, count: int) -> Iterator[list[socket.socket]]:
+def connections(port: int, count: int, *begun: bytes, timeout: float = 5) -> Iterator[list[socket.socket]]:
+    """Opens connections and sends on each one of what is given, in turn."""
     with ExitStack() as closing:
-        yield [closing.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5)) for _ in range(count)]
+        address = ("127.0.0.1", port)
+        opened = [closing.enter_context(socket.create_connection(address, timeout=timeout)) for _ in range(count)]
+        for number, connection in enumerate(opened if begun else ()):
+            send(connection, begun[number % len(begun)])
+        yield opened
 
 
 def send(connection: socket.socket, data: bytes) -> bool:
@@ -45,6 +50,22 @@ def read(connection: socket.socket, count: int = 1 << 16) -> bytes:
         return connection.recv(count)
     except OSError:
         return b""
+
+
+def send_on(opened: Sequence[socket.socket], data: bytes, times: int) -> None:
+    """Sends the same again and again, on each connection until the service takes no more."""
+    for connection in opened:
+        for _ in range(times):
+            if not send(connection, data):
+                break
+
+
+def end(opened: Sequence[socket.socket]) -> None:
+    """Ends this side of the connections, and reads what is answered."""
+    for connection in opened:
+        connection.shutdown(socket.SHUT_WR)
+    for connection in opened:
+        read(connection)
 
 
 def status_of(answer: bytes) -> int:
@@ -74,11 +95,9 @@ def slow_headers(port: int) -> None:
 
 
 def slow_bodies(port: int) -> None:
-    """Bound: body_timeout_s, for bodies that come byte by byte, with a length and in chunks."""
-    with connections(port, 100) as opened:
-        for number, connection in enumerate(opened):
-            length = b"content-length: 900000\r\n\r\n" if number % 2 else b"transfer-encoding: chunked\r\n\r\n"
-            send(connection, CALL + length)
+    """Bound: body_timeout_s, for bodies that come byte by byte, in chunks and with a length."""
+    begun = CALL + b"transfer-encoding: chunked\r\n\r\n", CALL + b"content-length: 900000\r\n\r\n"
+    with connections(port, 100, *begun) as opened:
         for _ in range(20):
             for number, connection in enumerate(opened):
                 send(connection, b"{" if number % 2 else b"1\r\n{\r\n")
@@ -88,23 +107,14 @@ def slow_bodies(port: int) -> None:
 
 def half_closed(port: int) -> None:
     """Clients that end their side within headers, within a body, and behind a request."""
-    for part in (CALL, CALL + b"content-length: 100\r\n\r\n{", LIVE, b""):
-        with connections(port, 60) as opened:
-            for connection in opened:
-                send(connection, part)
-                connection.shutdown(socket.SHUT_WR)
-            for connection in opened:
-                read(connection)
+    with connections(port, 240, CALL, CALL + b"content-length: 100\r\n\r\n{", LIVE, b"") as opened:
+        end(opened)
 
 
 def tiny_requests(port: int) -> None:
     """8,000 requests of 20 bytes, sent ahead of every answer."""
-    with connections(port, 4) as opened:
-        for connection in opened:
-            connection.settimeout(20)
-        for _ in range(20):
-            for connection in opened:
-                send(connection, b"GET /x HTTP/1.1\r\n\r\n" * 100)
+    with connections(port, 4, timeout=20) as opened:
+        send_on(opened, b"GET /x HTTP/1.1\r\n\r\n" * 100, 20)
         for connection in opened:
             answered = 0
             while answered < 2000 and (part := read(connection)):
@@ -114,56 +124,39 @@ def tiny_requests(port: int) -> None:
 
 def enormous_bodies(port: int) -> None:
     """Bound: max_request_bytes, for a body that declares 10 GB and some that do not."""
-    with connections(port, 5) as opened:
-        send(opened[0], CALL + b"content-length: 10000000000\r\n\r\n")
-        for connection in opened[1:]:
-            send(connection, CALL + b"transfer-encoding: chunked\r\n\r\n")
-        chunk = b"%x\r\n%b\r\n" % (MIB, bytes(MIB))
-        for _ in range(40):
-            for connection in opened[1:]:
-                send(connection, chunk)
-        assert_rejected(opened[:1], 413)
+    with connections(port, 1, CALL + b"content-length: 10000000000\r\n\r\n") as declared:
+        with connections(port, 4, CALL + b"transfer-encoding: chunked\r\n\r\n") as opened:
+            send_on(opened, b"%x\r\n%b\r\n" % (MIB, bytes(MIB)), 40)
+        assert_rejected(declared, 413)
 
 
 def huge_headers(port: int) -> None:
     """Headers without an end: one that is long, many that are short."""
-    for part in (b"x" * 1000, b"a: b\r\n" * 100):
-        with connections(port, 10) as opened:
-            for connection in opened:
-                send(connection, CALL if part[:1] == b"a" else CALL + b"x-long: ")
-                for _ in range(1000):
-                    if not send(connection, part):
-                        break
+    for begun, part in ((CALL + b"x-long: ", b"x" * 1000), (CALL, b"a: b\r\n" * 100)):
+        with connections(port, 10, begun) as opened:
+            send_on(opened, part, 1000)
+
+
+def compressed(port: int, count: int, data: bytes, *statuses: int) -> None:
+    """Posts a body that is small as sent."""
+    body = post(gzip.compress(data, 6), "content-encoding: gzip")
+    with connections(port, count, body, timeout=30) as opened:
+        assert_rejected(opened, *statuses)
 
 
 def gzip_bodies(port: int) -> None:
     """Bound: max_inflight_bytes, for 200 bodies of 15 KiB that become 15 MiB each."""
-    body = post(gzip.compress(b'{"features": {"user": 3}}' + b" " * 15 * MIB), "content-encoding: gzip")
-    with connections(port, 200) as opened:
-        for connection in opened:
-            connection.settimeout(30)
-            send(connection, body)
-        assert_rejected(opened, 200, 504)
+    compressed(port, 200, b'{"features": {"user": 3}}' + b" " * 15 * MIB, 200, 504)
 
 
 def gzip_bombs(port: int) -> None:
     """Bound: max_request_bytes, for bodies of 256 KiB that are 256 MiB."""
-    body = post(gzip.compress(bytes(256 * MIB), 6), "content-encoding: gzip")
-    with connections(port, 20) as opened:
-        for connection in opened:
-            connection.settimeout(30)
-            send(connection, body)
-        assert_rejected(opened, 413, 504)
+    compressed(port, 20, bytes(256 * MIB), 413, 504)
 
 
 def gzip_bodies_of_empty_lists(port: int) -> None:
     """Bound: max_values, counted before anything is parsed, for 40 bodies that are `[],[],...`."""
-    body = post(gzip.compress(b'{"requests": [' + b"[]," * 5_000_000 + b"[]]}"), "content-encoding: gzip")
-    with connections(port, 40) as opened:
-        for connection in opened:
-            connection.settimeout(30)
-            send(connection, body)
-        assert_rejected(opened, 413, 504)
+    compressed(port, 40, b'{"requests": [' + b"[]," * 5_000_000 + b"[]]}", 413, 504)
 
 
 def many_names(port: int) -> None:
@@ -175,9 +168,7 @@ def many_names(port: int) -> None:
     protobuf = "content-type: application/x-protobuf"
     bodies = [post(json.dumps(each).encode()) for each in (attributes, features)]
     bodies += [post(message.SerializeToString(), protobuf) for message in messages]
-    with connections(port, 20) as opened:
-        for number, connection in enumerate(opened):
-            send(connection, bodies[number % len(bodies)])
+    with connections(port, 20, *bodies) as opened:
         assert_rejected(opened, 413)
 
 
@@ -193,12 +184,9 @@ def invalid_requests(port: int) -> None:
         *("content-length: 99999999999999999999", "expect: 100-continue", "x-request-timeout-ms: 9, 9", "upgrade: h2c"),
     ]
     for _ in range(40):
-        with connections(port, 10) as opened:
+        sent = [post(chance.choice(bodies), chance.choice(headers)) for _ in range(7)]
+        with connections(port, 10, *sent, *(chance.randbytes(300) + b"\r\n\r\n" for _ in range(3))) as opened:
             for connection in opened:
-                if chance.random() < 0.3:
-                    send(connection, chance.randbytes(300) + b"\r\n\r\n")
-                else:
-                    send(connection, post(chance.choice(bodies), chance.choice(headers)))
                 connection.shutdown(socket.SHUT_WR)
             for connection in opened:
                 assert b" 200 " not in read(connection)
@@ -217,9 +205,8 @@ def hang_up(port: int) -> None:
     """Clients that reset their connections behind whole requests, and within bodies, which wait or are computed."""
     whole, half = post(b'{"features": {"user": 3}}'), CALL + b"content-length: 100000\r\n\r\n" + bytes(50_000)
     for _ in range(20):
-        with connections(port, 40) as opened:
-            for number, connection in enumerate(opened):
-                send(connection, half if number % 2 else whole * 3)
+        with connections(port, 40, whole * 3, half) as opened:
+            for connection in opened:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
@@ -235,13 +222,8 @@ def idle_connections(port: int) -> None:
 def other_protocols(port: int) -> None:
     """TLS and HTTP/2 where HTTP/1.1 is spoken, and the other way round."""
     client_hello = bytes.fromhex("16030100c8010000c40303") + bytes(200)
-    for data in (client_hello, PREFACE, LIVE, b"\0" * 4096, b"SSH-2.0-x\r\n"):
-        with connections(port, 20) as opened:
-            for connection in opened:
-                send(connection, data)
-                connection.shutdown(socket.SHUT_WR)
-            for connection in opened:
-                read(connection)
+    with connections(port, 100, client_hello, PREFACE, LIVE, b"\0" * 4096, b"SSH-2.0-x\r\n") as opened:
+        end(opened)
 
 
 HTTP_ATTACKS: tuple[Attack, ...] = (

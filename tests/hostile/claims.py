@@ -59,26 +59,6 @@ def sliced(shape: tuple[int, ...], boxes: Iterable[tuple[tuple[int, int], ...]])
 # The table.
 
 
-def restart_points_of_a_billion(prefix: Path) -> None:
-    write_raw(prefix, one_block(b"\x00\x01\x00a" + struct.pack("<I", 10**9)))
-
-
-def block_of_an_exabyte(prefix: Path) -> None:
-    write_raw(prefix, joined(b"", block([(b"a", varint(0) + varint(2**60))])))
-
-
-def key_of_an_exabyte(prefix: Path) -> None:
-    write_raw(prefix, one_block(varint(0) + varint(2**60) + varint(0) + b"a" + struct.pack("<II", 0, 1)))
-
-
-def value_of_an_exabyte(prefix: Path) -> None:
-    write_raw(prefix, one_block(varint(0) + varint(1) + varint(2**60) + b"a" + struct.pack("<II", 0, 1)))
-
-
-def varints_without_an_end(prefix: Path) -> None:
-    write_raw(prefix, one_block(b"\xff" * 100_000 + struct.pack("<II", 0, 1)))
-
-
 def keys_that_unfold(prefix: Path) -> None:
     """Entries of ten bytes whose keys have 60 000 bytes each."""
     head, long = header(), b"k" * 60_000
@@ -87,19 +67,7 @@ def keys_that_unfold(prefix: Path) -> None:
     write_raw(prefix, one_block(entries[0] + b"\x08\x01".join(entries[1:]) + b"\x08\x01" + struct.pack("<II", 0, 1)))
 
 
-def entries_of_nothing(prefix: Path) -> None:
-    write(prefix, ((b"%06x" % number, b"") for number in range(MANY)))
-
-
-def entries_of_little(prefix: Path) -> None:
-    write(prefix, ((b"%06x" % number, b"\x08\x01\x12\x04\x12\x02\x08\x00") for number in range(MANY)))
-
-
 # Entries.
-
-
-def a_billion_data_files(prefix: Path) -> None:
-    write(prefix, [(b"v", entry(1, (4,), 0, 16, 0, shard=10**9 - 1))], head=header(10**9))
 
 
 def every_variable_in_a_file_of_its_own(prefix: Path) -> None:
@@ -107,29 +75,9 @@ def every_variable_in_a_file_of_its_own(prefix: Path) -> None:
     write(prefix, pairs, head=header(2**31 - 1))
 
 
-def shapes_that_nothing_can_have(prefix: Path) -> None:
-    write(prefix, [(b"v", entry(1, (2**61,), 0, 2**63 - 8, 0)), (b"w", entry(1, (0, 2**61), 0, 0, 0))])
-
-
-def shape_of_many_axes(prefix: Path) -> None:
-    write(prefix, [(b"v", entry(1, (1,) * MANY, 0, 4, 0))])
-
-
-def product_that_wraps_to_what_is_there(prefix: Path) -> None:
-    write(prefix, [(b"v", entry(1, (2**32, 2**30, 4), 0, 16, 0))])
-
-
-def bytes_of_an_exabyte(prefix: Path) -> None:
-    write(prefix, [(b"v", entry(1, (2**58,), 0, 2**60, 0))])
-
-
 def text_of_an_exabyte(prefix: Path) -> None:
     data = varint(2**60) + bytes(12)
     write(prefix, [(GRAPH.encode(), entry(7, (), 0, data))], data)
-
-
-def slice_listed_very_often(prefix: Path) -> None:
-    write(prefix, [(b"v", sliced((4,), [((0, -1),)] * MANY)), (slice_key("v", [(0, -1)]), entry(1, (4,), 0, 16, 0))])
 
 
 def slices_that_share_their_bytes(prefix: Path) -> None:
@@ -161,18 +109,6 @@ def slices_like_bricks(prefix: Path) -> None:
 
 
 # The object graph.
-
-
-def chain_of_objects(prefix: Path) -> None:
-    write_graph(prefix, *(node({"a": number + 1}) for number in range(MANY)), node(key=KEY, full_name="a/embeddings"))
-
-
-def objects_of_nothing(prefix: Path) -> None:
-    write_graph(prefix, *([b""] * 100_000))
-
-
-def a_million_children(prefix: Path) -> None:
-    write_graph(prefix, node({str(number): 1 for number in range(50_000)}), node())
 
 
 def embedding_objects_that_share_their_tables(prefix: Path) -> None:
@@ -239,63 +175,55 @@ def layout(name: str, cores: int, core_rows: int, rows: int = 1, offset: int = 0
     return field(1, said + shapes)
 
 
-def tables_of_one_row(prefix: Path) -> None:
-    write_stack(prefix, b"".join(layout(f"t{at}", 1, MANY, offset=at) for at in range(MANY)), MANY)
-
-
 def tables_of_one_name(prefix: Path) -> None:
     names = [*range(MANY - 1), MANY - 2]
     write_stack(prefix, b"".join(layout(f"t{name}", 1, MANY, offset=at) for at, name in enumerate(names)), MANY)
 
 
-def tables_in_one_place(prefix: Path) -> None:
-    write_stack(prefix, b"".join(layout(f"t{at}", 1, MANY) for at in range(MANY)), MANY)
-
-
-def layouts_that_many_objects_share(prefix: Path) -> None:
-    write_stack(prefix, b"".join(layout(f"t{at}", 1, 1000, offset=at) for at in range(1000)), 1000, objects=1000)
-
-
-def cores_of_an_exabyte(prefix: Path) -> None:
-    write_stack(prefix, layout("t", 2**62, 2**62, rows=2**62), 100)
-
-
-def cores_without_rows(prefix: Path) -> None:
-    write_stack(prefix, layout("t", 2**20, 1), 2**20)
-
-
-CLAIMS: tuple[Claim, ...] = (
-    restart_points_of_a_billion,
-    block_of_an_exabyte,
-    key_of_an_exabyte,
-    value_of_an_exabyte,
-    varints_without_an_end,
-    keys_that_unfold,
-    entries_of_nothing,
-    entries_of_little,
-    a_billion_data_files,
-    every_variable_in_a_file_of_its_own,
-    shapes_that_nothing_can_have,
-    shape_of_many_axes,
-    product_that_wraps_to_what_is_there,
-    bytes_of_an_exabyte,
-    text_of_an_exabyte,
-    slice_listed_very_often,
-    slices_that_share_their_bytes,
-    slices_that_overlap,
-    slices_like_bricks,
-    chain_of_objects,
-    objects_of_nothing,
-    a_million_children,
-    embedding_objects_that_share_their_tables,
-    tables_that_share_their_slots,
-    optimizers_that_share_their_lists,
-    partial_layers_that_share_their_features,
-    messages_in_messages,
-    tables_of_one_row,
-    tables_of_one_name,
-    tables_in_one_place,
-    layouts_that_many_objects_share,
-    cores_of_an_exabyte,
-    cores_without_rows,
-)
+CLAIMS: dict[str, Claim] = {
+    "block of an exabyte": lambda prefix: write_raw(prefix, joined(b"", block([(b"a", varint(0) + varint(2**60))]))),
+    "keys that unfold": keys_that_unfold,
+    "entries of nothing": lambda prefix: write(prefix, ((b"%06x" % number, b"") for number in range(MANY))),
+    "entries of little": lambda prefix: write(
+        prefix, ((b"%06x" % number, b"\x08\x01\x12\x04\x12\x02\x08\x00") for number in range(MANY))
+    ),
+    "a billion data files": lambda prefix: write(
+        prefix, [(b"v", entry(1, (4,), 0, 16, 0, shard=10**9 - 1))], head=header(10**9)
+    ),
+    "every variable in a file of its own": every_variable_in_a_file_of_its_own,
+    "product that wraps to what is there": lambda prefix: write(
+        prefix, [(b"v", entry(1, (2**32, 2**30, 4), 0, 16, 0))]
+    ),
+    "text of an exabyte": text_of_an_exabyte,
+    "slice listed very often": lambda prefix: write(
+        prefix, [(b"v", sliced((4,), [((0, -1),)] * MANY)), (slice_key("v", [(0, -1)]), entry(1, (4,), 0, 16, 0))]
+    ),
+    "slices that share their bytes": slices_that_share_their_bytes,
+    "slices that overlap": slices_that_overlap,
+    "slices like bricks": slices_like_bricks,
+    "chain of objects": lambda prefix: write_graph(
+        prefix, *(node({"a": number + 1}) for number in range(MANY)), node(key=KEY, full_name="a/embeddings")
+    ),
+    "objects of nothing": lambda prefix: write_graph(prefix, *([b""] * 100_000)),
+    "a million children": lambda prefix: write_graph(
+        prefix, node({str(number): 1 for number in range(50_000)}), node()
+    ),
+    "embedding objects that share their tables": embedding_objects_that_share_their_tables,
+    "tables that share their slots": tables_that_share_their_slots,
+    "optimizers that share their lists": optimizers_that_share_their_lists,
+    "partial layers that share their features": partial_layers_that_share_their_features,
+    "messages in messages": messages_in_messages,
+    "tables of one row": lambda prefix: write_stack(
+        prefix, b"".join(layout(f"t{at}", 1, MANY, offset=at) for at in range(MANY)), MANY
+    ),
+    "tables of one name": tables_of_one_name,
+    "tables in one place": lambda prefix: write_stack(
+        prefix, b"".join(layout(f"t{at}", 1, MANY) for at in range(MANY)), MANY
+    ),
+    "layouts that many objects share": lambda prefix: write_stack(
+        prefix, b"".join(layout(f"t{at}", 1, 1000, offset=at) for at in range(1000)), 1000, objects=1000
+    ),
+    "cores of an exabyte": lambda prefix: write_stack(prefix, layout("t", 2**62, 2**62, rows=2**62), 100),
+    "cores without rows": lambda prefix: write_stack(prefix, layout("t", 2**20, 1), 2**20),
+}
+"""By what they claim."""

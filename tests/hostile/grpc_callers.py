@@ -5,12 +5,21 @@ from __future__ import annotations
 import contextlib
 import gzip
 import random
-import socket
 import time
 from collections.abc import Iterator
 
 from service.grpc_api.servicer import SERVICE
-from tests.hostile.callers import MIB, Attack, connections, idle_connections, other_protocols, read, send, slow_headers
+from tests.hostile.callers import (
+    MIB,
+    Attack,
+    connections,
+    end,
+    idle_connections,
+    other_protocols,
+    send,
+    send_on,
+    slow_headers,
+)
 from tests.service.grpc_api.requests import PREFACE, frame, request_frames
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
@@ -25,11 +34,8 @@ def headers_of(stream: int, path: str = RETRIEVE) -> bytes:
 
 def never_ended_calls(port: int) -> None:
     """Bound: max_concurrent_streams, for calls whose messages never come, or never end."""
-    with connections(port, 10) as opened:
-        for connection in opened:
-            send(connection, PREFACE)
-            for stream in range(1, 801, 2):
-                send(connection, headers_of(stream) + frame(DATA, 0, stream, b"\0\0\x01\0\0" + bytes(2000)))
+    calls = (headers_of(each) + frame(DATA, 0, each, b"\0\0\x01\0\0" + bytes(2000)) for each in range(1, 801, 2))
+    with connections(port, 10, PREFACE + b"".join(calls)):
         time.sleep(0.5)
 
 
@@ -39,16 +45,14 @@ def unfinished_messages(port: int) -> Iterator[None]:
     begun = b"".join(
         headers_of(stream) + frame(DATA, 0, stream, b"\0\0\0\1\0" + bytes(10)) for stream in range(1, 401, 2)
     )
-    with connections(port, 1) as (connection,):
-        send(connection, PREFACE + begun)
+    with connections(port, 1, PREFACE + begun):
         yield
 
 
 def reset_calls(port: int) -> None:
     """Calls that are begun and reset at once, as fast as they can be written (CVE-2023-44487)."""
-    with connections(port, 5) as opened:
+    with connections(port, 5, PREFACE) as opened:
         for connection in opened:
-            send(connection, PREFACE)
             for first in range(1, 20_001, 200):
                 streams = range(first, first + 200, 2)
                 calls = (headers_of(each) + frame(RST_STREAM, 0, each, bytes((0, 0, 0, 8))) for each in streams)
@@ -59,13 +63,8 @@ def reset_calls(port: int) -> None:
 def endless_headers(port: int) -> None:
     """Bound: max_metadata_size, for header blocks that go on and on (CVE-2024-27316)."""
     more = b"\0\x06x-more\x7f\xa1\x1e" + b"x" * 4000
-    with connections(port, 10) as opened:
-        for connection in opened:
-            block = headers_of(1)[9:]
-            send(connection, PREFACE + frame(HEADERS, 0, 1, block))
-            for _ in range(1000):
-                if not send(connection, frame(CONTINUATION, 0, 1, more)):
-                    break
+    with connections(port, 10, PREFACE + frame(HEADERS, 0, 1, headers_of(1)[9:])) as opened:
+        send_on(opened, frame(CONTINUATION, 0, 1, more), 1000)
 
 
 def control_frames(port: int) -> None:
@@ -74,40 +73,27 @@ def control_frames(port: int) -> None:
     window = frame(WINDOW_UPDATE, 0, 0, (1).to_bytes(4, "big"))
     size = b"".join(frame(SETTINGS, 0, 0, b"\0\4" + value.to_bytes(4, "big")) for value in (65_535, 65_536))
     for flood in (frame(PING, 0, 0, bytes(8)) * 500, size * 250, window * 500):
-        with connections(port, 10) as opened:
-            for connection in opened:
-                send(connection, PREFACE + opening)
-                for _ in range(100):
-                    if not send(connection, flood):
-                        break
+        with connections(port, 10, PREFACE + opening) as opened:
+            send_on(opened, flood, 100)
 
 
 def large_messages(port: int) -> None:
     """Bound: max_request_bytes, for a message beyond it, declared and compressed."""
     bomb = gzip.compress(bytes(256 * MIB), 6)
     declared = b"\0" + (1 << 30).to_bytes(4, "big")
-    with connections(port, 5) as opened:
-        for connection in opened:
-            send(connection, PREFACE + headers_of(1) + frame(DATA, 0, 1, declared + bytes(10_000)))
+    with connections(port, 5, PREFACE + headers_of(1) + frame(DATA, 0, 1, declared + bytes(10_000))):
+        pass
     encoded = headers_of(3)[9:] + b"\0\x0dgrpc-encoding\x04gzip"
-    with connections(port, 5) as opened:
-        for connection in opened:
-            data = b"\1" + len(bomb).to_bytes(4, "big") + bomb[: 48 << 10]  # what the first window takes
-            parts = [data[at : at + 16_384] for at in range(0, len(data), 16_384)]
-            send(
-                connection,
-                PREFACE + frame(HEADERS, 4, 3, encoded) + b"".join(frame(DATA, 0, 3, each) for each in parts),
-            )
+    data = b"\1" + len(bomb).to_bytes(4, "big") + bomb[: 48 << 10]  # what the first window takes
+    parts = [frame(DATA, 0, 3, data[at : at + 16_384]) for at in range(0, len(data), 16_384)]
+    with connections(port, 5, PREFACE + frame(HEADERS, 4, 3, encoded) + b"".join(parts)):
         time.sleep(0.5)
 
 
 def no_windows(port: int) -> None:
     """Clients that grant no window, and send many calls."""
-    with connections(port, 10) as opened:
-        for connection in opened:
-            send(connection, PREFACE + frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0"))
-            for stream in range(1, 601, 2):
-                send(connection, request_frames(RETRIEVE, b"", stream))
+    calls = b"".join(request_frames(RETRIEVE, b"", stream) for stream in range(1, 601, 2))
+    with connections(port, 10, PREFACE + frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0") + calls):
         time.sleep(1)
 
 
@@ -115,19 +101,16 @@ def broken_frames(port: int) -> None:
     """Frames of random kinds, sizes and streams, and messages that are none."""
     chance = random.Random(7)
     for _ in range(20):
-        with connections(port, 10) as opened:
-            for connection in opened:
-                data = b"".join(
-                    frame(chance.randrange(10), chance.randrange(256), chance.randrange(9), payload)
-                    for payload in (chance.randbytes(chance.randrange(40)) for _ in range(20))
-                )
-                send(
-                    connection, PREFACE + request_frames(RETRIEVE, chance.randbytes(50)) + data + chance.randbytes(100)
-                )
-                connection.shutdown(socket.SHUT_WR)
-            for connection in opened:
-                while read(connection):
-                    pass
+        sent = []
+        for _ in range(10):
+            frames = [
+                frame(chance.randrange(10), chance.randrange(256), chance.randrange(9), chance.randbytes(size))
+                for size in chance.choices(range(40), k=20)
+            ]
+            data = request_frames(RETRIEVE, chance.randbytes(50)) + b"".join(frames)
+            sent.append(PREFACE + data + chance.randbytes(100))
+        with connections(port, 10, *sent) as opened:
+            end(opened)
 
 
 GRPC_ATTACKS: tuple[Attack, ...] = (

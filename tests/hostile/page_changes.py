@@ -25,16 +25,16 @@ def sealed(page: Page) -> bytes:
 
 
 def setting(path: str, value: Any) -> Callable[[Page], None]:
-    """Returns the change that sets one field of the page, told as `tables.users.rows`; a list's item by its number."""
+    """Returns the change that sets one field of the page, told as `tables.users.rows`; a list's item by its number.
+
+    A value that is a function is called with what is there.
+    """
 
     def change(page: Page) -> None:
-        *parents, last = path.split(".")
         place: Any = page
+        *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
         for part in parents:
-            place = place[int(part)] if isinstance(place, list) else place[part]
-        if isinstance(place, list):
-            place[int(last)] = value
-        else:
-            place[last] = value
+            place = place[part]
+        place[last] = value(place[last]) if callable(value) else value
 
     return change

@@ -68,7 +68,7 @@ def test_checkpoint_with_any_damage_gives_values_or_a_typed_error(
             endure(tmp_path / "ckpt-1")
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.__name__)
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=list(CLAIMS))
 def test_checkpoint_that_claims_much_is_told_in_time_and_memory_of_its_own_size(tmp_path: Path, claim: Claim) -> None:
     claim(tmp_path / "c")
     size = sum(path.stat().st_size for path in tmp_path.iterdir())

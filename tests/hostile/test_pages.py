@@ -15,7 +15,11 @@ from bundle.format.manifest import MANIFEST_BYTES_MAX, parse
 from bundle.storage.staging import read_manifest
 from tests.hostile.page_changes import Page, rewrite, sealed, setting
 
+PARTS = Path(__file__).parents[1] / "golden/bundles/format-3/root/movies/1/manifest.json"
+"""Of a tower in parts."""
 SHARD = "tables/users/rows-00001-of-00003.bin"
+BLOCKS = {"rows": 1 << 21}
+"""More rows than the checksums of blocks are of."""
 STRANGE_LAYOUTS: list[Page] = [
     {"layout": "spiral"},
     {"layout": "mod"},
@@ -25,47 +29,18 @@ STRANGE_LAYOUTS: list[Page] = [
 ]
 
 
-def overlapping_rows(page: Page) -> None:
-    page["tables"]["users"]["shards"][1]["first_row"] -= 1
-
-
-def missing_rows(page: Page) -> None:
-    del page["tables"]["users"]["shards"][1]
-
-
-def overlapping_bytes(page: Page) -> None:
-    page["tables"]["users"]["shards"][1]["file"] = page["tables"]["users"]["shards"][0]["file"]
-
-
-def too_few_blocks(page: Page) -> None:
-    page["tables"]["users"].update(rows=1 << 21, shards=[page["tables"]["users"]["shards"][0] | {"rows": 1 << 21}])
-
-
-def overlapping_scales(page: Page) -> None:
-    users = page["tables"]["users"]
-    users.update(dtype="int8", scales=users["shards"])
-
-
-def listed_twice(page: Page) -> None:
-    page["files"].append(page["files"][0])
-
-
-def shard_listed(page: Page) -> None:
-    page["files"].append({"path": SHARD, "bytes": 1, "crc32c": 1})
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        overlapping_rows,
-        missing_rows,
-        overlapping_bytes,
-        too_few_blocks,
-        overlapping_scales,
+        setting("tables.users.shards.1.first_row", lambda row: row - 1),
+        setting("tables.users.shards", lambda shards: [shards[0], shards[2]]),
+        setting("tables.users.shards.1.file", "tables/users/rows-00000-of-00003.bin"),
+        setting("tables.users", lambda users: users | {"rows": 1 << 21, "shards": [users["shards"][0] | BLOCKS]}),
+        setting("tables.users", lambda users: users | {"dtype": "int8", "scales": users["shards"]}),
         *(setting("tables.users.source", source | {"key": "k"}) for source in STRANGE_LAYOUTS),
         setting("tables.users.error", {"source_dtype": "float64"}),
-        listed_twice,
-        shard_listed,
+        setting("files", lambda files: [*files, files[0]]),
+        setting("files", lambda files: [*files, {"path": SHARD, "bytes": 1, "crc32c": 1}]),
         setting("tables.users.shards", []),
         setting("tables.users.dtype", "float64"),
         setting("tables.users.dtype", "int8"),
@@ -170,3 +145,28 @@ def test_page_of_damaged_values_whose_digest_fits_is_read_right_or_refused(commi
         return
     for table in manifest.tables.values():
         assert sum(shard.rows for shard in table.shards) == table.rows
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("parts", lambda parts: parts[::-1]),
+        ("parts", lambda parts: parts[:-1]),
+        ("parts.0.inputs.0.features.0", "movie"),
+        ("parts.0.inputs.0.features.0", "city"),
+        ("parts.1.per", "context"),
+        ("parts", lambda parts: [parts[0], parts[1] | {"name": parts[2]["name"]}, *parts[2:]]),
+        ("parts.1.inputs.0", lambda entry: entry | {"feature": "movie"}),
+        ("parts.0.per", "user"),
+        ("parts.0.outputs.0.name", "trunk"),
+        ("inputs.0", {"name": "user", "tensor": "trunk", "dtype": "float32", "shape": [None, 8]}),
+        ("formula", "score ^"),
+        ("formula", "like"),
+    ],
+)
+def test_parts_of_a_tower_that_do_not_hold_together_are_refused(path: str, value: Any) -> None:
+    page = json.loads(PARTS.read_bytes())
+    parse(sealed(page))
+    setting(f"towers.ranking.{path}", value)(page)
+    with pytest.raises(FormatError, match="manifest"):
+        parse(sealed(page))

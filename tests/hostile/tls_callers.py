@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from tests.hostile.callers import CALL, LARGE, LIVE, TOKEN, Attack, assert_rejected, connections, read, send
+from tests.hostile.callers import CALL, LARGE, LIVE, TOKEN, Attack, assert_rejected, connections, end, send
 
 
 @contextmanager
@@ -25,9 +25,7 @@ def no_handshakes(port: int) -> None:
     """Connections that send nothing, something else, or half of a handshake, and stay."""
     hello = _hello()
     starts = (b"", hello[: len(hello) // 2], LIVE, hello, b"\x16\x03\x01\xff\xff" + bytes(3000))
-    with connections(port, 150) as opened:
-        for number, connection in enumerate(opened):
-            send(connection, starts[number % 5])
+    with connections(port, 150, *starts):
         time.sleep(1)
 
 
@@ -35,15 +33,14 @@ def broken_records(port: int) -> None:
     """Handshakes of which bytes are wrong, and records that are cut short."""
     chance, hello = random.Random(7), _hello()
     for _ in range(20):
-        with connections(port, 10) as opened:
-            for connection in opened:
-                broken = bytearray(hello)
-                for _ in range(3):
-                    broken[chance.randrange(len(broken))] = chance.randrange(256)
-                send(connection, bytes(broken) + chance.randbytes(50))
-                connection.shutdown(socket.SHUT_WR)
-            for connection in opened:
-                read(connection)
+        sent = []
+        for _ in range(10):
+            broken = bytearray(hello)
+            for _ in range(3):
+                broken[chance.randrange(len(broken))] = chance.randrange(256)
+            sent.append(bytes(broken) + chance.randbytes(50))
+        with connections(port, 10, *sent) as opened:
+            end(opened)
 
 
 def never_read_over_tls(port: int) -> None:

@@ -111,20 +111,6 @@ def test_sparse_core_stack_any_shape_gives_every_table_and_every_crc(
     assert plan.read_bytes == stored.nbytes
 
 
-@given(partitions=st.integers(1, 6), rows=st.integers(6, 60), shard_rows=st.sampled_from([None, 5, 13]))
-@settings(deadline=None, max_examples=30)
-def test_mod_partitions_give_the_table(partitions: int, rows: int, shard_rows: int | None) -> None:
-    values = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
-    parts = [values[partition::partitions] for partition in range(partitions)]
-    starts = np.cumsum([0, *(len(part) for part in parts)]).tolist()
-    boxes = [[(start, len(part)), (0, -1)] for start, part in zip(starts, parts, strict=False)]
-    with tempfile.TemporaryDirectory() as directory:
-        stored, layout = np.concatenate(parts), Mod(tuple(starts[:-1]))
-        ways = {"t": Writing(shard_rows)}
-        plan = planned(Path(directory), stored, {"t": values}, [layout], boxes, writing=ways)
-        assert run(plan, Path(directory)) == {"t": values.tobytes()}
-
-
 @pytest.mark.parametrize("at", ["table", "padding row", "padding column", "table that is left out"])
 def test_sparse_core_stack_with_a_flipped_bit_anywhere_is_refused(tmp_path: Path, at: str) -> None:
     stored, tables, layouts, boxes = stack(4, [30, 20], 5, 8, 2)

@@ -1,0 +1,166 @@
+"""Moving averages that optimizers keep: what is exported equals what the averaged model predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras_2
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from bundle.features.reader import open_features
+from bundle.format.manifest import Manifest
+from bundle.format.paths import compiled_tower
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError
+from export.model.roots import open_job
+from export.recipe.schema import ExportJob
+from runtime.litert import CompiledTower
+from tests.export.exporting import export
+from tests.golden import averaged_models
+from tests.golden.averaged_models import FACTORIES, ITEMS, PRICES
+from tests.golden.rankers import saved_model_scores
+
+v1 = tf.compat.v1
+RECIPE = """
+model = "averaged"
+checkpoint = {{ path = "{path}", averages = {averages}{root} }}
+code = {{ factory = "{file}:{factory}", table_threshold = {threshold} }}
+output = {{ root = "out", tables = "{tables}" }}
+towers.ranking = {{ role = "ranking" }}
+features.item = {{ role = "candidate" }}
+features.price = {{ role = "candidate" }}
+inputs.item = {{ dtype = "int64" }}
+inputs.price = {{ dtype = "float32" }}
+"""
+Trained = tuple[Path, dict[bool, NDArray[Any]]]
+
+
+@pytest.fixture(scope="module", params=list(FACTORIES))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def trained(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The prefix of a checkpoint, and what is predicted by the last values and by the averages."""
+    prefix = tmp_path_factory.mktemp("averages") / "ckpt" / "model"
+    return prefix, averaged_models.train(kind, prefix)
+
+
+def recipe(
+    folder: Path, kind: str, path: Path, averages: bool = True, threshold: int = 0, tables: str = "copy"
+) -> Path:
+    told = {
+        "path": path,
+        "averages": str(averages).lower(),
+        "root": "" if kind == "tf1" else ', object_path = "model"',
+        "file": averaged_models.__file__,
+        "factory": FACTORIES[kind],
+        "threshold": threshold,
+        "tables": tables,
+    }
+    file = folder / "recipe.toml"
+    file.write_text(RECIPE.format(**told))
+    return file
+
+
+def answers(bundle: Path, page: Manifest) -> NDArray[Any]:
+    features = open_features(bundle, page)
+    tower = CompiledTower(bundle / compiled_tower("ranking", "f32"))
+    found = features.activations(list(page.features), {"item": Column(ITEMS), "price": Column(PRICES)}, ITEMS.size)
+    given = {each.name: found[each.feature].values for each in page.towers["ranking"].inputs if each.feature}
+    features.close()
+    (scores,) = tower.run(given).values()
+    return scores
+
+
+@pytest.mark.parametrize(("averages", "threshold"), [(False, 0), (True, 0), (True, 10_000)])
+def test_bundle_holds_the_averages_of_tables_and_weights_if_it_is_asked_to(
+    trained: Trained, kind: str, tmp_path: Path, averages: bool, threshold: int
+) -> None:
+    prefix, predicted = trained
+    assert np.abs(predicted[False] - predicted[True]).max() > 0.01
+    page = export(recipe(tmp_path, kind, prefix, averages, threshold)).page
+    got = answers(tmp_path / "out/averaged/1", page)
+    np.testing.assert_allclose(got, predicted[averages], rtol=1e-5, atol=1e-5)
+    inside = threshold > 0 and kind != "tf1"  # where partitions are always a table
+    assert len(page.tables) == (not inside)
+
+
+def test_self_contained_saved_model_holds_the_averages(trained: Trained, kind: str, tmp_path: Path) -> None:
+    prefix, predicted = trained
+    scores = saved_model_scores(recipe(tmp_path, kind, prefix, tables="inline"), {"item": ITEMS, "price": PRICES})
+    np.testing.assert_allclose(scores, predicted[True], rtol=1e-5, atol=1e-5)
+
+
+def test_average_is_a_slot_variable_of_its_variable_which_a_table_may_be_named_after(tmp_path: Path) -> None:
+    averaged_models.train("slots", tmp_path / "model")
+    checkpoint = open_checkpoint(tmp_path)
+    (table,) = recognise(checkpoint).tables
+    (average,) = (slot for slot in table.slots if slot.name == "average")
+    (named,) = (each for each in recognise(checkpoint, {"averaged": average.key}).tables if each.name == "averaged")
+    last, kept = (checkpoint.read(each.key, 0, each.rows) for each in (table, named))
+    assert np.abs(last - kept).max() > 0.01
+
+
+def averaging(model: Any) -> Any:
+    optimizer = keras_2.optimizers.SGD(0.1, use_ema=True)
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+def names_without(prefix: Path) -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.get_variable("kernel", [2])
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(prefix))
+
+
+def objects_without(prefix: Path) -> None:
+    tf.train.Checkpoint(kernel=tf.Variable([1.0])).save(str(prefix))
+
+
+def one_name_for_two(prefix: Path) -> None:
+    layers = [keras_2.layers.Dense(2, use_bias=False, name="deep") for _ in range(2)]
+    inputs = keras_2.Input((2,))
+    layers[1](layers[0](inputs))
+    model = tf.Module()
+    model.one, model.two = layers
+    tf.train.Checkpoint(model=model, optimizer=averaging(model)).write(str(prefix))
+
+
+def two_averages(prefix: Path) -> None:
+    model = averaged_models.build()
+    tf.train.Checkpoint(model=model, first=averaging(model), second=averaging(model)).write(str(prefix))
+
+
+def average_alone(prefix: Path) -> None:
+    tf.train.Checkpoint(optimizer=averaging(averaged_models.build())).write(str(prefix))
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (names_without, "has no moving averages.*leave it out"),
+        (objects_without, "no optimizer in it keeps some.*leave it out"),
+        (one_name_for_two, "not tied to one variable.*own name"),
+        (two_averages, "has two moving averages, 'first/.*second/"),
+        (average_alone, "not tied to one variable"),
+    ],
+)
+def test_averages_that_are_not_one_of_each_variable_are_refused(
+    write: Callable[[Path], None], told: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "ckpt" / "model")
+    job = {"model": "m", "checkpoint": {"path": "ckpt", "averages": True}, "code": {"factory": "m.py:build"}}
+    towers = {"t": {"role": "query"}}
+    job |= {"inputs": {}, "towers": towers, "output": {"root": "b"}}
+    with pytest.raises(CheckpointError, match=told):
+        open_job(ExportJob.model_validate(job), tmp_path)
