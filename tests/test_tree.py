@@ -17,10 +17,11 @@ UNDONE = re.compile(r"\b(?:TO" r"DO|FIX" r"ME)\b")
 
 
 def files() -> list[Path]:
-    """Every text file that is in git or would be, but generated stubs."""
+    """Every text file of ours that is in git or would be."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    found = [ROOT / name for name in names if name and "/stubs/" not in name]
+    others = ("/stubs/", "docs/assets/")  # generated, or of other projects
+    found = [ROOT / name for name in names if name and not any(part in name for part in others)]
     return [path for path in found if path.is_file() and b"\0" not in path.read_bytes()[:1024]]
 
 
