@@ -6,7 +6,9 @@ and values in a data file are not aligned to anything.
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +24,7 @@ from export.errors import CheckpointError, CheckpointOffline
 from runtime.object_store import RemotePath, Stamp, is_url, local_stamp
 
 OPEN_FILES_MAX = 64
+EMPTY_READS_MAX, RETRY_S = 4, 0.05
 REQUESTS, REQUEST_BYTES = 16, 4 << 20
 """Made of a store at a time, and the most that one asks for."""
 
@@ -86,13 +89,18 @@ class DataFiles:
         if is_url(file):
             self._read_remote(file, offset, buffer)
             return
-        view, done = memoryview(buffer.data), 0
+        view, done, empty = memoryview(buffer.data), 0, 0
         try:
             handle = self._handle(file)
             while done < len(view):
                 count = os.preadv(handle, [view[done:]], offset + done)
-                if count == 0:
+                if count == 0 and os.fstat(handle).st_size < offset + len(view):
                     raise _cut_short(file, offset + len(view))
+                if count == 0:  # as a network filesystem may answer while it fails
+                    empty += 1
+                    if empty == EMPTY_READS_MAX:
+                        raise OSError(errno.EIO, "no bytes were read, though the file is long enough")
+                    time.sleep(RETRY_S)
                 done += count
         except FileNotFoundError as problem:
             raise _gone(file) from problem

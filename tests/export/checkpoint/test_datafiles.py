@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from export.checkpoint.datafiles import REQUEST_BYTES, DataFiles
+from export.checkpoint.datafiles import EMPTY_READS_MAX, REQUEST_BYTES, DataFiles
 from export.errors import CheckpointError, CheckpointOffline
 from runtime.object_store import RemotePath
 from tests.stores import CountedStore
@@ -33,6 +35,27 @@ def read(files: DataFiles, file: RemotePath | Path, offset: int, count: int) -> 
     buffer = np.empty(count, np.uint8)
     files.read_into(str(file), offset, buffer)
     return buffer.tobytes()
+
+
+@pytest.mark.parametrize("empty", [EMPTY_READS_MAX - 1, EMPTY_READS_MAX])
+def test_read_that_brings_nothing_is_tried_again_a_few_times(
+    empty: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").write_bytes(b"12345678")
+    preadv, left = os.preadv, [empty + 1]  # the first read is tried again at once, whatever it brings
+
+    def failing(*arguments: Any) -> int:
+        left[0] -= 1
+        return 0 if left[0] >= 0 else preadv(*arguments)
+
+    with DataFiles() as files:
+        assert read(files, tmp_path / "data", 0, 8) == b"12345678"
+        monkeypatch.setattr(os, "preadv", failing)
+        if empty < EMPTY_READS_MAX:
+            assert read(files, tmp_path / "data", 0, 8) == b"12345678"
+            return
+        with pytest.raises(CheckpointOffline, match="though the file is long enough; once it can, run again"):
+            read(files, tmp_path / "data", 0, 8)
 
 
 def test_file_that_is_too_short_is_damaged(tmp_path: Path) -> None:
