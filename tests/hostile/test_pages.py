@@ -15,7 +15,7 @@ from bundle.format.manifest import MANIFEST_BYTES_MAX, parse
 from bundle.storage.staging import read_manifest
 from tests.hostile.page_changes import Page, rewrite, sealed, setting
 
-PARTS = Path(__file__).parents[1] / "golden/bundles/format-3/root/movies/1/manifest.json"
+PARTS = Path(__file__).parents[1] / "golden/bundle/root/movies/1/manifest.json"
 """Of a tower in parts."""
 SHARD = "tables/users/rows-00001-of-00003.bin"
 BLOCKS = {"rows": 1 << 21}
