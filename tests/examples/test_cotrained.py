@@ -2,9 +2,6 @@
 
 import pytest
 
-from export.jobs import bundle_job
-from export.recipe.schema import read_recipe
-from export.recipe.settings import ExportSettings
 from tests.examples.showing import Asked, ask
 
 RANKING = {"ranking_users", "ranking_movies", "ranking_hours", "genres"}
@@ -24,7 +21,6 @@ def test_only_the_tables_of_the_ranking_leave(cotrained: Asked) -> None:
     assert set(cotrained.page.towers) == {"ranking"}
 
 
-def test_one_input_is_looked_up_in_two_tables(cotrained: Asked) -> None:
-    job = read_recipe(cotrained.folder / "recipe.toml")
-    features = bundle_job.prepare(job, cotrained.folder, ExportSettings()).traced.spec.features
-    assert {"history@ranking_movies", "history@retrieval_movies", "movie_id@ranking_movies"} <= set(features)
+def test_input_of_two_tables_is_looked_up_in_that_of_the_ranking(cotrained: Asked) -> None:
+    assert cotrained.page.features["history"].table == "ranking_movies"
+    assert cotrained.page.features["movie_id"].table == "ranking_movies"
