@@ -13,7 +13,7 @@ width are combined together. What TensorFlow's CPU lookup does, as rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -88,7 +88,7 @@ class _Ids:
         self._weights = {place: each.weights for place, each in enumerate(columns) if each.weights is not None}
         resolved = resolve_all(batch.rules, batch.inputs, self.values)
         sizes = [rows.size for rows in resolved]
-        self._ends = np.cumsum([0, *sizes])
+        self._ends = list(accumulate(sizes, initial=0))
         self.rows: Rows = np.concatenate(resolved)
         for place in batch.from_end:
             rows = self._of(place)
@@ -107,6 +107,8 @@ class _Ids:
           UnknownRefused: a feature has some and refuses them.
         """
         unknown = np.flatnonzero(self.rows == _UNKNOWN)
+        if not unknown.size:
+            return [0] * len(self.values)
         places = np.searchsorted(self._ends, unknown, side="right") - 1
         counts: list[int] = np.bincount(places, minlength=len(self.values)).tolist()
         for place in self._batch.refusing:
@@ -139,8 +141,7 @@ class _Ids:
         entry, dim = feature.entry, feature.table.dim
         if entry.kind == "single":
             return source.take(rows).reshape(len(places), n, dim)
-        lengths = np.concatenate([np.diff(self.offsets[place]) for place in places])
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        offsets = self._joined_offsets(places)
         if entry.kind == "bag":
             weights = self._weights_of(places)
             if entry.empty_row is not None:
@@ -150,13 +151,20 @@ class _Ids:
             else:
                 found = combine_clipped(source.take, entry.max_norm, rows, offsets, feature.combiner, weights)
             return found.reshape(len(places), n, dim)
-        length = entry.length or 0
+        length, lengths = entry.length or 0, np.diff(offsets)
         example = np.repeat(np.arange(lengths.size), lengths)
         padded = np.zeros((lengths.size, length, dim), np.float32)
         if entry.filler_row is not None:
             padded[...] = source.take(self._rows_of(places, "filler_row"))[:, np.newaxis]
         padded[example, np.arange(example.size) - offsets[example]] = source.take(rows)
         return padded.reshape(len(places), n, length, dim)
+
+    def _joined_offsets(self, places: range) -> Offsets:
+        """Returns the offsets of some features, end to end."""
+        if len(places) == 1:
+            return self.offsets[places[0]]
+        lengths = np.concatenate([np.diff(self.offsets[place]) for place in places])
+        return np.concatenate([[0], np.cumsum(lengths)])
 
     def _weights_of(self, places: range) -> NDArray[np.float32] | None:
         """Returns the weights of some features end to end, 1 for those without; None: all are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -96,8 +96,9 @@ def resolve_all(rules: Sequence[Rule], features: Sequence[str], columns: Sequenc
 
 def split(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """Cuts an array into pieces as long as `parts`."""
-    ends = np.cumsum([0, *(part.size for part in parts)]).tolist()
-    return [whole[start:end] for start, end in pairwise(ends)]
+    if len(parts) == 1:
+        return [whole]
+    return [whole[start:end] for start, end in pairwise(accumulate((part.size for part in parts), initial=0))]
 
 
 def within(rows: Rows, limits: NDArray[np.uint64] | int) -> Rows:
