@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -29,11 +30,25 @@ if TYPE_CHECKING:
     from export.recipe.settings import ExportSettings
 
 app = typer.Typer(
-    help="Turns training checkpoints into verified bundles that rowcast-serve answers from.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rowcast-export {installed_version('rowcast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Turns training checkpoints into verified bundles that rowcast-serve answers from."""
 
 
 @app.command()

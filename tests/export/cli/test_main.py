@@ -6,10 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from export.cli.commands import app
 from tests.export.commands import Command, refused
 from tests.export.cutting import Cut
 from tests.export.exporting import Recipe, write_project
@@ -133,3 +136,8 @@ def test_environment_setting_out_of_its_limits_exits_2(
 ) -> None:
     monkeypatch.setenv("ROWCAST_EXPORT_BUDGET_BYTES", "5")
     refused(command, project, 2, "budget_bytes", "ROWCAST_EXPORT_")
+
+
+def test_version_is_printed() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"rowcast-export {version('rowcast')}\n")
