@@ -16,7 +16,7 @@ DECODER_BYTES = 24 << 20
 """What reading an array adds: tensorstore, or h5py."""
 STORE_BYTES = 160 << 20
 """What reading from a store adds: its library, and what is fetched ahead (s3fs, measured: 107 MiB)."""
-_BLOCK_BYTES, _LANES_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 1 << 20, 4 << 20, 64 << 20
+_BLOCK_BYTES, _LANES_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 1 << 20, 8 << 20, 64 << 20
 """Read at a time of one lane, which stay in the cache; of many lanes, some rows of each; of these in a store."""
 DEALT_BLOCKS = 3
 """Of rows out of many lanes: one is written, one waits, one is dealt from the block that was read."""
