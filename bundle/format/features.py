@@ -9,7 +9,6 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from bundle.format.fields import Count, Length, Name, Page, Positive
 from bundle.format.id_rules import (
-    ArithmeticIds,
     BucketIds,
     ChainedIds,
     ComputedIds,
@@ -162,7 +161,7 @@ class EmbeddedFeature(Page):
             raise ValueError("an 'indicator' has at most 65536 rows, but for an 'ordinal'")
         if self.ordinal and (self.indicator is None or self.kind == "bag"):
             raise ValueError("'ordinal' belongs to an indicator that is no bag")
-        if self.from_end and not isinstance(self.ids, IdentityIds | ArithmeticIds | ComputedIds):
+        if self.from_end and not isinstance(self.ids, IdentityIds | ComputedIds):
             raise ValueError("'from_end' belongs to ids that are integers, or are computed of one")
         return self
 

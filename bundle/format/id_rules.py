@@ -25,28 +25,6 @@ class IdentityIds(Page):
     kind: Literal["identity"] = "identity"
 
 
-class ArithmeticIds(Page):
-    """Row = `first_row` + (id + `shift`) div `divisor` mod `buckets`, of integers of 64 bits."""
-
-    kind: Literal["arithmetic"] = "arithmetic"
-    shift: Int64 = 0
-    divisor: Positive = 1
-    """Rounded down."""
-    buckets: Positive | None = None
-    """None: the quotient as it is."""
-    truncated: bool = False
-    """Whether the remainder of a negative number is negative, as in C; else it never is."""
-    first_row: Count = 0
-
-    @property
-    def operations(self) -> tuple[IdOperation, ...]:
-        """The same as a sequence of operations."""
-        found = [IdOperation(do="add", by=self.shift), IdOperation(do="divide", by=self.divisor)]
-        if self.buckets is not None:
-            found.append(IdOperation(do="truncated_remainder" if self.truncated else "remainder", by=self.buckets))
-        return (*found, IdOperation(do="add", by=self.first_row))
-
-
 class IdOperation(Page):
     """One operation on integers of 64 bits, which wrap around."""
 
@@ -142,7 +120,7 @@ class ChainedIds(Page):
     kind: Literal["chained"] = "chained"
     rules: Annotated[
         tuple[
-            Annotated[ArithmeticIds | ComputedIds | HashIds | VocabularyIds | BucketIds, Field(discriminator="kind")],
+            Annotated[ComputedIds | HashIds | VocabularyIds | BucketIds, Field(discriminator="kind")],
             ...,
         ],
         Field(min_length=2, max_length=16),
@@ -184,7 +162,7 @@ class CrossKey(Page):
     """Of the input, as a feature's `default`."""
     ids: (
         Annotated[
-            IdentityIds | ArithmeticIds | ComputedIds | HashIds | VocabularyIds | ChainedIds,
+            IdentityIds | ComputedIds | HashIds | VocabularyIds | ChainedIds,
             Field(discriminator="kind"),
         ]
         | None
@@ -286,7 +264,6 @@ class KeyedIds(Page):
 
 IdRule = Annotated[
     IdentityIds
-    | ArithmeticIds
     | ComputedIds
     | HashIds
     | VocabularyIds

@@ -32,7 +32,6 @@ from bundle.format.features import (
 )
 from bundle.format.fields import Count, Crc32c, Page, Path, Positive
 from bundle.format.id_rules import (
-    ArithmeticIds,
     BucketIds,
     ChainedIds,
     ComputedIds,
@@ -56,7 +55,6 @@ from bundle.format.towers import HeadEffect, Precision, Tower, TowerForm, TowerI
 
 __all__ = [
     "BLOCK_BYTES",
-    "ArithmeticIds",
     "BucketIds",
     "Cast",
     "ChainedIds",

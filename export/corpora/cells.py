@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from bundle.features.columns import Column
-from bundle.format.manifest import ArithmeticIds, BucketIds, ComputedIds, DenseFeature, Feature, IdentityIds, first_of
+from bundle.format.manifest import BucketIds, ComputedIds, DenseFeature, Feature, IdentityIds, first_of
 from export.corpora.files import Rows
 from export.errors import NotConvertible
 
@@ -143,7 +143,7 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
         rule, cast = first_of(feature.ids), feature.cast
         if isinstance(rule, BucketIds) or (cast is not None and cast.of == "float32"):
             return Column(flat.floats(), offsets)
-        return Column(flat.ids(isinstance(rule, IdentityIds | ArithmeticIds | ComputedIds)), offsets)
+        return Column(flat.ids(isinstance(rule, IdentityIds | ComputedIds)), offsets)
     if lists:
         _check_lengths(rows, column, feature, lengths)
     values = {"float32": flat.floats, "string": flat.texts}.get(feature.dtype, flat.integers)()

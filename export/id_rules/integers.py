@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from bundle.format.manifest import ArithmeticIds, Cast, ComputedIds, IdOperation
+from bundle.format.manifest import Cast, ComputedIds, IdOperation
 from export.frameworks.loading import load_tensorflow
 from export.graph.input_paths import Followed, Values
 from export.graph.origins import Source, hands_on
-from export.id_rules.found import FoundIds, Vocabularies, from_row
+from export.id_rules.found import FoundIds, Vocabularies
 
 _EITHER_WAY = {"AddV2": "add", "Mul": "multiply", "Minimum": "at_most", "Maximum": "at_least"}
 _BY_POSITIVE = {"FloorDiv": "divide", "FloorMod": "remainder", "TruncateMod": "truncated_remainder"}
@@ -213,10 +213,3 @@ def describe_computed(rule: ComputedIds) -> str:
             f"{sign} {abs(by)}" if each.do == "add" else f"{words[each.do]} {'' if each.by is None else by}"
         )
     return f"the id {', '.join(map(str.strip, described))}"
-
-
-def describe_arithmetic(rule: ArithmeticIds) -> str:
-    """Returns how rows are computed by the rule that bundles had before ComputedIds, in a few words."""
-    described = "the id" if not rule.shift else f"the id {'+' if rule.shift > 0 else '-'} {abs(rule.shift)}"
-    described += f" div {rule.divisor}" if rule.divisor > 1 else ""
-    return described + (f" mod {rule.buckets}" if rule.buckets is not None else "") + from_row(rule.first_row)

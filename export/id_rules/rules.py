@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bundle.format.manifest import (
-    ArithmeticIds,
     BucketIds,
     ChainedIds,
     ComputedIds,
@@ -27,7 +26,7 @@ from export.frameworks.loading import load_tensorflow
 from export.id_rules.buckets import bucketized, describe_buckets, rows_of_buckets
 from export.id_rules.found import Vocabularies
 from export.id_rules.hashes import describe_hash, rows_of_hash, texts_of
-from export.id_rules.integers import describe_arithmetic, describe_computed, rows_of_computed
+from export.id_rules.integers import describe_computed, rows_of_computed
 from export.id_rules.texts import changed, describe_words, words
 from export.id_rules.vocabularies import describe_vocabulary, rows_of_vocabulary
 
@@ -126,5 +125,4 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     VocabularyIds: describe_vocabulary,
     BucketIds: describe_buckets,
     ComputedIds: describe_computed,
-    ArithmeticIds: describe_arithmetic,
 }

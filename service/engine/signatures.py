@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bundle.format.manifest import (
-    ArithmeticIds,
     ComputedIds,
     Corpus,
     DenseFeature,
@@ -132,7 +131,7 @@ def type_of(manifest: Manifest, feature: Feature, name: str) -> str:
     if feature.cast is not None or isinstance(feature.ids, TextIds):
         return "string" if feature.cast is None else feature.cast.of
     rule = first_of(feature.ids)
-    if isinstance(rule, IdentityIds | ArithmeticIds | ComputedIds | KeyedIds):
+    if isinstance(rule, IdentityIds | ComputedIds | KeyedIds):
         return "int64"
     if isinstance(feature.ids, SeveralIds):
         key = feature.ids.keys[feature.inputs.index(name)]

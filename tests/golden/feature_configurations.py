@@ -232,9 +232,9 @@ def rule_of(each: Configuration) -> entries.IdRule:
         )
     elif each.rule == "computed":
         shift, divisor, buckets, truncated, first_row = each.options
-        rule = entries.ArithmeticIds(
-            shift=shift, divisor=divisor, buckets=buckets, truncated=truncated, first_row=first_row
-        )
+        modulo = () if buckets is None else ((("truncated_remainder" if truncated else "remainder"), buckets),)
+        steps = (("add", shift), ("divide", divisor), *modulo, ("add", first_row))
+        rule = entries.ComputedIds(operations=tuple(entries.IdOperation(do=do, by=by) for do, by in steps))
     elif each.rule.startswith("hash"):
         rule = entries.HashIds(buckets=ROWS)
     elif each.rule.startswith("vocabulary"):

@@ -15,7 +15,6 @@ from bundle.errors import FeatureError
 from bundle.features.rules.hashing import hashes
 from bundle.format.features import Cast
 from bundle.format.id_rules import (
-    ArithmeticIds,
     BucketIds,
     ChainedIds,
     ComputedIds,
@@ -29,7 +28,7 @@ from bundle.tables.id_values import Rows, Values, integers, known_kind, numbers,
 from bundle.tables.key_index import KeyIndex
 from bundle.tables.vocabularies import Vocabulary
 
-OneInput = IdentityIds | ArithmeticIds | ComputedIds | HashIds | VocabularyIds | BucketIds | ChainedIds | KeyedIds
+OneInput = IdentityIds | ComputedIds | HashIds | VocabularyIds | BucketIds | ChainedIds | KeyedIds
 """Rules that make a row of one value."""
 Evaluation = Callable[[str, Values], NDArray[Any]]
 """Takes the input's name, for errors, and [m] ids; returns [m] int64, or uint64 of hashes."""
@@ -127,7 +126,7 @@ def rule_of(
 
 def _evaluation(entry: OneInput, vocabularies: Mapping[str, Vocabulary], keys: Mapping[str, KeyIndex]) -> Evaluation:
     match entry:
-        case ArithmeticIds() | ComputedIds():
+        case ComputedIds():
             return partial(_computed, entry.operations)
         case HashIds():
             return partial(_masked, entry)

@@ -8,7 +8,7 @@ import pytest
 
 from bundle.errors import DigestMismatch, FeatureError, FormatError, UnknownRefused
 from bundle.features.reader import Column, FeatureReader, open_features
-from bundle.format.manifest import ArithmeticIds, DenseFeature, EmbeddedFeature, IdentityIds, IdRule, Unknown
+from bundle.format.manifest import ComputedIds, DenseFeature, EmbeddedFeature, IdentityIds, IdOperation, IdRule, Unknown
 from bundle.storage.staging import read_manifest
 
 
@@ -46,7 +46,7 @@ def test_single_with_unknown_ids_reads_the_row_of_its_rule_and_counts(reader: Fe
     assert (activation.values == rows_of(reader, "users")[[1, 3, 3]]).all()
 
 
-@pytest.mark.parametrize("ids", [IdentityIds(), ArithmeticIds(shift=-7)])
+@pytest.mark.parametrize("ids", [IdentityIds(), ComputedIds(operations=(IdOperation(do="add", by=-7),))])
 def test_rows_below_0_are_counted_from_the_end_where_the_feature_says_so(reader: FeatureReader, ids: IdRule) -> None:
     page = EmbeddedFeature(kind="single", table="users", role="context", ids=ids, from_end=True)
     stored, sent = rows_of(reader, "users"), np.array([-1, -50, -51, 49, 50]) + (0 if ids.kind == "identity" else 7)

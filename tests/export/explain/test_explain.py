@@ -184,7 +184,7 @@ def test_page_of_hundreds_lists_each_once_folds_the_lists_and_loads_nothing() ->
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        (manifest.ArithmeticIds(shift=-1), "the id - 1"),
+        (manifest.ComputedIds(operations=[{"do": "add", "by": -1}]), "the id - 1"),
         (
             manifest.ComputedIds(
                 operations=[
@@ -197,7 +197,17 @@ def test_page_of_hundreds_lists_each_once_folds_the_lists_and_loads_nothing() ->
             ),
             "the id without its sign, - 3, wrapped to int32, mod 7, at most 5",
         ),
-        (manifest.ArithmeticIds(shift=2, divisor=10, buckets=7, first_row=3), "the id + 2 div 10 mod 7, from row 3"),
+        (
+            manifest.ComputedIds(
+                operations=[
+                    {"do": "add", "by": 2},
+                    {"do": "divide", "by": 10},
+                    {"do": "remainder", "by": 7},
+                    {"do": "add", "by": 3},
+                ]
+            ),
+            "the id + 2, div 10, mod 7, + 3",
+        ),
         (manifest.HashIds(buckets=9, first_row=1, mask=""), "hash mod 9, from row 1, but '' is row 0"),
         (manifest.HashIds(buckets=9, key=(1, 2)), "hash with a key mod 9"),
     ],

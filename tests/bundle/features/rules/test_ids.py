@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from bundle.errors import FeatureError
 from bundle.features.rules.ids import OneInput, cast, resolve_all, rule_of, within
 from bundle.format.manifest import (
-    ArithmeticIds,
     BucketIds,
     Cast,
     ComputedIds,
@@ -27,6 +26,10 @@ def objects(*values: Any) -> np.ndarray[Any, Any]:
     result = np.empty(len(values), object)
     result[:] = values
     return result
+
+
+def computed(*operations: tuple[Any, int | None]) -> ComputedIds:
+    return ComputedIds(operations=tuple(IdOperation(do=do, by=by) for do, by in operations))
 
 
 def rows(
@@ -47,16 +50,16 @@ def test_identity_takes_strings_of_digits_as_integers() -> None:
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        (ArithmeticIds(shift=-1), [-1, 0, 9, -1, -1]),
-        (ArithmeticIds(buckets=7), [0, 1, 3, 4, 6]),
-        (ArithmeticIds(buckets=7, truncated=True), [0, 1, 3, 4, -1]),
-        (ArithmeticIds(buckets=7, truncated=True, first_row=1), [1, 2, 4, 5, 0]),
-        (ArithmeticIds(divisor=5, first_row=1), [1, 1, 3, 3, 0]),
-        (ArithmeticIds(shift=4, divisor=5, buckets=3), [0, 1, 2, 0, 0]),
+        (computed(("add", -1)), [-1, 0, 9, -1, -1]),
+        (computed(("remainder", 7)), [0, 1, 3, 4, 6]),
+        (computed(("truncated_remainder", 7)), [0, 1, 3, 4, -1]),
+        (computed(("truncated_remainder", 7), ("add", 1)), [1, 2, 4, 5, 0]),
+        (computed(("divide", 5), ("add", 1)), [1, 1, 3, 3, 0]),
+        (computed(("add", 4), ("divide", 5), ("remainder", 3)), [0, 1, 2, 0, 0]),
     ],
 )
 def test_arithmetic_is_that_of_integers_and_rows_beyond_the_table_are_unknown(
-    rule: ArithmeticIds, expected: list[int]
+    rule: ComputedIds, expected: list[int]
 ) -> None:
     assert rows(rule, np.array([0, 1, 10, 11, -1], np.int32)).tolist() == expected
     assert rows(rule, objects("0", "1", "10", "11", "-1")).tolist() == expected
@@ -75,8 +78,7 @@ def test_arithmetic_is_that_of_integers_and_rows_beyond_the_table_are_unknown(
 def test_computed_ids_are_what_operations_make_of_them_in_their_order(
     operations: list[tuple[Any, int | None]], expected: list[int]
 ) -> None:
-    entry = ComputedIds(operations=tuple(IdOperation(do=do, by=by) for do, by in operations))
-    assert rows(entry, np.array([0, 1, 10, 11, -1, -(1 << 63)])).tolist() == expected
+    assert rows(computed(*operations), np.array([0, 1, 10, 11, -1, -(1 << 63)])).tolist() == expected
 
 
 def test_buckets_may_fall_as_numbers_rise() -> None:
@@ -98,7 +100,7 @@ def test_rules_resolve_together_what_each_resolves_alone() -> None:
 
 def test_arithmetic_refuses_what_is_no_integer() -> None:
     with pytest.raises(FeatureError, match="'a' is no integer id"):
-        rows(ArithmeticIds(buckets=3), objects("a"))
+        rows(computed(("remainder", 3)), objects("a"))
 
 
 def test_hash_with_a_mask_keeps_its_row_apart_as_integer_and_as_text() -> None:
