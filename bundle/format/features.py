@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from bundle.format.fields import Count, Length, Name, Page, Positive
 from bundle.format.id_rules import (
@@ -21,7 +21,6 @@ from bundle.format.id_rules import (
     SeveralIds,
     TextIds,
     VocabularyIds,
-    without,
 )
 
 
@@ -164,11 +163,6 @@ class EmbeddedFeature(Page):
         if self.from_end and not isinstance(self.ids, IdentityIds | ComputedIds):
             raise ValueError("'from_end' belongs to ids that are integers, or are computed of one")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        page = without(written(self), "indicator", "max_norm", "empty_row", "place", "places", "cast", "filler_row")
-        return {name: value for name, value in page.items() if value or name not in ("ordinal", "from_end")}
 
 
 class DenseFeature(Page):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from bundle.format.fields import Boundaries, Count, Int64, Length, Name, Page, Positive
 
@@ -12,11 +12,6 @@ Role = Literal["context", "candidate"]
 
 CROSS_KEY = 0xDECAFCAFFE
 """The `hash_key` that TensorFlow's crossed columns take unless told otherwise."""
-
-
-def without(page: dict[str, Any], *later: str) -> dict[str, Any]:
-    """Leaves out fields that came later, where they are not given: readers that do not know them take the page."""
-    return {name: value for name, value in page.items() if value is not None or name not in later}
 
 
 class IdentityIds(Page):
@@ -50,10 +45,6 @@ class IdOperation(Page):
             raise ValueError(f"{self.do!r} is by a positive number, not {self.by}")
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_by(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without(written(self), "by")
-
 
 class ComputedIds(Page):
     """Row = what some operations make of the id, one after the other."""
@@ -74,10 +65,6 @@ class HashIds(Page):
     key: tuple[Int64, Int64] | None = None
     mask: int | str | None = None
     """The id that is row 0 instead, as the `mask_value` of a Keras Hashing layer."""
-
-    @model_serializer(mode="wrap")
-    def _without_others(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without(written(self), "key", "mask")
 
 
 class VocabularyIds(Page):
@@ -104,11 +91,6 @@ class BucketIds(Page):
     """-1: numbers below all boundaries are unknown."""
     falling: bool = False
     """Whether boundaries above the value are counted: rows fall as it rises."""
-
-    @model_serializer(mode="wrap")
-    def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        page: dict[str, Any] = written(self)
-        return {name: value for name, value in page.items() if value or name not in ("first_row", "falling")}
 
 
 class ChainedIds(Page):
@@ -143,11 +125,6 @@ class TextStep(Page):
         if self.do == "replace_any" and not self.what.isascii():
             raise ValueError(f"'replace_any' replaces ASCII characters, not {self.what!r}")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_what(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        page: dict[str, Any] = written(self)
-        return page if self.what else {"do": self.do}
 
 
 class CrossKey(Page):
@@ -186,11 +163,6 @@ class CrossKey(Page):
         if self.ids is not None and self.boundaries is not None:
             raise ValueError("a key has 'boundaries' or 'ids', not both")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_later(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        page = without(written(self), "ids", "rows", "unknown_row", "padding")
-        return page if self.steps else {name: value for name, value in page.items() if name != "steps"}
 
 
 class SeveralIds(Page):
@@ -248,11 +220,6 @@ class TextIds(Page):
         if self.split is None and (self.ngrams or self.length is not None):
             raise ValueError("'ngrams' and 'length' are of texts that are split")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_others(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        page: dict[str, Any] = written(self)
-        return {name: value for name, value in page.items() if value or name not in ("ngrams", "length")}
 
 
 class KeyedIds(Page):

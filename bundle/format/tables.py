@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from bundle.format.checksums import BLOCK_BYTES
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
@@ -54,10 +54,6 @@ class TableSource(Page):
             if (getattr(self, name) is not None) != (name in wanted):
                 raise ValueError(f"layout {self.layout!r} {'needs' if name in wanted else 'has no'} {name!r}")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_others(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in written(self).items() if value is not None}
 
 
 class TableError(Page):

@@ -19,7 +19,7 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
     return prepared.plan.to_json() | {
         "destination": str(prepared.destination.place(job.model, prepared.version)),
         "staged_in": str(prepared.destination.root),
-        "features": {name: page.model_dump(mode="json") for name, page in prepared.pages.items()},
+        "features": {name: page.model_dump(mode="json", exclude_none=True) for name, page in prepared.pages.items()},
         "towers": {
             name: {
                 "role": tower.role,

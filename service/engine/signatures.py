@@ -152,10 +152,10 @@ def _reader(manifest: Manifest, name: str) -> Json:
     if isinstance(feature, EmbeddedFeature):
         fields |= {
             "shape": () if feature.indicator is None else (feature.indicator,),
-            "ids": feature.ids.model_dump(mode="json"),
+            "ids": feature.ids.model_dump(mode="json", exclude_none=True),
             "unknown": _unknown(feature),
             "encoding": feature.encoding if feature.kind == "bag" else "",
-            "cast": None if feature.cast is None else feature.cast.model_dump(mode="json"),
+            "cast": None if feature.cast is None else feature.cast.model_dump(mode="json", exclude_none=True),
         }
     return {"name": name, "inputs": inputs_of(name, feature), **_pick(feature, "kind", "role"), **fields}
 
