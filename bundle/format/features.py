@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from bundle.format.fields import Count, Length, Name, Page, Positive
+from bundle.format.fields import Count, Length, Name, Positive, StrictModel
 from bundle.format.id_rules import (
     BucketIds,
     ChainedIds,
@@ -24,7 +24,7 @@ from bundle.format.id_rules import (
 )
 
 
-class Cast(Page):
+class Cast(StrictModel):
     """What is sent becomes integers first, as TensorFlow casts; they are what the id rule is given."""
 
     of: Literal["float32", "int64"]
@@ -35,7 +35,7 @@ class Cast(Page):
     """Of numbers."""
 
 
-class Unknown(Page):
+class Unknown(StrictModel):
     """What an id outside the table becomes.
 
     zeros: it contributes nothing. A single feature's vector is zeros; a bag leaves the id out, as TensorFlow's sparse
@@ -52,7 +52,7 @@ class Unknown(Page):
         return self
 
 
-class EmbeddedFeature(Page):
+class EmbeddedFeature(StrictModel):
     """What reads one table with one combiner, or is an indicator."""
 
     kind: Literal["single", "bag", "sequence"]
@@ -165,7 +165,7 @@ class EmbeddedFeature(Page):
         return self
 
 
-class DenseFeature(Page):
+class DenseFeature(StrictModel):
     """Numbers that go to the towers as they are."""
 
     kind: Literal["dense"]

@@ -58,7 +58,7 @@ def array_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype(object if dtype == "string" else dtype)
 
 
-class Page(BaseModel):
-    """A frozen part of the manifest; unknown fields are refused."""
+class StrictModel(BaseModel):
+    """Frozen; unknown fields are refused: the parts of the manifest, and the records that the exporter keeps."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

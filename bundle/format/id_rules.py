@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from bundle.format.fields import Boundaries, Count, Int64, Length, Name, Page, Positive
+from bundle.format.fields import Boundaries, Count, Int64, Length, Name, Positive, StrictModel
 
 Role = Literal["context", "candidate"]
 
@@ -14,13 +14,13 @@ CROSS_KEY = 0xDECAFCAFFE
 """The `hash_key` that TensorFlow's crossed columns take unless told otherwise."""
 
 
-class IdentityIds(Page):
+class IdentityIds(StrictModel):
     """The id is the row."""
 
     kind: Literal["identity"] = "identity"
 
 
-class IdOperation(Page):
+class IdOperation(StrictModel):
     """One operation on integers of 64 bits, which wrap around."""
 
     do: Literal[
@@ -46,14 +46,14 @@ class IdOperation(Page):
         return self
 
 
-class ComputedIds(Page):
+class ComputedIds(StrictModel):
     """Row = what some operations make of the id, one after the other."""
 
     kind: Literal["computed"] = "computed"
     operations: Annotated[tuple[IdOperation, ...], Field(min_length=1, max_length=64)]
 
 
-class HashIds(Page):
+class HashIds(StrictModel):
     """Row = `first_row` + hash(decimal string of an integer, or the string itself) mod `buckets`.
 
     The hash is FarmHash Fingerprint64, or with a `key` SipHash-2-4.
@@ -67,7 +67,7 @@ class HashIds(Page):
     """The id that is row 0 instead, as the `mask_value` of a Keras Hashing layer."""
 
 
-class VocabularyIds(Page):
+class VocabularyIds(StrictModel):
     """Row = `first_row` + position of the id in the named vocabulary; what is not in it may be hashed to other rows."""
 
     kind: Literal["vocabulary"] = "vocabulary"
@@ -82,7 +82,7 @@ class VocabularyIds(Page):
     """The id that is row 0 whatever the vocabulary says, as a Keras lookup layer's `mask_token`."""
 
 
-class BucketIds(Page):
+class BucketIds(StrictModel):
     """Row = `first_row` + number of `boundaries` that are <= the (float) value, or that are above it."""
 
     kind: Literal["buckets"] = "buckets"
@@ -93,7 +93,7 @@ class BucketIds(Page):
     """Whether boundaries above the value are counted: rows fall as it rises."""
 
 
-class ChainedIds(Page):
+class ChainedIds(StrictModel):
     """Row = what rules make of the id, one after another; each takes the integer that the one before it made.
 
     That is -1 of what a vocabulary lacks, and may lie outside of any table.
@@ -109,7 +109,7 @@ class ChainedIds(Page):
     ]
 
 
-class TextStep(Page):
+class TextStep(StrictModel):
     """One change of a text, on its UTF-8 bytes."""
 
     do: Literal["lower", "upper", "strip", "replace_any", "replace"]
@@ -127,7 +127,7 @@ class TextStep(Page):
         return self
 
 
-class CrossKey(Page):
+class CrossKey(StrictModel):
     """One of the inputs of a cross; with `boundaries`, its values are buckets first, with `ids` rows."""
 
     dtype: Literal["int64", "string"]
@@ -165,7 +165,7 @@ class CrossKey(Page):
         return self
 
 
-class SeveralIds(Page):
+class SeveralIds(StrictModel):
     """Row of one value of each of several inputs together."""
 
     kind: str
@@ -202,7 +202,7 @@ class JoinedIds(SeveralIds):
         return self
 
 
-class TextIds(Page):
+class TextIds(StrictModel):
     """Rows of the words of one text: it is changed by `steps`, split, and `ids` makes a row of each word."""
 
     kind: Literal["text"] = "text"
@@ -222,7 +222,7 @@ class TextIds(Page):
         return self
 
 
-class KeyedIds(Page):
+class KeyedIds(StrictModel):
     """Row = what a key index of the bundle (`keys`) holds for the int64 id: tables of dynamic keys."""
 
     kind: Literal["keyed"] = "keyed"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from bundle.format.fields import Name, Page, Path, Positive
+from bundle.format.fields import Name, Path, Positive, StrictModel
 
 Distance = Literal["dot_product", "squared_l2", "cosine"]
 
 
-class Recall(Page):
+class Recall(StrictModel):
     """recall@k against exact search, measured when the index was built."""
 
     k: Positive
@@ -22,7 +22,7 @@ class Recall(Page):
     """Whether the queries are examples of the recipe; else they were invented from what the features say."""
 
 
-class CostPoint(Page):
+class CostPoint(StrictModel):
     """One setting that was tried: its recall and its cost as a share of exact search's time."""
 
     parameters: dict[str, Any]
@@ -30,7 +30,7 @@ class CostPoint(Page):
     relative_cost: float
 
 
-class Index(Page):
+class Index(StrictModel):
     """Nearest-candidate search over one corpus."""
 
     corpus: Name

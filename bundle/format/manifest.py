@@ -30,7 +30,7 @@ from bundle.format.features import (
     told_by,
     vocabularies_of,
 )
-from bundle.format.fields import Count, Crc32c, Page, Path, Positive
+from bundle.format.fields import Count, Crc32c, Path, Positive, StrictModel
 from bundle.format.id_rules import (
     BucketIds,
     ChainedIds,
@@ -105,7 +105,7 @@ MANIFEST_BYTES_MAX = 256 << 20
 Name = fields.Name
 
 
-class File(Page):
+class File(StrictModel):
     """One file of the bundle."""
 
     path: Path
@@ -113,7 +113,7 @@ class File(Page):
     crc32c: Crc32c
 
 
-class Vocabulary(Page):
+class Vocabulary(StrictModel):
     """Keys in the order of their rows: an Arrow IPC file with the one column `key`."""
 
     file: Path
@@ -121,14 +121,14 @@ class Vocabulary(Page):
     dtype: Literal["int64", "string"]
 
 
-class KeyIndex(Page):
+class KeyIndex(StrictModel):
     """Distinct int64 keys of a table of dynamic keys, mapped: where each lies tells its row."""
 
     file: Path
     size: Positive
 
 
-class Corpus(Page):
+class Corpus(StrictModel):
     """Candidates, or contexts, by id: an Arrow IPC file.
 
     Columns `id`, `feature:<input>`, `weights:<input>`, `attribute:<name>`.
@@ -142,7 +142,7 @@ class Corpus(Page):
     """Arrow type by attribute."""
 
 
-class Provenance(Page):
+class Provenance(StrictModel):
     """What was exported, by what."""
 
     checkpoint: str
@@ -155,14 +155,14 @@ class Provenance(Page):
     libraries: dict[str, str]
 
 
-class TableCheck(Page):
+class TableCheck(StrictModel):
     """Rows compared, bit for bit, with the checkpoint."""
 
     rows_compared: Count
     rows: Positive
 
 
-class Verification(Page):
+class Verification(StrictModel):
     """What was proved before the bundle was committed."""
 
     tables: dict[str, TableCheck]
@@ -173,7 +173,7 @@ class Verification(Page):
     """By tower and output: the largest difference that converted tables alone make."""
 
 
-class Manifest(Page):
+class Manifest(StrictModel):
     """The whole page."""
 
     format_version: Literal[1] = 1

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from bundle.format.checksums import BLOCK_BYTES
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
-from bundle.format.fields import Count, Crc32c, Page, Path, Positive
+from bundle.format.fields import Count, Crc32c, Path, Positive, StrictModel
 
 TableDtype = Literal["float32", "bfloat16", "float16", "int8"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -17,7 +17,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 _PARAMETERS = {"plain": (), "mod": ("starts",), "sparse_core": ("cores", "core_rows", "offset", "rotation")}
 
 
-class Shard(Page):
+class Shard(StrictModel):
     """A contiguous row range of a table: little-endian values, row after row, from byte `offset` of `file` on."""
 
     file: Path
@@ -31,7 +31,7 @@ class Shard(Page):
     file is one of the checkpoint's, and so is its checksum."""
 
 
-class TableSource(Page):
+class TableSource(StrictModel):
     """Where a table's values come from: a variable of the checkpoint, and which of its rows hold the table's."""
 
     layout: Literal["plain", "mod", "sparse_core"]
@@ -56,7 +56,7 @@ class TableSource(Page):
         return self
 
 
-class TableError(Page):
+class TableError(StrictModel):
     """How far a converted table lies from the checkpoint's own values, over every row."""
 
     source_dtype: str
@@ -68,7 +68,7 @@ class TableError(Page):
     """Between a row and what it became; 1 where both are zeros."""
 
 
-class Table(Page):
+class Table(StrictModel):
     """Rows x dim of one dtype under one name."""
 
     rows: Positive

@@ -7,14 +7,14 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from bundle.errors import FormulaError
-from bundle.format.fields import Name, Page, Path, Positive
+from bundle.format.fields import Name, Path, Positive, StrictModel
 from bundle.format.formula import parse_formula
 
 Per = Literal["context", "candidate"]
 Precision = Literal["f32", "int8", "bf16"]
 
 
-class TowerInput(Page):
+class TowerInput(StrictModel):
     """One input tensor of a tower; `null` in `shape` is the batch."""
 
     name: str
@@ -39,7 +39,7 @@ class TowerInput(Page):
         return self.features or ((self.feature,) if self.feature else ())
 
 
-class TowerOutput(Page):
+class TowerOutput(StrictModel):
     """One output tensor of a tower."""
 
     name: str
@@ -47,7 +47,7 @@ class TowerOutput(Page):
     shape: tuple[int | None, ...]
 
 
-class HeadEffect(Page):
+class HeadEffect(StrictModel):
     """What a precision does to the order by one output, over the replayed examples."""
 
     kendall_tau: float
@@ -61,7 +61,7 @@ class HeadEffect(Page):
     """The same of the original's."""
 
 
-class TowerForm(Page):
+class TowerForm(StrictModel):
     """One way to run a tower: a SavedModel directory or a LiteRT flatbuffer."""
 
     kind: Literal["saved_model", "litert"]
@@ -73,7 +73,7 @@ class TowerForm(Page):
     """By output, of precisions below f32."""
 
 
-class TowerPart(Page):
+class TowerPart(StrictModel):
     """A piece of a ranking tower: what need not be computed for a request is not."""
 
     name: Name
@@ -85,7 +85,7 @@ class TowerPart(Page):
     forms: tuple[TowerForm, ...]
 
 
-class Tower(Page):
+class Tower(StrictModel):
     """A query, candidate or ranking network without its tables."""
 
     role: Literal["query", "candidate", "ranking"]

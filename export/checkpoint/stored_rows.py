@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import NonNegativeInt
 
 from bundle.format.checksums import combine, crc32c, extend, shifted_each
-from bundle.format.fields import Crc32c, Page
+from bundle.format.fields import Crc32c, StrictModel
 from export.checkpoint import bands
 from export.checkpoint.bands import SourceRange
 from export.checkpoint.datafiles import DataFiles, stamps_of
@@ -35,7 +35,7 @@ PIECES_AHEAD = 16
 """Fetched from a store before they are asked for."""
 
 
-class SourceSum(Page):
+class SourceSum(StrictModel):
     """What was read of one slice.
 
     Attributes:

@@ -16,7 +16,7 @@ import pyarrow
 from numpy.typing import NDArray
 
 from bundle.format.dtypes import STORED, widened
-from bundle.format.fields import Page
+from bundle.format.fields import StrictModel
 from bundle.format.manifest import TableError
 from export.checkpoint.variables import NUMPY_DTYPES
 from export.errors import NotConvertible, UsageError, VerificationFailed
@@ -38,7 +38,7 @@ _TINY_SCALE = np.float32(2.0**-126)
 Values = NDArray[Any]
 
 
-class ErrorSums(Page):
+class ErrorSums(StrictModel):
     """How far some converted rows lie from the checkpoint's own; sums join exactly, in any order.
 
     Attributes:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bundle.format import manifest
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
-from bundle.format.fields import Page
+from bundle.format.fields import StrictModel
 from bundle.format.manifest import Shard
 from bundle.tables.reader import ShardWriter
 from export.checkpoint.bands import SlicesOverlap
@@ -32,7 +32,7 @@ from export.tables.tasks import HANDED_BYTES, RestTask, TableTask
 from export.tables.write_behind import BUFFERS, WriteBehind
 
 
-class Receipt(Page):
+class Receipt(StrictModel):
     """What a finished task tells: small, plain, fit for a journal.
 
     Attributes:

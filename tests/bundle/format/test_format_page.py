@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from bundle.features.reader import open_features
 from bundle.format import manifest as entries
-from bundle.format.fields import Page
+from bundle.format.fields import StrictModel
 from bundle.storage.staging import read_manifest
 from bundle.tables.reader import TableReader
 
@@ -18,8 +18,8 @@ PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "format.md").read_tex
 
 
 def models() -> list[type[BaseModel]]:
-    found = [value for value in vars(entries).values() if isinstance(value, type) and issubclass(value, Page)]
-    return [model for model in found if model is not Page]
+    found = [value for value in vars(entries).values() if isinstance(value, type) and issubclass(value, StrictModel)]
+    return [model for model in found if model is not StrictModel]
 
 
 @pytest.mark.parametrize("model", models(), ids=lambda model: model.__name__)
