@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.checkpoint.bands import SlicesOverlap, bands, source_range, within
+from export.checkpoint.bands import SlicesOverlap, bands, within
 from export.checkpoint.variables import Slice
 
 DIM = 6
@@ -17,17 +17,6 @@ DIM = 6
 
 def part(row: int, rows: int, column: int = 0, columns: int = DIM, offset: int = 0) -> Slice:
     return Slice("data", offset, 4 * rows * columns, 0, (row, column), (rows, columns))
-
-
-def test_bands_one_slice_is_one_band() -> None:
-    whole = part(0, 10)
-    assert bands([whole], DIM, 2, 5) == [(2, 5, (whole,))]
-
-
-def test_bands_bricks_change_where_any_slice_begins_or_ends() -> None:
-    a, b, c, d = part(0, 10), part(10, 20, 0, 2), part(10, 10, 2, 4), part(20, 10, 2, 4)
-    assert bands([d, b, c, a], DIM, 0, 30) == [(0, 10, (a,)), (10, 10, (b, c)), (20, 10, (b, d))]
-    assert bands([d, b, c, a], DIM, 5, 7) == [(5, 5, (a,)), (10, 2, (b, c))]
 
 
 @pytest.mark.parametrize(
@@ -47,10 +36,6 @@ def test_bands_bricks_change_where_any_slice_begins_or_ends() -> None:
 def test_bands_gap_or_overlap_is_refused(slices: list[Slice]) -> None:
     with pytest.raises(SlicesOverlap, match="at row"):
         bands(slices, DIM, 0, 10)
-
-
-def test_bands_slice_without_rows_is_passed_over() -> None:
-    assert len(bands([part(0, 10), part(4, 0)], DIM, 0, 10)) == 1
 
 
 @st.composite
@@ -87,15 +72,3 @@ def test_within_part_of_all_bands_is_the_bands_of_the_part(cut: tuple[int, list[
     of_all = within(bands(slices, DIM, 0, rows), first, count)
     held = {each for band in of_all for each in band.slices}
     assert of_all == bands([each for each in slices if each in held], DIM, first, count)
-
-
-@given(cut_tables(), st.data())
-def test_source_range_holds_the_rows_that_were_asked_for(cut: tuple[int, list[Slice]], data: st.DataObject) -> None:
-    each = data.draw(st.sampled_from(cut[1]))
-    first = data.draw(st.integers(each.starts[0], each.starts[0] + each.shape[0] - 1))
-    count = data.draw(st.integers(1, each.starts[0] + each.shape[0] - first))
-    source = source_range(each, first, count)
-    assert 0 <= source.offset <= source.offset + source.bytes <= each.bytes
-    values = np.arange(each.shape[0] * each.shape[1], dtype=np.int32).reshape(each.shape)
-    stored = values.tobytes()[source.offset : source.offset + source.bytes]
-    assert stored == values[first - each.starts[0] : first - each.starts[0] + count].tobytes()

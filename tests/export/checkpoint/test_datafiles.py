@@ -58,15 +58,6 @@ def test_read_that_brings_nothing_is_tried_again_a_few_times(
             read(files, tmp_path / "data", 0, 8)
 
 
-def test_file_that_is_too_short_is_damaged(tmp_path: Path) -> None:
-    (tmp_path / "data").write_bytes(b"12345678")
-    with DataFiles() as files:
-        assert read(files, tmp_path / "data", 2, 6) == b"345678"
-        with pytest.raises(CheckpointError, match="was cut short") as told:
-            read(files, tmp_path / "data", 4, 8)
-    assert not isinstance(told.value, CheckpointOffline)
-
-
 def test_read_from_a_store_asks_for_its_bytes_once_in_bounded_requests(file: RemotePath) -> None:
     places = [(5_000_000, 128), (17, 1), (0, BYTES)]
     with DataFiles({file.url: file.stamp()}) as files:

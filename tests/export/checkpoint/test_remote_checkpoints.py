@@ -42,11 +42,6 @@ def test_open_checkpoint_directory_in_a_store_without_state_file_takes_the_newes
     assert open_checkpoint(directory).name == "ckpt-1"
 
 
-def test_open_checkpoint_state_file_that_names_a_url_is_followed(directory: RemotePath) -> None:
-    (directory / "checkpoint").write(f'model_checkpoint_path: "{directory}/ckpt-2"'.encode())
-    assert open_checkpoint(directory).name == "ckpt-2"
-
-
 @pytest.mark.parametrize(
     ("given", "what"),
     [("ckpt-3", "does not exist; beside it: ckpt-1, ckpt-2"), ("ckpt-1.data-00000-of-00002", "is a data file of")],

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from export.checkpoint.formats.hdf5 import list_hdf5, open_hdf5
-from export.checkpoint.formats.keras import WEIGHTS, find_keras, list_keras
+from export.checkpoint.formats.keras import WEIGHTS
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
@@ -75,11 +76,10 @@ def test_dataset_of_other_values_is_listed_and_not_read(tmp_path: Path) -> None:
         checkpoint.read("big_endian", 0, 1)
 
 
-def test_find_keras_takes_the_only_file_of_a_directory(tmp_path: Path) -> None:
-    assert find_keras(tmp_path) is None
+def test_directory_means_its_only_keras_file(tmp_path: Path) -> None:
     path = write_weights(tmp_path / "a.weights.h5")
     (tmp_path / "notes.txt").write_text("")
-    assert find_keras(tmp_path) == path
+    assert open_checkpoint(tmp_path).prefix == path
     write_weights(tmp_path / "b.weights.h5")
     with pytest.raises(CheckpointError, match=r"2 Keras files \(a.weights.h5, b.weights.h5\)"):
         open_checkpoint(tmp_path)
@@ -91,52 +91,34 @@ def test_configuration_names_the_layers_that_are_embeddings(tmp_path: Path) -> N
         assert [table.name for table in recognise(open_checkpoint(path)).tables] == expected
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda data: data.replace(TABLE.tobytes(), TABLE.tobytes()[::-1]), "Bad CRC-32"),
+        (lambda data: data.replace(WEIGHTS.encode(), b"model.weights.xx"), "no archive of Keras"),
+        (lambda data: data[:-1], "damaged|no checkpoint"),
+        (lambda data: data[: len(data) // 2], "damaged|no checkpoint"),
+    ],
+)
+def test_damaged_archive_is_refused(tmp_path: Path, change: Callable[[bytes], bytes], told: str) -> None:
+    path = write_archive(tmp_path / "a.keras")
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(CheckpointError, match=told):
+        open_checkpoint(path)
+
+
 def test_compressed_archive_is_refused_with_the_cure(tmp_path: Path) -> None:
     path = write_archive(tmp_path / "a.keras", compression=zipfile.ZIP_DEFLATED)
     with pytest.raises(CheckpointError, match="unzip"):
         open_checkpoint(path)
 
 
-def test_archive_whose_bytes_changed_does_not_match_its_crc32(tmp_path: Path) -> None:
-    path = write_archive(tmp_path / "a.keras")
-    content = bytearray(path.read_bytes())
-    content[content.index(TABLE.tobytes()) + 5] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="Bad CRC-32"):
-        open_checkpoint(path)
-
-
-def test_archive_of_something_else_is_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("readme", "")
-    with pytest.raises(CheckpointError, match="no archive of Keras"):
-        open_checkpoint(tmp_path / "a.zip")
-
-
-@pytest.mark.parametrize("archived", [False, True])
-def test_file_that_is_cut_short_is_a_checkpoint_error(tmp_path: Path, archived: bool) -> None:
-    path = write_archive(tmp_path / "a.keras") if archived else write_weights(tmp_path / "a.weights.h5")
-    content = path.read_bytes()
-    for size in (len(content) - 1, len(content) // 2, 600, 9):
-        path.write_bytes(content[:size])
-        with pytest.raises(CheckpointError):
-            open_checkpoint(path)
-
-
-def test_bytes_that_are_flipped_are_refused_or_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [-1, 600, 9])
+def test_file_that_is_cut_short_is_a_checkpoint_error(tmp_path: Path, size: int) -> None:
     path = write_weights(tmp_path / "a.weights.h5")
-    content = path.read_bytes()
-    random = np.random.default_rng(0)
-    for place in random.integers(0, len(content), 12):
-        changed = bytearray(content)
-        changed[place] ^= 1 << int(random.integers(8))
-        path.write_bytes(changed)
-        try:
-            checkpoint = open_checkpoint(path)
-            recognise(checkpoint)
-            assert all(entry.bytes <= len(content) for entry in checkpoint.entries.values())
-        except CheckpointError:
-            pass
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(CheckpointError):
+        open_checkpoint(path)
 
 
 def test_damage_that_makes_the_hdf5_library_loop_is_refused(tmp_path: Path) -> None:
@@ -146,11 +128,6 @@ def test_damage_that_makes_the_hdf5_library_loop_is_refused(tmp_path: Path) -> N
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="cannot be listed within 2 s"):
         list_hdf5(str(path), None, limit_s=2)
-
-
-def test_fingerprint_tells_two_files_apart(tmp_path: Path) -> None:
-    one, other = write_weights(tmp_path / "a.weights.h5"), write_archive(tmp_path / "b.keras")
-    assert list_keras(one).fingerprint == list_keras(one).fingerprint != list_keras(other).fingerprint
 
 
 def test_sharded_weights_are_read_as_one(tmp_path: Path) -> None:

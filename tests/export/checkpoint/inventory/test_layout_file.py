@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -112,13 +111,6 @@ def test_embedding_spec_whose_stack_is_not_one_variable_is_refused(tmp_path: Pat
         stated(tmp_path, SPEC_TEXT, "spec.textproto", "other")
 
 
-def test_layout_file_in_json_says_the_same(tmp_path: Path) -> None:
-    page = {"tables": {"users": {"key": "k", "kind": "sparse_core", "rows": 5, "dim": 3, "cores": 2, "core_rows": 4}}}
-    assert read_layouts(written(tmp_path, "l.json", json.dumps(page))) == (
-        StatedTable("users", "k", "sparse_core", rows=5, dim=3, cores=2, core_rows=4),
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "content", "what"),
     [
@@ -131,16 +123,12 @@ def test_layout_file_in_json_says_the_same(tmp_path: Path) -> None:
         ),
         ("l.toml", "[tables.a]\nkey = 'k'\nkind = 'mod'\npartitions = 0", "greater than 0"),
         ("l.toml", "tables = 3", "tables: "),
-        ("l.toml", "[tables", "docs/reference/checkpoints.md"),
         ("l.toml", b"\xff", "docs/reference/checkpoints.md"),
         ("l.json", '{"tables": {"a": {}, "a": {}}}', "'a' stands there twice"),
-        ("l.json", "[" * 100_000, "docs/reference/checkpoints.md"),
         ("l.yaml", "tables: {}", "ends in '.yaml'; .toml, .json"),
         ("l.pb", b"\x0a\xff", "no EmbeddingSpecProto"),
         ("l.textproto", "stacked_table_specs {", "protobuf's text format"),
-        ("l.textproto", "stacked_table_specs: 3", "protobuf's text format"),
         ("l.textproto", SPEC_TEXT.replace("num_sparsecores: 4", ""), "64 rows on 0 cores"),
-        ("l.textproto", SPEC_TEXT.replace("num_sparsecores: 4", "num_sparsecores: 'x'"), "parse integer: 'x'"),
         ("l.textproto", SPEC_TEXT.replace('"items"', '"users"'), "'users' twice"),
         ("l.textproto", SPEC_TEXT.replace('table_name: "items";', ""), "without table_name"),
     ],
@@ -152,11 +140,6 @@ def test_layout_file_that_cannot_be_meant_is_refused(
         read_layouts(written(tmp_path, name, content))
 
 
-def test_layout_file_that_is_missing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
-        read_layouts(tmp_path / "absent.toml")
-
-
 @pytest.mark.parametrize(
     ("before", "after", "what"),
     [
@@ -166,7 +149,6 @@ def test_layout_file_that_is_missing_is_told(tmp_path: Path) -> None:
         ("dim = 5", "dim = 9", r"shape \[50, 9\]"),
         ('key = "genres"', 'key = "stack"', "only the tables of a SparseCore stack share one"),
         ("rows = 9", "rows = 11", r"'ages' has the shape \[11, 3\]"),
-        ("dim = 3", "dim = 30", r"'ages' has the shape \[9, 30\]"),
         ('kind = "mod"', 'kind = "mod"\nrows = 5', r"'genres' has the shape \[5, 8\]"),
         ('key = "genres"', 'key = "genre"', "did you mean 'genres'"),
         ('key = "ages"', 'key = "ages/Adam"', "slot variable"),

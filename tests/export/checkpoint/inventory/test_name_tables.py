@@ -47,13 +47,6 @@ def test_feature_columns_and_keras_layers_are_told_by_their_names(tmp_path: Path
     assert (found.step, found.objects) == (5, False)
 
 
-def test_bare_variable_is_only_known_when_named(tmp_path: Path) -> None:
-    variables = {"scope/emb": TABLE, "scope/emb/Adagrad": TABLE}
-    assert inventory(tmp_path, variables).tables == ()
-    found = inventory(tmp_path, variables, Statements({"items": "scope/emb"}))
-    assert [(table.name, table.origin, table.note) for table in found.tables] == [("items", "named", "")]
-
-
 def test_row_slices_are_read_as_div_with_a_note_until_the_user_says_mod(tmp_path: Path) -> None:
     boxes = {"scope/emb": rows(3, 2, 2, 2)}
     found = inventory(tmp_path, {"scope/emb": TABLE}, Statements({"items": "scope/emb"}), boxes=boxes)
@@ -61,11 +54,6 @@ def test_row_slices_are_read_as_div_with_a_note_until_the_user_says_mod(tmp_path
     assert found.tables[0].layout == Plain()
     found = inventory(tmp_path, {"scope/emb": TABLE}, Statements({"items": "scope/emb"}, ("items",)), boxes=boxes)
     assert (found.tables[0].layout, found.tables[0].note) == (Mod((0, 3, 5, 7)), "")
-
-
-def test_column_slices_need_no_note(tmp_path: Path) -> None:
-    boxes = {"s/x_embedding/embedding_weights": [[(0, -1), (0, 2)], [(0, -1), (2, 1)]]}
-    assert inventory(tmp_path, {"s/x_embedding/embedding_weights": TABLE}, boxes=boxes).tables[0].note == ""
 
 
 @pytest.mark.parametrize(("counts", "what"), [((9,), r"1 row range \(9 rows\)"), ((2, 3, 4), r"\(2, 3, 4 rows\)")])

@@ -15,30 +15,18 @@ TABLE = np.ones((8, 3), np.float32)
 
 
 @pytest.mark.parametrize(
-    "state",
-    [
-        *("Adagrad", "Adam", "Adam_1", "Adam_3", "Ftrl", "Ftrl_1", "Momentum", "RMSProp", "RMSProp_1", "RMSProp_2"),
-        *("Adadelta", "Adadelta_1", "AdagradDA", "AdagradDA_1", "ProximalAdagrad", "ExponentialMovingAverage"),
-        *("Adam/m", "Adam/v", "AdagradMomentum/Accumulator", "AdagradMomentum/Momentum", "RMSProp/ms", "adam_m"),
-    ],
+    "key", ["t/scope/emb/Adam_1", "training/Adam/scope/emb/m", "scope/emb/AdagradMomentum/Momentum"]
 )
-def test_named_slot_is_left_out_and_belongs_to_its_table(tmp_path: Path, state: str) -> None:
-    write_bundle(tmp_path / "c", {"scope/emb": TABLE, f"scope/emb/{state}": TABLE})
-    table = recognise(open_checkpoint(tmp_path), {"items": "scope/emb"}).tables[0]
-    assert [(slot.name, slot.key) for slot in table.slots] == [(state, f"scope/emb/{state}")]
-
-
-@pytest.mark.parametrize("name", ["t/scope/emb/Adam_1", "training/Adam/scope/emb/m", "t/Adagrad/scope/emb/accumulator"])
-def test_named_slot_under_the_scope_of_its_optimizer_is_found(tmp_path: Path, name: str) -> None:
-    write_bundle(tmp_path / "c", {"scope/emb": TABLE, name: TABLE})
+def test_named_slot_under_the_scope_of_its_optimizer_is_found(tmp_path: Path, key: str) -> None:
+    write_bundle(tmp_path / "c", {"scope/emb": TABLE, key: TABLE})
     assert [slot.of for slot in recognise(open_checkpoint(tmp_path)).slots] == ["scope/emb"]
 
 
 @pytest.mark.parametrize(
-    "other", ["scope/other/Adam", "Adam", "scope/emb/adamant", "scope/emb/kernel", "/" * 99 + "Adam"]
+    "other", ["scope/other/Adam", "Adam", "scope/emb/adamant", "scope/emb/kernel", "/" * 99 + "Adam", "scope/emb/Adam"]
 )
 def test_variable_that_only_looks_like_a_slot_is_not_taken(tmp_path: Path, other: str) -> None:
-    write_bundle(tmp_path / "c", {"scope/emb": TABLE, other: TABLE})
+    write_bundle(tmp_path / "c", {"scope/emb": TABLE, other: TABLE[:4] if other == "scope/emb/Adam" else TABLE})
     assert recognise(open_checkpoint(tmp_path)).slots == ()
 
 
@@ -51,11 +39,6 @@ def test_state_of_an_optimizer_that_its_user_named_is_told_by_several_variables_
     ]
     write_bundle(tmp_path / "d", {"user/embeddings": TABLE, "user/embeddings/mine": TABLE, "a": TABLE, "a/b": TABLE})
     assert [slot.key for slot in recognise(open_checkpoint(tmp_path / "d")).slots] == ["user/embeddings/mine"]
-
-
-def test_named_slot_of_another_shape_is_not_taken(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"scope/emb": TABLE, "scope/emb/Adam": TABLE[:4]})
-    assert recognise(open_checkpoint(tmp_path)).slots == ()
 
 
 def test_optimizers_own_scalars_are_left_out(tmp_path: Path) -> None:

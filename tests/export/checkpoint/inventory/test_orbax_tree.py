@@ -8,7 +8,6 @@ import pytest
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import open_checkpoint
-from export.errors import NotConvertible
 from tests.export.checkpoint.orbax_trees import write_item
 
 TABLE = np.zeros((20, 4), np.float32)
@@ -56,13 +55,6 @@ def test_state_of_an_optimizer_is_a_slot_though_it_has_the_shape_of_tables(
     found = found_in(tmp_path, "params.user.embedding", state)
     assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [(name, state, of)]
     assert [table.key for table in found.tables] == ["params.user.embedding"]
-
-
-def test_state_of_an_optimizer_is_no_table_even_if_named(tmp_path: Path) -> None:
-    write_item(tmp_path / "ckpt", {"params.a": TABLE, "opt_state.0.mu.a": TABLE})
-    with pytest.raises(NotConvertible, match="slot variable"):
-        recognise(open_checkpoint(tmp_path / "ckpt"), {"a": "opt_state.0.mu.a"})
-    assert recognise(open_checkpoint(tmp_path / "ckpt"), {"a": "params.a"}).tables[0].origin == "named"
 
 
 @pytest.mark.parametrize(
