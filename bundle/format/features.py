@@ -1,4 +1,4 @@
-"""The pages of a manifest that describe features: what callers send, and how it becomes an activation."""
+"""Manifest entries that describe features: what callers send, and how it becomes an activation."""
 
 from __future__ import annotations
 

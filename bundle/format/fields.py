@@ -54,7 +54,7 @@ Boundaries = Annotated[tuple[float, ...], AfterValidator(_ascending)]
 
 
 def array_dtype(dtype: str) -> np.dtype[Any]:
-    """Returns the dtype of arrays of what a page calls `dtype`: a `string` is an object, a str."""
+    """Returns the dtype of arrays of what a manifest calls `dtype`: a `string` is an object, a str."""
     return np.dtype(object if dtype == "string" else dtype)
 
 

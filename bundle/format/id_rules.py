@@ -1,4 +1,4 @@
-"""The pages of a manifest that tell how ids become rows."""
+"""Manifest entries: how ids become rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of a manifest that describe indexes, and how well they were found to search."""
+"""Manifest entries that describe indexes, and how well they were found to search."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The page that describes a bundle: docs/reference/format.md as frozen models. Readers refuse what it does not allow.
+"""The manifest of a bundle: docs/reference/format.md as frozen models. Readers refuse what it does not allow.
 
-A reader needs only this page, never a directory listing. Table shards carry their own digests; `files` lists every
-other file of the bundle but the page itself, so that each digest is written exactly once.
+A reader needs only the manifest, never a directory listing. Table shards carry their own digests; `files` lists every
+other file of the bundle but the manifest itself, so that each digest is written exactly once.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Verification(StrictModel):
 
 
 class Manifest(StrictModel):
-    """The whole page."""
+    """The whole manifest."""
 
     format_version: Literal[1] = 1
     model: Name
@@ -314,21 +314,21 @@ def parse(data: bytes) -> Manifest:
     if len(data) > MANIFEST_BYTES_MAX:
         raise FormatError(f"manifest has {len(data)} bytes; at most {MANIFEST_BYTES_MAX} are read")
     try:
-        page = orjson.loads(data)
+        content = orjson.loads(data)
     except orjson.JSONDecodeError as problem:
         raise FormatError(f"manifest is no JSON: {problem}") from problem
-    if not isinstance(page, dict):
+    if not isinstance(content, dict):
         raise FormatError("manifest is no JSON object")
-    version = page.get("format_version")
+    version = content.get("format_version")
     if type(version) is not int or version != FORMAT_VERSION:
         raise UnknownFormat(
             f"format_version {version!r} is not known here (this reader knows {FORMAT_VERSION}); "
             "a newer product version may read it"
         )
     _check_digest(data)
-    del page["digest"]
+    del content["digest"]
     try:
-        return Manifest.model_validate(page)
+        return Manifest.model_validate(content)
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "manifest"

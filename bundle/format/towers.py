@@ -1,4 +1,4 @@
-"""The pages of a manifest that describe towers: what they take and return, their forms and their parts."""
+"""Manifest entries that describe towers: what they take and return, their forms and their parts."""
 
 from __future__ import annotations
 

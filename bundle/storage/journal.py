@@ -33,8 +33,8 @@ def append(journal: Path, step: str, key: str, payload: Any, written: Sequence[F
     Raises:
       OSError: the disk is full or broken; the journal is as it was.
     """
-    page = {"step": step, "key": key, "payload": payload, "files": [file.model_dump() for file in written]}
-    entry = orjson.dumps(page)
+    content = {"step": step, "key": key, "payload": payload, "files": [file.model_dump() for file in written]}
+    entry = orjson.dumps(content)
     line = b"%08x %s\n" % (crc32c(entry), entry)
     with journal.open("ab", buffering=0) as file:
         start = file.tell()
@@ -67,6 +67,6 @@ def read(journal: Path) -> dict[str, Finished]:
 
 
 def _parsed(entry: bytes) -> tuple[str, Finished]:
-    page = orjson.loads(entry)
-    found = tuple(File.model_validate(file) for file in page["files"])
-    return page["step"], Finished(page["key"], page["payload"], found)
+    content = orjson.loads(entry)
+    found = tuple(File.model_validate(file) for file in content["files"])
+    return content["step"], Finished(content["key"], content["payload"], found)

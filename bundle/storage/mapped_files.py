@@ -13,8 +13,8 @@ def checked_later(manifest: Manifest) -> tuple[File, ...]:
 
     They are read as the rows of tables are: damage there is a wrong number, and ends no process.
     """
-    keys = {page.file for page in manifest.keys.values()}
-    vectors = {page.vectors for page in manifest.indexes.values()}
+    keys = {entry.file for entry in manifest.keys.values()}
+    vectors = {entry.vectors for entry in manifest.indexes.values()}
     return tuple(
         file
         for file in manifest.files

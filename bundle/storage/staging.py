@@ -128,7 +128,7 @@ class Staging:
         return tuple(_digested(self.directory, file) for file in found if file.is_file())
 
     def commit(self, manifest: Manifest, data: bytes | None = None) -> Path:
-        """Publishes the version: files synced, manifest last, one rename. Files that no page names are swept first.
+        """Publishes the version: files synced, manifest last, one rename. Files that no manifest names are swept first.
 
         Args:
           manifest: of the version.
@@ -149,14 +149,14 @@ class Staging:
         _check_sizes(self.directory, manifest)
         _end_attempts(self.directory)
         _sweep_unlisted(self.directory, manifest)
-        page = self.directory / paths.MANIFEST
+        written = self.directory / paths.MANIFEST
         try:
-            page.write_bytes(dump(manifest) if data is None else data)
+            written.write_bytes(dump(manifest) if data is None else data)
             return self._publish()
         except (OSError, DestinationExists) as problem:
-            page.unlink(missing_ok=True)
+            written.unlink(missing_ok=True)
             if isinstance(problem, OSError):
-                problem.filename = problem.filename or str(page)
+                problem.filename = problem.filename or str(written)
             raise
 
     def publish(self) -> Path:

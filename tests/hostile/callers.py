@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import gzip
-import json
 import random
 import resource
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
-from service.codec.stubs import embedding_service_pb2 as pb
-from tests.service.grpc_api.requests import PREFACE
+from service.grpc_api.servicer import SERVICE
+from tests.service.grpc_api.requests import PREFACE, frame, request_frames
 
 MIB = 1 << 20
 CALL = b"POST /v1/models/movies:retrieve HTTP/1.1\r\nhost: x\r\n"
 LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 LARGE = b"GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n"
 TOKEN = "token-of-the-tests-0123456789"
+DATA, HEADERS, RST_STREAM, CONTINUATION = 0, 1, 3, 9
+RETRIEVE = f"/{SERVICE}/Retrieve"
 RESET = struct.pack("ii", 1, 0)
 Attack = Callable[[int], None]
 
@@ -105,23 +107,6 @@ def slow_bodies(port: int) -> None:
         assert_rejected(opened, 504)
 
 
-def half_closed(port: int) -> None:
-    """Clients that end their side within headers, within a body, and behind a request."""
-    with connections(port, 240, CALL, CALL + b"content-length: 100\r\n\r\n{", LIVE, b"") as opened:
-        end(opened)
-
-
-def tiny_requests(port: int) -> None:
-    """8,000 requests of 20 bytes, sent ahead of every answer."""
-    with connections(port, 4, timeout=20) as opened:
-        send_on(opened, b"GET /x HTTP/1.1\r\n\r\n" * 100, 20)
-        for connection in opened:
-            answered = 0
-            while answered < 2000 and (part := read(connection)):
-                answered += part.count(b"HTTP/1.1 404")
-            assert answered >= 1990  # a status line may lie across two reads
-
-
 def enormous_bodies(port: int) -> None:
     """Bound: max_request_bytes, for a body that declares 10 GB and some that do not."""
     with connections(port, 1, CALL + b"content-length: 10000000000\r\n\r\n") as declared:
@@ -137,39 +122,18 @@ def huge_headers(port: int) -> None:
             send_on(opened, part, 1000)
 
 
-def compressed(port: int, count: int, data: bytes, *statuses: int) -> None:
-    """Posts a body that is small as sent."""
-    body = post(gzip.compress(data, 6), "content-encoding: gzip")
-    with connections(port, count, body, timeout=30) as opened:
-        assert_rejected(opened, *statuses)
-
-
 def gzip_bodies(port: int) -> None:
-    """Bound: max_inflight_bytes, for 200 bodies of 15 KiB that become 15 MiB each."""
-    compressed(port, 200, b'{"features": {"user": 3}}' + b" " * 15 * MIB, 200, 504)
-
-
-def gzip_bombs(port: int) -> None:
-    """Bound: max_request_bytes, for bodies of 256 KiB that are 256 MiB."""
-    compressed(port, 20, bytes(256 * MIB), 413, 504)
-
-
-def gzip_bodies_of_empty_lists(port: int) -> None:
-    """Bound: max_values, counted before anything is parsed, for 40 bodies that are `[],[],...`."""
-    compressed(port, 40, b'{"requests": [' + b"[]," * 5_000_000 + b"[]]}", 413, 504)
-
-
-def many_names(port: int) -> None:
-    """Bounds: max_names and max_features, for 100,000 attributes, and as many features."""
-    attributes = {"attributes": ["a"] * 100_000, "features": {"user": 3}}
-    features = {"features": {f"f{number}": 1 for number in range(100_000)}}
-    columns = {name: pb.Column(int64s=bytes(8)) for name in features["features"]}
-    messages = (pb.RetrieveRequest(attributes=attributes["attributes"]), pb.RetrieveRequest(features=columns))
-    protobuf = "content-type: application/x-protobuf"
-    bodies = [post(json.dumps(each).encode()) for each in (attributes, features)]
-    bodies += [post(message.SerializeToString(), protobuf) for message in messages]
-    with connections(port, 20, *bodies) as opened:
-        assert_rejected(opened, 413)
+    """Bounds: max_inflight_bytes for 200 bodies that become 15 MiB each; max_request_bytes for bombs of 256 MiB; and
+    max_values, counted before anything is parsed, for `[],[],...`."""
+    sent: tuple[tuple[int, bytes, tuple[int, ...]], ...] = (
+        (200, b'{"features": {"user": 3}}' + b" " * 15 * MIB, (200, 504)),
+        (20, bytes(256 * MIB), (413, 504)),
+        (40, b'{"requests": [' + b"[]," * 5_000_000 + b"[]]}", (413, 504)),
+    )
+    for count, data, statuses in sent:
+        body = post(gzip.compress(data, 6), "content-encoding: gzip")
+        with connections(port, count, body, timeout=30) as opened:
+            assert_rejected(opened, *statuses)
 
 
 def invalid_requests(port: int) -> None:
@@ -219,27 +183,106 @@ def idle_connections(port: int) -> None:
         time.sleep(1)
 
 
-def other_protocols(port: int) -> None:
-    """TLS and HTTP/2 where HTTP/1.1 is spoken, and the other way round."""
-    client_hello = bytes.fromhex("16030100c8010000c40303") + bytes(200)
-    with connections(port, 100, client_hello, PREFACE, LIVE, b"\0" * 4096, b"SSH-2.0-x\r\n") as opened:
-        end(opened)
+def headers_of(stream: int, path: str = RETRIEVE) -> bytes:
+    """The frame that begins a call."""
+    begun = request_frames(path, b"", stream)
+    return begun[: 9 + int.from_bytes(begun[:3], "big")]
+
+
+def never_ended_calls(port: int) -> None:
+    """Bound: max_concurrent_streams, for calls whose messages never come, or never end."""
+    calls = (headers_of(each) + frame(DATA, 0, each, b"\0\0\x01\0\0" + bytes(2000)) for each in range(1, 801, 2))
+    with connections(port, 10, PREFACE + b"".join(calls)):
+        time.sleep(0.5)
+
+
+@contextmanager
+def unfinished_messages(port: int) -> Iterator[None]:
+    """200 calls on one connection, each with the beginning of a message that never ends."""
+    begun = b"".join(
+        headers_of(stream) + frame(DATA, 0, stream, b"\0\0\0\1\0" + bytes(10)) for stream in range(1, 401, 2)
+    )
+    with connections(port, 1, PREFACE + begun):
+        yield
+
+
+def reset_calls(port: int) -> None:
+    """Calls that are begun and reset at once, as fast as they can be written (CVE-2023-44487)."""
+    with connections(port, 5, PREFACE) as opened:
+        for connection in opened:
+            for first in range(1, 20_001, 200):
+                streams = range(first, first + 200, 2)
+                calls = (headers_of(each) + frame(RST_STREAM, 0, each, bytes((0, 0, 0, 8))) for each in streams)
+                if not send(connection, b"".join(calls)):
+                    break
+
+
+def endless_headers(port: int) -> None:
+    """Bound: max_metadata_size, for header blocks that go on and on (CVE-2024-27316)."""
+    more = b"\0\x06x-more\x7f\xa1\x1e" + b"x" * 4000
+    with connections(port, 10, PREFACE + frame(HEADERS, 0, 1, headers_of(1)[9:])) as opened:
+        send_on(opened, frame(CONTINUATION, 0, 1, more), 1000)
+
+
+def large_messages(port: int) -> None:
+    """Bound: max_request_bytes, for a message beyond it, declared and compressed."""
+    bomb = gzip.compress(bytes(256 * MIB), 6)
+    declared = b"\0" + (1 << 30).to_bytes(4, "big")
+    with connections(port, 5, PREFACE + headers_of(1) + frame(DATA, 0, 1, declared + bytes(10_000))):
+        pass
+    encoded = headers_of(3)[9:] + b"\0\x0dgrpc-encoding\x04gzip"
+    data = b"\1" + len(bomb).to_bytes(4, "big") + bomb[: 48 << 10]  # what the first window takes
+    parts = [frame(DATA, 0, 3, data[at : at + 16_384]) for at in range(0, len(data), 16_384)]
+    with connections(port, 5, PREFACE + frame(HEADERS, 4, 3, encoded) + b"".join(parts)):
+        time.sleep(0.5)
+
+
+@contextmanager
+def secured(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Connections over TLS, of clients that trust anyone."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with ExitStack() as closing, connections(port, count) as plain:
+        yield [closing.enter_context(context.wrap_socket(connection)) for connection in plain]
+
+
+def no_handshakes(port: int) -> None:
+    """Connections that send nothing, something else, or half of a handshake, and stay."""
+    hello = _hello()
+    starts = (b"", hello[: len(hello) // 2], LIVE, hello, b"\x16\x03\x01\xff\xff" + bytes(3000))
+    with connections(port, 150, *starts):
+        time.sleep(1)
+
+
+def never_read_over_tls(port: int) -> None:
+    """Large answers, of which nothing is read."""
+    with secured(port, 20) as opened:
+        for connection in opened:
+            send(connection, (LARGE[:-2] + b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n") * 20)
+        time.sleep(1)
+
+
+def wrong_tokens(port: int) -> None:
+    """Tokens that are none, too long, or unknown, before bodies that never come."""
+    chance = random.Random(7)
+    with secured(port, 50) as opened:
+        for connection in opened:
+            token = chance.choice([b"", b"Bearer", b"Basic eDp5", b"Bearer " + b"x" * 5000, b"Bearer \xff\xfe"])
+            send(connection, CALL + b"content-length: 900000\r\nauthorization: " + token + b"\r\n\r\n")
+        assert_rejected(opened, 401)
+
+
+def _hello() -> bytes:
+    outgoing = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
 
 
 HTTP_ATTACKS: tuple[Attack, ...] = (
-    slow_headers,
-    slow_bodies,
-    half_closed,
-    tiny_requests,
-    enormous_bodies,
-    huge_headers,
-    gzip_bodies,
-    gzip_bombs,
-    gzip_bodies_of_empty_lists,
-    many_names,
-    invalid_requests,
-    never_read,
-    hang_up,
+    *(slow_headers, slow_bodies, enormous_bodies, huge_headers, gzip_bodies, invalid_requests, never_read, hang_up),
     idle_connections,
-    other_protocols,
 )
+GRPC_ATTACKS = (slow_headers, never_ended_calls, reset_calls, endless_headers, large_messages, idle_connections)
+TLS_ATTACKS = (no_handshakes, never_read_over_tls, wrong_tokens)

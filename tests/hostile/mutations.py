@@ -9,9 +9,12 @@ import contextlib
 import random
 import struct
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-from export.checkpoint.formats.coding import Malformed, read_varint
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from export.checkpoint.formats.coding import read_varint
 from export.checkpoint.formats.sstable import read_table
 from tests.export.checkpoint.bundles import block, entry, joined, sealed, table, text_data, varint
 
@@ -158,11 +161,6 @@ def mutated(seed: int, files: Mapping[str, bytes]) -> Files:
     return result
 
 
-def files_of(prefix: Path) -> Files:
-    """Returns the files of a checkpoint by name."""
-    return {path.name: path.read_bytes() for path in sorted(prefix.parent.glob(f"{prefix.name}.*"))}
-
-
 def _index(rng: random.Random, files: Files) -> tuple[str, Pairs]:
     name = next(each for each in files if each.endswith(".index"))
     return name, dict(read_table(files[name]))
@@ -170,29 +168,15 @@ def _index(rng: random.Random, files: Files) -> tuple[str, Pairs]:
 
 def _fields(message: bytes) -> list[tuple[int, int, int | bytes]]:
     """Number, kind and value of each field; [] for what is no message."""
-    fields: list[tuple[int, int, int | bytes]] = []
-    at = 0
     try:
-        while at < len(message):
-            tag, at = read_varint(message, at)
-            kind = tag & 7
-            if kind == 0:
-                value, at = read_varint(message, at)
-                fields.append((tag >> 3, 0, value))
-            elif kind == 2:
-                size, at = read_varint(message, at)
-                if size > len(message) - at:
-                    return []
-                fields.append((tag >> 3, 2, message[at : at + size]))
-                at += size
-            elif kind == 5 and at + 4 <= len(message):
-                fields.append((tag >> 3, 5, int.from_bytes(message[at : at + 4], "little")))
-                at += 4
-            else:
-                return []
-    except Malformed:
+        found = UnknownFieldSet(Empty.FromString(message))
+    except DecodeError:
         return []
-    return fields
+    fields = [(field.field_number, field.wire_type, field.data) for field in found]
+    return fields if all(kind in _SIZES for _, kind, _ in fields) else []
+
+
+_SIZES = {0: 0, 1: 8, 2: 0, 5: 4}
 
 
 def _message(fields: list[tuple[int, int, int | bytes]]) -> bytes:
@@ -201,8 +185,8 @@ def _message(fields: list[tuple[int, int, int | bytes]]) -> bytes:
         out += varint(number << 3 | kind)
         if isinstance(value, bytes):
             out += varint(len(value)) + value
-        elif kind == 5:
-            out += (value & 0xFFFFFFFF).to_bytes(4, "little")
+        elif size := _SIZES[kind]:
+            out += (value % (1 << 8 * size)).to_bytes(size, "little")
         else:
             out += varint(value)
     return bytes(out)

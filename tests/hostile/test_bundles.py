@@ -18,7 +18,7 @@ from bundle.storage import arrow
 from bundle.storage.files import locate
 from bundle.storage.staging import check_files, read_manifest
 from bundle.stores.reader import CandidateStore
-from tests.hostile.page_changes import rewrite, setting
+from tests.hostile.manifest_edits import rewrite, setting
 
 SHARD = "tables/users/rows-00001-of-00003.bin"
 STORE = "candidates/movies/store.arrow"

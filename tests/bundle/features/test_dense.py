@@ -64,16 +64,3 @@ def test_default_of_bags_is_padded_with_its_weights() -> None:
     assert feature("padded", default=told).activation({}, 2).values.tolist() == [[4, 9, 0]] * 2
     assert feature("weights", "float32", default=told).activation({}, 1).values.tolist() == [[2, 0.5, 0]]
     assert feature("padded", default=[]).activation({}, 1).values.tolist() == [[0, 0, 0]]
-
-
-@pytest.mark.parametrize(
-    ("told", "why"),
-    [
-        ({"take": "padded", "shape": []}, "'padded' lie in a row"),
-        ({"take": "padded", "shape": [2, 2]}, "'padded' lie in a row"),
-        ({"take": "weights", "shape": [2], "dtype": "int64"}, "'weights' are float32"),
-    ],
-)
-def test_page_of_bags_that_no_row_holds_is_refused(told: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        DenseFeature.model_validate({"kind": "dense", "role": "context", **told})

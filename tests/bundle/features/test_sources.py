@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Column, Place
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest as entries
-from bundle.storage.staging import read_manifest
 from bundle.tables.reader import TableReader
 from tests.conftest import write_table
 
@@ -106,32 +104,6 @@ def test_place_takes_no_weights_and_a_default_for_all_places(reader: FeatureRead
     for default in (1, [1], [1, 2, 3]):
         with pytest.raises(FormatError, match=r"a list of 2 was expected"):
             FeatureReader({"second": indicator(inputs=("wide",), place=1, places=2, default=default)}, {}, {})
-
-
-def test_places_of_different_numbers_are_refused(committed_bundle: Path) -> None:
-    page = read_manifest(committed_bundle)
-    features = {**page.features, "a": indicator(**at(0, 2)), "b": indicator(**at(0, 3))}
-    with pytest.raises(ValidationError, match="read places of 'wide' of different numbers"):
-        entries.Manifest.model_validate(page.model_dump() | {"features": features})
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"table": "t"}, "a feature has a 'table' or is an 'indicator'"),
-        ({"indicator": None}, "a feature has a 'table' or is an 'indicator'"),
-        ({"kind": "bag", "combiner": "mean"}, "an 'indicator' sums"),
-        ({"max_norm": 1.0}, "belong to a bag"),
-        ({"empty_row": 1}, "belong to a bag"),
-        ({"place": 2, "places": 2}, "'place' is one of 'places'"),
-        ({"place": 0}, "'place' is one of 'places'"),
-        ({"kind": "bag", "combiner": "sum", "place": 0, "places": 2}, "'place' belongs to a single"),
-        ({"kind": "bag", "combiner": "sum", "max_norm": 0.0}, "greater than 0"),
-    ],
-)
-def test_page_of_what_no_feature_does_is_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
-        indicator(**changes)
 
 
 @pytest.fixture

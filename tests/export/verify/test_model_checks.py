@@ -19,7 +19,7 @@ from export.verify.model_checks import check_recall
 from tests.export.commands import Command
 from tests.export.cutting import Cut
 from tests.export.exporting import Recipe, changed, write_project
-from tests.hostile.page_changes import Page, rewrite, setting
+from tests.hostile.manifest_edits import Json, rewrite, setting
 
 GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
 TOWER = "towers/query/compiled-f32.tflite"
@@ -37,7 +37,7 @@ def altered(bundle: Path, path: str, change: Callable[[bytearray], None]) -> Non
     change(data)
     (bundle / path).write_bytes(data)
 
-    def reseal(page: Page) -> None:
+    def reseal(page: Json) -> None:
         for file in page["files"]:
             if file["path"] == path:
                 file["crc32c"] = crc32c(bytes(data))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
@@ -69,18 +68,3 @@ def test_one_input_may_have_texts_around_it(tmp_path: Path) -> None:
     found = reader(tmp_path, joined(inputs=("item",), ids=rule, role="context"))
     rows, _ = found.rows("f", {"item": Column(np.array([12]))}, 1)
     assert rows.tolist() == (hashes("f", np.array(["100%=12"])) % np.uint64(64)).tolist()
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"kind": "bag", "combiner": "sum"}, "joined ones a single"),
-        ({"inputs": ("city",)}, "an input for each"),
-        ({"role": "context"}, "the role follows"),
-        ({"ids": {"kind": "joined", "keys": (), "texts": ("",), "ids": HASH}}, "one or more 'keys'"),
-        ({"ids": {"kind": "joined", "keys": KEYS, "texts": ("", ""), "ids": HASH}}, "one more than those"),
-    ],
-)
-def test_page_of_joined_ids_that_does_not_fit_is_refused(changes: dict[str, object], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
-        joined(**changes)

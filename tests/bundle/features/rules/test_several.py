@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Column
@@ -102,41 +101,3 @@ def test_default_of_several_values_does_not_fit_a_cross_of_one_of_each(tmp_path:
     page = crossed(kind="single", combiner=None, ids=entries.CrossedIds(keys=keys, buckets=64))
     with pytest.raises(FormatError, match=r"\['a'\] was given; a value was expected"):
         FeatureReader({"f": page}, {"t": table}, {})
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"kind": "sequence", "combiner": None, "length": 2}, "crossed ids need a single, or a bag"),
-        ({"inputs": ("user",)}, "an input for each"),
-        (
-            {
-                "kind": "single",
-                "combiner": None,
-                "ids": entries.CrossedIds(keys=(KEYS[0], KEYS[1].model_copy(update={"padding": ""})), buckets=64),
-            },
-            "belongs to the keys of a bag",
-        ),
-        ({"weighted": True}, "without weights"),
-        ({"role": "context"}, "the role follows"),
-        ({"default": []}, "default by key"),
-        ({"ids": entries.IdentityIds()}, "which only crossed and joined ids read"),
-    ],
-)
-def test_page_of_a_cross_that_does_not_fit_is_refused(changes: dict[str, object], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
-        crossed(**changes)
-
-
-@pytest.mark.parametrize(
-    ("told", "message"),
-    [
-        ({"rows": 4}, "'rows' are given with 'ids'"),
-        ({"ids": {"kind": "identity"}, "unknown_row": 0}, "'unknown_row' with 'rows'"),
-        ({"unknown_row": 0}, "'unknown_row' with 'rows'"),
-        ({"ids": {"kind": "identity"}, "rows": 4, "boundaries": (1.0,)}, "'boundaries' or 'ids', not both"),
-    ],
-)
-def test_key_whose_rows_are_not_told_is_refused(told: dict[str, object], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        entries.CrossKey.model_validate({"dtype": "int64"} | told)

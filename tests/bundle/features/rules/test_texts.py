@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
@@ -110,33 +109,3 @@ def test_what_is_no_text_is_refused_by_name(tmp_path: Path, column: Column, mess
     with pytest.raises(FeatureError, match=message) as refused:
         reader(tmp_path, title()).activation("f0", {"title": column}, 1)
     assert refused.value.feature == "title"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"kind": "single", "combiner": None}, "texts that are split are a bag or a sequence"),
-        ({"ids": {**WORDS.model_dump(), "split": None}}, "texts that are split are a bag or a sequence"),
-        ({"weighted": True}, "without weights"),
-        ({"filler_row": 1}, "'filler_row' belongs to a sequence"),
-        ({"ordinal": True}, "'ordinal' belongs to an indicator"),
-        ({"table": "", "indicator": 1 << 17, "combiner": "sum"}, "at most 65536 rows"),
-        ({"cast": {"of": "int64", "to": "int32"}}, "'cast' makes integers"),
-        ({"ids": {**WORDS.model_dump(), "split": None, "length": 3}}, "of texts that are split"),
-        ({"ids": {**WORDS.model_dump(), "steps": [{"do": "lower", "what": "a"}]}}, "given with what replaces"),
-        ({"ids": {**WORDS.model_dump(), "steps": [{"do": "replace_any", "what": "\u00e9"}]}}, "ASCII characters"),
-    ],
-)
-def test_page_that_tells_no_text_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        title(**changes)
-
-
-def test_page_reads_back_as_it_was_written() -> None:
-    steps = (
-        LOWER,
-        entries.TextStep(do="replace", what="<br />", by=" "),
-        entries.TextStep(do="replace_any", what="!?"),
-    )
-    page = sequence(filler_row=0, ids=WORDS.model_copy(update={"steps": steps, "ngrams": (1, 2)}))
-    assert entries.EmbeddedFeature.model_validate(page.model_dump(mode="json")) == page

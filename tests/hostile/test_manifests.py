@@ -1,0 +1,257 @@
+"""Hostile manifests, made from a sound one: each is refused by its typed error, which names what is wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundle.errors import BundleError, DigestMismatch, FormatError, UnknownFormat
+from bundle.format.manifest import MANIFEST_BYTES_MAX, parse
+from bundle.storage.staging import read_manifest
+from tests.hostile.manifest_edits import Json, sealed, setting
+
+IN_PARTS = Path(__file__).parents[1] / "golden/bundle/root/movies/1/manifest.json"
+"""Of a tower in parts."""
+SHARD = "tables/users/rows-00001-of-00003.bin"
+ROWS = 1 << 21
+"""More rows than the checksums of blocks are of."""
+GONE = "names 'gone', which the manifest does not have"
+ASCEND = "boundaries must be finite in float32 and ascend"
+EDITS: list[tuple[str, Any, str]] = [
+    ("tables.users.shards.1.first_row", lambda row: row - 1, "row 20 expected, .* begins at 19"),
+    ("tables.users.shards", lambda shards: [shards[0], shards[2]], "must follow one another"),
+    ("tables.users.shards", [], "shards hold 0 rows"),
+    ("tables.users.shards.1.file", "tables/users/rows-00000-of-00003.bin", "shards overlap in"),
+    ("tables.users", lambda it: it | {"rows": ROWS, "shards": [it["shards"][0] | {"rows": ROWS}]}, "block checksums"),
+    ("tables.users", lambda it: it | {"dtype": "int8", "scales": it["shards"]}, "manifest"),
+    ("tables.users.dtype", "int8", "scales"),
+    ("tables", {}, GONE.replace("gone", "users")),
+    ("tables.users.dtype", "float64", "Input should be 'float32'"),
+    ("tables.users.source", {"key": "k", "layout": "spiral"}, "Input should be 'plain'"),
+    ("tables.users.source", {"key": "k", "layout": "mod"}, "layout 'mod' needs 'starts'"),
+    ("tables.users.source", {"key": "k", "layout": "plain", "starts": [0]}, "layout 'plain' has no 'starts'"),
+    (
+        "tables.users.source",
+        {"key": "k", "layout": "sparse_core", "cores": 4, "core_rows": 8, "offset": 0},
+        "needs 'rotation'",
+    ),
+    (
+        "tables.users.source",
+        {"key": "k", "layout": "sparse_core", "cores": 0, "core_rows": 8, "offset": 0, "rotation": 1},
+        "greater than or equal to 1",
+    ),
+    ("tables.users.error", {"source_dtype": "float64"}, "tables.users.error"),
+    ("tables.users.shards.0.crc32c", 1 << 32, "less than 4294967296"),
+    ("tables", [], "valid dictionary"),
+    ("files", lambda files: [*files, files[0]], "files lists a path twice"),
+    ("files", lambda files: [*files, {"path": SHARD, "bytes": 1, "crc32c": 1}], "whose digests its shards carry"),
+    ("files", None, "valid tuple"),
+    ("files.0.crc32c", -1, "greater than or equal to 0"),
+    *((f"{place}surprise", 1, "Extra inputs are not permitted") for place in ("", "tables.users.", "features.user.")),
+    ("features.user.kind", "surprise", "features.user"),
+    ("features.user.table", "gone", GONE),
+    ("features.user.unknown", {"rule": "row", "row": 50}, "is 50, the table has 50 rows"),
+    ("features.user.unknown", {"rule": "row"}, "'row' is given with rule 'row'"),
+    ("features.user.unknown", {"rule": "zeros", "row": 1}, "'row' is given with rule 'row'"),
+    ("features.user.length", 3, "'length' belongs to a sequence"),
+    ("features.recent.length", None, "a sequence needs one"),
+    ("features.watched.combiner", None, "a bag needs one"),
+    ("features.name.ids", {"kind": "vocabulary", "vocabulary": "gone"}, GONE),
+    ("features.name.ids", {"kind": "vocabulary", "vocabulary": "names", "mask": 3}, "ids.mask is no string"),
+    ("features.name.ids", {"kind": "surprise"}, "features.name"),
+    ("features.shop.ids", {"kind": "keyed", "keys": "gone"}, GONE),
+    ("features.genres.ids", {"kind": "crossed", "keys": [], "buckets": 3}, "an input for each"),
+    ("features.genres.inputs", ["a", "b"], "only crossed and joined ids read"),
+    ("features.age.inputs", ["a", "b"], "at most 1 item"),
+    ("features.age.take", "surprise", "Input should be"),
+    ("features.age.inputs", ["user"], "with different roles or defaults"),
+    *(("features.hour.ids.boundaries", wrong, ASCEND) for wrong in ([1.0, 0.5], [1e39])),
+    ("features.user.ids", {"kind": "computed", "operations": [{"do": "add"}]}, "'by' is given with every operation"),
+    ("features.user.ids", {"kind": "computed", "operations": [{"do": "divide", "by": 0}]}, "by a positive number"),
+    ("towers.query.formula", "gone * 2", "takes 'gone', which is no output"),
+    ("towers.query.formula", "__import__('os')", "formula"),
+    ("towers.query.result", "gone", "gone"),
+    ("towers.query.inputs.0.feature", "gone", GONE),
+    ("candidates.movies.features", ["gone"], GONE),
+    *(("model", wrong, "is no name") for wrong in ("../movies", ".hidden")),
+]
+KEYS = [{"dtype": "string", "default": "nowhere"}, {"dtype": "int64", "role": "candidate"}]
+HASH = {"kind": "hash", "buckets": 64}
+TEXT = {"kind": "text", "split": "whitespace", "ids": {"kind": "vocabulary", "vocabulary": "names"}}
+FEATURES: dict[str, Json] = {
+    "indicator": {"kind": "single", "table": "", "role": "context", "indicator": 3},
+    "dense": {"kind": "dense", "role": "context"},
+    "joined": {
+        "kind": "single",
+        "table": "users",
+        "role": "candidate",
+        "inputs": ["city", "item"],
+        "ids": {"kind": "joined", "keys": KEYS, "texts": ["", "_X_", ""], "ids": HASH},
+    },
+    "crossed": {
+        "kind": "bag",
+        "combiner": "sum",
+        "table": "users",
+        "role": "candidate",
+        "inputs": ["city", "item"],
+        "ids": {"kind": "crossed", "keys": KEYS, "buckets": 64},
+    },
+    "text": {"kind": "bag", "combiner": "mean", "table": "users", "role": "context", "inputs": ["title"], "ids": TEXT},
+}
+EITHER = "a feature has a 'table' or is an 'indicator'"
+SPLIT = "texts that are split are a bag or a sequence"
+ROWS_OF_KEY = "'rows' are given with 'ids' only, and 'unknown_row' with 'rows'"
+CHANGES: list[tuple[str, Json, str]] = [
+    ("indicator", {"table": "users"}, EITHER),
+    ("indicator", {"indicator": None}, EITHER),
+    ("indicator", {"kind": "bag", "combiner": "mean"}, "an 'indicator' sums"),
+    ("indicator", {"max_norm": 1.0}, "belong to a bag"),
+    ("indicator", {"empty_row": 1}, "belong to a bag"),
+    ("indicator", {"kind": "bag", "combiner": "sum", "max_norm": 0.0}, "greater than 0"),
+    ("indicator", {"place": 2, "places": 2}, "'place' is one of 'places'"),
+    ("indicator", {"place": 0}, "'place' is one of 'places'"),
+    ("indicator", {"kind": "bag", "combiner": "sum", "place": 0, "places": 2}, "'place' belongs to a single"),
+    ("indicator", {"ids": HASH, "from_end": True}, "'from_end' belongs to ids that are integers"),
+    ("dense", {"take": "lengths", "shape": [2]}, "one number for an example"),
+    ("dense", {"take": "padded"}, "'padded' lie in a row"),
+    ("dense", {"take": "padded", "shape": [2, 2]}, "'padded' lie in a row"),
+    ("dense", {"take": "weights", "shape": [2], "dtype": "int64"}, "'weights' are float32"),
+    ("joined", {"kind": "bag", "combiner": "sum"}, "joined ones a single"),
+    ("joined", {"ids": FEATURES["joined"]["ids"] | {"texts": ["", ""]}}, "one more than those"),
+    ("joined", {"ids": {"kind": "joined", "keys": [], "texts": [""], "ids": HASH}}, "one or more 'keys'"),
+    *((each, {"inputs": ["city"]}, "an input for each") for each in ("joined", "crossed")),
+    *((each, {"role": "context"}, "and the role follows") for each in ("joined", "crossed")),
+    ("crossed", {"kind": "sequence", "combiner": None, "length": 2}, "crossed ids need a single, or a bag"),
+    ("crossed", {"weighted": True}, "without weights"),
+    ("crossed", {"default": []}, "default by key"),
+    ("crossed", {"ids": {"kind": "identity"}}, "which only crossed and joined ids read"),
+    *(
+        ("crossed", {**more, "ids": FEATURES["crossed"]["ids"] | {"keys": [KEYS[0] | key, KEYS[1]]}}, told)
+        for key, more, told in (
+            ({"padding": ""}, {"kind": "single", "combiner": None}, "belongs to the keys of a bag"),
+            ({"rows": 4}, {}, ROWS_OF_KEY),
+            ({"unknown_row": 0}, {}, ROWS_OF_KEY),
+            ({"ids": {"kind": "identity"}, "unknown_row": 0}, {}, ROWS_OF_KEY),
+            ({"ids": {"kind": "identity"}, "rows": 4, "boundaries": [1.0]}, {}, "'boundaries' or 'ids', not both"),
+        )
+    ),
+    ("text", {"kind": "single", "combiner": None}, SPLIT),
+    ("text", {"ids": TEXT | {"split": None}}, SPLIT),
+    ("text", {"weighted": True}, "without weights"),
+    ("text", {"filler_row": 1}, "'filler_row' belongs to a sequence"),
+    ("text", {"ordinal": True}, "'ordinal' belongs to an indicator"),
+    ("text", {"table": "", "indicator": 1 << 17, "combiner": "sum"}, "at most 65536 rows"),
+    ("text", {"cast": {"of": "int64", "to": "int32"}}, "'cast' makes integers"),
+    ("text", {"ids": TEXT | {"split": None, "length": 3}}, "of texts that are split"),
+    ("text", {"ids": TEXT | {"steps": [{"do": "lower", "what": "a"}]}}, "given with what replaces"),
+    ("text", {"ids": TEXT | {"steps": [{"do": "replace_any", "what": "\u00e9"}]}}, "ASCII characters"),
+]
+PARTS: list[tuple[str, Any, str]] = [
+    ("parts", lambda parts: parts[::-1], "which no earlier part returns"),
+    ("parts", lambda parts: parts[:-1], "do not return every output"),
+    ("parts.0.inputs.0.features.0", "movie", "is per context, 'movie' a candidate's"),
+    ("parts.0.inputs.0.features.0", "city", "which the tower does not"),
+    ("parts.1.per", "context", "per context"),
+    ("parts", lambda parts: [parts[0], parts[1] | {"name": parts[2]["name"]}, *parts[2:]], "two parts have one name"),
+    ("parts.1.inputs.0", lambda entry: entry | {"feature": "movie"}, "one of 'feature', 'features' and 'tensor'"),
+    ("parts.0.per", "user", "Input should be"),
+    ("parts.0.outputs.0.name", "trunk", "manifest"),
+    ("inputs.0", {"name": "user", "tensor": "trunk", "dtype": "float32", "shape": [None, 8]}, "is no part's output"),
+    ("formula", "score ^", "invalid syntax"),
+    ("formula", "like", "takes 'like'"),
+]
+
+
+@pytest.fixture
+def manifest(committed_bundle: Path) -> Json:
+    """A sound one, as JSON."""
+    found: Json = json.loads((committed_bundle / "manifest.json").read_bytes())
+    return found
+
+
+@pytest.mark.parametrize(("path", "value", "told"), EDITS)
+def test_manifest_that_breaks_a_rule_is_refused(manifest: Json, path: str, value: Any, told: str) -> None:
+    setting(path, value)(manifest)
+    with pytest.raises(FormatError, match=told) as refused:
+        parse(sealed(manifest))
+    assert "manifest" in str(refused.value)
+
+
+@pytest.mark.parametrize(("base", "changes", "told"), CHANGES)
+def test_feature_that_breaks_a_rule_is_refused(manifest: Json, base: str, changes: Json, told: str) -> None:
+    manifest["features"]["new"] = FEATURES[base]
+    parse(sealed(manifest))
+    manifest["features"]["new"] = FEATURES[base] | changes
+    with pytest.raises(FormatError, match=told):
+        parse(sealed(manifest))
+
+
+def test_features_that_read_places_of_different_numbers_are_refused(manifest: Json) -> None:
+    place = FEATURES["indicator"] | {"inputs": ["wide"], "place": 0}
+    manifest["features"] |= {"a": place | {"places": 2}, "b": place | {"places": 3}}
+    with pytest.raises(FormatError, match="read places of 'wide' of different numbers"):
+        parse(sealed(manifest))
+
+
+@pytest.mark.parametrize(("path", "value", "told"), PARTS)
+def test_parts_of_a_tower_that_do_not_hold_together_are_refused(path: str, value: Any, told: str) -> None:
+    manifest = json.loads(IN_PARTS.read_bytes())
+    setting(f"towers.ranking.{path}", value)(manifest)
+    with pytest.raises(FormatError, match=told):
+        parse(sealed(manifest))
+
+
+@pytest.mark.parametrize("lost", ["verification", "towers.query.result", "tables.users.dim"])
+def test_manifest_without_a_field_is_refused_by_its_name(manifest: Json, lost: str) -> None:
+    *parents, last = lost.split(".")
+    place = manifest
+    for part in parents:
+        place = place[part]
+    del place[last]
+    with pytest.raises(FormatError, match=f"manifest: {lost}: Field required"):
+        parse(sealed(manifest))
+
+
+@pytest.mark.parametrize("value", [4, 0, -1, True, 1.0, "1", None, 1.5, [1], 10**30])
+def test_format_version_that_is_not_known_says_so(manifest: Json, value: Any) -> None:
+    with pytest.raises(UnknownFormat, match="newer product version"):
+        parse(sealed(manifest | {"format_version": value}))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"{", b"[]", b"null", b"3", b'"x"', b"\xff\xfe", b"[" * 100_000, b"{}", b'{"a": NaN}'),
+        *(b'{"format_version": 1}', b'{"format_version": 1, "digest": 3}'),
+    ],
+)
+def test_bytes_that_are_no_manifest_are_refused(data: bytes) -> None:
+    with pytest.raises((FormatError, DigestMismatch)):
+        parse(data)
+
+
+def test_manifest_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "manifest.json").open("wb") as file:
+        file.truncate(MANIFEST_BYTES_MAX + 1)  # a hole: takes no disk
+    with pytest.raises(FormatError, match="at most"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_manifest_with_damaged_bytes_is_refused_or_read_right(committed_bundle: Path, fits: bool) -> None:
+    sound = (committed_bundle / "manifest.json").read_bytes()
+    for seed in range(100):
+        rng, data = random.Random(seed), bytearray(sound)
+        for _ in range(rng.choice([1, 5, 50])):
+            data[rng.randrange(60 * fits, len(data))] ^= rng.randrange(1, 256)
+        try:
+            manifest = parse(sealed(json.loads(data)) if fits else bytes(data))
+        except (BundleError, ValueError, KeyError):  # the latter two: of this test's own reading
+            continue
+        assert fits
+        for table in manifest.tables.values():
+            assert sum(shard.rows for shard in table.shards) == table.rows
