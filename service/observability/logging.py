@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from logging.handlers import QueueHandler, QueueListener
 from typing import Any, TextIO
 
 import orjson
@@ -65,24 +64,7 @@ class JsonLines(logging.Formatter):
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-class _LineWriter(logging.StreamHandler[TextIO]):
-    """Writes lines.
-
-    Attributes:
-      dropped: lines that could not be written.
-    """
-
-    dropped = 0
-
-    def createLock(self) -> None:  # noqa: N802
-        """Makes none: only one thread writes, and the exit must not wait for a write that never ends."""
-        self.lock = None
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802
-        self.dropped += 1  # nobody reads them any more, or the disk is full
-
-
-class LogHandler(QueueHandler):
+class LogHandler(logging.Handler):
     """Formats a line where it is logged and queues it for the thread that writes.
 
     A line is suppressed if there is no room, or if LINES_PER_S_MAX of its event came in the same second; the next line
@@ -90,19 +72,19 @@ class LogHandler(QueueHandler):
     """
 
     def __init__(self, stream: TextIO, always: Mapping[str, Any]) -> None:
-        self._lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        super().__init__(self._lines)
+        super().__init__()
         self.setFormatter(JsonLines(always))
-        self._writer = _LineWriter(_unbuffered(stream))
-        self._listener = QueueListener(self._lines, self._writer)
-        self._listener.start()
-        self._second = self._rejected = self._suppressed = 0
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._file = _unbuffered(stream)
+        self._thread = threading.Thread(target=self._write_lines, name="rowcast-log", daemon=True)
+        self._second = self._rejected = self._unwritten = self._suppressed = 0
         self._counts: Counter[str] = Counter()
+        self._thread.start()
 
     @property
     def dropped(self) -> int:
         """Lines that could not be written."""
-        return self._rejected + self._writer.dropped
+        return self._rejected + self._unwritten
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queues a line or drops it; never waits."""
@@ -119,16 +101,25 @@ class LogHandler(QueueHandler):
         if self._suppressed:
             setattr(record, _FIELDS, {**getattr(record, _FIELDS, {}), "suppressed": self._suppressed})
             self._suppressed = 0
-        super().emit(record)
+        try:
+            self._lines.put(self.format(record))
+        except Exception:  # noqa: BLE001 - as the handlers of the standard library do
+            self.handleError(record)
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Writes what is queued and ends the thread; gives up after a time, as stderr may block for good."""
         super().close()
-        stopping = threading.Thread(target=self._listener.stop, name="rowcast-log-stop", daemon=True)
-        stopping.start()
-        stopping.join(timeout_s)
-        if not stopping.is_alive():
-            self._writer.stream.close()
+        self._lines.put(None)
+        self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            self._file.close()
+
+    def _write_lines(self) -> None:
+        for line in iter(self._lines.get, None):
+            try:
+                self._file.write(f"{line}\n".encode())
+            except OSError:  # nobody reads them any more, or the disk is full
+                self._unwritten += 1
 
 
 def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
@@ -171,9 +162,8 @@ def _handlers() -> list[LogHandler]:
     return [handler for handler in logging.getLogger().handlers if isinstance(handler, LogHandler)]
 
 
-def _unbuffered(stream: TextIO) -> TextIO:
-    """Returns a stream to the same file without a buffer: a thread that waits in its lock would crash the exit."""
+def _unbuffered(stream: TextIO) -> io.FileIO:
+    """Returns a file of the same stream without a buffer: a thread that waits in its lock would crash the exit."""
     descriptor = os.dup(stream.fileno())
     os.set_blocking(descriptor, True)
-    file = io.FileIO(descriptor, "w")
-    return io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", write_through=True)
+    return io.FileIO(descriptor, "w")
