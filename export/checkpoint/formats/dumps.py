@@ -3,39 +3,46 @@
 SOK's `sok.dump` writes `<table>-key`, `<table>-weight` and, for each slot variable, `<table>-<optimizer>-<slot>` into
 one directory; the Saver of SOK 1 writes `<table>_keys.file` and `<table>_values.file`. HugeCTR, and what its parameter
 server (HPS) loads, has a directory for each table with `key`, `emb_vector` and perhaps `slot_id`; its embedding
-collections: collection_dumps. None keeps checksums.
+collections have a directory each, `embedding_collection_<c>`: `meta_data`, and for each table, which have numbers and
+no names, `key<t>` (uint32 or int64) and `weight<t>` (float32, of mixed precision too). None keeps checksums.
 
 Source: NVIDIA-Merlin/HugeCTR at 2f2016f: sparse_operation_kit/dump_load.py, write_file_head (296 bytes: name, kind of
 file, name of the slot variable, dtype; numbers big-endian, values as the machine has them); docs/source/api/
-python_interface.md, save_params_to_files (keys are always int64, vectors float32). At 2794cd2: sparse_operation_kit/
-kit_cc/kit_cc_infra/src/parameters/raw_param.cc, dump_to_file (the same, without heads).
+python_interface.md, save_params_to_files (keys are always int64, vectors float32); HugeCTR/embedding_storage/weight_io/
+parameter_IO.cpp: dump_metadata, dump_embedding_weight, write_file_head. At 2794cd2: sparse_operation_kit/kit_cc/
+kit_cc_infra/src/parameters/raw_param.cc, dump_to_file (the same, without heads).
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from export.checkpoint.formats.collection_dumps import dumped_collections, list_collection
-from export.checkpoint.formats.dump_files import ValueFile, head_of, sized, table_of
-from export.checkpoint.variables import DumpedTable, Listing, Storage, StorageKind
+from export.checkpoint.variables import NUMPY_DTYPES, DumpedTable, Entry, Listing, Slice, Storage, StorageKind, can_be
 from export.errors import CheckpointError
+from runtime.object_store import local_stamp
 
-KEYS, WEIGHTS = "-key", "-weight"
-SAVED_KEYS, SAVED_VALUES = "_keys.file", "_values.file"
-KEY_FILE, VECTOR_FILE, SLOT_FILE = "key", "emb_vector", "slot_id"
-_NAME_BYTES, _SLOT_BYTES, _NUMBER_BYTES = 256, 32, 4
-HEAD_BYTES = _NAME_BYTES + _NUMBER_BYTES + _SLOT_BYTES + _NUMBER_BYTES
-_DTYPES = ("int32", "int64", "uint32", "uint64", "float16", "float32", "float64")
+KEY_DTYPES = ("int32", "int64", "uint32", "uint64")
+_SOK_HEAD = struct.Struct(">256xI32xI")
+_SOK_DTYPES = ("int32", "int64", "uint32", "uint64", "float16", "float32", "float64")
 """In the order of their numbers in SOK's heads."""
-_KINDS = ("keys", "vectors", "a slot variable")
+_SOK_KINDS = ("keys", "vectors", "a slot variable")
 """Of SOK's files, in the order of their numbers."""
+_SOK_1 = "the Saver of SOK 1"
+_COLLECTION = re.compile(r"embedding_collection_(\d{1,9})", re.ASCII)
+_COLLECTION_WRITER = "HugeCTR's embedding_dump"
+_COLLECTION_KEY_DTYPES = ("uint32", "int64")
+_META_HEAD, _META_TABLE_BYTES, _FILE_HEAD = struct.Struct("<5i"), 16, struct.Struct("<32i")
+_COLLECTION_TABLES_MAX = 1 << 16
 
 
 def is_dump(directory: Path) -> bool:
     """Tells whether a directory holds tables with their keys, as SOK or HugeCTR write them."""
-    ways = (_sok_tables, _saved_tables, _hugectr_tables, dumped_collections)
+    ways = (_sok_tables, _saved_tables, _hugectr_tables, _collections)
     return any(next(find(directory), None) is not None for find in ways)
 
 
@@ -50,85 +57,207 @@ def list_dump(directory: Path) -> Listing:
     listed += [_saved_table(directory, name) for name in sorted({*_saved_tables(directory)})]
     kind: StorageKind = "SOK" if listed else "HugeCTR"
     listed = listed or [_hugectr_table(directory, path) for path in sorted(_hugectr_tables(directory))]
-    for path in [] if listed else sorted(dumped_collections(directory)):
-        listed += list_collection(directory, path)
-    tables = {table.name: table for table in listed}
-    if not tables:
+    for path in [] if listed else sorted(_collections(directory)):
+        listed += _collection_tables(directory, path)
+    if not listed:
         raise CheckpointError(
             f"{directory} holds no dumped table: neither `<table>-key` and `<table>-weight`, as sok.dump writes them, "
             "nor `<table>_keys.file` and `<table>_values.file`, as SOK 1 does, nor `key` and `emb_vector`, "
             "nor `embedding_collection_0`, as HugeCTR does"
         )
     digest = hashlib.sha256()
-    entries = {entry.key: entry for table in tables.values() for entry in table.entries}
+    entries = {entry.key: entry for table in listed for entry in table.entries}
     for entry in entries.values():
         digest.update(f"{entry.key}\0{entry.dtype}\0{entry.shape}\0{entry.slices[0].stamp}\n".encode())
-    storage = Storage(kind, None, dumped={table.vectors.key: table for table in tables.values()})
+    storage = Storage(kind, None, dumped={table.vectors.key: table for table in listed})
     return Listing(f"sha256:{digest.hexdigest()}", entries, storage)
 
 
 def _sok_tables(directory: Path) -> Iterator[str]:
     """Yields the names of which there is a file of keys or of vectors with SOK's head."""
-    for suffix, other in ((KEYS, WEIGHTS), (WEIGHTS, KEYS)):
+    for suffix, other in (("-key", "-weight"), ("-weight", "-key")):
         for path in directory.glob(f"*{suffix}"):
             name = path.name.removesuffix(suffix)
             beside = (directory / f"{name}{other}").is_file()
-            if path.is_file() and (beside or path.stat().st_size >= HEAD_BYTES) and (suffix == KEYS or not beside):
+            if (
+                path.is_file()
+                and (beside or path.stat().st_size >= _SOK_HEAD.size)
+                and (suffix == "-key" or not beside)
+            ):
                 yield name
 
 
 def _saved_tables(directory: Path) -> Iterator[str]:
     """Yields the names of which there is a file of the Saver of SOK 1, those with both twice."""
-    for suffix in (SAVED_KEYS, SAVED_VALUES):
+    for suffix in ("_keys.file", "_values.file"):
         yield from (path.name.removesuffix(suffix) for path in directory.glob(f"?*{suffix}") if path.is_file())
 
 
 def _hugectr_tables(directory: Path) -> Iterator[Path]:
-    for path in (directory, *(each for each in directory.iterdir() if each.is_dir())):
-        if (path / VECTOR_FILE).is_file() or ((path / KEY_FILE).is_file() and (path / SLOT_FILE).is_file()):
+    for path in _with_folders(directory):
+        if (path / "emb_vector").is_file() or ((path / "key").is_file() and (path / "slot_id").is_file()):
             yield path
 
 
+def _collections(directory: Path) -> Iterator[Path]:
+    for path in _with_folders(directory):
+        if _COLLECTION.fullmatch(path.name) and ((path / "meta_data").is_file() or (path / "key0").is_file()):
+            yield path
+
+
+def _with_folders(directory: Path) -> list[Path]:
+    return [directory, *(each for each in directory.iterdir() if each.is_dir())]
+
+
+class _Values(NamedTuple):
+    """Values in one file: where they begin, and how many."""
+
+    path: Path
+    offset: int
+    dtype: str
+    size: int
+
+
 def _sok_table(directory: Path, name: str) -> DumpedTable:
-    keys = _headed(directory / f"{name}{KEYS}", "keys")
-    vectors = _headed(directory / f"{name}{WEIGHTS}", "vectors")
-    beside = sorted(path for path in directory.iterdir() if path.name.startswith(f"{name}-"))
-    slots = [path for path in beside if path.is_file() and path not in (keys.path, vectors.path)]
-    held = {path.name.removeprefix(f"{name}-"): _headed(path, "a slot variable") for path in slots}
-    return table_of(directory, name, keys, vectors, held)
+    keys, vectors = _sok_values(directory / f"{name}-key", 0), _sok_values(directory / f"{name}-weight", 1)
+    beside = sorted(path for path in directory.iterdir() if path.name.startswith(f"{name}-") and path.is_file())
+    slots = [path for path in beside if path not in (keys.path, vectors.path)]
+    held = {path.name.removeprefix(f"{name}-"): _sok_values(path, 2) for path in slots}
+    return _table(directory, name, keys, vectors, held)
+
+
+def _sok_values(path: Path, kind: int) -> _Values:
+    told, dtype = _SOK_HEAD.unpack(_head(path, _SOK_HEAD.size, "SOK"))
+    if told != kind or dtype >= len(_SOK_DTYPES):
+        raise CheckpointError(
+            f"dump file {path} does not begin as SOK begins {_SOK_KINDS[kind]} (kind {told}, dtype {dtype}); it is "
+            "damaged, or another program's"
+        )
+    return _values(path, _SOK_DTYPES[dtype], "SOK", _SOK_HEAD.size)
 
 
 def _saved_table(directory: Path, name: str) -> DumpedTable:
-    keys, values = directory / f"{name}{SAVED_KEYS}", directory / f"{name}{SAVED_VALUES}"
-    for path in (keys, values):
-        if not path.is_file():
-            raise CheckpointError(f"dump file {path} is missing, which the Saver of SOK 1 writes; copy it anew")
-    key_file = sized(keys, 0, "int64", keys.stat().st_size)
-    return table_of(directory, name, key_file, sized(values, 0, "float32", values.stat().st_size), {})
-
-
-def _headed(path: Path, kind: str) -> ValueFile:
-    """Reads the head of a file of SOK."""
-    head, total = head_of(path, HEAD_BYTES, "SOK")
-    told = int.from_bytes(head[_NAME_BYTES : _NAME_BYTES + _NUMBER_BYTES], "big")
-    dtype = int.from_bytes(head[-_NUMBER_BYTES:], "big")
-    if told >= len(_KINDS) or _KINDS[told] != kind or dtype >= len(_DTYPES):
-        raise CheckpointError(
-            f"dump file {path} does not begin as SOK begins {kind} (kind {told}, dtype {dtype}); it is damaged, or "
-            "another program's"
-        )
-    return sized(path, HEAD_BYTES, _DTYPES[dtype], total)
+    keys = _values(directory / f"{name}_keys.file", "int64", _SOK_1)
+    return _table(directory, name, keys, _values(directory / f"{name}_values.file", "float32", _SOK_1), {})
 
 
 def _hugectr_table(directory: Path, path: Path) -> DumpedTable:
-    files = {}
-    for name, dtype in ((KEY_FILE, "int64"), (VECTOR_FILE, "float32"), (SLOT_FILE, "uint64")):
-        file = path / name
-        if file.is_file():
-            files[name] = sized(file, 0, dtype, file.stat().st_size)
-        elif name != SLOT_FILE:
-            raise CheckpointError(f"dump file {file} is missing; HugeCTR writes `key` and `emb_vector`; copy it anew")
-    keys, slot = files[KEY_FILE], files.get(SLOT_FILE)
-    if slot is not None and slot.size != keys.size:
-        raise CheckpointError(f"dump file {slot.path} is of {slot.size} rows, {keys.path} of {keys.size}; copy it anew")
-    return table_of(directory, path.name, keys, files[VECTOR_FILE], {})
+    keys, vectors = _values(path / "key", "int64", "HugeCTR"), _values(path / "emb_vector", "float32", "HugeCTR")
+    if (path / "slot_id").is_file():
+        slot = _values(path / "slot_id", "uint64", "HugeCTR")
+        if slot.size != keys.size:
+            raise CheckpointError(
+                f"dump file {slot.path} is of {slot.size} rows, {keys.path} of {keys.size}; copy it anew"
+            )
+    return _table(directory, path.name, keys, vectors, {})
+
+
+def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
+    """Yields the tables of one embedding collection, called by its number and theirs.
+
+    `meta_data`: int32 number of tables, kind of keys, kind of vectors, 0, 0; then of every table its int32 number; of
+    every table its uint64 keys; of every table its int32 dim.
+    """
+    meta = path / "meta_data"
+    tables, kind, *_ = _META_HEAD.unpack(_head(meta, _META_HEAD.size, _COLLECTION_WRITER))
+    total, expected = meta.stat().st_size, _META_HEAD.size + _META_TABLE_BYTES * tables
+    kinds = _COLLECTION_KEY_DTYPES
+    if not 1 <= tables <= _COLLECTION_TABLES_MAX or not 0 <= kind < len(kinds) or total != expected:
+        raise CheckpointError(
+            f"dump file {meta} of {total} bytes does not tell embedding tables as HugeCTR does ({tables} tables, key "
+            f"type {kind}, which is {expected} bytes); it is damaged, or another program's"
+        )
+    data = _head(meta, total, _COLLECTION_WRITER)[_META_HEAD.size :]
+    numbers = struct.unpack_from(f"<{tables}i", data)
+    if numbers != tuple(range(tables)):
+        # It writes the first tables under these numbers, whichever were asked for: table_id counts from 0 there.
+        raise CheckpointError(
+            f"dump file {meta} lists tables {', '.join(map(str, numbers[:8]))}, not all from 0 on; HugeCTR then writes "
+            "other tables than it lists: call embedding_dump without table names"
+        )
+    counts, dims = (
+        struct.unpack_from(f"<{tables}Q", data, 4 * tables),
+        struct.unpack_from(f"<{tables}i", data, 12 * tables),
+    )
+    for number, (keys, dim) in enumerate(zip(counts, dims, strict=True)):
+        key_file = _collection_values(path / f"key{number}", 1, number, kinds[kind])
+        vector_file = _collection_values(path / f"weight{number}", 2, number, "float32")
+        for file, size in ((key_file, keys), (vector_file, keys * dim)):
+            if file.size != size:
+                raise CheckpointError(
+                    f"dump file {file.path} holds {file.size} values, {meta} tells {keys} keys of dim {dim}: it was "
+                    "cut short or is of another dump; or several processes dumped a table that lay on their GPUs "
+                    "together, whose vectors HugeCTR cannot read back itself: dump from one process"
+                )
+        name = f"{path.name.removeprefix('embedding_')}_table_{number}"
+        yield _table(directory, name, key_file, vector_file, {})
+
+
+def _collection_values(path: Path, kind: int, number: int, dtype: str) -> _Values:
+    told = _FILE_HEAD.unpack(_head(path, _FILE_HEAD.size, _COLLECTION_WRITER))
+    if told != (kind, number, *(0,) * 30):
+        raise CheckpointError(
+            f"dump file {path} does not begin as HugeCTR begins {_SOK_KINDS[kind - 1]} of table {number} "
+            f"(kind {told[0]}, table {told[1]}); it is damaged, or another program's"
+        )
+    return _values(path, dtype, _COLLECTION_WRITER, _FILE_HEAD.size)
+
+
+def _head(path: Path, count: int, writer: str) -> bytes:
+    """Returns the first bytes of a file, which `writer` writes."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(count)
+    except FileNotFoundError as problem:
+        raise _missing(path, writer) from problem
+    if len(head) < count:
+        raise CheckpointError(f"dump file {path} has {len(head)} bytes, {writer}'s head alone {count}; copy it anew")
+    return head
+
+
+def _missing(path: Path, writer: str) -> CheckpointError:
+    return CheckpointError(f"dump file {path} is missing, which {writer} writes; copy it anew")
+
+
+def _values(path: Path, dtype: str, writer: str, offset: int = 0) -> _Values:
+    """Tells what a file of values of one dtype holds."""
+    try:
+        str(path).encode()
+        total = path.stat().st_size
+    except UnicodeEncodeError as problem:
+        raise CheckpointError(f"dump file {str(path)!r} has a name that is no UTF-8 text; rename it") from problem
+    except FileNotFoundError as problem:
+        raise _missing(path, writer) from problem
+    size, rest = divmod(total - offset, NUMPY_DTYPES[dtype].itemsize)
+    if rest:
+        raise CheckpointError(f"dump file {path} ends within a {dtype}: it was cut short; copy it anew")
+    return _Values(path, offset, dtype, size)
+
+
+def _table(directory: Path, name: str, keys: _Values, vectors: _Values, slots: dict[str, _Values]) -> DumpedTable:
+    """Puts the files of a table together, whose sizes must agree; keys of entries are paths within the directory."""
+    rows = keys.size
+    if keys.dtype not in KEY_DTYPES or vectors.dtype in KEY_DTYPES:
+        raise CheckpointError(f"dump file {keys.path} holds {keys.dtype} keys, {vectors.path} {vectors.dtype} vectors")
+    if not rows:
+        raise CheckpointError(f"dump file {keys.path} holds no key: table {name!r} is empty; dump it after training")
+    dim, rest = divmod(vectors.size, rows)
+    if rest or not dim or not can_be((rows, dim)):
+        raise CheckpointError(
+            f"dump file {vectors.path} holds {vectors.size} values, which {rows} keys cannot share evenly: one of the "
+            "two was cut short, or they are not of one dump; copy both anew"
+        )
+    for slot, file in slots.items():
+        if file.size != vectors.size:
+            raise CheckpointError(
+                f"dump file {file.path} holds {file.size} values of {slot!r}, the table {vectors.size}; copy it anew"
+            )
+
+    def entry(file: _Values, *shape: int) -> Entry:
+        count = file.size * NUMPY_DTYPES[file.dtype].itemsize
+        stamp = local_stamp(file.path.stat())
+        where = Slice(str(file.path), file.offset, count, None, (0,) * len(shape), shape, stamp)
+        return Entry(file.path.relative_to(directory).as_posix(), file.dtype, shape, (where,))
+
+    held = {slot: entry(file, rows, dim) for slot, file in slots.items()}
+    return DumpedTable(name, entry(vectors, rows, dim), entry(keys, rows), held)

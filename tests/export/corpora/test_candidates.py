@@ -35,7 +35,7 @@ def _features(year_default: float | None = None) -> dict[str, Feature]:
     }
 
 
-def _tower(result: str = "vector") -> manifest.Tower:
+def _tower() -> manifest.Tower:
     return manifest.Tower(
         role="candidate",
         inputs=(
@@ -43,7 +43,7 @@ def _tower(result: str = "vector") -> manifest.Tower:
             manifest.TowerInput(name="year", feature="year", dtype="float32", shape=(None,)),
         ),
         outputs=(manifest.TowerOutput(name="vector", dtype="float32", shape=(None, 8)),),
-        result=result,
+        result="vector",
         forms=(
             manifest.TowerForm(
                 kind="litert", precision="f32", path="candidate/compiled-f32.tflite", max_abs_error={"vector": 0}
@@ -81,42 +81,29 @@ def _stage(base: Path, towers: Path, lines: list[str]) -> Path:
     return source
 
 
-def test_write_vectors_are_the_tower_over_the_rows_in_the_files_order(
+def test_write_vectors_are_the_tower_over_the_rows_in_the_files_order_whatever_the_batch(
     towers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "BATCH_CANDIDATES", 64)
     ids = np.random.default_rng(1).permutation(ROWS)[:500]
     source = _stage(tmp_path, towers, [f"{movie},{1950 + movie % 70}" for movie in ids])
     features = _features()
-
     corpus = write_candidates(tmp_path, "movies", PART, features, source.parent)
-    dim = write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
-
     assert (corpus.size, corpus.id_dtype, corpus.attributes) == (500, "int64", {"year": "int64"})
     assert corpus.file == "candidates/movies/store.arrow"
     assert CandidateStore(tmp_path / corpus.file, corpus).ids(np.arange(500)).tolist() == ids.tolist()
-    assert dim == 8
-    vectors = np.fromfile(tmp_path / "indexes/nearest/vectors.bin", "<f4").reshape(-1, dim)
+
+    written = []
+    for batch in (1, 64, 500):
+        monkeypatch.setattr(candidates, "BATCH_CANDIDATES", batch)
+        dim = write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
+        written.append((tmp_path / paths.index_vectors("nearest")).read_bytes())
+
+    assert (dim, written[0] == written[1] == written[2]) == (8, True)
+    vectors = np.frombuffer(written[0], "<f4").reshape(-1, dim)
     with np.load(towers / "weights.npz") as weights:
         joined = np.column_stack([_table()[ids].astype(np.float64), np.log(1950.0 + ids % 70)])
         wanted: NDArray[np.float64] = joined @ weights["candidate"]
     np.testing.assert_allclose(vectors, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_write_vectors_do_not_depend_on_the_batch(
-    towers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    features = _features()
-    source = _stage(tmp_path, towers, [f"{movie},2000" for movie in range(300)])
-    corpus = write_candidates(tmp_path, "movies", PART, features, source.parent)
-    written = []
-    for batch in (1, 7, 300):
-        monkeypatch.setattr(candidates, "BATCH_CANDIDATES", batch)
-        write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
-        written.append((tmp_path / paths.index_vectors("nearest")).read_bytes())
-
-    assert written[0] == written[1] == written[2]
-    assert len(written[0]) == 300 * 8 * 4
 
 
 def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(towers: Path, tmp_path: Path) -> None:
@@ -137,10 +124,8 @@ def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(towers: P
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("700,-5", "the vector of candidate 700 (row 101) holds NaN"),
         ("700,0", "the vector of candidate 700 (row 101) holds NaN or an infinity"),
         ("900,1999", "candidate 900 (row 101): feature 'movie': id 900 is not in table 'movies'"),
-        ("-1,1999", "candidate -1 (row 101): feature 'movie': id -1 is not in table"),
     ],
 )
 def test_write_vectors_unfit_candidate_is_named(
@@ -164,15 +149,6 @@ def test_write_vectors_without_the_tower_is_not_convertible(towers: Path, tmp_pa
 
     with pytest.raises(NotConvertible, match=r"index 'nearest', corpus 'movies'.*missing"):
         write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
-
-
-def test_write_candidates_duplicate_id_leaves_nothing_behind(towers: Path, tmp_path: Path) -> None:
-    source = _stage(tmp_path, towers, ["3,1999", "3,1998"])
-
-    with pytest.raises(NotConvertible, match=r"id 3 stands in row 1 of movies\.csv and row 2 of movies\.csv"):
-        write_candidates(tmp_path, "movies", PART, _features(), source.parent)
-
-    assert not (tmp_path / "candidates").exists()
 
 
 def test_write_candidates_where_nothing_can_be_written_is_a_destination_error(towers: Path, tmp_path: Path) -> None:

@@ -82,22 +82,13 @@ def test_small_corpus_is_searched_by_brute_force_with_recall_one(tmp_path: Path,
     assert [point.parameters for point in index.curve] == [{}]
 
 
-def test_equal_candidates_count_as_right_whichever_is_returned(tmp_path: Path) -> None:
-    vectors = np.repeat(_clustered(50, 8, 5, seed=1), 40, axis=0)
-    queries = _clustered(30, 8, 5, seed=2)
+@pytest.mark.parametrize(("each", "times"), [(50, 40), (4, 1)])
+def test_equal_candidates_and_fewer_than_k_count_as_right(tmp_path: Path, each: int, times: int) -> None:
+    vectors = np.repeat(_clustered(each, 8, 5, seed=1), times, axis=0)
 
-    index = build_index(_stage(tmp_path, vectors), "movies", _part(value=1.0), queries)
+    index = build_index(_stage(tmp_path, vectors), "movies", _part(value=1.0), _clustered(30, 8, 5, seed=2))
 
-    assert index.recall.value == 1
-
-
-def test_fewer_candidates_than_k_can_all_be_found(tmp_path: Path) -> None:
-    vectors = _clustered(4, 8, 2, seed=1)
-
-    index = build_index(_stage(tmp_path, vectors), "movies", _part(k=10, value=1.0), vectors)
-
-    assert index.recall.value == 1
-    assert index.recall.k == 10
+    assert (index.recall.value, index.recall.k) == (1, 10)
 
 
 def test_target_out_of_reach_fails_and_tells_the_best_and_the_cure(tmp_path: Path) -> None:
@@ -124,25 +115,12 @@ def test_given_parameters_replace_the_chosen_ones(tmp_path: Path) -> None:
     assert len(index.curve) == 1
 
 
-def test_leftovers_of_an_interrupted_run_are_replaced(tmp_path: Path) -> None:
-    vectors = _clustered(300, 8, 5, seed=1)
-    directory = _stage(tmp_path, vectors) / paths.index_directory("movies")
-    directory.mkdir(parents=True)
-    (directory / "hashed_dataset.npy").write_bytes(b"half")
-
-    build_index(tmp_path, "movies", _part(), vectors[:20])
-
-    assert sorted(path.name for path in directory.iterdir()) == ["dataset.npy", "scann_assets.pbtxt", "scann_config.pb"]
-
-
 @pytest.mark.parametrize(
     ("size", "changes", "kind", "leaves"),
     [
         (19_999, {}, "brute_force", None),
         (20_000, {}, "tree_ah", 141),
-        (1_000_000, {}, "tree_ah", 1000),
         (1_000_000, {"kind": "brute_force"}, "brute_force", None),
-        (400, {"kind": "tree_ah"}, "tree_ah", 20),
     ],
 )
 def test_choose_by_size_unless_told(size: int, changes: dict[str, Any], kind: str, leaves: int | None) -> None:

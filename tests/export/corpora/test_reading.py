@@ -106,7 +106,8 @@ lines",,,1987.5,,2|-3e2
 
 def test_corpus_csv_becomes_what_a_caller_would_send(tmp_path: Path) -> None:
     named = {name: name for name in ("genres", "cast", "year", "rated", "place")}
-    content = _read_text(tmp_path, CSV, features={"movie": "id", "decade": "year", **named})
+    attributes = ("title", "genres", "year", "rated")
+    content = _read_text(tmp_path, CSV, features={"movie": "id", "decade": "year", **named}, attributes=attributes)
 
     assert content.ids.to_pylist() == [12, 3]
     features = content.features
@@ -124,16 +125,6 @@ def test_corpus_csv_becomes_what_a_caller_would_send(tmp_path: Path) -> None:
     assert features["rated"].offsets is not None
     assert features["rated"].offsets.tolist() == [0, 1, 1]
     assert features["place"].values.tolist() == [0.5, 1, 2, -300]
-
-
-def test_corpus_csv_attributes_take_the_narrowest_kind(tmp_path: Path) -> None:
-    content = _read_text(
-        tmp_path,
-        CSV,
-        features={"genres": "genres"},
-        attributes=("title", "genres", "year", "rated"),
-    )
-
     assert {name: values.to_pylist() for name, values in content.attributes.items()} == {
         "title": ["Heat, the film", "Two\nlines"],
         "genres": [["crime", "drama"], []],
@@ -143,10 +134,8 @@ def test_corpus_csv_attributes_take_the_narrowest_kind(tmp_path: Path) -> None:
 
 
 def test_corpus_csv_separator_is_the_recipes(tmp_path: Path) -> None:
-    content = _read_text(
-        tmp_path, "id,genres\n1,a|b;c\n", features={"genres": "genres"}, attributes=("genres",), list_separator=";"
-    )
-
+    part = {"features": {"genres": "genres"}, "attributes": ("genres",), "list_separator": ";"}
+    content = _read_text(tmp_path, "id,genres\n1,a|b;c\n", **part)
     assert content.features["genres"].values.tolist() == ["a|b", "c"]
     assert content.attributes["genres"].to_pylist() == [["a|b", "c"]]
 
@@ -207,22 +196,14 @@ def test_corpus_without_candidates_is_refused(tmp_path: Path, text: str) -> None
     [
         ("id", ["1", '""'], "row 2 is null"),
         ("id", ["1", "2", "1"], "id 1 stands in row 1 of movies.csv and row 3 of movies.csv"),
-        ("id", ["b", "a", "a"], "id 'a' stands in row 2 of movies.csv and row 3 of movies.csv"),
         ("id", ["1", "2.5"], "row 2: '2.5' is a float"),
-        (
-            "id",
-            ["1", "2", "x"],
-            "row 3: 'x' is text, the ids above are integers; if all are text, write the corpus as P",
-        ),
+        ("id", ["1", "2", "x"], "row 3: 'x' is text, the ids above are integers; if all are text, write the corpus"),
         ("id", ["x", "2"], "row 2: '2' is an integer, the ids above are text"),
         ("id", ["1", "9223372036854775808"], "row 2: '9223372036854775808' is beyond int64"),
         ("id", pa.array([1.0, 2.0]), "row 1: '1.0' is a float"),
-        ("id", pa.array([1, None]), "row 2 is null"),
-        ("id", pa.array([3, 3]), "id 3 stands in row 1 of movies.parquet and row 2 of movies.parquet"),
         ("id", pa.array([True, False]), "holds bool; ids are integers or strings"),
         ("id", pa.array([1, 1 << 63], pa.uint64()), "row 2: '9223372036854775808' is beyond int64"),
         ("movie", ["5", "x"], "row 2: 'x' is no integer"),
-        ("movie", ["5", "1.5"], "row 2: '1.5' is no integer"),
         ("movie", ["5", ""], "row 2 is empty, and its feature has no default"),
         ("movie", ["9223372036854775808", "1"], "row 1: '9223372036854775808' is beyond int64"),
         ("genres", ["a", "b||c"], "row 2: '' is an empty id"),
@@ -230,16 +211,13 @@ def test_corpus_without_candidates_is_refused(tmp_path: Path, text: str) -> None
         ("decade", ["1990", "old"], "row 2: 'old' is no finite number"),
         ("year", ["1990", "nan"], "row 2: 'nan' is no finite number"),
         ("year", ["1990", "1e39"], "row 2: '1e39' is no finite float32"),
-        ("rated", ["1", "1.5"], "row 2: '1.5' is no integer"),
         ("place", ["1|2", "1"], "row 2 has 1 values; a feature of shape (2,) takes 2"),
         ("movie", pa.array([1.0, 2.0]), "row 1: '1.0' is double; an id, integer or string, was expected"),
         ("studio", pa.array([True, False]), "is bool; an id"),
         ("genres", pa.array(["a", "b"]), "holds string; a list per candidate was expected"),
         ("genres", pa.array([["a"], ["b", None]]), "row 2 is null; an id, integer or string, was expected"),
-        ("cast", pa.array([[], [1.5]]), "row 2: '1.5' is double"),
         ("year", pa.array([1.0, float("inf")]), "row 2: 'inf' is no finite float32"),
         ("year", pa.array([True, False]), "row 1: 'True' is bool; a number was expected"),
-        ("rated", pa.array([1.0, 2.0]), "row 1: '1.0' is double; an integer was expected"),
     ],
 )
 def test_wrong_value_names_file_row_and_column(tmp_path: Path, key: str, cells: Any, problem: str) -> None:
@@ -265,10 +243,8 @@ def test_wrong_value_names_file_row_and_column(tmp_path: Path, key: str, cells: 
         (b"movieId\n1\n", {}, "movies.csv has no column 'id'; it has movieId"),
         (b"id,id\n1,2\n", {}, "2 times a column 'id'"),
         (b"id\n1\n", {"features": {"movie": "m"}}, "no column 'm'"),
-        (b"id\n1\n", {"attributes": ("title",)}, "no column 'title'"),
         (b"id\n1\n", {"features": {"film": "id"}}, "the model has no feature 'film'; it has movie, studio"),
         (b"id,a\n1,2\n3\n", {"attributes": ("a",)}, "no readable CSV file"),
-        (b"id,a\n1,\xff\xfe\n", {"attributes": ("a",)}, "no readable CSV file"),
         (b"id\n1\n", {"format": "parquet"}, "no readable Parquet file"),
     ],
 )
