@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 
 
 def reader_of(inputs: Any, state: Any = None, *_how: Any, **named: Any) -> Callable[[Any], Any]:
@@ -24,7 +24,7 @@ def reader_of(inputs: Any, state: Any = None, *_how: Any, **named: Any) -> Calla
 
 def table_of_column(column: Any, state: Any = None, *_how: Any, **named: Any) -> Any:
     """Returns the variable of an embedding column's table; takes what its method is given behind the inputs."""
-    v1 = load_tensorflow().compat.v1
+    v1 = tf.compat.v1
     state = named.get("state_manager", named.get("weight_collections", state))
     if hasattr(column, "shared_embedding_column_creator"):
         return column.shared_embedding_column_creator.embedding_weights

@@ -15,7 +15,7 @@ from typing import Any
 
 from export.errors import ExportError, NotConvertible
 from export.frameworks.internals import current_line
-from export.frameworks.loading import WRITTEN_FOR, load_tensorflow
+from export.frameworks.loading import WRITTEN_FOR, tf
 from export.user_lines import at_line
 
 _HOOKS = "_rowcast_hooks"
@@ -145,7 +145,6 @@ class Hooks(contextlib.ExitStack):
         return watched
 
     def _method(self, original: Any, answer: Answer) -> Any:
-        tf = load_tensorflow()
         watched = self.watched(answer)
 
         def called(*arguments: Any, **how: Any) -> Any:

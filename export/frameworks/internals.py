@@ -5,54 +5,42 @@ Source: TensorFlow 2.20.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import load_tensorflow, tf
 from export.user_lines import last_of_user
 
 
-def variable_without_memory(**how: Any) -> Any:
-    """Returns a variable that holds nothing until a value is assigned to it; takes shape, dtype, name, trainable."""
-    return variable_class()(**how)
+def _internal(module: str, name: str) -> Any:
+    load_tensorflow()
+    return getattr(importlib.import_module(f"tensorflow.python.{module}"), name)
 
 
 def variable_class() -> Any:
-    """Returns the class of such variables."""
-    load_tensorflow()
-    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
-
-    return UninitializedVariable
+    """Returns the class of variables that hold nothing until a value is assigned to them."""
+    return _internal("ops.resource_variable_ops", "UninitializedVariable")
 
 
 def untracked(value: Any) -> Any:
     """Returns a value that is no part of the object graph of what it becomes an attribute of."""
-    load_tensorflow()
-    from tensorflow.python.trackable.data_structures import NoDependency
-
-    return NoDependency(value)
+    return _internal("trackable.data_structures", "NoDependency")(value)
 
 
 def with_paths(structure: Any) -> list[tuple[str, Any]]:
     """Returns the leaves of a nested structure with their paths, in the order of `tf.nest.flatten`."""
-    load_tensorflow()
-    from tensorflow.python.util import nest
-
-    return list(nest.flatten_with_joined_string_paths(structure))
+    return list(_internal("util.nest", "flatten_with_joined_string_paths")(structure))
 
 
 def current_line() -> str:
     """Returns the line of the user's code that is running, also where AutoGraph has rewritten it; "" where none is."""
-    from tensorflow.python.util import tf_stack
-
-    return last_of_user((frame.filename, frame.lineno) for frame in tf_stack.extract_stack())
+    stack = _internal("util.tf_stack", "extract_stack")()
+    return last_of_user((frame.filename, frame.lineno) for frame in stack)
 
 
 def deprecations_silenced() -> Any:
     """Keeps TensorFlow from saying what is deprecated, within a `with`."""
-    load_tensorflow()
-    from tensorflow.python.util import deprecation
-
-    return deprecation.silence()
+    return _internal("util.deprecation", "silence")()
 
 
 def read_instead(operation: Any, position: int, tensor: Any) -> None:
@@ -90,15 +78,13 @@ def set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
 def table_of(handle: Any) -> Any:
     """Returns the lookup table of `tf.lookup` whose resource this is; None of others."""
     parent = getattr(handle, "_parent_trackable", lambda: None)()
-    return parent if isinstance(parent, load_tensorflow().lookup.StaticHashTable) else None
+    return parent if isinstance(parent, tf.lookup.StaticHashTable) else None
 
 
 def save_without_variables(module: Any, directory: str, signatures: dict[str, Any]) -> None:
     """Writes a SavedModel's graph and assets, and no variable."""
-    load_tensorflow()
-    from tensorflow.python.saved_model.save import save_and_return_nodes
-
-    save_and_return_nodes(module, directory, signatures=signatures, experimental_skip_checkpoint=True)
+    save = _internal("saved_model.save", "save_and_return_nodes")
+    save(module, directory, signatures=signatures, experimental_skip_checkpoint=True)
 
 
 def is_keras_3_layer(layer: Any) -> bool:

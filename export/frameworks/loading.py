@@ -36,6 +36,16 @@ def load_tensorflow() -> Any:
     return tf
 
 
+class _TensorFlow:
+    """The module `tensorflow`, which is imported when something of it is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load_tensorflow(), name)
+
+
+tf: Any = _TensorFlow()
+
+
 def _check_releases() -> None:
     for name, release in SUPPORTED.items():
         try:

@@ -14,7 +14,7 @@ from typing import Any
 from export.errors import NotConvertible
 from export.frameworks.hooks import Hooks
 from export.frameworks.internals import deprecations_silenced, run_flat, variable_class
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class, shape_and_dtype
 from export.frameworks.points import DISABLE_EAGER, GET_VARIABLE, LOOKUP
 
@@ -52,7 +52,6 @@ class NamedGraph:
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """Builds the graph inside the one that is being traced."""
-        tf = load_tensorflow()
         build = tf.autograph.experimental.do_not_convert(self._build)
         with _named(self.variables), _behaviour(self._reference), _quiet():
             return build(dict(inputs))
@@ -64,7 +63,6 @@ class NamedGraph:
           inputs: their values.
           read: returns the trained value of a variable by its name; None of a table, which is gathered from elsewhere.
         """
-        tf = load_tensorflow()
         function = tf.compat.v1.wrap_function(
             self, [{name: tf.type_spec_from_value(value) for name, value in inputs.items()}]
         )
@@ -87,7 +85,6 @@ def load_named(reference: str, load: Callable[[], Any], averages: bool = False) 
     Raises:
       NotConvertible: it returns no function.
     """
-    tf = load_tensorflow()
     with _quiet(), tf.Graph().as_default(), Hooks() as hooks:
         # Eager execution cannot be switched on again, and the exporter needs it: in the graph nothing is eager anyway.
         hooks.replace(DISABLE_EAGER, lambda _: None)
@@ -118,7 +115,7 @@ def _behaviour(reference: str) -> Iterator[None]:
     if reference not in _TF1:
         yield
         return
-    v1 = load_tensorflow().compat.v1
+    v1 = tf.compat.v1
     v1.disable_v2_tensorshape()
     v1.disable_tensor_equality()
     v1.disable_control_flow_v2()
@@ -133,7 +130,6 @@ def _behaviour(reference: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _named(held: dict[str, Any]) -> Iterator[None]:
     """Lets every variable be one of `held`, which is added to."""
-    tf = load_tensorflow()
     from tensorflow.python.framework import ops
 
     def create(_make: Callable[..., Any], **how: Any) -> Any:
@@ -162,6 +158,5 @@ def _named(held: dict[str, Any]) -> Iterator[None]:
 
 def _without_memory(name: str, shape: Any, dtype: Any, trainable: bool) -> Any:
     kind = placeholder_class() if shape.rank == 2 and dtype.is_floating else variable_class()
-    tf = load_tensorflow()
     with tf.init_scope(), tf.name_scope(""):
         return kind(shape=shape, dtype=dtype, name=name, trainable=trainable)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from export.frameworks.hooks import Hooks
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.points import NORMALIZATIONS
 
 
@@ -42,6 +42,6 @@ def restore_normalizations(hooks: Hooks, *, kept: bool) -> None:
 
 def _adapted(layer: Any) -> bool:
     """Returns whether a layer's variables hold anything but what they begin with."""
-    with load_tensorflow().init_scope():
+    with tf.init_scope():
         mean, variance = (np.asarray(each) for each in (layer.adapt_mean, layer.adapt_variance))
     return bool((mean != 0).any() or (variance != 1).any())

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from export.frameworks.hooks import Hooks
 from export.frameworks.internals import current_line, variable_class
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 
 FIRST_VALUE_BYTES = 64 << 20
 """A matrix up to this size is given its first value when it is read."""
@@ -45,7 +45,6 @@ class _Nowhere(str):
 @cache
 def placeholder_class() -> Any:
     """Returns the class PlaceholderVariable; there is none before TensorFlow is loaded."""
-    tf = load_tensorflow()
 
     class PlaceholderVariable(variable_class()):  # type: ignore[misc]
         """A table's variable whose gathers are answered by `gather`, where one is set."""
@@ -88,7 +87,7 @@ def placeholder_class() -> Any:
 
 def early_rows(shape: list[int], dtype: Any) -> Any:
     """Returns what is read of a table while the model is made: numbers next to zero, to be found where they stay."""
-    tf, line = load_tensorflow(), current_line()
+    line = current_line()
     if line not in _EARLY_LINES:
         _EARLY_LINES.append(line)
     return tf.fill(shape, tf.cast(_EARLY * (1 + _EARLY_LINES.index(line) * 2.0**-23), dtype))
@@ -113,7 +112,6 @@ def remember_line(variable: Any) -> None:
 
 def give_value(variable: Any) -> None:
     """Gives a placeholder variable without a value the one that the user's code begins with, unless it is large."""
-    tf = load_tensorflow()
     if not isinstance(variable, placeholder_class()) or bytes_of(variable) > placeholder_class().restored_bytes_max:
         return
     with tf.init_scope():
@@ -131,7 +129,6 @@ def bytes_of(variable: Any) -> int:
 @contextlib.contextmanager
 def tables_unallocated() -> Iterator[list[Any]]:
     """Makes every matrix of floats a placeholder variable within the `with`; yields them as they are made."""
-    tf = load_tensorflow()
     made: list[Any] = []
 
     def create(make: Callable[..., Any], **how: Any) -> Any:
@@ -166,7 +163,6 @@ def answer_gathers(hooks: Hooks, gather: Gather) -> None:
 
 def shape_and_dtype(how: Mapping[str, Any]) -> tuple[Any, Any]:
     """Returns shape and dtype of a variable as its creator is given it; Keras 3 gives no shape, but an initializer."""
-    tf = load_tensorflow()
     shape, dtype = how.get("shape"), how.get("dtype")
     value: Any = how.get("initial_value")
     if (shape is None or dtype is None) and not hasattr(value, "shape"):
@@ -187,7 +183,7 @@ def _placeholder(shape: Any, dtype: Any, how: dict[str, Any]) -> Any:
 def placeholder_of(table: Any) -> Any:
     """Returns the placeholder variable that a lookup is given as its table, alone or in a list; None of others."""
     table = table[0] if isinstance(table, list | tuple) and len(table) == 1 else table
-    table = table if isinstance(table, load_tensorflow().Variable) else getattr(table, "value", table)
+    table = table if isinstance(table, tf.Variable) else getattr(table, "value", table)
     return table if isinstance(table, placeholder_class()) else None
 
 

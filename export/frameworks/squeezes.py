@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from export.frameworks.hooks import Hooks
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.points import SQUEEZE
 
 
@@ -17,7 +17,6 @@ def keep_batches(hooks: Hooks) -> None:
     """Lets `tf.squeeze` take away axes of one value alone, where the first of all is open."""
 
     def squeeze(original: Callable[..., Any], **how: Any) -> Any:
-        tf = load_tensorflow()
         tensor = tf.convert_to_tensor(how["input"])
         sizes = tensor.shape.as_list() if tensor.shape.rank else [1]
         stated = how["axis"] is not None or how["squeeze_dims"] is not None

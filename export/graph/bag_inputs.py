@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from export.frameworks.internals import join
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.origins import identifier, needed, sources_of
 from export.recipe.schema import InputPart
 
@@ -31,7 +31,6 @@ def feed_bags(
       fed: takes the placeholders, [batch, length_max], as `<input>@padded`, those of the weights of another input's ids
         as `<that input>@weights`.
     """
-    tf = load_tensorflow()
     sources = sources_of(inputs)
     for placeholder in needed(results, stops).placeholders:
         source = sources.get(placeholder.name)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.frameworks.internals import run_flat
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.pruning import TracedTower, narrowed
 
 CONTEXT, CANDIDATE = 1, 2
@@ -112,7 +112,6 @@ class DataFlow:
         tensors = {str(place): tensor for place, tensor in enumerate(known.values())}
         function, _ = narrowed(self.tower.spec.name, self.tower.function, feeds, tensors)
         made = [_made(tensor, place) for place, tensor in enumerate(feeds)]
-        tf = load_tensorflow()
         once, again = (
             run_flat(function, [tf.constant(array) for array in arrays])
             for arrays in (made, [array[list(_AGAIN)] for array in made])

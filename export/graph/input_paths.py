@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.origins import Source, Sources, hands_on
 
 _MOVES = frozenset(
@@ -168,7 +168,7 @@ class Followed:
         """Returns what a tensor holds if no input has a say in it; one value may stand for all of its shape."""
         operation = tensor.op
         if operation.type == "Const":
-            return np.asarray(load_tensorflow().get_static_value(tensor))
+            return np.asarray(tf.get_static_value(tensor))
         if operation.type == "Placeholder":
             outer = self.captured.get(tensor.name)
             return None if outer is None or _is_handle(outer) else np.asarray(outer.numpy())
@@ -220,7 +220,6 @@ def _is_handle(value: Any) -> bool:
 
 def run(operation: Any, given: list[NDArray[Any]]) -> list[Any]:
     """Returns what an operation of a graph gives of these values, by TensorFlow itself."""
-    tf = load_tensorflow()
     arguments: dict[str, Any] = {}
     inferred = set()
     left = iter(given)

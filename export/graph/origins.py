@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 
 PYTHON_CODE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 """Operations that run Python code: tf.py_function, tf.numpy_function."""
@@ -40,7 +40,6 @@ def sources_of(inputs: Mapping[str, Any]) -> dict[str, Source]:
 
     Where inputs share a part (weights the splits of their ids), it is the first one's.
     """
-    tf = load_tensorflow()
     sources: dict[str, Source] = {}
     for name, value in inputs.items():
         if isinstance(value, tf.RaggedTensor):

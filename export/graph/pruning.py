@@ -13,7 +13,7 @@ from typing import Any, Self
 from bundle.format import manifest
 from export.errors import NotConvertible, UsageError
 from export.frameworks.internals import join, read_instead, set_captures, table_of, without_gradient
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.placeholders import bytes_of, line_of_early
 from export.graph.bag_inputs import feed_bags
 from export.graph.input_paths import per_example
@@ -102,7 +102,6 @@ def prune(
       UsageError: the call does not return what the recipe's outputs name.
       NotConvertible: the tower needs more than activations and dense inputs; names what, and the cure.
     """
-    tf = load_tensorflow()
     results, keys = tower_results(name, part, trace.result)
     with trace.function.graph.as_default():
         results = {which: tf.cast(tensor, tf.float32) for which, tensor in results.items()}
@@ -158,7 +157,6 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
     Raises:
       NotConvertible: it needs something that is no variable.
     """
-    tf = load_tensorflow()
     graph, everything = function.graph, function.graph.captures
     found = needed(fetches.values(), feeds)
     captures = captures_of(function, found)
@@ -192,7 +190,6 @@ def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, 
       UsageError: the call does not return what the recipe's outputs name.
       NotConvertible: a result is no dense tensor of floats with the batch alone open.
     """
-    tf = load_tensorflow()
     where = f"towers.{name}: {name_of_call(part.call)}"
     if not part.outputs:
         if isinstance(returned, Mapping):
@@ -234,7 +231,6 @@ def _result_name(name: str, part: TowerPart, results: Mapping[str, Any]) -> str:
 
 def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> None:
     """Lets `tf.shape` of ids or lengths read the shape of what was looked up: the batch is most often all it is for."""
-    tf = load_tensorflow()
     found = needed(results, trace.activations.values())
     readers = {
         feature.inputs[0]: name for name, feature in reversed(trace.features.items()) if len(feature.inputs) == 1
@@ -285,7 +281,6 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
 
 def _check_no_untrained(name: str, found: Needed, function: Any) -> None:
     """Rejects rows that were read while the model was made, and kept: TensorFlow neither trains nor saves them."""
-    tf = load_tensorflow()
     held = [tf.get_static_value(each.outputs[0]) for each in found.operations if each.type == "Const"]
     held += [outer.numpy() for outer, _ in captures_of(function, found) if outer.dtype == tf.float32]
     line = next(filter(None, map(line_of_early, held)), "")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.manifest import BucketIds
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.input_paths import Followed, Values, run
 from export.graph.origins import Source
 from export.id_rules.found import Vocabularies, from_row
@@ -178,7 +178,6 @@ def rows_of_buckets(rule: BucketIds, values: Any, _vocabularies: Vocabularies) -
 
 def bucketized(values: Any, boundaries: Sequence[float]) -> Any:
     """Returns how many boundaries are not above each number, by TensorFlow."""
-    tf = load_tensorflow()
     return tf.cast(tf.raw_ops.Bucketize(input=values, boundaries=list(map(float, boundaries))), tf.int64)
 
 

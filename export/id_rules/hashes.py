@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from bundle.format.manifest import HashIds
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.input_paths import Followed, Values
 from export.id_rules.found import FoundIds, Vocabularies, from_row
 from export.id_rules.integers import find_sent
@@ -30,14 +30,13 @@ def find_hash(values: Values, call: Followed) -> FoundIds | None:
 
 def rows_of_hash(rule: HashIds, values: Any, _vocabularies: Vocabularies) -> Any:
     """Returns what TensorFlow makes of [m] ids by a rule."""
-    tf = load_tensorflow()
     rows = hashed(values, rule.buckets, rule.key) + rule.first_row
     return rows if rule.mask is None else tf.where(texts_of(values) == str(rule.mask), tf.zeros([], tf.int64), rows)
 
 
 def hashed(values: Any, buckets: int, key: tuple[int, int] | None = None) -> Any:
     """Returns the hashes of [m] ids, by TensorFlow."""
-    strings = load_tensorflow().strings
+    strings = tf.strings
     if key is not None:
         return strings.to_hash_bucket_strong(texts_of(values), buckets, list(key))
     return strings.to_hash_bucket_fast(texts_of(values), buckets)
@@ -45,7 +44,6 @@ def hashed(values: Any, buckets: int, key: tuple[int, int] | None = None) -> Any
 
 def texts_of(values: Any) -> Any:
     """Returns ids as strings: integers in decimal."""
-    tf = load_tensorflow()
     return values if values.dtype == tf.string else tf.strings.as_string(values)
 
 

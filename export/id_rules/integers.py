@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from bundle.format.manifest import Cast, ComputedIds, IdOperation
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.input_paths import Followed, Values
 from export.graph.origins import Source, hands_on
 from export.id_rules.found import FoundIds, Vocabularies
@@ -173,7 +173,6 @@ def reach_of(rule: ComputedIds) -> tuple[int, int]:
 
 def rows_of_computed(rule: ComputedIds, values: Any, _vocabularies: Vocabularies) -> Any:
     """Returns what TensorFlow makes of [m] integers by a rule."""
-    tf = load_tensorflow()
     done = {
         "add": tf.add,
         "multiply": tf.multiply,
@@ -194,7 +193,6 @@ def rows_of_computed(rule: ComputedIds, values: Any, _vocabularies: Vocabularies
 
 def cast(entry: Cast, values: Any) -> Any:
     """Returns ids as the integers that a rule is given."""
-    tf = load_tensorflow()
     if entry.of == "int64":
         return tf.cast(tf.cast(values, entry.to), tf.int64)
     rounded = {"toward_zero": tf.identity, "down": tf.floor, "up": tf.math.ceil, "half_even": tf.round}[entry.rounding]

@@ -22,7 +22,7 @@ from bundle.format.manifest import (
     TextIds,
     VocabularyIds,
 )
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.id_rules.buckets import bucketized, describe_buckets, rows_of_buckets
 from export.id_rules.found import Vocabularies
 from export.id_rules.hashes import describe_hash, rows_of_hash, texts_of
@@ -39,7 +39,7 @@ def rows_of(rule: IdRule, values: Any, vocabularies: Vocabularies) -> Any:
         return rows_of(rule.ids, values if rule.split else words(rule, values), vocabularies)
     for each in rule.rules if isinstance(rule, ChainedIds) else (rule,):
         rows: Rows | None = _ROWS.get(type(each))
-        values = load_tensorflow().cast(values, "int64") if rows is None else rows(each, values, vocabularies)
+        values = tf.cast(values, "int64") if rows is None else rows(each, values, vocabularies)
     return values
 
 
@@ -63,7 +63,7 @@ def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies)
         each.with_values(_made_by_key(key, each.values, vocabularies)).to_sparse()
         for key, each in zip(rule.keys, inputs, strict=True)
     ]
-    return load_tensorflow().sparse.cross_hashed(keys, rule.buckets, rule.hash_key)
+    return tf.sparse.cross_hashed(keys, rule.buckets, rule.hash_key)
 
 
 def joined(rule: JoinedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
@@ -77,11 +77,10 @@ def joined(rule: JoinedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -
     parts = [rule.texts[0]]
     for key, values, text in zip(rule.keys, inputs, rule.texts[1:], strict=True):
         parts += [texts_of(_made_by_key(key, values, vocabularies)), text]
-    return rows_of(rule.ids, load_tensorflow().strings.join(parts), vocabularies)
+    return rows_of(rule.ids, tf.strings.join(parts), vocabularies)
 
 
 def _made_by_key(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
-    tf = load_tensorflow()
     values = changed(key.steps, values)
     if key.ids is not None:
         rows = rows_of(key.ids, values, vocabularies)

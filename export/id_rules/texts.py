@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bundle.format.manifest import HashIds, TextIds, TextStep, VocabularyIds
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.input_paths import Followed, Values, per_example, run
 from export.graph.origins import Source, needed
 from export.id_rules.found import FoundIds
@@ -73,7 +73,7 @@ def _never_masked(rows: Values, call: Followed, words: Any) -> Values:
         return rows
     condition, _, others = made.inputs
     masked = condition.type == "Equal" and condition.inputs[0].tensor is words
-    none = load_tensorflow().get_static_value(condition.inputs[1].tensor) if masked else None
+    none = tf.get_static_value(condition.inputs[1].tensor) if masked else None
     return others if none == b"" else rows
 
 
@@ -97,7 +97,7 @@ def _split(words: Any) -> _Split | None:
     if made.type == "StringNGrams":
         return _runs(made)
     if made.type == "StringSplitV2":
-        separator = load_tensorflow().get_static_value(made.inputs[1])
+        separator = tf.get_static_value(made.inputs[1])
         plain = separator == b"" and made.get_attr("maxsplit") == -1
         return _Split("whitespace", made.inputs[0], made.outputs[0]) if plain else None
     decoded = [each for each in needed([words], []).operations if each.type == "UnicodeDecode"]
@@ -116,7 +116,7 @@ def _one_by_one(encoded: Any, decoded: Any) -> bool:
     values, starts = encoded.inputs
     while values.op.type in ("Reshape", "ExpandDims"):
         values = values.op.inputs[0]
-    each = load_tensorflow().get_static_value(starts.op.inputs[1]) if starts.op.type == "Mul" else None
+    each = tf.get_static_value(starts.op.inputs[1]) if starts.op.type == "Mul" else None
     return values is decoded.outputs[1] and each == 1
 
 
@@ -196,7 +196,7 @@ def _strings(texts: list[str]) -> Any:
 
 def words(rule: TextIds, texts: Any) -> Any:
     """Returns the words of [batch] texts by TensorFlow, ragged; of texts that are not split, [batch] strings."""
-    strings = load_tensorflow().strings
+    strings = tf.strings
     texts = changed(rule.steps, texts)
     if rule.split is None:
         return texts
@@ -207,7 +207,7 @@ def words(rule: TextIds, texts: Any) -> Any:
 
 def changed(steps: Iterable[TextStep], texts: Any) -> Any:
     """Returns what TensorFlow makes of texts by some changes."""
-    strings = load_tensorflow().strings
+    strings = tf.strings
     plain = {"lower": strings.lower, "upper": strings.upper, "strip": strings.strip}
     for step in steps:
         what = re.escape(step.what) if step.do == "replace" else f"[{re.escape(step.what)}]"

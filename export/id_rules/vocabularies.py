@@ -14,7 +14,7 @@ import numpy as np
 
 from bundle.format.manifest import ComputedIds, HashIds, Unknown, VocabularyIds
 from export.errors import NotConvertible
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.input_paths import Followed, Values
 from export.graph.specs import Keys
 from export.id_rules.found import FoundIds, Vocabularies, from_row
@@ -33,10 +33,10 @@ def find_vocabulary(values: Values, call: Followed, rows: int | None) -> FoundId
     table, beyond = call.captured.get(resource_name(handle.tensor)), call.number(default)
     if found is None or table is None or beyond is None or (rows is None and beyond < -1):
         return None
-    raw, keys_dtype = load_tensorflow().raw_ops, ids.tensor.dtype
+    raw, keys_dtype = tf.raw_ops, ids.tensor.dtype
     try:
         keys, positions = raw.LookupTableExportV2(table_handle=table, Tkeys=keys_dtype, Tvalues=default.tensor.dtype)
-    except load_tensorflow().errors.AbortedError as problem:
+    except tf.errors.AbortedError as problem:
         raise NotConvertible(
             f"ids are looked up{at_line(line_of_operation(values.tensor.op))} in a vocabulary that is not there: "
             "checkpoints hold none; let the factory give it to the layer, or adapt() the layer as training did"
@@ -83,7 +83,7 @@ def _integer(text: bytes) -> int | None:
 def size_of_table(tensor: Any, call: Followed) -> int | None:
     """Returns how many keys a lookup table of the model holds."""
     table = call.captured.get(resource_name(tensor.op.inputs[0]))
-    return None if table is None else int(load_tensorflow().raw_ops.LookupTableSizeV2(table_handle=table))
+    return None if table is None else int(tf.raw_ops.LookupTableSizeV2(table_handle=table))
 
 
 def row_of_unknown(row: float, rows: int | None) -> Unknown | None:
@@ -100,7 +100,6 @@ def resource_name(handle: Any) -> str:
 
 def rows_of_vocabulary(rule: VocabularyIds, values: Any, vocabularies: Vocabularies) -> Any:
     """Returns what TensorFlow makes of [m] ids by a rule; -1 where they are unknown."""
-    tf = load_tensorflow()
     values = values if values.dtype == tf.string else tf.cast(values, tf.int64)
     position = vocabularies[rule.vocabulary].lookup(values)
     beyond = position

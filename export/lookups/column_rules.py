@@ -15,7 +15,7 @@ from bundle.format.id_rules import CROSS_KEY
 from bundle.format.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdentityIds, IdRule, Unknown, VocabularyIds
 from export.errors import NotConvertible
 from export.frameworks.columns import is_a, rows_of
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.input_paths import Followed, Values
 from export.graph.origins import Source
 from export.graph.specs import Keys
@@ -104,7 +104,6 @@ def _vocabulary(column: Any, _read: Read) -> ColumnRule:
 
 
 def _lines(column: Any) -> list[str]:
-    tf = load_tensorflow()
     where = f"column {column.key!r}: vocabulary_file {column.vocabulary_file!r}"
     if getattr(column, "file_format", None) == "tfrecord_gzip":
         raise NotConvertible(f"{where} is a TFRecord file; write it as text, one key a line")
@@ -153,7 +152,6 @@ def _normalised(
     normalizer: Callable[[Any], Any], shape: list[int], boundaries: tuple[float, ...]
 ) -> list[BucketIds] | None:
     """Returns the buckets that each number falls into when they are normalised; None if no step function does so."""
-    tf = load_tensorflow()
 
     def bucket(number: Any) -> Any:
         return tf.raw_ops.Bucketize(input=normalizer(number), boundaries=list(boundaries))
@@ -191,7 +189,6 @@ class _Crossed(NamedTuple):
 
 
 def _key_of(column: Any, leaf: Any, read: Read) -> _Crossed:
-    tf = load_tensorflow()
     if isinstance(leaf, str):
         values = read(leaf)
         dense = not isinstance(values, tf.SparseTensor)

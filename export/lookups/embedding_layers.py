@@ -15,7 +15,7 @@ from typing import Any
 from export.errors import NotConvertible
 from export.frameworks.hooks import Hooks, copy_of
 from export.frameworks.internals import untracked, with_paths
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import load_tensorflow, tf
 from export.frameworks.placeholders import remember_line
 from export.frameworks.points import LAYER_LOOKUP
 from export.frameworks.tpu_layers import make_layers_on_cpu
@@ -61,7 +61,7 @@ def intercept_layers(hooks: Hooks, make_table: MakeTable, answer: Answer, *, tra
 
     def look_up(_original: Callable[..., Any], **how: Any) -> Any:
         found = [answer(lookup) for lookup in describe_lookups(**how)]
-        return load_tensorflow().nest.pack_sequence_as(how["feature_config"], found)
+        return tf.nest.pack_sequence_as(how["feature_config"], found)
 
     make_layers_on_cpu(hooks, create)
     hooks.replace(LAYER_LOOKUP, look_up)
@@ -81,7 +81,7 @@ def describe_lookups(inputs: Any, weights: Any, tables: Mapping[Any, Any], featu
     Raises:
       NotConvertible: a combination that TensorFlow rejects on a CPU, or whose batch is not known from its shape.
     """
-    nest = load_tensorflow().nest
+    nest = tf.nest
     nest.assert_same_structure(inputs, feature_config)
     ids = nest.flatten(inputs)
     beside = [None] * len(ids) if weights is None else nest.flatten(weights)
@@ -92,7 +92,6 @@ def describe_lookups(inputs: Any, weights: Any, tables: Mapping[Any, Any], featu
 
 
 def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> Lookup:
-    tf = load_tensorflow()
     encoding: Encoding
     if isinstance(ids, tf.SparseTensor):
         # As TensorFlow does it: where output_shape is given, max_sequence_length is not heeded.
@@ -135,7 +134,6 @@ def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:
 
 
 def _check_weights(path: str, ids: Any, weights: Any, length: int | None, config: Any) -> None:
-    tf = load_tensorflow()
     if type(weights) is not type(ids):
         raise NotConvertible(f"feature {path!r}: weights are a {type(weights).__name__}, ids a {type(ids).__name__}")
     if length is not None:

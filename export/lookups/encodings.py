@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from export.frameworks.hooks import Hooks
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.points import ENCODINGS
 from export.graph.input_paths import Values, per_example
 from export.id_rules.chains import find_chain
@@ -30,7 +30,6 @@ def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
         lookup = _lookup(**how)
         if lookup is None:
             return original(**how)
-        tf = load_tensorflow()
         with tf.control_dependencies(None):  # what Keras asserts of ids
             found = answer(lookup)
             if how["output_mode"] == "multi_hot" and lookup.kind == "bag":
@@ -44,7 +43,6 @@ def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
 
 def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | None:
     """Returns what an encoding counts; None where no rule describes its ids, or a tower does it as well."""
-    tf = load_tensorflow()
     beside = [how.get("sparse"), how.get("count_weights")]
     if any(each is not None and each is not False for each in beside) or depth > WIDTH_MAX:
         return None
@@ -71,7 +69,7 @@ def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | N
 
 def _is_described(ids: Any, size: int, depth: int) -> bool:
     """Returns whether a rule makes these of an input, all of its values, or one of each of some."""
-    tf, call = load_tensorflow(), call_so_far(ids)
+    call = call_so_far(ids)
     if call is None:
         return False
     with tf.init_scope():  # tables are read for their keys

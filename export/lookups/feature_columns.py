@@ -18,7 +18,7 @@ from export.frameworks.columns import buckets_of, is_a, reader_of, rows_and_leng
 from export.frameworks.hooks import Answer as Replacement
 from export.frameworks.hooks import HookPoint, Hooks
 from export.frameworks.internals import deprecations_silenced
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.points import COLUMN_ROWS, COLUMN_SEQUENCES, INDICATOR_SEQUENCES, INDICATORS, LINEAR_COLUMN
 from export.graph.specs import Combiner, Encoding
 from export.lookups.column_rules import Read, bucket_rules, column_rule, padding_of
@@ -33,7 +33,6 @@ Lengths = Callable[[Tensors], Any]
 
 def no_lengths(ids: Tensors) -> Any:
     """Answers lengths with zeros: while the model is built, nobody reads them."""
-    tf = load_tensorflow()
     return tf.zeros(tf.shape(ids)[:1], tf.int64)
 
 
@@ -61,13 +60,13 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
     def linear(_: Any, **how: Any) -> Any:  # a table with a row of weights for each id
         column, table, combiner = how["column"], how["weight_var"], how["sparse_combiner"]
         if table is None:
-            table = load_tensorflow().compat.v1.get_variable("weights", (rows_of(column), how["units"]))
+            table = tf.compat.v1.get_variable("weights", (rows_of(column), how["units"]))
         return combined(describe_column(column.name, column, combiner, how["builder"].get, table), combiner)
 
     def combined(lookups: list[Lookup], combiner: Combiner) -> Any:
         found = [answer(lookup) for lookup in lookups]
         divisor = {"sum": 1.0, "mean": len(found), "sqrtn": math.sqrt(len(found))}[combiner]
-        return found[0] if len(found) == 1 else load_tensorflow().add_n(found) / divisor
+        return found[0] if len(found) == 1 else tf.add_n(found) / divisor
 
     replacements: dict[tuple[HookPoint, ...], Replacement] = {
         COLUMN_ROWS: embedded,
@@ -130,7 +129,7 @@ def describe_column(name: str, column: Any, combiner: Combiner, read: Read, tabl
 
     shape = tuple(column.source_column.shape) if is_a(column, "Bucketized") else ()
     if shape not in ((), (1,)):
-        numbers = load_tensorflow().reshape(read(column.source_column.key), [-1, math.prod(shape)])
+        numbers = tf.reshape(read(column.source_column.key), [-1, math.prod(shape)])
         return [lookup(numbers[:, at], rule=rule) for at, rule in enumerate(bucket_rules(column))]
     found = column_rule(column, read)
     ids = tuple(read(key) for key in found.inputs)
@@ -160,7 +159,6 @@ def describe_column(name: str, column: Any, combiner: Combiner, read: Read, tabl
 
 def _encoding(name: str, ids: tuple[Tensors, ...]) -> tuple[Encoding, int | None]:
     """Returns how ids come, and how many places each example of dense ones has."""
-    tf = load_tensorflow()
     if any(isinstance(each, tf.SparseTensor) for each in ids):
         return "sparse", None
     shapes = [each.shape.as_list() if each.shape.rank is not None else None for each in ids]

@@ -13,7 +13,7 @@ from typing import Any
 
 from bundle.format.manifest import HashIds, TextIds
 from export.frameworks.hooks import Hooks
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class
 from export.frameworks.points import AVERAGES
 from export.graph.input_paths import Followed
@@ -55,7 +55,6 @@ class FilledIds:
 
     def fill(self, ids: Any, length: int | None, default: Any, made: Any) -> Any:
         """Returns `made`, which is ragged ids filled up; of words with a length, numbers that a service makes."""
-        tf = load_tensorflow()
         integers = isinstance(made, tf.Tensor) and ids.dtype.is_integer and ids.ragged_rank == 1
         words = words_of(ids) if integers and default in (None, 0) else None
         if words is None:
@@ -70,7 +69,7 @@ class FilledIds:
     def gather(self, variable: Any, ids: Any) -> Any:
         """Returns the rows of words that were filled up; None of all other ids."""
         filled = self._of(ids)
-        if filled is None or variable.dtype != load_tensorflow().float32:
+        if filled is None or variable.dtype != tf.float32:
             return None
         if filled.length is None:  # whose rows it depends on its company: those under a mask do not
             found = super(placeholder_class(), variable).sparse_read(ids)  # type: ignore[misc]
@@ -82,7 +81,6 @@ class FilledIds:
 
     def averaged(self, rows: Any, mask: Any) -> Any:
         """Returns the mean of rows of words under a mask; None where the mask is another than `ids != 0`."""
-        tf = load_tensorflow()
         if tf.executing_eagerly() or not isinstance(rows, tf.Tensor) or not isinstance(mask, tf.Tensor):
             return None
         variable, filled = self._rows.get(_handed_on(rows, self._rows).name, (None, None))
@@ -103,13 +101,12 @@ def words_of(ids: Any) -> FoundIds | None:
     call = call_so_far(ids.values)
     if call is None:
         return None
-    with load_tensorflow().init_scope():  # tables are read for their keys
+    with tf.init_scope():  # tables are read for their keys
         return find_text(ids.values, call, _ANY, ids.row_splits)
 
 
 def call_so_far(ids: Any) -> Followed | None:
     """Returns the call that is being traced, as far as ids depend on it; None elsewhere."""
-    tf = load_tensorflow()
     graph = tf.compat.v1.get_default_graph()
     if tf.executing_eagerly() or not getattr(graph, "name", "").startswith("wrapped_function"):
         return None
@@ -142,7 +139,6 @@ def intercept_averages(hooks: Hooks, filled: FilledIds) -> None:
     """Answers GlobalAveragePooling1D of rows of words, under their mask."""
 
     def mean(call: Callable[..., Any], layer: Any, inputs: Any, mask: Any = None) -> Any:
-        tf = load_tensorflow()
         found = filled.averaged(inputs, mask) if layer.data_format == "channels_last" else None
         if found is None:
             return call(layer, inputs, mask=mask)
@@ -157,7 +153,6 @@ def average_none_as_zeros(hooks: Hooks) -> None:
     """Lets the mean of rows that are all masked be zeros, as a bundle has it, where Keras divides zero by zero."""
 
     def mean(call: Callable[..., Any], layer: Any, inputs: Any, mask: Any = None) -> Any:
-        tf = load_tensorflow()
         found = call(layer, inputs, mask=mask)
         if mask is None or not tf.is_tensor(found):
             return found

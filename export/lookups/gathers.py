@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from export.frameworks.hooks import Hooks
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.placeholders import Gather, answer_gathers, early_rows, placeholder_class, table_of_layer
 from export.frameworks.points import KERAS_3_EMBEDDING
 from export.lookups.records import Answer, Lookup, of_table
@@ -23,7 +23,6 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
     """
 
     def gather(variable: Any, ids: Any) -> Any:
-        tf = load_tensorflow()
         ids = tf.convert_to_tensor(ids)
         if tf.executing_eagerly():  # a factory that calls its model: the values matter to nobody, unless they are kept
             return early_rows([*ids.shape, variable.shape[1]], variable.dtype)
@@ -44,7 +43,6 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
 
 def _of_joined_ids(variable: Any, ids: Any) -> Any:
     """Gathers by ids that were stacked or concatenated one by one, so that each is an input's own."""
-    tf = load_tensorflow()
     operation = ids.op
     while operation.type in ("Identity", "Cast") and operation.inputs[0].dtype.is_integer:
         operation = operation.inputs[0].op
@@ -62,7 +60,7 @@ def _of_joined_ids(variable: Any, ids: Any) -> Any:
 
 def describe_gather(variable: Any, ids: Any) -> Lookup | None:
     """Returns a gather as a lookup; None where its ids are not those of a batch, as of positions in a sequence."""
-    ids = load_tensorflow().convert_to_tensor(ids)
+    ids = tf.convert_to_tensor(ids)
     if ids.shape.rank is None or ids.shape.rank < 1 or ids.shape[0] is not None or None in ids.shape[1:]:
         return None
     length = math.prod(ids.shape[1:]) if ids.shape.rank > 1 else None
@@ -76,7 +74,6 @@ def gather_in_keras_3(hooks: Hooks) -> None:
     """
 
     def looked_up(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
-        tf = load_tensorflow()
         table = table_of_layer(layer)
         plain = isinstance(table, placeholder_class()) and not layer.lora_enabled
         if not plain or not (tf.is_tensor(inputs) or isinstance(inputs, tf.RaggedTensor | tf.SparseTensor)):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from export.frameworks.hooks import Hooks
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.normalizations import restore_normalizations
 from export.frameworks.placeholders import tables_unallocated
 from export.frameworks.squeezes import keep_batches
@@ -59,6 +59,6 @@ def _scaling(answer: Answer) -> Answer:
         found = answer(lookup)
         if found is None or lookup.max_norm is None or lookup.kind == "bag":
             return found
-        return load_tensorflow().clip_by_norm(found, lookup.max_norm, axes=[-1])
+        return tf.clip_by_norm(found, lookup.max_norm, axes=[-1])
 
     return scaled

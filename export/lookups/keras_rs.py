@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from export.frameworks.hooks import Hooks
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class, table_of_layer
 from export.frameworks.points import EMBED_REDUCE
 from export.lookups.records import Answer, of_table
@@ -20,7 +20,6 @@ def intercept_keras_rs(hooks: Hooks, answer: Answer) -> None:
     """Answers bags of EmbedReduce layers."""
 
     def combined(call: Callable[..., Any], layer: Any, inputs: Any, weights: Any = None) -> Any:
-        tf = load_tensorflow()
         table = table_of_layer(layer)
         bag = isinstance(inputs, tf.RaggedTensor | tf.SparseTensor) and inputs.shape.rank == 2
         alike = weights is None or type(weights) is type(inputs)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from export.frameworks.hooks import Hooks
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class, placeholder_of
 from export.frameworks.points import RAGGED_GATHER, RAGGED_LOOKUP, RAGGED_MEAN, RAGGED_SUM, TO_TENSOR
 from export.graph.specs import Combiner
@@ -54,7 +54,6 @@ def look_up_ragged_by_row(hooks: Hooks) -> None:
         return found
 
     def mean(original: Original, **how: Any) -> Any:
-        tf = load_tensorflow()
         found, rows = original(**how), how["input_tensor"]
         if not any(each is rows.flat_values for each in held) or isinstance(found, tf.RaggedTensor):
             return found
@@ -62,7 +61,7 @@ def look_up_ragged_by_row(hooks: Hooks) -> None:
 
     def gather(original: Original, **how: Any) -> Any:
         if isinstance(how["params"], placeholder_class()) and not how["axis"] and not how["batch_dims"]:
-            return load_tensorflow().nn.embedding_lookup(how["params"], how["indices"])
+            return tf.nn.embedding_lookup(how["params"], how["indices"])
         return original(**how)
 
     hooks.replace(RAGGED_LOOKUP, look_up)
@@ -78,7 +77,6 @@ def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
       length: of the result; None: the longest row's.
       default: what fills rows up, of any shape that fits a value; None: zeros.
     """
-    tf = load_tensorflow()
     lengths = rows.row_lengths()
     width = tf.reduce_max(tf.concat([[0], lengths], 0)) if length is None else tf.constant(length, tf.int64)
     filler = tf.zeros(rows.shape[2:], rows.dtype) if default is None else tf.cast(default, rows.dtype)
@@ -114,13 +112,12 @@ class _RaggedLookups:
         if lookup is None:
             return original(**how)
         found = self._answer(lookup)
-        return load_tensorflow().expand_dims(found, 1) if how["keepdims"] else found
+        return tf.expand_dims(found, 1) if how["keepdims"] else found
 
     def to_tensor(
         self, original: Original, rows: Any, default_value: Any = None, name: str | None = None, shape: Any = None
     ) -> Any:
         """Answers `to_tensor` with a length."""
-        tf = load_tensorflow()
         sizes = [] if shape is None else shape.as_list() if hasattr(shape, "as_list") else list(shape)
         length = sizes[1] if len(sizes) > 1 else None
         if isinstance(length, int) and default_value in (None, 0):
@@ -133,7 +130,6 @@ class _RaggedLookups:
         return original(rows, default_value, name, shape)
 
     def _rows(self, params: Any, ids: Any) -> Any:
-        tf = load_tensorflow()
         table, graph = placeholder_of(params), tf.compat.v1.get_default_graph()
         away = tf.executing_eagerly() or "scratch_graph" in getattr(graph, "name", "")
         ragged = isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == 1 and ids.values.shape.rank == 1
@@ -147,6 +143,6 @@ class _RaggedLookups:
         return ids.with_values(rows)
 
     def _lookup(self, rows: Any, **how: Any) -> Lookup | None:
-        symbolic = isinstance(rows, load_tensorflow().RaggedTensor) and not hasattr(rows.flat_values, "numpy")
+        symbolic = isinstance(rows, tf.RaggedTensor) and not hasattr(rows.flat_values, "numpy")
         table, ids = self._waiting.get(rows.flat_values.name, (None, None)) if symbolic else (None, None)
         return None if table is None else of_table(table, ids, encoding="ragged", **how)

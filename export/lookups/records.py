@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bundle.format import paths
 from bundle.format.manifest import IdRule, Unknown
 from export.errors import NotConvertible
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.specs import Combiner, Encoding, FeatureSpec, Keys, Kind, TableFacts
 
 Tensors = Any
@@ -118,5 +118,4 @@ def table_name(name: str, what: str) -> str:
 
 def batch_size(ids: Tensors) -> Any:
     """Returns the number of examples that ids are of, as a scalar tensor."""
-    tf = load_tensorflow()
     return ids.nrows() if isinstance(ids, tf.RaggedTensor) else tf.shape(ids)[0]

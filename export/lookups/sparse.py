@@ -10,7 +10,7 @@ from typing import Any
 
 from export.errors import NotConvertible
 from export.frameworks.hooks import Hooks
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_of
 from export.frameworks.points import SAFE_LOOKUPS, SPARSE_LOOKUPS
 from export.lookups.records import Answer, Lookup, of_table
@@ -38,7 +38,6 @@ def intercept_sparse(hooks: Hooks, answer: Answer) -> None:
 
 
 def _bag(table: Any, ids: Any, weights: Any, how: Mapping[str, Any], encoding: Any = "ragged") -> Lookup | None:
-    tf = load_tensorflow()
     variable = placeholder_of(table)
     if variable is None or not isinstance(ids, tf.SparseTensor | tf.RaggedTensor) or ids.shape.rank != 2:
         return None

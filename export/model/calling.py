@@ -11,7 +11,7 @@ from typing import Any
 
 from export.errors import ExportError, NotConvertible, UsageError
 from export.frameworks.internals import current_line
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph
 from export.graph.input_paths import Followed, Values
 from export.graph.origins import PYTHON_CODE, Source, identifier, sources_of
@@ -61,7 +61,6 @@ def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
 
 def input_spec(part: InputPart) -> Any:
     """Returns the TensorFlow type of one declared input, the batch left open."""
-    tf = load_tensorflow()
     dtype = tf.as_dtype(part.dtype)
     if part.kind == "ragged":
         return tf.RaggedTensorSpec([None, None], dtype, ragged_rank=1, row_splits_dtype=tf.int64)
@@ -72,7 +71,6 @@ def input_spec(part: InputPart) -> Any:
 
 def zeros(lookup: Lookup) -> Any:
     """Answers a lookup with zeros of its shape: while the model is built, nobody reads the values."""
-    tf = load_tensorflow()
     activation = tf.zeros([batch_size(lookup.ids[0]), *lookup.shape[1:]])
     return activation if tf.executing_eagerly() else tf.ensure_shape(activation, lookup.shape)
 
@@ -88,7 +86,6 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
     Raises:
       NotConvertible: the model raises; names the user's line.
     """
-    tf = load_tensorflow()
     target = resolve_call(root, path)
     lengths: dict[str, Any] = {}
     given: dict[str, Any] = {}
@@ -141,7 +138,6 @@ class _Recorder:
 
     def record(self, lookup: Lookup) -> Any:
         """Answers a lookup that no graph could do without its table."""
-        tf = load_tensorflow()
         graph = tf.compat.v1.get_default_graph()
         if tf.executing_eagerly() or "scratch_graph" in getattr(graph, "name", ""):
             return zeros(lookup)  # Keras asks for shapes only
@@ -154,12 +150,10 @@ class _Recorder:
 
     def record_gather(self, lookup: Lookup) -> Any:
         """Answers a gather from a plain variable; elsewhere than in the traced graph TensorFlow does it."""
-        tf = load_tensorflow()
         return self._placeholder(lookup, gather=True) if tf.compat.v1.get_default_graph() is self.graph else None
 
     def lengths_of(self, ids: Any) -> Any:
         """Answers how many places of a dense input are taken, of each example."""
-        tf = load_tensorflow()
         source = Followed(sources_of(self._given), {}).origin(Values(ids))
         if not isinstance(source, Source):
             raise NotConvertible(
@@ -172,7 +166,6 @@ class _Recorder:
         return tf.minimum(self._lengths[source.name], ids.shape.as_list()[1])
 
     def _placeholder(self, lookup: Lookup, gather: bool) -> Any:
-        tf = load_tensorflow()
         shape = lookup.shape if lookup.kind != "single" else (None, lookup.table.dim)
         activation = tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))
         self.lookups.append(replace(lookup, activation=activation, gather=gather, line=current_line()))
@@ -185,7 +178,6 @@ def _opened(inputs: Mapping[str, Any], parts: Mapping[str, InputPart], lengths: 
     What a model computes of row lengths, splits or indices then needs one dense input. Weights have the lengths of
     their ids.
     """
-    tf = load_tensorflow()
     given = dict(inputs)
     for name in sorted(inputs, key=lambda each: parts[each].weights_for is not None):
         part, value = parts[name], inputs[name]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from export.frameworks.internals import join
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class
 from export.id_rules.rules import rows_of
 from export.lookups.ragged import dense_rows
@@ -26,7 +26,6 @@ def may_stay(lookup: Lookup) -> bool:
 
 def put_inside(lookups: Iterable[Lookup], graph: Any) -> None:
     """Lets the graph of a call do lookups itself."""
-    tf = load_tensorflow()
     for lookup in lookups:
         with graph.as_default():
             values = tf.reshape(look_up(lookup), [-1, *lookup.activation.shape.as_list()[1:]])
@@ -37,7 +36,6 @@ def put_inside(lookups: Iterable[Lookup], graph: Any) -> None:
 
 def look_up(lookup: Lookup) -> Any:
     """Returns what the placeholder of a lookup stands for, [batch or ids, ..., dim] float32, within its graph."""
-    tf = load_tensorflow()
     (ids,) = lookup.ids
     if getattr(lookup.variable, "from_end", False):
         ids = _from_end(ids, lookup.table.rows)
@@ -50,7 +48,6 @@ def look_up(lookup: Lookup) -> Any:
 
 
 def _from_end(ids: Any, rows: int) -> Any:
-    tf = load_tensorflow()
     flat = getattr(ids, "values", ids)
     counted = tf.where(flat < 0, flat + tf.constant(rows, flat.dtype), flat)
     if isinstance(ids, tf.SparseTensor):
@@ -59,7 +56,6 @@ def _from_end(ids: Any, rows: int) -> Any:
 
 
 def _one_each(lookup: Lookup, ids: Any) -> Any:
-    tf = load_tensorflow()
     if lookup.rule is None and lookup.unknown is None and lookup.padding is None:
         return tf.cast(lookup.variable.sparse_read(ids), tf.float32)
     rows, kept = _rows(lookup, ids)
@@ -69,7 +65,6 @@ def _one_each(lookup: Lookup, ids: Any) -> Any:
 
 def _rows(lookup: Lookup, ids: Any) -> tuple[Any, Any]:
     """Returns rows of ids, as a column that has a rule makes them, and which of them count: others are padding."""
-    tf = load_tensorflow()
     rows = ids if lookup.rule is None else rows_of(lookup.rule, ids, {})
     if lookup.unknown is not None and lookup.unknown.row is not None:
         known = (rows >= 0) & (rows < lookup.table.rows)
@@ -88,7 +83,6 @@ class _Bags(NamedTuple):
 
 
 def _bags(ids: Any) -> _Bags:
-    tf = load_tensorflow()
     if isinstance(ids, tf.RaggedTensor):
         return _Bags(ids.values, ids.value_rowids(), ids.nrows())
     if isinstance(ids, tf.SparseTensor):
@@ -98,7 +92,6 @@ def _bags(ids: Any) -> _Bags:
 
 
 def _combined(lookup: Lookup, bags: _Bags) -> Any:
-    tf = load_tensorflow()
     (rows, kept), weights = _rows(lookup, bags.ids), tf.ones(tf.shape(bags.ids))
     if lookup.weights is not None:
         weights = tf.cast(getattr(lookup.weights, "values", lookup.weights), tf.float32)
@@ -125,6 +118,5 @@ def _combined(lookup: Lookup, bags: _Bags) -> Any:
 
 
 def _read(lookup: Lookup, rows: Any) -> Any:
-    tf = load_tensorflow()
     vectors = tf.cast(lookup.variable.sparse_read(rows), tf.float32)
     return vectors if lookup.max_norm is None else tf.clip_by_norm(vectors, lookup.max_norm, axes=[1])

@@ -9,7 +9,7 @@ from typing import Any
 
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.frameworks.internals import is_keras_3_layer
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.origins import resource
 
 _COUNTED = re.compile(r"((layer|layer_with_weights)-)?\d+")
@@ -57,7 +57,7 @@ def walk(root: Any, graph: ObjectGraph | None = None, start: int | None = None) 
 
     Without a graph also the layers that Keras 3 has in lists and dicts: TensorFlow's checkpoints do not hold them.
     """
-    view = load_tensorflow().train.TrackableView(root)
+    view = tf.train.TrackableView(root)
     found: list[Walked] = []
     seen = {id(root)}
     queue: list[tuple[Any, str, Any, int | None]] = [(root, "", None, start)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from export.frameworks.internals import join
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.input_paths import per_example
 from export.graph.origins import identifier
 from export.lookups.records import Lookup
@@ -29,7 +29,6 @@ def flattened_from(ids: Any) -> int:
 
 def by_example(lookup: Lookup, size: int) -> Lookup:
     """Returns the lookup of ids that the model flattened, `tf.reshape(ids, [-1])`, as one of each example's `size`."""
-    tf = load_tensorflow()
     with lookup.activation.graph.as_default():
         activation = _placeholder(lookup, [None, size, lookup.table.dim])
         join(lookup.activation, tf.reshape(activation, [-1, lookup.table.dim]))
@@ -41,7 +40,6 @@ def columns_of(lookup: Lookup, size: int) -> list[Lookup]:
 
     Its ids in the graph are known to no operation: these lookups leave the towers.
     """
-    tf = load_tensorflow()
     with lookup.activation.graph.as_default():
         activations = [_placeholder(lookup, [None, lookup.table.dim]) for _ in range(size)]
         shape = lookup.activation.shape.as_list()
@@ -50,5 +48,4 @@ def columns_of(lookup: Lookup, size: int) -> list[Lookup]:
 
 
 def _placeholder(lookup: Lookup, shape: list[int | None]) -> Any:
-    tf = load_tensorflow()
     return tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))

@@ -9,7 +9,7 @@ from typing import Any
 
 from bundle.format.manifest import ComputedIds, CrossedIds, HashIds, IdRule, TextIds, VocabularyIds
 from export.errors import NotConvertible, UsageError
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.input_paths import Followed, Values
 from export.graph.origins import Source, sources_of
 from export.graph.pruning import TracedCall
@@ -232,7 +232,6 @@ def _weights(lookup: Lookup, name: str, parts: Mapping[str, InputPart], call: Fo
 
 def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | NoRule:
     """Returns where ids come from, or by what they are computed."""
-    tf = load_tensorflow()
     if isinstance(value, tf.RaggedTensor):
         values, structure, part = value.values, {"splits": value.row_splits}, "values"
     elif isinstance(value, tf.SparseTensor):

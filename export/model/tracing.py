@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from export.errors import NotConvertible, UsageError
-from export.frameworks.internals import join, variable_without_memory
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.internals import join, variable_class
+from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph
 from export.frameworks.placeholders import give_value, placeholder_class
 from export.graph.data_flow import fill
@@ -103,11 +103,10 @@ def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
 
 def _table_maker(names: dict[str, str]) -> MakeTable:
     """Returns what makes the tables of embedding layers, and notes their names by their resources."""
-    tf = load_tensorflow()
 
     def make(table: TableFacts) -> Any:
         shape = (table.rows, table.dim)
-        variable = variable_without_memory(shape=shape, dtype=tf.float32, trainable=True, name=table.config_name)
+        variable = variable_class()(shape=shape, dtype=tf.float32, trainable=True, name=table.config_name)
         names[resource(variable.handle)] = table.name
         return variable
 

@@ -13,7 +13,7 @@ from typing import Any
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import DestinationError, UsageError
-from export.frameworks.internals import save_without_variables, variable_without_memory
+from export.frameworks.internals import save_without_variables, variable_class
 from export.frameworks.loading import load_tensorflow
 from export.graph.origins import distinct_identifiers, resource
 from export.graph.pruning import TracedTower, tables_of
@@ -69,7 +69,7 @@ def build_graph(
         if spec.key not in stored:
             attribute = f"table_{len(stored)}"
             shape, dtype = spec.stored, tf.as_dtype(spec.dtype)
-            stored[spec.key] = variable_without_memory(shape=shape, dtype=dtype, trainable=False, name=attribute)
+            stored[spec.key] = variable_class()(shape=shape, dtype=dtype, trainable=False, name=attribute)
             setattr(module, attribute, stored[spec.key])
     weights: dict[str, Any] = {}
     for variable in _distinct(traced.towers):

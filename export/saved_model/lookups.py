@@ -147,11 +147,11 @@ class Lookups:
         """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which keeps every weight."""
         tf = load_tensorflow()
         beside = None if weights is None else _sparse(weights)
-        places = _sparse(_with_values(ids, _places(rows)))
-        vectors = self._vectors(spec, tf.concat([rows, [tf.constant(_or_none(spec.empty_row), tf.int64)]], 0))
+        places = _sparse(_with_values(ids, _places(rows) + 1))
+        vectors = self._vectors(spec, tf.concat([[tf.constant(_or_none(spec.empty_row), tf.int64)], rows], 0))
         how = {"combiner": spec.combiner, "max_norm": spec.max_norm}
         if spec.encoding != "ragged":
-            empty = None if spec.empty_row is None else tf.size(rows, tf.int64)
+            empty = None if spec.empty_row is None else 0  # TensorFlow takes no tensor
             return tf.nn.safe_embedding_lookup_sparse([vectors], places, beside, default_id=empty, **how)
         found = tf.nn.embedding_lookup_sparse([vectors], places, beside, **how)
         missing = tf.cast(places.dense_shape[0], tf.int32) - tf.shape(found)[0]  # empty examples at the end

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from bundle.format.manifest import Precision
 from export.errors import DestinationError
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.data_flow import fill
 from export.graph.pruning import TracedTower
 from export.graph.specs import SIGNATURE
@@ -32,7 +32,6 @@ def compile_tower(saved_model: Path, precision: Precision, path: Path) -> str:
     Raises:
       DestinationError: the file cannot be written.
     """
-    tf = load_tensorflow()
     try:
         converter = tf.lite.TFLiteConverter.from_saved_model(str(saved_model), signature_keys=[SIGNATURE])
         if precision == "int8":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.data_flow import CONTEXT, DataFlow
 from export.graph.pruning import TracedTower
 from export.towers.rewriting import Rewriting
@@ -46,7 +46,7 @@ def _layer(operation: Any, flow: DataFlow) -> tuple[Any, Any, list[bool]] | None
         join = join.inputs[0].op
     if join.type != "ConcatV2" or join.outputs[0].shape.rank != 2:
         return None
-    if load_tensorflow().get_static_value(join.inputs[len(join.inputs) - 1]) not in (1, -1):
+    if tf.get_static_value(join.inputs[len(join.inputs) - 1]) not in (1, -1):
         return None
     pieces = list(join.inputs)[:-1]
     once = [flow.per(piece) == CONTEXT for piece in pieces]
@@ -57,7 +57,6 @@ def _layer(operation: Any, flow: DataFlow) -> tuple[Any, Any, list[bool]] | None
 
 
 def _total(product: Any, join: Any, once: list[bool]) -> Any:
-    tf = load_tensorflow()
     transposed = product.get_attr("transpose_b")
     pieces = list(join.inputs)[:-1]
     weights = tf.split(product.inputs[1], [piece.shape[1] for piece in pieces], axis=1 if transposed else 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.towers.rewriting import Rewriting, Traced
 
 _TRANSPOSED = {
@@ -14,7 +14,6 @@ _TRANSPOSED = {
 
 def in_bfloat16(tower: Traced) -> Traced:
     """Returns a tower, or a part of one, whose matrix products are in bfloat16."""
-    tf = load_tensorflow()
     rewriting = Rewriting(tower)
     for operation in rewriting.graph.get_operations():
         if operation.type not in _TRANSPOSED or operation.outputs[0].dtype != tf.float32:

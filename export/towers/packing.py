@@ -11,7 +11,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from bundle.format.manifest import TowerInput
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.origins import distinct_identifiers, hands_on
 from export.towers.rewriting import Rewriting, Traced
 
@@ -43,7 +43,6 @@ def pack(tower: Traced) -> Traced:
 
 def _pack(rewriting: Rewriting[Any], members: Mapping[str, tuple[TowerInput, Any]]) -> tuple[list[TowerInput], Any]:
     """Lets a graph take inputs, by their tensors' names, out of one tensor; returns their order, and that tensor."""
-    tf = load_tensorflow()
     operation, first, run = _widest(rewriting.graph, members)
     order = [*run, *(name for name in members if name not in run)]
     ends = list(accumulate(_width(members[name][0]) for name in order))
@@ -67,7 +66,7 @@ def _widest(graph: Any, members: Mapping[str, tuple[TowerInput, Any]]) -> tuple[
     for operation in graph.get_operations():
         if operation.type != "ConcatV2" or operation.outputs[0].shape.rank != 2:
             continue
-        if load_tensorflow().get_static_value(operation.inputs[-1]) not in (1, -1):
+        if tf.get_static_value(operation.inputs[-1]) not in (1, -1):
             continue
         parts = [_behind(tensor, members) for tensor in list(operation.inputs)[:-1]]
         first = 0
@@ -93,7 +92,7 @@ def _adds_axis(operation: Any) -> bool:
     """Returns whether an operation is `x[:, None]`."""
     if operation.type != "StridedSlice" or operation.get_attr("new_axis_mask") != 2:
         return False
-    strides = load_tensorflow().get_static_value(operation.inputs[3])
+    strides = tf.get_static_value(operation.inputs[3])
     whole = operation.get_attr("begin_mask") & operation.get_attr("end_mask") & 1
     return bool(whole) and strides is not None and strides.tolist() == [1, 1]
 

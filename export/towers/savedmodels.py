@@ -9,7 +9,7 @@ from typing import Any
 
 from export.checkpoint.reader import Checkpoint
 from export.errors import DestinationError
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.pruning import TracedPart, TracedTower, tables_of
 from export.graph.specs import SIGNATURE
 from export.model.weights import restore_weights
@@ -47,7 +47,6 @@ def save_function(tower: TracedTower | TracedPart, directory: Path) -> None:
     Raises:
       DestinationError: the directory cannot be written.
     """
-    tf = load_tensorflow()
     spec = tower.spec
     names = [tensor.name for tensor in spec.inputs]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.frameworks.hooks import Hooks
-from export.frameworks.internals import variable_without_memory
+from export.frameworks.internals import variable_class
 from export.frameworks.loading import load_tensorflow
 from export.frameworks.normalizations import restore_normalizations
 from export.frameworks.placeholders import (
@@ -124,7 +124,7 @@ class ReferenceTables:
 
     def _make_table(self, table: TableFacts) -> Any:
         """Makes a variable that is none of the model's, and holds nothing."""
-        variable = variable_without_memory(shape=(1, table.dim), dtype=np.float32, name=table.config_name)
+        variable = variable_class()(shape=(1, table.dim), dtype=np.float32, name=table.config_name)
         variable.assign(np.zeros((1, table.dim), np.float32))
         self._of_layers[id(variable)] = table
         return variable

@@ -1,5 +1,8 @@
+"""Ids that a model computes: as data they make the original's rows, in a service and in a self-contained SavedModel."""
+
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,162 +10,158 @@ import numpy as np
 import pytest
 
 from bundle.features.reader import Column
-from bundle.format.manifest import (
-    BucketIds,
-    Cast,
-    ComputedIds,
-    HashIds,
-    IdOperation,
-    IdRule,
-    Unknown,
-    VocabularyIds,
-)
-from export.errors import NotConvertible
+from export.errors import NotConvertible, UsageError
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import DenseSpec, FeatureSpec
+from export.model.manifest_features import describe_features
 from export.model.tracing import trace_towers
+from export.recipe.schema import ExportJob, FeaturePart
 from export.verify.examples import Examples
-from tests.export.lookups.gathering import HERE, Made, hold, make, recipe
+from tests.export.lookups.gathering import HERE, Made, hold, inlined, make, recipe
 
-ROWS = 20_000
-TEXTS = np.array(["a", "zz", "c", "b", "", "\u00e9", "a"], object)
-WHOLE = np.array([7, 5, 10, 30, 0, 4, 20])
-SIGNED = np.array([0, -1, 100, 1 << 62, -(1 << 63), 99, -205])
-ABOVE = np.array([1, 2, 100, 5, ROWS, 99, 1])
-NUMBERS = np.array([0.0, 0.5, 1.0, 2.0, 2.5, 3.0, -1.0], np.float32)
-FAR = np.array([5, ROWS, -1, 3, ROWS - 1, 0, 1 << 40])
-WRAPPED = np.array([(1 << 31) - 1, -(1 << 31), 1 << 40, 7, -7, (1 << 62) + 5, 2_863_311_532])
-POSITIVE = np.array([0, -1, 100, 1 << 62, -205, 99, -100])
-NARROWED = {"wrapped", "from_one_32", "cut_modulo", "multiplied_32", "clipped_32", "absolute_32"}
-ABC, TENS, AGES = ("a", "b", "c"), (10, 20, 30), (0.5, 2.0, 3.0)
-
-
-def computed(*operations: str | tuple[str, int]) -> ComputedIds:
-    told = [(each, None) if isinstance(each, str) else each for each in operations]
-    return ComputedIds(operations=tuple(IdOperation.model_validate({"do": do, "by": by}) for do, by in told))
-
-
-SEVERAL = VocabularyIds(vocabulary="strings", first_row=5, oov_buckets=5, oov_first_row=0)
-MASKED = VocabularyIds(vocabulary="strings", first_row=3, oov_buckets=2, oov_first_row=1, mask="")
-REMAINDERS = VocabularyIds(
-    vocabulary="integers", first_row=5, oov_buckets=4, oov_first_row=1, oov_hash="modulo", mask=0
-)
-RULES: dict[str, tuple[Any, IdRule | None, int | None, tuple[Any, ...]]] = {
-    "strings": (TEXTS, VocabularyIds(vocabulary="strings", first_row=1), 0, ABC),
-    "strings_3": (TEXTS, VocabularyIds(vocabulary="strings", first_row=1), 0, ABC),
-    "several": (TEXTS, SEVERAL, None, ABC),
-    "masked": (TEXTS, MASKED, None, ABC),
-    "masked_one": (TEXTS, VocabularyIds(vocabulary="strings", first_row=2, mask=""), 1, ABC),
-    "remainders": (WHOLE, REMAINDERS, None, TENS),
-    "words": (TEXTS, VocabularyIds(vocabulary="strings", oov_buckets=4, oov_first_row=3), None, ABC),
-    "integers": (WHOLE, VocabularyIds(vocabulary="integers", first_row=1), 0, TENS),
-    "static": (WHOLE, VocabularyIds(vocabulary="static"), 2, (7, 5)),
-    "hashing": (WHOLE, HashIds(buckets=ROWS), None, ()),
-    "hashed_integers": (WHOLE, HashIds(buckets=ROWS), None, ()),
-    "hashed_strings": (TEXTS, HashIds(buckets=100, first_row=7), None, ()),
-    "ages": (NUMBERS, BucketIds(boundaries=AGES), None, ()),
-    "ages_3": (NUMBERS, BucketIds(boundaries=AGES), None, ()),
-    "buckets": (NUMBERS, BucketIds(boundaries=(1.0, 2.0)), None, ()),
-    "default": (FAR, None, 3, ()),
-    "salted": (WHOLE, HashIds(buckets=ROWS, key=(133, 133)), None, ()),
-    "salted_3": (TEXTS, HashIds(buckets=299, first_row=1, key=(2, 5), mask=""), None, ()),
-    "masked_hash": (WHOLE, HashIds(buckets=299, first_row=1, mask=7), None, ()),
-    "masked_hash_3": (TEXTS, HashIds(buckets=299, first_row=1, mask="b"), None, ()),
-    "strong": (TEXTS, HashIds(buckets=ROWS, key=(1, -2)), None, ()),
-    "strong_integers": (WHOLE, HashIds(buckets=90, first_row=5, key=(3, 4)), None, ()),
-    "modulo": (SIGNED, computed(("remainder", 100)), None, ()),
-    "remainder": (WHOLE, computed(("truncated_remainder", 100)), None, ()),
-    "from_one": (ABOVE, computed(("add", -1)), None, ()),
-    "from_one_32": (ABOVE, computed(("add", -2), "int32", ("add", 1), "int32"), None, ()),
-    "shifted": (SIGNED, computed(("add", -3), ("remainder", 100), ("add", 7)), None, ()),
-    "quotient": (ABOVE, computed(("divide", 100)), None, ()),
-    "digit": (SIGNED, computed(("divide", 10), ("remainder", 10)), None, ()),
-    "wrapped": (FAR, HashIds(buckets=ROWS), None, ()),
-    "cut_modulo": (WRAPPED, computed(("add", 2), "int32", ("remainder", 100)), None, ()),
-    "cut_later": (WRAPPED, computed(("add", 2), "int32", ("remainder", 100)), None, ()),
-    "multiplied": (SIGNED, computed(("multiply", 3), ("remainder", 100)), None, ()),
-    "multiplied_32": (WRAPPED, computed(("multiply", 3), "int32", ("remainder", 100)), None, ()),
-    "linear": (WHOLE, computed(("multiply", 2), ("add", 1)), None, ()),
-    "limited": (ABOVE, computed(("at_most", 99)), None, ()),
-    "clipped": (SIGNED, computed(("at_most", ROWS - 1), ("at_least", 0)), None, ()),
-    "clipped_32": (WRAPPED, computed(("at_most", 99), ("at_least", 5)), None, ()),
-    "absolute": (POSITIVE, computed("absolute", ("remainder", 100)), None, ()),
-    "absolute_32": (WRAPPED, computed("absolute", "int32", ("at_least", 0), ("remainder", 100)), None, ()),
-    "reversed": (SIGNED, computed(("remainder", 100), ("multiply", -1), ("add", 99)), None, ()),
-    "several_steps": (
-        SIGNED,
-        computed(("remainder", 1000), ("divide", 10), ("at_most", 50), ("multiply", 2), ("add", 1)),
-        None,
-        (),
-    ),
+TITLES = ["Star Wars (1977)", "The  of\tthe\u00a0star", "DON'T don't", "\u00c9t\u00e9 in love", "a", "\u65e5 b!", "*"]
+TITLES += ["none of it", "in love", "a b a b a b a b a b", "<br />Of<br />Wars", "", " "]
+N, FIELDS = len(TITLES), 6
+random = np.random.default_rng(3)
+NUMBERS = random.normal(0, 3, (N, FIELDS)) * 10.0 ** random.integers(-1, 3, (N, FIELDS))
+NUMBERS[:4] = [0.0, -0.0, 0.25, 1e10, -3e38, 2.0**31]
+STRING, INT64, FLOAT = {"dtype": "string"}, {"dtype": "int64"}, {"dtype": "float32"}
+SENT: dict[str, tuple[dict[str, Any], Any]] = {
+    "city": (STRING, ["red", "", "\u00e9", " Blue ", "PURPLE", "green", "Red", "blue", "purple"]),
+    "city_2": (STRING, ["", "&", "|1", "\u00e9\u00e9", "x" * 70, "green", "red"]),
+    "item": (INT64, [7, -1, 5, 0, (1 << 31) + 3, -7, 1, 1 << 40, 10, 30]),
+    "shop": (INT64, [1 << 40, -3, 0, 9, 10, -(1 << 63), 1, 19_999, 20_000, (1 << 62) + 5, (1 << 31) - 1, 20]),
+    "small": ({"dtype": "int32"}, [7, -1, 5, 0, 1 << 30, -7, 7]),
+    "few": (INT64, [3, 49, -1, 4, 0, 7, 9]),
+    "age": (FLOAT, [0.0, 0.5, 2.0, 29.9, 30.0, -4.0, 1e6, 1.0, 3.0]),
+    "place": (FLOAT, [-10.0, 10.0, 0.0, -11.0, 9.99, 100.0, 3.0]),
+    "one": ({**STRING, "shape": [1]}, [["a"], ["b"], ["a"], [""], ["c"], ["\u00fc"], ["a"]]),
+    "other": ({**STRING, "shape": [1]}, [["x"], ["x"], [""], ["y"], ["x"], ["z"], ["y"]]),
+    "words": ({**STRING, "shape": [3]}, [["red", "red", ""], ["blue", "x", "green"], ["\u00e9", "y", "z"]]),
+    "several": ({**INT64, "shape": [3]}, (np.arange(21).reshape(7, 3) - 9).tolist()),
+    "few_pair": ({**INT64, "shape": [2]}, [[3, 3], [9, 0], [1, 2]]),
+    "x": ({**INT64, "shape": [FIELDS]}, random.integers(0, [100, 3000, 7, 50, 9000, 400], (N, FIELDS)).tolist()),
+    "n": ({**FLOAT, "shape": [FIELDS]}, NUMBERS.tolist()),
+    "a": (INT64, random.integers(0, 100, N).tolist()),
+    "b": (INT64, random.integers(0, 3000, N).tolist()),
+    "bag": ({**INT64, "kind": "ragged"}, [[1, 2], [], [3], [19_999] * 3]),
+    "tags": ({**INT64, "kind": "sparse"}, [[7, 7], [], [1 << 10, -1]]),
+    "title": (STRING, TITLES),
+    "titles": ({**STRING, "shape": [1]}, [[title] for title in TITLES]),
 }
-"""Input -> values, and what is found of it: rule, row of unknown ids, keys."""
+"""Input -> what the recipe says of it, and what is sent, over and over."""
+EXAMPLES = [{name: values[place % len(values)] for name, (_, values) in SENT.items()} for place in range(N)]
+TEXTS = {"inline_bytes_max": 4000, "table_threshold": 100}
 
 
-def dtype_of(values: Any) -> str:
-    return {"O": "string", "f": "float32", "i": "int64"}[values.dtype.kind]
+def job_of(function: str, **code: Any) -> ExportJob:
+    code = {"factory": f"id_models.py:{function}", **code}
+    inputs = {name: told for name, (told, _) in SENT.items() if "functional" not in function or name == "titles"}
+    return recipe("", inputs, code=code)
 
 
-@pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    tf = load_tensorflow()
-    inputs = {name: {"dtype": dtype_of(values)} for name, (values, *_) in RULES.items()}
-    given = {name: tf.constant(values[:1], dtype_of(values)) for name, (values, *_) in RULES.items()}
-    return make(recipe("build_rules", inputs), given, tmp_path_factory.mktemp("rules"))
+def tensor_of(name: str) -> Any:
+    """Returns what builds a model: zeros, or the first texts, of three examples."""
+    tf, told = load_tensorflow(), SENT[name][0]
+    if told["dtype"] == "string":
+        return tf.constant([each[name] for each in EXAMPLES[:3]])
+    if "kind" not in told:
+        return tf.zeros([3, *told.get("shape", [])], told["dtype"])
+    ragged = tf.ragged.constant([[0, 0], [], [0]], told["dtype"])
+    return ragged if told["kind"] == "ragged" else ragged.to_sparse()
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_rule_in_the_graph_becomes_data(rules: Made, name: str) -> None:
-    _, rule, unknown, keys = RULES[name]
-    spec = rules.traced.spec.features[name]
-    assert isinstance(spec, FeatureSpec)
-    assert (spec.rule, spec.keys) == (rule, (keys,) if keys else ())
-    assert spec.unknown == (None if unknown is None else Unknown(rule="row", row=unknown))
-    assert spec.cast == (Cast(of="int64", to="int32") if name in NARROWED else None)
+def column_of(name: str) -> Column:
+    told, values = SENT[name][0], [each[name] for each in EXAMPLES]
+    lengths = [len(each) if isinstance(each, list) else 1 for each in values]
+    flat = [one for each in values for one in (each if isinstance(each, list) else [each])]
+    array = np.array(flat, object if told["dtype"] == "string" else told["dtype"])
+    single = "kind" not in told and (not told.get("shape") or name in ("x", "n"))
+    return Column(array, None if single else np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def test_rules_in_the_graph_give_the_original_s_rows(rules: Made, tmp_path: Path) -> None:
-    hold(rules, tmp_path, Examples(7, {name: Column(values) for name, (values, *_) in RULES.items()}))
+def made_of(function: str, directory: Path, **code: Any) -> Made:
+    job = job_of(function, **code)
+    return make(job, {name: tensor_of(name) for name in job.inputs}, directory)
+
+
+BUILDS: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("rules", "rules_3", "places", "layer", "bags", "columns", "encodings", "encodings_3")},
+    **dict.fromkeys(("titles", "titles_3", "handmade", "functional", "functional_3"), TEXTS),
+}
+
+
+@pytest.fixture(scope="module", params=BUILDS)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return made_of(f"build_{request.param}", tmp_path_factory.mktemp(request.param), **BUILDS[request.param])
+
+
+def test_ids_that_rules_tell_leave_the_towers_and_give_the_original_s_rows(made: Made, tmp_path: Path) -> None:
+    assert made.traced.notes == ()
+    dense = {name for name, spec in made.traced.spec.features.items() if isinstance(spec, DenseSpec)}
+    assert dense <= {"n@values"}
+    hold(made, tmp_path, Examples(N, {name: column_of(name) for name in made.traced.spec.inputs}))
+    hold(made, tmp_path)
+
+
+@pytest.mark.parametrize("made", ["rules", "places", "bags", "columns", "encodings", "titles"], indirect=True)
+def test_ids_that_rules_tell_are_made_inside_a_self_contained_saved_model(made: Made, tmp_path: Path) -> None:
+    sent = [{name: each[name] for name in made.job.inputs} for each in EXAMPLES]
+    assert inlined(made, tmp_path, sent)["verification"]["examples"] == N
 
 
 @pytest.mark.parametrize(
-    ("function", "dtype", "message"),
+    ("function", "code", "message"),
     [
-        (
-            "build_squared",
-            "int64",
-            r"operation '.*' \(Mul\) \(gather_models.py:\d+\).*code.inline_bytes_max.*sums, prod",
-        ),
-        (
-            "build_python",
-            "int64",
-            r"operation '.*' \(EagerPyFunc\) \(gather_models.py:\d+\).*TensorFlow's own operations",
-        ),
-        ("build_weak", "string", r"operation '.*' \(StringToHashBucket\) \(gather_models.py:\d+\)"),
+        ("squared", {}, r"(Mul) LINE.*code.inline_bytes_max.*sums, prod"),
+        ("python", {}, r"(EagerPyFunc) LINE.*TensorFlow's own operations"),
+        ("weak", {}, r"(StringToHashBucket) LINE"),
+        ("multiplied", {}, r"(Mul) LINE.*let callers send what is looked up"),
+        ("variable", {}, r"(ReadVariableOp) LINE.*make a constant of the variable"),
+        ("unguarded", {}, r"(Log) LINE.*let the number only rise, or only fall, .*tf.maximum"),
+        ("crossed", {}, r"(SparseToDense) LINE.*cross inputs of one value"),
+        ("text", {}, r" LINE.*let callers send the words"),
+        ("padded", {}, r"(StringJoin) LINE.*tf.strings.as_string of integers"),
+        ("unmasked", TEXTS, r"LINE.*let TextVectorization have an output_sequence_length"),
+        ("unicode", TEXTS, r"LINE.*change texts by tf.strings.lower"),
+        ("separated", TEXTS, r"LINE.*split at whitespace or into characters"),
+        ("zeroed", TEXTS, r"LINE.*where no word has the row 0"),
+        ("unadapted", TEXTS, r"ids are looked up LINE in a vocabulary that is not there"),
+        ("none", {}, r"'less_embedding' are computed .* may be -1.*as a remainder is not"),
+        ("filled_beyond", {}, r"has default_id=20000, which is no row of its 20000"),
     ],
 )
-def test_rule_that_is_not_known_names_the_line_and_the_cure(function: str, dtype: str, message: str) -> None:
-    job = recipe(function, {function.removeprefix("build_"): {"dtype": dtype}}, code={"inline_bytes_max": 1000})
-    with pytest.raises(NotConvertible, match=message):
-        trace_towers(job, HERE)
+def test_ids_that_no_rule_tells_name_the_line_and_the_cure(function: str, code: dict[str, int], message: str) -> None:
+    told = re.sub(r"\((\w+)\)", r"\\(\1\\)", message).replace("LINE", r"\(id_models.py:\d+\)")
+    with pytest.raises(NotConvertible, match=told):
+        trace_towers(job_of(f"build_{function}", **({"inline_bytes_max": 1000} | code)), HERE)
 
 
-def test_rule_that_is_not_known_lets_a_table_stay_inside_within_the_limit(tmp_path: Path) -> None:
-    tf = load_tensorflow()
-    job = recipe("build_squared", {"squared": {"dtype": "int64"}})
-    made = make(job, {"squared": tf.constant([1], tf.int64)}, tmp_path)
+def test_ids_that_no_rule_tells_let_a_table_stay_inside_within_the_limit(tmp_path: Path) -> None:
+    made = made_of("build_squared", tmp_path)
     assert not made.traced.spec.tables
     (note,) = made.traced.notes
-    assert "table 'table' of 20000 rows (312.5 KiB) stays inside the towers: its ids are computed by operation" in note
-    hold(made, tmp_path, Examples(3, {"squared": Column(np.array([5, 105, 100]))}))
+    assert "of 20000 rows (234.4 KiB) stays inside the towers: its ids are computed by operation" in note
+    hold(made, tmp_path, Examples(N, {"item": Column(np.arange(N) * 1005)}))
+    assert inlined(made, tmp_path)["tables"] == {}
+    strings = trace_towers(job_of("build_weak"), HERE)
+    assert strings.spec.features == {"city": DenseSpec("city", "string", ())}
+    with pytest.raises(NotConvertible, match=r"tf.py_function.*id_models.py:\d+"):
+        trace_towers(job_of("build_python"), HERE)
 
 
-def test_python_function_in_a_tower_is_refused() -> None:
-    with pytest.raises(NotConvertible, match=r"tf.py_function.*gather_models.py:\d+"):
-        trace_towers(recipe("build_python", {"python": {"dtype": "int64"}}), HERE)
+def test_rule_of_the_recipe_for_an_input_whose_places_are_read_is_refused() -> None:
+    job = job_of("build_places")
+    job = job.model_copy(update={"features": {"x": FeaturePart.model_validate({"ids": {"kind": "hash"}})}})
+    with pytest.raises(UsageError, match=r"features.x.ids: the model takes ids out of this input by their places"):
+        describe_features(trace_towers(job, HERE).spec, job)
 
 
-def test_strings_that_no_rule_tells_go_into_the_tower() -> None:
-    traced = trace_towers(recipe("build_weak", {"weak": {"dtype": "string"}}), HERE)
-    assert traced.spec.features == {"weak": DenseSpec("weak", "string", ())}
-    assert "(StringToHashBucket)" in traced.notes[0]
+def test_ids_of_one_input_as_its_places_and_together(tmp_path: Path) -> None:
+    spec = trace_towers(job_of("build_places"), HERE).spec
+    found = [each for each in spec.features.values() if isinstance(each, FeatureSpec)]
+    assert {(each.kind, each.length, each.place) for each in found if each.table == "kept.flat"} == {
+        ("sequence", FIELDS, None)
+    }
+    part = [each for each in found if each.table == "kept.offset_part"]
+    assert [(each.place, each.places) for each in part] == [(1, FIELDS), (3, FIELDS), (5, FIELDS)]

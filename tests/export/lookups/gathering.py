@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
 from bundle.features.reader import FeatureReader
 from bundle.features.rules import ids
@@ -20,11 +22,14 @@ from bundle.tables.vocabularies import Vocabulary, write_vocabulary
 from export.checkpoint.reader import open_checkpoint
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import WrittenForm
+from export.jobs.progress import Progress
+from export.jobs.saved_model_job import prepare_inline, run_inline
 from export.model.code import load_factory
 from export.model.manifest_features import describe_features, model_vocabularies
 from export.model.tracing import TracedModel, trace_towers
 from export.model.weights import find_table_keys
 from export.recipe.schema import ExportJob
+from export.recipe.settings import ExportSettings
 from export.towers.compiled import compile_tower
 from export.towers.savedmodels import write_saved_model
 from export.verify.examples import Examples, make_examples
@@ -124,6 +129,21 @@ def hold(made: Made, directory: Path, examples: Examples | None = None) -> dict[
             WrittenForm(tower.spec.name, "litert", "f32", path),
         ]
     return check_forms(reference, directory, forms, expected)
+
+
+def inlined(made: Made, directory: Path, examples: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Exports a self-contained SavedModel: two loaders are given examples, and compared with the original model."""
+    told: dict[str, Any] = {
+        "checkpoint": made.job.checkpoint.model_copy(update={"path": str(made.prefix)}),
+        "output": made.job.output.model_copy(update={"root": str(directory / "out"), "tables": "inline"}),
+    }
+    if examples:
+        (directory / "examples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in examples))
+        told["verify"] = made.job.verify.model_copy(update={"examples": str(directory / "examples.jsonl")})
+    prepared = prepare_inline(made.job.model_copy(update=told), HERE, ExportSettings())
+    report = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True))).report
+    assert report["verification"]["loaded_by"] == ["tf.saved_model.load", "tf.compat.v1.saved_model.load"]
+    return report
 
 
 def _array(keys: tuple[int, ...] | tuple[str, ...]) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import pytest
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.lookups.gathering import HERE, Made, hold, make, recipe
+from tests.export.lookups.gathering import HERE, Made, hold, inlined, make, recipe
 
 ID, RAGGED = {"dtype": "int64"}, {"dtype": "int64", "kind": "ragged"}
 MID_LEVEL = {
@@ -78,3 +78,13 @@ def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -
         "words": ("embedding.tags", "bag", None, "sqrtn"),
     }
     hold(made, tmp_path)
+    assert set(inlined(made, tmp_path)["tables"]) == {"embedding.items", "embedding.tags"}
+
+
+@pytest.mark.parametrize("call", ["placed", "twice"])
+def test_inputs_with_several_places_or_readers_are_read_as_they_are(call: str, tmp_path: Path) -> None:
+    inputs: dict[str, Any] = MID_LEVEL | ({"item": {**ID, "shape": [2]}} if call == "placed" else {})
+    job = recipe("build_serving", inputs, towers={"tower": {"role": "query", "call": call}})
+    report = inlined(make(job, mid_level_inputs(), tmp_path), tmp_path)
+    assert set(report["tables"]) == {"items"}
+    assert ("recent" in report["signatures"]["tower"]["inputs"]) == (call == "placed")

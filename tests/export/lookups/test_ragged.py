@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,16 +10,20 @@ from export.errors import NotConvertible
 from export.frameworks.loading import load_tensorflow
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.lookups.gathering import HERE, hold, make, recipe
+from tests.export.lookups.gathering import HERE, hold, inlined, make, recipe
 
 RAGGED = {"dtype": "int64", "kind": "ragged"}
 INPUTS = {"bag": RAGGED, "recent": RAGGED}
+HASHED = {"bag": {"ids": {"kind": "hash", "dtype": "string"}}}
 
 
-def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(tmp_path: Path) -> None:
-    tf = load_tensorflow()
-    bag = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
-    made = make(recipe("build_ragged", INPUTS), {"bag": bag, "recent": bag}, tmp_path)
+def bags() -> dict[str, Any]:
+    return dict.fromkeys(INPUTS, load_tensorflow().ragged.constant([[1, 2], [3]], dtype="int64"))
+
+
+@pytest.mark.parametrize("features", [{}, HASHED], ids=["rows", "hashed"])
+def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(features: dict[str, Any], tmp_path: Path) -> None:
+    made = make(recipe("build_ragged", INPUTS, features=features), bags(), tmp_path)
     embedded = {name: spec for name, spec in made.traced.spec.features.items() if isinstance(spec, FeatureSpec)}
     assert {name: (spec.kind, spec.combiner, spec.length) for name, spec in embedded.items()} == {
         "bag@items": ("bag", "mean", None),
@@ -26,29 +31,21 @@ def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(tmp_path: Path
         "recent": ("sequence", None, 3),
     }
     hold(made, tmp_path)
+    signature = inlined(made, tmp_path)["signatures"]["tower"]
+    assert signature["inputs"] == {"bag": ("bag", "bag_1"), "recent": ("recent", "recent_1")}
 
 
-ODD = ["build_ragged_odd", "build_ragged_of_any_length"]
 WHY = r"its ids are those of input 'bag', whose rows are read as they are \(gather_models.py:\d+\).*to_tensor\(shape="
 
 
-@pytest.mark.parametrize("function", ODD)
-def test_ragged_rows_that_stay_ragged_are_read_inside_the_tower(function: str, tmp_path: Path) -> None:
-    tf = load_tensorflow()
-    bag = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
-    made = make(recipe(function, INPUTS), {"bag": bag, "recent": bag}, tmp_path)
+@pytest.mark.parametrize("function", ["build_ragged_odd", "build_ragged_of_any_length"])
+def test_ragged_rows_that_stay_ragged_are_read_inside_the_tower_within_the_limit(function: str, tmp_path: Path) -> None:
+    made = make(recipe(function, INPUTS), bags(), tmp_path)
     assert not made.traced.spec.tables
     assert re.search(f"'items' of 20000 rows .312.5 KiB. stays inside the towers: {WHY}", made.traced.notes[0])
     assert made.traced.notes[1] == (
         "input 'bag' goes into the towers, of an example 64 values at most (inputs.bag.length_max)"
     )
     hold(made, tmp_path)
-
-
-@pytest.mark.parametrize("function", ODD)
-def test_ragged_rows_of_a_large_table_that_stay_ragged_are_refused(function: str) -> None:
-    job = recipe(function, INPUTS, code={"inline_bytes_max": 1000})
-    with pytest.raises(
-        NotConvertible, match=r"whose rows are read as they are.*right behind the lookup; or raise the limit"
-    ):
-        trace_towers(job, HERE)
+    with pytest.raises(NotConvertible, match=r"whose rows are read as they are.*right behind the lookup; or raise"):
+        trace_towers(recipe(function, INPUTS, code={"inline_bytes_max": 1000}), HERE)

@@ -32,16 +32,6 @@ def inputs(n: int) -> dict[str, NDArray[Any]]:
     return columns | {"year": random.standard_normal(n).astype(np.float32)}
 
 
-def test_compile_tower_f32_keeps_names_and_values(ranking: Path) -> None:
-    made = compile_tower(ranking / "saved_model", "f32", ranking / "compiled-f32.tflite")
-    assert made == ""
-    compiled, saved = CompiledTower(ranking / "compiled-f32.tflite"), SavedModelTower(ranking / "saved_model")
-    assert {part.name for part in compiled.inputs} == {part.name for part in saved.inputs}
-    for n in (1, 2, 7):
-        got, expected = compiled.run(inputs(n)), saved.run(inputs(n))
-        np.testing.assert_allclose(got["score"], expected["score"], rtol=1e-5, atol=1e-5)
-
-
 def test_compile_tower_int8_is_smaller_and_near(ranking: Path) -> None:
     assert compile_tower(ranking / "saved_model", "int8", ranking / "compiled-int8.tflite") == ""
     assert compile_tower(ranking / "saved_model", "f32", ranking / "f32.tflite") == ""

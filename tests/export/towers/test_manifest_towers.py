@@ -15,24 +15,12 @@ TOWER = TowerSpec(
     name="query",
     role="query",
     call="",
-    call_inputs=("user", "age"),
+    call_inputs=("user",),
     keys={"vector": "query"},
-    inputs=(
-        manifest.TowerInput(name="user", feature="user", dtype="float32", shape=(None, 2)),
-        manifest.TowerInput(name="input_2nd", feature="2nd", dtype="float32", shape=(None,)),
-    ),
+    inputs=(manifest.TowerInput(name="user", feature="user", dtype="float32", shape=(None, 2)),),
     outputs=(manifest.TowerOutput(name="vector", dtype="float32", shape=(None, 4)),),
     result="vector",
 )
-
-
-def test_describe_tower_joins_what_was_traced_with_its_forms() -> None:
-    form = manifest.TowerForm(
-        kind="litert", precision="f32", path="towers/query/c.tflite", max_abs_error={"vector": 1e-6}
-    )
-    page = describe_tower(TOWER, movies_recipe(), (form,))
-    assert [(part.name, part.feature) for part in page.inputs] == [("user", "user"), ("input_2nd", "2nd")]
-    assert (page.role, page.result, page.serve, page.forms) == ("query", "vector", "f32", (form,))
 
 
 def test_describe_tower_precision_that_is_not_there_cannot_be_served() -> None:

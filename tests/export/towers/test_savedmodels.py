@@ -8,9 +8,8 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError
 from export.frameworks.loading import load_tensorflow
 from export.model.tracing import TracedModel, trace_towers
-from export.model.weights import find_table_keys, restore_weights
+from export.model.weights import restore_weights
 from export.towers.savedmodels import content_of_saved_model, save_function, write_saved_model
-from runtime.savedmodel import SavedModelTower
 from tests.export.cutting import HERE, Cut, movies_recipe
 
 
@@ -18,16 +17,6 @@ def written(movies: Cut, number: int, directory: Path) -> Path:
     tower = movies.model.towers[number]
     write_saved_model(tower, movies.model.root, open_checkpoint(movies.prefix), "model", directory / tower.spec.name)
     return directory / tower.spec.name
-
-
-def test_write_saved_model_signature_has_the_names_of_features_and_outputs(movies: Cut, tmp_path: Path) -> None:
-    tower = SavedModelTower(written(movies, 1, tmp_path))
-    assert {(part.name, part.dtype, part.shape) for part in tower.inputs} == {
-        ("movie_id", "float32", (None, 8)),
-        ("genres", "float32", (None, 4)),
-        ("year", "float32", (None,)),
-    }
-    assert [(part.name, part.dtype, part.shape) for part in tower.outputs] == [("vector", "float32", (None, 8))]
 
 
 def test_write_saved_model_stores_the_checkpoint_s_weights_and_no_table(movies: Cut, tmp_path: Path) -> None:
@@ -62,14 +51,6 @@ def test_restore_weights_that_differ_names_the_variables_which_the_tower_reads(m
         restore(movies.model, 0, ads.prefix)
     with pytest.raises(CheckpointError, match=r"no object 'modle' \(checkpoint.object_path\).*'modle' among model, "):
         restore(movies.model, 0, movies.prefix, "modle")
-
-
-def test_find_table_keys_gives_the_variable_of_each_table(movies: Cut) -> None:
-    checkpoint = open_checkpoint(movies.prefix)
-    keys = find_table_keys(movies.model, checkpoint, "model")
-    assert set(keys) == {"users", "hours", "movies", "genres_all"}
-    for name, key in keys.items():
-        assert checkpoint.read_all(key).tolist() == movies.tables[name].tolist()
 
 
 def test_write_saved_model_again_has_the_same_content_and_of_other_weights_another(movies: Cut, tmp_path: Path) -> None:
