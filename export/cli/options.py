@@ -76,7 +76,7 @@ def read_statements(named: Sequence[str] | None, mod: Sequence[str] | None, layo
             raise UsageError(f"--table {text!r} was given; NAME=KEY was expected")
         if pairs.setdefault(name, key) != key:
             raise UsageError(f"--table names {name!r} twice, as {pairs[name]!r} and {key!r}; one of them was expected")
-    return Statements(pairs, tuple(mod or ()), read_layouts(layout) if layout is not None else ())
+    return Statements(pairs, tuple(mod or ()), read_layouts(layout) if layout is not None else {})
 
 
 def read_chosen(values: Sequence[str]) -> tuple[bool, tuple[str, ...]]:

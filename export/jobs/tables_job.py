@@ -157,7 +157,7 @@ def _how(job: TablesJob, name: str) -> Writing:
 
 def _left_out(inventory: Inventory, job: TablesJob) -> dict[str, str]:
     """Returns why tables are not exported, by their names; one that the user named is refused later instead."""
-    asked = {*job.said.named, *job.said.mod, *(each.name for each in job.said.layouts), *job.names}
+    asked = {*job.said.named, *job.said.mod, *job.said.layouts, *job.names}
     why = {each.name: f"{each.name!r} is not exported: {each.reason}" for each in inventory.refused}
     for table in inventory.tables:
         try:

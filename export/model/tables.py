@@ -36,13 +36,13 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
       NotConvertible: a table is not there, or cannot be exported; says how to name it.
       CheckpointError: a table has another shape there.
     """
-    layouts = read_layouts(base / job.checkpoint.layout) if job.checkpoint.layout is not None else ()
+    layouts = read_layouts(base / job.checkpoint.layout) if job.checkpoint.layout is not None else {}
     found = recognise(checkpoint, Statements(layouts=layouts))
     keys = find_table_keys(traced, checkpoint, job.checkpoint.object_path)
     named = {}
     for name, spec in traced.spec.tables.items():
         stated = vectors_key(checkpoint, name) or (job.tables[name].key if name in job.tables else None)
-        if stated or name not in {table.name for table in layouts}:
+        if stated or name not in layouts:
             named[name] = stated or keys.get(name) or _by_name(found, spec, traced, checkpoint, job)
     mod = {name for name, part in job.tables.items() if part.mod}
     if isinstance(traced.root, NamedGraph):

@@ -318,9 +318,8 @@ def _nearest(wrong: str, known: list[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(sorted(known))}"
 
 
-def _fields_at(location: tuple[int | str, ...]) -> list[str]:
-    """Returns the field names that the recipe allows beside the last part of `location`."""
-    model: Any = ExportJob
+def _fields_at(model: Any, location: tuple[int | str, ...]) -> list[str]:
+    """Returns the field names that a model allows beside the last part of `location`."""
     for part in location[:-1]:
         fields = getattr(model, "model_fields", None)
         if fields is not None:
@@ -333,13 +332,13 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
     return list(getattr(model, "model_fields", {}))
 
 
-def explain(problem: ValidationError) -> str:
-    """Returns the first mistake of a recipe in one sentence: the key, the value, what was expected."""
+def explain(problem: ValidationError, model: type[BaseModel] = ExportJob) -> str:
+    """Returns the first mistake of a recipe, or of another model, in one sentence: key, value, what was expected."""
     # A misspelt key is both unknown and missing: told as unknown, with the spelling that was meant.
     first = min(problem.errors(), key=lambda error: error["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = _fields_at(first["loc"])
+        known = _fields_at(model, first["loc"])
         return f"unknown key {where!r}" + (_nearest(str(first["loc"][-1]), known) if known else "")
     if first["type"] == "missing":
         return f"key {where!r} is missing"

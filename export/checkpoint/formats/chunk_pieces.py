@@ -70,7 +70,8 @@ def _version_2(metadata: dict[str, Any]) -> PieceFormat | None:
 
 
 def _version_3(metadata: dict[str, Any]) -> PieceFormat | None:
-    shape, chunk, codecs = metadata["shape"], _chunk_shape(metadata["chunk_grid"]), metadata["codecs"]
+    shape, codecs = metadata["shape"], metadata["codecs"]
+    chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"]
     in_shard = 0
     if len(codecs) == 1 and codecs[0]["name"] == "sharding_indexed":
         sharding = codecs[0]["configuration"]
@@ -92,10 +93,6 @@ def _version_3(metadata: dict[str, Any]) -> PieceFormat | None:
     return PieceFormat(codec, chunk[0], in_shard, f"c{separator}" if default else "", separator, len(shape) - 1)
 
 
-def _chunk_shape(grid: dict[str, Any]) -> list[int]:
-    return list(grid["configuration"]["chunk_shape"])
-
-
 class ChunkPieces:
     """The chunks of one array."""
 
@@ -112,10 +109,10 @@ class ChunkPieces:
         key = self._form.key(chunk)
         if self._kvstore.read(key, byte_range=slice(0, 0)).result().state == "missing":
             return None
-        start, end = self._shard_range(key, chunk) if self._form.in_shard else (0, self._size(key))
+        start, end = self._shard_range(key, chunk) if self._form.in_shard else (0, None)
         return None if start == _NO_CHUNK else self._decoded(key, start, end, low, high, bytes_max)
 
-    def _decoded(self, key: str, start: int, end: int, low: int, high: int, bytes_max: int) -> Iterator[Bytes]:
+    def _decoded(self, key: str, start: int, end: int | None, low: int, high: int, bytes_max: int) -> Iterator[Bytes]:
         import pyarrow  # 20 MiB that no other table needs
 
         stream = pyarrow.PythonFile(_Stored(self._kvstore, key, start, end), "r")
@@ -143,26 +140,11 @@ class ChunkPieces:
         offset, length = _INDEX_ENTRY.unpack_from(entry)
         return (_NO_CHUNK, 0) if offset == _NO_CHUNK else (offset, offset + length)
 
-    def _size(self, key: str) -> int:
-        """Returns the bytes of a stored value, which tensorstore tells only by refusing what lies behind its end."""
-        size = 0
-        for bit in reversed(range(50)):
-            if self._has(key, size + (1 << bit) - 1):
-                size += 1 << bit
-        return size
-
-    def _has(self, key: str, at: int) -> bool:
-        try:
-            self._kvstore.read(key, byte_range=slice(at, at + 1)).result()
-        except ValueError:
-            return False
-        return True
-
 
 class _Stored(io.RawIOBase):
-    """Bytes [start, end) of a stored value, read as a file."""
+    """Bytes of a stored value, from `start` to `end` or, where that is None, to its own end, read as a file."""
 
-    def __init__(self, kvstore: Any, key: str, start: int, end: int) -> None:
+    def __init__(self, kvstore: Any, key: str, start: int, end: int | None) -> None:
         super().__init__()
         self._kvstore, self._key, self._at, self._end = kvstore, key, start, end
 
@@ -170,7 +152,16 @@ class _Stored(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        end = min(self._end, self._at + (READ_BYTES if size < 0 else size))
-        data: bytes = self._kvstore.read(self._key, byte_range=slice(self._at, end)).result().value
-        self._at = end
+        end = self._at + (READ_BYTES if size < 0 else size)
+        data = self._part(end if self._end is None else min(self._end, end))
+        self._at += len(data)
+        return data
+
+    def _part(self, end: int | None) -> bytes:
+        try:
+            data: bytes = self._kvstore.read(self._key, byte_range=slice(self._at, end)).result().value
+        except ValueError:  # the value ends before: tensorstore tells its size in no other way
+            if end is None or self._end is not None:
+                raise
+            return self._part(None)
         return data

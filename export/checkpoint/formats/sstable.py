@@ -13,7 +13,6 @@ Source: TensorFlow 2.20, tensorflow/core/lib/io/{format,block,table}.cc; LevelDB
 
 from __future__ import annotations
 
-import operator
 import struct
 from collections.abc import Iterable, Sequence
 
@@ -28,8 +27,6 @@ KEY_BYTES_MAX = 64 << 10
 EXPANSION_MAX = 16
 """Key bytes per file byte that shared prefixes may unfold to: TensorFlow writes every sixteenth key in full."""
 EXPANSION_FLOOR_BYTES = 1 << 20
-BLOCK_BYTES = 256 << 10
-RESTART_ENTRIES = 16
 
 _COMPRESSIONS = {1: "snappy"}
 
@@ -122,36 +119,24 @@ def _add_entries(pairs: list[tuple[bytes, bytes]], block: bytes, allowance: int)
 
 
 def write_table(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Returns a sorted string table of (key, value) pairs whose keys rise strictly: the inverse of `read_table`."""
+    """Returns a sorted string table of (key, value) pairs whose keys rise strictly: the inverse of `read_table`.
+
+    All lie in one block, each key in full: an index is read as a whole, and once.
+    """
+    pairs = list(pairs)
     out = bytearray()
-    handles: list[tuple[bytes, bytes]] = []
-    block: list[tuple[bytes, bytes]] = []
-    size = 0
-    for key, value in pairs:
-        if size >= BLOCK_BYTES:
-            handles.append((block[-1][0], _append(out, block, RESTART_ENTRIES)))
-            block, size = [], 0
-        block.append((key, value))
-        size += len(key) + len(value)
-    if block:
-        handles.append((block[-1][0], _append(out, block, RESTART_ENTRIES)))
-    metaindex = _append(out, [], 1)
-    index = _append(out, handles, 1)
-    return bytes(out) + (metaindex + index).ljust(FOOTER_BYTES - len(MAGIC), b"\0") + MAGIC
+    handle = _append(out, pairs)
+    footer = _append(out, []) + _append(out, [(pairs[-1][0], handle)] if pairs else [])
+    return bytes(out) + footer.ljust(FOOTER_BYTES - len(MAGIC), b"\0") + MAGIC
 
 
-def _append(out: bytearray, pairs: Sequence[tuple[bytes, bytes]], restart_entries: int) -> bytes:
+def _append(out: bytearray, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Appends a block of pairs with its trailer; returns its handle."""
-    body, restarts, previous = bytearray(), [0], b""
-    for place, (key, value) in enumerate(pairs):
-        shared = 0
-        if place % restart_entries:
-            alike = map(operator.eq, previous, key)
-            shared = next((count for count, same in enumerate(alike) if not same), min(len(previous), len(key)))
-        elif place:
-            restarts.append(len(body))
-        body += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
-        previous = key
+    body, restarts = bytearray(), []
+    for key, value in pairs:
+        restarts.append(len(body))
+        body += varint(0) + varint(len(key)) + varint(len(value)) + key + value
+    restarts = restarts or [0]
     body += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
     handle = varint(len(out)) + varint(len(body))
     body += b"\0"  # not compressed

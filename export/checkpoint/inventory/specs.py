@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
 
 from export.checkpoint.layouts import Kind, Layout
 from export.checkpoint.variables import Entry, StorageKind
@@ -29,31 +31,37 @@ Origin = Literal[
 the user said so, by naming its variable or in a layout file; or a parameter server dumped it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatedTable:
+class StatedTable(BaseModel):
     """A table as a layout file states it; what is None is taken from the checkpoint.
 
     Attributes:
-      name: of the table.
-      key: of its variable, of which `recognise` also takes the short forms.
+      key: of its variable, or the name of its stack, which stands somewhere in the key of one variable.
       kind: of its layout.
       rows, dim: of the table without padding.
-      cores, core_rows, offset, rotation: of a SparseCore layout.
       partitions: of a mod layout.
-      stack: whether `key` is only the name of a stack, which stands somewhere in the key of its variable.
+      cores, core_rows, offset, rotation: of a SparseCore layout.
     """
 
-    name: str
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
     key: str
     kind: Kind
-    rows: int | None = None
-    dim: int | None = None
-    cores: int = 1
-    core_rows: int | None = None
-    offset: int = 0
-    rotation: int = 0
-    partitions: int | None = None
-    stack: bool = False
+    rows: PositiveInt | None = None
+    dim: PositiveInt | None = None
+    partitions: PositiveInt | None = None
+    cores: PositiveInt | None = None
+    core_rows: PositiveInt | None = None
+    offset: NonNegativeInt = 0
+    rotation: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        own = {"plain": (), "mod": ("partitions",), "sparse_core": ("cores", "core_rows", "offset", "rotation")}
+        for name in sorted(self.model_fields_set - {"key", "kind", "rows", "dim", *own[self.kind]}):
+            raise ValueError(f"{name!r} is no key of a table of kind {self.kind!r}")
+        if self.kind == "sparse_core" and None in (self.rows, self.dim, self.cores):
+            raise ValueError("a table of kind 'sparse_core' needs 'rows', 'dim' and 'cores'")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +71,12 @@ class Statements:
     Attributes:
       named: table name -> its variable (key, key without its suffix, attribute path) or the name it was recognised by.
       mod: names of tables whose rows TF1's `mod` strategy spread over partitions.
-      layouts: tables of a layout file.
+      layouts: tables of a layout file, by name.
     """
 
     named: Mapping[str, str] = field(default_factory=dict)
     mod: tuple[str, ...] = ()
-    layouts: tuple[StatedTable, ...] = ()
+    layouts: Mapping[str, StatedTable] = field(default_factory=dict)
 
 
 class SlotSpec(NamedTuple):

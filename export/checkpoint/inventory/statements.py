@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
 
@@ -19,33 +19,23 @@ from export.checkpoint.variables import Entry
 from export.errors import NotConvertible
 
 
-def state_layouts(found: Findings, stated: Iterable[StatedTable]) -> None:
+def state_layouts(found: Findings, stated: Mapping[str, StatedTable]) -> None:
     """Takes the tables of a layout file; they replace what was recognised in the same variables or by the same names.
 
     Raises:
       NotConvertible: a variable is not there, is a slot variable, or cannot hold the table.
     """
-    by_key: dict[str, list[StatedTable]] = {}
-    for each in stated:
-        key = _stack_key(found, each) if each.stack else _key(found, each.name, each.key)
-        by_key.setdefault(key, []).append(each)
+    by_key: dict[str, dict[str, StatedTable]] = {}
+    for name, each in stated.items():
+        by_key.setdefault(_key(found, name, each.key, of_stack=True), {})[name] = each
     found.tables = {name: table for name, table in found.tables.items() if table.key not in by_key}
     found.refused = [refused for refused in found.refused if refused.key not in by_key]
     for key, tables in by_key.items():
-        entry = _matrix(found, tables[0].name, key)
-        path = found.paths_by_key.get(key, "")
-        specs = [
-            table_spec(
-                each.name,
-                entry,
-                "layout file",
-                path,
-                rows=each.rows,
-                dim=each.dim,
-                layout=_stated_layout(found, each, entry),
-            )
-            for each in tables
-        ]
+        path, specs = found.paths_by_key.get(key, ""), []
+        for name, each in tables.items():
+            entry = _matrix(found, name, key)
+            layout = _stated_layout(found, name, each, entry)
+            specs.append(table_spec(name, entry, "layout file", path, rows=each.rows, dim=each.dim, layout=layout))
         _check_stated(key, specs)
         found.tables |= {spec.name: spec for spec in specs}
 
@@ -124,8 +114,9 @@ def _resolved(found: Findings, wanted: str) -> str | None:
     return found.keys_by_path.get(wanted)
 
 
-def _key(found: Findings, name: str, wanted: str) -> str:
-    key = _resolved(found, wanted)
+def _key(found: Findings, name: str, wanted: str, of_stack: bool = False) -> str:
+    """Returns the key of the variable that the user means, perhaps by the name of a stack in it."""
+    key = _resolved(found, wanted) or (_stack_key(found, name, wanted) if of_stack else None)
     if key is None:
         told = found.inventory()
         keys = [entry.key for entry in told.candidates[:2000]] + [table.key for table in told.tables]
@@ -142,22 +133,20 @@ def _key(found: Findings, name: str, wanted: str) -> str:
     return key
 
 
-def _stack_key(found: Findings, stated: StatedTable) -> str:
-    """Returns the key of the one variable that has a stack's name in its key, and its shape."""
-    part = re.compile(rf"(^|[/.:]){re.escape(stated.key)}($|[/.:])")
+def _stack_key(found: Findings, name: str, stack: str) -> str | None:
+    """Returns the key of the one variable that has a stack's name in its key, and its shape; None: there is none."""
     named = [
-        entry
-        for entry in found.checkpoint.entries.values()
-        if part.search(entry.key) and len(entry.shape) == 2 and entry.key not in found.slots
+        key
+        for key, entry in found.checkpoint.entries.items()
+        if len(entry.shape) == 2 and key not in found.slots and re.search(rf"(^|[/.:]){re.escape(stack)}($|[/.:])", key)
     ]
-    meant = [entry for entry in named if re.split(r"[/.:]", entry.key)[-1] in ("table", stated.key)] or named
-    if len(meant) != 1:
-        several = ", ".join(entry.key for entry in meant[:8]) or "none"
+    meant = [key for key in named if re.split(r"[/.:]", key)[-1] in ("table", stack)] or named
+    if len(meant) > 1:
         raise NotConvertible(
-            f"table {stated.name!r}: the variable of stack {stated.key!r} is found by its name, which these have: "
-            f"{several}; write the layout file by hand, with each table's key (docs/reference/checkpoints.md)"
+            f"table {name!r}: several variables are called {stack!r}: {', '.join(meant[:8])}; write the layout file by "
+            "hand, with each table's key (docs/reference/checkpoints.md)"
         )
-    return meant[0].key
+    return meant[0] if meant else None
 
 
 def _matrix(found: Findings, name: str, key: str) -> Entry:
@@ -167,22 +156,22 @@ def _matrix(found: Findings, name: str, key: str) -> Entry:
     return entry
 
 
-def _stated_layout(found: Findings, stated: StatedTable, entry: Entry) -> Layout:
+def _stated_layout(found: Findings, name: str, stated: StatedTable, entry: Entry) -> Layout:
     if stated.kind == "plain":
         return Plain()
-    if stated.kind == "mod":
-        if stated.partitions is None:
-            return Mod(_mod_starts(stated.name, entry))
-        saved = len({part.starts[0] for part in entry.slices})
-        if found.checkpoint.graph is None and saved > 1 and saved != stated.partitions:  # TF1: a partition is a slice
-            raise NotConvertible(
-                f"layout file: table {stated.name!r} is said to have {stated.partitions} partitions, and TF1 saved "
-                f"{entry.key!r} in {saved}; leave `partitions` out"
-            )
-        sizes = _mod_sizes(entry.shape[0], min(stated.partitions, entry.shape[0]))
-        return Mod((0, *accumulate(sizes[:-1])))
-    core_rows = stated.core_rows or entry.shape[0] // max(1, stated.cores)
-    return SparseCore(stated.cores, core_rows, stated.offset, stated.rotation)
+    if stated.kind == "sparse_core":
+        cores = stated.cores or 1
+        return SparseCore(cores, stated.core_rows or entry.shape[0] // cores, stated.offset, stated.rotation)
+    if stated.partitions is None:
+        return Mod(_mod_starts(name, entry))
+    saved = len({part.starts[0] for part in entry.slices})
+    if found.checkpoint.graph is None and saved > 1 and saved != stated.partitions:  # TF1: a partition is a slice
+        raise NotConvertible(
+            f"layout file: table {name!r} is said to have {stated.partitions} partitions, and TF1 saved "
+            f"{entry.key!r} in {saved}; leave `partitions` out"
+        )
+    sizes = _mod_sizes(entry.shape[0], min(stated.partitions, entry.shape[0]))
+    return Mod((0, *accumulate(sizes[:-1])))
 
 
 def _check_stated(key: str, tables: list[TableSpec]) -> None:

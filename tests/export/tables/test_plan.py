@@ -113,8 +113,8 @@ def test_plan_tables_chunk_that_exceeds_the_budget_is_refused(tmp_path: Path) ->
 
 def test_check_space_counts_what_tasks_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, _ = chunked(tmp_path, 64, 8)
-    layout = StatedTable("user", "user/embeddings", "sparse_core", rows=60, dim=16, cores=4)
-    inventory = recognise(checkpoint, Statements(layouts=(layout,)))
+    layout = StatedTable(key="user/embeddings", kind="sparse_core", rows=60, dim=16, cores=4)
+    inventory = recognise(checkpoint, Statements(layouts={"user": layout}))
     plan = plan_tables(checkpoint, inventory, tmp_path / "staged", writing={"user": Writing(20)}, workers=2)
     assert [task.scratch_bytes for task in plan.tasks] == [20 * 64] * 3
     usage = shutil.disk_usage(tmp_path)

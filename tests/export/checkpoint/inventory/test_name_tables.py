@@ -63,7 +63,7 @@ def test_mod_of_slices_that_it_never_makes_is_refused(tmp_path: Path, counts: tu
 
 
 def test_layout_file_of_other_partitions_than_tf1_saved_is_refused(tmp_path: Path) -> None:
-    said = Statements(layouts=(StatedTable("items", "emb", "mod", partitions=7),))
+    said = Statements(layouts={"items": StatedTable(key="emb", kind="mod", partitions=7)})
     with pytest.raises(NotConvertible, match="7 partitions, and TF1 saved 'emb' in 3"):
         inventory(tmp_path, {"emb": TABLE}, said, boxes={"emb": rows(3, 3, 3)})
 
