@@ -22,15 +22,6 @@ from bundle.format.checksums import (
 )
 
 
-def slow_crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
 def test_crc32c_of_known_strings_is_the_published_value() -> None:
     # Source: RFC 3720, B.4.
     assert crc32c(bytes(32)) == 0x8A9136AA
@@ -42,7 +33,7 @@ def test_crc32c_of_known_strings_is_the_published_value() -> None:
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, "<u2")])
 def test_crc32c_of_any_buffer_is_that_of_its_bytes(wrap: type) -> None:
     data = bytes(range(250))
-    assert crc32c(wrap(data)) == slow_crc32c(data)
+    assert crc32c(wrap(data)) == google_crc32c.value(data)
 
 
 def test_crc32c_of_a_strided_array_is_refused() -> None:
@@ -72,22 +63,6 @@ def test_digest_in_odd_pieces_equals_the_digest_at_once() -> None:
         google_crc32c.value(data[start : start + BLOCK_BYTES]) for start in range(0, len(data), BLOCK_BYTES)
     )
     assert digest(io.BytesIO(data)).blocks == pieces.blocks
-
-
-def test_digest_of_nothing_has_no_blocks() -> None:
-    assert (Digest().crc32c, Digest().bytes, Digest().blocks) == (0, 0, ())
-
-
-def test_digest_of_a_whole_block_has_one() -> None:
-    one = Digest()
-    one.update(bytes(BLOCK_BYTES))
-    assert len(one.blocks) == 1
-
-
-def test_digest_of_a_part_of_a_stream_stops_there_or_at_its_end() -> None:
-    stream = io.BytesIO(b"abcdef")
-    assert digest(stream, 4).crc32c == crc32c(b"abcd")
-    assert digest(stream, 4).bytes == 2
 
 
 def test_shifted_ranges_in_any_order_add_up_to_the_crc_of_the_whole() -> None:

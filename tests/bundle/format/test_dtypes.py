@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,6 +19,12 @@ def test_widened_halves_are_exact_however_many_and_whatever_they_are(times: int,
     found = widened(halves.reshape(-1, 2), "float16").reshape(-1)
     np.testing.assert_array_equal(found, halves.astype(np.float64))
     assert (np.signbit(found) == np.signbit(halves)).all()
+
+
+def test_widened_bfloat16_is_that_of_ml_dtypes() -> None:
+    bits = np.arange(1 << 16, dtype="<u2")
+    expected = bits.view(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(widened(bits.reshape(-1, 4), "bfloat16").reshape(-1), expected)
 
 
 def test_widened_int8_rows_are_products_with_their_scales_in_float32() -> None:

@@ -58,22 +58,10 @@ def test_beside_leaves_a_column_that_is_not_rows_of_the_table(column: Any) -> No
     out = np.full((2, 8), 7, np.float32)
     assert beside(out, id=column) == 0
     assert (out == 7).all()
-
-
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("offsets", [[0, 3, 5], [0, 0, 5], [0, 5, 5], [0, 5], None])
-def test_beside_combines_bags_between_rows_and_numbers(offsets: list[int] | None, combiner: str) -> None:
-    assert native.beside is not None
-    ids, ends = np.array([9, 0, 9, 4, 1]), np.array([0, 5] if offsets is None else offsets)
-    n = ends.size - 1
-    sent = {"id": Column(np.arange(n)), "x": Column(np.ones(n, np.float32))}
-    sent["bag"] = Column(ids, None if offsets is None else ends)
-    out = np.full((n, 9), 7, np.float32)
-    readers = (ROWS, (ROWS, ["sum", "mean", "sqrtn"].index(combiner)), 1)
-    assert native.beside(readers, ("id", "bag", "x"), sent, 0, out[:, 1:8], 0) == 3
-    assert (out[:, [0, 8]] == 7).all()
-    assert np.array_equal(out[:, 4:7], ROWS.bags(ids, ends, combiner, None, None))
-    assert np.array_equal(out[:, 1:4], VALUES[:n])
+    for number in (np.inf, -np.inf, np.nan):
+        assert beside(out, x=Column(np.array([1, number], np.float32))) == 1
+        assert (out[:, 3:] == 7).all()
+        out[:] = 7
 
 
 @pytest.mark.parametrize(
@@ -100,13 +88,6 @@ def test_beside_leaves_a_column_that_is_not_bags_of_rows(column: Any) -> None:
     out = np.full((2, 3), 7, np.float32)
     assert native.beside(((ROWS, 1),), ("id",), {"id": column}, 0, out, 0) == 0
     assert (out == 7).all()
-
-
-@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
-def test_beside_leaves_numbers_that_are_not_finite(number: float) -> None:
-    out = np.full((2, 8), 7, np.float32)
-    assert beside(out, x=Column(np.array([1, number], np.float32))) == 1
-    assert (out[:, 3:] == 7).all()
 
 
 @pytest.mark.parametrize("width", [0, 1, 3])

@@ -56,19 +56,6 @@ def test_bytes_in_memory_are_told_about_right_by_samples(tmp_path: Path) -> None
     assert size * 0.4 < residency.resident_bytes(data) < size * 0.65  # what a fault reads ahead lies behind it
 
 
-def test_nothing_is_brought_in_behind_the_end(tmp_path: Path) -> None:
-    uncached(tmp_path / "f", 10)
-    assert residency.bring_in(mapped(tmp_path / "f"), 10) == 0
-
-
-def test_pages_are_touched_where_the_kernel_cannot_populate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uncached(tmp_path / "f", 10 * mmap.PAGESIZE)
-    data = mapped(tmp_path / "f")
-    monkeypatch.setattr(residency, "_POPULATE_READ", 9999)  # as Linux before 5.14, which does not know it
-    assert residency.bring_in(data, 0) == data.size
-    assert residency.resident_bytes(data) == data.size
-
-
 def _linux() -> tuple[int, ...]:
     return tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
 

@@ -15,12 +15,9 @@ from bundle.storage import arrow
 from bundle.stores import writer as store_writer
 from bundle.stores.reader import CandidateStore, StoredColumns
 from bundle.stores.writer import StoreWriter, write_store
+from tests.bundle.features.readers import objects
 
 N = 500
-
-
-def _texts(*values: Any) -> Any:
-    return np.array(values, object)
 
 
 def _columns(first: int, stop: int) -> dict[str, Column]:
@@ -31,9 +28,9 @@ def _columns(first: int, stop: int) -> dict[str, Column]:
     return {
         "number": Column(rows * 3),
         "dense": Column(rows.astype(np.float32) / 4),
-        "name": Column(_texts(*(f"é{row}" for row in rows.tolist()))),
+        "name": Column(objects(*(f"é{row}" for row in rows.tolist()))),
         "bag": Column(bag, offsets),
-        "words": Column(_texts(*map(str, bag.tolist())), offsets, (bag + 0.5).astype(np.float32)),
+        "words": Column(objects(*map(str, bag.tolist())), offsets, (bag + 0.5).astype(np.float32)),
         "grid": Column(np.repeat(rows, 2)),
     }
 
@@ -48,7 +45,7 @@ def _attributes(first: int, stop: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("ids", [np.arange(N) * 7 - 20, _texts(*(f"i{row}" for row in range(N)))])
+@pytest.mark.parametrize("ids", [np.arange(N) * 7 - 20, objects(*(f"i{row}" for row in range(N)))])
 @pytest.mark.parametrize("cuts", [[300], [64, 65, 300], [99, 100, 450, 451]])
 def test_store_of_several_batches_reads_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: Any, cuts: list[int]
@@ -77,7 +74,7 @@ def test_store_writer_kinds_widen_with_what_comes(tmp_path: Path, monkeypatch: p
         single, bag = Column(np.arange(20)), Column(np.arange(20), np.arange(21))
         writer.append(np.arange(20), {"f": single, "b": bag}, {"x": pa.nulls(20)})
         offsets = np.array([0, 0, 1])
-        later = {"f": Column(_texts("x"), offsets), "b": Column(_texts("y", "z"), np.array([0, 2, 2]))}
+        later = {"f": Column(objects("x"), offsets), "b": Column(objects("y", "z"), np.array([0, 2, 2]))}
         writer.append(np.array([20, 21]), later, {"x": pa.array(["u", None])})
         written = writer.finish()
 
@@ -118,8 +115,8 @@ def test_store_writer_cast_turns_text_into_numbers(tmp_path: Path) -> None:
     [
         (np.array([5, 3, 9, 3, 5, 3]), (1, 3)),
         (np.array([1, 2, 3, 4, 5, 6]), None),
-        (_texts("a", "b", "", "c", "", "b"), (2, 4)),
-        (_texts("a", "b", "c", "d", "e", "f"), None),
+        (objects("a", "b", "", "c", "", "b"), (2, 4)),
+        (objects("a", "b", "c", "d", "e", "f"), None),
     ],
 )
 def test_store_writer_repeated_ids_are_found_across_batches(
@@ -137,5 +134,5 @@ def test_store_writer_ids_of_one_mark_are_compared_themselves(
 ) -> None:
     monkeypatch.setattr(farmhash, "fingerprint64", len)  # a hash that many share
     with StoreWriter(tmp_path / "s") as writer:
-        writer.append(_texts(*ids), {}, {})
+        writer.append(objects(*ids), {}, {})
         assert writer.repeated() == found

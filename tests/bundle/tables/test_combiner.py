@@ -14,15 +14,6 @@ ROOT = np.sqrt(np.float32(3))
 
 @pytest.mark.parametrize(
     ("combiner", "first", "second"),
-    [("sum", [7, 70], [8, 80]), ("mean", [7 / 3, 70 / 3], [8, 80]), ("sqrtn", [7 / ROOT, 70 / ROOT], [8, 80])],
-)
-def test_combine_without_weights(combiner: Any, first: Any, second: Any) -> None:
-    found = combine(VECTORS.copy(), OFFSETS, combiner)
-    np.testing.assert_allclose(found, [[0, 0], first, second, [0, 0]], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("combiner", "first", "second"),
     [("sum", [0, 0], [-16, -160]), ("mean", [0, 0], [8, 80]), ("sqrtn", [0, 0], [-8, -80])],
 )
 def test_combine_with_weights_that_cancel_divides_nothing_by_zero(combiner: Any, first: Any, second: Any) -> None:

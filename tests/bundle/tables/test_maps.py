@@ -55,12 +55,3 @@ def test_shards_of_one_file_share_one_map(tmp_path: Path) -> None:
     with pytest.raises(RowOutOfRange, match="closed"):
         mapped.take(np.array([0]))
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
-
-
-@pytest.mark.parametrize("shards", [1, 5])
-def test_row_that_is_none_reads_another_of_the_same_table(tmp_path: Path, shards: int) -> None:
-    pages, stored = scattered(tmp_path, shards, 1)
-    mapped = MappedRows(tmp_path, pages, WIDTH)
-    found = mapped.take(np.array([-1, len(stored), -(1 << 63), (1 << 63) - 1]))
-    for row in found:
-        assert (stored == row).all(axis=1).any()

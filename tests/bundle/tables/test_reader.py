@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -37,39 +36,6 @@ def test_gather_returns_stored_bits_in_the_order_asked(tmp_path: Path) -> None:
     assert (gathered.view(np.uint32) == stored[with_duplicates]).all()
 
 
-def test_gather_is_owned_by_the_caller(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(np.ones((2, 2), "<f4").tobytes())
-    reader = TableReader(tmp_path, table("t", 0, 2, 2))
-    reader.gather(np.array([0]))[:] = 9
-    assert (reader.gather(np.array([0, 1])) == 1).all()
-
-
-@pytest.mark.parametrize("offset", [1, 3, 4095, 4096, 4097, 70001])
-def test_gather_from_a_misaligned_shard_returns_stored_bits(tmp_path: Path, offset: int) -> None:
-    stored = np.random.default_rng(1).standard_normal((300, 5)).astype("<f4")
-    (tmp_path / "t").write_bytes(os.urandom(offset) + stored.tobytes() + os.urandom(11))
-    reader = TableReader(tmp_path, table("t", offset, 300, 5))
-    rows = np.random.default_rng(2).integers(0, 300, 1000)
-    assert (reader.gather(rows) == stored[rows]).all()
-    assert (reader.read(17, 200) == stored[17:217]).all()
-
-
-def test_gather_of_bfloat16_widens_as_ml_dtypes_does(tmp_path: Path) -> None:
-    bits = np.arange(1 << 16, dtype="<u2").reshape(-1, 4)
-    (tmp_path / "t").write_bytes(bits.tobytes())
-    reader = TableReader(tmp_path, table("t", 0, len(bits), 4, "bfloat16"))
-    expected = bits.view(ml_dtypes.bfloat16).astype(np.float32)
-    np.testing.assert_array_equal(reader.gather(np.arange(len(bits))), expected)
-    assert (reader.read(0, 3) == bits[:3]).all()
-
-
-def test_gather_of_float16_widens_exactly(tmp_path: Path) -> None:
-    halves = np.arange(1 << 16, dtype="<u2").view("<f2").reshape(-1, 2)
-    (tmp_path / "t").write_bytes(halves.tobytes())
-    reader = TableReader(tmp_path, table("t", 0, len(halves), 2, "float16"))
-    np.testing.assert_array_equal(reader.gather(np.arange(len(halves))), halves.astype(np.float64))
-
-
 @pytest.mark.parametrize("row", [-1, 10, 1 << 40, -(1 << 63), (1 << 63) - 1])
 def test_gather_of_a_row_outside_raises_and_names_it(tmp_path: Path, row: int) -> None:
     (tmp_path / "t").write_bytes(bytes(10 * 4 * 2))
@@ -83,41 +49,6 @@ def test_read_outside_the_table_raises(tmp_path: Path, first: int, count: int) -
     (tmp_path / "t").write_bytes(bytes(10 * 4 * 2))
     with pytest.raises(RowOutOfRange):
         TableReader(tmp_path, table("t", 0, 10, 2)).read(first, count)
-
-
-def test_gather_of_no_rows_is_empty(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(bytes(8))
-    assert TableReader(tmp_path, table("t", 0, 1, 2)).gather(np.empty(0, np.int64)).shape == (0, 2)
-
-
-def test_take_of_negative_rows_gives_zeros(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(np.ones((3, 2), "<f4").tobytes())
-    found = TableReader(tmp_path, table("t", 0, 3, 2)).take(np.array([-1, 2, -(1 << 63)]))
-    assert (found == [[0, 0], [1, 1], [0, 0]]).all()
-
-
-def test_rows_are_written_into_a_stretch_of_a_wider_array(tmp_path: Path) -> None:
-    stored = np.random.default_rng(3).standard_normal((50, 5)).astype("<f4")
-    (tmp_path / "t").write_bytes(stored.tobytes())
-    reader = TableReader(tmp_path, table("t", 0, 50, 5))
-    packed = np.full((9, 20), 7, np.float32)
-    rows, offsets = np.random.default_rng(4).integers(0, 50, 27), np.arange(10, dtype=np.int64) * 3
-    assert reader.gather(rows[:9], packed[:, 1:6]).base is packed
-    reader.take(rows[9:18], packed[:, 6:11])
-    reader.bags(rows, offsets, "sum", None, packed[:, 11:16])
-    expected = np.concatenate([stored[rows[:9]], stored[rows[9:18]], reader.bags(rows, offsets, "sum")], axis=1)
-    assert (packed[:, 1:16] == expected).all()
-    assert (packed[:, [0, 16, 17, 18, 19]] == 7).all()
-
-
-def test_bags_leave_negative_rows_and_their_weights_out(tmp_path: Path) -> None:
-    stored = np.arange(12, dtype="<f4").reshape(4, 3)
-    (tmp_path / "t").write_bytes(stored.tobytes())
-    reader = TableReader(tmp_path, table("t", 0, 4, 3))
-    rows, weights = np.array([-1, 1, 3, -2, -1]), np.array([9, 1, 3, 9, 9], np.float32)
-    offsets = np.array([0, 3, 4, 5])
-    assert (reader.bags(rows, offsets, "mean") == [(stored[1] + stored[3]) / 2, [0, 0, 0], [0, 0, 0]]).all()
-    assert (reader.bags(rows, offsets, "mean", weights)[0] == (stored[1] + 3 * stored[3]) / 4).all()
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -153,12 +84,6 @@ def test_open_of_a_file_that_is_short_by_a_byte_raises_before_mapping(tmp_path: 
     (tmp_path / "t").write_bytes(bytes(79))
     with pytest.raises(DigestMismatch, match=r"'t' has 79 bytes.*byte 80"):
         TableReader(tmp_path, table("t", 0, 10, 2))
-
-
-def test_open_of_rows_far_beyond_the_file_raises(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(bytes(79))
-    with pytest.raises(DigestMismatch):
-        TableReader(tmp_path, table("t", 1 << 61, 1 << 10, 1 << 20))
 
 
 def test_shard_writer_digests_what_lies_on_disk(tmp_path: Path) -> None:

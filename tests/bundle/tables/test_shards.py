@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from bundle.tables.shards import RowMap, RowRange, cut, overlap, shard_rows
+from bundle.tables.shards import RowMap, RowRange, cut, shard_rows
 
 
 def test_cut_covers_every_row_once() -> None:
@@ -21,18 +20,6 @@ def test_cut_into_nothing_is_refused(rows: int, rows_max: int) -> None:
 def test_shard_rows_are_whole_and_at_least_one() -> None:
     assert shard_rows(128, 1000) == 7
     assert shard_rows(2000, 1000) == 1
-
-
-def test_overlap_of_disjoint_ranges_is_empty() -> None:
-    assert overlap(RowRange(0, 5), RowRange(7, 2)).rows == 0
-    assert overlap(RowRange(0, 5), RowRange(3, 9)) == RowRange(3, 2)
-
-
-def test_row_map_locates_every_row_beside_a_walk() -> None:
-    sizes = [3, 1, 5]
-    walk = [(shard, row) for shard, size in enumerate(sizes) for row in range(size)]
-    shards, local = RowMap(sizes).locate(np.arange(9))
-    assert list(zip(shards.tolist(), local.tolist(), strict=True)) == walk
 
 
 def test_row_map_ranges_hold_exactly_the_wanted_rows() -> None:

@@ -7,15 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bundle.errors import DigestMismatch, FeatureError, FormatError
+from bundle.errors import FeatureError, FormatError
 from bundle.storage import arrow
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary, write_vocabulary
-
-
-def objects(*values: Any) -> np.ndarray[Any, Any]:
-    result = np.empty(len(values), object)
-    result[:] = values
-    return result
+from tests.bundle.features.readers import objects
 
 
 @pytest.mark.parametrize(
@@ -67,14 +62,3 @@ def test_vocabulary_that_is_none_is_refused(tmp_path: Path, table: dict[str, Any
     arrow.write(tmp_path / "v", pa.table(table))
     with pytest.raises(FormatError, match=problem):
         Vocabulary.open(tmp_path / "v")
-
-
-def test_vocabulary_that_is_missing_is_data_loss(tmp_path: Path) -> None:
-    with pytest.raises(DigestMismatch, match="missing"):
-        Vocabulary.open(tmp_path / "v")
-
-
-def test_write_vocabulary_with_a_key_twice_writes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="'a' comes twice"):
-        write_vocabulary(tmp_path / "v", objects("a", "a"))
-    assert not (tmp_path / "v").exists()

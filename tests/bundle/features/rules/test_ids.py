@@ -1,6 +1,7 @@
+"""Rows of ids by each rule, and what is no id; TensorFlow judges those that it has in tests/golden."""
+
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import farmhash
@@ -10,64 +11,31 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
 from bundle.features.rules.ids import OneInput, cast, resolve_all, rule_of, within
-from bundle.format.manifest import (
-    BucketIds,
-    Cast,
-    ComputedIds,
-    HashIds,
-    IdentityIds,
-    IdOperation,
-    VocabularyIds,
-)
+from bundle.format.manifest import BucketIds, Cast, ComputedIds, HashIds, IdentityIds, IdOperation, VocabularyIds
 from bundle.tables.vocabularies import IntegerKeys, Vocabulary
+from tests.bundle.features.readers import objects
 
-
-def objects(*values: Any) -> np.ndarray[Any, Any]:
-    result = np.empty(len(values), object)
-    result[:] = values
-    return result
+VOCABULARIES = {"v": Vocabulary(IntegerKeys(np.arange(10)))}
+SMALLEST = -(1 << 63)
 
 
 def computed(*operations: tuple[Any, int | None]) -> ComputedIds:
     return ComputedIds(operations=tuple(IdOperation(do=do, by=by) for do, by in operations))
 
 
-def rows(
-    entry: OneInput, values: NDArray[Any], count: int = 10, vocabularies: Mapping[str, Vocabulary] | None = None
-) -> NDArray[np.int64]:
-    return within(rule_of(entry, vocabularies or {}).resolve("f", values), count)
-
-
-def test_identity_of_ids_outside_the_table_is_unknown() -> None:
-    values = np.array([0, 9, 10, -1, 1 << 62, -(1 << 63)])
-    assert rows(IdentityIds(), values).tolist() == [0, 9, -1, -1, -1, -1]
-
-
-def test_identity_takes_strings_of_digits_as_integers() -> None:
-    assert rows(IdentityIds(), objects("7", "-3", "9223372036854775807")).tolist() == [7, -1, -1]
-
-
-@pytest.mark.parametrize(
-    ("rule", "expected"),
-    [
-        (computed(("add", -1)), [-1, 0, 9, -1, -1]),
-        (computed(("remainder", 7)), [0, 1, 3, 4, 6]),
-        (computed(("truncated_remainder", 7)), [0, 1, 3, 4, -1]),
-        (computed(("truncated_remainder", 7), ("add", 1)), [1, 2, 4, 5, 0]),
-        (computed(("divide", 5), ("add", 1)), [1, 1, 3, 3, 0]),
-        (computed(("add", 4), ("divide", 5), ("remainder", 3)), [0, 1, 2, 0, 0]),
-    ],
-)
-def test_arithmetic_is_that_of_integers_and_rows_beyond_the_table_are_unknown(
-    rule: ComputedIds, expected: list[int]
-) -> None:
-    assert rows(rule, np.array([0, 1, 10, 11, -1], np.int32)).tolist() == expected
-    assert rows(rule, objects("0", "1", "10", "11", "-1")).tolist() == expected
+def rows(entry: OneInput, values: NDArray[Any], count: int = 10) -> NDArray[np.int64]:
+    return within(rule_of(entry, VOCABULARIES).resolve("f", values), count)
 
 
 @pytest.mark.parametrize(
     ("operations", "expected"),
     [
+        ([("add", -1)], [-1, 0, 9, -1, -1, -1]),
+        ([("remainder", 7)], [0, 1, 3, 4, 6, 6]),
+        ([("truncated_remainder", 7)], [0, 1, 3, 4, -1, -1]),
+        ([("truncated_remainder", 7), ("add", 1)], [1, 2, 4, 5, 0, 0]),
+        ([("divide", 5), ("add", 1)], [1, 1, 3, 3, 0, -1]),
+        ([("add", 4), ("divide", 5), ("remainder", 3)], [0, 1, 2, 0, 0, 2]),
         ([("multiply", 2), ("add", 1)], [1, 3, -1, -1, -1, 1]),
         ([("at_most", 7), ("at_least", 2)], [2, 2, 7, 7, 2, 2]),
         ([("absolute", None), ("remainder", 7)], [0, 1, 3, 4, 1, 6]),
@@ -78,123 +46,77 @@ def test_arithmetic_is_that_of_integers_and_rows_beyond_the_table_are_unknown(
 def test_computed_ids_are_what_operations_make_of_them_in_their_order(
     operations: list[tuple[Any, int | None]], expected: list[int]
 ) -> None:
-    assert rows(computed(*operations), np.array([0, 1, 10, 11, -1, -(1 << 63)])).tolist() == expected
+    values = np.array([0, 1, 10, 11, -1, SMALLEST])
+    assert rows(computed(*operations), values).tolist() == expected
+    assert rows(computed(*operations), values.astype(str).astype(object)).tolist() == expected
 
 
-def test_buckets_may_fall_as_numbers_rise() -> None:
-    numbers = np.array([-1.0, 0.5, 0.75, 2.0, 9.0], np.float32)
-    assert rows(BucketIds(boundaries=(0.5, 2.0)), numbers).tolist() == [0, 1, 1, 2, 2]
-    assert rows(BucketIds(boundaries=(0.5, 2.0), first_row=4, falling=True), numbers).tolist() == [6, 5, 5, 4, 4]
+@pytest.mark.parametrize(
+    ("rule", "values", "expected"),
+    [
+        (IdentityIds(), np.array([0, 9, 10, -1, 1 << 62, SMALLEST]), [0, 9, -1, -1, -1, -1]),
+        (IdentityIds(), objects("7", "-3", "9223372036854775807"), [7, -1, -1]),
+        *((IdentityIds(), np.array([3, 11], dtype), [3, -1]) for dtype in (np.int32, np.int8, np.uint8, np.uint64)),
+        (BucketIds(boundaries=(0.0, 10.0, 10.0)), np.array([-1, 0, 9, 10, 11], np.float32), [0, 1, 1, 3, 3]),
+        (BucketIds(boundaries=(0.0, 0.1, 10.0)), np.array([-3, 11]), [0, 3]),
+        (BucketIds(boundaries=tuple(range(12))), np.array([11]), [-1]),
+        (BucketIds(boundaries=(0.0, 9.0), first_row=-1), np.array([-3, 11]), [-1, 1]),
+        (BucketIds(boundaries=(0.0, 9.0), first_row=4, falling=True), np.array([-1.0, 0, 9.5]), [6, 5, 4]),
+        (VocabularyIds(vocabulary="v", first_row=8), np.arange(4), [8, 9, -1, -1]),
+        (HashIds(buckets=9, first_row=1, mask=5), np.empty(0), []),
+    ],
+)
+def test_rows_are_those_of_the_rule_and_negative_beyond_the_table(
+    rule: OneInput, values: NDArray[Any], expected: list[int]
+) -> None:
+    assert rows(rule, values).tolist() == expected
+
+
+def test_hash_is_that_of_the_decimal_string_and_keeps_the_row_of_its_mask_apart() -> None:
+    values = np.array([0, -5, 123456789, 1 << 62])
+    expected = [farmhash.fingerprint64(str(value)) % 1000 for value in values.tolist()]
+    for sent in (values, values.astype(str).astype(object)):
+        assert rows(HashIds(buckets=1000), sent, 1000).tolist() == expected
+        masked = rows(HashIds(buckets=1000, first_row=1, mask=-5), sent, 2000)
+        assert masked.tolist() == [each + 1 if value != -5 else 0 for each, value in zip(expected, values, strict=True)]
+    assert (rows(HashIds(buckets=1000), values, 10) == [each if each < 10 else -1 for each in expected]).all()
 
 
 def test_rules_resolve_together_what_each_resolves_alone() -> None:
-    rules = [
-        rule_of(each, {})
-        for each in (IdentityIds(), HashIds(buckets=7), HashIds(buckets=9, first_row=2), HashIds(buckets=9, key=(1, 2)))
-    ] * 2
+    told = (IdentityIds(), HashIds(buckets=7), HashIds(buckets=9, first_row=2), HashIds(buckets=9, key=(1, 2)))
+    rules = [rule_of(each, {}) for each in told] * 2
     sent = [np.arange(place, place + 5) for place in range(6)] + [objects("1", "22")] * 2
     names = [f"f{place}" for place in range(8)]
     alone = [rule.resolve(name, values).tolist() for rule, name, values in zip(rules, names, sent, strict=True)]
     assert [found.tolist() for found in resolve_all(rules, names, sent)] == alone
 
 
-def test_arithmetic_refuses_what_is_no_integer() -> None:
-    with pytest.raises(FeatureError, match="'a' is no integer id"):
-        rows(computed(("remainder", 3)), objects("a"))
-
-
-def test_hash_with_a_mask_keeps_its_row_apart_as_integer_and_as_text() -> None:
-    rule, values = HashIds(buckets=9, first_row=1, mask=5), np.array([5, 6, -5])
-    plain = rows(HashIds(buckets=9, first_row=1), values)
-    assert rows(rule, values).tolist() == rows(rule, objects("5", "6", "-5")).tolist() == [0, *plain[1:].tolist()]
-    assert rows(rule, np.empty(0)).size == 0
-
-
-def test_hash_with_a_key_refuses_text_that_is_none() -> None:
-    with pytest.raises(FeatureError, match="no Unicode text"):
-        rows(HashIds(buckets=10, key=(1, 2)), objects("\ud800"))
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int8, np.uint8, np.uint64])
-def test_identity_widens_other_integers(dtype: type) -> None:
-    assert rows(IdentityIds(), np.array([3, 11], dtype)).tolist() == [3, -1]
+NO_INTEGERS: list[NDArray[Any]] = [
+    *(np.array([value]) for value in (1.5, np.nan, True, b"1")),
+    *(np.array([1.0], np.float32), np.array([1 << 63], np.uint64), np.array(["2020-01-01"], "M8[D]")),
+    *(objects(value) for value in (None, 3.5, True, [1], "1.0", " 1", "1_0", "+1", "\u0663", "", "1" * 5000)),
+    *(objects("1", None), objects("9223372036854775808"), objects("-9223372036854775809")),
+]
+NO_NUMBERS: list[NDArray[Any]] = [
+    *(np.array([value]) for value in (np.nan, np.inf, 1e300, True)),
+    objects("1"),
+]
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("rule", "values", "told"),
     [
-        np.array([1.0], np.float32),
-        np.array([np.nan]),
-        np.array([True]),
-        objects(None),
-        objects("1", None),
-        objects(3.5),
-        objects(True),
-        objects([1]),
-        objects("1.0"),
-        objects(" 1"),
-        objects("1_0"),
-        objects("+1"),
-        objects("٣"),
-        objects(""),
-        objects("9223372036854775808"),
-        objects("-9223372036854775809"),
-        objects("1" * 5000),
-        np.array([1 << 63], np.uint64),
-        np.array([b"1"]),
-        np.array(["2020-01-01"], "M8[D]"),
+        *((IdentityIds(), values, "'f'") for values in NO_INTEGERS),
+        *((BucketIds(boundaries=(0.0,)), values, "'f'") for values in NO_NUMBERS),
+        (computed(("remainder", 3)), objects("a"), "'a' is no integer id"),
+        (HashIds(buckets=10, key=(1, 2)), objects("\ud800"), "no Unicode text"),
+        (HashIds(buckets=10), objects("\ud800"), "UTF-8"),
     ],
 )
-def test_identity_of_what_is_no_integer_raises_and_names_the_feature(values: np.ndarray[Any, Any]) -> None:
-    with pytest.raises(FeatureError, match="'f'") as problem:
-        rows(IdentityIds(), values)
+def test_what_is_no_id_is_refused_by_the_feature_s_name(rule: OneInput, values: NDArray[Any], told: str) -> None:
+    with pytest.raises(FeatureError, match=told) as problem:
+        rows(rule, values)
     assert len(str(problem.value)) < 300
-
-
-def test_hash_of_an_integer_is_that_of_its_decimal_string() -> None:
-    values = np.array([0, -5, 123456789, 1 << 62])
-    expected = [farmhash.fingerprint64(str(value)) % 1000 for value in values.tolist()]
-    assert rows(HashIds(buckets=1000), values, 1000).tolist() == expected
-    assert rows(HashIds(buckets=1000), values.astype(str).astype(object), 1000).tolist() == expected
-
-
-def test_hash_into_more_buckets_than_rows_leaves_the_rest_unknown() -> None:
-    wide = rows(HashIds(buckets=100), np.arange(200), 100)
-    narrow = rows(HashIds(buckets=100), np.arange(200))
-    assert (narrow == np.where(wide < 10, wide, -1)).all()
-    assert (narrow == -1).any()
-
-
-def test_hash_of_text_that_utf8_cannot_carry_raises() -> None:
-    with pytest.raises(FeatureError, match="UTF-8"):
-        rows(HashIds(buckets=10), objects("\ud800"))
-
-
-def test_buckets_count_the_boundaries_that_are_not_above() -> None:
-    boundaries = (0.0, 0.1, 10.0, 10.0)
-    values = np.array([-1, 0, 0.05, 0.1, 9, 10, 11], np.float32)
-    expected = [sum(np.float32(boundary) <= value for boundary in boundaries) for value in values]
-    assert rows(BucketIds(boundaries=boundaries), values, 9).tolist() == expected
-    assert rows(BucketIds(boundaries=boundaries), np.array([-3, 11]), 9).tolist() == [0, 4]
-    assert rows(BucketIds(boundaries=boundaries), np.array([11]), 3).tolist() == [-1]
-    assert rows(BucketIds(boundaries=boundaries, first_row=5), np.array([-3, 11]), 9).tolist() == [5, -1]
-    assert rows(BucketIds(boundaries=boundaries, first_row=-1), np.array([-3, 11]), 9).tolist() == [-1, 3]
-
-
-@pytest.mark.parametrize(
-    "values", [np.array([np.nan]), np.array([np.inf]), np.array([1e300]), objects("1"), np.array([True])]
-)
-def test_buckets_of_what_is_no_finite_number_raises(values: np.ndarray[Any, Any]) -> None:
-    with pytest.raises(FeatureError):
-        rows(BucketIds(boundaries=(0.0,)), values)
-
-
-def test_vocabulary_longer_than_its_table_leaves_the_rest_unknown() -> None:
-    vocabularies = {"v": Vocabulary(IntegerKeys(np.arange(10)))}
-    assert rows(VocabularyIds(vocabulary="v", first_row=1), np.arange(4), 3, vocabularies).tolist() == [1, 2, -1, -1]
-
-
-NUMBERS = np.array([0.0, 0.5, 1.5, 2.5, 2.9, -0.5, -1.0, 7.0, 3e9, -1e30, 2.0**31], np.float32)
 
 
 @pytest.mark.parametrize(
@@ -207,28 +129,26 @@ NUMBERS = np.array([0.0, 0.5, 1.5, 2.5, 2.9, -0.5, -1.0, 7.0, 3e9, -1e30, 2.0**3
     ],
 )
 def test_cast_rounds_numbers_to_rows(rounding: Any, expected: list[int]) -> None:
-    entry = Cast(of="float32", to="int32", rounding=rounding)
-    assert within(cast(entry, "f", NUMBERS), 9).tolist() == expected
+    numbers = np.array([0.0, 0.5, 1.5, 2.5, 2.9, -0.5, -1.0, 7.0, 3e9, -1e30, 2.0**31], np.float32)
+    assert within(cast(Cast(of="float32", to="int32", rounding=rounding), "f", numbers), 9).tolist() == expected
 
 
-@pytest.mark.parametrize(("to", "smallest"), [("int32", -(1 << 31)), ("int64", -(1 << 63))])
-def test_cast_of_numbers_beyond_integers_is_the_smallest_one(to: Any, smallest: int) -> None:
-    entry, largest = Cast(of="float32", to=to), np.nextafter(np.float32(-smallest), np.float32(0))
-    beyond = np.array([1e30, -1e30, float(-smallest), largest], np.float32)
-    assert cast(entry, "f", beyond).tolist() == [smallest] * 3 + [int(largest)]
+@pytest.mark.parametrize(
+    ("of", "to", "values", "expected"),
+    [
+        ("float32", "int32", np.array([1e30, -1e30, 2.0**31, 2147483520.0]), [-(1 << 31)] * 3 + [2147483520]),
+        ("float32", "int64", np.array([1e30, -1e30, 2.0**63, 2.0**62]), [SMALLEST] * 3 + [1 << 62]),
+        ("float32", "int64", np.array([3, (1 << 24) + 1]), [3, 1 << 24]),
+        ("int64", "int32", np.array([5, (1 << 32) + 5, 1 << 31, -1]), [5, 5, -(1 << 31), -1]),
+    ],
+)
+def test_cast_wraps_integers_and_takes_numbers_beyond_them_as_the_smallest(
+    of: Any, to: Any, values: NDArray[Any], expected: list[int]
+) -> None:
+    assert cast(Cast(of=of, to=to), "f", values).tolist() == expected
 
 
-def test_cast_takes_integers_as_the_numbers_that_they_are_sent_as() -> None:
-    entry = Cast(of="float32", to="int64")
-    assert cast(entry, "f", np.array([3, (1 << 24) + 1])).tolist() == [3, 1 << 24]
-
-
-def test_cast_of_integers_wraps_around() -> None:
-    found = cast(Cast(of="int64", to="int32"), "f", np.array([5, (1 << 32) + 5, 1 << 31, -1]))
-    assert found.tolist() == [5, 5, -(1 << 31), -1]
-
-
-@pytest.mark.parametrize("values", [np.array(["a"], object), np.array([np.nan], np.float32)])
+@pytest.mark.parametrize("values", [objects("a"), np.array([np.nan], np.float32)])
 def test_cast_refuses_what_is_no_number(values: Any) -> None:
     with pytest.raises(FeatureError, match="f"):
         cast(Cast(of="float32", to="int32"), "f", values)
