@@ -4,7 +4,7 @@ ExportError
 ├── UsageError              2   a recipe or option that cannot be meant
 ├── CheckpointError         3   a checkpoint that is missing, damaged or of a kind that is not read
 │   └── CheckpointOffline   3   a checkpoint whose storage fails; what was read of it stays good
-├── NotConvertible          4   a model or table that cannot be exported as asked
+├── NotConvertible          4   a model or table that cannot be exported as requested
 ├── VerificationFailed      5   what was written is not what was trained; nothing is committed
 └── DestinationError        6   the destination exists, is full, or cannot be written
 """
@@ -35,7 +35,7 @@ class CheckpointOffline(CheckpointError):
 
 
 class NotConvertible(ExportError):
-    """A model or table that cannot be exported as asked."""
+    """A model or table that cannot be exported as requested."""
 
     exit_code = 4
 

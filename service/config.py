@@ -104,7 +104,7 @@ class ServiceSettings(BaseSettings):
     max_inflight_bytes: int = Field(default=1 << 30, ge=1_024)
     """Bytes of request bodies held by one process, compressed and decompressed alike; at least max_request_bytes."""
     retry_after_s: float = Field(default=0.1, gt=0, le=3600)
-    """Least time that a rejected client is asked to wait, seconds; longer while the queue is longer."""
+    """Least retry-after of a rejected request, seconds; longer while the queue is longer."""
     request_timeout_s: float = Field(default=10.0, gt=0, le=3600)
     """Longest time for one request, seconds; a client's deadline may be shorter, never longer."""
     body_timeout_s: float = Field(default=10.0, gt=0, le=3600)

@@ -113,16 +113,20 @@ def _parser() -> ArgumentParser:
         "also read from the environment, such as ROWCAST_CLIENT_CA_FILE.",
         allow_abbrev=False,
     )
-    parser.add_argument("--ca-file", default=_environment("CA_FILE"), help="authorities trusted over TLS, PEM")
-    parser.add_argument("--cert-file", default=_environment("CERT_FILE"), help="own certificate, PEM; with --key-file")
+    parser.add_argument("--ca-file", default=_environment("CA_FILE"), help="trusted certificate authorities, PEM")
+    parser.add_argument(
+        "--cert-file", default=_environment("CERT_FILE"), help="client certificate, PEM; with --key-file"
+    )
     parser.add_argument("--key-file", default=_environment("KEY_FILE"), help="private key of the certificate, PEM")
     parser.add_argument(
-        "--token-file", type=_read_token, help="file that holds the token alone; or the token in ROWCAST_CLIENT_TOKEN"
+        "--token-file",
+        type=_read_token,
+        help="file that holds only the token; or set ROWCAST_CLIENT_TOKEN",
     )
     url = _environment("URL") or "http://127.0.0.1:8080"
     connection = [
-        _option("--url", default=url, help="http://, https://, grpc:// or grpcs://; or in ROWCAST_CLIENT_URL"),
-        _option("--timeout", dest="timeout_s", type=float, default=TIMEOUT_S, help="seconds, all attempts together"),
+        _option("--url", default=url, help="http://, https://, grpc:// or grpcs://; or set ROWCAST_CLIENT_URL"),
+        _option("--timeout", dest="timeout_s", type=float, default=TIMEOUT_S, help="seconds for all attempts together"),
         _option("--json", dest="as_json", action="store_true", default=False, help="print JSON"),
     ]
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -138,39 +142,47 @@ def _parser() -> ArgumentParser:
 def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
     """The options of each command."""
     version = [
-        _option("--version", type=int, help="version; left out: the current one"),
+        _option("--version", type=int, help="version; default: the current one"),
         _option("--label", help="label of a version, instead of its number"),
     ]
-    shared = [_option("-m", "--model", help="model; left out: the only one"), *version]
+    shared = [_option("-m", "--model", help="model; default: the only one"), *version]
     features = _option(
         "-f",
         "--feature",
         dest="features",
         action=_Features,
         metavar="NAME=VALUE",
-        help="value, 1,2,3 with commas between, or NAME:=JSON; repeatable",
+        help="a value, several as 1,2,3, or NAME:=JSON; repeatable",
     )
-    k = _option("-k", type=int, help="how many; left out: the service's default")
-    attributes = _option("-a", "--attribute", dest="attributes", action="append", help="returned with each neighbor")
-    exclude = _option("--exclude", type=_ids, help="candidate ids never returned, with commas between")
-    context_id = _option("--context-id", dest="context_ids", type=_id, help="whose stored features are taken")
-    tower = _option("--tower", help="tower; left out: the only one")
-    formula = _option("--formula", help="over outputs, gives the score: click^0.7 * like^0.3")
-    one_id = _option("--id", dest="ids", type=_ids, help="candidate whose neighbors are wanted, instead of features")
+    k = _option("-k", type=int, help="how many to return; default: the service's")
+    attributes = _option(
+        "-a",
+        "--attribute",
+        dest="attributes",
+        action="append",
+        help="attribute to return with each neighbor; repeatable",
+    )
+    exclude = _option("--exclude", type=_ids, help="candidate ids to leave out, separated by commas")
+    context_id = _option("--context-id", dest="context_ids", type=_id, help="context whose stored features to use")
+    tower = _option("--tower", help="tower; default: the only one")
+    formula = _option("--formula", help="score, as a formula of outputs: click^0.7 * like^0.3")
+    one_id = _option("--id", dest="ids", type=_ids, help="candidate whose neighbors to find, instead of features")
     exact = _option("--exact", action="store_true", help="search exactly, whatever the index")
-    candidates = _option("-c", "--candidates", type=_ids, required=True, help="candidate ids, with commas between")
-    retrieved = _option("--candidates", type=int, help="how many are retrieved and ranked; left out: enough")
-    heads = _option("--head", dest="heads", action="append", help="output returned beside the score")
+    candidates = _option("-c", "--candidates", type=_ids, required=True, help="candidate ids, separated by commas")
+    retrieved = _option(
+        "--candidates", type=int, help="how many to retrieve and rank; default: the larger of 100 and 10 k"
+    )
+    heads = _option("--head", dest="heads", action="append", help="output to return with the score; repeatable")
     return {
         models: [],
-        model: [_option("name", nargs="?", help="model; left out: the only one"), *version],
+        model: [_option("name", nargs="?", help="model; default: the only one"), *version],
         retrieve: [features, k, attributes, exclude, context_id, one_id, exact, *shared],
         rank: [candidates, features, k, heads, formula, context_id, tower, *shared],
         recommend: [features, k, retrieved, attributes, exclude, formula, context_id, tower, *shared],
         embed: [features, tower, *shared],
         lookup: [
-            _option("-f", "--feature", required=True, help="whose table and id rule are used"),
-            _option("ids", nargs="+", help="ids whose rows are wanted"),
+            _option("-f", "--feature", required=True, help="feature whose table and id rule to use"),
+            _option("ids", nargs="+", help="ids to look up"),
             *shared,
         ],
     }

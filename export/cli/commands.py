@@ -59,7 +59,7 @@ def inspect(
     layout: cl.LayoutFile = None,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Tells what is in a checkpoint: tables, slot variables, dense variables, step. Reads no table."""
+    """Lists what is in a checkpoint: tables, slot variables, dense variables, step. Reads no table."""
     from export.checkpoint.inventory.recognition import recognise
     from export.checkpoint.reader import open_checkpoint
     from export.cli.inspect import inventory_json, inventory_table
@@ -87,7 +87,7 @@ def plan(
     how: cl.How = None,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Tells what `run` would read and write, in bytes, files and memory. Touches nothing."""
+    """Shows what `run` would read and write: bytes, files and memory. Writes nothing."""
     settings = options.read_settings(workers=workers, budget_bytes=budget_bytes, scratch=scratch)
     job = options.read_job(recipe, checkpoint, root, how)
     with _at_work() as progress, progress.step("model and plan"):
@@ -117,7 +117,7 @@ def run(
     how: cl.How = None,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Writes, verifies and publishes a bundle. A run that was stopped resumes; a failed check publishes nothing."""
+    """Writes, verifies and publishes a bundle. A stopped run resumes; a failed check publishes nothing."""
     settings = options.read_settings(
         workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
     )
@@ -158,7 +158,7 @@ def tables(
     plan_only: cl.PlanOnly = False,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Exports only the tables, without model code: those that the metadata identifies or the user names."""
+    """Exports only tables, without model code: those that the metadata identifies or that you name."""
     from export.cli import published_page
     from export.cli.inspect import plan_table
     from export.jobs import tables_job
@@ -194,7 +194,7 @@ def verify(
     full: cl.Full = False,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Checks a published bundle again: every byte against its checksum, and that everything in it opens."""
+    """Checks a published bundle again: every byte against its checksum, and that every part opens."""
     place = place_of(bundle)
     if isinstance(place, RemotePath):
         raise UsageError(
@@ -222,7 +222,7 @@ def verify(
 
 @app.command()
 def clean(root: cl.Root, older_than: cl.OlderThan = 0, as_json: cl.AsJson = False) -> None:
-    """Removes what runs left staged that were stopped and will not be resumed. Bundles stay."""
+    """Removes the staged files of stopped runs. Bundles stay."""
     from bundle.storage import retention
 
     if not root.is_dir():
@@ -241,7 +241,7 @@ def explain(
     how: cl.How = None,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Draws what is cut out of a model: features, tables, towers, outputs. Of a bundle, no model code is needed."""
+    """Shows how a model is partitioned: features, tables, towers, outputs. A bundle needs no model code."""
     from rich.text import Text
 
     from export.explain import drawing as drawings

@@ -159,7 +159,7 @@ class TowerPart(Part):
     sqrt, sigmoid, e.g. `click^0.7 * like^0.3`; None: `result`."""
     split: bool = True
     """Of a ranking tower: also cut it by data flow into what runs once for a context, once for a candidate, and only
-    for the outputs that are asked for."""
+    for the outputs that are requested."""
     precisions: tuple[Precision, ...] = ("f32",)
     """Which forms are made: f32 and int8 for LiteRT; bf16 is a SavedModel, for service hosts with TensorFlow."""
     serve: Precision = "f32"
@@ -237,9 +237,9 @@ class IndexPart(Part):
     corpus: Name
     """What is searched."""
     query_tower: Name
-    """Whose vectors ask."""
+    """Tower that makes the query vectors."""
     candidate_tower: Name
-    """Whose vectors are searched."""
+    """Tower that makes the candidates' vectors."""
     distance: Distance = "dot_product"
     """What near means; scores are larger for nearer candidates, whatever it is."""
     kind: Literal["auto", "brute_force", "tree_ah"] = "auto"

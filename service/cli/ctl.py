@@ -1,4 +1,4 @@
-"""`rowcast-serve ctl`: what an operator commands a running service, over its admin listener."""
+"""`rowcast-serve ctl`: an operator's commands to a running service, through its admin API."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ _TIMEOUT_S, _POLL_S = 30.0, 0.05
 _Status = dict[str, Any]
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model.")]
-Version = Annotated[int, typer.Argument(metavar="VERSION", help="Its number.")]
-OptionalVersion = Annotated[int | None, typer.Argument(metavar="[VERSION]", help="Its number; default: all of it.")]
-Older = Annotated[int | None, typer.Argument(metavar="[VERSION]", help="Its number; default: the one before.")]
-Versions = Annotated[list[int], typer.Argument(metavar="VERSION...", help="Their numbers.")]
+Version = Annotated[int, typer.Argument(metavar="VERSION", help="Version number.")]
+OptionalVersion = Annotated[
+    int | None, typer.Argument(metavar="[VERSION]", help="Version number; default: the whole model.")
+]
+Older = Annotated[int | None, typer.Argument(metavar="[VERSION]", help="Version number; default: the previous one.")]
+Versions = Annotated[list[int], typer.Argument(metavar="VERSION...", help="Version numbers.")]
 Level = Annotated[str, typer.Argument(metavar="LEVEL", help="debug, info, warning, error; setting: as started.")]
-Label = Annotated[str, typer.Argument(metavar="LABEL", help="As requests name it.")]
+Label = Annotated[str, typer.Argument(metavar="LABEL", help="Name of the label.")]
 
 CTL = typer.Typer(
-    help="Commands a running service over its admin listener.\n\n"
+    help="Sends commands to a running service through its admin API.\n\n"
     "Exit codes: 0 in effect, 1 a bug, 2 usage, or no such model, version or label, 3 the service cannot be reached, "
     "4 it rejects the command (token, a state file that cannot be written), 5 the command was accepted, but is not in "
     "effect yet or a version cannot be loaded, 130 interrupted.",
@@ -123,10 +125,10 @@ def _option(variable: str, text: str) -> Any:
 @CTL.callback()
 def _connect(
     context: typer.Context,
-    admin: Annotated[str, _option("ADMIN", "URL of the admin listener.")] = "http://127.0.0.1:8090",
-    ports_file: Annotated[Path | None, _option("PORTS_FILE", "Its ports file, instead of --admin.")] = None,
-    token_file: Annotated[Path | None, _option("TOKEN_FILE", "File that holds the token, and nothing else.")] = None,
-    ca: Annotated[Path | None, typer.Option(help="Authorities of its certificate, PEM.")] = None,
+    admin: Annotated[str, _option("ADMIN", "URL of the admin API.")] = "http://127.0.0.1:8090",
+    ports_file: Annotated[Path | None, _option("PORTS_FILE", "Ports file of the service, instead of --admin.")] = None,
+    token_file: Annotated[Path | None, _option("TOKEN_FILE", "File that holds only the token.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="Certificate authorities of the admin API, PEM.")] = None,
     cert: Annotated[Path | None, typer.Option(help="Client certificate with its key, PEM.")] = None,
     wait_s: Annotated[float, typer.Option(min=0, help="Seconds to wait until a command is in effect.")] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
@@ -136,7 +138,7 @@ def _connect(
 
 @CTL.command("status")
 def _status(context: typer.Context) -> None:
-    """Shows what is desired, what is served, and what is not in effect yet."""
+    """Shows the desired state, what is served, and what is not in effect yet."""
     _run(context, "status", None)
 
 
@@ -178,19 +180,19 @@ def _unlabel(context: typer.Context, model: Model, name: Label) -> None:
 
 @CTL.command("rollback")
 def _rollback(context: typer.Context, model: Model, version: Older = None) -> None:
-    """Returns to the version before, at once if it is loaded, until one arrives that is newer than all there are."""
+    """Returns to the previous version, until a version arrives that is newer than all present ones."""
     _run(context, "rollback", {"version": version}, model)
 
 
 @CTL.command("drain")
 def _drain(context: typer.Context) -> None:
-    """Makes the service reject calls and report that it is not ready; what is loaded stays."""
+    """Rejects calls and fails health checks; loaded versions stay."""
     _run(context, "drain", {})
 
 
 @CTL.command("undrain")
 def _undrain(context: typer.Context) -> None:
-    """Makes the service accept calls again."""
+    """Accepts calls again."""
     _run(context, "undrain", {})
 
 
