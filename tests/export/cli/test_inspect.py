@@ -2,83 +2,59 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from rich.console import Console, RenderableType
 
-from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Inventory
-from export.checkpoint.reader import open_checkpoint
-from export.cli.inspect import inventory_json, inventory_table, plan_table
-from export.tables.plan import plan_tables
 from tests.export.checkpoint.bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
+from tests.export.commands import Command
 
 TABLE = np.zeros((8, 3), np.float32)
 
 
-@pytest.fixture
-def inventory(tmp_path: Path) -> Inventory:
+def test_inspect_tells_every_variable_once_and_shows_what_is_left_out(command: Command, tmp_path: Path) -> None:
     graph = object_graph(
         node({"e": 1, "w": 6}),
         node({"_variables": 2}),
         node({"items[1]": 3}),
         node({"parameters": 4, "accumulators": 5}),
-        node(key="e/t" + SUFFIX),
-        node(key="e/t.Sa" + SUFFIX),
-        node(key="w" + SUFFIX),
+        *(node(key=name + SUFFIX) for name in ("e/t", "e/t.Sa", "w")),
     )
-    variables: dict[str, np.ndarray[Any, Any] | bytes] = {
-        "e/t" + SUFFIX: TABLE,
-        "e/t.Sa" + SUFFIX: TABLE,
-        "w" + SUFFIX: TABLE,
-        GRAPH: graph,
-    }
-    write_bundle(tmp_path / "ckpt-7", variables)
-    return recognise(open_checkpoint(tmp_path))
-
-
-def shown(what: RenderableType) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    console.print(what)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
-def test_inventory_json_holds_every_variable_once(inventory: Inventory) -> None:
-    page = json.loads(json.dumps(inventory_json(inventory)))
+    variables: dict[str, Any] = {name + SUFFIX: TABLE for name in ("e/t", "e/t.Sa", "w")}
+    write_bundle(tmp_path / "ckpt-7", variables | {GRAPH: graph})
+    page = command("inspect", tmp_path, "--json").page
     keys = [each["key"] for part in (page["tables"].values(), page["slots"], page["dense"]) for each in part]
-    assert sorted(keys) == sorted(["e/t" + SUFFIX, "e/t.Sa" + SUFFIX, "w" + SUFFIX])
+    assert sorted(keys) == sorted(variables)
     assert page["tables"]["items[1]"] | {"slots": ["accumulators"], "bytes": 96} == page["tables"]["items[1]"]
-    assert page["candidates"] == ["w" + SUFFIX]
-    assert page["slot_bytes"] == 96
-
-
-def test_inventory_table_shows_tables_what_is_left_out_and_the_rest(inventory: Inventory) -> None:
-    text = shown(inventory_table(inventory))
-    for part in (
-        "ckpt-7",
-        "items[1]",
-        "TPUEmbedding",
-        "plain",
-        "left out: 1 optimizer variable, which saves 96 B",
-        "might be tables (1)",
-        "w/.ATTR",
-    ):
+    assert (page["candidates"], page["slot_bytes"]) == (["w" + SUFFIX], 96)
+    text = command("inspect", tmp_path).out
+    for part in ("ckpt-7", "items[1]", "TPUEmbedding", "plain", "left out: 1 optimizer variable, which saves 96 B"):
         assert part in text
+    assert "might be tables (1); --table NAME=KEY names one" in text
+    assert "w/.ATTR" in text
 
 
-def test_inventory_table_checkpoint_saved_by_name_says_what_to_do(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"emb": TABLE})
-    assert "--table NAME=KEY" in shown(inventory_table(recognise(open_checkpoint(tmp_path))))
+def test_inspect_of_a_checkpoint_that_lacks_a_file_tells_what_it_holds_and_exits_3(
+    command: Command, tmp_path: Path
+) -> None:
+    variables: dict[str, Any] = {"user/embeddings": TABLE, "item/embeddings": TABLE, "global_step": np.array(5)}
+    write_bundle(tmp_path / "c", variables, files=3)
+    whole = command("inspect", tmp_path / "c", "--json").page
+    assert (whole["complete"], whole["problems"], whole["step"]) == (True, [], 5)
+    (tmp_path / "c.data-00000-of-00003").unlink()
+    done = command("inspect", tmp_path / "c", "--json")
+    page = json.loads(done.out)
+    assert (done.code, page["complete"], set(page["tables"])) == (3, False, {"user", "item"})
+    assert "c.data-00000-of-00003 cannot be read: No such file" in done.told
+    assert "incomplete: data file" in command("inspect", tmp_path / "c").out
 
 
-def test_plan_table_shows_bytes_files_and_memory(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"emb": TABLE})
-    checkpoint = open_checkpoint(tmp_path)
-    text = shown(plan_table(plan_tables(checkpoint, recognise(checkpoint, {"items": "emb"}), tmp_path)))
-    assert "96 B read, 96 B written, 1 file, 1 task" in text
+def test_inspect_of_a_stored_layout_names_its_parameters(command: Command, tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"stack": np.zeros((64, 8), np.float32)})
+    layout = tmp_path / "layout.json"
+    stated = {"key": "stack", "kind": "sparse_core", "rows": 50, "dim": 5, "cores": 4, "rotation": 1}
+    layout.write_text(json.dumps({"tables": {"users": stated}}))
+    done = command("inspect", tmp_path / "c", "--layout", layout)
+    assert "sparse core 4 x 16, offset 0, rotation 1" in done.out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,34 +86,3 @@ def test_table_named_twice_exits_with_both_meanings(command: Command, tmp_path: 
     assert (done.code, "tables 't' and 'u' are both said to be 'e/a" in done.told) == (4, True)
     assert visible(tmp_path / "out") == []
     assert command("tables", tmp_path / "c", tmp_path / "out", "--table", "t=e/a", "--table", "t=e/a").code == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ('[tables.users]\nkey = "a"\n[tables.users]\nkey = "b"\n', "Cannot declare"),
-        ('[tables]\nusers = {key = "a"}\nusers = {key = "b"}\n', "Cannot overwrite"),
-        ('tables.users.key = "a"\ntables.users.key = "b"\n', "Cannot overwrite"),
-        ("a = " + "[" * 100_000, "nested"),
-    ],
-)
-def test_recipe_that_names_a_table_twice_exits_2_and_says_where(
-    command: Command, tmp_path: Path, text: str, told: str
-) -> None:
-    (tmp_path / "recipe.toml").write_text(f'model = "m"\n{text}')
-    done = command("run", tmp_path / "recipe.toml")
-    assert done.code == 2
-    assert told in done.told
-    assert "recipe.toml cannot be read" in done.told
-
-
-def test_data_file_of_another_step_exits_3_and_publishes_nothing(command: Command, tmp_path: Path) -> None:
-    write_tables(tmp_path / "c/ckpt-1", ["users"])
-    write_tables(tmp_path / "later/ckpt-1", ["users"], VALUES + 1)
-    shutil.copy(tmp_path / "later/ckpt-1.data-00000-of-00001", tmp_path / "c")
-    assert command("inspect", tmp_path / "c").code == 0  # reads no table
-    done = command("tables", tmp_path / "c", tmp_path / "out")
-    assert done.code == 3
-    assert "users" in done.told
-    assert "checksum" in done.told
-    assert visible(tmp_path / "out") == []

@@ -14,11 +14,10 @@ import orjson
 import pytest
 from rich.console import Console
 
-from bundle.errors import VersionBusy
 from bundle.format.manifest import parse
 from bundle.storage import staging
 from export.checkpoint.inventory.specs import Statements
-from export.errors import DestinationError, ExportError, UsageError
+from export.errors import DestinationError, ExportError
 from export.jobs import tables_job
 from export.jobs.destinations import open_destination, published_bytes
 from export.jobs.leases import Lease
@@ -125,24 +124,16 @@ def test_lease_of_a_run_that_was_killed_goes_to_its_own_next_run_or_after_a_whil
     assert not (store / "m/.lease-1.json").is_file()
 
 
-def test_lease_that_was_taken_over_is_told_and_left_alone(store: RemotePath) -> None:
-    lease = Lease(store / "m", 1, "one")
-    with lease.hold():
-        (store / "m/.lease-1.json").write(orjson.dumps({"owner": "two", "host": "h", "time": "x"}))
-        with pytest.raises(VersionBusy, match="was taken over by another run on h"):
-            lease.check()
-    assert (store / "m/.lease-1.json").is_file()
-
-
-def test_open_destination_url_with_credentials_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="credentials"):
-        open_destination("s3://key:secret@bucket/x", Path(), tmp_path)
-
-
-def test_verify_of_a_url_says_how_to_bring_it_here(command: Command) -> None:
-    done = command("verify", "s3://models/bundles/m/1")
-    assert done.code == 2
-    assert "rowcast-serve pull s3://models/bundles/m/1 ROOT" in done.err
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("verify", "s3://models/bundles/m/1"), "rowcast-serve pull s3://models/bundles/m/1 ROOT"),
+        (("tables", "c", "s3://key:secret@bucket/x"), "credentials"),
+    ],
+)
+def test_url_that_cannot_be_used_so_exits_2(command: Command, arguments: tuple[str, ...], told: str) -> None:
+    done = command(*arguments)
+    assert (done.code, told in done.told) == (2, True)
 
 
 def test_tables_to_a_url_stages_in_the_scratch_directory(

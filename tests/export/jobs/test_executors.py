@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError, ExportError
 from export.frameworks.loading import load_tensorflow
 from export.jobs.attempts import ATTEMPTS_MAX
-from export.jobs.executors import LocalExecutor, worker_count
+from export.jobs.executors import LocalExecutor
 from export.tables.plan import plan_tables
 from tests.export import task_functions
 from tests.export.checkpoint.bundles import write_bundle
@@ -33,11 +34,6 @@ def test_local_results_come_in_the_order_of_the_tasks(workers: int) -> None:
     assert sorted(done) == [(number, number * number) for number in range(7)]
 
 
-def test_local_several_workers_are_other_processes() -> None:
-    processes = {process for _, process in LocalExecutor(2).run(task_functions.process_id, range(4))}
-    assert os.getpid() not in processes
-
-
 def test_local_table_workers_of_a_process_with_tensorflow_have_none(tmp_path: Path) -> None:
     load_tensorflow()
     write_bundle(tmp_path / "c", {name: np.ones((1 << 18, 64), np.float32) for name in ("a", "b")})
@@ -50,15 +46,19 @@ def test_local_table_workers_of_a_process_with_tensorflow_have_none(tmp_path: Pa
     assert "tensorflow" in sys.modules
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_local_failure_of_a_task_is_the_failure_of_the_run(workers: int) -> None:
-    with pytest.raises(CheckpointError, match="three is not read"):
-        LocalExecutor(workers).run(task_functions.refuse_three, range(5))
-
-
-def test_local_worker_that_is_killed_is_told_with_the_cure() -> None:
-    with pytest.raises(ExportError, match="ROWCAST_EXPORT_WORKERS"):
-        LocalExecutor(2).run(task_functions.die, range(3))
+@pytest.mark.parametrize(
+    ("workers", "function", "what", "told"),
+    [
+        (1, task_functions.refuse_three, CheckpointError, "three is not read"),
+        (2, task_functions.refuse_three, CheckpointError, "three is not read"),
+        (2, task_functions.die, ExportError, "ROWCAST_EXPORT_WORKERS"),
+    ],
+)
+def test_local_failure_of_a_task_is_the_failure_of_the_run(
+    workers: int, function: Callable[[int], int], what: type[Exception], told: str
+) -> None:
+    with pytest.raises(what, match=told):
+        LocalExecutor(workers).run(function, range(5))
 
 
 def test_local_worker_that_is_killed_once_is_replaced(tmp_path: Path) -> None:
@@ -67,37 +67,15 @@ def test_local_worker_that_is_killed_once_is_replaced(tmp_path: Path) -> None:
     assert LocalExecutor(2).run(task_functions.die_once, marks) == marks
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_local_storage_that_fails_twice_is_tried_again(tmp_path: Path, workers: int) -> None:
+def test_local_storage_that_fails_is_tried_again_where_that_may_help(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
     marks = [str(tmp_path / name / "passes") for name in "ab"]
-    for mark in marks:
-        Path(mark).parent.mkdir()
-    assert LocalExecutor(workers).run(task_functions.fail_storage, marks) == [3, 3]
-
-
-@pytest.mark.parametrize(("name", "tries"), [("full", 1), ("broken", ATTEMPTS_MAX)])
-def test_local_storage_that_stays_broken_is_the_failure_of_the_run(tmp_path: Path, name: str, tries: int) -> None:
-    mark = tmp_path / name
-    with pytest.raises(DestinationError, match="cannot be written"):
-        LocalExecutor(1).run(task_functions.fail_storage, [str(mark)])
-    assert len(mark.read_text()) == tries
-
-
-def test_local_failing_listener_stops_the_run() -> None:
-    def full(task: int, result: int) -> None:
-        raise OSError(f"no space for the receipt of {task} ({result})")
-
-    with pytest.raises(OSError, match="no space"):
-        LocalExecutor(2).run(task_functions.square, range(3), full)
-
-
-def test_local_nothing_to_do_returns_nothing() -> None:
-    assert LocalExecutor(4).run(task_functions.square, []) == []
-
-
-def test_worker_count_zero_is_one_for_each_core() -> None:
-    assert worker_count(0) == len(os.sched_getaffinity(0))
-    assert worker_count(3) == 3
+    assert LocalExecutor(2).run(task_functions.fail_storage, marks) == [3, 3]
+    for name, tries in (("full", 1), ("broken", ATTEMPTS_MAX)):
+        with pytest.raises(DestinationError, match="cannot be written"):
+            LocalExecutor(1).run(task_functions.fail_storage, [str(tmp_path / name)])
+        assert len((tmp_path / name).read_text()) == tries
 
 
 @pytest.mark.parametrize(("sent", "to_group"), [(signal.SIGKILL, False), (signal.SIGINT, True)])

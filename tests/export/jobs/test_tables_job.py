@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from bundle.tables.reader import TableReader
 from tests.export.checkpoint.bundles import GRAPH, SUFFIX, Box, node, object_graph, write_bundle
 from tests.export.commands import Command
 from tests.export.exporting import visible
+from tests.export.forked_runs import ForkedRuns
 
 TABLE = np.arange(70, dtype=np.float32).reshape(10, 7)
 ROWS: list[Box] = [[(0, 4), (0, -1)], [(4, 3), (0, -1)], [(7, 3), (0, -1)]]
@@ -38,9 +39,11 @@ def test_tables_with_slots_keeps_them_beside_their_table(command: Command, tmp_p
     assert written["features"] == {"user"}
 
 
-def test_tables_with_slots_where_none_is_known_says_so(command: Command, tmp_path: Path) -> None:
+def test_tables_plan_with_slots_where_none_is_known_says_so(command: Command, tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"user/embeddings": TABLE})
-    page = command("tables", tmp_path / "c", tmp_path / "out", "--with-slots", "--plan", "--json").page
+    plan = ("tables", tmp_path / "c", tmp_path / "out", "--with-slots", "--plan")
+    assert "280 B read, 280 B written, 1 file, 1 task" in command(*plan).out
+    page = command(*plan, "--json").page
     assert page["notes"] == ["no slot variables are kept: the checkpoint tells none that belongs to a table"]
 
 
@@ -76,44 +79,17 @@ def test_tables_exports_what_it_can_and_tells_the_rest(command: Command, tmp_pat
     assert set(bundle(tmp_path / "other")["rows"]) == {"items", "ab"}
 
 
-def test_tables_of_nothing_that_is_identified_exits_4_with_the_candidates(command: Command, tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"k": TABLE})
-    done = command("tables", tmp_path / "c", tmp_path / "out")
-    assert done.code == 4
-    assert "no table is identified" in done.told
-    assert "k [10, 7] float32" in done.told
-    assert visible(tmp_path / "out") == []
-
-
-def test_tables_named_by_the_user_that_cannot_be_exported_exits_4(command: Command, tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"user/embeddings": TABLE, "k": TABLE.astype(np.int64)})
-    done = command("tables", tmp_path / "c", tmp_path / "out", "--table", "k=k")
-    assert done.code == 4
-    assert "'k' holds int64 values" in done.told
-
-
-def test_inspect_of_a_checkpoint_that_lacks_a_file_tells_what_it_holds_and_exits_3(
-    command: Command, tmp_path: Path
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [([], "no table is identified; "), ([], "k [10, 7] float32"), (["--table", "n=n"], "'n' holds int64 values")],
+)
+def test_tables_that_cannot_be_exported_exit_4_with_the_reason(
+    command: Command, tmp_path: Path, said: list[str], told: str
 ) -> None:
-    variables: dict[str, Any] = {"user/embeddings": TABLE, "item/embeddings": TABLE, "global_step": np.array(5)}
-    write_bundle(tmp_path / "c", variables, files=3)
-    whole = command("inspect", tmp_path / "c", "--json").page
-    assert (whole["complete"], whole["problems"], whole["step"]) == (True, [], 5)
-    (tmp_path / "c.data-00000-of-00003").unlink()
-    done = command("inspect", tmp_path / "c", "--json")
-    page = json.loads(done.out)
-    assert (done.code, page["complete"], set(page["tables"])) == (3, False, {"user", "item"})
-    assert "c.data-00000-of-00003 cannot be read: No such file" in done.told
-    assert "incomplete: data file" in command("inspect", tmp_path / "c").out
-
-
-def test_inspect_of_a_stored_layout_names_its_parameters(command: Command, tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"stack": np.zeros((64, 8), np.float32)})
-    layout = tmp_path / "layout.json"
-    stated = {"key": "stack", "kind": "sparse_core", "rows": 50, "dim": 5, "cores": 4, "rotation": 1}
-    layout.write_text(json.dumps({"tables": {"users": stated}}))
-    done = command("inspect", tmp_path / "c", "--layout", layout)
-    assert "sparse core 4 x 16, offset 0, rotation 1" in done.out
+    write_bundle(tmp_path / "c", {"k": TABLE, "n": TABLE.astype(np.int64)})
+    done = command("tables", tmp_path / "c", tmp_path / "out", *said)
+    assert (done.code, visible(tmp_path / "out")) == (4, [])
+    assert told in done.told
 
 
 def test_tables_that_are_linked_are_verified_in_full_or_not_at_all(command: Command, tmp_path: Path) -> None:
@@ -126,3 +102,13 @@ def test_tables_that_are_linked_are_verified_in_full_or_not_at_all(command: Comm
     assert full.code == 0, full.err
     checks = [staging.read_manifest(tmp_path / f"out/tables/{version}").verification.tables for version in (1, 2)]
     assert [check["user"].rows_compared for check in checks] == [0, 5000]
+
+
+def test_tables_of_a_checkpoint_that_was_saved_anew_after_a_kill_are_copied_again(
+    forked: ForkedRuns, tmp_path: Path
+) -> None:
+    run = ["tables", str(tmp_path / "c"), str(tmp_path / "out"), "--version", "1"]
+    for values, dies, status in ((TABLE, {"noted": 2}, -signal.SIGKILL), (TABLE + 1, {}, 0)):
+        write_bundle(tmp_path / "c", {"user/embeddings": values})
+        assert forked.run(run, tmp_path / "output", **dies) == status
+    np.testing.assert_array_equal(bundle(tmp_path / "out")["rows"]["user"], TABLE + 1)

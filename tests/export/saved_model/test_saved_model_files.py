@@ -64,18 +64,6 @@ def test_variables_of_any_slices_read_back(tmp_path: Path, boxes: list[Box], fil
     assert bool(plan.links) is link
 
 
-@pytest.mark.parametrize(
-    ("boxes", "files", "link", "pieces"),
-    [(ROWS, 1, True, 1), (ROWS, 1, False, 1), (SHUFFLED, 1, False, 1), (SHUFFLED, 1, True, 3), (GRID, 1, False, 2)],
-)
-def test_row_slices_side_by_side_become_one(
-    tmp_path: Path, boxes: list[Box], files: int, link: bool, pieces: int
-) -> None:
-    checkpoint = checkpoint_of(tmp_path, TABLE, boxes, files)
-    written = carried_out(planned(checkpoint, tmp_path, link), checkpoint)
-    assert len(written.entries["table_0"].slices) == pieces
-
-
 def test_linked_slices_are_summed_where_it_is_asked(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path, TABLE, SHUFFLED)
     plan = planned(checkpoint, tmp_path, link=True, check=True)

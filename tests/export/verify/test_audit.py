@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,8 +18,6 @@ from export.verify.audit import audit, check_unlisted, told_as_failures
 FLIPS = 1000
 GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
 """A bundle with everything that a page can list: linked shards, scales, towers in two forms, candidates, an index."""
-SHARDS = "tables/cities/rows-00000-of-00002.bin", "tables/cities/rows-00001-of-00002.bin"
-SAVED = "towers/query/saved_model/fingerprint.pb", "towers/candidate/saved_model/fingerprint.pb"
 
 
 @pytest.fixture
@@ -74,64 +73,37 @@ def test_audit_flipped_bit_of_any_listed_byte_is_found(bundle: Path) -> None:
     check(bundle)
 
 
-def truncated(bundle: Path, file: str) -> None:
-    data = (bundle / file).read_bytes()
-    (bundle / file).write_bytes(data[: len(data) // 2])  # the last bytes of a linked file belong to others
+def truncated(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)  # the last bytes of a linked file belong to others
 
 
-def emptied(bundle: Path, file: str) -> None:
-    (bundle / file).write_bytes(b"")
+def grown(file: Path) -> None:
+    with file.open("ab") as opened:
+        opened.write(b"\n")
 
 
-def missing(bundle: Path, file: str) -> None:
-    (bundle / file).unlink()
+def linked_out(file: Path) -> None:
+    model = next(parent for parent in file.parents if parent.parent.name.startswith("test_"))
+    file.symlink_to(file.rename(model / "outside"))
 
 
-def linked_out(bundle: Path, file: str) -> None:
-    (bundle / file).rename(bundle.parent / "outside")
-    (bundle / file).symlink_to(bundle.parent / "outside")
-
-
-def a_directory(bundle: Path, file: str) -> None:
-    (bundle / file).unlink()
-    (bundle / file).mkdir()
+def a_directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
 
 
 FILES = sorted(path.relative_to(GOLDEN).as_posix() for path in GOLDEN.rglob("*.*") if path.is_file())
 
 
-@pytest.mark.parametrize("damage", [truncated, emptied, missing, linked_out, a_directory])
-def test_audit_file_that_is_not_whole_is_found(bundle: Path, damage: Callable[[Path, str], None]) -> None:
-    for file in FILES:
+@pytest.mark.parametrize("damage", [truncated, grown, Path.unlink, linked_out, a_directory])
+def test_audit_file_that_is_not_whole_is_found(bundle: Path, damage: Callable[[Path], None]) -> None:
+    for file in [each for each in FILES if damage is not grown or not each.startswith("tables/")]:
         shutil.rmtree(bundle)
         shutil.copytree(GOLDEN, bundle)
-        (bundle.parent / "outside").unlink(missing_ok=True)
-        damage(bundle, file)
+        damage(bundle / file)
         gone = file == "manifest.json" and not (bundle / file).is_file()
         with pytest.raises(UsageError if gone else VerificationFailed):  # without its page it is no bundle
             check(bundle)
-
-
-def test_audit_file_that_grew_is_found(bundle: Path) -> None:
-    for file in [each for each in FILES if not each.startswith("tables/")]:
-        with (bundle / file).open("ab") as opened:
-            opened.write(b"\n")
-        with pytest.raises(VerificationFailed):
-            check(bundle)
-        with (bundle / file).open("r+b") as opened:
-            opened.truncate((GOLDEN / file).stat().st_size)
-    check(bundle)
-
-
-@pytest.mark.parametrize("pair", [SHARDS, SAVED])
-def test_audit_files_of_one_size_that_changed_places_are_found(bundle: Path, pair: tuple[str, str]) -> None:
-    first, second = (bundle / file for file in pair)
-    assert first.stat().st_size == second.stat().st_size
-    first.rename(bundle / "aside")
-    second.rename(first)
-    (bundle / "aside").rename(second)
-    with pytest.raises(VerificationFailed, match="differs from its checksum"):
-        check(bundle)
 
 
 def test_audit_file_beside_the_listed_ones_is_told(bundle: Path) -> None:

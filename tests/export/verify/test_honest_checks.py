@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from bundle.features.reader import Column, FeatureReader
+from bundle.features.reader import Column, open_features
 from bundle.storage import staging
-from bundle.tables.reader import TableReader
-from bundle.tables.vocabularies import Vocabulary
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 from tests.export.commands import Command
@@ -49,34 +46,28 @@ def packed(values: list[Any]) -> Column:
     return Column(np.array([one for each in values for one in each], np.int64), ends)
 
 
-@pytest.fixture(scope="module")
-def recorded(undisturbed: Path) -> list[dict[str, Any]]:
+def recorded(bundle: Path) -> list[dict[str, Any]]:
     """Examples with the scores that the trained model gave, computed from the bundle of the right recipe."""
-    page, examples = staging.read_manifest(undisturbed), asked()
-    readers = {name: TableReader(undisturbed, table) for name, table in page.tables.items()}
-    opened = {name: Vocabulary.open(undisturbed / each.file) for name, each in page.vocabularies.items()}
-    features = FeatureReader(page.features, readers, opened, {})
+    page, examples = staging.read_manifest(bundle), asked()
+    features, tower = open_features(bundle, page), page.towers["ranking"]
     columns = {name: packed([each[name] for each in examples]) for name in examples[0]}
     found = features.activations(list(page.features), columns, len(examples))
-    tower = page.towers["ranking"]
-    inputs = tower_inputs(tower.inputs, {name: each.values for name, each in found.items()}, len(examples))
-    scores = open_tower(undisturbed, tower, "f32").run(inputs)[tower.result]
     features.close()
+    inputs = tower_inputs(tower.inputs, {name: each.values for name, each in found.items()}, len(examples))
+    scores = open_tower(bundle, tower, "f32").run(inputs)[tower.result]
     return [each | {"seen": float(score)} for each, score in zip(examples, np.ravel(scores), strict=True)]
 
 
 def test_outputs_that_training_recorded_find_ids_of_other_rows(
-    command: Command, recipe: Recipe, recorded: list[dict[str, Any]], tmp_path: Path
+    command: Command, recipe: Recipe, undisturbed: Path, tmp_path: Path
 ) -> None:
-    write_examples(tmp_path, recorded)
-    right = changed(with_examples(recipe), "verify.expected", {"score": "seen"})
+    write_examples(tmp_path, recorded(undisturbed))
+    right = changed(with_examples(recipe), "verify.expected", {"ranking.score": "seen"})
     assert command("run", write_project(tmp_path, right)).code == 0
-    named = changed(right, "verify.expected", {"ranking.score": "seen"})
-    assert command("run", write_project(tmp_path, named)).code == 0
     (tmp_path / "shifted.txt").write_text("".join(f"{movie}\n" for movie in [*MOVIE_IDS[1:], MOVIE_IDS[0]]))
-    done = command("run", write_project(tmp_path, changed(right, "vocabularies.movies.file", "shifted.txt")))
-    assert done.code == 5
-    assert "ids lead to other rows than in training" in done.told
+    wrong = changed(changed(right, "verify.expected", {"score": "seen"}), "vocabularies.movies.file", "shifted.txt")
+    done = command("run", write_project(tmp_path, wrong))
+    assert (done.code, "ids lead to other rows than in training" in done.told) == (5, True)
 
 
 def test_features_of_one_vocabulary_that_begin_at_other_rows_are_pointed_out(

@@ -2,30 +2,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from bundle.features.reader import Column, open_features
+from bundle.features.reader import Column
 from bundle.format import paths
 from bundle.format.manifest import TableSource
-from bundle.storage import staging
 from export.checkpoint.reader import open_checkpoint
-from export.errors import NotConvertible, VerificationFailed
+from export.errors import VerificationFailed
 from export.graph.specs import WrittenForm
 from export.model.weights import find_table_keys
-from export.recipe.schema import ExportJob, read_recipe
+from export.recipe.schema import ExportJob
 from export.towers.compiled import compile_tower
 from export.towers.savedmodels import write_saved_model
 from export.verify.examples import Examples, make_examples
-from export.verify.parity import check_tower, feature_values
 from export.verify.reference_model import Reference, Results, checkpoint_rows, finite_results, reference_results
 from export.verify.reference_tables import ReadRows
 from tests.export.checking import check_forms
-from tests.export.cutting import HERE, IDS, RAGGED, Cut, cut, recipe
-from tests.export.exporting import MOVIE_IDS, recipe_of, write_project
+from tests.export.cutting import HERE, IDS, Cut, cut, recipe
 
 
 def reference_of(made: Cut, examples: Examples | None = None) -> Reference:
@@ -97,20 +92,6 @@ def test_reference_equals_a_dense_computation_of_the_query_tower(movies: Cut, mo
         )
 
 
-def test_check_tower_movies_every_form_agrees(
-    movies: Cut, movie_root: Path, movie_forms: list[WrittenForm], movie_results: Results
-) -> None:
-    verified = check_forms(reference_of(movies), movie_root, movie_forms, movie_results)
-    assert {name: [(form.kind, form.precision) for form in forms] for name, forms in verified.items()} == {
-        "query": [("saved_model", "f32"), ("litert", "f32")],
-        "candidate": [("saved_model", "f32"), ("litert", "f32")],
-        "ranking": [("saved_model", "f32"), ("litert", "f32"), ("litert", "int8")],
-    }
-    errors = {(name, form.precision): form.max_abs_error for name, forms in verified.items() for form in forms}
-    assert errors["query", "f32"]["vector"] < 1e-4
-    assert 1e-4 < errors["ranking", "int8"]["score"] < 1
-
-
 def test_check_tower_ads_weights_sequences_and_sparse_bags_agree(
     ads: Cut, ad_root: Path, ad_forms: list[WrittenForm]
 ) -> None:
@@ -118,16 +99,6 @@ def test_check_tower_ads_weights_sequences_and_sparse_bags_agree(
     verified = check_forms(reference, ad_root, ad_forms, reference_results(reference))
     assert len(verified["ranking"]) == 2
     assert set(verified["ranking"][1].max_abs_error) == {"click", "hidden"}
-
-
-def test_check_tower_functional_model_agrees(tmp_path: Path) -> None:
-    inputs = {"item": IDS, "bag": RAGGED, "x": {"dtype": "float32", "shape": [1]}}
-    functional = cut(recipe("build_functional", inputs, {"tower": {"role": "query"}}), tmp_path)
-    assert len(functional.model.towers[0].variables) == 8
-    reference = reference_of(functional)
-    forms = write_forms(functional, tmp_path)
-    verified = check_forms(reference, tmp_path, forms, reference_results(reference))
-    assert [form.kind for form in verified["tower"]] == ["saved_model", "litert"]
 
 
 def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, ad_root: Path, ad_forms: list[WrittenForm]) -> None:
@@ -142,26 +113,6 @@ def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, ad_root: Path, ad_
     assert len(check_forms(reference, ad_root, ad_forms, expected)["context"]) == 2
 
 
-def test_check_tower_wrong_row_in_the_bundle_is_found(
-    movies: Cut, movie_root: Path, movie_forms: list[WrittenForm]
-) -> None:
-    reference = reference_of(movies)
-
-    def read(table: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        values = reference.read_rows(table, rows)
-        if table == "hours":
-            values[rows == 7] += 0.01
-        return values
-
-    expected = reference_results(replace(reference, read_rows=read))
-    with pytest.raises(
-        VerificationFailed,
-        match=r"tower 'query', SavedModel f32, output 'vector': example \d+, element \[\d\], is .*, the original model "
-        r"gives .* break \|d\| <= 1e-05 \+ 1e-05",
-    ):
-        check_forms(reference, movie_root, movie_forms, expected)
-
-
 def test_reference_rows_that_tensorflow_would_not_find_are_refused(movies: Cut) -> None:
     page = movies.job.model_dump()
     page["features"]["hour"] = {"ids": {"kind": "hash"}}  # while the bundle takes hours for rows
@@ -169,18 +120,6 @@ def test_reference_rows_that_tensorflow_would_not_find_are_refused(movies: Cut) 
         VerificationFailed, match=r"feature 'hour': id \d+ is row \d+ in the bundle and row \d+ by the rec"
     ):
         reference_results(replace(reference_of(movies), job=ExportJob.model_validate(page)))
-
-
-def test_check_tower_int8_beyond_its_limit_is_refused(
-    movies: Cut, movie_root: Path, movie_forms: list[WrittenForm], movie_results: Results
-) -> None:
-    page = movies.job.model_dump()
-    page["towers"]["ranking"]["max_abs_error"] = {"int8": 1e-6}
-    reference = replace(reference_of(movies), job=ExportJob.model_validate(page))
-    with pytest.raises(
-        VerificationFailed, match=r"LiteRT int8.*towers.ranking.max_abs_error.int8 = 1e-06: raise it, or leave"
-    ):
-        check_forms(reference, movie_root, movie_forms, movie_results)
 
 
 def test_check_tower_tower_in_half_precision_is_told_the_cure_and_held_to_its_limit(tmp_path: Path) -> None:
@@ -200,24 +139,6 @@ def test_check_tower_tower_in_half_precision_is_told_the_cure_and_held_to_its_li
         check_forms(limited, tmp_path, forms, {"tower": {"result": expected["tower"]["result"] + 1}})
 
 
-def test_check_tower_that_the_manifest_feeds_another_feature_is_refused(
-    undisturbed: Path, movies: Cut, tmp_path: Path
-) -> None:
-    page, path = staging.read_manifest(undisturbed), write_project(tmp_path / "project", recipe_of(movies.prefix))
-    examples = make_examples(movies.model.spec, page.features, {"movies": np.array(MOVIE_IDS)}, 8)
-    features = open_features(undisturbed, page)
-    spec, job = movies.model.spec, read_recipe(path)
-    reference = Reference(job, path.parent, spec, movies.prefix, rows_of(movies), examples, features)
-    expected, values = reference_results(reference)["query"], feature_values(reference, features)
-    query = page.towers["query"]
-    assert check_tower(reference, undisturbed, "query", query, values, expected).inputs == query.inputs
-    other = {"user_id": "history", "history": "user_id"}
-    inputs = [each.model_copy(update={"feature": other.get(each.feature, each.feature)}) for each in query.inputs]
-    swapped = query.model_copy(update={"inputs": tuple(inputs)})
-    with pytest.raises(VerificationFailed, match="tower 'query', SavedModel f32, output 'vector'"):
-        check_tower(reference, undisturbed, "query", swapped, values, expected)
-
-
 def test_check_tower_not_a_number_is_never_equal(
     movies: Cut, movie_root: Path, movie_forms: list[WrittenForm], movie_results: Results
 ) -> None:
@@ -225,21 +146,6 @@ def test_check_tower_not_a_number_is_never_equal(
     broken["candidate"]["vector"][3, 1] = np.nan
     with pytest.raises(VerificationFailed, match=r"tower 'candidate'.*example 3, element \[1\], is"):
         check_forms(reference_of(movies), movie_root, movie_forms, broken)
-
-
-def test_check_tower_damaged_tower_is_named(movies: Cut, movie_root: Path, movie_results: Results) -> None:
-    (movie_root / "bad.tflite").write_bytes(b"not a flatbuffer")
-    with pytest.raises(VerificationFailed, match=r"tower 'query', LiteRT f32: .*no LiteRT flatbuffer"):
-        check_forms(
-            reference_of(movies), movie_root, [WrittenForm("query", "litert", "f32", "bad.tflite")], movie_results
-        )
-
-
-def test_checkpoint_rows_are_those_of_the_table(movies: Cut) -> None:
-    rows = np.array([0, 1, 2, 9, 30, 31, 49])
-    assert rows_of(movies)("users", rows).tolist() == movies.tables["users"][rows].tolist()
-    with pytest.raises(NotConvertible, match=r"table 'users' is not known in checkpoint"):
-        checkpoint_rows(open_checkpoint(movies.prefix), {})("users", rows)
 
 
 def test_reference_table_of_the_recipe_s_unknown_row(movies: Cut) -> None:
