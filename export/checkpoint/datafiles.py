@@ -25,7 +25,7 @@ from runtime.object_store import RemotePath, Stamp, is_url, local_stamp
 
 OPEN_FILES_MAX = 64
 EMPTY_READS_MAX, RETRY_S = 4, 0.05
-REQUESTS, REQUEST_BYTES = 16, 4 << 20
+REQUESTS, REQUEST_BYTES = 16, 1 << 20
 """Made of a store at a time, and the most that one asks for."""
 
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
