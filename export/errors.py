@@ -3,7 +3,6 @@
 ExportError
 ├── UsageError              2   a recipe or option that cannot be meant
 ├── CheckpointError         3   a checkpoint that is missing, damaged or of a kind that is not read
-│   └── CheckpointOffline   3   a checkpoint whose storage fails; what was read of it stays good
 ├── NotConvertible          4   a model or table that cannot be exported as requested
 ├── VerificationFailed      5   what was written is not what was trained; nothing is committed
 └── DestinationError        6   the destination exists, is full, or cannot be written
@@ -28,10 +27,6 @@ class CheckpointError(ExportError):
     """A checkpoint that is missing, damaged or of a kind that is not read."""
 
     exit_code = 3
-
-
-class CheckpointOffline(CheckpointError):
-    """A checkpoint whose storage fails; what was read of it stays good."""
 
 
 class NotConvertible(ExportError):

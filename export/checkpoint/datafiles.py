@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,12 +17,11 @@ from typing import Any, Self
 import numpy as np
 
 from export.checkpoint.variables import Slice
-from export.errors import CheckpointError, CheckpointOffline
+from export.errors import CheckpointError
 from runtime.object_store import RemotePath, Stamp, is_url, local_stamp
 
 OPEN_FILES_MAX = 64
-EMPTY_READS_MAX, RETRY_S = 4, 0.05
-REQUESTS, REQUEST_BYTES = 16, 4 << 20
+REQUESTS, REQUEST_BYTES = 16, 1 << 20
 """Made of a store at a time, and the most that one asks for."""
 
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
@@ -39,7 +35,7 @@ class DataFiles:
 
     def __init__(self, stamps: Mapping[str, Stamp] | None = None) -> None:
         self._stamps = stamps or {}
-        self._open: OrderedDict[str, int] = OrderedDict()
+        self._open: dict[str, int] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._fetched: dict[tuple[str, int, int], list[Future[bytes]]] = {}
         self._checked: set[str] = set()
@@ -81,15 +77,10 @@ class DataFiles:
         Raises:
           CheckpointError: the file is gone, changed, ends early or cannot be read.
         """
-        handle = self._open.get(file)
-        if handle is not None:  # thousands of lanes are read so: the short way, unless something is wrong
-            with suppress(OSError):
-                if os.preadv(handle, [buffer.data], offset) == buffer.size:
-                    return
         if is_url(file):
             self._read_remote(file, offset, buffer)
             return
-        view, done, empty = memoryview(buffer.data), 0, 0
+        view, done = memoryview(buffer.data), 0
         try:
             handle = self._handle(file)
             while done < len(view):
@@ -97,10 +88,7 @@ class DataFiles:
                 if count == 0 and os.fstat(handle).st_size < offset + len(view):
                     raise _cut_short(file, offset + len(view))
                 if count == 0:  # as a network filesystem may answer while it fails
-                    empty += 1
-                    if empty == EMPTY_READS_MAX:
-                        raise OSError(errno.EIO, "no bytes were read, though the file is long enough")
-                    time.sleep(RETRY_S)
+                    raise OSError(errno.EIO, "no bytes were read, though the file is long enough")
                 done += count
         except FileNotFoundError as problem:
             raise _gone(file) from problem
@@ -108,14 +96,14 @@ class DataFiles:
             raise _offline(file, offset + done, problem) from problem
 
     def _handle(self, file: str) -> int:
-        handle = self._open.pop(file, None)
-        if handle is None:
-            if len(self._open) >= OPEN_FILES_MAX:
-                os.close(self._open.popitem(last=False)[1])
-            handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-            if (stamp := self._stamps.get(file)) is not None and local_stamp(os.fstat(handle)) != stamp:
-                os.close(handle)
-                raise changed(file)
+        if (handle := self._open.get(file)) is not None:
+            return handle
+        if len(self._open) >= OPEN_FILES_MAX:
+            os.close(self._open.pop(next(iter(self._open))))
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        if (stamp := self._stamps.get(file)) is not None and local_stamp(os.fstat(handle)) != stamp:
+            os.close(handle)
+            raise changed(file)
         self._open[file] = handle
         return handle
 
@@ -149,8 +137,8 @@ def _gone(file: str) -> CheckpointError:
     )
 
 
-def _offline(file: str, offset: int, problem: OSError) -> CheckpointOffline:
-    return CheckpointOffline(
+def _offline(file: str, offset: int, problem: OSError) -> CheckpointError:
+    return CheckpointError(
         f"data file {file} cannot be read at byte {offset}: {problem.strerror or problem}; once it can, run again: it "
         "resumes"
     )

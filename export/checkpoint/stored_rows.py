@@ -6,7 +6,6 @@ tasks that read the ranges of a slice in any order, on any machine, together kno
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from bundle.format.checksums import combine, crc32c, extend, shifted_each
 from bundle.format.fields import Crc32c, StrictModel
 from export.checkpoint import bands
 from export.checkpoint.bands import SourceRange
-from export.checkpoint.datafiles import DataFiles, stamps_of
+from export.checkpoint.datafiles import REQUEST_BYTES, REQUESTS, DataFiles, stamps_of
 from export.checkpoint.formats.arrays import ArrayRows
 from export.checkpoint.variables import Slice
 from runtime.object_store import is_url
@@ -29,10 +28,10 @@ from runtime.object_store import is_url
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 PIECE_BYTES = 1 << 20
-"""Bytes read at a time where they are written as they are: more would leave the cache before they are written, fewer
-would be handed from thread to thread too often."""
-PIECES_AHEAD = 16
-"""Fetched from a store before they are asked for."""
+"""Bytes read at a time where they are written as they are: more would leave the cache before they are written, and
+fewer would be many small writes."""
+REMOTE_PIECE_BYTES = REQUESTS * REQUEST_BYTES
+"""The same, where they come from a store."""
 
 
 class SourceSum(StrictModel):
@@ -110,7 +109,8 @@ class SliceRows:
             for first, count in ranges:
                 band = self._bands[bisect_right(self._firsts, first) - 1]
                 if first + count <= band.end and len(band.slices) == 1:
-                    self._prefetch(bands.source_range(band.slices[0], first, count))
+                    part, offset, size = bands.source_range(band.slices[0], first, count)
+                    self._files.prefetch(part.file, part.offset + offset, size)
         for first, count in ranges:
             data = flat[at : at + count * width]
             at += data.size
@@ -126,35 +126,29 @@ class SliceRows:
             start, crc = self._runs.pop((which, offset), (offset, 0))
             self._runs[which, offset + data.size] = start, google_crc32c.extend(crc, data)
 
-    def pieces(self, bytes_max: Callable[[], int], buffers: int) -> Iterator[tuple[Bytes, int]]:
+    def pieces(self, bytes_max: Callable[[], int]) -> Iterator[tuple[Bytes, int]]:
         """Yields the bytes of all rows, if they are undivided, wherever rows end, each piece with its crc32c.
 
         Args:
-          bytes_max: asked before each piece how long it may be.
-          buffers: that pieces are read into by turns: one is good until `buffers - 1` more were asked for.
+          bytes_max: asked before each piece how long it may be; it is good until the next one is asked for.
         Raises:
           CheckpointError: a data file is gone, changed, ends early or cannot be read.
         """
-        ring = itertools.cycle(np.empty((buffers, PIECE_BYTES), np.uint8))
-        wholes = [bands.source_range(band.slices[0], band.first, band.rows) for band in self._bands]
-        sources = [
-            SourceRange(whole.slice, whole.offset + at, min(PIECE_BYTES, whole.bytes - at))
-            for whole in wholes
-            for at in range(0, whole.bytes, PIECE_BYTES)
-        ]
-        for number, (part, offset, count) in enumerate(sources):
-            for later in sources[number : number + PIECES_AHEAD] if self._remote else ():
-                self._prefetch(later)
-            data = next(ring)[:count]
-            self._fetch(SourceRange(part, offset, count), data)
-            end = offset + count
-            while data.size:
-                piece = data[: bytes_max()]
-                crc = crc32c(piece)
-                source = SourceRange(part, end - data.size, piece.size)
-                self._add(source, combine(self._before(source), crc, piece.size))
-                yield piece, crc
-                data = data[piece.size :]
+        step = REMOTE_PIECE_BYTES if self._remote else PIECE_BYTES
+        buffer = np.empty(step, np.uint8)
+        for band in self._bands:
+            part, start, count = bands.source_range(band.slices[0], band.first, band.rows)
+            for offset in range(start, start + count, step):
+                data = buffer[: min(step, start + count - offset)]
+                end = offset + data.size
+                self._files.read_into(part.file, part.offset + offset, data)
+                while data.size:
+                    piece = data[: bytes_max()]
+                    crc = crc32c(piece)
+                    source = SourceRange(part, end - data.size, piece.size)
+                    self._add(source, combine(self._before(source), crc, piece.size))
+                    yield piece, crc
+                    data = data[piece.size :]
 
     def sums(self) -> tuple[SourceSum, ...]:
         """Returns what was read of each slice."""
@@ -184,15 +178,8 @@ class SliceRows:
     ) -> None:
         self._files.close()
 
-    def _fetch(self, source: SourceRange, data: Bytes) -> None:
-        part = source.slice
-        self._files.read_into(part.file, part.offset + source.offset, data)
-
-    def _prefetch(self, source: SourceRange) -> None:
-        self._files.prefetch(source.slice.file, source.slice.offset + source.offset, source.bytes)
-
     def _read(self, source: SourceRange, data: Bytes) -> None:
-        self._fetch(source, data)
+        self._files.read_into(source.slice.file, source.slice.offset + source.offset, data)
         self._add(source, extend(self._before(source), data))
 
     def _before(self, source: SourceRange) -> int:

@@ -6,6 +6,7 @@ Nothing here knows where rows come from or go to. A piece is small enough to sta
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -85,17 +86,15 @@ class ErrorLimits:
         """
         if error is None:
             return
-        broken = {
-            "max_abs_error": self.max_abs is not None and error.max_abs > self.max_abs and error.max_abs,
-            "rms_error": self.rms is not None and error.rms > self.rms and error.rms,
-            "cosine_min": self.cosine_min is not None and error.cosine_min < self.cosine_min and error.cosine_min,
-        }
-        limits = {"max_abs_error": self.max_abs, "rms_error": self.rms, "cosine_min": self.cosine_min}
-        for limit, found in broken.items():
-            if found is not False:
+        for key, limit, found, broken in (
+            ("max_abs_error", self.max_abs, error.max_abs, operator.gt),
+            ("rms_error", self.rms, error.rms, operator.gt),
+            ("cosine_min", self.cosine_min, error.cosine_min, operator.lt),
+        ):
+            if limit is not None and broken(found, limit):
                 raise VerificationFailed(
-                    f"table {name!r}: {limit} of its converted rows is {found:.6g}, tables.{name}.{limit} = "
-                    f"{limits[limit]:g} refuses it; change the limit or tables.{name}.dtype"
+                    f"table {name!r}: {key} of its converted rows is {found:.6g}, tables.{name}.{key} = {limit:g} "
+                    f"refuses it; change the limit or tables.{name}.dtype"
                 )
 
 
@@ -156,13 +155,7 @@ class Conversion:
     @property
     def error(self) -> ErrorSums:
         """Of all rows so far."""
-        return ErrorSums(
-            rows=sum(each.rows for each in self._errors),
-            max_abs=max(each.max_abs for each in self._errors),
-            squares=math.fsum(each.squares for each in self._errors),
-            cosine_min=min(each.cosine_min for each in self._errors),
-            cosines=math.fsum(each.cosines for each in self._errors),
-        )
+        return _joined(self._errors)
 
     def _piece(self, values: Values, first_row: int) -> Piece:
         scales = None
@@ -185,10 +178,11 @@ class Conversion:
         return Piece(stored, scales)
 
     def _refuse_lost(self, values: Values, read: Values, first_row: int) -> None:
+        exact = self._source.kind == "i"
         for lost, why in (
             (~np.isfinite(values), "which only a table that is copied as it is may hold; mend it, or state no dtype"),
             (~np.isfinite(read), f"which is too large for {self._target}; choose another dtype"),
-            (np.abs(values) > self._largest, "which no float holds exactly; leave the table out"),
+            (exact & (np.abs(values) > _EXACT_INTEGER), "which no float holds exactly; leave the table out"),
         ):
             if lost.any():
                 place = int(np.argmax(lost.any(axis=1)))
@@ -197,10 +191,6 @@ class Conversion:
                 raise NotConvertible(
                     f"table {self._table!r}: row {first_row + place} holds {value:g} in column {column}, {why}"
                 )
-
-    @property
-    def _largest(self) -> float:
-        return _EXACT_INTEGER if self._source.kind == "i" else math.inf
 
 
 def table_error(source: str, dim: int, sums: Iterable[ErrorSums]) -> TableError:
@@ -211,14 +201,23 @@ def table_error(source: str, dim: int, sums: Iterable[ErrorSums]) -> TableError:
       dim: of the table.
       sums: at least one.
     """
-    parts = list(sums)
-    rows = sum(each.rows for each in parts)
+    whole = _joined(list(sums))
     return TableError(
         source_dtype=source,
-        max_abs=max(each.max_abs for each in parts),
-        rms=_in_digits(math.sqrt(math.fsum(each.squares for each in parts) / (rows * dim))),
-        cosine_min=_in_digits(min(each.cosine_min for each in parts)),
-        cosine_mean=_in_digits(math.fsum(each.cosines for each in parts) / rows),
+        max_abs=whole.max_abs,
+        rms=_in_digits(math.sqrt(whole.squares / (whole.rows * dim))),
+        cosine_min=_in_digits(whole.cosine_min),
+        cosine_mean=_in_digits(whole.cosines / whole.rows),
+    )
+
+
+def _joined(sums: Sequence[ErrorSums]) -> ErrorSums:
+    return ErrorSums(
+        rows=sum(each.rows for each in sums),
+        max_abs=max(each.max_abs for each in sums),
+        squares=math.fsum(each.squares for each in sums),
+        cosine_min=min(each.cosine_min for each in sums),
+        cosines=math.fsum(each.cosines for each in sums),
     )
 
 
@@ -262,24 +261,11 @@ def _rounded(values: Values, target: str) -> Values:
     """Returns values rounded to the nearest of the target's, ties to even, as STORED[target] holds them."""
     if target == "float32":
         return values.astype(np.float32, copy=False)
-    near: NDArray[np.float32] = _rounded_to_odd(values) if values.dtype == np.float64 else values
+    near = values.astype(np.float32, copy=False)
     if target == "bfloat16":
         return near.astype(ml_dtypes.bfloat16).view(STORED[target])
     halves = pyarrow.array(near.reshape(-1)).cast(pyarrow.float16())  # numpy is 20 times slower for subnormal halves
     return np.asarray(halves).reshape(near.shape)
-
-
-def _rounded_to_odd(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Returns float32 that round to any shorter float as the float64 themselves would.
-
-    Source: Boldo and Melquiond, Emulation of a FMA and correctly rounded sums (2008), theorem 2.
-    """
-    near = values.astype(np.float32)
-    inexact = (near != values) & np.isfinite(near)
-    bits = near.view(np.uint32)
-    bits -= inexact & (np.abs(near) > np.abs(values))  # cut off instead
-    bits |= inexact
-    return near
 
 
 def _error(values: Values, read: Values) -> ErrorSums:

@@ -21,15 +21,14 @@ from bundle.tables.reader import ShardWriter
 from export.checkpoint.bands import SlicesOverlap
 from export.checkpoint.formats.arrays import ArrayRows, SpooledRows
 from export.checkpoint.layouts import lane_ranges
-from export.checkpoint.stored_rows import Bytes, SliceRows, SourceSum, StoredRows
+from export.checkpoint.stored_rows import SliceRows, SourceSum, StoredRows
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError, DestinationError
 from export.tables.conversions import Conversion, ErrorSums, table_error
 from export.tables.dealing import stripes_of
 from export.tables.plan import ExportPlan, TablePlan
 from export.tables.sources import source_of
-from export.tables.tasks import HANDED_BYTES, RestTask, TableTask
-from export.tables.write_behind import BUFFERS, WriteBehind
+from export.tables.tasks import RestTask, TableTask
 
 
 class Receipt(StrictModel):
@@ -72,16 +71,19 @@ def copy_rows(task: TableTask) -> Receipt:
         with ExitStack() as opened:
             stored = _open_rows(task)
             opened.enter_context(stored)
-            size = None if _in_order(stored, task) else task.rows * row_bytes(task.written_dtype, task.dim)
+            in_order = task.as_stored and isinstance(stored, SliceRows) and stored.undivided
+            size = None if in_order else task.rows * row_bytes(task.written_dtype, task.dim)
             writer = opened.enter_context(_writer(task, task.file, size))
             scales = opened.enter_context(_writer(task, task.scales, task.rows * SCALE_BYTES)) if task.scales else None
             error = None
             if task.converted:
-                with WriteBehind(writer) as behind:
-                    error = _convert(stored, task, behind, scales)
+                error = _convert(stored, task, writer, scales)
+            elif isinstance(stored, SliceRows) and in_order:
+                for piece, crc in stored.pieces(lambda: writer.room_bytes):
+                    writer.write(piece, crc)
             else:
-                with WriteBehind(writer) as behind:
-                    _copy(stored, task, behind)
+                for first, rows in stripes_of(stored, task):
+                    writer.place((first - task.first_row) * rows.shape[1], rows)
             _refuse_damaged(stored, f"table {task.table!r}", task)
             return Receipt(
                 step=task.step,
@@ -195,37 +197,15 @@ def _closed(task: TableTask, file: str, writer: ShardWriter) -> Shard:
     return Shard(file=file, first_row=task.first_row, rows=task.rows, crc32c=digest.crc32c, blocks=digest.blocks)
 
 
-def _copy(stored: StoredRows, task: TableTask, behind: WriteBehind) -> None:
-    if _in_order(stored, task):
-        for piece, crc in stored.pieces(lambda: behind.room_bytes, BUFFERS):
-            behind.write(piece, crc)
-    else:
-        for stripes in stripes_of(stored, task, behind.wait):
-            behind.place([((first - task.first_row) * rows.shape[1], rows) for first, rows in stripes])
-
-
-def _in_order(stored: StoredRows, task: TableTask) -> bool:
-    """Returns whether the shard's bytes come one behind the other."""
-    return task.as_stored and stored.undivided
-
-
-def _convert(stored: StoredRows, task: TableTask, behind: WriteBehind, scales: ShardWriter | None) -> ErrorSums:
+def _convert(stored: StoredRows, task: TableTask, writer: ShardWriter, scales: ShardWriter | None) -> ErrorSums:
     conversion = Conversion(task.table, task.dtype, task.written_dtype)
-    ready: list[tuple[int, Bytes]] = []
-    held = 0
-    for stripes in stripes_of(stored, task):
-        for first, rows in stripes:
-            at = first - task.first_row
-            for piece in conversion.pieces(rows, first):
-                ready.append((at * row_bytes(task.written_dtype, task.dim), piece.stored.view(np.uint8)))
-                if scales is not None and piece.scales is not None:
-                    scales.place(at * SCALE_BYTES, piece.scales)
-                at += len(piece.stored)
-                held += piece.stored.nbytes
-                if held >= HANDED_BYTES:
-                    behind.place(ready)
-                    ready, held = [], 0
-    behind.place(ready)
+    for first, rows in stripes_of(stored, task):
+        at = first - task.first_row
+        for piece in conversion.pieces(rows, first):
+            writer.place(at * row_bytes(task.written_dtype, task.dim), piece.stored)
+            if scales is not None and piece.scales is not None:
+                scales.place(at * SCALE_BYTES, piece.scales)
+            at += len(piece.stored)
     return conversion.error
 
 

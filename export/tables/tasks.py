@@ -18,14 +18,10 @@ STORE_BYTES = 160 << 20
 """What reading from a store adds: its library, and what is fetched ahead (s3fs, measured: 107 MiB)."""
 _BLOCK_BYTES, _LANES_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 1 << 20, 8 << 20, 64 << 20
 """Read at a time of one lane, which stay in the cache; of many lanes, some rows of each; of these in a store."""
-DEALT_BLOCKS = 3
-"""Of rows out of many lanes: one is written, one waits, one is dealt from the block that was read."""
 STRIPE_BYTES = 128 << 10
 """Written at a time of rows that lie in many lanes: fewer would be many small writes, more would leave the cache."""
-HANDED_BYTES = 2 << 20
-"""Of converted rows, written at a time."""
 _CONVERSION_BYTES, _CONVERSION_ROWS = 14 << 20, 16
-"""What converting holds: copies of some rows and parts of HANDED_BYTES; or so many copies of one row, as float64."""
+"""What converting holds: copies of some rows; or so many copies of one row, as float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ class TableTask:
         """The most memory that the task holds, an upper bound."""
         decoded = 0 if self.array is None else DECODER_BYTES + self.array.held_bytes
         copies = max(_CONVERSION_BYTES, _CONVERSION_ROWS * self.dim * 8) if self.converted else 0
-        blocks = (1 + DEALT_BLOCKS) * max(self.block_bytes, self.stored_row_bytes)
+        blocks = 2 * max(self.block_bytes, self.stored_row_bytes)
         return _held(self.slices) + blocks + decoded + copies
 
     @property
@@ -149,7 +145,7 @@ class RestTask:
 
 
 def block_bytes(lanes: int, budget_bytes: int, *, remote: bool = False) -> int:
-    """Returns the stored bytes that a task reads at a time; it holds up to `1 + DEALT_BLOCKS` times as many.
+    """Returns the stored bytes that a task reads at a time; it holds up to twice as many.
 
     Args:
       lanes: of the layout.
@@ -157,7 +153,7 @@ def block_bytes(lanes: int, budget_bytes: int, *, remote: bool = False) -> int:
       remote: whether they come from a store.
     """
     wanted = _BLOCK_BYTES if lanes == 1 else _REMOTE_BLOCK_BYTES if remote else _LANES_BLOCK_BYTES
-    return min(wanted, max(1, budget_bytes // (1 + DEALT_BLOCKS)))
+    return min(wanted, max(1, budget_bytes // 2))
 
 
 def _held(slices: Sequence[Slice]) -> int:

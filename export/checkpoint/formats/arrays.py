@@ -10,7 +10,7 @@ import json
 import math
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from types import TracebackType
@@ -67,8 +67,6 @@ def held_bytes(shape: Sequence[int], chunk: Sequence[int], itemsize: int, *, in_
 class ArrayRows:
     """Rows of a chunked variable. A row behind the last that was read costs only what lies between the two."""
 
-    undivided = False
-
     def __init__(self, store: ArrayStore) -> None:
         """Opens the array.
 
@@ -111,10 +109,6 @@ class ArrayRows:
         for first, count in ranges:
             self.read_into(first, rows[at : at + count])
             at += count
-
-    def pieces(self, bytes_max: Callable[[], int], buffers: int) -> Iterator[tuple[Bytes, int]]:  # noqa: ARG002
-        """Yields nothing: what is decoded is not in the order of a file."""
-        return iter(())
 
     def sums(self) -> tuple[()]:
         """Returns nothing: the storage tells no checksum that could be held against values."""
