@@ -25,7 +25,7 @@ from bundle.features.reader import FeatureReader
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError, VerificationFailed
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.specs import SIGNATURE, DenseSpec, FeatureSpec
 from export.model.dense_copy import local_prefix
 from export.model.weights import restore_weights
@@ -123,7 +123,7 @@ def _sent(graph: InlineGraph, examples: Examples, features: FeatureReader) -> Se
     for name, readers in model.inputs.items():
         spec = next((each for each in readers if isinstance(each, FeatureSpec)), readers[0])
         if isinstance(spec, DenseSpec) and spec.take == "values":
-            sent[name] = load_tensorflow().constant(features.activation(spec.name, examples.columns, n).values)
+            sent[name] = tf.constant(features.activation(spec.name, examples.columns, n).values)
             continue
         column = examples.columns.get(name) or default_column(name, job, n)
         single = isinstance(spec, FeatureSpec) and spec.one_each and spec.place is None
@@ -141,7 +141,7 @@ def _sent(graph: InlineGraph, examples: Examples, features: FeatureReader) -> Se
 
 def _flat(graph: InlineGraph, sent: Sent) -> dict[str, Tensors]:
     """Returns the inputs of each signature as TensorFlow flattens them, by the names of its tensors."""
-    flatten = load_tensorflow().nest.flatten
+    flatten = tf.nest.flatten
     return {
         signature: {
             tensor: part.numpy()
@@ -188,7 +188,6 @@ def _load_and_ask(directory: Path, inputs: Mapping[str, Tensors]) -> dict[str, R
 
 def _ask_rows(checkpoint: Checkpoint, graph: InlineGraph, sent: Sent) -> Results:
     """Runs the lookups and towers here, over the stored rows that the examples read, as they are asked for."""
-    tf = load_tensorflow()
 
     def gather(table: str, rows: Any) -> Any:
         spec = graph.lookups.tables[table]
@@ -207,7 +206,6 @@ def _ask_rows(checkpoint: Checkpoint, graph: InlineGraph, sent: Sent) -> Results
 
 def _ask(loader: str, directory: str, inputs: dict[str, Tensors]) -> Results:
     """Runs in the other process; whatever TensorFlow raises goes home as plain text."""
-    tf = load_tensorflow()
     asked = _ask_functions if loader == "tf.saved_model.load" else _ask_session
     try:
         return asked(directory, inputs)
@@ -218,7 +216,6 @@ def _ask(loader: str, directory: str, inputs: dict[str, Tensors]) -> Results:
 
 
 def _ask_functions(directory: str, inputs: dict[str, Tensors]) -> Results:
-    tf = load_tensorflow()
     signatures = tf.saved_model.load(directory).signatures
     missing = {SIGNATURE, *inputs} ^ set(signatures)
     if missing:
@@ -231,7 +228,6 @@ def _ask_functions(directory: str, inputs: dict[str, Tensors]) -> Results:
 
 
 def _ask_session(directory: str, inputs: dict[str, Tensors]) -> Results:
-    tf = load_tensorflow()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         page = tf.compat.v1.saved_model.load(session, ["serve"], directory)
         results: Results = {}

@@ -20,7 +20,7 @@ from bundle.features.reader import FeatureReader
 from bundle.format import manifest
 from bundle.tables.id_values import integers
 from export.errors import UsageError, VerificationFailed
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.specs import FeatureSpec, ModelSpec
 from export.id_rules.rules import rows_of
 from export.model.manifest_features import describe_ids
@@ -152,7 +152,6 @@ def padding_of(name: str, model: ModelSpec) -> int | str | None:
 
 def composed(name: str, part: InputPart, column: Column, n: int, padding: int | str | None = None) -> Any:
     """Returns the values of a column as a tensor: ragged, sparse, or dense and filled up with padding, else zeros."""
-    tf = load_tensorflow()
     dtype, values = tf.as_dtype(part.dtype), column.values
     if dtype == tf.string and values.dtype != object:
         values = values.astype(str).astype(object)
@@ -169,7 +168,6 @@ def rows_by_tensorflow(
     rule: manifest.IdRule, values: NDArray[Any], vocabularies: Mapping[str, VocabularyPart], base: Path
 ) -> Rows:
     """Returns [m] rows of [m] ids by TensorFlow's own operations, which read a vocabulary's file as training does."""
-    tf = load_tensorflow()
     values = values.astype(np.float32) if isinstance(rule, manifest.BucketIds) else values
     opened = {}
     for each in manifest.vocabularies_of(rule):
