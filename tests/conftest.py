@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -252,8 +252,6 @@ def write(
 
 
 @pytest.fixture(scope="session")
-def forked() -> Iterator[ForkedRuns]:
+def forked() -> ForkedRuns:
     """Runs of `rowcast-export` in children of a process that has imported TensorFlow."""
-    runs = ForkedRuns()
-    yield runs
-    runs.close()
+    return ForkedRuns()

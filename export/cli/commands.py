@@ -132,8 +132,7 @@ def run(
             published = bundle_job.run(prepared, settings, progress)
             page, table = published_page.published_json(published), published_page.published_page(published)
         else:
-            alone = saved_model_job.run_inline(prepared, settings, progress)
-            page = {"saved_model": str(alone.directory)} | alone.report
+            page = saved_model_job.run_inline(prepared, settings, progress)
             table = saved_model_page.published_page(page)
     print_page(page | {"seconds": progress.seconds}, table, as_json)
 
@@ -200,19 +199,18 @@ def verify(
         raise UsageError(
             f"{place} is a URL; bring the bundle here with `rowcast-serve pull {place} ROOT`, then verify it"
         )
-    job = None if recipe is None else options.read_job(recipe, checkpoint)
     with _at_work() as progress:
         from export.checkpoint.reader import open_checkpoint
         from export.verify import audit
 
         with progress.step("verify"):
             source = None if checkpoint is None else open_checkpoint(place_of(checkpoint))
-            if job is not None and recipe is not None:
+            if recipe is not None:
                 from export.model.roots import open_job
 
-                source, job = open_job(job, recipe.parent)
+                source, job = open_job(options.read_job(recipe, checkpoint), recipe.parent)
             report = audit.audit(place, source, full)
-        if job is not None and recipe is not None:
+        if recipe is not None:
             with progress.step("model"):
                 from export.verify import model_checks
 

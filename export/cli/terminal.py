@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 
@@ -48,11 +47,7 @@ class Shown:
 def print_page(page: dict[str, Any], table: Any, as_json: bool) -> None:
     """Prints a result to stdout: a page as JSON, or a table of rich."""
     if as_json:
-        try:
-            text = orjson.dumps(page, option=orjson.OPT_INDENT_2).decode()
-        except orjson.JSONEncodeError:  # a path that is no UTF-8, which only escapes can tell
-            text = json.dumps(page, indent=2)
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(json.dumps(page, indent=2) + "\n")  # escaped: a path may be no UTF-8
     else:
         Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH).print(Shown(table))
 

@@ -6,14 +6,15 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from export.errors import ExportError
-from export.jobs.attempts import ATTEMPTS_MAX, Result, Task, attempt
+from export.jobs.attempts import Result, Task, attempt
 from export.jobs.ray_executor import RayExecutor
 
 
@@ -28,7 +29,7 @@ class Executor(Protocol):
     ) -> list[Result]:
         """Runs tasks.
 
-        One whose worker or machine dies is tried again, and so is one whose storage fails in a way that may pass.
+        One whose storage fails in a way that may pass is tried again, and so is one whose machine in a cluster dies.
 
         Args:
           function: top-level and importable, so that another process finds it.
@@ -37,7 +38,7 @@ class Executor(Protocol):
         Returns:
           The results, in the order of the tasks.
         Raises:
-          ExportError: what a task raised first, or a worker that died again and again; no task is running any more.
+          ExportError: what a task raised first, or a worker died; no task is running any more.
         """
 
 
@@ -75,57 +76,46 @@ class LocalExecutor:
     ) -> list[Result]:
         """Runs tasks: see `Executor`."""
         results: dict[int, Result] = {}
+
+        def note(place: int, result: Result) -> None:
+            results[place] = result
+            if on_done is not None:
+                on_done(tasks[place], result)
+
         workers = min(worker_count(self.workers), len(tasks))
-        if workers == 1:
+        if workers < 2:
             for place, task in enumerate(tasks):
-                results[place] = attempt(function, task)
-                if on_done is not None:
-                    on_done(task, results[place])
-        deaths = 0
-        while len(results) < len(tasks):
-            left = {place: task for place, task in enumerate(tasks) if place not in results}
-            try:
-                for place, result in _in_pool(workers, function, left):
-                    results[place], deaths = result, 0
-                    if on_done is not None:
-                        on_done(tasks[place], result)
-            except BrokenProcessPool as problem:
-                deaths += 1
-                if deaths == ATTEMPTS_MAX:
-                    raise _killed(workers) from problem
+                note(place, attempt(function, task))
+        else:
+            with _pool(workers) as pool:
+                running = {pool.submit(attempt, function, task): place for place, task in enumerate(tasks)}
+                for done in as_completed(running):
+                    note(running[done], done.result())
         return [results[place] for place in range(len(tasks))]
 
 
-def _in_pool(
-    workers: int, function: Callable[[Task], Result], tasks: Mapping[int, Task]
-) -> Iterator[tuple[int, Result]]:
-    """Yields results as they come; raises BrokenProcessPool once a process died and the rest of them was yielded."""
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Opens a pool of fresh processes, of which none is left when the block ends, however it does."""
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin_worker)
     try:
-        running = {pool.submit(_run_interruptible, function, task): place for place, task in tasks.items()}
-        broken: BrokenProcessPool | None = None
-        for done in as_completed(running):
-            problem = done.exception()
-            if isinstance(problem, BrokenProcessPool):
-                broken = problem
-            else:
-                yield running[done], done.result()
-        if broken is not None:
-            raise broken
+        yield pool
+    except BaseException as problem:
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        if isinstance(problem, BrokenProcessPool):
+            raise ExportError(
+                f"one of {workers} table workers was killed, as happens when memory runs out; set "
+                "ROWCAST_EXPORT_WORKERS or ROWCAST_EXPORT_BUDGET_BYTES lower and run the export again: it resumes"
+            ) from problem
+        raise
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _killed(workers: int) -> ExportError:
-    return ExportError(
-        f"one of {workers} table workers was killed {ATTEMPTS_MAX} times in a row, as happens when memory runs out; "
-        "set ROWCAST_EXPORT_WORKERS or ROWCAST_EXPORT_BUDGET_BYTES lower and run the export again"
-    )
+        pool.shutdown(cancel_futures=True)
 
 
 def _begin_worker() -> None:
     """Makes a worker end with its parent, which may be killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt ends tasks; idle workers are ended by the parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent, which an interrupt reaches too, ends its workers
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -134,11 +124,3 @@ def _begin_worker() -> None:
 def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
     parent.join()
     os._exit(1)
-
-
-def _run_interruptible(function: Callable[[Task], Result], task: Task) -> Result:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return attempt(function, task)
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)

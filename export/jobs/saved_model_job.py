@@ -97,14 +97,6 @@ class PreparedInline(TracedJob):
         }
 
 
-@dataclass(frozen=True)
-class PublishedInline:
-    """A published SavedModel, and the page that tells of it."""
-
-    directory: Path
-    report: dict[str, Any]
-
-
 def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> PreparedInline:
     """Opens the checkpoint, traces the model with its lookups and plans the variables; writes nothing.
 
@@ -145,9 +137,11 @@ def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version
     )
 
 
-def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Progress) -> PublishedInline:
+def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Progress) -> dict[str, Any]:
     """Writes, proves and publishes a SavedModel; resumes where an earlier run of the same job stopped copying.
 
+    Returns:
+      Its report, and where it lies.
     Raises:
       VerificationFailed: it does not answer as the original model does.
       ExportError: nothing is published; what is copied stays staged for the next run.
@@ -180,7 +174,7 @@ def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Pro
         page.parent.mkdir()
         page.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
         with progress.step("publish"):
-            return PublishedInline(stage.publish(), report)
+            return {"saved_model": str(stage.publish())} | report
 
 
 def _check_recipe(job: ExportJob, base: Path) -> None:

@@ -15,16 +15,12 @@ _BLOCK_BYTES = 512
 """In which a file system counts, whatever its own blocks."""
 
 
-def check_plan_fits(plan: ExportPlan, directory: Path, finished_bytes: int | None = None) -> None:
-    """Refuses a plan of tables that does not fit the disk: see `check_space`.
+def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
+    """Refuses a plan of tables that does not fit the disk of a directory: see `check_space`.
 
-    Args:
-      plan: the plan.
-      directory: where it writes.
-      finished_bytes: what an earlier run has written already; None: what it left staged, all of which this run will
-        either go on with or remove first.
+    What an earlier run left staged is counted as written: this run goes on with it, or removes it first.
     """
-    finished_bytes = _staged_bytes(plan) if finished_bytes is None else finished_bytes
+    finished_bytes = _staged_bytes(plan)
     put_aside = sorted((task.scratch_bytes for task in plan.tasks), reverse=True)[: plan.workers]
     keyed = [table.spec.rows for table in plan.tables if table.spec.keys and not table.spec.slot_of]
     indexes = sum(index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed)  # sorted aside, and then written

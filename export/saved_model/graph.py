@@ -14,7 +14,7 @@ from bundle.format import manifest
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import DestinationError, UsageError
 from export.frameworks.internals import save_without_variables, variable_class
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.origins import distinct_identifiers, resource
 from export.graph.pruning import TracedTower, tables_of
 from export.graph.specs import SIGNATURE, Keys
@@ -62,7 +62,6 @@ def build_graph(
       UsageError: inputs of the recipe cannot be told apart in a signature.
       NotConvertible: an input is read in ways that ask for different dtypes.
     """
-    tf = load_tensorflow()
     module = tf.Module(name=job.model)
     stored: dict[str, Any] = {}
     for spec in tables.values():
@@ -103,7 +102,6 @@ def write_graph(graph: InlineGraph, directory: Path) -> bytes:
     Raises:
       DestinationError: the directory cannot be written.
     """
-    tf = load_tensorflow()
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
     try:
@@ -137,14 +135,12 @@ def _vocabularies(
 
 
 def _held(keys: Keys) -> Any:
-    tf = load_tensorflow()
     known = tf.constant(keys, tf.string if keys and isinstance(keys[0], str) else tf.int64)
     positions = tf.range(len(keys), dtype=tf.int64)
     return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(known, positions), -1)
 
 
 def _in_file(base: Path, part: VocabularyPart) -> Any:
-    tf = load_tensorflow()
     lookup, path = tf.lookup, str((base / part.file).resolve())
     lines = lookup.TextFileInitializer(
         path, tf.as_dtype(part.dtype), lookup.TextFileIndex.WHOLE_LINE, tf.int64, lookup.TextFileIndex.LINE_NUMBER
@@ -154,7 +150,6 @@ def _in_file(base: Path, part: VocabularyPart) -> Any:
 
 def _signature(tower: TracedTower, lookups: Lookups) -> tuple[Any, dict[str, tuple[str, ...]]]:
     """Traces one tower on raw inputs; a ragged or sparse one is several tensors, called as TensorFlow calls them."""
-    tf = load_tensorflow()
     parts = lookups.parts(tower)
     names = distinct_identifiers(parts)
     specs = {names[name]: input_spec(part) for name, part in parts.items()}

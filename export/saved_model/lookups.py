@@ -14,7 +14,7 @@ from typing import Any
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import NotConvertible
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.pruning import TracedTower
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
 from export.id_rules.found import Vocabularies
@@ -67,7 +67,6 @@ class Lookups:
 
     def run(self, tower: TracedTower, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a tower's results for raw inputs."""
-        tf = load_tensorflow()
         arguments = []
         for tensor in tower.spec.inputs:
             spec = self.traced.spec.features[tensor.feature]
@@ -83,7 +82,6 @@ class Lookups:
         return {tensor.name: tf.identity(results[tensor.name]) for tensor in tower.spec.outputs}
 
     def _activation(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> Any:
-        tf = load_tensorflow()
         if spec.encoding == "dense" and spec.kind != "bag" and not isinstance(spec.rule, manifest.SeveralIds):
             ids = inputs[spec.reads[0]]
             if spec.place is not None:
@@ -112,7 +110,6 @@ class Lookups:
 
     def _ids(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
         """Returns ids, and weights beside them, as ragged or sparse tensors without padding; of several inputs rows."""
-        tf = load_tensorflow()
         page, name = self._page(spec), spec.reads[0]
         if isinstance(page.ids, manifest.CrossedIds):
             each = [_unpadded(_ragged(inputs[key]), spec.padding_of(key), None)[0] for key in spec.reads]
@@ -136,7 +133,6 @@ class Lookups:
         Its own lookup runs on the gathered vectors alone, one for each id, whatever dtype and order the table is stored
         in; the row behind them is what TensorFlow fills empty examples with before it zeroes them.
         """
-        tf = load_tensorflow()
         vectors = self._vectors(spec, rows)
         vectors = tf.concat([vectors, tf.zeros([1, vectors.shape[1]])], 0)
         vectors.read_value = lambda: vectors  # sequences are read from a variable
@@ -145,7 +141,6 @@ class Lookups:
 
     def _combined(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
         """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which keeps every weight."""
-        tf = load_tensorflow()
         beside = None if weights is None else _sparse(weights)
         places = _sparse(_with_values(ids, _places(rows) + 1))
         vectors = self._vectors(spec, tf.concat([[tf.constant(_or_none(spec.empty_row), tf.int64)], rows], 0))
@@ -159,7 +154,6 @@ class Lookups:
 
     def _lengths(self, name: str, value: Any) -> Any:
         """Returns how many ids each example has; of a dense input, up to the last one that is no padding."""
-        tf = load_tensorflow()
         if isinstance(value, tf.Tensor):
             found = tf.reshape(value, [tf.shape(value)[0], -1])
             places = tf.range(1, tf.shape(found, tf.int64)[1] + 1)
@@ -171,7 +165,6 @@ class Lookups:
 
     def _rows(self, spec: FeatureSpec, values: Any) -> Any:
         """Returns rows of a table for flat ids, -1 where they stay unknown."""
-        tf = load_tensorflow()
         page = self._page(spec)
         values = values if page.cast is None else cast(page.cast, values)
         rows = rows_of(page.ids, values, self.vocabularies)  # a cross has made its rows: they are taken as they are
@@ -192,7 +185,6 @@ class Lookups:
 
     def _vectors(self, spec: FeatureSpec, rows: Any) -> Any:
         """Returns [m, dim] float32 for [m] rows; zeros where a row is -1."""
-        tf = load_tensorflow()
         if spec.ordinal:
             return tf.cast(tf.maximum(rows, 0), tf.float32)[:, tf.newaxis]
         if spec.indicator is not None:
@@ -243,13 +235,11 @@ def _or_none(row: int | None) -> int:
 
 
 def _places(rows: Any) -> Any:
-    tf = load_tensorflow()
     return tf.range(tf.size(rows, tf.int64))
 
 
 def _ragged(value: Any) -> Any:
     """Returns ids by example, in their order."""
-    tf = load_tensorflow()
     if isinstance(value, tf.RaggedTensor):
         return value
     if isinstance(value, tf.SparseTensor):
@@ -260,7 +250,6 @@ def _ragged(value: Any) -> Any:
 
 def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
     """Returns [batch, most] of a bag that a tower takes itself, or of its weights; more are refused."""
-    tf = load_tensorflow()
     (name,), (most,) = spec.reads, spec.shape
     bags = _ragged(inputs[name])
     if spec.weights is not None:
@@ -273,11 +262,10 @@ def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
 
 
 def _cast(values: Any, dtype: str) -> Any:
-    return values if dtype == "string" else load_tensorflow().cast(values, dtype)
+    return values if dtype == "string" else tf.cast(values, dtype)
 
 
 def _unpadded(ids: Any, padding: int | str | None, weights: Any) -> tuple[Any, Any]:
-    tf = load_tensorflow()
     if padding is None:
         return ids, weights
     held = ids.values != tf.constant(padding, ids.values.dtype)
@@ -286,19 +274,16 @@ def _unpadded(ids: Any, padding: int | str | None, weights: Any) -> tuple[Any, A
 
 def _retained(ids: Any, known: Any) -> Any:
     """Returns a bag without the values that are not known."""
-    tf = load_tensorflow()
     if isinstance(ids, tf.SparseTensor):
         return tf.sparse.retain(ids, known)
     return tf.ragged.boolean_mask(ids, ids.with_values(known))
 
 
 def _with_values(ids: Any, values: Any) -> Any:
-    tf = load_tensorflow()
     if isinstance(ids, tf.SparseTensor):
         return tf.SparseTensor(ids.indices, values, ids.dense_shape)
     return ids.with_values(values)
 
 
 def _sparse(ids: Any) -> Any:
-    tf = load_tensorflow()
     return ids if isinstance(ids, tf.SparseTensor) else ids.to_sparse()

@@ -270,7 +270,7 @@ def _computable(
     for each in specs:
         if isinstance(each.rule, manifest.ComputedIds | manifest.ChainedIds) and each.unknown is None:
             read = {rule.vocabulary for rule in manifest.vocabularies_of(each.rule)}
-            rules.append((rule_of(each.rule, {name: _opened(keys[name]) for name in read}), model.rows_of(each)))
+            rules.append((rule_of(each.rule, {name: vocabulary_of(keys[name]) for name in read}), model.rows_of(each)))
     if not rules or ids.dtype.kind not in "ifO":
         return ids
 
@@ -291,7 +291,8 @@ def _computable(
     return ids
 
 
-def _opened(keys: NDArray[Any]) -> Vocabulary:
+def vocabulary_of(keys: NDArray[Any]) -> Vocabulary:
+    """Returns a vocabulary of keys in the order of their rows."""
     return Vocabulary(StringKeys(keys.tolist()) if keys.dtype == object else IntegerKeys(keys))
 
 

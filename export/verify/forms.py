@@ -23,6 +23,7 @@ Values = Mapping[str, NDArray[Any]]
 ABSOLUTE, RELATIVE = 1e-5, 1e-5
 TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * |y|"
 """The parity rule of float32 forms."""
+UNLIKE = "it would not answer as the model does, so nothing is published"
 
 
 @dataclass(frozen=True)
@@ -56,29 +57,40 @@ class OpenForm:
         Raises:
           VerificationFailed: it is beyond the limit; names tower, form, output, example and values.
         """
-        where, precision = f"{self.told}, output {output!r}", self.form.precision
-        if got.shape != expected.shape:
-            raise VerificationFailed(f"{where}: shape {got.shape}; the original model gives {expected.shape}")
-        difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-        wrong = ~(difference <= allowed(expected, limit))  # not a number is wrong too
-        if not wrong.any():
-            return float(difference.max(initial=0.0))
-        excess = np.where(wrong, np.nan_to_num(difference, nan=np.inf), -1.0)
-        at = tuple(int(place) for place in np.unravel_index(int(np.argmax(excess)), wrong.shape))
-        element = f", element {list(at[1:])}," if len(at) > 1 else ""
-        rule, cure = TOLERANCE, "it would not answer as the model does, so nothing is published"
-        key = f"towers.{self.spec.name}.max_abs_error.{precision}"
+        precision, key = self.form.precision, f"towers.{self.spec.name}.max_abs_error.{self.form.precision}"
+        cure = UNLIKE
         if limit is not None:
             less = f"leave {precision!r} out of the tower's precisions"
             if precision == "f32":
                 less = "where its tables are converted, choose a dtype that loses less"
-            rule, cure = f"{key} = {limit:g}", f"raise it, or {less}"
+            cure = f"raise it, or {less}"
         if precision == "f32" and self.spec.half:
             cure = f"nothing is published{self.spec.half_cure}, or set {key} to what may differ"
-        raise VerificationFailed(
-            f"{where}: example {at[0]}{element} is {got[at]:.9g}, the original model gives {expected[at]:.9g}; "
-            f"{int(wrong.sum())} of {wrong.size} values break {rule}: {cure}"
-        )
+        return largest_difference(f"{self.told}, output {output!r}", got, expected, limit, key, cure)
+
+
+def largest_difference(
+    where: str, got: NDArray[Any], expected: NDArray[Any], limit: float | None, key: str, cure: str = UNLIKE
+) -> float:
+    """Returns the largest difference of some values, told as `where`, from the reference model's.
+
+    Raises:
+      VerificationFailed: it is beyond the limit, which `key` of the recipe states; names example and values.
+    """
+    if got.shape != expected.shape:
+        raise VerificationFailed(f"{where}: shape {got.shape}; the original model gives {expected.shape}")
+    difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+    wrong = ~(difference <= allowed(expected, limit))  # not a number is wrong too
+    if not wrong.any():
+        return float(difference.max(initial=0.0))
+    excess = np.where(wrong, np.nan_to_num(difference, nan=np.inf), -1.0)
+    at = tuple(int(place) for place in np.unravel_index(int(np.argmax(excess)), wrong.shape))
+    element = f", element {list(at[1:])}," if len(at) > 1 else ""
+    rule = TOLERANCE if limit is None else f"{key} = {limit:g}"
+    raise VerificationFailed(
+        f"{where}: example {at[0]}{element} is {got[at]:.9g}, the original model gives {expected[at]:.9g}; "
+        f"{int(wrong.sum())} of {wrong.size} values break {rule}: {cure}"
+    )
 
 
 def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:

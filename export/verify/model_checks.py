@@ -29,7 +29,7 @@ from export.recipe.schema import ExportJob, IndexPart
 from export.tables.dumped import KeyFile, open_dumps
 from export.verify.audit import Audit, ModelCheck, open_parts, told_as_failures
 from export.verify.candidate_checks import check_candidates
-from export.verify.examples import Examples, make_examples, read_examples
+from export.verify.examples import Examples, Keys, make_examples, read_examples
 from export.verify.parity import check_tower, feature_values, query_vectors
 from export.verify.reference_model import Reference, checkpoint_rows, finite_results, reference_results
 from export.verify.table_effects import converted
@@ -40,10 +40,14 @@ def examples_of(job: ExportJob, base: Path, model: ModelSpec, pages: Mapping[str
     part = job.verify
     if part.examples is not None:
         return read_examples(base / part.examples, model, pages, part.count, part.labels, part.expected)
-    keys = {name: read_keys(base / page.file, page.dtype) for name, page in job.vocabularies.items()}
-    keys.update({name: as_array(held) for name, held in model_vocabularies(model).items()})
     dumped = {name: KeyFile(table).sample() for name, table in open_dumps(job, base).items()}
-    return make_examples(model, pages, keys, part.count, dumped=dumped)
+    return make_examples(model, pages, keys_of(job, base, model), part.count, dumped=dumped)
+
+
+def keys_of(job: ExportJob, base: Path, model: ModelSpec) -> Keys:
+    """Returns the keys of the recipe's and the model's vocabularies."""
+    keys = {name: read_keys(base / page.file, page.dtype) for name, page in job.vocabularies.items()}
+    return keys | {name: as_array(held) for name, held in model_vocabularies(model).items()}
 
 
 def check_page(reference: Reference, root: Path, page: Manifest) -> None:

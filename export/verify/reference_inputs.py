@@ -20,11 +20,11 @@ from bundle.features.reader import FeatureReader
 from bundle.format import manifest
 from bundle.tables.id_values import integers
 from export.errors import UsageError, VerificationFailed
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.specs import FeatureSpec, ModelSpec
 from export.id_rules.rules import rows_of
 from export.model.manifest_features import describe_ids
-from export.recipe.schema import ExportJob, FeaturePart, VocabularyPart
+from export.recipe.schema import ExportJob, FeaturePart, InputPart, VocabularyPart
 from export.tables.dumped import KeyFile, open_dumps
 from export.verify.examples import Examples
 
@@ -55,25 +55,12 @@ class ReferenceInputs:
 
     def value(self, name: str) -> Any:
         """Returns one input as the model takes it; one that no tower needs is given zeros, or nothing."""
-        tf = load_tensorflow()
         part, n = self.job.inputs[name], self.examples.n
-        dtype, size = tf.as_dtype(part.dtype), int(np.prod(part.shape))
-        empty = np.zeros(n * size if part.kind == "dense" else 0, object if dtype == tf.string else np.float32)
-        found = self._held.get(part.weights_for or name, Column(empty.astype(str).astype(empty.dtype)))
-        values = found.values
+        empty = np.zeros(n * int(np.prod(part.shape)) if part.kind == "dense" else 0, np.float32)
+        found = self._held.get(part.weights_for or name, Column(empty))
         if part.weights_for is not None:
-            values = np.ones(values.size, np.float32) if found.weights is None else found.weights
-        if dtype == tf.string and values.dtype != object:
-            values = values.astype(str).astype(object)
-        ragged = tf.RaggedTensor.from_row_splits(tf.constant(values, dtype), checked_offsets(name, found, n))
-        if part.kind == "ragged":
-            return ragged
-        if part.kind == "sparse":
-            sparse = ragged.to_sparse()
-            return tf.SparseTensor(sparse.indices, sparse.values, tf.maximum(sparse.dense_shape, [0, 1]))
-        readers = [spec for spec in self.model.inputs.get(name, ()) if isinstance(spec, FeatureSpec)]
-        padding = next((each for each in (spec.padding_of(name) for spec in readers) if each is not None), None)
-        return tf.reshape(ragged.to_tensor(padding, shape=[n, size]), [n, *part.shape])
+            found = found._replace(values=np.ones(found.values.size) if found.weights is None else found.weights)
+        return composed(name, part, found, n, padding_of(name, self.model))
 
     @cached_property
     def _held(self) -> dict[str, Column]:
@@ -89,17 +76,7 @@ class ReferenceInputs:
             rows = self._rows(name, embedded[0])
             if stated or len(readers) == 1:
                 return rows
-        return self.examples.columns.get(name) or self._default(name)
-
-    def _default(self, name: str) -> Column:
-        default = self.job.features.get(name, FeaturePart()).default
-        weights = None
-        if isinstance(default, dict):
-            default, weights = default["ids"], np.asarray(default["weights"], np.float32)
-        one = np.asarray(default).reshape(-1)
-        one = one.astype(object) if one.dtype.kind == "U" else one
-        n = self.examples.n
-        return Column(np.tile(one, n), None, None if weights is None else np.tile(weights, n))
+        return self.examples.columns.get(name) or default_column(name, self.job, self.examples.n)
 
     def _rows(self, name: str, spec: FeatureSpec) -> Column:
         """Returns the rows that the bundle finds for ids, which the recipe's rule must give in TensorFlow, too."""
@@ -158,11 +135,39 @@ class ReferenceInputs:
         return keys[place]
 
 
+def default_column(name: str, job: ExportJob, n: int) -> Column:
+    """Returns what the recipe has stand for an input that n examples leave out."""
+    default, weights = job.features.get(name, FeaturePart()).default, None
+    if isinstance(default, dict):
+        default, weights = default["ids"], np.tile(np.asarray(default["weights"], np.float32), n)
+    one = np.asarray(default).reshape(-1)
+    return Column(np.tile(one.astype(object) if one.dtype.kind == "U" else one, n), None, weights)
+
+
+def padding_of(name: str, model: ModelSpec) -> int | str | None:
+    """Returns what only fills an input up; None: nothing is known to."""
+    readers = [spec for spec in model.inputs.get(name, ()) if isinstance(spec, FeatureSpec)]
+    return next((each for each in (spec.padding_of(name) for spec in readers) if each is not None), None)
+
+
+def composed(name: str, part: InputPart, column: Column, n: int, padding: int | str | None = None) -> Any:
+    """Returns the values of a column as a tensor: ragged, sparse, or dense and filled up with padding, else zeros."""
+    dtype, values = tf.as_dtype(part.dtype), column.values
+    if dtype == tf.string and values.dtype != object:
+        values = values.astype(str).astype(object)
+    ragged = tf.RaggedTensor.from_row_splits(tf.constant(values, dtype), checked_offsets(name, column, n))
+    if part.kind == "ragged":
+        return ragged
+    if part.kind == "sparse":
+        sparse = ragged.to_sparse()
+        return tf.SparseTensor(sparse.indices, sparse.values, tf.maximum(sparse.dense_shape, [0, 1]))
+    return tf.reshape(ragged.to_tensor(padding, shape=[n, int(np.prod(part.shape))]), [n, *part.shape])
+
+
 def rows_by_tensorflow(
     rule: manifest.IdRule, values: NDArray[Any], vocabularies: Mapping[str, VocabularyPart], base: Path
 ) -> Rows:
     """Returns [m] rows of [m] ids by TensorFlow's own operations, which read a vocabulary's file as training does."""
-    tf = load_tensorflow()
     values = values.astype(np.float32) if isinstance(rule, manifest.BucketIds) else values
     opened = {}
     for each in manifest.vocabularies_of(rule):

@@ -21,7 +21,7 @@ from bundle.format.manifest import TableSource, TextIds
 from export.checkpoint.reader import Checkpoint
 from export.errors import ExportError, NotConvertible, UsageError, VerificationFailed
 from export.frameworks.hooks import Hooks
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph
 from export.frameworks.points import NORMALIZATIONS
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
@@ -113,7 +113,6 @@ def finite_results(reference: Reference) -> tuple[Reference, Results]:
 
 def _expected_numbers(reference: Reference) -> tuple[Reference, Results]:
     """Runs the reference model; where numbers reach a Normalization layer as they are, again on such as it expects."""
-    tf = load_tensorflow()
     numbers = {
         name: reference.examples.columns[name]
         for name, readers in reference.model.inputs.items()
@@ -189,7 +188,6 @@ def reference_results(reference: Reference) -> Results:
       FeatureError: an example does not fit its feature.
       VerificationFailed: the bundle finds other rows for their ids than TensorFlow does.
     """
-    tf = load_tensorflow()
     model, job = reference.model, reference.job
     fed = ReferenceInputs(job, reference.base, model, reference.examples, reference.features)
     facts = {
@@ -267,7 +265,7 @@ def _called(root: Any, path: str, inputs: Mapping[str, Any], reference: Referenc
 
 def _reader(root: NamedGraph, reference: Reference) -> Callable[[str], Any]:
     """Returns a reader of variables by their names, by TensorFlow itself; tables that left the towers are gathered."""
-    reader = load_tensorflow().train.load_checkpoint(str(reference.prefix))
+    reader = tf.train.load_checkpoint(str(reference.prefix))
     left = {table.config_name for table in reference.model.tables.values()}
     held = reader.get_variable_to_shape_map()
     return lambda name: None if name in left else reader.get_tensor(root.key(name, held) or name)
@@ -275,7 +273,6 @@ def _reader(root: NamedGraph, reference: Reference) -> Callable[[str], Any]:
 
 def _restore(root: Any, prefix: Path, object_path: str) -> None:
     """Restores the model by TensorFlow itself; the tables of layers are no part of its object graph."""
-    tf = load_tensorflow()
     for step in reversed(path_steps(object_path)):
         holder = tf.Module()
         setattr(holder, step, root)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from export.frameworks.hooks import Hooks
 from export.frameworks.internals import variable_class
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.normalizations import restore_normalizations
 from export.frameworks.placeholders import (
     answer_gathers,
@@ -95,7 +95,6 @@ class ReferenceTables:
         return self._names[key]
 
     def _gather(self, variable: Any, ids: Any) -> Any:
-        tf = load_tensorflow()
         if self._root is None and not tf.executing_eagerly():
             return None  # Keras asks for shapes only
         if self._root is None:  # the factory calls the model that it builds: the values matter to nobody
@@ -107,7 +106,6 @@ class ReferenceTables:
 
     def _vectors(self, name: str, ids: Any) -> Any:
         """Returns the float32 row of each id, zeros for one that is outside the table."""
-        tf = load_tensorflow()
         rows, dim = self._tables[name].rows, self._tables[name].dim
 
         def read(wanted: NDArray[Any]) -> NDArray[np.float32]:
@@ -131,7 +129,6 @@ class ReferenceTables:
 
     def _placed(self, lookup: Lookup) -> tuple[Any, Any]:
         """Returns the ids of a lookup as places of their vectors, and the vectors, as a table."""
-        tf = load_tensorflow()
         (ids,) = lookup.ids
         table = self._of_layers.get(id(lookup.variable))
         if table is None:  # of the user's own
@@ -154,7 +151,6 @@ class ReferenceTables:
 
 def _whole_batch(original: Callable[..., Any], **how: Any) -> Any:
     """Fills up what TensorFlow leaves out: rows of empty bags at the end of a batch."""
-    tf = load_tensorflow()
     found, ids = original(**how), how["sp_ids"]
     n = ids.nrows(tf.int32) if isinstance(ids, tf.RaggedTensor) else tf.cast(ids.dense_shape[0], tf.int32)
     return tf.pad(found, [[0, n - tf.shape(found)[0]], [0, 0]])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest
 from bundle.tables.reader import TableReader
+from export.checkpoint.inventory.specs import TableSpec
 from export.errors import VerificationFailed
 from export.verify.forms import allowed, compare, open_form, run
 from export.verify.parity import feature_values
@@ -23,9 +24,9 @@ Effects = dict[str, dict[str, float]]
 
 
 class TrainedRows(TableReader):
-    """Rows of a converted table as the checkpoint holds them, read where they lie; for a few, or in their order."""
+    """Rows of a table as the checkpoint holds them, read where they lie; for a few, or in their order."""
 
-    def __init__(self, name: str, table: manifest.Table, read_rows: ReadRows) -> None:
+    def __init__(self, name: str, table: manifest.Table | TableSpec, read_rows: ReadRows) -> None:
         self.rows, self.dim, self.dtype = table.rows, table.dim, "float32"
         self._name, self._read_rows = name, read_rows
 

@@ -67,14 +67,3 @@ def test_run_into_a_root_that_is_a_file_exits_6(forked: ForkedRuns, recipe: Reci
     assert forked.run(["run", str(project)], tmp_path / "output") == 6
     assert "choose a root that is a directory" in told(tmp_path / "output")
     assert (tmp_path / "file").read_text() == "kept"
-
-
-def test_run_of_a_version_that_is_there_exits_6_and_leaves_it(
-    forked: ForkedRuns, recipe: Recipe, undisturbed: Path, tmp_path: Path
-) -> None:
-    before = facts(undisturbed)
-    project = write_project(tmp_path, changed(recipe, "output.root", str(undisturbed.parents[1])))
-    assert forked.run(["run", str(project), "--version", "1"], tmp_path / "output") == 6
-    assert "is there already" in told(tmp_path / "output")
-    assert facts(undisturbed) == before
-    assert aside(undisturbed.parents[1]) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,44 +17,37 @@ POOL = ("--workers", "2", *HERE)
 
 
 @pytest.fixture(scope="module")
-def light() -> Iterator[ForkedRuns]:
-    runs = ForkedRuns(tables_only=True)
-    yield runs
-    runs.close()
-
-
-@pytest.fixture(scope="module")
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
     return tables_job(tmp_path_factory.mktemp("checkpoint"), ROWS, *request.param)
 
 
 @pytest.fixture(scope="module")
-def expected(light: ForkedRuns, job: Job, tmp_path_factory: pytest.TempPathFactory) -> Expected:
-    return undisturbed(light, job, tmp_path_factory.mktemp("expected") / "place")
+def expected(forked: ForkedRuns, job: Job, tmp_path_factory: pytest.TempPathFactory) -> Expected:
+    return undisturbed(forked, job, tmp_path_factory.mktemp("expected") / "place")
 
 
 @pytest.mark.parametrize("job", [HERE, POOL], indirect=True, ids=["here", "pool"])
 def test_tables_killed_at_any_moment_resumes_to_the_same_bundle(
-    light: ForkedRuns, job: Job, expected: Expected, tmp_path: Path
+    forked: ForkedRuns, job: Job, expected: Expected, tmp_path: Path
 ) -> None:
     moments, killed = random.Random(3), 0
     for _ in range(3):
         dies = {"seconds": moments.uniform(0.1, 0.9) * expected.seconds}
-        killed += light.run(job.arguments(tmp_path / "bundles"), tmp_path / "output", **dies) in KILLED
-        resume(light, job, tmp_path, expected)
+        killed += forked.run(job.arguments(tmp_path / "bundles"), tmp_path / "output", **dies) in KILLED
+        resume(forked, job, tmp_path, expected)
         shutil.rmtree(tmp_path / "bundles")
     assert killed >= 1
 
 
 @pytest.mark.parametrize("job", [HERE], indirect=True)
 def test_tables_killed_before_every_third_change_of_a_file_resumes_to_the_same_bundle(
-    light: ForkedRuns, job: Job, expected: Expected, tmp_path: Path
+    forked: ForkedRuns, job: Job, expected: Expected, tmp_path: Path
 ) -> None:
     for number in range(1, 1000, 3):
-        status = light.run(job.arguments(tmp_path / "bundles"), tmp_path / "output", operation=number)
+        status = forked.run(job.arguments(tmp_path / "bundles"), tmp_path / "output", operation=number)
         if status == 0:
             break
         assert status in KILLED
-        resume(light, job, tmp_path, expected)
+        resume(forked, job, tmp_path, expected)
         shutil.rmtree(tmp_path / "bundles")
     assert number > 30

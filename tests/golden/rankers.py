@@ -71,8 +71,8 @@ def saved_model_scores(recipe: Path, inputs: Mapping[str, Any]) -> NDArray[Any]:
     """Exports a self-contained SavedModel; returns the one output of its ranking tower."""
     tf = load_tensorflow()
     prepared = prepare_inline(read_recipe(recipe), recipe.parent, ExportSettings())
-    published = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    serve = tf.saved_model.load(str(published.directory)).signatures["ranking"]
+    page = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    serve = tf.saved_model.load(page["saved_model"]).signatures["ranking"]
     (scores,) = serve(**{name: tf.constant(value) for name, value in inputs.items()}).values()
     found: NDArray[Any] = scores.numpy()
     return found

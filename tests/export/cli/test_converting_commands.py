@@ -36,8 +36,13 @@ def test_tables_dtype_of_all_and_of_one_converts_rows_and_leaves_slots(command: 
         "city": "float32",
         "user.slot.Adagrad": "float32",
     }
-    rows = TableReader(tmp_path / "out/tables/1", found.tables["item"]).gather(np.arange(30))
-    assert np.abs(rows - TABLE).max() <= np.abs(TABLE).max() / 254 * 1.001
+    assert set(found.features) == {"user", "item", "city"}
+    item, slot = (
+        TableReader(tmp_path / "out/tables/1", found.tables[name]).gather(np.arange(30))
+        for name in ("item", "user.slot.Adagrad")
+    )
+    assert np.abs(item - TABLE).max() <= np.abs(TABLE).max() / 254 * 1.001
+    np.testing.assert_array_equal(slot, TABLE + 1)
     done = command("verify", tmp_path / "out/tables/1", "--checkpoint", tmp_path / "c", "--full", "--json")
     assert done.page["tables"]["item"] == {"rows_compared": 30, "rows": 30}
 

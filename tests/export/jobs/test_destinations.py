@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pytest
 from rich.console import Console
 
@@ -113,17 +112,6 @@ def test_publish_to_a_store_second_exporter_of_a_version_is_refused(
     export(checkpoint, store, tmp_path / "scratch")
 
 
-def test_lease_of_a_run_that_was_killed_goes_to_its_own_next_run_or_after_a_while_to_anyone(store: RemotePath) -> None:
-    page = {"owner": "one", "host": "h", "time": "2026-01-01T00:00:00+00:00"}
-    (store / "m/.lease-1.json").write(orjson.dumps(page))
-    with Lease(store / "m", 1, "one").hold():
-        pass
-    (store / "m/.lease-1.json").write(orjson.dumps(page))
-    with Lease(store / "m", 1, "two").hold():
-        assert json.loads((store / "m/.lease-1.json").read(0, 999))["owner"] == "two"
-    assert not (store / "m/.lease-1.json").is_file()
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -152,23 +140,24 @@ def files_of(directory: Path) -> dict[Path, tuple[int, int]]:
     return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
 
 
-def test_exporter_that_was_frozen_past_its_lease_damages_nothing(checkpoint: Path, tmp_path: Path) -> None:
+def test_exporter_that_was_frozen_past_its_lease_damages_nothing(
+    forked: ForkedRuns, checkpoint: Path, tmp_path: Path
+) -> None:
     store, versions = f"local://{tmp_path}/store", tmp_path / "store/m"
     named = [option for name in VALUES for option in ("--table", f"{name}={name}")]
     run = ["tables", str(checkpoint), store, "--model", "m", "--version", "1", *named, "--scratch"]
-    forked = ForkedRuns(tables_only=True)
-    try:
-        frozen = forked.start([*run, str(tmp_path / "first")], tmp_path / "output", stops=1 + len(VALUES))
-        assert forked.status() == -signal.SIGSTOP
-        lease = json.loads((versions / ".lease-1.json").read_text())
-        (versions / ".lease-1.json").write_text(json.dumps(lease | {"time": "2026-01-01T00:00:00+00:00"}))
-        second = [sys.executable, "-m", "export.cli.main", *run, str(tmp_path / "second")]
-        subprocess.run(second, check=True, cwd=Path(__file__).parents[3], timeout=120)
-        before = files_of(versions)
-        os.kill(frozen, signal.SIGCONT)
-        assert forked.status() == 6
-    finally:
-        forked.close()
+    assert forked.run([*run, str(tmp_path / "first")], tmp_path / "output", noted=1) == -signal.SIGKILL
+    frozen = forked.start(
+        [*run, str(tmp_path / "first")], tmp_path / "output", stops=len(VALUES)
+    )  # its own lease again
+    assert forked.status() == -signal.SIGSTOP
+    lease = json.loads((versions / ".lease-1.json").read_text())
+    (versions / ".lease-1.json").write_text(json.dumps(lease | {"time": "2026-01-01T00:00:00+00:00"}))
+    second = [sys.executable, "-m", "export.cli.main", *run, str(tmp_path / "second")]
+    subprocess.run(second, check=True, cwd=Path(__file__).parents[3], timeout=120)
+    before = files_of(versions)
+    os.kill(frozen, signal.SIGCONT)
+    assert forked.status() == 6
     assert "was taken over by another run" in (tmp_path / "output").read_text()
     assert files_of(versions) == before
     staging.check_files(versions / "1", staging.read_manifest(versions / "1"), tables="full")

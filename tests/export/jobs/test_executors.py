@@ -61,12 +61,6 @@ def test_local_failure_of_a_task_is_the_failure_of_the_run(
         LocalExecutor(workers).run(function, range(5))
 
 
-def test_local_worker_that_is_killed_once_is_replaced(tmp_path: Path) -> None:
-    marks = [str(tmp_path / str(number)) for number in range(5)]
-    Path(marks[3]).touch()
-    assert LocalExecutor(2).run(task_functions.die_once, marks) == marks
-
-
 def test_local_storage_that_fails_is_tried_again_where_that_may_help(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()

@@ -30,15 +30,6 @@ def bundle(root: Path) -> dict[str, Any]:
     return {"rows": rows, "features": set(page.features)}
 
 
-def test_tables_with_slots_keeps_them_beside_their_table(command: Command, tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"user/embeddings": TABLE, "user/embeddings/Adagrad": TABLE + 1, "k": TABLE})
-    command("tables", tmp_path / "c", tmp_path / "out", "--with-slots", "--json").page  # noqa: B018
-    written = bundle(tmp_path / "out")
-    np.testing.assert_array_equal(written["rows"]["user"], TABLE)
-    np.testing.assert_array_equal(written["rows"]["user.slot.Adagrad"], TABLE + 1)
-    assert written["features"] == {"user"}
-
-
 def test_tables_plan_with_slots_where_none_is_known_says_so(command: Command, tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"user/embeddings": TABLE})
     plan = ("tables", tmp_path / "c", tmp_path / "out", "--with-slots", "--plan")

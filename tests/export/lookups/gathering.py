@@ -141,7 +141,7 @@ def inlined(made: Made, directory: Path, examples: Sequence[Mapping[str, Any]] =
         (directory / "examples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in examples))
         told["verify"] = made.job.verify.model_copy(update={"examples": str(directory / "examples.jsonl")})
     prepared = prepare_inline(made.job.model_copy(update=told), HERE, ExportSettings())
-    report = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True))).report
+    report = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
     assert report["verification"]["loaded_by"] == ["tf.saved_model.load", "tf.compat.v1.saved_model.load"]
     return report
 

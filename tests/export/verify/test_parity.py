@@ -17,7 +17,7 @@ from export.recipe.schema import ExportJob
 from export.towers.compiled import compile_tower
 from export.towers.savedmodels import write_saved_model
 from export.verify.examples import Examples, make_examples
-from export.verify.reference_model import Reference, Results, checkpoint_rows, finite_results, reference_results
+from export.verify.reference_model import Reference, checkpoint_rows, finite_results, reference_results
 from export.verify.reference_tables import ReadRows
 from tests.export.checking import check_forms
 from tests.export.cutting import HERE, IDS, Cut, cut, recipe
@@ -49,59 +49,51 @@ def write_forms(made: Cut, root: Path) -> list[WrittenForm]:
 
 
 @pytest.fixture(scope="module")
-def movie_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("movie_forms")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("forms")
 
 
 @pytest.fixture(scope="module")
-def movie_forms(movies: Cut, movie_root: Path) -> list[WrittenForm]:
-    return write_forms(movies, movie_root)
+def forms(ads: Cut, root: Path) -> list[WrittenForm]:
+    return write_forms(ads, root)
 
 
-@pytest.fixture(scope="module")
-def ad_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ad_forms")
-
-
-@pytest.fixture(scope="module")
-def ad_forms(ads: Cut, ad_root: Path) -> list[WrittenForm]:
-    return write_forms(ads, ad_root)
-
-
-@pytest.fixture(scope="module")
-def movie_results(movies: Cut) -> Results:
-    return reference_results(reference_of(movies))
-
-
-@pytest.mark.usefixtures("movie_forms")  # which restored the weights
-def test_reference_equals_a_dense_computation_of_the_query_tower(movies: Cut, movie_results: Results) -> None:
-    examples = reference_of(movies).examples
-    weights = [variable.numpy().astype(np.float64) for variable in movies.model.towers[0].variables]
-    history = examples.columns["history"]
+def test_reference_equals_a_dense_computation_of_the_query_tower(movies: Cut) -> None:
+    reference, checkpoint = reference_of(movies), open_checkpoint(movies.prefix)
+    layer = "model/query_tower/layer_with_weights-{}/{}/.ATTRIBUTES/VARIABLE_VALUE"
+    weights = [
+        checkpoint.read_all(layer.format(number, name)).astype(np.float64)
+        for number in range(2)
+        for name in ("kernel", "bias")
+    ]
+    columns, vectors = reference.examples.columns, reference_results(reference)["query"]["vector"]
+    history = columns["history"]
     assert history.offsets is not None
     for example, (start, end) in enumerate(zip(history.offsets[:-1], history.offsets[1:], strict=True)):
         rows = movies.tables["movies"][history.values[start:end]].astype(np.float64)
         parts = [
-            movies.tables["users"][examples.columns["user_id"].values[example]],
+            movies.tables["users"][columns["user_id"].values[example]],
             rows.mean(axis=0) if len(rows) else np.zeros(8),
-            movies.tables["hours"][examples.columns["hour"].values[example]],
+            movies.tables["hours"][columns["hour"].values[example]],
         ]
         hidden = np.maximum(np.concatenate(parts) @ weights[0] + weights[1], 0)
-        np.testing.assert_allclose(
-            movie_results["query"]["vector"][example], hidden @ weights[2] + weights[3], rtol=1e-5, atol=1e-5
-        )
+        np.testing.assert_allclose(vectors[example], hidden @ weights[2] + weights[3], rtol=1e-5, atol=1e-5)
 
 
-def test_check_tower_ads_weights_sequences_and_sparse_bags_agree(
-    ads: Cut, ad_root: Path, ad_forms: list[WrittenForm]
+def test_check_tower_weights_sequences_and_sparse_bags_agree_and_no_number_never(
+    ads: Cut, root: Path, forms: list[WrittenForm]
 ) -> None:
     reference = reference_of(ads)
-    verified = check_forms(reference, ad_root, ad_forms, reference_results(reference))
+    expected = reference_results(reference)
+    verified = check_forms(reference, root, forms, expected)
     assert len(verified["ranking"]) == 2
     assert set(verified["ranking"][1].max_abs_error) == {"click", "hidden"}
+    expected["context"]["result"][3, 1] = np.nan
+    with pytest.raises(VerificationFailed, match=r"tower 'context'.*example 3, element \[1\], is"):
+        check_forms(reference, root, forms, expected)
 
 
-def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, ad_root: Path, ad_forms: list[WrittenForm]) -> None:
+def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, root: Path, forms: list[WrittenForm]) -> None:
     columns = dict(make_examples(ads.model.spec, ads.pages, {}, 4).columns)
     columns["ad"] = Column(np.array([3, 999, -1, 4]))
     columns["clicks"] = Column(
@@ -110,7 +102,7 @@ def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, ad_root: Path, ad_
     columns["recent"] = Column(np.array([1, 500, 2, 9, 8]), np.array([0, 5, 5, 5, 5]))
     reference = reference_of(ads, Examples(4, columns))
     expected = reference_results(reference)
-    assert len(check_forms(reference, ad_root, ad_forms, expected)["context"]) == 2
+    assert len(check_forms(reference, root, forms, expected)["context"]) == 2
 
 
 def test_reference_rows_that_tensorflow_would_not_find_are_refused(movies: Cut) -> None:
@@ -137,15 +129,6 @@ def test_check_tower_tower_in_half_precision_is_told_the_cure_and_held_to_its_li
     assert check_forms(limited, tmp_path, forms, nearly)["tower"][0].max_abs_error["result"] > 1e-3
     with pytest.raises(VerificationFailed, match=r"max_abs_error.f32 = 0.1"):
         check_forms(limited, tmp_path, forms, {"tower": {"result": expected["tower"]["result"] + 1}})
-
-
-def test_check_tower_not_a_number_is_never_equal(
-    movies: Cut, movie_root: Path, movie_forms: list[WrittenForm], movie_results: Results
-) -> None:
-    broken = {name: {key: values.copy() for key, values in part.items()} for name, part in movie_results.items()}
-    broken["candidate"]["vector"][3, 1] = np.nan
-    with pytest.raises(VerificationFailed, match=r"tower 'candidate'.*example 3, element \[1\], is"):
-        check_forms(reference_of(movies), movie_root, movie_forms, broken)
 
 
 def test_reference_table_of_the_recipe_s_unknown_row(movies: Cut) -> None:

@@ -99,26 +99,20 @@ def test_read_examples_become_columns(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("file", "text", "message"),
     [
-        ('{"user": "ann"}', "has no 'seen', which has no default; it has \\['user'\\]"),
-        ("[1]", "example 1 is no JSON object"),
-        ("{", "cannot be read"),
-        ("", "holds no example"),
-        (json.dumps(ROW | {"user": None}), "'user' in .* does not fit: strings, booleans or nulls among numbers"),
-        (json.dumps(ROW) + "\n" + json.dumps(ROW | {"age": 3}), "'age' is left out in 1 of 2 examples"),
+        ("e.jsonl", '{"user": "ann"}', "has no 'seen', which has no default; it has \\['user'\\]"),
+        ("e.jsonl", "[1]", "example 1 is no JSON object"),
+        ("e.jsonl", "{", "cannot be read"),
+        ("e.jsonl", "", "holds no example"),
+        ("e.jsonl", json.dumps(ROW | {"user": None}), "does not fit: strings, booleans or nulls among numbers"),
+        ("e.jsonl", json.dumps(ROW) + "\n" + json.dumps(ROW | {"age": 3}), "'age' is left out in 1 of 2 examples"),
+        ("e.parquet", "no parquet", "e.parquet cannot be read"),
+        ("e.parquet", None, "e.parquet does not exist"),
     ],
 )
-def test_read_examples_bad_file_says_what_is_wrong(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "e.jsonl"
-    path.write_text(text)
+def test_read_examples_bad_file_says_what_is_wrong(file: str, text: str | None, message: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / file).write_text(text)
     with pytest.raises(UsageError, match=message):
-        read_examples(path, MODEL, PAGES, 9)
-
-
-def test_read_examples_missing_or_false_parquet_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"gone.parquet does not exist"):
-        read_examples(tmp_path / "gone.parquet", MODEL, PAGES, 9)
-    (tmp_path / "false.parquet").write_text("no parquet")
-    with pytest.raises(UsageError, match=r"false.parquet cannot be read"):
-        read_examples(tmp_path / "false.parquet", MODEL, PAGES, 9)
+        read_examples(tmp_path / file, MODEL, PAGES, 9)

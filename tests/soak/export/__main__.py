@@ -70,7 +70,7 @@ def at_a_change(forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: 
 
 
 def a_worker(forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: random.Random) -> int:
-    """Kills one table worker: the run goes on by itself."""
+    """Kills one table worker: the run ends, and can be resumed."""
     died: list[int] = []
     pid = forked.start(job.arguments(place / "bundles"), place / "output")
     began, moment = time.monotonic(), lot.uniform(0.1, 0.9) * seconds
@@ -88,9 +88,7 @@ def a_worker(forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: ran
     killer.start()
     status = forked.status()
     killer.join()
-    if status != 0:
-        return status
-    return -signal.SIGKILL if died else 0
+    return -signal.SIGKILL if died else status
 
 
 class Soak:
@@ -123,7 +121,6 @@ class Soak:
                 self.point(forked, job, kill, expected[job], lot, seen)
                 if done():
                     break
-        forked.close()
 
     def point(
         self, forked: ForkedRuns, job: Job, kill: Kill, expected: Expected, lot: random.Random, seen: Seen
@@ -211,7 +208,7 @@ def soak(kills: int, seed: int) -> int:
         long = [whole, (pool, at_a_moment), whole, (pool, a_worker), (on_ray, at_a_moment)]
         of_long = kills // LONG_SHARE
         lanes = [
-            threading.Thread(target=all_of_it.lane, args=(ForkedRuns(tables_only=True), light, kills - of_long)),
+            threading.Thread(target=all_of_it.lane, args=(ForkedRuns(), light, kills - of_long)),
             threading.Thread(target=all_of_it.lane, args=(ForkedRuns(), long, of_long)),
         ]
         for lane in lanes:
