@@ -25,7 +25,7 @@ model = "ranker"
 checkpoint = {{ path = "ckpt"{checkpoint} }}
 code = {{ factory = "{factory}"{code} }}
 output = {{ root = "bundles"{output} }}
-towers.ranking = {{ role = "ranking", outputs = {{ {outputs} }}, result = "{result}" }}
+towers.ranking = {{ role = "ranking"{outputs} }}
 """
 Inputs = Mapping[str, Mapping[str, Any]]
 
@@ -38,19 +38,21 @@ def write_recipe(
     contexts: tuple[str, ...] = (),
     **more: str,
 ) -> Path:
-    """Writes the recipe of a factory, whose checkpoint lies beside it; the first head counts.
+    """Writes the recipe of a factory, whose checkpoint lies beside it.
 
     Args:
       directory: of the recipe.
       factory: as the recipe names it.
       inputs: the recipe's entry of each.
-      heads: outputs of the model.
+      heads: outputs of the model, of which the first counts; none: it returns a tensor.
       contexts: inputs that are of the context, not of each candidate.
       more: what else is written in `checkpoint`, `code` and `output`, from a comma on.
     """
-    outputs = ", ".join(f'{head} = "{head}"' for head in heads)
+    outputs = (
+        f', outputs = {{ {", ".join(f"{head} = {head!r}" for head in heads)} }}, result = "{heads[0]}"' if heads else ""
+    )
     told = {"checkpoint": "", "code": "", "output": ""} | more
-    lines = [RECIPE.format(factory=factory, outputs=outputs, result=heads[0], **told)]
+    lines = [RECIPE.format(factory=factory, outputs=outputs, **told)]
     for name, entry in inputs.items():
         lines.append(f"inputs.{name} = {{ {', '.join(f'{key} = {json.dumps(each)}' for key, each in entry.items())} }}")
         if "weights_for" not in entry and name not in contexts:
