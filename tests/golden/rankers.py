@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rowcast_client import Client, RankedCandidate
+from rowcast_client import Client
 
 from export.frameworks.loading import load_tensorflow
 from export.jobs.progress import Progress
@@ -21,26 +21,45 @@ from export.recipe.settings import ExportSettings
 from tests.e2e.process import Process
 
 RECIPE = """
-model = "{models}"
-checkpoint = {{ path = "ckpt", object_path = "model" }}
-code = {{ factory = "{file}:{name}", table_threshold = 0 }}
-output = {{ root = "bundles" }}
-towers.ranking = {{ role = "ranking", outputs = {{ {outputs} }}, result = "{result}" }}
+model = "ranker"
+checkpoint = {{ path = "ckpt"{checkpoint} }}
+code = {{ factory = "{factory}"{code} }}
+output = {{ root = "bundles"{output} }}
+towers.ranking = {{ role = "ranking"{outputs} }}
 """
+Inputs = Mapping[str, Mapping[str, Any]]
 
 
-def write_recipe(directory: Path, models: ModuleType, name: str, lines: Iterable[str], heads: Sequence[str]) -> Path:
-    """Writes the recipe of a factory of a module, whose checkpoint lies beside it; the first head counts."""
-    told = {"models": models.__name__.rpartition(".")[2], "file": models.__file__, "name": name}
-    outputs = ", ".join(f'{head} = "{head}"' for head in heads)
+def write_recipe(
+    directory: Path,
+    factory: str,
+    inputs: Inputs,
+    heads: tuple[str, ...] = ("score",),
+    contexts: tuple[str, ...] = (),
+    **more: str,
+) -> Path:
+    """Writes the recipe of a factory, whose checkpoint lies beside it.
+
+    Args:
+      directory: of the recipe.
+      factory: as the recipe names it.
+      inputs: the recipe's entry of each.
+      heads: outputs of the model, of which the first counts; none: it returns a tensor.
+      contexts: inputs that are of the context, not of each candidate.
+      more: what else is written in `checkpoint`, `code` and `output`, from a comma on.
+    """
+    outputs = (
+        f', outputs = {{ {", ".join(f"{head} = {head!r}" for head in heads)} }}, result = "{heads[0]}"' if heads else ""
+    )
+    told = {"checkpoint": "", "code": "", "output": ""} | more
+    lines = [RECIPE.format(factory=factory, outputs=outputs, **told)]
+    for name, entry in inputs.items():
+        lines.append(f"inputs.{name} = {{ {', '.join(f'{key} = {json.dumps(each)}' for key, each in entry.items())} }}")
+        if "weights_for" not in entry and name not in contexts:
+            lines.append(f'features.{name}.role = "candidate"')
     recipe = directory / "recipe.toml"
-    recipe.write_text("\n".join([RECIPE.format(**told, outputs=outputs, result=heads[0]), *lines]))
+    recipe.write_text("\n".join(lines))
     return recipe
-
-
-def as_sent(ranked: Iterable[RankedCandidate]) -> list[RankedCandidate]:
-    """Returns ranked candidates in the order of the request."""
-    return sorted(ranked, key=lambda each: each.position)
 
 
 @contextmanager
@@ -61,7 +80,7 @@ def assert_ranked(
     client: Client, expected: Mapping[str, NDArray[Any]], features: dict[str, Any], context: dict[str, Any]
 ) -> None:
     """Checks that candidates are given the scores of each head."""
-    found = as_sent(client.rank(context, features=features, heads=list(expected))[0])
+    found = sorted(client.rank(context, features=features, heads=list(expected))[0], key=lambda each: each.position)
     for head, scores in expected.items():
         got = [item.heads[head] for item in found]
         np.testing.assert_allclose(got, scores.reshape(-1), rtol=1e-5, atol=1e-5)

@@ -25,50 +25,24 @@ from runtime.litert import CompiledTower
 from tests.export.exporting import export
 from tests.golden import averaged_models
 from tests.golden.averaged_models import FACTORIES, ITEMS, PRICES
-from tests.golden.rankers import saved_model_scores
+from tests.golden.rankers import saved_model_scores, write_recipe
 
 v1 = tf.compat.v1
-RECIPE = """
-model = "averaged"
-checkpoint = {{ path = "{path}", averages = {averages}{root} }}
-code = {{ factory = "{file}:{factory}", table_threshold = {threshold} }}
-output = {{ root = "out", tables = "{tables}" }}
-towers.ranking = {{ role = "ranking" }}
-features.item = {{ role = "candidate" }}
-features.price = {{ role = "candidate" }}
-inputs.item = {{ dtype = "int64" }}
-inputs.price = {{ dtype = "float32" }}
-"""
-Trained = tuple[Path, dict[bool, NDArray[Any]]]
+Trained = tuple[Path, str, dict[bool, NDArray[Any]]]
 
 
 @pytest.fixture(scope="module", params=list(FACTORIES))
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A folder with a checkpoint, its kind, and what is predicted by the last values and by the averages."""
+    folder = tmp_path_factory.mktemp("averages")
+    return folder, request.param, averaged_models.train(request.param, folder / "ckpt" / "model")
 
 
-@pytest.fixture(scope="module")
-def trained(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """The prefix of a checkpoint, and what is predicted by the last values and by the averages."""
-    prefix = tmp_path_factory.mktemp("averages") / "ckpt" / "model"
-    return prefix, averaged_models.train(kind, prefix)
-
-
-def recipe(
-    folder: Path, kind: str, path: Path, averages: bool = True, threshold: int = 0, tables: str = "copy"
-) -> Path:
-    told = {
-        "path": path,
-        "averages": str(averages).lower(),
-        "root": "" if kind == "tf1" else ', object_path = "model"',
-        "file": averaged_models.__file__,
-        "factory": FACTORIES[kind],
-        "threshold": threshold,
-        "tables": tables,
-    }
-    file = folder / "recipe.toml"
-    file.write_text(RECIPE.format(**told))
-    return file
+def recipe(folder: Path, kind: str, averages: bool = True, **more: Any) -> Path:
+    factory, root = f"{averaged_models.__file__}:{FACTORIES[kind]}", "" if kind == "tf1" else ', object_path = "model"'
+    inputs = {"item": {"dtype": "int64"}, "price": {"dtype": "float32"}}
+    checkpoint = f", averages = {str(averages).lower()}{root}"
+    return write_recipe(folder, factory, inputs, (), checkpoint=checkpoint, **more)
 
 
 def answers(bundle: Path, page: Manifest) -> NDArray[Any]:
@@ -83,20 +57,21 @@ def answers(bundle: Path, page: Manifest) -> NDArray[Any]:
 
 @pytest.mark.parametrize(("averages", "threshold"), [(False, 0), (True, 0), (True, 10_000)])
 def test_bundle_holds_the_averages_of_tables_and_weights_if_it_is_asked_to(
-    trained: Trained, kind: str, tmp_path: Path, averages: bool, threshold: int
+    trained: Trained, averages: bool, threshold: int
 ) -> None:
-    prefix, predicted = trained
+    folder, kind, predicted = trained
     assert np.abs(predicted[False] - predicted[True]).max() > 0.01
-    page = export(recipe(tmp_path, kind, prefix, averages, threshold)).page
-    got = answers(tmp_path / "out/averaged/1", page)
+    page = export(recipe(folder, kind, averages, code=f", table_threshold = {threshold}")).page
+    got = answers(folder / "bundles/ranker" / str(page.version), page)
     np.testing.assert_allclose(got, predicted[averages], rtol=1e-5, atol=1e-5)
     inside = threshold > 0 and kind != "tf1"  # where partitions are always a table
     assert len(page.tables) == (not inside)
 
 
-def test_self_contained_saved_model_holds_the_averages(trained: Trained, kind: str, tmp_path: Path) -> None:
-    prefix, predicted = trained
-    scores = saved_model_scores(recipe(tmp_path, kind, prefix, tables="inline"), {"item": ITEMS, "price": PRICES})
+def test_self_contained_saved_model_holds_the_averages(trained: Trained) -> None:
+    folder, kind, predicted = trained
+    inline = recipe(folder, kind, output=', tables = "inline"', code=", table_threshold = 0")
+    scores = saved_model_scores(inline, {"item": ITEMS, "price": PRICES})
     np.testing.assert_allclose(scores, predicted[True], rtol=1e-5, atol=1e-5)
 
 

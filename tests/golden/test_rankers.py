@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,13 @@ from rowcast_client import RowcastError
 
 from export.frameworks.loading import load_tensorflow
 from tests.export.exporting import export
-from tests.golden import field_models, inline_models, public_models
-from tests.golden.rankers import assert_ranked, serving, write_recipe
+from tests.golden import models
+from tests.golden.rankers import Inputs, assert_ranked, saved_model_scores, serving, write_recipe
 
 tf = load_tensorflow()
 N = 24
 Sent = dict[str, Any]
+BEYOND = "looks up itself may lie beyond its tables"
 
 
 @dataclass(frozen=True)
@@ -27,27 +27,27 @@ class Ranker:
     """A model, and what is expected of its bundle.
 
     Attributes:
-      models, factory: where it is built.
+      factory: its name in `models`.
       inputs: the recipe's entry of each input.
       sent: makes what a caller sends of candidates.
       tables: how many are read by the service; others stay inside the tower.
       by_tensorflow: what its tower computes is beyond LiteRT.
-      refused: an input, what may not be sent of it, and what the error says.
+      refused: inputs, what may not be sent of each, and what the error says.
+      code: what the recipe says of the code, from a comma on.
     """
 
-    models: ModuleType
     factory: str
-    inputs: dict[str, str]
+    inputs: Inputs
     sent: Callable[[np.random.Generator], Sent]
     tables: int = 0
     heads: tuple[str, ...] = ("score",)
     by_tensorflow: bool = False
-    refused: tuple[str, Any, str] | None = None
+    refused: tuple[tuple[str, Any, str], ...] = ()
+    code: str = ", table_threshold = 0"
 
 
-def entry(dtype: str, shape: tuple[int, ...] = (), **more: Any) -> str:
-    told = {"dtype": dtype, **more} | ({"shape": list(shape)} if shape else {})
-    return "{ " + ", ".join(f"{name} = {value!r}" for name, value in told.items()) + " }"
+def entry(dtype: str, *shape: int, **more: Any) -> dict[str, Any]:
+    return {"dtype": dtype, **more} | ({"shape": list(shape)} if shape else {})
 
 
 def bags(random: np.random.Generator, low: int, high: int, longest: int = 5, last: int = 3) -> list[list[int]]:
@@ -65,14 +65,23 @@ def text_bags(random: np.random.Generator, *words: str) -> list[list[str]]:
     return [random.choice(words, len(bag)).tolist() for bag in bags(random, 0, 2)]
 
 
-def field_ids(random: np.random.Generator) -> Any:
-    return random.integers(0, field_models.SIZES, (N, field_models.FIELDS))
+def fields(random: np.random.Generator) -> Sent:
+    ids = random.integers(0, models.SIZES, (2, N, models.FIELDS))
+    numbers = random.lognormal(0, 2, (N, models.NUMBERS)) * random.choice([1, 1, 1, -1], (N, 1))
+    row = np.concatenate([numbers, ids[1] + random.choice([0, 0.5], (N, models.FIELDS))], 1).astype(np.float32)
+    return {"ids": ids[0].tolist(), "row": row.tolist()}
 
 
-def numbers_and_ids(random: np.random.Generator) -> Sent:
-    numbers = random.lognormal(0, 2, (N, field_models.NUMBERS)) * random.choice([1, 1, 1, -1], (N, 1))
-    ids = field_ids(random) + random.choice([0, 0.5], (N, field_models.FIELDS))
-    return {"row": np.concatenate([numbers, ids], 1).astype(np.float32).tolist()}
+def rules(random: np.random.Generator) -> Sent:
+    far = 1 << 60
+    return {
+        "gender": texts(random, "m", "f", "?"),
+        "city": texts(random, "o1", "o19", "", "Zürich"),
+        "user": random.integers(0, 10**9, N).tolist(),
+        "item": random.integers(0, 6000, N).tolist(),
+        "hour": random.uniform(0, 24, N).tolist(),
+        **{name: random.integers(-far, far, N).tolist() for name in ("a", "b", "c", "d", "code")},
+    }
 
 
 def watched(random: np.random.Generator) -> Sent:
@@ -86,153 +95,143 @@ def watched(random: np.random.Generator) -> Sent:
     }
 
 
-def weighted_bags(random: np.random.Generator, low: int) -> list[dict[str, Any]]:
-    ids = bags(random, low, 1 << 40, last=0)
-    ids[3] = [low, 7]
-    return [{"ids": each, "weights": random.choice([0.0, 0.5, 2.0], len(each)).tolist()} for each in ids]
+def beyond(random: np.random.Generator) -> Sent:
+    ids = bags(random, -1 << 12, 1 << 40, last=0)
+    ids[3] = [-1 << 12, 7]
+    return {
+        "words": [{"ids": each, "weights": random.choice([0.0, 0.5, 2.0], len(each)).tolist()} for each in ids],
+        "history": bags(random, 0, 5000, last=2),
+        "tags": random.integers(0, 300, (N, 6)).tolist(),
+        "recent": random.integers(-1, 900, (N, 4)).tolist(),
+        "item": random.integers(0, 1 << 20, N).tolist(),
+        "colours": text_bags(random, "Red", "GREEN", "blue", "grey", "Ö"),
+        "terms": text_bags(random, "a!", "b c", "a", "..", ""),
+        "city": texts(random, "Berlin", "Bern", "Rome"),
+    }
 
 
-WORDS_AND_WEIGHTS = {
-    "words": entry("int64", kind="sparse"),
-    "weights": entry("float32", kind="sparse", weights_for="words"),
-}
-FAR = 1 << 60
-BEYOND = "looks up itself may lie beyond its tables"
-RANKERS = {
-    "fm": Ranker(field_models, "FM", {"ids": entry("int64", (26,))}, lambda r: {"ids": field_ids(r).tolist()}, 2),
-    "deepfm": Ranker(field_models, "DeepFM", {"row": entry("float32", (39,))}, numbers_and_ids, 2),
-    "mmoe": Ranker(
-        public_models,
-        "MMoE",
-        {"gender": entry("string"), "occupation": entry("string"), "user": entry("int64"), "item": entry("int64")}
-        | {"price": entry("float32")},
-        lambda r: {
-            "gender": texts(r, "m", "f", "?"),
-            "occupation": texts(r, "o1", "o19", "none"),
-            "user": r.integers(0, 10**9, N).tolist(),
-            "item": r.integers(0, 6000, N).tolist(),
-            "price": r.uniform(0, 90, N).tolist(),
-        },
-        4,
+def columns(random: np.random.Generator) -> Sent:
+    return {
+        "price": (20 * random.random(N)).tolist(),
+        "size": random.random((N, 2)).tolist(),
+        "shop": random.integers(0, 40, (N, 1)).tolist(),
+        "brand": random.integers(0, 30, (N, 1)).tolist(),
+        "tags": random.integers(0, 25, (N, 3)).tolist(),
+        "color": ["red", "blue", "green", ""] * (N // 4),
+        "labels": [{"ids": [3, 11], "weights": [0.5, 2.0]}, {"ids": [7], "weights": [3.0]}] * (N // 2),
+        "day": random.integers(0, 7, N).tolist(),
+        "history": [random.integers(0, 50, place % (models.PLACES + 1)).tolist() for place in range(N)],
+        "sites": random.integers(0, (100, 60), (N, 2)).tolist(),
+    }
+
+
+RANKERS = [
+    Ranker("Fields", {"ids": entry("int64", 26), "row": entry("float32", 39)}, fields, 4),
+    Ranker(
+        "Rules",
+        {name: entry("string") for name in ("gender", "city")}
+        | {name: entry("int64") for name in ("user", "item", "a", "b", "c", "d", "code")}
+        | {"hour": entry("float32")},
+        rules,
+        8,
         ("finish", "like"),
     ),
-    "cross": Ranker(
-        public_models,
-        "Cross",
-        {name: entry("int64") for name in "abcd"} | {"n": entry("float32")},
-        lambda r: {name: r.integers(-FAR, FAR, N).tolist() for name in "abcd"} | {"n": r.normal(size=N).tolist()},
-        1,
-    ),
-    "recurrent": Ranker(
-        public_models,
-        "Recurrent",
-        {"last": entry("int64", (6,)), "item": entry("int64")},
-        lambda r: {"last": r.integers(0, 2000, (N, 6)).tolist(), "item": r.integers(0, 2000, N).tolist()},
-        1,
-        by_tensorflow=True,
-    ),
-    "wide": Ranker(
-        public_models,
-        "Wide",
-        {"city": entry("string"), "item": entry("int64"), "hour": entry("float32")},
-        lambda r: {
-            "city": texts(r, "o1", "o19", "", "Zürich"),
-            "item": r.integers(-FAR, FAR, N).tolist(),
-            "hour": r.uniform(0, 24, N).tolist(),
-        },
-        4,
-    ),
-    "watched": Ranker(
-        public_models,
+    Ranker(
         "watched",
-        {"user": entry("int64"), "watched": entry("int64", (5,)), "country": entry("string"), "item": entry("int64")},
+        {"user": entry("int64"), "watched": entry("int64", 5), "country": entry("string"), "item": entry("int64")},
         watched,
         3,
     ),
-    "ragged": Ranker(
-        inline_models,
-        "Ragged",
-        {"tags": entry("int64", kind="ragged"), "words": entry("int32", kind="ragged", length_max=5)},
-        lambda r: {"tags": bags(r, 0, 1 << 40), "words": bags(r, 0, 1 << 30, last=0)},
-        refused=("words", [[1] * 6] * N, "example 0 has 6 values; a tower takes 5 at most"),
-    ),
-    "sparse": Ranker(
-        inline_models,
-        "Sparse",
-        WORDS_AND_WEIGHTS | {"age": entry("float32")},
-        lambda r: {"words": weighted_bags(r, -1 << 12), "age": r.uniform(0, 9, N).tolist()},
-        by_tensorflow=True,
-    ),
-    "weighted": Ranker(
-        inline_models,
-        "Weighted",
-        {"words": entry("int64", kind="ragged"), "tags": entry("int64", (6,))},
-        lambda r: {"words": bags(r, 0, 5000, last=2), "tags": r.integers(0, 300, (N, 6)).tolist()},
-        by_tensorflow=True,
-        refused=("tags", [[9999] * 6] * N, BEYOND),
-    ),
-    "texts": Ranker(
-        inline_models,
-        "Texts",
-        {"colours": entry("string", kind="ragged"), "words": entry("string", kind="sparse"), "city": entry("string")},
-        lambda r: {
-            "colours": text_bags(r, "Red", "GREEN", "blue", "grey", "Ö"),
-            "words": text_bags(r, "a!", "b c", "a", "..", ""),
-            "city": texts(r, "Berlin", "Bern", "Rome"),
+    Ranker(
+        "Bags",
+        {
+            "tags": entry("int64", kind="ragged"),
+            "words": entry("int32", kind="ragged", length_max=5),
+            "seen": entry("int64", kind="ragged"),
+            "recent": entry("int64", 4),
         },
-        by_tensorflow=True,
+        lambda r: {
+            "tags": bags(r, 0, 1 << 40),
+            "words": bags(r, 0, 1 << 30, last=0),
+            "seen": bags(r, 0, 5000),
+            "recent": r.integers(-2, 1 << 40, (N, 4)).tolist(),
+        },
+        refused=(
+            ("words", [[1] * 6] * N, "example 0 has 6 values; a tower takes 5 at most"),
+            ("seen", [[9999]] * N, BEYOND),
+        ),
     ),
-    "columns": Ranker(
-        inline_models,
+    Ranker(
+        "Beyond",
+        {
+            "words": entry("int64", kind="sparse"),
+            "weights": entry("float32", kind="sparse", weights_for="words"),
+            "history": entry("int64", kind="ragged"),
+            "tags": entry("int64", 6),
+            "recent": entry("int64", 4),
+            "item": entry("int64"),
+            "colours": entry("string", kind="ragged"),
+            "terms": entry("string", kind="sparse"),
+            "city": entry("string"),
+        },
+        beyond,
+        by_tensorflow=True,
+        refused=(("tags", [[9999] * 6] * N, BEYOND),),
+    ),
+    Ranker(
         "Columns",
-        WORDS_AND_WEIGHTS | {"recent": entry("int64", (4,)), "item": entry("int64")},
-        lambda r: {
-            "words": weighted_bags(r, 0),
-            "recent": r.integers(-1, 900, (N, 4)).tolist(),
-            "item": r.integers(0, 1 << 20, N).tolist(),
+        {
+            "price": entry("float32"),
+            "size": entry("float32", 2),
+            **{name: entry("int64", 1) for name in ("shop", "brand")},
+            **{name: entry("int64", 3) for name in ("tags", "labels")},
+            "color": entry("string"),
+            "labels_weights": entry("float32", 3, weights_for="labels"),
+            "day": entry("int64"),
+            "history": entry("int64", 5),
+            "sites": entry("int64", 2),
         },
-        by_tensorflow=True,
+        columns,
+        16,
+        refused=(("shop", [[40]] * N, "40 is no row of its table"),),
+        code="",
     ),
-    "padded": Ranker(
-        inline_models,
-        "Padded",
-        {"tags": entry("int64", kind="ragged"), "recent": entry("int64", (4,))},
-        lambda r: {"tags": bags(r, 0, 5000), "recent": r.integers(-2, 1 << 40, (N, 4)).tolist()},
-        refused=("tags", [[9999]] * N, BEYOND),
-    ),
-}
+]
 
 
 def tensors(ranker: Ranker, sent: Sent) -> dict[str, Any]:
-    """What a request is to the model itself."""
-    if "weights" in ranker.inputs:
-        parts = {name: [each[name] for each in sent["words"]] for name in ("ids", "weights")}
-        sent = {**sent, "words": parts["ids"], "weights": parts["weights"]}
+    """Returns what a request is to the model itself."""
     made = {}
     for name, told in ranker.inputs.items():
-        make = tf.ragged.constant if "kind" in told else tf.constant
-        made[name] = make(sent[name], tf.as_dtype(told.split("'")[1]))
-        made[name] = made[name].to_sparse() if "sparse" in told else made[name]
+        owner = told.get("weights_for")
+        values = [each["weights"] for each in sent[owner]] if owner else sent[name]
+        if isinstance(values[0], dict):
+            values = [each["ids"] for each in values]
+        if "kind" in told:
+            made[name] = tf.ragged.constant(values, tf.as_dtype(told["dtype"]))
+            made[name] = made[name].to_sparse() if told["kind"] == "sparse" else made[name]
+        else:
+            if "shape" in told:  # what is left out of a row is padding
+                values = [[*each, *[0 if owner else -1] * (told["shape"][0] - len(each))] for each in values]
+            made[name] = tf.constant(values, tf.as_dtype(told["dtype"]))
     return made
 
 
 def train(ranker: Ranker, sent: Sent, directory: Path) -> dict[str, Any]:
     """Saves a model; returns the scores of its heads."""
     tf.random.set_seed(5)
-    model = getattr(ranker.models, ranker.factory)()
+    model = getattr(models, ranker.factory)()
     scores = model(tensors(ranker, sent))
     tf.train.Checkpoint(model=model).write(str(directory / "ckpt" / "model"))
     return {head: scores[head].numpy() for head in ranker.heads}
 
 
-def recipe_of(ranker: Ranker, directory: Path, **roles: str) -> Path:
-    lines = [f"inputs.{each} = {told}" for each, told in ranker.inputs.items()]
-    sent = [each for each in ranker.inputs if "weights_for" not in ranker.inputs[each]]
-    lines += [f'features.{each}.role = "{roles.get(each, "candidate")}"' for each in sent]
-    return write_recipe(directory, ranker.models, ranker.factory, lines, ranker.heads)
+def recipe_of(ranker: Ranker, directory: Path, output: str = "", contexts: tuple[str, ...] = ()) -> Path:
+    factory, told = f"{models.__file__}:{ranker.factory}", {"checkpoint": ', object_path = "model"', "output": output}
+    return write_recipe(directory, factory, ranker.inputs, ranker.heads, contexts, code=ranker.code, **told)
 
 
-@pytest.mark.parametrize("ranker", RANKERS.values(), ids=list(RANKERS))
+@pytest.mark.parametrize("ranker", RANKERS, ids=lambda each: each.factory)
 def test_scores_over_both_transports_equal_the_trained_model(ranker: Ranker, tmp_path: Path) -> None:
     sent = ranker.sent(np.random.default_rng(7))
     trained = train(ranker, sent, tmp_path)
@@ -243,18 +242,26 @@ def test_scores_over_both_transports_equal_the_trained_model(ranker: Ranker, tmp
     with serving(tmp_path / "bundles", by_tensorflow=ranker.by_tensorflow) as clients:
         for client in clients:
             assert_ranked(client, trained, sent, {})
-            if ranker.refused is not None:
-                name, value, told = ranker.refused
+            for name, value, told in ranker.refused:
                 with pytest.raises(RowcastError, match=told) as refused:
                     client.rank({}, features={**sent, name: value})
                 assert refused.value.code == "INVALID_ARGUMENT"
 
 
+def test_self_contained_saved_model_gives_the_scores_of_the_trained_model(tmp_path: Path) -> None:
+    ranker = next(each for each in RANKERS if each.factory == "Columns")
+    sent = ranker.sent(np.random.default_rng(7))
+    trained = train(ranker, sent, tmp_path)
+    scores = saved_model_scores(recipe_of(ranker, tmp_path, ', tables = "inline"'), tensors(ranker, sent))
+    np.testing.assert_allclose(scores, trained["score"], rtol=1e-5, atol=1e-5)
+
+
 def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(tmp_path: Path) -> None:
-    ranker, tags = RANKERS["ragged"], [3, 1 << 33, 3, 77]
-    words = ranker.sent(np.random.default_rng(7))["words"]
-    trained = train(ranker, {"words": words, "tags": [tags] * N}, tmp_path)
-    export(recipe_of(ranker, tmp_path, tags="context"))
+    ranker, tags = next(each for each in RANKERS if each.factory == "Bags"), [3, 1 << 33, 3, 77]
+    sent = ranker.sent(np.random.default_rng(7))
+    trained = train(ranker, {**sent, "tags": [tags] * N}, tmp_path)
+    export(recipe_of(ranker, tmp_path, contexts=("tags",)))
+    del sent["tags"]
     with serving(tmp_path / "bundles") as clients:
         for client in clients:
-            assert_ranked(client, trained, {"words": words}, {"tags": tags})
+            assert_ranked(client, trained, sent, {"tags": tags})

@@ -1,0 +1,271 @@
+"""Every way of looking ids up that TensorFlow has, as a manifest describes it, with ids to look up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from bundle.format import manifest as entries
+
+ROWS, DIM, EXAMPLES = 97, 5, 17
+KEYS = tuple(range(1000, 1000 + 7 * 40, 7))  # of the vocabulary of integers; that of strings has the same as text
+BOUNDARIES = (-1.5, 0.0, 0.25, 3.0)
+COMBINERS, WEIGHTS, BOTH = ("sum", "mean", "sqrtn"), ("none", "positive", "any"), (False, True)
+HASH = entries.HashIds(buckets=ROWS)
+BUCKETS = entries.BucketIds(boundaries=BOUNDARIES)
+
+
+@dataclass(frozen=True)
+class Ids:
+    """What is sent to one input.
+
+    Attributes:
+      kind: of values: rows, integers, keys of the vocabulary or numbers.
+      width: as many for each example; None: a bag of any size.
+      text: whether integers are sent as strings.
+      negative: whether some are.
+      empty: whether some examples are, or are padding where there is a width.
+      weights: none; positive; or any, some zero or negative.
+    """
+
+    kind: str = "integers"
+    width: int | None = None
+    text: bool = False
+    negative: bool = False
+    empty: bool = False
+    weights: str = "none"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One feature: what of TensorFlow answers, how a manifest describes it, and what is sent.
+
+    Attributes:
+      call: what of TensorFlow answers.
+      entry: of the manifest.
+      ids: what is sent to each input.
+      options: what else the call takes.
+    """
+
+    call: str
+    entry: entries.EmbeddedFeature
+    ids: tuple[Ids, ...]
+    options: tuple[Any, ...] = field(default=())
+
+
+def generate() -> dict[str, Case]:
+    """Returns all cases by name, which is also that of the input, or begins those of its inputs."""
+    found: dict[str, Case] = {}
+    for way in (_lookups, _clipped, _sequences, _gathers, _layers, _computed, _columns, _crosses):
+        for number, each in enumerate(way()):
+            name = f"{way.__name__[1:]}-{number}-{each.call}-{each.entry.kind}-{each.entry.ids.kind}"
+            inputs = tuple(f"{name}.{place}" for place in range(len(each.ids))) if len(each.ids) > 1 else (name,)
+            found[name] = Case(each.call, each.entry.model_copy(update={"inputs": inputs}), each.ids, each.options)
+    return found
+
+
+def _case(call: str, sent: Ids | tuple[Ids, ...], kind: str, *options: Any, **told: Any) -> Case:
+    sent = sent if isinstance(sent, tuple) else (sent,)
+    told = {"table": "t", "role": "context", "inputs": tuple("abc"[: len(sent)])} | told
+    if call == "indicator":
+        told |= {"table": "", "combiner": "sum"}
+    entry = entries.EmbeddedFeature.model_validate({"kind": kind, "weighted": sent[0].weights != "none"} | told)
+    return Case(call, entry, sent, options)
+
+
+def _lookups() -> Iterator[Case]:
+    for combiner, weights, negative, empty, hashed in product(COMBINERS, WEIGHTS, BOTH, BOTH, BOTH):
+        rule = {"ids": HASH} if hashed else {}
+        ids = Ids("integers" if hashed else "rows", negative=negative, empty=empty, weights=weights)
+        told: dict[str, Any] = {"combiner": combiner, **rule}
+        yield _case("serving", ids, "bag", **told)
+        yield _case("safe", ids, "bag", **told)
+        if hashed or not negative:  # TensorFlow's ragged lookup takes no negative row
+            for call in ("serving", "shaped"):
+                yield _case(call, ids, "bag", encoding="ragged", **told)
+            if not empty and weights != "any":
+                yield _case("plain", ids, "bag", **told)
+
+
+def _clipped() -> Iterator[Case]:
+    """Bags whose rows have a largest norm, or that read a row where they are empty."""
+    limits: tuple[dict[str, Any], ...] = ({"max_norm": 1.5}, {"empty_row": 7}, {"max_norm": 2.0, "empty_row": 7})
+    for combiner, weights, empty, limit in product(COMBINERS, WEIGHTS, BOTH, limits):
+        told = {"combiner": combiner, **limit}
+        yield _case("safe", Ids("rows", negative=True, empty=empty, weights=weights), "bag", **told)
+        if "empty_row" not in limit:
+            yield _case("column", Ids(negative=True, empty=empty, weights=weights), "bag", ids=HASH, **told)
+            if not empty and weights != "any":
+                yield _case("plain", Ids("rows", weights=weights), "bag", **told)
+
+
+def _sequences() -> Iterator[Case]:
+    rules: tuple[tuple[dict[str, Any], bool], ...] = (({}, False), ({"ids": HASH}, False), ({"ids": HASH}, True))
+    for encoding, empty, (rule, negative), length in product(("sparse", "ragged"), BOTH, rules, (1, 2, 5, 9)):
+        ids = Ids("integers" if rule else "rows", negative=negative, empty=empty)
+        yield _case("serving", ids, "sequence", encoding=encoding, length=length, **rule)
+        if encoding == "ragged" and length > 1:  # of length 1 it is a bag
+            yield _case("shaped", ids, "sequence", encoding=encoding, length=length, **rule)
+
+
+ONE_OR_FOUR: tuple[tuple[int, str, dict[str, Any]], ...] = ((1, "single", {}), (4, "sequence", {"length": 4}))
+"""As many ids of each example, and what a manifest says of them."""
+
+
+def _gathers() -> Iterator[Case]:
+    kinds = (Ids("rows"), Ids(), Ids(negative=True), Ids(text=True))
+    for call, ids, combiner, (width, kind, told) in product(("serving", "embedding"), kinds, COMBINERS, ONE_OR_FOUR):
+        rule = {} if ids.kind == "rows" else {"ids": HASH}
+        # A dense feature is gathered whatever combiner its table has.
+        yield _case(call, Ids(ids.kind, width, ids.text, ids.negative), kind, combiner, **told, **rule)
+
+
+def _layers() -> Iterator[Case]:
+    """Keras' StringLookup, IntegerLookup and Hashing."""
+    for text, oov, mask, newer, (width, kind, told) in product(BOTH, (1, 2, 3, 5), BOTH, BOTH, ONE_OR_FOUR):
+        rule = entries.VocabularyIds(
+            vocabulary="strings" if text else "integers",
+            first_row=oov + mask,
+            oov_buckets=oov,
+            oov_first_row=int(mask),
+            oov_hash="fingerprint" if text else "modulo",
+            mask=("" if text else 0) if mask else None,
+        )
+        yield _case("lookup", Ids("keys", width, text, not text), kind, newer, ids=rule, **told)
+    keys: tuple[Any, ...] = (None, (77, 77), (-1, 1 << 62))
+    for text, mask, key, (width, kind, told) in product(BOTH, BOTH, keys, ONE_OR_FOUR):
+        masked = ("über" if text else 5) if mask else None
+        hashed = entries.HashIds(buckets=ROWS - mask, first_row=int(mask), key=key, mask=masked)
+        yield _case("hashing", Ids("integers", width, text, not text), kind, ids=hashed, **told)
+
+
+def _computed() -> Iterator[Case]:
+    """What a model's own code does to ids in front of a gather."""
+    arithmetic: tuple[tuple[tuple[str, int], ...], ...] = (
+        (("remainder", ROWS),),
+        (("truncated_remainder", ROWS),),
+        (("add", -3), ("remainder", 50), ("add", 7)),
+        (("add", 1 << 40), ("truncated_remainder", 50), ("add", 60)),
+        (("add", -1),),
+        (("add", 2),),
+        (("divide", 10), ("add", 1)),
+        (("add", -5), ("divide", 7), ("remainder", 13)),
+    )
+    for steps, (width, kind, told) in product(arithmetic, ONE_OR_FOUR):
+        rule = entries.ComputedIds.model_validate({"operations": [{"do": do, "by": by} for do, by in steps]})
+        yield _case("computed", Ids("integers", width, negative=True), kind, ids=rule, **told)
+    for falling, first_row, (width, kind, told) in product(BOTH, (-1, 0, 3, ROWS - 3), ONE_OR_FOUR):
+        stepped = BUCKETS.model_copy(update={"falling": falling, "first_row": first_row})
+        yield _case("stepped", Ids("numbers", width), kind, ids=stepped, **told)
+
+
+def _columns() -> Iterator[Case]:
+    """Embedding columns and indicators of each kind of category."""
+    listed = {text: entries.VocabularyIds(vocabulary="strings" if text else "integers") for text in BOTH}
+    hashed = listed[False].model_copy(update={"oov_buckets": ROWS - len(KEYS), "oov_first_row": len(KEYS)})
+    rules = (
+        (entries.IdentityIds(), "rows", False, ROWS),
+        *((HASH, "integers", text, ROWS) for text in BOTH),
+        *((listed[text], "keys", text, len(KEYS)) for text in BOTH),
+        (hashed, "keys", False, ROWS),
+    )
+    unknown = {"unknown": entries.Unknown(rule="row", row=5)}
+    for (rule, kind, text, rows), combiner in product(rules, (*COMBINERS, None)):
+        told: dict[str, Any] = {"ids": rule, "combiner": combiner} if combiner else {"ids": rule, "indicator": rows}
+        call = "column" if combiner else "indicator"
+        for weights, empty in product(WEIGHTS, BOTH):
+            yield _case(call, Ids(kind, None, text, not text, empty, weights), "bag", **told)
+        padding = "" if text else -1
+        for width, more in product((1, 3), ({}, unknown)):
+            if not more or rule not in (HASH, hashed):
+                yield _case(call, Ids(kind, width, text, not text, True), "bag", padding=padding, **told, **more)
+    for combiner in COMBINERS:
+        yield _case("column", Ids("numbers", 1), "bag", ids=BUCKETS, combiner=combiner)
+
+
+_STRINGS = entries.VocabularyIds(vocabulary="strings")
+_OOV = _STRINGS.model_copy(update={"oov_buckets": 9, "oov_first_row": len(KEYS)})
+_INTEGERS = entries.VocabularyIds(vocabulary="integers")
+CROSSED: dict[str, tuple[dict[str, Any], Ids]] = {
+    "int64": ({}, Ids(negative=True)),
+    "string": ({"dtype": "string"}, Ids(text=True)),
+    "buckets": ({"boundaries": BOUNDARIES}, Ids("numbers", 1)),
+    "rows": ({}, Ids("rows")),
+    "listed": ({}, Ids("rows")),
+    "row or 5": ({"ids": entries.IdentityIds(), "rows": ROWS, "unknown_row": 5}, Ids("rows", negative=True)),
+    "known": ({"dtype": "string", "ids": _STRINGS, "rows": len(KEYS)}, Ids("keys", text=True)),
+    "hashed": ({"dtype": "string", "ids": _OOV, "rows": len(KEYS) + 9}, Ids("keys", text=True)),
+    "numbers": ({"ids": _INTEGERS, "rows": len(KEYS), "unknown_row": 3}, Ids("keys", negative=True)),
+    "padded": (
+        {"dtype": "string", "ids": _STRINGS, "rows": len(KEYS), "padding": ""},
+        Ids("keys", 3, text=True, empty=True),
+    ),
+}
+"""What a manifest says of each kind of key of a cross, and what is sent to it."""
+
+
+def _crosses() -> Iterator[Case]:
+    crosses = (
+        *(("int64", "int64"), ("string", "string"), ("string", "int64"), ("buckets", "int64"), ("buckets", "string")),
+        *(("int64", "string", "int64"), ("string", "buckets", "string"), ("rows", "string")),
+        *(("string", "listed", "rows"), ("known", "string"), ("hashed", "numbers"), ("row or 5", "buckets", "known")),
+        *(("padded", "numbers"), ("hashed", "padded", "int64")),
+    )
+    for kinds, combiner, empty, hash_key in product(crosses, (*COMBINERS, None), BOTH, (None, 77)):
+        keys = tuple(entries.CrossKey.model_validate({"dtype": "int64"} | CROSSED[kind][0]) for kind in kinds)
+        rule = entries.CrossedIds(keys=keys, buckets=ROWS, **({} if hash_key is None else {"hash_key": hash_key}))
+        told: dict[str, Any] = {"combiner": combiner} if combiner else {"indicator": ROWS}
+        ids = [CROSSED[kind][1] for kind in kinds]
+        sent = tuple(Ids(each.kind, each.width, each.text, each.negative, each.empty or empty) for each in ids)
+        yield _case("column" if combiner else "indicator", sent, "bag", kinds, hash_key, ids=rule, **told)
+
+
+def columns_of(case: Case, seed: int) -> dict[str, Column]:
+    """Makes what a caller sends of a case."""
+    random = np.random.default_rng(seed)
+    return {name: _column(ids, case, random) for name, ids in zip(case.entry.inputs, case.ids, strict=True)}
+
+
+def _column(ids: Ids, case: Case, random: np.random.Generator) -> Column:
+    if ids.width is not None:
+        lengths = np.full(EXAMPLES, ids.width)
+    else:
+        lengths = random.integers(0 if ids.empty else 1, 9 if len(case.ids) == 1 else 4, EXAMPLES)
+        lengths[0] = 0 if ids.empty else 1
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    values = _values(ids, case, int(offsets[-1]), random)
+    if ids.width is not None and ids.empty and ids.kind != "numbers":  # padding: of the first example all
+        values[: ids.width] = "" if ids.text else -1
+    weights = None
+    if ids.weights != "none":
+        weights = random.uniform(0.1 if ids.weights == "positive" else -1.0, 2.0, values.size).astype(np.float32)
+        weights[::5] = 0 if ids.weights == "any" else 1
+    return Column(values, None if case.entry.kind == "single" else offsets, weights)
+
+
+def _values(ids: Ids, case: Case, size: int, random: np.random.Generator) -> NDArray[Any]:
+    if ids.kind == "numbers":
+        return random.choice(np.array([*BOUNDARIES, -9.0, 0.1, 2.5, 1e6], np.float32), size)
+    if ids.kind == "keys":
+        strange = random.integers(-50 if ids.negative else 0, 2000, size)
+        values = np.where(random.random(size) < 0.7, random.choice(KEYS, size), strange)
+        values[::11] = 0
+    elif ids.kind == "rows":
+        values = random.integers(0, ROWS, size)
+    else:
+        values = np.where(random.random(size) < 0.5, random.integers(0, 1 << 60, size), random.integers(0, 999, size))
+    if case.call == "hashing":
+        values[::7] = 5
+    if ids.negative:
+        values[::4] = random.integers(-5, 0, values[::4].size)
+    if ids.text:
+        texts = values.astype(str).astype(object)
+        texts[::9] = "" if case.call == "lookup" else "über"
+        return texts
+    return values
