@@ -1,15 +1,12 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv by itself.
-PYTHON ?= python3.11
-VENV := .venv
-BIN := $(VENV)/bin
+export PYTHON ?=
+BIN := .venv/bin
 DATA ?=
 DIR ?=
 ONLY ?=
 SCALE ?=
 SHORT ?=
 PROCESSES ?= 2
-STAMP := $(VENV)/.installed
-CHECK_PYTHON = command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
 .PHONY: help venv quickstart docs demo demo-models test check stubs bench bench-against bench-peers bench-export soak soak-proxies soak-export clean
 .DEFAULT_GOAL := help
@@ -17,27 +14,15 @@ CHECK_PYTHON = command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-venv: $(STAMP) ## .venv with both programs, the client, the examples and the tools
-
-$(STAMP): pyproject.toml client/pyproject.toml hatch_build.py $(wildcard bundle/native/*.[ch])
-	@$(CHECK_PYTHON)
-	@echo "making $(VENV): packages of 3.3 GB, mostly TensorFlow; minutes, by the connection"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint deploy/constraints.txt \
-	  --editable '.[export,serve,examples,dev]' --editable client
-	@touch $@
+venv: ## .venv with both programs, the client, the examples and the tools: 3.3 GB, mostly TensorFlow (PYTHON=python3.12)
+	@scripts/make_venv .venv --editable '.[export,serve,examples,dev]' --editable client
 
 quickstart: ## serves a small bundle and asks it; installs the service alone, without TensorFlow (200 MB)
-	@test -x build/quickstart/venv/bin/rowcast-serve || { \
-	  $(CHECK_PYTHON); echo "installing the service in build/quickstart/venv: about 200 MB"; \
-	  $(PYTHON) -m venv build/quickstart/venv && \
-	  build/quickstart/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint deploy/constraints.txt '.[serve]' ./client; }
+	@scripts/make_venv build/quickstart/venv --quiet '.[serve]' ./client
 	build/quickstart/venv/bin/python -m examples.quickstart
 
 docs: ## the documentation site in build/site, in an environment of its own (60 MB)
-	@test -x build/docs/venv/bin/mkdocs || { $(CHECK_PYTHON); $(PYTHON) -m venv build/docs/venv && \
-	  build/docs/venv/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material~=9.7'; }
+	@scripts/make_venv build/docs/venv --quiet 'mkdocs-material~=9.7'
 	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build --quiet
 	@echo "open build/site/index.html"
 
@@ -54,7 +39,7 @@ check: venv ## ruff, mypy, import contracts, drift of generated files, duplicate
 	scripts/check
 
 stubs: venv ## regenerates the protobuf stubs
-	scripts/generate_stubs
+	PYTHON=$(BIN)/python scripts/generate_stubs
 
 bench: venv ## the service, bare calls, installed peers, overload, start and memory; writes docs/explanation/benchmarks.md (SCALE=1: all rows)
 	$(BIN)/python -m tests.bench --document $(if $(SCALE),--scale $(SCALE))

@@ -20,6 +20,9 @@ def main() -> None:
     except ExportError as problem:
         _tell(str(problem))
         code = problem.exit_code
+    except ModuleNotFoundError as missing:
+        _tell(f"{missing.name} is not installed: pip install 'rowcast[export]'")
+        code = UsageError.exit_code
     except TyperException as problem:
         context = getattr(problem, "ctx", None)
         page = f"{context.command_path if context else 'rowcast-export'} --help"

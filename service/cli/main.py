@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import sys
 
+from service.exit_codes import EXIT_USAGE
 from service.resources import limit_blas
 
 
 def main() -> None:
     """Runs the command line and exits the process."""
     limit_blas()  # before numpy is imported
-    from service.cli.serve import command
-
     try:
+        from service.cli.serve import command
+
         command()(prog_name="rowcast-serve")
+    except ModuleNotFoundError as missing:
+        sys.stderr.write(f"error: {missing.name} is not installed: pip install 'rowcast[serve]'\n")
+        code = EXIT_USAGE
     except SystemExit as exit_:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Threads of libraries that still run may crash an interpreter that is finalized.
-        os._exit(exit_.code if isinstance(exit_.code, int) else 1)
+        code = exit_.code if isinstance(exit_.code, int) else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of libraries that still run may crash an interpreter that is finalized

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import numpy as np
 import pytest
 
 from tests.e2e.valve import Valve
 from tests.export.checkpoint.bundles import write_bundle
 
+boto3 = pytest.importorskip("boto3", reason="needs moto[server]")
 PROGRAMS = Path(sys.executable).parent
 TABLES, ROWS, DIM = 20, 512, 512
 TABLE_BYTES = ROWS * DIM * 4

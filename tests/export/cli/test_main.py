@@ -124,6 +124,14 @@ def test_no_arguments_show_the_commands_and_an_option_the_version(command: Comma
     assert command("--version").out == f"rowcast-export {version('rowcast')}\n"
 
 
+def test_package_that_is_missing_is_named_with_the_command_that_installs_it() -> None:
+    program = "import sys; sys.modules['pydantic_settings'] = None; from export.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "run", "recipe.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pydantic_settings is not installed: pip install 'rowcast[export]'" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [

@@ -3,6 +3,7 @@
 # mypy: ignore-errors
 
 import keras
+import pytest
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
@@ -181,9 +182,7 @@ def build_v2():
 
 def build_keras_rs():
     """A DistributedEmbedding over dense, ragged and sparse ids, two of them of one table."""
-    import keras_rs
-
-    layers = keras_rs.layers
+    layers = pytest.importorskip("keras_rs").layers
     items = layers.TableConfig("items", ROWS, 4, combiner="mean")
     tags = layers.TableConfig("tags", ROWS, 3, combiner="sqrtn")
 

@@ -14,6 +14,23 @@ from cryptography.x509.oid import NameOID
 
 _BEGIN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 _END = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
+_SIGNS = x509.KeyUsage(
+    key_cert_sign=True,
+    **dict.fromkeys(
+        (
+            "digital_signature",
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "crl_sign",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
+    ),
+)
+"""With the identifiers of the keys what Python requires of certificates since 3.13."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +49,8 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         made = self._begun(self._subject, self._key.public_key()).add_extension(x509.BasicConstraints(True, None), True)
+        made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), False)
+        made = made.add_extension(_SIGNS, True)
         self.file = directory / f"{name}.pem"
         self.file.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
 
@@ -42,7 +61,8 @@ class Authority:
         places = x509.SubjectAlternativeName(
             [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
         )
-        begun = self._begun(subject, key.public_key(), end).add_extension(places, False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        begun = self._begun(subject, key.public_key(), end).add_extension(places, False).add_extension(issuer, False)
         made = begun.sign(self._key, hashes.SHA256())
         signed = Signed(self._directory / f"{name}.pem", self._directory / f"{name}.key")
         signed.cert.write_bytes(_pem(made))

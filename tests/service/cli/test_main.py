@@ -1,0 +1,16 @@
+"""The program of a half-installed environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_package_that_is_missing_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['uvicorn'] = None; from service.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "--root", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "error: uvicorn is not installed: pip install 'rowcast[serve]'"
+    assert "Traceback" not in done.stderr
