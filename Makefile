@@ -44,7 +44,7 @@ stubs: venv ## regenerates the protobuf stubs
 bench: venv ## the service, bare calls, installed peers, overload, start and memory; writes docs/explanation/benchmarks.md (SCALE=1: all rows)
 	$(BIN)/python -m tests.bench --document $(if $(SCALE),--scale $(SCALE))
 
-bench-against: venv ## the service of another checkout in turns with this one: make bench-against DIR=../old
+bench-against: venv ## the service of another checkout in alternation with this one: make bench-against DIR=../old
 	$(BIN)/python -m tests.bench --against $(DIR)
 
 bench-peers: venv ## virtual environments of the peers of make bench, 8 GB under build/peers

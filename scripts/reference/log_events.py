@@ -1,4 +1,4 @@
-"""The page of log events: names, levels and fields from the calls in `service/`, meanings from the table here."""
+"""The page of log events: names, levels and fields from the calls in `service/`, the rest from the table here."""
 
 from __future__ import annotations
 
@@ -28,48 +28,112 @@ service. At most 100 lines a second are written for each event; `suppressed` on 
 Ids, features and vectors are never logged. Libraries' warnings have their text as `event` and no other fields.
 
 """
-MEANINGS = {
-    "starting": "The program has read its settings.",
-    "listening": "Every worker accepts connections; `http`, `grpc` and `admin` are the ports.",
-    "cannot_start": "The start failed, and the process exits; `problem` or the traceback is the cause.",
-    "required_models_missing": "A model of `require` could not be loaded; the process exits with 7.",
-    "native_extension_missing": "The compiled row gather is not installed; numpy is used, at a third of the speed.",
-    "ports_file_unwritable": "`ports_file` could not be written; the service runs.",
-    "endpoints_open": "Other machines reach the service, and TLS or authentication is off.",
-    "secrets_exposed": "Every user of the machine can read these files of keys or tokens.",
-    "ready": "The worker answers calls; `/readyz` is 200.",
-    "not_ready": "`/readyz` is 503 from now on, because of `problem`.",
-    "draining": "A signal arrived: health checks fail, and the shutdown begins after `drain_delay_s`.",
-    "drain_incomplete": "`drain_timeout_s` passed with calls in progress; they are cut off.",
-    "interrupted": "A second signal arrived: the process exits at once with 130.",
-    "stopped": "The worker has ended.",
-    "version_available": "A version was verified, loaded and warmed up, and answers.",
-    "version_failed": "A version cannot be served; the one before stays. Logged once for each reason.",
-    "version_damaged": "Files of a served version no longer match their checksums; another version takes over.",
-    "version_retired": "A version's last request ended, and its memory is free.",
-    "version_scrubbed": "All tables and vectors of a version match their checksums.",
-    "version_prefetched": "The tables of a version within `prefetch_max_bytes` were read into memory.",
-    "previous_dropped": "The version kept for a rollback was unloaded, to make room for `to_load`.",
-    "scrub_unreadable": "A file could not be read while it was verified; it is tried again.",
-    "close_failed": "A version could not be unloaded cleanly.",
-    "requests_replayed": "Recorded requests were sent to a version before it is served.",
-    "request_log_unwritable": "Requests cannot be recorded. Logged once for each reason.",
-    "root_unreadable": "The root cannot be listed; what is served stays.",
-    "model_unreadable": "The directory of a model cannot be listed; what is served of it stays.",
-    "scan_failed": "A bug stopped the scan of a model, or of the root if `model` is empty; it is repeated.",
-    "poller_failed": "A bug stopped a round of the poller; it is repeated.",
-    "state_followed": "The worker acts on this revision of the desired state.",
-    "state_unreadable": "The file of the desired state cannot be read; what is served stays.",
-    "status_unwritable": "The worker cannot report its state to the admin API.",
-    "command_applied": "An operator's command is in the state file; its arguments are further fields.",
-    "request_failed": "A call failed. Rejections for overload are logged at debug; a bug has a traceback.",
-    "overloaded": "Calls are rejected; at most one line a second. Metrics count each call.",
-    "certificate_loaded": "A certificate, or the authorities of clients, were read.",
-    "certificate_expires_soon": "A certificate expires within 14 days.",
-    "certificate_expired": "A certificate has expired; clients refuse it.",
-    "secrets_reloaded": "Changed certificates or tokens are in use.",
-    "secrets_unreadable": "Changed certificates or tokens cannot be used; the previous ones stay in use.",
+EVENTS = {
+    "starting": ("The program has read its settings.", ""),
+    "listening": ("Every worker accepts connections; `http`, `grpc` and `admin` are the ports.", ""),
+    "cannot_start": (
+        "The start failed, and the process exits; `problem` or the traceback is the cause.",
+        "Correct the port, file or directory that it names; for a traceback, report it.",
+    ),
+    "required_models_missing": (
+        "A model of `require` could not be loaded; the process exits with 7.",
+        "See the `version_failed` of that model.",
+    ),
+    "native_extension_missing": (
+        "The compiled row gather is not installed; numpy is used, at a third of the speed.",
+        "Install with a C compiler.",
+    ),
+    "ports_file_unwritable": (
+        "`ports_file` could not be written; the service runs.",
+        "Correct the path or its permissions.",
+    ),
+    "endpoints_open": (
+        "Other machines reach the service, and TLS or authentication is off.",
+        "See [TLS and tokens](../how-to/secure.md#tls-and-tokens).",
+    ),
+    "secrets_exposed": ("Every user of the machine can read these files of keys or tokens.", "`chmod o= FILE`"),
+    "ready": ("The worker answers calls; `/readyz` is 200.", ""),
+    "not_ready": (
+        "`/readyz` is 503 from now on, because of `problem`.",
+        "`rowcast-serve ctl status` lists what is missing.",
+    ),
+    "draining": ("A signal arrived: health checks fail, and the shutdown begins after `drain_delay_s`.", ""),
+    "drain_incomplete": (
+        "`drain_timeout_s` passed with calls in progress; they are cut off.",
+        "Raise it, or lower `request_timeout_s`.",
+    ),
+    "interrupted": ("A second signal arrived: the process exits at once with 130.", ""),
+    "stopped": ("The worker has ended.", ""),
+    "version_available": ("A version was verified, loaded and warmed up, and answers.", ""),
+    "version_failed": (
+        "A version cannot be served; the one before stays. Logged once for each reason.",
+        "Export or copy the version again.",
+    ),
+    "version_damaged": (
+        "Served files no longer match their checksums. An older version takes over, or requests end with `DATA_LOSS`.",
+        "Copy the version again, and check the disk.",
+    ),
+    "version_retired": ("A version's last request ended, and its memory is free.", ""),
+    "version_scrubbed": ("All tables and vectors of a version match their checksums.", ""),
+    "version_prefetched": ("The tables of a version within `prefetch_max_bytes` were read into memory.", ""),
+    "previous_dropped": (
+        "The version kept for a rollback was unloaded, to make room for `to_load`.",
+        "Add memory, or set `--no-keep-previous`.",
+    ),
+    "scrub_unreadable": (
+        "A file could not be read while it was verified; the version stays, and it is tried again every minute.",
+        "Correct permissions, open files or the disk.",
+    ),
+    "close_failed": ("A version could not be unloaded cleanly.", "Report the traceback."),
+    "requests_replayed": (
+        "Recorded requests were sent to a version before it is served.",
+        "If `failed` is above 0, the version is rejected: compare its features with the clients'.",
+    ),
+    "request_log_unwritable": (
+        "Requests cannot be recorded. Logged once for each reason.",
+        "Free space, or correct permissions.",
+    ),
+    "root_unreadable": (
+        "The root cannot be listed; what is served stays.",
+        "Mount the root again before anything restarts.",
+    ),
+    "model_unreadable": (
+        "The directory of a model cannot be listed; what is served of it stays.",
+        "Correct its permissions.",
+    ),
+    "scan_failed": (
+        "A bug stopped the scan of a model, or of the root if `model` is empty; it is repeated.",
+        "Report the traceback.",
+    ),
+    "poller_failed": ("A bug stopped a round of the poller; it is repeated.", "Report the traceback."),
+    "state_followed": ("The worker acts on this revision of the desired state.", ""),
+    "state_unreadable": (
+        "The file of the desired state cannot be read. What is served stays; a service that starts loads nothing.",
+        "Repair or remove the file ([The state file](../how-to/versions.md#the-state-file)).",
+    ),
+    "status_unwritable": (
+        "The worker cannot report its state to the admin API.",
+        "Free space in the directory of `TMPDIR`.",
+    ),
+    "command_applied": ("An operator's command is in the state file; its arguments are further fields.", ""),
+    "request_failed": (
+        "A call failed. Rejections for overload are logged at debug; a bug has a traceback.",
+        "For `INTERNAL`, report the traceback; for `DATA_LOSS`, copy the version again.",
+    ),
+    "overloaded": (
+        "Calls are rejected; at most one line a second. Metrics count each call.",
+        "See [Overload](../how-to/overload.md#overload).",
+    ),
+    "certificate_loaded": ("A certificate, or the authorities of clients, were read.", ""),
+    "certificate_expires_soon": ("A certificate expires within 14 days.", "Replace the file; no restart is needed."),
+    "certificate_expired": ("A certificate has expired; clients refuse it.", "Replace the file; no restart is needed."),
+    "secrets_reloaded": ("Changed certificates or tokens are in use.", ""),
+    "secrets_unreadable": (
+        "Changed certificates or tokens cannot be used; the previous ones stay in use.",
+        "Correct the file.",
+    ),
 }
+"""What each event means, and what to do about it."""
 
 
 @dataclass
@@ -84,19 +148,20 @@ def page() -> str:
     """Returns the page.
 
     Raises:
-      SystemExit: an event has no meaning here, or a meaning no event.
+      SystemExit: the table of events here is not that of the calls.
     """
     events = _events()
-    if different := sorted(events.keys() ^ MEANINGS.keys()):
+    if different := sorted(events.keys() ^ EVENTS.keys()):
         raise SystemExit(f"scripts/reference/log_events.py and the calls in service/ differ in {different}")
     return HEAD + "\n".join(_table(events)) + "\n"
 
 
 def _table(events: dict[str, Event]) -> Iterator[str]:
-    yield "| event | level | fields | meaning |\n|---|---|---|---|"
-    for name, meaning in MEANINGS.items():
+    yield "| event | level | fields | meaning | what to do |\n|---|---|---|---|---|"
+    for name, (meaning, action) in EVENTS.items():
         levels = ", ".join(level for level in LEVELS if level in events[name].levels)
-        yield f"| `{name}` | {levels} | {', '.join(f'`{each}`' for each in events[name].fields)} | {meaning} |"
+        fields = ", ".join(f"`{each}`" for each in events[name].fields)
+        yield f"| `{name}` | {levels} | {fields} | {meaning} | {action} |"
 
 
 def _events() -> dict[str, Event]:

@@ -1,7 +1,8 @@
 """`make bench`: the service on workloads R and Q, in process calls, peers, overload, start and memory.
 
 `--against DIR` measures the service of another checkout, such as a git worktree, in turns with this one, and prints
-the ratios: the way to judge a regression. `--document` writes the tables into docs/explanation/benchmarks.md.
+the ratios: the way to judge a regression. `--document` writes the tables to tests/bench/results, and a summary to
+docs/explanation/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=1.0, help="of each block of load")
     options.add_argument("--workers", type=int, default=2, help="of the services")
     options.add_argument("--callers", type=int, nargs="+", default=[1, 8, 32])
-    options.add_argument("--only", action="append", choices=PARTS, help="a part; may be given several times")
+    options.add_argument("--only", action="append", choices=PARTS, help="a part; repeatable")
     options.add_argument("--against", type=Path, metavar="DIR", help="another checkout; peers are left out")
-    options.add_argument("--document", action="store_true", help="write docs/explanation/benchmarks.md")
+    options.add_argument("--document", action="store_true", help="write the results and their summary in the docs")
     given = options.parse_args()
     console = Console(width=250)
     split = cores.serve_on_few()
     checkouts = [Checkout("this"), *([Checkout("other", given.against)] if given.against else [])]
-    commits = ", ".join(f"{each.name} {each.commit()}" for each in checkouts)
+    commits = ", ".join(f"{each.commit()} ({each.name})" for each in checkouts)
     how = (
         f"{time.strftime('%Y-%m-%d')}, commit {commits}, on {host()}, Python {platform.python_version()}: {split}; "
         f"scale {given.scale:g}, {given.rounds} rounds of {given.seconds:g} s."

@@ -1,4 +1,4 @@
-"""The figures of a run as tables, on the console and as Markdown in `docs/explanation/benchmarks.md`."""
+"""The figures of a run: tables on the console and in `tests/bench/results`, and the summary in the documentation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from rich.table import Table
 
 BEGIN, END = "<!-- written by python -m tests.bench: begin -->", "<!-- end -->"
 DOCUMENT = Path("docs/explanation/benchmarks.md")
+RESULTS = Path("tests/bench/results")
+PEER_TARGETS = {"FastAPI": 1.8, "FastAPI, processes": 1.8, "BentoML": 2.4, "MLServer": 2.0, "Ray Serve, HAProxy": 1.45}
+"""The least ratio of rowcast's requests a second by a peer's, each at its best."""
+_RANKING = "R f32, HTTP JSON"
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,17 @@ class Sheet:
             table.add_row(*row)
         console.print(table)
 
+    def records(self) -> list[dict[str, str]]:
+        """Returns each row as a dict by column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
-def document(how: str, sheets: Sequence[Sheet], page: Path = DOCUMENT) -> None:
-    """Writes the tables between the marks of the page.
 
+def document(how: str, sheets: Sequence[Sheet], page: Path = DOCUMENT, results: Path = RESULTS) -> None:
+    """Writes all tables to a file named by the day, and a summary of them between the marks of the page.
+
+    Args:
+      how: the circumstances of the run, which begin with its day.
+      sheets: of a whole run.
     Raises:
       ValueError: the page has no marks.
     """
@@ -44,5 +55,114 @@ def document(how: str, sheets: Sequence[Sheet], page: Path = DOCUMENT) -> None:
     _, end, after = rest.partition(END)
     if not end:
         raise ValueError(f"{page} lacks the marks {BEGIN!r} and {END!r}")
+    results.mkdir(exist_ok=True)
     tables = "\n".join(sheet.markdown() for sheet in sheets)
-    page.write_text(f"{before}{BEGIN}\n{how}\n\n{tables}{END}{after}")
+    (results / f"{how[:10]}.md").write_text(f"# {how[:10]}\n\n{how}\n\n{tables}")
+    page.write_text(f"{before}{BEGIN}\n{_summary(how, sheets)}\n{END}{after}")
+
+
+def _summary(how: str, sheets: Sequence[Sheet]) -> str:
+    found = {sheet.title.partition(",")[0].partition(" ")[0]: sheet.records() for sheet in sheets}
+    service, peers, overload, start = found["Service"], found.get("Peers", []), found["Overload"], found["Start"]
+    best = {row["request"]: row for row in sorted(service, key=_rate)}
+    requests = [best[name] for name in dict.fromkeys(row["request"] for row in service)]
+    parts = (
+        how,
+        "\n## Ranking beside other servers",
+        "200 candidates ranked by a DCN v2 in float32, JSON over HTTP; each server at its best number of callers.",
+        _chart(best[_RANKING]["requests/s"], peers),
+        _beside(best[_RANKING], peers, start[-1]),
+        "\n## Ranking and retrieval, by transport",
+        "R is ranking as above, Q retrieval of the 100 nearest candidates; each at its best number of callers.\n",
+        _table(("request", "callers", "requests/s", "p50 ms", "p99 ms", "CPU ms"), requests),
+        "\nThe compiled tower and the index alone, called in process:\n",
+        _table(tuple(found["Bare"][0]), found["Bare"]),
+        "\n## Overload",
+        "Requests arrive at twice and ten times the peak rate, each with a deadline of 250 ms.\n",
+        _table(tuple(overload[0])[1:], overload),
+        "\n## Start and memory",
+        "Both models loaded.\n",
+        _table(tuple(start[0])[1:], start),
+        "\n## Where it misses its targets",
+        "Ratios are within this run.\n",
+        _targets(found, best),
+    )
+    return "\n".join(parts)
+
+
+def _best(row: dict[str, str]) -> tuple[str, str]:
+    """Returns a peer's callers at its best, and its requests a second then."""
+    rates = {name.split()[1]: rate for name, rate in row.items() if name.startswith("requests/s, ")}
+    return max(rates.items(), key=lambda each: float(each[1]))
+
+
+def _chart(own: str, peers: Sequence[dict[str, str]]) -> str:
+    """Returns a bar for each server, at the best of the ways to run it."""
+    rates = {"rowcast": int(own)}
+    for name, rate in ((row["peer"].partition(",")[0], int(_best(row)[1])) for row in peers):
+        rates[name] = max(rate, rates.get(name, 0))
+    names = ", ".join(f'"{name}"' for name in rates)
+    return f"""
+```mermaid
+---
+config: {{ themeVariables: {{ xyChart: {{ plotColorPalette: "#3f51b5" }} }}, xyChart: {{ height: 300 }} }}
+---
+xychart-beta
+    x-axis [{names}]
+    y-axis "requests/s" 0 --> {max(rates.values())}
+    bar [{", ".join(map(str, rates.values()))}]
+```
+"""
+
+
+def _beside(own: dict[str, str], peers: Sequence[dict[str, str]], start: dict[str, str]) -> str:
+    columns = ("server", "callers", "requests/s", "p50 / p99 ms", "s to ready", "PSS MiB", "rowcast by it")
+    tails = f"{own['p50 ms']} / {own['p99 ms']}"
+    memory = start["PSS MiB, after requests"]
+    rows = [("rowcast", own["callers"], own["requests/s"], tails, start["s to ready"], memory, "")]
+    for row in peers:
+        callers, rate = _best(row)
+        ratio = row["rowcast f32 by it, each at its best"]
+        tails = row[f"p50 / p99 ms, {callers}"]
+        rows.append((row["peer"], callers, rate, tails, row["s to ready"], row["PSS MiB"], ratio))
+    return _table(columns, [dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def _table(columns: Sequence[str], rows: Sequence[dict[str, str]]) -> str:
+    lines = [f"| {' | '.join(row[name] for name in columns)} |" for row in rows]
+    return "\n".join((f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *lines))
+
+
+def _targets(found: dict[str, list[dict[str, str]]], best: dict[str, dict[str, str]]) -> str:
+    """Returns a table of all targets, those that are missed first."""
+    bare = {row["call"]: row for row in found["Bare"]}
+    at_least = [
+        (f"{way}: share of the bare call's requests/s", _rate(best[way]) / float(bare[kind]["2 threads"]), bound)
+        for way, kind, bound in (
+            (_RANKING, "f32", 0.75),
+            ("R f32, HTTP protobuf", "f32", 0.82),
+            ("R f32, gRPC", "f32", 0.82),
+            ("R int8, HTTP JSON", "int8", 0.58),
+            ("R int8, HTTP protobuf", "int8", 0.72),
+            ("Q, HTTP protobuf", "search", 0.60),
+        )
+    ]
+    for row in found.get("Peers", []):
+        ratio = float(row["rowcast f32 by it, each at its best"])
+        at_least.append((f"{_RANKING}: times the requests/s of {row['peer']}", ratio, PEER_TARGETS[row["peer"]]))
+    twice, start = found["Overload"][0], found["Start"][0]
+    at_least.append(("Overload, 2 x: goodput by peak", float(twice["goodput by peak"]), 0.95))
+    at_most = [
+        ("R f32, HTTP protobuf: CPU ms beyond the bare call", float(bare["f32"]["CPU ms beyond"]), 0.20),
+        ("Overload, 2 x: p99 ms of rejections", float(twice["p99 ms of rejections"]), 2.0),
+        ("One worker: s to ready", float(start["s to ready"]), 1.0),
+    ]
+    rows = [(name, f"at least {bound:g}", f"{value:.2f}", value >= bound) for name, value, bound in at_least]
+    rows += [(name, f"at most {bound:g}", f"{value:.2f}", value <= bound) for name, value, bound in at_most]
+    columns = ("figure", "target", "measured", "met")
+    cells = [(*row[:3], "yes" if row[3] else "no") for row in sorted(rows, key=lambda row: row[3])]
+    return _table(columns, [dict(zip(columns, row, strict=True)) for row in cells])
+
+
+def _rate(row: dict[str, str]) -> float:
+    return float(row["requests/s"])

@@ -14,7 +14,7 @@ from tests.bench.load import Answers, Endpoint
 from tests.bench.overload import Overload, Probes
 from tests.bench.peers.contenders import OtherScores, Peer, Way, check_scores, fastapi
 from tests.bench.peers.environments import Environment
-from tests.bench.report import BEGIN, END, Sheet, document
+from tests.bench.report import BEGIN, END, RESULTS, Sheet, document
 from tests.bench.rounds import Rounds, block_of
 from tests.bench.run import Run
 
@@ -53,15 +53,26 @@ def test_run_measures_overloads_start_and_memory(run: Run) -> None:
     assert all(float(cell) > 0 for row in start.rows for cell in row[1:])
 
 
-def test_document_replaces_what_is_between_the_marks(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
+def test_document_writes_all_tables_and_a_summary_between_the_marks(tmp_path: Path) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "results"
+    tables = (RESULTS / "2026-11-22.md").read_text()
+    sheets = [read_sheet(text) for text in tables.split("\n### ")[1:]]
+    how = tables.split("\n")[2]
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    document("how", [Sheet("Title", ("a", "b"), [("1", "2")])], page)
-    tables = "how\n\n### Title\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
-    assert page.read_text() == f"before\n{BEGIN}\n{tables}{END}\nafter\n"
+    document(how, sheets, page, results)
+    assert (results / "2026-11-22.md").read_text() == tables
+    assert page.read_text().startswith(f"before\n{BEGIN}\n{how}\n\n## Ranking beside other servers")
+    assert page.read_text().endswith(f"{END}\nafter\n")
+    assert "| R f32, gRPC: share of the bare call's requests/s | at least 0.82 | 0.71 | no |" in page.read_text()
     page.write_text("no marks")
     with pytest.raises(ValueError, match="marks"):
         document("how", [], page)
+
+
+def read_sheet(text: str) -> Sheet:
+    title, _, *lines = text.strip().split("\n")
+    columns, _, *rows = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in lines)
+    return Sheet(title, columns, rows)
 
 
 def test_peer_with_other_scores_is_rejected() -> None:
