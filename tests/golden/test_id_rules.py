@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bundle.features.columns import Column
 from bundle.features.rules.ids import rule_of
-from bundle.features.rules.several import Crossed, Joined
+from bundle.features.rules.several import Joined
 from bundle.features.rules.texts import Text
 from bundle.format import manifest as entries
 from bundle.tables.vocabularies import StringKeys, Vocabulary
@@ -78,17 +78,6 @@ def inputs(draw: st.DrawFn) -> list[tuple[entries.CrossKey, np.ndarray[Any, Any]
         key = entries.CrossKey(dtype="string" if texts else "int64")
         found.append((key, np.array(values, object if texts else np.int64)))
     return found
-
-
-@given(inputs(), st.integers(1, 1 << 40))
-def test_cross_of_one_value_of_each_input_is_tensorflow_s(
-    sent: list[tuple[entries.CrossKey, np.ndarray[Any, Any]]], buckets: int
-) -> None:
-    n = sent[0][1].size
-    rule = Crossed("abcd"[: len(sent)], entries.CrossedIds(keys=tuple(key for key, _ in sent), buckets=buckets), {})
-    rows = rule.ids([Column(values) for _, values in sent], n).values
-    crossed = tf.sparse.cross_hashed([tf.constant(values[:, np.newaxis]) for _, values in sent], buckets)
-    assert rows.tolist() == crossed.values.numpy().tolist()
 
 
 @given(inputs(), STRINGS, STRINGS, st.integers(1, 1 << 40))

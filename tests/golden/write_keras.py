@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +13,42 @@ import tensorflow as tf
 
 from tests.golden.expectations import DIM, finish, random_values
 
-
-def keras_layer(directory: Path, dtype: str) -> None:
-    """Keras Embedding layers with an optimizer of the newer kind, whose variables have the tables' shapes."""
-    first = tf.keras.layers.Embedding(101, DIM, dtype=dtype, name="movies")
-    second = tf.keras.layers.Embedding(7, DIM, dtype=dtype, name="genres")
-    inputs = [tf.keras.Input((), dtype=tf.int64, name=name) for name in ("movie", "genre")]
-    rows = tf.concat([tf.cast(layer(ids), tf.float32) for layer, ids in zip((first, second), inputs, strict=True)], -1)
-    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(rows))
-    optimizer = tf.keras.optimizers.Adam()
-    optimizer.build(model.trainable_variables)
-    for seed, layer in enumerate((first, second)):
-        layer.embeddings.assign(tf.cast(random_values(layer.input_dim, seed), dtype))
-    tf.train.Checkpoint(model=model, optimizer=optimizer).save(str(directory / "ckpt"))
-    values = {layer.name: layer.embeddings.numpy() for layer in (first, second)}
-    finish(directory, values, ["m", "v"], step=0, origin="Keras Embedding", dtype=dtype)
+ROWS = {"movies": 101, "genres": 7}
 
 
-def keras_model(directory: Path, how: str) -> None:
-    """A subclassed tf-keras model as weights or as a SavedModel, trained for one step."""
+def trained(kit: Any, dtype: str = "float32") -> Any:
+    """A functional model of tf-keras or Keras 3, trained for one step, so that its optimizer has state."""
+    inputs = [kit.Input((1,), dtype="int64") for _ in ROWS]
+    layers = [kit.layers.Embedding(rows, DIM, name=name, dtype=dtype) for name, rows in ROWS.items()]
+    flat = [kit.layers.Flatten(dtype="float32")(layer(ids)) for layer, ids in zip(layers, inputs, strict=True)]
+    model = kit.Model(inputs, kit.layers.Dense(1)(kit.layers.Concatenate()(flat)))
+    model.compile("adam", "mse")
+    model.fit([np.ones((2, 1), np.int64)] * len(ROWS), np.ones((2, 1)), verbose=0)
+    return model
 
-    class Model(tf.keras.Model):  # type: ignore[misc]  # TensorFlow has no types
-        def __init__(self) -> None:
-            super().__init__()
-            self.movies = tf.keras.layers.Embedding(101, DIM, name="movies")
-            self.dense = tf.keras.layers.Dense(1)
 
-        def call(self, ids: Any) -> Any:
-            return self.dense(self.movies(ids))
-
-    model = Model()
-    model.compile(tf.keras.optimizers.Adam(), "mse")
-    model.fit(tf.constant([1, 2]), tf.ones([2, 1]), verbose=0)
+def keras_checkpoint(directory: Path, kit: Any, how: str = "checkpoint", dtype: str = "float32") -> None:
+    """A checkpoint, weights in TensorFlow's format, or a SavedModel."""
+    model = trained(kit, dtype)
     if how == "weights":
         model.save_weights(str(directory / "weights"), save_format="tf")
-    else:
+    elif how == "saved_model":
         model.save(str(directory), save_format="tf")
-    finish(directory, {"movies": model.movies.embeddings.numpy()}, ["m", "v"], step=1, origin="Keras Embedding")
+    else:
+        tf.train.Checkpoint(model=model).save(str(directory / "ckpt"))
+    values = {name: np.asarray(model.get_layer(name).embeddings) for name in ROWS}
+    slots = ["m", "v"] if kit is tf.keras else ["momentums", "velocities"]
+    finish(directory, values, slots, step=1, origin="Keras Embedding", dtype=dtype)
 
 
-def keras_3(directory: Path, how: str) -> None:
-    """A functional model of Keras 3 in a checkpoint, or exported, which stores every variable twice."""
+def keras_3_export(directory: Path) -> None:
+    """A functional model of Keras 3, exported, which stores every variable twice."""
     ids = keras.Input((1,), dtype="int64")
     rows = keras.layers.Embedding(101, DIM, name="movies")(ids)
     model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
-    model.compile("adam", "mse")
-    model.fit(tf.constant([[1], [2]]), tf.ones([2, 1]), verbose=0)
-    if how == "checkpoint":
-        tf.train.Checkpoint(model=model).save(str(directory / "ckpt"))
-        slots, step = ["momentums", "velocities"], 1
-    else:
-        model.export(str(directory), verbose=False)
-        slots, step = [], None
+    model.export(str(directory), verbose=False)
     values = {"movies": model.get_layer("movies").get_weights()[0]}
-    finish(directory, values, slots, step=step, origin="Keras Embedding", duplicates=int(how == "export"))
+    finish(directory, values, [], step=None, origin="Keras Embedding", duplicates=1)
 
 
 def dense_features(directory: Path) -> None:
@@ -155,20 +138,6 @@ def keras_3_attributes(directory: Path) -> None:
     finish(directory, {"users": np.asarray(model.users.embeddings)}, [], step=None, origin="Keras Embedding", refused=1)
 
 
-ROWS = {"movies": 101, "genres": 7}
-
-
-def trained(kit: Any, dtype: str = "float32") -> Any:
-    """A functional model of tf-keras or Keras 3, trained for one step, so that its optimizer has state."""
-    inputs = [kit.Input((1,), dtype="int64") for _ in ROWS]
-    layers = [kit.layers.Embedding(rows, DIM, name=name, dtype=dtype) for name, rows in ROWS.items()]
-    flat = [kit.layers.Flatten(dtype="float32")(layer(ids)) for layer, ids in zip(layers, inputs, strict=True)]
-    model = kit.Model(inputs, kit.layers.Dense(1)(kit.layers.Concatenate()(flat)))
-    model.compile("adam", "mse")
-    model.fit([np.ones((2, 1), np.int64)] * len(ROWS), np.ones((2, 1)), verbose=0)
-    return model
-
-
 def keras_file(directory: Path, kit: Any, name: str, *, named: bool = True, dtype: str = "float32") -> None:
     """Weights, an archive or a whole model, as the name of the file says."""
     model = trained(kit, dtype)
@@ -203,17 +172,18 @@ def keras_attributes(directory: Path) -> None:
 
 
 KERAS_CASES: dict[str, Callable[[Path], None]] = {
-    "keras_float32": lambda to: keras_layer(to, "float32"),
-    "keras_bfloat16": lambda to: keras_layer(to, "bfloat16"),
-    "keras_float16": lambda to: keras_layer(to, "float16"),
+    **{
+        f"keras_{dtype}": partial(keras_checkpoint, kit=tf.keras, dtype=dtype)
+        for dtype in ("float32", "bfloat16", "float16")
+    },
     "keras_dense_features": dense_features,
-    "keras_weights": lambda to: keras_model(to, "weights"),
-    "keras_saved_model": lambda to: keras_model(to, "saved_model"),
-    "keras_3": lambda to: keras_3(to, "checkpoint"),
+    "keras_weights": partial(keras_checkpoint, kit=tf.keras, how="weights"),
+    "keras_saved_model": partial(keras_checkpoint, kit=tf.keras, how="saved_model"),
+    "keras_3": partial(keras_checkpoint, kit=keras),
     "keras_optimizers": lambda to: keras_optimizers(to, tf.keras, _TF_KERAS),
     "keras_3_optimizers": lambda to: keras_optimizers(to, keras, _KERAS_3),
     "keras_3_attributes": keras_3_attributes,
-    "keras_3_export": lambda to: keras_3(to, "export"),
+    "keras_3_export": keras_3_export,
     "keras_h5_weights": lambda to: keras_file(to, tf.keras, "model.weights.h5", named=False),
     "keras_h5_archive": lambda to: keras_file(to, tf.keras, "model.keras"),
     "keras_h5_whole": lambda to: keras_file(to, tf.keras, "model.h5"),

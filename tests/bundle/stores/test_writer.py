@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import farmhash
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -125,14 +124,4 @@ def test_store_writer_repeated_ids_are_found_across_batches(
     with StoreWriter(tmp_path / "s") as writer:
         for first in (0, 2, 4):
             writer.append(ids[first : first + 2], {}, {})
-        assert writer.repeated() == found
-
-
-@pytest.mark.parametrize(("ids", "found"), [(["aa", "b", "cc", "d"], None), (["aa", "b", "cc", "b"], (1, 3))])
-def test_store_writer_ids_of_one_mark_are_compared_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str], found: tuple[int, int] | None
-) -> None:
-    monkeypatch.setattr(farmhash, "fingerprint64", len)  # a hash that many share
-    with StoreWriter(tmp_path / "s") as writer:
-        writer.append(objects(*ids), {}, {})
         assert writer.repeated() == found
