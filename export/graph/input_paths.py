@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,11 +83,8 @@ def per_example(tensor: Any) -> int | None:
     return None if sizes[0] is not None or None in sizes[1:] else math.prod(sizes[1:])
 
 
-class _Taken(NamedTuple):
-    """One value of one operand's examples."""
-
-    operand: int
-    at: int
+_Taken = tuple[int, int]
+"""An operand, and which one of its examples' values."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +129,9 @@ class Followed:
         found = taken[values.at] if taken else None
         if found is None:
             return None
-        tensor = operation.inputs[found.operand]
-        return Values(tensor, found.at, per_example(tensor) or 0)
+        operand, at = found
+        tensor = operation.inputs[operand]
+        return Values(tensor, at, per_example(tensor) or 0)
 
     def _taken(self, tensor: Any) -> list[_Taken | None]:
         """Returns where each value of an example is taken from; [] if that depends on more than constants."""
@@ -204,7 +202,7 @@ class Followed:
 def _place_of(one: int, other: int, operands: list[tuple[int, int, int]]) -> _Taken | None:
     for place, first, size in operands:
         if first <= one < first + size:
-            return _Taken(place, one - first) if other == one + size else None
+            return (place, one - first) if other == one + size else None
     return None  # examples were taken out, or a constant stands there
 
 

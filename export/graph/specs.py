@@ -40,58 +40,69 @@ class TableFacts:
     dim: int
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LookupConfig:
+    """How ids are read from a table, as the model itself does it.
+
+    Attributes:
+      kind: one id (single), a combined bag, or a sequence of vectors.
+      encoding: how the model takes its ids; a dense sequence holds exactly `length` ids.
+      combiner: of a bag.
+      length: of a sequence; longer ones lose their end.
+      rule: what the model itself does to ids before they are rows; None: the recipe states it.
+      unknown: what the model itself does with ids outside the table; None: the recipe states it.
+      keys: of each vocabulary that `rule` reads, as `vocabularies_of` gives them.
+      padding: the id that only fills a dense tensor up, and is none.
+      max_norm: which no row's norm exceeds when it is combined or handed on: longer ones are scaled.
+      empty_row: of a bag, the row that it reads where nothing else is left in it.
+      filler_row: of a sequence, the row that fills it up; None: zeros do.
+      config: the FeatureConfig of an embedding layer, which no two calls need share.
+    """
+
+    kind: Kind = "single"
+    encoding: Encoding = "dense"
+    combiner: Combiner | None = None
+    length: int | None = None
+    rule: manifest.IdRule | None = None
+    unknown: manifest.Unknown | None = None
+    keys: tuple[Keys, ...] = ()
+    padding: int | str | None = None
+    max_norm: float | None = None
+    empty_row: int | None = None
+    filler_row: int | None = None
+    config: Any = field(default=None, compare=False, repr=False)
+
+
 @dataclass(frozen=True)
-class FeatureSpec:
+class FeatureSpec(LookupConfig):
     """One input of the model that is looked up in a table.
 
     Attributes:
       name: the input's name.
       table: name of the table; "" of an indicator.
-      kind: one id (single), a combined bag, or a sequence of vectors.
-      encoding: how the model takes its ids; a dense sequence holds exactly `length` ids.
-      combiner: of a bag.
-      length: of a sequence; longer ones lose their end.
       weights: name of the input that holds a weight beside each id.
       ids_dtype: the input's dtype in the model's call.
       inputs: the inputs that its ids come from; (): the one of its own name.
-      rule: what the model itself does to ids before they are rows; None: the recipe states it.
-      unknown: what the model itself does with ids outside the table; None: the recipe states it.
-      keys: of each vocabulary that `rule` reads, as `vocabularies_of` gives them.
-      padding: the id that only fills a dense tensor up, and is none.
       places: how many ids an example has room for, of a bag that the model takes as a dense tensor, or has, where
         `place` is given.
       place: which one of several ids of a dense input it reads.
       indicator: instead of a table, how many rows ids may have.
-      max_norm, empty_row, filler_row: as in Lookup.
       ordinal: whether row r of its ids is the one number r.
       from_end: whether a row below 0 is counted from the table's end, if the recipe states no other rule.
       cast: how what is sent becomes integers before `rule`; None: it is what ids are.
-      config: the FeatureConfig of an embedding layer, which no two calls need share.
     """
 
     name: str
     table: str
-    kind: Kind
-    encoding: Encoding
-    combiner: Combiner | None = None
-    length: int | None = None
     weights: str | None = None
     ids_dtype: str = "int64"
     inputs: tuple[str, ...] = ()
-    rule: manifest.IdRule | None = None
-    unknown: manifest.Unknown | None = None
-    keys: tuple[Keys, ...] = ()
-    padding: int | str | None = None
     places: int | None = None
     place: int | None = None
     indicator: int | None = None
-    max_norm: float | None = None
-    empty_row: int | None = None
     cast: manifest.Cast | None = None
-    filler_row: int | None = None
     ordinal: bool = False
     from_end: bool = False
-    config: Any = field(default=None, compare=False, repr=False)
 
     @property
     def reads(self) -> tuple[str, ...]:

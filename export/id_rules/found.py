@@ -16,13 +16,14 @@ Vocabularies = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FoundIds:
-    """Ids that come from one input; the fields are those of FeatureSpec."""
+    """Ids that come from one input, or from `others` beside it; the other fields are those of FeatureSpec."""
 
     source: Source
     rule: IdRule | None = None
     unknown: Unknown | None = None
     keys: tuple[Keys, ...] = ()
     cast: Cast | None = None
+    others: tuple[Source, ...] = ()
 
 
 def from_row(first_row: int) -> str:

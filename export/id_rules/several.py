@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bundle.format.manifest import CrossedIds, CrossKey, HashIds, JoinedIds, Unknown, VocabularyIds
+from bundle.format.manifest import CrossedIds, CrossKey, HashIds, JoinedIds, VocabularyIds
 from export.graph.input_paths import Followed, Values, per_example
 from export.graph.origins import Source, needed
 from export.graph.specs import Keys
@@ -23,23 +23,6 @@ _JOINS = ("StringJoin", "Add", "ReduceJoin")
 
 
 @dataclass(frozen=True)
-class FoundSeveral:
-    """Ids made of one value of each of several inputs.
-
-    Attributes:
-      rule: what makes rows of them.
-      inputs: where the values come from, in the order of the rule's keys.
-      keys: of each vocabulary that the rule reads, as `vocabularies_of` gives them.
-      unknown: what the model itself does with ids outside the table; None: the recipe states.
-    """
-
-    rule: CrossedIds | JoinedIds
-    inputs: tuple[Source, ...]
-    keys: tuple[Keys, ...]
-    unknown: Unknown | None = None
-
-
-@dataclass(frozen=True)
 class _Key:
     """One of several inputs, and what is done to its values."""
 
@@ -47,7 +30,7 @@ class _Key:
     entry: CrossKey
 
 
-def find_several(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:
+def find_several(ids: Any, call: Followed, rows: int) -> FoundIds | None:
     """Returns what ids, one of each example, are made of; None if that is not known, or is one input as it is.
 
     Args:
@@ -58,7 +41,7 @@ def find_several(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:
     return _crossed(ids, call) or _joined(ids, call, rows)
 
 
-def _crossed(ids: Any, call: Followed) -> FoundSeveral | None:
+def _crossed(ids: Any, call: Followed) -> FoundIds | None:
     made = call.origin(Values(ids))
     if not isinstance(made, Values) or made.type != "SparseToDense":
         return None
@@ -74,7 +57,7 @@ def _crossed(ids: Any, call: Followed) -> FoundSeveral | None:
     return _found(CrossedIds(keys=tuple(key.entry for key in keys), **how), keys)
 
 
-def _joined(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:
+def _joined(ids: Any, call: Followed, rows: int) -> FoundIds | None:
     for operation in needed([ids], []).operations:
         if operation.type not in _JOINS or operation.outputs[0].dtype.name != "string":
             continue
@@ -91,8 +74,9 @@ def _joined(ids: Any, call: Followed, rows: int) -> FoundSeveral | None:
     return None
 
 
-def _found(rule: CrossedIds | JoinedIds, keys: Sequence[_Key]) -> FoundSeveral:
-    return FoundSeveral(rule, tuple(key.found.source for key in keys), _listed(keys))
+def _found(rule: CrossedIds | JoinedIds, keys: Sequence[_Key]) -> FoundIds:
+    first, *others = (key.found.source for key in keys)
+    return FoundIds(first, rule, keys=_listed(keys), others=tuple(others))
 
 
 def _listed(keys: Sequence[_Key]) -> tuple[Keys, ...]:

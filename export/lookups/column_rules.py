@@ -35,7 +35,6 @@ class ColumnRule:
       rule, unknown, keys: as in Lookup.
       weights: key of the input that holds a weight beside each id.
       sequence: whether each place has a row of its own.
-      one: whether an example always has exactly one id.
     """
 
     inputs: tuple[str, ...]
@@ -44,7 +43,6 @@ class ColumnRule:
     keys: tuple[Keys, ...] = ()
     weights: str | None = None
     sequence: bool = False
-    one: bool = False
 
 
 def column_rule(column: Any, read: Read) -> ColumnRule:
@@ -82,11 +80,6 @@ def _hashed(column: Any, _read: Read) -> ColumnRule:
     return ColumnRule((column.key,), HashIds(buckets=int(column.hash_bucket_size)))
 
 
-def _buckets(column: Any, _read: Read) -> ColumnRule:
-    key, rule = _bucketized(column)
-    return ColumnRule((key,), rule, one=True)
-
-
 def _vocabulary(column: Any, _read: Read) -> ColumnRule:
     keys = column.vocabulary_list if hasattr(column, "vocabulary_list") else _lines(column)
     known: Keys
@@ -116,15 +109,6 @@ def _lines(column: Any) -> list[str]:
     if size is not None and len(lines) < size:
         raise NotConvertible(f"{where} has {len(lines)} lines; vocabulary_size is {size}")
     return lines if size is None else lines[:size]
-
-
-def _bucketized(column: Any) -> tuple[str, BucketIds]:
-    source = column.source_column
-    if tuple(source.shape) != (1,):
-        raise NotConvertible(
-            f"column {column.name!r} makes buckets of {source.shape} numbers an example; give each its own column"
-        )
-    return source.key, bucket_rules(column)[0]
 
 
 def bucket_rules(column: Any) -> list[BucketIds]:
@@ -199,7 +183,11 @@ def _key_of(column: Any, leaf: Any, read: Read) -> _Crossed:
             )
         return _Crossed(leaf, CrossKey(dtype=_sent(values)), dense)
     if is_a(leaf, "Bucketized"):
-        key, rule = _bucketized(leaf)
+        key, (rule, *others) = leaf.source_column.key, bucket_rules(leaf)
+        if others:
+            raise NotConvertible(
+                f"column {leaf.name!r} makes buckets of {1 + len(others)} numbers an example; give each its own column"
+            )
         if rule.first_row:
             raise NotConvertible(
                 f"column {column.name!r} crosses buckets of {key!r} that no number falls into; leave out the "
@@ -250,6 +238,5 @@ _RULES: dict[tuple[str, ...], Callable[[Any, Read], ColumnRule]] = {
     ("IdentityCategorical",): _identity,
     ("HashedCategorical",): _hashed,
     ("VocabularyListCategorical", "VocabularyFileCategorical"): _vocabulary,
-    ("Bucketized",): _buckets,
     ("Crossed",): _crossed,
 }

@@ -115,8 +115,8 @@ def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> 
     one = encoding == "dense" and length in (None, 1)
     kind: Kind = "single" if one else "sequence" if length is not None else "bag"
     combiner = config.table.combiner if kind == "bag" else None
-    table = table_facts(config.table)
-    return Lookup(path, table, variable, (ids,), weights, kind, encoding, combiner, length, config)
+    how: dict[str, Any] = {"kind": kind, "encoding": encoding, "combiner": combiner, "length": length}
+    return Lookup(path, table_facts(config.table), variable, (ids,), weights, config=config, **how)
 
 
 def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:

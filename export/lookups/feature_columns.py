@@ -127,9 +127,9 @@ def describe_column(name: str, column: Any, combiner: Combiner, read: Read, tabl
             return of_indicator(name, rows_of(column), ids, **how)
         return of_table(table, ids, path=name, **how)
 
-    shape = tuple(column.source_column.shape) if is_a(column, "Bucketized") else ()
-    if shape not in ((), (1,)):
-        numbers = tf.reshape(read(column.source_column.key), [-1, math.prod(shape)])
+    if is_a(column, "Bucketized"):
+        source = column.source_column
+        numbers = tf.reshape(read(source.key), [-1, math.prod(source.shape)])
         return [lookup(numbers[:, at], rule=rule) for at, rule in enumerate(bucket_rules(column))]
     found = column_rule(column, read)
     ids = tuple(read(key) for key in found.inputs)
@@ -142,7 +142,7 @@ def describe_column(name: str, column: Any, combiner: Combiner, read: Read, tabl
         )
     if found.sequence:
         how = {"kind": "sequence", "length": width}
-    elif len(ids) == 1 and found.weights is None and (found.one or width == 1):
+    elif len(ids) == 1 and found.weights is None and width == 1:
         how = {}
     made = lookup(
         ids[0],
@@ -151,7 +151,7 @@ def describe_column(name: str, column: Any, combiner: Combiner, read: Read, tabl
         rule=found.rule,
         unknown=found.unknown,
         keys=found.keys,
-        padding=padding_of(ids[0]) if encoding == "dense" and not found.one and len(ids) == 1 else None,
+        padding=padding_of(ids[0]) if encoding == "dense" and len(ids) == 1 else None,
         **how,
     )
     return [replace(made, ids=ids)]

@@ -27,7 +27,6 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
         if tf.executing_eagerly():  # a factory that calls its model: the values matter to nobody, unless they are kept
             return early_rows([*ids.shape, variable.shape[1]], variable.dtype)
         found = first(variable, ids)
-        found = _of_joined_ids(variable, ids) if found is None else found
         if found is not None:
             return found
         lookup = describe_gather(variable, ids)
@@ -39,23 +38,6 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
 
     answer_gathers(hooks, gather)
     gather_in_keras_3(hooks)
-
-
-def _of_joined_ids(variable: Any, ids: Any) -> Any:
-    """Gathers by ids that were stacked or concatenated one by one, so that each is an input's own."""
-    operation = ids.op
-    while operation.type in ("Identity", "Cast") and operation.inputs[0].dtype.is_integer:
-        operation = operation.inputs[0].op
-    rank = ids.shape.rank
-    if rank is None or operation.type not in ("Pack", "ConcatV2"):
-        return None
-    stacked = operation.type == "Pack"
-    axis = operation.get_attr("axis") if stacked else tf.get_static_value(operation.inputs[-1])
-    if axis is None or (not stacked and axis % rank == 0):
-        return None
-    rows = [variable.sparse_read(each) for each in (operation.inputs if stacked else operation.inputs[:-1])]
-    # The rows add an axis at the end: one that is counted from there is another.
-    return (tf.stack if stacked else tf.concat)(rows, axis=int(axis) % rank)
 
 
 def describe_gather(variable: Any, ids: Any) -> Lookup | None:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bundle.format import paths
-from bundle.format.manifest import IdRule, Unknown
 from export.errors import NotConvertible
 from export.frameworks.loading import tf
-from export.graph.specs import Combiner, Encoding, FeatureSpec, Keys, Kind, TableFacts
+from export.graph.specs import FeatureSpec, LookupConfig, TableFacts
 
 Tensors = Any
 """A tf.Tensor, tf.RaggedTensor or tf.SparseTensor."""
@@ -24,7 +23,7 @@ class NoRule(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Lookup:
+class Lookup(LookupConfig):
     """One reading of one table, with one combiner.
 
     Attributes:
@@ -33,15 +32,7 @@ class Lookup:
       variable: the table's variable, as the model holds it; None of an indicator.
       ids: what the ids are computed from, before `rule`; several only of a cross.
       weights: beside the ids.
-      kind, encoding, combiner, length: as in FeatureSpec; of one dense id in a dimension of its own, `length` is 1.
-      config: a layer's FeatureConfig, if it has one.
-      rule: what the model itself does to ids; None: they are rows, or the recipe states.
-      unknown: what the model itself does with ids outside the table; None: the recipe states.
-      keys: of each vocabulary that `rule` reads, as `vocabularies_of` gives them.
-      padding: the id that only fills a dense tensor up, and is none.
-      max_norm: which no row's norm exceeds when it is combined or handed on: longer ones are scaled.
-      empty_row: of a bag, the row that it reads where nothing else is left in it.
-      filler_row: of a sequence, the row that fills it up; None: zeros do.
+      length: of one dense id in a dimension of its own, too: 1.
       ids_max: of a bag, how many ids of an example it takes at most.
       activation: the placeholder of what it returns, in a traced call.
       gather: whether it is a gather from a plain variable, which could as well stay in the graph.
@@ -55,18 +46,6 @@ class Lookup:
     variable: Any
     ids: tuple[Tensors, ...]
     weights: Tensors | None = None
-    kind: Kind = "single"
-    encoding: Encoding = "dense"
-    combiner: Combiner | None = None
-    length: int | None = None
-    config: Any = None
-    rule: IdRule | None = None
-    unknown: Unknown | None = None
-    keys: tuple[Keys, ...] = ()
-    padding: int | str | None = None
-    max_norm: float | None = None
-    empty_row: int | None = None
-    filler_row: int | None = None
     ids_max: int | None = None
     activation: Any = None
     gather: bool = False

@@ -6,6 +6,7 @@ Source: TensorFlow 2.20, python/ops/embedding_ops.py, ragged/ragged_embedding_op
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from export.errors import NotConvertible
@@ -13,31 +14,26 @@ from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_of
 from export.frameworks.points import SAFE_LOOKUPS, SPARSE_LOOKUPS
+from export.graph.specs import Encoding
 from export.lookups.records import Answer, Lookup, of_table
 
 
 def intercept_sparse(hooks: Hooks, answer: Answer) -> None:
     """Answers lookups that combine; what is not recognised, TensorFlow does itself."""
 
-    def combined(original: Callable[..., Any], **how: Any) -> Any:
-        lookup = _bag(how["params"], how["sp_ids"], weights=how["sp_weights"], how=how)
-        found = answer(lookup) if lookup is not None else None
-        return original(**how) if found is None else found
-
-    def safe(original: Callable[..., Any], **how: Any) -> Any:
-        # It drops negative ids and weights <= 0, and is called so in a manifest.
-        table, ids, weights = how["embedding_weights"], how["sparse_ids"], how["sparse_weights"]
-        lookup = _bag(table, ids, encoding="sparse", weights=weights, how=how)
+    def combined(names: str, encoding: Encoding, original: Callable[..., Any], **how: Any) -> Any:
+        table, ids, weights = (how[name] for name in names.split())
+        lookup = _bag(table, ids, encoding, weights, how)
         found = answer(lookup) if lookup is not None else None
         return original(**how) if found is None else found
 
     for point in SPARSE_LOOKUPS:
-        hooks.replace(point, combined)
-    for point in SAFE_LOOKUPS:
-        hooks.replace(point, safe)
+        hooks.replace(point, partial(combined, "params sp_ids sp_weights", "ragged"))
+    for point in SAFE_LOOKUPS:  # they drop negative ids and weights <= 0, and are called so in a manifest
+        hooks.replace(point, partial(combined, "embedding_weights sparse_ids sparse_weights", "sparse"))
 
 
-def _bag(table: Any, ids: Any, weights: Any, how: Mapping[str, Any], encoding: Any = "ragged") -> Lookup | None:
+def _bag(table: Any, ids: Any, encoding: Encoding, weights: Any, how: Mapping[str, Any]) -> Lookup | None:
     variable = placeholder_of(table)
     if variable is None or not isinstance(ids, tf.SparseTensor | tf.RaggedTensor) or ids.shape.rank != 2:
         return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
+from typing import Any
 
-from bundle.format.manifest import ChainedIds, IdRule, JoinedIds, SeveralIds, TextIds, VocabularyIds, vocabularies_of
+from bundle.format.manifest import IdRule, JoinedIds, SeveralIds, VocabularyIds, vocabularies_of
 from export.graph.origins import distinct_identifiers
 from export.graph.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TowerSpec
 from export.lookups.records import table_name
@@ -98,16 +99,13 @@ def _readers(rule: IdRule, reads: Sequence[str]) -> list[str]:
 
 def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
     """Returns a rule with these names for the vocabularies that it reads."""
-    if isinstance(rule, VocabularyIds):
-        return rule.model_copy(update={"vocabulary": next(names)})
-    if isinstance(rule, TextIds):
-        return rule.model_copy(update={"ids": _with_names(rule.ids, names)})
-    if isinstance(rule, ChainedIds):
-        return rule.model_copy(update={"rules": tuple(_with_names(each, names) for each in rule.rules)})
-    if isinstance(rule, SeveralIds):
-        keys = [
-            key if key.ids is None else key.model_copy(update={"ids": _with_names(key.ids, names)}) for key in rule.keys
-        ]
-        made = {"ids": _with_names(rule.ids, names)} if isinstance(rule, JoinedIds) else {}
-        return rule.model_copy(update={"keys": tuple(keys), **made})
-    return rule
+
+    def named(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return tuple(map(named, part))
+        if not isinstance(part, dict):
+            return part
+        found = {key: named(value) for key, value in part.items()}
+        return found | {"vocabulary": next(names)} if found.get("kind") == "vocabulary" else found
+
+    return type(rule).model_validate(named(rule.model_dump()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from export.errors import NotConvertible
@@ -20,17 +19,8 @@ _OUTSIDE = "look rows up outside of tf.cond, tf.map_fn and loops"
 _FIXED = "give the lookup as many ids of each example, as to_tensor(shape=[None, LENGTH]) does, or ragged ones"
 
 
-@dataclass(frozen=True)
-class Read:
-    """A tower that reads a table otherwise than by a recorded lookup; `why` ends a sentence.
-
-    `cure`: what to do that it is one; "" where the tower does not look rows up.
-    """
-
-    tower: str
-    variable: Any
-    why: str
-    cure: str
+Read = tuple[Any, NoRule]
+"""A variable that a tower reads otherwise than by a recorded lookup; `cure` is "" where it does not look rows up."""
 
 
 def lookups_inside(
@@ -58,14 +48,13 @@ def lookups_inside(
         if each.no_rule:
             line = "" if each.line in each.no_rule.why else at_line(each.line)
             because.setdefault(_key(each), each.no_rule._replace(why=f"its ids are {each.no_rule.why}{line}"))
-    for read in {resource(each.variable.handle): each for each in reads}.values():
-        key, variable, why = resource(read.variable.handle), read.variable, f"tower {read.tower!r} {read.why}"
+    for key, (variable, read) in {resource(variable.handle): (variable, read) for variable, read in reads}.items():
         if key in gathered:
-            because.setdefault(key, NoRule(why, "read it by lookups only"))
+            because.setdefault(key, read._replace(cure="read it by lookups only"))
         elif variable.shape[0] > job.code.table_threshold:
             name, line = variable.name.partition(":")[0], at_line(line_of_variable(variable))
             what = f"variable {name!r} {variable.shape.as_list()}{line}"
-            note = _within_limit(what, variable, NoRule(why, read.cure or _OUTSIDE), job)
+            note = _within_limit(what, variable, read._replace(cure=read.cure or _OUTSIDE), job)
             notes += [note] if read.cure else []
     for key, why_inside in because.items():
         table, variable = gathered[key].table, gathered[key].variable
@@ -127,11 +116,11 @@ def reads_beside(
             if tensor.name not in captured:
                 continue
             by = _reader(operation)
-            how = f"reads it by operation {by.name!r} ({by.type}){at_line(line_of_operation(by))}"
+            how = f"tower {tower!r} reads it by operation {by.name!r} ({by.type}){at_line(line_of_operation(by))}"
             cure = _OUTSIDE if by.type in _NESTED else ""
             if by.type == "ResourceGather":
                 cure = cure_of_words(by.inputs[1]) or _FIXED
-            reads.append(Read(tower, captured[tensor.name], how, cure))
+            reads.append((captured[tensor.name], NoRule(how, cure)))
     return reads
 
 

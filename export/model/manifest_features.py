@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import TypeVar
 
 from bundle.format import manifest
 from export.errors import UsageError
@@ -12,7 +11,6 @@ from export.graph.specs import DenseSpec, FeatureSpec, Keys, ModelSpec
 from export.model.roles import input_roles
 from export.recipe import schema
 
-_Several = TypeVar("_Several", bound=manifest.SeveralIds)
 Roles = Mapping[str, manifest.Role]
 _AS_TRACED = (
     *("kind", "table", "combiner", "length", "indicator", "max_norm"),
@@ -99,7 +97,10 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles:
     _check_keyed(spec, rule, job)
     crossed = isinstance(rule, manifest.SeveralIds)
     if isinstance(rule, manifest.SeveralIds):
-        rule = _crossed(rule, spec.reads, job, roles)
+        parts = [job.features.get(name, schema.FeaturePart()) for name in spec.reads]
+        keys = zip(rule.keys, spec.reads, parts, strict=True)
+        told = [key.model_copy(update={"role": roles[name], "default": each.default}) for key, name, each in keys]
+        rule = rule.model_copy(update={"keys": tuple(told)})
     ids_are_the_models = spec.rule is not None or isinstance(rule, manifest.IdentityIds)
     return manifest.EmbeddedFeature(
         **{field: getattr(spec, field) for field in _AS_TRACED},
@@ -149,14 +150,6 @@ def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) 
             )
 
 
-def _crossed(rule: _Several, names: tuple[str, ...], job: schema.ExportJob, roles: Roles) -> _Several:
-    keys = tuple(
-        key.model_copy(update={"role": roles[name], "default": job.features.get(name, schema.FeaturePart()).default})
-        for key, name in zip(rule.keys, names, strict=True)
-    )
-    return rule.model_copy(update={"keys": keys})
-
-
 def describe_ids(spec: FeatureSpec, part: schema.FeaturePart, rows: int, job: schema.ExportJob) -> manifest.IdRule:
     """Returns the manifest's rule of ids that the recipe states the rule of.
 
@@ -182,14 +175,7 @@ def describe_ids(spec: FeatureSpec, part: schema.FeaturePart, rows: int, job: sc
         if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
             raise UsageError(f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are {keys}")
         _check_reach(spec, "oov_buckets", (rule.oov_first_row or 0) + rule.oov_buckets - 1, rows)
-        return manifest.VocabularyIds(
-            vocabulary=rule.vocabulary,
-            first_row=rule.first_row,
-            oov_buckets=rule.oov_buckets,
-            oov_first_row=rule.oov_first_row or 0,
-            oov_hash=rule.oov_hash,
-            mask=rule.mask,
-        )
+        return manifest.VocabularyIds(**rule.model_dump(exclude_none=True))
     return rule
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from bundle.format.manifest import ComputedIds, CrossedIds, HashIds, IdRule, TextIds, VocabularyIds
@@ -13,7 +13,7 @@ from export.frameworks.loading import tf
 from export.graph.input_paths import Followed, Values
 from export.graph.origins import Source, sources_of
 from export.graph.pruning import TracedCall
-from export.graph.specs import FeatureSpec, TableFacts
+from export.graph.specs import FeatureSpec, LookupConfig, TableFacts
 from export.id_rules.chains import crossed_by, find_chain, followed_by, may_be_none
 from export.id_rules.found import FoundIds
 from export.id_rules.integers import reach_of
@@ -61,7 +61,7 @@ def _all_of(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed) -> l
     made = find_several(lookup.ids[0], call, lookup.table.rows) if one else None
     if made is not None:
         joined = replace(lookup, kind="single", length=None, rule=made.rule, unknown=made.unknown, keys=made.keys)
-        return [_resolved(joined, parts, call, list(map(FoundIds, made.inputs)))]
+        return [_resolved(joined, parts, call, [FoundIds(each) for each in (made.source, *made.others)])]
     why = why or _odd_weights(lookup, call)
     if not _one_each(lookup) or (why and why.cure == _COMBINE):
         return _left(lookup, why) if why else [_resolved(lookup, parts, call, known)]
@@ -122,37 +122,31 @@ def _resolved(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed, kn
     names = tuple(each.source.name for each in known)
     first, part = known[0], parts[names[0]]
     made = _behind(known, lookup)
-    rule, unknown, keys = made.rule, made.unknown, made.keys
+    rule = made.rule
     if lookup.ids_max is not None and isinstance(rule, TextIds):
         rule = rule.model_copy(update={"length": lookup.ids_max})
     if rule is None and (part.dtype == "string" or (part.dtype == "float32" and first.cast is None)):
         raise NotConvertible(f"input {names[0]!r} is {part.dtype}, and feature {lookup.path!r} takes it as ids")
     places = math.prod(part.shape)
     one_of_them = first.source.place is not None
+    how = {each.name: getattr(lookup, each.name) for each in fields(LookupConfig)}
+    how |= {"rule": rule, "unknown": made.unknown, "keys": made.keys}
+    how["length"] = lookup.length if lookup.kind == "sequence" else None
+    how["max_norm"] = lookup.max_norm if lookup.kind == "bag" else None
+    how["padding"] = lookup.padding if first.rule is None or isinstance(first.rule, TextIds) else None
     feature = FeatureSpec(
         name="",
         table=lookup.table.name,
         indicator=lookup.table.rows if lookup.variable is None else None,
-        kind=lookup.kind,
-        encoding=lookup.encoding,
-        combiner=lookup.combiner,
-        length=lookup.length if lookup.kind == "sequence" else None,
         weights=_weights(lookup, names[0], parts, call),
         ids_dtype=part.dtype,
         inputs=names,
-        rule=rule,
-        unknown=unknown,
-        keys=keys,
-        padding=lookup.padding if first.rule is None or isinstance(first.rule, TextIds) else None,
         places=places if lookup.encoding == "dense" and (lookup.kind == "bag" or one_of_them) else None,
         place=first.source.place,
-        max_norm=lookup.max_norm if lookup.kind == "bag" else None,
-        empty_row=lookup.empty_row,
         cast=made.cast,
-        filler_row=lookup.filler_row,
-        ordinal=lookup.variable is None and lookup.kind == "sequence",
+        ordinal=lookup.variable is None and lookup.table.dim < lookup.table.rows,
         from_end=getattr(lookup.variable, "from_end", False) and (rule is None or _may_be_negative(rule)),
-        config=lookup.config,
+        **how,
     )
     return replace(lookup, feature=feature)
 

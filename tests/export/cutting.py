@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest
 from bundle.tables.reader import TableReader
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import load_tensorflow, tf
 from export.model.code import load_factory
 from export.model.manifest_features import describe_features
 from export.model.tracing import TracedModel, trace_towers
@@ -116,7 +116,7 @@ def save_checkpoint(
 
     `beside` is the shape of the weight of an object that the model had in training and its code lacks now.
     """
-    tf = load_tensorflow()
+    load_tensorflow()  # as the exporter needs it, before the model imports it
     model = load_factory(job.code.factory, HERE)()
     if beside:
         model.gone = tf.train.Checkpoint(weight=tf.Variable(tf.zeros(beside)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.pruning import TracedPart, TracedTower
 from export.model.tracing import trace_towers
 from export.recipe.schema import ExportJob
@@ -35,7 +35,7 @@ def experts_recipe(**parts: Any) -> ExportJob:
 
 
 def traced(function: str, outputs: Iterable[str], inputs: Mapping[str, Any] = FEATURES) -> TracedTower:
-    load_tensorflow().keras.utils.set_random_seed(3)  # else each run has other weights
+    tf.keras.utils.set_random_seed(3)  # else each run has other weights
     return trace_towers(ranking_recipe(function, outputs, inputs), HERE).towers[0]
 
 
@@ -49,7 +49,6 @@ def made_values(tower: TracedTower, n: int) -> Values:
 
 
 def run(cut: TracedTower | TracedPart, values: Values, n: int) -> Values:
-    tf = load_tensorflow()
     inputs = tower_inputs(cut.spec.inputs, values, n)
     results = cut.function(*(tf.constant(inputs[each.name]) for each in cut.spec.inputs))
     return {name: result.numpy() for name, result in results.items()}

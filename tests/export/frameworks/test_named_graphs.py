@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from export.errors import NotConvertible
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.named_graphs import load_named
 from export.frameworks.placeholders import placeholder_class
 
-tf = load_tensorflow()
 v1 = tf.compat.v1
 INPUTS = {"ids": tf.constant([3, 0, 6]), "numbers": tf.constant([[1.0, 2.0], [0.5, 0.0], [3.0, 1.0]])}
 

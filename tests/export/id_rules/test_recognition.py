@@ -11,7 +11,7 @@ import pytest
 
 from bundle.features.reader import Column
 from export.errors import NotConvertible, UsageError
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.specs import DenseSpec, FeatureSpec
 from export.model.manifest_features import describe_features
 from export.model.tracing import trace_towers
@@ -62,7 +62,7 @@ def job_of(function: str, **code: Any) -> ExportJob:
 
 def tensor_of(name: str) -> Any:
     """Returns what builds a model: zeros, or the first texts, of three examples."""
-    tf, told = load_tensorflow(), SENT[name][0]
+    told = SENT[name][0]
     if told["dtype"] == "string":
         return tf.constant([each[name] for each in EXAMPLES[:3]])
     if "kind" not in told:

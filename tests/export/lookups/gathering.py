@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from bundle.features.reader import FeatureReader
-from bundle.features.rules import ids
 from bundle.format import manifest, paths
 from bundle.format.manifest import TableSource
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary, write_vocabulary
 from export.checkpoint.reader import open_checkpoint
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import load_tensorflow, tf
 from export.graph.specs import WrittenForm
 from export.jobs.progress import Progress
 from export.jobs.saved_model_job import prepare_inline, run_inline
 from export.model.code import load_factory
 from export.model.manifest_features import describe_features, model_vocabularies
 from export.model.tracing import TracedModel, trace_towers
+from export.model.vocabularies import as_array
 from export.model.weights import find_table_keys
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
@@ -35,6 +35,7 @@ from export.towers.savedmodels import write_saved_model
 from export.verify.examples import Examples, make_examples
 from export.verify.reference_model import Reference, checkpoint_rows, reference_results
 from tests.conftest import write_table
+from tests.export import cutting
 from tests.export.checking import check_forms
 
 HERE = Path(__file__).parent
@@ -58,28 +59,14 @@ class Made:
 
 
 def recipe(function: str, inputs: Mapping[str, Any], outputs: Mapping[str, str] = NONE, **parts: Any) -> ExportJob:
-    return ExportJob.model_validate(
-        {
-            "model": "tested",
-            "checkpoint": {"path": "ckpt", "object_path": "model"},
-            "code": {"factory": f"gather_models.py:{function}"} | parts.pop("code", {}),
-            "inputs": inputs,
-            "towers": {
-                "tower": {
-                    "role": "query",
-                    "outputs": outputs,
-                    **({"result": next(iter(outputs))} if outputs else {}),
-                }
-            },
-            "output": {"root": "bundles"},
-        }
-        | parts
-    )
+    tower = {"role": "query", "outputs": outputs, **({"result": next(iter(outputs))} if outputs else {})}
+    code = {"code": {"factory": f"gather_models.py:{function}"} | parts.pop("code", {})}
+    return cutting.recipe("", inputs, {"tower": tower}, code | parts)
 
 
 def train(job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Beside, seed: int = 7) -> Path:
     """Builds the uncut model by calling it, with random weights, and saves it, and what stands beside it."""
-    tf = load_tensorflow()
+    load_tensorflow()  # as the exporter needs it, before the model imports it
     model = load_factory(job.code.factory, HERE)()
     model(dict(inputs))
     random = np.random.default_rng(seed)
@@ -102,7 +89,7 @@ def make(
         name: TableReader(directory, write_table(directory, name, checkpoint.read_all(keys[name]), "float32", []))
         for name in traced.spec.tables
     }
-    held = {name: _array(found) for name, found in model_vocabularies(traced.spec).items()}
+    held = {name: as_array(found) for name, found in model_vocabularies(traced.spec).items()}
     opened = {}
     for name, array in held.items():
         write_vocabulary(directory / f"{name}.arrow", array)
@@ -144,10 +131,3 @@ def inlined(made: Made, directory: Path, examples: Sequence[Mapping[str, Any]] =
     report = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
     assert report["verification"]["loaded_by"] == ["tf.saved_model.load", "tf.compat.v1.saved_model.load"]
     return report
-
-
-def _array(keys: tuple[int, ...] | tuple[str, ...]) -> NDArray[Any]:
-    return np.array(keys, object if keys and isinstance(keys[0], str) else np.int64)
-
-
-__all__ = ["HERE", "Made", "hold", "ids", "make", "recipe", "train"]

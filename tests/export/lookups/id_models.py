@@ -59,7 +59,7 @@ def rules(layers):
     remainders = layers.IntegerLookup(vocabulary=[10, 20, 30], num_oov_indices=4, mask_token=0)
     hashing, salted = layers.Hashing(ROWS), layers.Hashing(300, salt=(2, 5), mask_value="")
     masked_hash, ages = layers.Hashing(300, mask_value=7), layers.Discretization([0.5, 2.0, 3.0])
-    static, table = held([7, 5], [0, 1], 2), held([0, 2, 1], [0, 1, 2], -1)
+    table = held([0, 2, 1], [0, 1, 2], -1)
     initial = tf.lookup.KeyValueTensorInitializer(COLORS, [0, 1, 2], value_dtype=tf.int64)
     words, zero = tf.lookup.StaticVocabularyTable(initial, 4), tf.constant(0, tf.int64)
     return {
@@ -69,7 +69,6 @@ def rules(layers):
         "masked_one": lambda given: masked_one(given["city"]),
         "remainders": lambda given: remainders(given["shop"]),
         "words": lambda given: words.lookup(given["city"]),
-        "static": lambda given: static.lookup(given["item"]),
         "hashing": lambda given: hashing(given["item"]),
         "salted": lambda given: salted(given["city"]),
         "masked_hash": lambda given: masked_hash(given["item"]),
@@ -82,7 +81,6 @@ def rules(layers):
         "remainder_listed": lambda given: few(given["item"] % 10),
         "remainder_hashed": lambda given: fast(text(given["item"] % 1000 - 500), ROWS),
         "listed_twice": lambda given: table.lookup(listed(given["city"]) % 3) + 1,
-        "column": lambda given: few(given["several"][:, 1] % 10),
         "bucket": lambda given: hashing(ages(given["age"])),
         "missing": lambda given: 5 - table.lookup(given["item"]) * 2,
         "none": lambda given: none(given["item"] % 10 - 1),
@@ -92,7 +90,7 @@ def rules(layers):
 
 def crosses(layers):
     """Returns what they make of several inputs together."""
-    plain, column, three, few, twice, lower = (layers.HashedCrossing(bins) for bins in (ROWS, 300, 1000, 77, 70, 80))
+    plain, column, three, twice, lower = (layers.HashedCrossing(bins) for bins in (ROWS, 300, 1000, 70, 80))
     ages, places = layers.Discretization([0.5, 2.0, 30.0]), layers.Discretization([-10.0, 10.0])
     crossed, known = layers.HashedCrossing(500), layers.HashedCrossing(600)
     words, numbers = layers.StringLookup(vocabulary=COLORS), layers.IntegerLookup(vocabulary=[7, 5], num_oov_indices=3)
@@ -106,7 +104,6 @@ def crosses(layers):
         "plain": lambda given: plain((given["city"], given["small"])),
         "columns": lambda given: column((given["one"], given["other"])),
         "three": lambda given: three([given["item"], given["city"], given["shop"]]),
-        "few": lambda given: few((given["shop"], tf.cast(given["small"], tf.int64) % 100)),
         "crossed": lambda given: crossed((ages(given["age"]), places(given["place"]))),
         "known": lambda given: known((words(given["city"]), numbers(given["item"]), hashing(given["shop"]))),
         "crossed_twice": lambda given: twice((given["item"] % 10, given["item"] // 10)),
@@ -134,14 +131,14 @@ def build_places():
     firsts, many, layers = tf.constant(OFFSETS, tf.int64), tf.constant(np.arange(300) * 60), tf.keras.layers
     buckets, standard = layers.Discretization(LIMITS), layers.Normalization(mean=0.3, variance=2.0)
     mean, deviation = np.linspace(-1, 1, FIELDS, dtype=np.float32), np.linspace(0.3, 3, FIELDS, dtype=np.float32)
-    each, few = tf.range(FIELDS), [0, 3, 5]
+    each = tf.range(FIELDS)
 
     def flat(ids):
         return lambda table, given: tf.reshape(tf.gather(table.embeddings, tf.reshape(ids(given), [-1])), [-1, 6, 3])
 
     ids = {
         "part": lambda given: given["x"][:, 2:5],
-        "gathered": lambda given: tf.gather(given["x"], few, axis=1),
+        "gathered": lambda given: tf.gather(given["x"], [0, 3, 5], axis=1),
         "shuffled": lambda given: tf.reverse(tf.reshape(given["x"], [-1, 2, 3]), [1])[:, :, 1:],
         "transposed": lambda given: tf.transpose(tf.reshape(given["x"], [-1, 2, 3]), [0, 2, 1]),
         "offset": lambda given: given["x"] + firsts,
@@ -156,11 +153,10 @@ def build_places():
         "cast_hash": lambda given: fast(text(tf.cast(given["n"][:, 2], tf.int64)), ROWS),
         "bucketized": lambda given: tf.cast(buckets(given["n"][:, :4]), tf.int64) + tf.range(4, dtype=tf.int64) * 6,
         "searched": lambda given: tf.searchsorted(LIMITS, given["n"][:, 2], side="right"),
-        "searched_ages": lambda given: tf.searchsorted(tf.constant([18, 25, 60], tf.int64), given["a"]),
+        "searched_ages": lambda given: tf.searchsorted(tf.constant([18, 60], tf.int64), given["a"]),
         "normalised": lambda given: buckets((given["n"] - mean) / deviation),
         "normalised_layer": lambda given: buckets(standard(given["n"][:, :3])),
         "logarithms": lambda given: tf.cast(tf.math.log1p(tf.maximum(given["n"], 0.0)) * 10.0, tf.int32) + each * 900,
-        "negated": lambda given: tf.searchsorted(LIMITS, -given["n"][:, 0]),
         "since": lambda given: tf.cast(tf.clip_by_value((2.5 - given["n"]) / 0.3, 0.0, 30.0), tf.int32) + each * 31,
     }
     rows = {
@@ -236,7 +232,13 @@ def build_columns():
         "upper": lambda given: tf.strings.upper(given["city"]),
         "lower": lambda given: tf.strings.lower(given["city"]),
     }
-    return Ways({"all": lambda given: layer({**given, **{name: way(given) for name, way in made.items()}})}, [layer])
+    sequence = fc.indicator_column(fc.sequence_categorical_column_with_hash_bucket("words", 5))
+    each = tf.keras.experimental.SequenceFeatures([sequence])
+    ways = {
+        "all": lambda given: layer({**given, **{name: way(given) for name, way in made.items()}}),
+        "each": lambda given: each({"words": given["words"]})[0],
+    }
+    return Ways(ways, [layer])
 
 
 def build_none():
@@ -252,10 +254,8 @@ def encodings(api):
     counted = layers.IntegerLookup(vocabulary=[7, 5], output_mode="count")
     one = layers.StringLookup(vocabulary=COLORS, output_mode="one_hot")
     words, counts = layers.StringLookup(vocabulary=COLORS), layers.CategoryEncoding(4, output_mode="count")
-    hashed, ages = (
-        layers.Hashing(9, output_mode="one_hot"),
-        layers.Discretization([1.0, 5.0], output_mode="one_hot"),
-    )
+    hashed = layers.Hashing(9, output_mode="one_hot")
+    ages = layers.Discretization([1.0, 5.0], output_mode="one_hot")
     crossed = layers.HashedCrossing(30, output_mode="one_hot")
     tenth, small = (layers.CategoryEncoding(10, output_mode=mode) for mode in ("one_hot", "multi_hot"))
     listed = layers.IntegerLookup(vocabulary=[7, 5], output_mode="one_hot")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
 from tests.export.lookups.gathering import HERE, Made, hold, inlined, make, recipe
@@ -22,7 +22,6 @@ KEYS = {"items": "model/layer/items/.ATTRIBUTES/VARIABLE_VALUE"}
 
 
 def mid_level_inputs() -> dict[str, Any]:
-    tf = load_tensorflow()
     bag = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
     return {"item": tf.constant([1, 2], tf.int64), "bag": bag, "recent": bag, "weights": tf.cast(bag, tf.float32)}
 
@@ -49,7 +48,6 @@ def test_mid_level_layer_of_each_generation_equals_the_original(function: str, t
 
 
 def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -> None:
-    tf = load_tensorflow()
     bag = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
     given = {
         "item": tf.constant([[1], [2]], tf.int64),

@@ -7,11 +7,10 @@ import pytest
 
 from export.errors import NotConvertible
 from export.frameworks.hooks import Hooks
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.lookups.feature_columns import intercept_columns, no_lengths
 from export.lookups.records import Lookup
 
-tf = load_tensorflow()
 fc, v1 = tf.feature_column, tf.compat.v1
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from export.errors import NotConvertible
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.specs import DenseSpec, FeatureSpec
 from export.model.tracing import trace_towers
 from tests.export.lookups.gathering import HERE, Made, hold, make, recipe
@@ -30,7 +30,6 @@ EVERYTHING = {
 
 
 def example_inputs() -> dict[str, Any]:
-    tf = load_tensorflow()
     bag = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
     sparse = bag.to_sparse()
     one = tf.constant([1, 2], tf.int64)
@@ -99,7 +98,6 @@ def test_towers_of_gathers_equal_the_original(everything: Made, tmp_path: Path) 
 
 @pytest.mark.parametrize("function", ["build_keras_3", "build_keras_2"])
 def test_functional_model_with_masks_equals_the_original(function: str, tmp_path: Path) -> None:
-    tf = load_tensorflow()
     floats = function == "build_keras_2"
     inputs = {
         "item": {"dtype": "float32", "shape": [1]} if floats else ID,
@@ -141,7 +139,6 @@ print(json.dumps({{"rows": rows, "peak": peak}}))
 
 
 def test_tied_weights_stay_inside_and_the_plan_says_why(tmp_path: Path) -> None:
-    tf = load_tensorflow()
     made = make(recipe("build_tied", {"item": ID}), {"item": tf.constant([1], tf.int64)}, tmp_path)
     assert not made.traced.spec.tables
     (note,) = made.traced.notes
@@ -170,7 +167,6 @@ def test_table_that_is_looked_up_in_a_condition_is_held_to_the_limit() -> None:
 
 
 def test_partial_tpu_embedding_tables_of_both_kinds_are_cut(tmp_path: Path) -> None:
-    tf = load_tensorflow()
     one = tf.constant([1], tf.int64)
     inputs = {"small": ID, "large": {"dtype": "int64", "kind": "ragged"}}
     given = {"small": one, "large": tf.ragged.constant([[1, 2]], dtype=tf.int64)}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from export.errors import NotConvertible
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
 from tests.export.lookups.gathering import HERE, hold, inlined, make, recipe
@@ -18,7 +18,7 @@ HASHED = {"bag": {"ids": {"kind": "hash", "dtype": "string"}}}
 
 
 def bags() -> dict[str, Any]:
-    return dict.fromkeys(INPUTS, load_tensorflow().ragged.constant([[1, 2], [3]], dtype="int64"))
+    return dict.fromkeys(INPUTS, tf.ragged.constant([[1, 2], [3]], dtype="int64"))
 
 
 @pytest.mark.parametrize("features", [{}, HASHED], ids=["rows", "hashed"])

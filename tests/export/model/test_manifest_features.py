@@ -14,9 +14,9 @@ from tests.export.cutting import movies_recipe
 MODEL = ModelSpec(
     tables={"users": TableFacts("users", "users", 10, 2)},
     features={
-        "user": FeatureSpec("user", "users", "single", "dense"),
-        "seen": FeatureSpec("seen", "users", "bag", "ragged", "mean", weights="seen_weights"),
-        "recent": FeatureSpec("recent", "users", "sequence", "sparse", length=3),
+        "user": FeatureSpec("user", "users"),
+        "seen": FeatureSpec("seen", "users", kind="bag", encoding="ragged", combiner="mean", weights="seen_weights"),
+        "recent": FeatureSpec("recent", "users", kind="sequence", encoding="sparse", length=3),
         "2nd": DenseSpec("2nd", "float32", (2,)),
     },
     towers={},
@@ -29,8 +29,8 @@ def job(**parts: Any) -> ExportJob:
 
 
 def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
-    kind = FeatureSpec("kind", "users", "bag", "dense", "sum", rule=LISTED, keys=(("a", "b", "c"),), padding="")
-    user = FeatureSpec("user", "users", "single", "dense", unknown=manifest.Unknown(rule="row", row=3))
+    kind = FeatureSpec("kind", "users", kind="bag", combiner="sum", rule=LISTED, keys=(("a", "b", "c"),), padding="")
+    user = FeatureSpec("user", "users", unknown=manifest.Unknown(rule="row", row=3))
     ids = job(features={"kind": {"ids": {"kind": "hash"}}})
     unknown = job(features={"user": {"unknown": {"rule": "refuse"}}})
     with pytest.raises(UsageError, match=r"features.kind.ids: the model itself makes rows of this input \(vocabulary"):

@@ -9,11 +9,10 @@ import pytest
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.placeholders import tables_unallocated
 from export.model.weights import find_left_over, find_weights, trained_beside
 
-tf = load_tensorflow()
 layers = tf.keras.layers
 Model: Any = tf.keras.Model
 

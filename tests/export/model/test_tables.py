@@ -13,7 +13,7 @@ from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.layouts import Mod, stored_rows
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, NotConvertible, UsageError
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.placeholders import remember_line
 from export.model.tables import recognise_tables
 from export.recipe.schema import ExportJob
@@ -84,7 +84,7 @@ def test_recognise_tables_that_were_trained_otherwise_tells_the_line(movies: Cut
     told = r"'users' is \[51, 8\] in the model \(tower_models.py:\d+\) and \[50, 8\] in checkpoint .* not the one"
     with pytest.raises(CheckpointError, match=told):
         found({}, rows=51)
-    strange = load_tensorflow().Variable([[1.0]])
+    strange = tf.Variable([[1.0]])
     remember_line(strange)
     told = r"'users' of the model \(test_tables.py:\d+\): checkpoint .* no table 'people' .*tables.NAME.key"
     with pytest.raises(NotConvertible, match=told):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from export.errors import NotConvertible, UsageError
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.graph.specs import DenseSpec, FeatureSpec, TableFacts
 from export.jobs.saved_model_job import prepare_inline
 from export.model.tracing import trace_towers
@@ -24,11 +24,11 @@ def test_trace_towers_movies_finds_tables_and_features(movies: Cut) -> None:
         "users": TableFacts("users", "users", 50, 8),
     }
     assert movies.model.spec.features == {
-        "user_id": FeatureSpec("user_id", "users", "single", "dense"),
-        "history": FeatureSpec("history", "movies", "bag", "ragged", "mean"),
-        "hour": FeatureSpec("hour", "hours", "single", "dense"),
-        "movie_id": FeatureSpec("movie_id", "movies", "single", "dense"),
-        "genres": FeatureSpec("genres", "genres_all", "bag", "ragged", "sum"),
+        "user_id": FeatureSpec("user_id", "users"),
+        "history": FeatureSpec("history", "movies", kind="bag", encoding="ragged", combiner="mean"),
+        "hour": FeatureSpec("hour", "hours"),
+        "movie_id": FeatureSpec("movie_id", "movies"),
+        "genres": FeatureSpec("genres", "genres_all", kind="bag", encoding="ragged", combiner="sum"),
         "year": DenseSpec("year", "float32", ()),
     }
 
@@ -48,11 +48,13 @@ def test_trace_towers_one_call_of_the_layer_is_split_by_what_each_tower_needs(mo
 
 def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(ads: Cut) -> None:
     assert ads.model.spec.features == {
-        "ad": FeatureSpec("ad", "ads", "single", "dense"),
-        "clicks": FeatureSpec("clicks", "ads", "bag", "ragged", "mean", weights="click_weights", ids_dtype="int32"),
-        "recent": FeatureSpec("recent", "ads", "sequence", "ragged", length=3),
-        "words": FeatureSpec("words", "words", "bag", "sparse", "sqrtn", weights="word_weights"),
-        "slots": FeatureSpec("slots", "slots", "sequence", "dense", length=2),
+        "ad": FeatureSpec("ad", "ads"),
+        "clicks": FeatureSpec(
+            "clicks", "ads", kind="bag", encoding="ragged", combiner="mean", weights="click_weights", ids_dtype="int32"
+        ),
+        "recent": FeatureSpec("recent", "ads", kind="sequence", encoding="ragged", length=3),
+        "words": FeatureSpec("words", "words", kind="bag", encoding="sparse", combiner="sqrtn", weights="word_weights"),
+        "slots": FeatureSpec("slots", "slots", kind="sequence", length=2),
     }
     shapes = {part.feature: part.shape for part in ads.model.spec.towers["ranking"].inputs}
     assert shapes["recent"] == (None, 3, 4)
@@ -65,11 +67,11 @@ def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(ads: Cut
 def test_trace_towers_same_input_and_table_twice_is_one_feature() -> None:
     model = trace_towers(one_recipe("build_looks_up_twice"), HERE)
     assert [part.feature for part in model.spec.towers["tower"].inputs] == ["item"]
-    assert model.towers[0].function(load_tensorflow().ones([1, 4]))["result"].shape == (1, 2)
+    assert model.towers[0].function(tf.ones([1, 4]))["result"].shape == (1, 2)
 
 
 def test_trace_towers_squeezes_never_take_the_batch_and_shapes_are_kept() -> None:
-    tf, outputs = load_tensorflow(), {name: name for name in ("number", "whole", "score")}
+    outputs = {name: name for name in ("number", "whole", "score")}
     ranking = {"role": "ranking", "outputs": outputs, "result": "score"}
     model = trace_towers(recipe("shape_models.py:build_squeezed", {"item": IDS}, {"tower": ranking}), HERE)
     (tower,) = model.towers

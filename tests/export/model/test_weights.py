@@ -9,13 +9,12 @@ import pytest
 
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph, load_named
 from export.model.roots import build_root, open_job
 from export.model.weights import find_weights, restore_weights, trained_beside
 from tests.export.cutting import movies_recipe
 
-tf = load_tensorflow()
 v1 = tf.compat.v1
 CODE = "model_tf1.py:build"
 

@@ -6,7 +6,7 @@ import pytest
 
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError
-from export.frameworks.loading import load_tensorflow
+from export.frameworks.loading import tf
 from export.model.tracing import TracedModel, trace_towers
 from export.model.weights import restore_weights
 from export.towers.savedmodels import content_of_saved_model, save_function, write_saved_model
@@ -20,7 +20,6 @@ def written(movies: Cut, number: int, directory: Path) -> Path:
 
 
 def test_write_saved_model_stores_the_checkpoint_s_weights_and_no_table(movies: Cut, tmp_path: Path) -> None:
-    tf = load_tensorflow()
     for variable in movies.model.towers[0].variables:
         variable.assign(tf.zeros(variable.shape))
     written_to = tf.train.load_checkpoint(str(written(movies, 0, tmp_path) / "variables" / "variables"))

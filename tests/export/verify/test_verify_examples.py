@@ -18,10 +18,10 @@ EMBEDDED = manifest.EmbeddedFeature
 MODEL = ModelSpec(
     tables={"users": TableFacts("users", "users", 10, 2), "movies": TableFacts("movies", "movies", 1 << 40, 2)},
     features={
-        "user": FeatureSpec("user", "users", "single", "dense"),
-        "seen": FeatureSpec("seen", "movies", "bag", "ragged", "mean", weights="seen_weights"),
-        "recent": FeatureSpec("recent", "movies", "sequence", "ragged", length=3),
-        "pair": FeatureSpec("pair", "users", "sequence", "dense", length=2),
+        "user": FeatureSpec("user", "users"),
+        "seen": FeatureSpec("seen", "movies", kind="bag", encoding="ragged", combiner="mean", weights="seen_weights"),
+        "recent": FeatureSpec("recent", "movies", kind="sequence", encoding="ragged", length=3),
+        "pair": FeatureSpec("pair", "users", kind="sequence", length=2),
         "age": DenseSpec("age", "float32", ()),
         "grid": DenseSpec("grid", "float32", (2, 2)),
     },
