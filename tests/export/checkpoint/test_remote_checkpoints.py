@@ -64,10 +64,3 @@ def test_check_unchanged_checkpoint_that_is_saved_again_is_told(directory: Remot
     file.write(file.read(0, file.stamp().bytes))
     with pytest.raises(CheckpointError, match="data-00000-of-00002 changed while it was read"):
         checkpoint.check_unchanged()
-
-
-def test_read_each_in_a_store_gives_the_ranges_that_were_asked_for(directory: RemotePath) -> None:
-    ranges = [(0, 1), (3, 2), (99, 1), (40, 10)] * 40
-    found = open_checkpoint(directory).read_each("t", ranges)
-    for (first, count), values in zip(ranges, found, strict=True):
-        np.testing.assert_array_equal(values, VALUES[first : first + count])

@@ -11,13 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, HashIds
-from bundle.stores.reader import CandidateStore
 from export.corpora import files as corpus_files
-from export.corpora.candidates import write_candidates
 from export.corpora.files import locate_corpus, read_rows
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusPart
 from tests.export.corpora.example_files import write_examples
+from tests.export.corpora.written import held
 
 FEATURES: dict[str, Feature] = {
     "item": EmbeddedFeature(kind="single", table="t", role="candidate"),
@@ -75,15 +74,7 @@ def _packed(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _held(tmp_path: Path, part: CorpusPart) -> dict[str, Any]:
-    corpus = write_candidates(tmp_path / "bundle", "items", part, FEATURES, tmp_path)
-    store = CandidateStore(tmp_path / "bundle" / corpus.file, corpus)
-    everyone = np.arange(store.size)
-    found: dict[str, Any] = {"ids": store.ids(everyone).tolist()} | store.attributes(everyone, list(corpus.attributes))
-    for name, column in store.features(everyone, corpus.features).items():
-        each = len(column.values) // store.size
-        offsets = np.arange(store.size + 1) * each if column.offsets is None else column.offsets
-        found[f"feature {name}"] = [part.tolist() for part in np.split(column.values, offsets[1:-1])]
-    return found
+    return held(tmp_path, part, FEATURES)
 
 
 def _expected() -> dict[str, Any]:
@@ -133,8 +124,8 @@ def test_read_rows_of_several_files_gives_the_cells_of_each(
     found = read_rows(locate_corpus(tmp_path, "items", part), "items", part, np.array([0, 4, 5, 11]), ["id", "title"])
 
     cells = [(50 - row, f"Zoë {row}") for row in (0, 4, 5, 11)]
-    held = {"csv": [(str(item), title) for item, title in cells], "parquet": cells}
-    assert [tuple(each.values()) for each in found] == held.get(suffix, [([item], [title]) for item, title in cells])
+    told = {"csv": [(str(item), title) for item, title in cells], "parquet": cells}
+    assert [tuple(each.values()) for each in found] == told.get(suffix, [([item], [title]) for item, title in cells])
 
 
 def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -> None:

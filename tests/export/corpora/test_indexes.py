@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.format import paths
-from export.corpora.indexes import build_index, choose, recall_of_tables, wilson_low
+from export.corpora.indexes import build_index, recall_of_tables, wilson_low
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexPart
 from runtime.scann import ScannIndex
@@ -116,30 +116,16 @@ def test_given_parameters_replace_the_chosen_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "changes", "kind", "leaves"),
-    [
-        (19_999, {}, "brute_force", None),
-        (20_000, {}, "tree_ah", 141),
-        (1_000_000, {"kind": "brute_force"}, "brute_force", None),
-    ],
-)
-def test_choose_by_size_unless_told(size: int, changes: dict[str, Any], kind: str, leaves: int | None) -> None:
-    chosen, parameters = choose(_part(**changes), "movies", size)
-
-    assert (chosen, parameters.get("num_leaves")) == (kind, leaves)
-    assert parameters.get("dimensions_per_block") == (2 if leaves else None)
-
-
-@pytest.mark.parametrize(
     ("parameters", "told"),
     [
         ({"leaves": 3}, "unknown key 'leaves'; known: num_leaves"),
         ({"num_leaves": 3}, "300 candidates are searched by brute force"),
     ],
 )
-def test_choose_parameters_that_mean_nothing_are_usage_errors(parameters: dict[str, Any], told: str) -> None:
+def test_parameters_that_mean_nothing_are_usage_errors(tmp_path: Path, parameters: dict[str, Any], told: str) -> None:
+    vectors = _clustered(300, 8, 5, seed=1)
     with pytest.raises(UsageError, match=told):
-        choose(_part(parameters=parameters), "movies", 300)
+        build_index(_stage(tmp_path, vectors), "movies", _part(parameters=parameters), vectors)
 
 
 @pytest.mark.parametrize(

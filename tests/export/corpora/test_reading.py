@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bundle.features.columns import Column
 from bundle.format.manifest import (
     BucketIds,
     CrossedIds,
@@ -21,24 +18,15 @@ from bundle.format.manifest import (
     HashIds,
     IdentityIds,
 )
-from bundle.storage import arrow
-from bundle.stores.reader import StoredColumns
-from export.corpora.candidates import write_candidates
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusPart
+from tests.export.corpora.written import held
 
 
-def _embedded(kind: str, ids: Any = None, default: Any = None) -> EmbeddedFeature:
+def _embedded(kind: str, ids: Any = None) -> EmbeddedFeature:
+    how: Any = {"bag": {"combiner": "sum"}, "sequence": {"length": 4}}.get(kind, {})
     return EmbeddedFeature.model_validate(
-        {
-            "kind": kind,
-            "table": "movies",
-            "role": "candidate",
-            "ids": ids or IdentityIds(),
-            "combiner": "sum" if kind == "bag" else None,
-            "length": 4 if kind == "sequence" else None,
-            "default": default,
-        }
+        {"kind": kind, "table": "movies", "role": "candidate", "ids": ids or IdentityIds(), **how}
     )
 
 
@@ -67,32 +55,19 @@ FEATURES: dict[str, Feature] = {
 }
 
 
-@dataclass(frozen=True)
-class Content:
-    """What a store holds of a corpus."""
-
-    ids: Any
-    features: dict[str, Column]
-    attributes: dict[str, Any]
+Written = dict[str, Any]
 
 
-def _read(tmp_path: Path, **part: Any) -> Content:
-    corpus = write_candidates(tmp_path / "bundle", "movies", CorpusPart(**({"id": "id"} | part)), FEATURES, tmp_path)
-    table = arrow.open_mapped(tmp_path / "bundle" / corpus.file).combine_chunks()
-    store = StoredColumns(tmp_path / "bundle" / corpus.file, corpus)
-    return Content(
-        table.column("id").chunk(0),
-        store.features(np.arange(store.size), corpus.features),
-        {name: table.column(f"attribute:{name}").chunk(0) for name in corpus.attributes},
-    )
+def _read(tmp_path: Path, **part: Any) -> Written:
+    return held(tmp_path, CorpusPart(**({"id": "id"} | part)), FEATURES, "movies")
 
 
-def _read_text(tmp_path: Path, text: str, **part: Any) -> Content:
+def _read_text(tmp_path: Path, text: str, **part: Any) -> Written:
     (tmp_path / "movies.csv").write_text(text)
     return _read(tmp_path, file="movies.csv", **part)
 
 
-def _read_columns(tmp_path: Path, columns: dict[str, Any], **part: Any) -> Content:
+def _read_columns(tmp_path: Path, columns: dict[str, Any], **part: Any) -> Written:
     pq.write_table(pa.table(columns), tmp_path / "movies.parquet")
     return _read(tmp_path, file="movies.parquet", **part)
 
@@ -107,80 +82,62 @@ lines",,,1987.5,,2|-3e2
 def test_corpus_csv_becomes_what_a_caller_would_send(tmp_path: Path) -> None:
     named = {name: name for name in ("genres", "cast", "year", "rated", "place")}
     attributes = ("title", "genres", "year", "rated")
-    content = _read_text(tmp_path, CSV, features={"movie": "id", "decade": "year", **named}, attributes=attributes)
-
-    assert content.ids.to_pylist() == [12, 3]
-    features = content.features
-    assert features["movie"].values.tolist() == [12, 3]
-    assert features["movie"].values.dtype == np.int64
-    assert features["movie"].offsets is None
-    assert features["genres"].values.tolist() == ["crime", "drama"]
-    assert features["genres"].offsets is not None
-    assert features["genres"].offsets.tolist() == [0, 2, 2]
-    assert features["cast"].values.tolist() == [7, 8, 9]
-    assert features["decade"].values.tolist() == [1995, 1987.5]
-    assert features["decade"].values.dtype == np.float32
-    assert features["year"].values.tolist() == [1995, 1987.5]
-    assert features["rated"].values.tolist() == [3]
-    assert features["rated"].offsets is not None
-    assert features["rated"].offsets.tolist() == [0, 1, 1]
-    assert features["place"].values.tolist() == [0.5, 1, 2, -300]
-    assert {name: values.to_pylist() for name, values in content.attributes.items()} == {
+    assert _read_text(tmp_path, CSV, features={"movie": "id", "decade": "year", **named}, attributes=attributes) == {
+        "ids": [12, 3],
         "title": ["Heat, the film", "Two\nlines"],
         "genres": [["crime", "drama"], []],
         "year": [1995, 1987.5],
         "rated": [3, None],
+        "feature movie": [[12], [3]],
+        "feature decade": [[1995], [1987.5]],
+        "feature genres": [["crime", "drama"], []],
+        "feature cast": [[7, 8, 9], []],
+        "feature year": [[1995], [1987.5]],
+        "feature rated": [[3], []],
+        "feature place": [[0.5, 1], [2, -300]],
     }
 
 
 def test_corpus_csv_separator_is_the_recipes(tmp_path: Path) -> None:
     part = {"features": {"genres": "genres"}, "attributes": ("genres",), "list_separator": ";"}
     content = _read_text(tmp_path, "id,genres\n1,a|b;c\n", **part)
-    assert content.features["genres"].values.tolist() == ["a|b", "c"]
-    assert content.attributes["genres"].to_pylist() == [["a|b", "c"]]
+    assert content["feature genres"] == content["genres"] == [["a|b", "c"]]
 
 
 def test_corpus_csv_kinds_are_told_by_the_whole_column_not_its_start(tmp_path: Path) -> None:
     # pyarrow's own reader would take the kinds of the first block, and then fail.
     rows = "".join(f"{row},{row if row < 199_999 else 'x9'}\n" for row in range(200_000))
-
     content = _read_text(tmp_path, "id,studio\n" + rows, features={"studio": "studio"}, attributes=("studio",))
-
-    assert content.features["studio"].values[[0, -1]].tolist() == ["0", "x9"]
-    assert content.attributes["studio"][199_999].as_py() == "x9"
+    assert (content["feature studio"][0], content["feature studio"][-1]) == (["0"], ["x9"])
+    assert content["studio"][-1] == "x9"
 
 
 def test_corpus_string_ids_stay_strings(tmp_path: Path) -> None:
-    assert _read_text(tmp_path, "id\ntt01\ntt02\n").ids.to_pylist() == ["tt01", "tt02"]
-    assert _read_columns(tmp_path, {"id": ["12", "tt02"]}).ids.to_pylist() == ["12", "tt02"]
+    assert _read_text(tmp_path, "id\ntt01\ntt02\n") == {"ids": ["tt01", "tt02"]}
+    assert _read_columns(tmp_path, {"id": ["12", "tt02"]}) == {"ids": ["12", "tt02"]}
 
 
 def test_corpus_parquet_takes_lists_and_dictionaries(tmp_path: Path) -> None:
-    content = _read_columns(
-        tmp_path,
-        {
-            "id": pa.array([5, 6], pa.uint32()),
-            "genres": pa.array([["a", "b"], None]),
-            "cast": pa.array([[1], [2, 3]], pa.large_list(pa.int32())),
-            "place": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
-            "studio": pa.array(["x", "y"]).dictionary_encode(),
-            "rated": pa.array([None, 4], pa.int8()),
-            "kind": pa.array(["film", "series"]),
-        },
-        features={name: name for name in ("genres", "cast", "place", "studio", "rated")},
-        attributes=("kind", "genres"),
-    )
-
-    assert content.ids.type == pa.int64()
-    assert content.features["genres"].values.tolist() == ["a", "b"]
-    assert content.features["genres"].offsets is not None
-    assert content.features["genres"].offsets.tolist() == [0, 2, 2]
-    assert content.features["cast"].values.tolist() == [1, 2, 3]
-    assert content.features["place"].values.tolist() == [1, 2, 3, 4]
-    assert content.features["studio"].values.tolist() == ["x", "y"]
-    assert content.features["rated"].values.tolist() == [4]
-    assert content.attributes["kind"].to_pylist() == ["film", "series"]
-    assert content.attributes["genres"].to_pylist() == [["a", "b"], None]
+    columns = {
+        "id": pa.array([5, 6], pa.uint32()),
+        "genres": pa.array([["a", "b"], None]),
+        "cast": pa.array([[1], [2, 3]], pa.large_list(pa.int32())),
+        "place": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
+        "studio": pa.array(["x", "y"]).dictionary_encode(),
+        "rated": pa.array([None, 4], pa.int8()),
+        "kind": pa.array(["film", "series"]),
+    }
+    features = {name: name for name in ("genres", "cast", "place", "studio", "rated")}
+    assert _read_columns(tmp_path, columns, features=features, attributes=("kind", "genres")) == {
+        "ids": [5, 6],
+        "kind": ["film", "series"],
+        "genres": [["a", "b"], None],
+        "feature genres": [["a", "b"], []],
+        "feature cast": [[1], [2, 3]],
+        "feature place": [[1, 2], [3, 4]],
+        "feature studio": [["x"], ["y"]],
+        "feature rated": [[], [4]],
+    }
 
 
 @pytest.mark.parametrize("text", ["id\n", ""])
@@ -222,7 +179,7 @@ def test_corpus_without_candidates_is_refused(tmp_path: Path, text: str) -> None
 )
 def test_wrong_value_names_file_row_and_column(tmp_path: Path, key: str, cells: Any, problem: str) -> None:
     part: dict[str, Any] = {"id": "c"} if key == "id" else {"features": {key: "c"}}
-    read: Callable[..., Content]
+    read: Callable[..., Written]
     content: Any
     if isinstance(cells, list):
         read, content = _read_text, "id,c\n" + "".join(f"{row},{cell}\n" for row, cell in enumerate(cells))
@@ -261,10 +218,7 @@ def test_file_that_does_not_match_the_recipe_is_a_usage_error(
 
 def test_numbers_of_a_bag_are_bags_of_one_and_nulls_are_empty(tmp_path: Path) -> None:
     columns = {"id": pa.array([1, 2, 3]), "genres": pa.array([5, None, 7], pa.int64())}
-    genres = _read_columns(tmp_path, columns, features={"genres": "genres"}).features["genres"]
-    assert genres.values.tolist() == [5, 7]
-    assert genres.offsets is not None
-    assert genres.offsets.tolist() == [0, 1, 1, 2]
+    assert _read_columns(tmp_path, columns, features={"genres": "genres"})["feature genres"] == [[5], [], [7]]
 
 
 def test_inputs_of_a_cross_are_read_each_as_its_key_says(tmp_path: Path) -> None:
@@ -274,10 +228,9 @@ def test_inputs_of_a_cross_are_read_each_as_its_key_says(tmp_path: Path) -> None
         "size": pa.array([5, 6]),
         "weight": pa.array([0.25, 2.0]),
     }
-    names = {name: name for name in columns if name != "id"}
-    found = _read_columns(tmp_path, columns, features=names).features
-    assert {name: column.values.tolist() for name, column in found.items()} == {
-        "shelf": ["a", "7", "b"],
-        "size": [5, 6],
-        "weight": [0.25, 2.0],
+    assert _read_columns(tmp_path, columns, features={name: name for name in columns if name != "id"}) == {
+        "ids": [1, 2],
+        "feature shelf": [["a", "7"], ["b"]],
+        "feature size": [[5], [6]],
+        "feature weight": [[0.25], [2.0]],
     }

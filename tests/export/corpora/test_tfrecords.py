@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from export.corpora import tfrecords
 from export.corpora.tfrecords import read_examples
 from export.errors import ExportError, NotConvertible, UsageError
 from export.frameworks.loading import load_tensorflow
@@ -48,15 +47,6 @@ def test_read_examples_of_tensorflows_own_writer_gives_what_it_wrote(tmp_path: P
     assert found["score"] == [[0.5], [1.5], [-2.0]]
     assert found["title"] == [["Zoë"], [""], ["x"]]
     assert found["gone"] == [[], [], []]
-
-
-def test_read_examples_does_not_depend_on_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_examples(tmp_path / "a.tfrecord", PLAIN * 20)
-    whole = _read(path)
-
-    for size in (1, 50, 400):
-        monkeypatch.setattr(tfrecords, "BATCH_BYTES", size)
-        assert _read(path) == whole
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import h5py
@@ -111,20 +111,6 @@ def test_plan_tables_chunk_that_exceeds_the_budget_is_refused(tmp_path: Path) ->
     assert (task.array, task.slices) == (table.checkpoint.entries["user/embeddings"].array, ())
 
 
-def test_check_space_counts_what_tasks_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint, _ = chunked(tmp_path, 64, 8)
-    layout = StatedTable(key="user/embeddings", kind="sparse_core", rows=60, dim=16, cores=4)
-    inventory = recognise(checkpoint, Statements(layouts={"user": layout}))
-    plan = plan_tables(checkpoint, inventory, tmp_path / "staged", writing={"user": Writing(20)}, workers=2)
-    assert [task.scratch_bytes for task in plan.tasks] == [20 * 64] * 3
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=plan.bytes + 2 * 20 * 64))
-    check_plan_fits(plan, tmp_path)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=plan.bytes + 2 * 20 * 64 - 1))
-    with pytest.raises(DestinationError, match="1 B more; free some"):
-        check_plan_fits(plan, tmp_path)
-
-
 def test_plan_peak_memory_grows_with_workers_up_to_the_tasks(tmp_path: Path) -> None:
     given, halves = opened(tmp_path, {"a": values(10)}), {"a": Writing(5)}
     one, two, many = (
@@ -133,16 +119,32 @@ def test_plan_peak_memory_grows_with_workers_up_to_the_tasks(tmp_path: Path) -> 
     assert two == 2 * one == many
 
 
+def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=count))
+
+
 def test_check_space_plan_larger_than_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_tables(*opened(tmp_path, {"a": values(4000)}), tmp_path / ".staging-1")
     check_plan_fits(plan, tmp_path / "not" / "yet" / "there")
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 32_000}))
+    free(monkeypatch, 32_000)
     with pytest.raises(DestinationError, match=r"31\.2 KiB free, the tables need 62\.5 KiB: 31\.2 KiB more; free some"):
         check_plan_fits(plan, tmp_path)
     shard = tmp_path / ".staging-1" / plan.tasks[0].file  # of an earlier run
     shard.parent.mkdir(parents=True)
     shard.write_bytes(bytes(range(1, 251)) * 128)
     check_plan_fits(plan, tmp_path)
+
+
+def test_check_space_counts_what_tasks_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, _ = chunked(tmp_path, 64, 8)
+    layout = StatedTable(key="user/embeddings", kind="sparse_core", rows=60, dim=16, cores=4)
+    inventory = recognise(checkpoint, Statements(layouts={"user": layout}))
+    plan = plan_tables(checkpoint, inventory, tmp_path / "staged", writing={"user": Writing(20)}, workers=2)
+    free(monkeypatch, plan.bytes + 2 * 20 * 64)
+    check_plan_fits(plan, tmp_path)
+    free(monkeypatch, plan.bytes + 2 * 20 * 64 - 1)
+    with pytest.raises(DestinationError, match="1 B more; free some"):
+        check_plan_fits(plan, tmp_path)
 
 
 def test_plan_counts_what_reading_from_a_store_holds(tmp_path: Path) -> None:

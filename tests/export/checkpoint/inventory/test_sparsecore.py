@@ -10,7 +10,6 @@ import pytest
 
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory
-from export.checkpoint.layouts import SparseCore
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, NotConvertible
 from tests.export.checkpoint.bundles import GRAPH, SUFFIX, field, node, object_graph, varint, write_bundle
@@ -50,33 +49,12 @@ def opened(directory: Path, named: dict[str, str] | None = None) -> Inventory:
     return recognise(open_checkpoint(directory), named)
 
 
-def test_recognise_stack_tells_its_tables_with_their_layouts_and_slots(tmp_path: Path) -> None:
-    write(tmp_path, USERS, ITEMS)
-    found = opened(tmp_path)
-    assert [(table.name, table.rows, table.dim, table.stored) for table in found.tables] == [
-        ("it_ems", 30, 7, (128, 8)),
-        ("users", 50, 5, (128, 8)),
-    ]
-    assert found.table("it_ems").layout == SparseCore(CORES, CORE_ROWS, 16, 2)
-    assert found.table("users").bytes == 50 * 5 * 4
-    assert {slot.name for table in found.tables for slot in table.slots} == {"accumulators"}
-    assert (len(found.slots), found.dense) == (1, ())
-
-
 def test_recognise_table_of_a_stack_is_renamed_by_its_name_or_by_the_stack(tmp_path: Path) -> None:
     write(tmp_path, USERS, ITEMS)
     assert [table.name for table in opened(tmp_path, {"people": "users"}).tables] == ["it_ems", "people"]
     assert [table.name for table in opened(tmp_path, {"users": "e/it_ems_users"}).tables] == ["it_ems", "users"]
     with pytest.raises(NotConvertible, match=r"stack of several tables.*it_ems, users"):
         opened(tmp_path, {"people": "e/it_ems_users"})
-
-
-def test_recognise_two_stacks_of_one_object(tmp_path: Path) -> None:
-    write(tmp_path, USERS | {"stack": "a"}, ITEMS | {"stack": "a_b", "offset": 0}, stacks=("a", "a_b"))
-    assert {table.name: table.key for table in opened(tmp_path).tables} == {
-        "users": "e/a" + SUFFIX,
-        "it_ems": "e/a_b" + SUFFIX,
-    }
 
 
 def test_recognise_stack_that_no_layout_speaks_of_is_refused(tmp_path: Path) -> None:
