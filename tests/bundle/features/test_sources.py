@@ -86,7 +86,7 @@ def at(place: int, places: int) -> dict[str, Any]:
 
 
 def test_input_whose_places_are_read_is_told_as_a_sequence() -> None:
-    told = entries.told_by("wide", indicator(**at(1, 2)))
+    told = entries.input_entry("wide", indicator(**at(1, 2)))
     assert isinstance(told, entries.EmbeddedFeature)
     assert (told.kind, told.length, told.place, told.places) == ("sequence", 2, None, None)
 

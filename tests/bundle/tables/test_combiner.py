@@ -38,8 +38,6 @@ def test_combine_of_a_long_bag_adds_front_to_back(dim: int) -> None:
     assert (combine(vectors[::-1].copy(), np.array([0, 1001]), "sum") == 2.0**24 + 1000).all()
 
 
-
-
 @pytest.mark.parametrize("lengths", [[1], [2], [1, 1], [2, 2], [1, 2], [3, 0]])
 def test_combine_of_negative_zeros_keeps_their_sign_whatever_the_company(lengths: list[int]) -> None:
     offsets = np.cumsum([0, *lengths])
