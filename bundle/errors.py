@@ -1,4 +1,4 @@
-"""What can be wrong with a bundle, told as values of our own field; no codes of any protocol.
+"""What can be wrong with a bundle, in terms of the format; no codes of any protocol.
 
 BundleError
 ├── FormatError            a manifest or file that the format does not allow
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 
 class BundleError(Exception):
-    """Anything wrong with a bundle or with values asked of it; the message is safe to show to a caller."""
+    """Anything wrong with a bundle or with values requested of it; the message is safe to show to a caller."""
 
 
 class FormatError(BundleError):

@@ -1,7 +1,7 @@
 """The features of a bundle: what callers send -> what towers take. Used by both programs, never written twice.
 
-Callers send inputs; features read them. Several features may read one input, so columns are told by input, and what is
-looked up is told by feature.
+Callers send inputs; features read them. Several features may read one input, so columns are keyed by input, and what is
+looked up by feature.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def shifted_each(crcs: Sequence[int], counts: Sequence[int]) -> NDArray[np.uint3
 
 
 def joined(blocks: Iterable[tuple[int, int]]) -> int:
-    """Returns the crc32c of ranges that follow one another, each told as (crc32c, bytes)."""
+    """Returns the crc32c of ranges that follow one another, each given as (crc32c, bytes)."""
     crc = 0
     for block, size in blocks:
         crc = combine(crc, block, size)

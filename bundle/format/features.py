@@ -76,7 +76,7 @@ class EmbeddedFeature(StrictModel):
     """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros."""
     default: Any = None
     """The value taken when a caller leaves the input out; null: it must be sent. Written as a request writes it.
-    Crossed and joined ids tell those of their inputs themselves."""
+    Crossed and joined ids name those of their inputs themselves."""
     indicator: Annotated[int, Field(ge=1, le=1 << 24, strict=True)] | None = None
     """Instead of a table: how many rows ids may have. Row r reads a vector that is 1 at r and 0 elsewhere."""
     max_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -215,7 +215,7 @@ def first_of(rule: IdRule) -> IdRule:
 
 
 def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[str, tuple[str, ...]]:
-    """Returns the features that read each input, first the one that tells how its values are written.
+    """Returns the features that read each input, first the one that defines how its values are written.
 
     That is one that reads a table, by this input alone, and one id of an example if some feature takes no more.
     """
@@ -233,10 +233,10 @@ def _telling(feature: EmbeddedFeature | DenseFeature) -> int:
     return 2 if isinstance(feature.ids, SeveralIds) else int(not feature.one_each)
 
 
-def told_by(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedFeature | DenseFeature:
-    """Returns what a feature tells of the values of one of its inputs; of one of several, as if it were read alone.
+def input_entry(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedFeature | DenseFeature:
+    """Returns a feature as the reader of one of its inputs alone.
 
-    What reads one place of an input tells that it holds a sequence of them.
+    What reads one place of an input becomes the reader of a sequence of them.
     """
     if isinstance(feature, EmbeddedFeature) and feature.places is not None:
         told = {"kind": "sequence", "length": feature.places, "place": None, "places": None}
@@ -253,8 +253,8 @@ def told_by(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedFeatu
     return feature.model_copy(update={"ids": rule, "inputs": (name,), "role": key.role, "default": key.default})
 
 
-def input_told(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[Role, Any]:
-    """Returns the role and the default that a feature tells of one of its inputs."""
+def input_role_and_default(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[Role, Any]:
+    """Returns the role and the default that a feature gives to one of its inputs."""
     if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, SeveralIds):
         key = feature.ids.keys[feature.inputs.index(name)]
         return key.role, key.default

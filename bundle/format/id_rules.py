@@ -11,7 +11,7 @@ from bundle.format.fields import Boundaries, Count, Int64, Length, Name, Positiv
 Role = Literal["context", "candidate"]
 
 CROSS_KEY = 0xDECAFCAFFE
-"""The `hash_key` that TensorFlow's crossed columns take unless told otherwise."""
+"""The `hash_key` that TensorFlow's crossed columns take by default."""
 
 
 class IdentityIds(StrictModel):

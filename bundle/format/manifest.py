@@ -24,10 +24,10 @@ from bundle.format.features import (
     Feature,
     Unknown,
     first_of,
-    input_told,
+    input_entry,
+    input_role_and_default,
     inputs_of,
     readers_of,
-    told_by,
     vocabularies_of,
 )
 from bundle.format.fields import Count, Crc32c, Path, Positive, StrictModel
@@ -93,9 +93,9 @@ __all__ = [
     "Unknown",
     "VocabularyIds",
     "first_of",
+    "input_entry",
     "inputs_of",
     "readers_of",
-    "told_by",
     "vocabularies_of",
 ]
 
@@ -122,7 +122,7 @@ class Vocabulary(StrictModel):
 
 
 class KeyIndex(StrictModel):
-    """Distinct int64 keys of a table of dynamic keys, mapped: where each lies tells its row."""
+    """Distinct int64 keys of a table of dynamic keys, mapped: the position of each gives its row."""
 
     file: Path
     size: Positive
@@ -195,16 +195,16 @@ class Manifest(StrictModel):
 
     @cached_property
     def inputs(self) -> dict[str, tuple[str, ...]]:
-        """What callers send, by name, with the features that read it; the first tells how its values are written."""
+        """What callers send, by name, with the features that read it; the first defines how its values are written."""
         return readers_of(self.features)
 
     def role_of(self, name: str) -> Role:
         """Returns whether an input is sent once for a context or for each candidate."""
-        return input_told(name, self.features[self.inputs[name][0]])[0]
+        return input_role_and_default(name, self.features[self.inputs[name][0]])[0]
 
     def default_of(self, name: str) -> Any:
         """Returns what stands for an input that is not sent; None: it must be sent."""
-        return input_told(name, self.features[self.inputs[name][0]])[1]
+        return input_role_and_default(name, self.features[self.inputs[name][0]])[1]
 
     def dim_of(self, feature: EmbeddedFeature) -> int:
         """Returns the width of the vectors that a feature reads."""
@@ -217,7 +217,7 @@ class Manifest(StrictModel):
     @model_validator(mode="after")
     def _inputs_agree(self) -> Manifest:
         for name, readers in self.inputs.items():
-            told = {repr(input_told(name, self.features[each])) for each in readers}
+            told = {repr(input_role_and_default(name, self.features[each])) for each in readers}
             if len(told) > 1:
                 raise ValueError(f"features {', '.join(readers)} read {name!r} with different roles or defaults")
             places = {getattr(self.features[each], "places", None) for each in readers} - {None}

@@ -13,7 +13,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
 
 
 def is_name(text: str) -> bool:
-    """Tells whether a model, table, tower, corpus or index may be called so: it becomes a directory's name."""
+    """Returns whether a model, table, tower, corpus or index may be called so: it becomes a directory's name."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -74,7 +74,7 @@ class TowerForm(StrictModel):
 
 
 class TowerPart(StrictModel):
-    """A piece of a ranking tower: what need not be computed for a request is not."""
+    """A part of a ranking tower: a request computes only those that it needs."""
 
     name: Name
     per: Per
@@ -95,7 +95,7 @@ class Tower(StrictModel):
     """The output that is the vector, or the score that candidates are ordered by unless there is a formula."""
     forms: tuple[TowerForm, ...]
     serve: Precision = "f32"
-    """The precision that a service runs unless it is told otherwise."""
+    """The precision that a service runs by default."""
     formula: str | None = None
     """What candidates are ordered by, over the names of outputs; null: `result`."""
     parts: tuple[TowerPart, ...] = ()

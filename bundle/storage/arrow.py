@@ -78,7 +78,7 @@ def column(table: Any, name: str, where: str) -> Any:
 
 
 def kind_of(arrow_type: Any) -> str:
-    """Returns the type's name in the manifest; the width of offsets and the names of items are not told."""
+    """Returns the type's name in the manifest; without the width of offsets and the names of items."""
     import pyarrow as pa
 
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):

@@ -69,7 +69,7 @@ def begin_sync(descriptor: int) -> None:
     """Has the kernel begin to bring what a file holds to the disk, and does not wait for it.
 
     By itself it begins once a tenth of the memory is dirty, or when the file is synced: the disk would idle until then.
-    It is no promise and tells no error: `os.fsync` does both.
+    It promises nothing and reports no error: `os.fsync` does both.
     """
     if _SYNC_FILE_RANGE is not None:
         whole = ctypes.c_int64(0), ctypes.c_int64(0)

@@ -1,4 +1,4 @@
-"""Pages of mapped files: brought into memory before they are asked for, and counted; on Linux.
+"""Pages of mapped files: brought into memory before they are needed, and counted; on Linux.
 
 Called through ctypes, which gives the interpreter's lock away meanwhile: Python's own `mmap.madvise` keeps it.
 """
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 PIECE_BYTES = 4 << 20
-"""Brought in at once; the one behind it is asked for meanwhile."""
+"""Brought in at once; the one behind it is read ahead."""
 
 _POPULATE_READ = 22
 """MADV_POPULATE_READ, of Linux 5.14: reads what is not there, and maps it all."""
 _STRETCHES, _STRETCH_PAGES = 32, 32
-"""What is looked at of a large file to tell how much of it is in memory."""
+"""What is looked at of a large file to estimate how much of it is in memory."""
 
 _MAY_MOVE = 1
 
@@ -41,7 +41,7 @@ def bring_in(data: Bytes, start: int) -> int:
       data: bytes of a map.
       start: of the piece; where the last one ended.
     Returns:
-      Bytes of the piece; 0 at the end. What cannot be read is left to whoever asks for it.
+      Bytes of the piece; 0 at the end. What cannot be read fails when it is used.
     """
     size = min(PIECE_BYTES, data.size - start)
     if size <= 0:
@@ -56,9 +56,9 @@ def bring_in(data: Bytes, start: int) -> int:
 
 
 def resident_bytes(data: Bytes) -> int:
-    """Tells how much of a mapped file is in memory, whoever brought it there; of a large one by samples.
+    """Returns how much of a mapped file is in memory, by whatever means; of a large one by samples.
 
-    The kernel tells only who may write the file, or owns it; others hear that all of it is.
+    The kernel answers only those who may write the file, or own it; for others all of it counts.
     """
     pages = -(-data.size // mmap.PAGESIZE)
     if _SYSTEM is None or not pages:

@@ -370,5 +370,5 @@ def _numbered(parent: Path) -> list[tuple[int, Path]]:
 def _is_committed(bundle: Path) -> bool:
     try:
         return (bundle / paths.MANIFEST).is_file()
-    except OSError:  # there, but not for us: reading it tells why
+    except OSError:  # there, but not for us: reading it reports why
         return True

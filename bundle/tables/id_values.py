@@ -98,7 +98,7 @@ def numbers(feature: str, values: Values) -> NDArray[np.float32]:
 
 
 def is_padding(padding: int | str, values: Values) -> NDArray[np.bool_] | None:
-    """Tells which values are only there to fill up; None: none can be, they are of another kind."""
+    """Returns which values are only there to fill up; None: none can be, they are of another kind."""
     if isinstance(padding, str) != (values.dtype.kind in "OU"):
         return None
     found: NDArray[np.bool_] = values == padding

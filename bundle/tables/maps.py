@@ -83,7 +83,7 @@ class MappedRows:
                 yield size
 
     def resident_bytes(self) -> int:
-        """Tells how many bytes are in memory, of large files by samples."""
+        """Returns how many bytes are in memory, of large files by samples."""
         return sum(residency.resident_bytes(file.data) for file in list(self._files))
 
     def release(self) -> None:

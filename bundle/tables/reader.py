@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 SYNC_BYTES = 16 << 20
-"""Written between two times that the disk is told to begin: it never idles for long, and is told seldom."""
+"""Bytes written between two requests to flush: the disk never idles for long, and is asked seldom."""
 
 
 class ShardWriter:
     """Writes one file of rows and digests it in the same pass; the file appears under its name once it is whole.
 
     Used as a context: left by an exception, it removes the unfinished file. No two writers ever share a file that is
-    being written, so one that is thought dead and writes on harms nobody.
+    being written, so one that is thought dead and writes on does no harm.
     """
 
     def __init__(self, path: Path, attempts: Path | None = None, size: int | None = None) -> None:
@@ -87,7 +87,7 @@ class ShardWriter:
             files.begin_sync(self._file.fileno())
 
     def place(self, at: int, data: Bytes) -> None:
-        """Puts bytes at their place in a file whose size was told; each byte once, in any order.
+        """Puts bytes at their place in a file whose size was given; each byte once, in any order.
 
         Raises:
           OSError: the disk is full or broken; the file is unfinished.
@@ -149,7 +149,7 @@ class TableReader:
 
         Args:
           root: the bundle's directory.
-          table: what the manifest says of it.
+          table: its manifest entry.
           native: rows are read by compiled code where it was built; False: by numpy, to the same bits.
         Raises:
           UnsafePath: a file lies outside the bundle.
@@ -255,9 +255,9 @@ class TableReader:
                 yield from rows.warm()
 
     def resident_bytes(self) -> int:
-        """Tells how many of the table's bytes are in memory, whoever brought them there: of a large one by samples.
+        """Returns how many of the table's bytes are in memory, by whatever means; of a large one by samples.
 
-        The kernel tells only who may write the files, or owns them; others hear that all of it is.
+        The kernel answers only those who may write the files, or own them; for others all of it counts.
         """
         return sum(rows.resident_bytes() for rows in (self._stored, self._scales) if rows is not None)
 

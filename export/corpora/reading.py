@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from bundle.features.columns import Column
-from bundle.format.manifest import Feature, readers_of, told_by
+from bundle.format.manifest import Feature, input_entry, readers_of
 from export.corpora.cells import INTEGER, NUMBER, attribute_array, cells_of, feature_column, holds_lists
 from export.corpora.files import CorpusFile, Rows, read_batches
 from export.errors import NotConvertible, UsageError
@@ -71,7 +71,7 @@ class CorpusReader:
                     f"candidates.{name}.features: the model has no feature {key!r}; it has {', '.join(readers)}"
                 )
         self._files, self._name, self._part = files, name, part
-        self._features = {key: told_by(key, features[readers[key][0]]) for key in part.features}
+        self._features = {key: input_entry(key, features[readers[key][0]]) for key in part.features}
         self._columns = list(dict.fromkeys([part.id, *part.features.values(), *part.attributes]))
         self._lists = {part.features[key] for key, feature in self._features.items() if holds_lists(feature)}
         self._integral: bool | None = None

@@ -40,7 +40,7 @@ CASES = (
     *(f"keras_h5_{name}" for name in ("weights", "archive", "whole")),
     *(f"keras_3_h5_{name}" for name in ("weights", "archive", "whole", "sharded", "bfloat16", "attributes")),
     *(f"sharded_{dtype}" for dtype in (*DTYPES, "float64", "int32", "int64")),
-    *("size_limited", "asynchronous", "name_based", "merged_grid"),
+    *("size_limited", "name_based", "merged_grid"),
     *(f"tf1_{name}" for name in ("adagrad", "adam", "ftrl", "momentum", "rmsprop", "adadelta", "adagrad_da", "named")),
     *("tf1_proximal_adagrad", "tf1_rows", "tf1_columns", "tf1_sharded_saver", "tf1_column", "tf1_mod"),
     *("stacks_2x4", "stacks_4x2_adam", "stacks_off", "stacks_of_two_objects"),

@@ -66,7 +66,7 @@ FEATURES: dict[str, Feature] = {
     ),
     "hour": DenseFeature(kind="dense", role="context", inputs=("history",), take="lengths", default=[]),
 }
-"""What formats before 3 had no word for."""
+"""What the bundles of examples do not have."""
 
 
 def answers(root: Path) -> dict[str, Any]:

@@ -147,15 +147,6 @@ def sharded_variable_case(directory: Path, dtype: str) -> None:
     finish(directory, {"emb": values.numpy()}, [], step=None, origin="named", named={"emb": "emb"}, dtype=dtype)
 
 
-def asynchronous(directory: Path) -> None:
-    """A save that goes on in a thread of its own."""
-    values = random_values(50, 1)
-    checkpoint = tf.train.Checkpoint(emb=tf.Variable(values))
-    checkpoint.save(str(directory / "ckpt"), options=tf.train.CheckpointOptions(enable_async=True))
-    checkpoint.sync()
-    finish(directory, {"emb": values}, [], step=None, origin="named", named={"emb": "emb"})
-
-
 def size_limited(directory: Path) -> None:
     """Variables cut by a size limit: irregular slices over many files, and values that begin at any byte."""
     values = {"emb": random_values(200, 1), "other": random_values(200, 2)}
@@ -187,7 +178,6 @@ CASES: dict[str, Callable[[Path], None]] = {
     "partial": partial_layer,
     **{f"sharded_{dtype}": partial(sharded_variable_case, dtype=dtype) for dtype in SHARDED_DTYPES},
     "size_limited": size_limited,
-    "asynchronous": asynchronous,
     **KERAS_CASES,
     **NAME_CASES,
     **STACK_CASES,

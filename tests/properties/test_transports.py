@@ -26,12 +26,6 @@ _scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(
 _values = st.recursive(
     _scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_names, inner, max_size=3), max_leaves=8
 )
-_features = st.dictionaries(_names, _values, max_size=4)
-_fields = dict.fromkeys(("features", "context"), _features | _values) | {
-    name: st.lists(_scalars, max_size=9) | _values for name in ("candidates", "vector", "exclude", "ids", "heads")
-}
-_fields |= dict.fromkeys(("k", "id", "context_id", "tower", "feature"), _values)
-_fields["requests"] = st.lists(st.fixed_dictionaries({}, optional=dict(_fields)) | _values, max_size=3)
 _columns = st.builds(
     lambda kind, data, at, weights: pb.Column(**{kind: data}, offsets=at, weights=weights),
     st.sampled_from(["int64s", "int32s", "float32s"]),
@@ -64,13 +58,18 @@ def damaged(draw: st.DrawFn, body: bytes) -> bytes:
 
 
 @_bounded
-@given(
-    name=st.sampled_from(sorted(OPERATIONS)), body=st.fixed_dictionaries({}, optional=_fields) | _values, data=st.data()
-)
-def test_service_given_any_json_answers_or_rejects(name: str, body: Any, data: st.DataObject, clients: Clients) -> None:
-    for sent in (json.dumps(body).encode(), data.draw(damaged(json.dumps(_shown[name]).encode()))):
-        code, message = clients.by_http(Case(name, "any", sent), protobuf=False)
+@given(name=st.sampled_from(sorted(OPERATIONS)), value=_values, data=st.data())
+def test_service_given_any_json_answers_or_rejects(
+    name: str, value: Any, data: st.DataObject, clients: Clients
+) -> None:
+    field = data.draw(st.sampled_from(["features", "context", "requests", "vector", *_shown[name]]))
+    other = st.sampled_from([value, {data.draw(_names): value}, [value], {"requests": [{field: value}]}])
+    for body in (_shown[name] | {field: data.draw(other)}, value):
+        code, message = clients.by_http(Case(name, "any", json.dumps(body).encode()), protobuf=False)
         assert code in _FINE, message
+    sent = data.draw(damaged(json.dumps(_shown[name]).encode()))
+    code, message = clients.by_http(Case(name, "any", sent), protobuf=False)
+    assert code in _FINE, message
 
 
 @_bounded
@@ -90,11 +89,8 @@ def test_service_given_any_message_answers_or_rejects_alike(
     elif name == "lookup":
         fields = {"feature": "user", "ids": next(iter(features.values()), None)}
     whole = Case(name, "any", None, message=fields)
-    for case in (
-        whole,
-        Case(name, "any", None, message=raw),
-        Case(name, "any", None, message=data.draw(damaged(whole.body()))),
-    ):
+    others = [Case(name, "any", None, message=each) for each in (raw, data.draw(damaged(whole.body())))]
+    for case in (whole, *others):
         (code, answer), by_grpc = clients.by_http(case, protobuf=True), clients.by_grpc(case)
         assert code in _FINE
         assert (code, answer) == by_grpc

@@ -90,38 +90,6 @@ def test_features_of_one_input_read_it_each_by_its_own_rule(tmp_path: Path) -> N
     assert (found["pair"] == STORED[np.arange(6)].reshape(3, 2, 3)).all()
 
 
-@pytest.mark.parametrize("n", [0, 1, 5])
-def test_numbers_of_many_features_are_as_of_each_alone(n: int) -> None:
-    shapes: list[tuple[int, ...]] = [(), (3,), (2, 2)]
-    features = {
-        f"{number}": entries.DenseFeature(
-            kind="dense",
-            role="context",
-            shape=shapes[number % 3],
-            dtype="int64" if number % 7 == 0 else "float32",
-            default=np.ones(shapes[number % 3], int).tolist() if number % 5 == 0 else None,
-        )
-        for number in range(60)
-    }
-    random, sent = np.random.default_rng(n), {}
-    for number, (name, page) in enumerate(features.items()):
-        size = n * int(np.prod(page.shape))
-        kind = np.int64 if page.dtype == "int64" else (np.float32, np.float64, np.int32, np.float16)[number % 4]
-        if number % 5:
-            offsets = np.arange(n + 1) * (size // n) if n and number % 4 == 1 else None
-            sent[name] = Column((100 * random.standard_normal(size)).astype(kind), offsets)
-    reader = FeatureReader(features, {}, {})
-    together = reader.activations(features, sent, n)
-    for name in features:
-        alone = reader.activation(name, sent, n).values
-        assert (together[name].values.dtype, together[name].values.shape) == (alone.dtype, alone.shape)
-        assert (together[name].values == alone).all()
-    if n:
-        sent["58"] = Column(np.full(sent["58"].values.size, np.nan))
-        with pytest.raises(FeatureError, match="'58': nan is not finite"):
-            reader.activations(features, sent, n)
-
-
 @pytest.mark.parametrize("many", [False, True])
 def test_ids_beyond_int32_are_refused_and_never_wrap(tmp_path: Path, many: bool) -> None:
     refuse = entries.Unknown(rule="refuse")

@@ -13,6 +13,7 @@ from bundle.features.columns import Column, Place
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest as entries
 from bundle.tables.reader import TableReader
+from tests.bundle.features.readers import open_reader
 from tests.conftest import write_table
 
 
@@ -57,34 +58,27 @@ def test_place_of_an_example_with_another_number_of_values_is_refused(reader: Fe
         reader.activation("second", {"wide": Column(np.array([0, 1, 2]), np.array([0, 2, 3]))}, 2)
 
 
-def test_places_are_features_like_inputs_of_their_own_few_or_many(tmp_path: Path) -> None:
-    stored = np.random.default_rng(0).standard_normal((40, 3)).astype("<f4")
-    tables = {"t": TableReader(tmp_path, write_table(tmp_path, "t", stored, "float32", []))}
-    hashed = entries.HashIds(buckets=40)
-    ids = np.random.default_rng(1).integers(-1, 42, (5, 20))
-    for count in (2, 20):
-        told = {f"f{place}": {"ids": hashed} if place % 3 else {} for place in range(count)}
-        wide, alone = (
-            {
-                name: entries.EmbeddedFeature(
-                    kind="single", table="t", role="context", **each, **(at(place, count) if sent == "wide" else {})
-                )
-                for place, (name, each) in enumerate(told.items())
-            }
-            for sent in ("wide", "alone")
-        )
-        columns = {f"f{place}": Column(ids[:, place]) for place in range(count)}
-        expected = FeatureReader(alone, tables, {}).activations(alone, columns, 5)
-        offsets = np.arange(6) * count
-        for given in (Column(ids[:, :count].reshape(-1)), Column(ids[:, :count].reshape(-1), offsets)):
-            reader, out = FeatureReader(wide, tables, {}), np.empty((5, 3 * count), np.float32)
-            found = reader.activations(wide, {"wide": given}, 5)
-            place = Place(out, tuple(wide), tuple(3 * (number + 1) for number in range(count)))
-            unknown = reader.write([place], {"wide": given}, 5)
-            for number, name in enumerate(wide):
-                assert (found[name].values == expected[name].values).all()
-                assert (out[:, 3 * number : 3 * number + 3] == expected[name].values).all()
-                assert found[name].unknown == expected[name].unknown == unknown.get(name, 0)
+@pytest.mark.parametrize("count", [2, 20])
+def test_places_are_features_like_inputs_of_their_own_few_or_many(tmp_path: Path, count: int) -> None:
+    ids = np.random.default_rng(1).integers(-1, 66, (5, count))
+    told = [{"ids": entries.HashIds(buckets=64)} if place % 3 else {} for place in range(count)]
+    alone = {f"f{place}": single(**each) for place, each in enumerate(told)}
+    wide = {f"f{place}": single(**each, **at(place, count)) for place, each in enumerate(told)}
+    columns = {f"f{place}": Column(ids[:, place]) for place in range(count)}
+    expected = open_reader(tmp_path, **alone).activations(alone, columns, 5)
+    reader = open_reader(tmp_path, **wide)
+    for offsets in (None, np.arange(6) * count):
+        sent, out = {"wide": Column(ids.reshape(-1), offsets)}, np.empty((5, 3 * count), np.float32)
+        found = reader.activations(wide, sent, 5)
+        unknown = reader.write([Place(out, tuple(wide), tuple(range(3, 3 * count + 1, 3)))], sent, 5)
+        for number, name in enumerate(wide):
+            assert (found[name].values == expected[name].values).all()
+            assert (out[:, 3 * number : 3 * number + 3] == expected[name].values).all()
+            assert found[name].unknown == expected[name].unknown == unknown.get(name, 0)
+
+
+def single(**told: Any) -> entries.EmbeddedFeature:
+    return entries.EmbeddedFeature.model_validate({"kind": "single", "table": "t", "role": "context", **told})
 
 
 def at(place: int, places: int) -> dict[str, Any]:
@@ -92,7 +86,7 @@ def at(place: int, places: int) -> dict[str, Any]:
 
 
 def test_input_whose_places_are_read_is_told_as_a_sequence() -> None:
-    told = entries.told_by("wide", indicator(**at(1, 2)))
+    told = entries.input_entry("wide", indicator(**at(1, 2)))
     assert isinstance(told, entries.EmbeddedFeature)
     assert (told.kind, told.length, told.place, told.places) == ("sequence", 2, None, None)
 

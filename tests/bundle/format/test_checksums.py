@@ -52,17 +52,22 @@ def test_combine_of_random_cuts_equals_the_crc_of_the_whole() -> None:
     assert joined((crc32c(data[i : i + 700]), len(data[i : i + 700])) for i in range(0, 5000, 700)) == crc32c(data)
 
 
-def test_digest_in_odd_pieces_equals_the_digest_at_once() -> None:
-    data = random.Random(2).randbytes(2 * BLOCK_BYTES + 12345)
-    pieces = Digest()
-    for start in range(0, len(data), 1_234_567):
-        pieces.update(data[start : start + 1_234_567])
-    assert pieces.bytes == len(data)
-    assert pieces.crc32c == google_crc32c.value(data)
-    assert pieces.blocks == tuple(
-        google_crc32c.value(data[start : start + BLOCK_BYTES]) for start in range(0, len(data), BLOCK_BYTES)
-    )
-    assert digest(io.BytesIO(data)).blocks == pieces.blocks
+@pytest.mark.parametrize("size", [BLOCK_BYTES, 2 * BLOCK_BYTES + 12345])
+def test_digest_of_pieces_is_that_of_the_whole_however_they_come(size: int) -> None:
+    rng = random.Random(3)
+    data = rng.randbytes(size)
+    blocks = tuple(google_crc32c.value(data[start : start + BLOCK_BYTES]) for start in range(0, size, BLOCK_BYTES))
+    updated, summed, placed = Digest(), Digest(), PlacedDigest(size)
+    pieces = list(pairwise(sorted({0, size, *rng.sample(range(1, size), 5000), *range(0, size, BLOCK_BYTES)})))
+    for start, end in pieces:
+        updated.update(data[start:end])
+        summed.append(crc32c(data[start:end]), end - start)
+    rng.shuffle(pieces)
+    for start, end in pieces:
+        placed.place(start, data[start:end])
+    for found in (updated, summed, placed.digest(), digest(io.BytesIO(data))):
+        assert (found.bytes, found.crc32c, found.blocks) == (size, google_crc32c.value(data), blocks)
+    assert digest(io.BytesIO(b"abcdef"), 4).crc32c == crc32c(b"abcd")
 
 
 def test_shifted_ranges_in_any_order_add_up_to_the_crc_of_the_whole() -> None:
@@ -79,33 +84,9 @@ def test_shifted_ranges_in_any_order_add_up_to_the_crc_of_the_whole() -> None:
     assert int(np.bitwise_xor.reduce(each)) == crc
 
 
-def test_digest_append_of_summed_bytes_equals_update_of_them() -> None:
-    data = random.Random(4).randbytes(BLOCK_BYTES + 777)
-    summed, plain = Digest(), Digest()
-    plain.update(data)
-    for first, end in pairwise((0, 1000, BLOCK_BYTES, BLOCK_BYTES + 777)):
-        summed.append(crc32c(data[first:end]), end - first)
-    assert (summed.crc32c, summed.blocks, summed.bytes) == (plain.crc32c, plain.blocks, plain.bytes)
+def test_pieces_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="cross the end of the block"):
-        summed.append(0, BLOCK_BYTES)
-
-
-@pytest.mark.parametrize("size", [BLOCK_BYTES, 2 * BLOCK_BYTES + 12345])
-def test_placed_digest_of_pieces_in_any_order_equals_the_digest_at_once(size: int) -> None:
-    rng = random.Random(3)
-    data = rng.randbytes(size)
-    cuts = [0, *sorted(rng.sample(range(1, size), 5000)), size]
-    pieces = list(pairwise(cuts))
-    rng.shuffle(pieces)
-    placed = PlacedDigest(size)
-    for start, end in pieces:
-        placed.place(start, data[start:end])
-    whole = digest(io.BytesIO(data))
-    found = placed.digest()
-    assert (found.bytes, found.crc32c, found.blocks) == (whole.bytes, whole.crc32c, whole.blocks)
-
-
-def test_placed_digest_of_too_few_or_too_many_bytes_is_refused() -> None:
+        Digest().append(0, BLOCK_BYTES + 1)
     placed = PlacedDigest(10)
     placed.place(4, b"abcdef")
     with pytest.raises(ValueError, match="6 bytes came of a file of 10"):

@@ -32,62 +32,41 @@ def test_beside_writes_up_to_the_first_feature_that_nothing_reads() -> None:
     assert out[:, 5:8].tolist() == [[27, 28, 29], [0, 1, 2]]
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        None,
-        (np.array([9, 0]),),
-        [np.array([9, 0]), None, None],
-        Column(np.array([9, 10])),
-        Column(np.array([9, -1])),
-        Column(np.array([9])),
-        Column(np.array([[9], [0]])),
-        Column(np.array([9, 0], np.int32)),
-        Column(np.array([9, 0], np.float32)),
-        Column(np.array([9, 0], object)),
-        Column(np.array([9, 0]).astype(">i8")),
-        Column(np.array([9, 1, 0, 1])[::2]),
-        Column(np.array([9, 0]), np.array([0, 2, 2])),
-        Column(np.array([9, 0]), np.array([0, 1])),
-        Column(np.array([9, 0]), np.array([0, 1, 2], np.int32)),
-        Column(np.array([9, 0]), None, np.ones(2, np.float32)),
-        Column([9, 0]),  # type: ignore[arg-type]
-    ],
-)
-def test_beside_leaves_a_column_that_is_not_rows_of_the_table(column: Any) -> None:
-    out = np.full((2, 8), 7, np.float32)
-    assert beside(out, id=column) == 0
-    assert (out == 7).all()
-    for number in (np.inf, -np.inf, np.nan):
-        assert beside(out, x=Column(np.array([1, number], np.float32))) == 1
-        assert (out[:, 3:] == 7).all()
-        out[:] = 7
+IDS = np.array([9, 0, 1])
+NO_ROWS: list[Any] = [
+    *(None, (np.array([9, 0]),), [np.array([9, 0]), None, None], Column([9, 0])),  # type: ignore[arg-type]
+    *(Column(np.array(values)) for values in ([9, 10], [9, -1], [9], [[9], [0]])),
+    *(Column(np.array([9, 0], dtype)) for dtype in (np.int32, np.float32, object, ">i8")),
+    Column(np.array([9, 1, 0, 1])[::2]),
+    *(Column(np.array([9, 0]), np.array(ends)) for ends in ([0, 2, 2], [0, 1])),
+    Column(np.array([9, 0]), np.array([0, 1, 2], np.int32)),
+    Column(np.array([9, 0]), None, np.ones(2, np.float32)),
+]
+NO_BAGS: list[Any] = [
+    *(None, Column(np.array([9, 0]))),
+    *(Column(np.array([9, row, 1]), np.array([0, 1, 3])) for row in (10, -1)),
+    *(Column(IDS, np.array(ends)) for ends in ([0, 1, 2], [1, 1, 3], [0, 4, 3], [0, -1, 3], [0, 3], [[0, 1, 3]])),
+    *(Column(IDS, np.array(ends, dtype)) for ends, dtype in (([], np.int64), ([0, 1, 3], np.int32))),
+    Column(IDS.astype(np.int32), np.array([0, 1, 3])),
+    Column(IDS, np.array([0, 1, 3]), np.ones(3, np.float32)),
+]
 
 
 @pytest.mark.parametrize(
-    "column",
-    [
-        None,
-        Column(np.array([9, 10, 1]), np.array([0, 1, 3])),
-        Column(np.array([9, -1, 1]), np.array([0, 1, 3])),
-        Column(np.array([9, 0, 1]), np.array([0, 1, 2])),
-        Column(np.array([9, 0, 1]), np.array([1, 1, 3])),
-        Column(np.array([9, 0, 1]), np.array([0, 4, 3])),
-        Column(np.array([9, 0, 1]), np.array([0, -1, 3])),
-        Column(np.array([9, 0, 1]), np.array([0, 3])),
-        Column(np.array([9, 0, 1]), np.array([], np.int64)),
-        Column(np.array([9, 0, 1]), np.array([[0, 1, 3]])),
-        Column(np.array([9, 0, 1]), np.array([0, 1, 3], np.int32)),
-        Column(np.array([9, 0, 1], np.int32), np.array([0, 1, 3])),
-        Column(np.array([9, 0, 1]), np.array([0, 1, 3]), np.ones(3, np.float32)),
-        Column(np.array([9, 0])),
-    ],
+    ("reader", "column"), [*((ROWS, each) for each in NO_ROWS), *(((ROWS, 1), each) for each in NO_BAGS)]
 )
-def test_beside_leaves_a_column_that_is_not_bags_of_rows(column: Any) -> None:
+def test_beside_leaves_a_column_that_is_not_rows_of_the_table_or_bags_of_them(reader: Any, column: Any) -> None:
     assert native.beside is not None
     out = np.full((2, 3), 7, np.float32)
-    assert native.beside(((ROWS, 1),), ("id",), {"id": column}, 0, out, 0) == 0
+    assert native.beside((reader,), ("id",), {"id": column}, 0, out, 0) == 0
     assert (out == 7).all()
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+def test_beside_leaves_numbers_that_are_not_finite(number: float) -> None:
+    out = np.full((2, 8), 7, np.float32)
+    assert beside(out, x=Column(np.array([1, number], np.float32))) == 1
+    assert (out[:, 3:] == 7).all()
 
 
 @pytest.mark.parametrize("width", [0, 1, 3])
@@ -100,13 +79,8 @@ def test_beside_writes_nothing_beyond_its_place(width: int) -> None:
 @pytest.mark.parametrize(
     "out",
     [
-        np.zeros((2, 8)),
-        np.zeros(16, np.float32),
-        np.zeros((2, 16), np.float32)[:, ::2],
-        np.zeros((8, 2), np.float32).T,
-        np.frombuffer(bytes(64), np.float32).reshape(2, 8),
-        [[0.0] * 8] * 2,
-        None,
+        *(np.zeros((2, 8)), np.zeros(16, np.float32), np.zeros((2, 16), np.float32)[:, ::2], [[0.0] * 8] * 2, None),
+        *(np.zeros((8, 2), np.float32).T, np.frombuffer(bytes(64), np.float32).reshape(2, 8)),
     ],
 )
 def test_beside_refuses_a_place_that_it_cannot_write_to(out: Any) -> None:
@@ -114,15 +88,14 @@ def test_beside_refuses_a_place_that_it_cannot_write_to(out: Any) -> None:
         beside(out)
 
 
+OUT = np.zeros((2, 3), np.float32)
+
+
 @pytest.mark.parametrize(
     "args",
     [
-        (),
-        ([ROWS], ("id",), SENT, 0, np.zeros((2, 3), np.float32), 0),
-        ((ROWS,), (), SENT, 0, np.zeros((2, 3), np.float32), 0),
-        ((ROWS,), ("id",), [], 0, np.zeros((2, 3), np.float32), 0),
-        ((ROWS,), ("id",), SENT, "0", np.zeros((2, 3), np.float32), 0),
-        ((ROWS,), (["id"],), SENT, 0, np.zeros((2, 3), np.float32), 0),
+        *((), ([ROWS], ("id",), SENT, 0, OUT, 0), ((ROWS,), (), SENT, 0, OUT, 0), ((ROWS,), ("id",), [], 0, OUT, 0)),
+        *(((ROWS,), ("id",), SENT, "0", OUT, 0), ((ROWS,), (["id"],), SENT, 0, OUT, 0)),
     ],
 )
 def test_beside_refuses_what_is_no_call(args: Any) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,11 @@ WANTED = np.array([3, 1])
 @pytest.mark.parametrize(
     ("dtype", "dim", "values", "scales"),
     [
-        ("float64", 6, [(MEMORY, 0, 10)], None),
-        ("float32", 0, [(MEMORY, 0, 10)], None),
-        ("float32", 1 << 62, [(MEMORY, 0, 1)], None),
-        ("float32", 6, [], None),
-        ("float32", 6, [(MEMORY, 1, 10)], None),
-        ("float32", 6, [(MEMORY, 0, 11)], None),
-        ("float32", 6, [(MEMORY, -1, 1)], None),
-        ("float32", 6, [(MEMORY, 0, 0)], None),
-        ("float32", 6, [(MEMORY, 0, 1 << 62)], None),
-        ("float32", 6, [(MEMORY[::2], 0, 1)], None),
-        ("float32", 6, [(MEMORY.view(np.float32), 0, 1)], None),
+        *((dtype, 6, [(MEMORY, 0, 10)], None) for dtype in ("float64", "int8")),
+        *(("float32", dim, [(MEMORY, 0, 1)], None) for dim in (0, 1 << 62)),
+        *(("float32", 6, [(MEMORY, at, rows)], None) for at, rows in ((1, 10), (0, 11), (-1, 1), (0, 0), (0, 1 << 62))),
+        *(("float32", 6, values, None) for values in ([], [(MEMORY[::2], 0, 1)], [(MEMORY.view(np.float32), 0, 1)])),
         ("float32", 6, [(MEMORY, 0, 10)], [(MEMORY, 0, 10)]),
-        ("int8", 6, [(MEMORY, 0, 10)], None),
         ("int8", 6, [(MEMORY, 0, 10)], [(MEMORY, 0, 9)]),
     ],
 )
@@ -41,22 +33,12 @@ def test_rows_that_would_leave_their_memory_are_refused(dtype: str, dim: int, va
         native.Rows(dtype, dim, values, scales)
 
 
-READ_ONLY = np.zeros((2, 6), np.float32)
-READ_ONLY.flags.writeable = False
-
-
 @pytest.mark.parametrize(
     "out",
     [
-        np.zeros((2, 5), np.float32),
-        np.zeros((3, 6), np.float32),
-        np.zeros((2, 6)),
-        np.zeros((6, 2), np.float32).T,
-        np.zeros((2, 12), np.float32)[:, ::2],
-        np.zeros(12, np.float32),
-        np.zeros((2, 6), ">f4"),
-        READ_ONLY,
-        [0],
+        *(np.zeros(shape, np.float32) for shape in ((2, 5), (3, 6), 12)),
+        *(np.zeros((2, 6)), np.zeros((2, 6), ">f4"), np.zeros((6, 2), np.float32).T, [0]),
+        *(np.zeros((2, 12), np.float32)[:, ::2], np.frombuffer(bytes(48), np.float32).reshape(2, 6)),
     ],
 )
 def test_out_that_cannot_hold_the_rows_is_refused(out: Any) -> None:
@@ -82,14 +64,6 @@ def test_weights_and_combiner_that_do_not_fit_are_refused() -> None:
 def test_many_rows_are_read_by_several_threads_at_once() -> None:
     wanted = np.random.default_rng(0).integers(0, 10, 200_000)  # so many that the GIL is released
     expected = MEMORY.view(np.float32).reshape(10, 6)[wanted]
-    found: list[bool] = []
-
-    def read() -> None:
-        found.extend(np.array_equal(ROWS.take(wanted, None), expected) for _ in range(5))
-
-    threads = [threading.Thread(target=read) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [True] * 15
+    with ThreadPoolExecutor(3) as pool:
+        found = pool.map(lambda _: np.array_equal(ROWS.take(wanted, None), expected), range(15))
+    assert all(found)

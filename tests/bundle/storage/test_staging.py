@@ -55,20 +55,17 @@ def test_commit_sweeps_files_that_the_manifest_does_not_name(committed_bundle: P
     assert not (final / "tables" / "old").exists()
 
 
-def test_commit_without_a_file_of_the_manifest_publishes_nothing(committed_bundle: Path, tmp_path: Path) -> None:
-    stage = Staging(tmp_path, "movies", 2)
-    manifest = copied(stage, committed_bundle)
-    (stage.directory / manifest.files[0].path).unlink()
-    with pytest.raises(DigestMismatch, match=manifest.files[0].path):
-        stage.commit(manifest)
-    assert visible(tmp_path) == []
-
-
-def test_commit_of_another_version_is_refused(committed_bundle: Path, tmp_path: Path) -> None:
+def test_commit_without_a_file_of_the_manifest_or_of_another_version_publishes_nothing(
+    committed_bundle: Path, tmp_path: Path
+) -> None:
     stage = Staging(tmp_path, "movies", 2)
     manifest = copied(stage, committed_bundle)
     with pytest.raises(FormatError, match="version 1"):
         stage.commit(manifest.model_copy(update={"version": 1}))
+    (stage.directory / manifest.files[0].path).unlink()
+    with pytest.raises(DigestMismatch, match=manifest.files[0].path):
+        stage.commit(manifest)
+    assert visible(tmp_path) == []
 
 
 def test_begin_of_a_version_that_is_there_is_refused(sample_bundle: Path) -> None:
@@ -86,13 +83,14 @@ def test_commit_when_the_version_appeared_meanwhile_keeps_the_other(committed_bu
     assert os.listdir(tmp_path / "movies" / "2") == []
 
 
+def full(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @pytest.mark.parametrize("broken", ["write_bytes", "rename"])
 def test_commit_on_a_full_disk_leaves_nothing_visible_and_can_be_resumed(
     committed_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with Staging(tmp_path, "movies", 2) as stage:
         manifest = copied(stage, committed_bundle)
         with monkeypatch.context() as patch:
@@ -106,10 +104,9 @@ def test_commit_on_a_full_disk_leaves_nothing_visible_and_can_be_resumed(
     assert visible(tmp_path) == ["2"]
 
 
-def test_finish_on_a_full_disk_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+def test_step_that_a_full_disk_or_a_forgetful_run_left_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Staging(tmp_path, "movies", 1) as stage:
         stage.finish("before", KEY)
         with monkeypatch.context() as patch:
@@ -117,8 +114,13 @@ def test_finish_on_a_full_disk_does_not_count(tmp_path: Path, monkeypatch: pytes
             with pytest.raises(OSError, match="No space"):
                 stage.finish("during", KEY)
         stage.finish("after", KEY)
+        stage.finish("wrong", KEY)
+        for step in ("wrong", "never done"):
+            stage.forget(step)
+        assert stage.finished("wrong", KEY) is None
     with Staging(tmp_path, "movies", 1) as again:
-        assert [again.finished(step, KEY) is not None for step in ("before", "during", "after")] == [True, False, True]
+        found = [again.finished(step, KEY) is not None for step in ("before", "during", "after", "wrong")]
+    assert found == [True, False, True, False]
 
 
 def test_second_run_on_a_version_is_refused_while_the_first_lives(tmp_path: Path) -> None:
@@ -219,16 +221,6 @@ def test_step_whose_key_is_another_is_done_again(tmp_path: Path) -> None:
         assert third.finished("old", "inputs of now") is not None
 
 
-def test_step_that_is_forgotten_is_done_again(tmp_path: Path) -> None:
-    with Staging(tmp_path, "movies", 1) as stage:
-        stage.finish("wrong", KEY)
-        stage.forget("wrong")
-        stage.forget("never done")
-        assert stage.finished("wrong", KEY) is None
-    with Staging(tmp_path, "movies", 1) as again:
-        assert again.finished("wrong", KEY) is None
-
-
 def test_worker_that_outlives_its_run_publishes_nothing(committed_bundle: Path, tmp_path: Path) -> None:
     with Staging(tmp_path, "movies", 1) as stage:
         orphan = ShardWriter(stage.directory / "shard", stage.attempts)
@@ -258,13 +250,6 @@ def test_two_attempts_at_one_file_never_mix(tmp_path: Path) -> None:
         second.close()
         assert (stage.directory / "shard").read_bytes() == b"the same"
         assert list(stage.attempts.iterdir()) == []
-
-
-def test_discard_leaves_nothing(tmp_path: Path) -> None:
-    stage = Staging(tmp_path, "movies", 1)
-    (stage.directory / "x").write_bytes(b"x")
-    stage.discard()
-    assert os.listdir(tmp_path / "movies") == []
 
 
 def test_versions_count_directories_but_only_manifests_are_committed(sample_bundle: Path) -> None:

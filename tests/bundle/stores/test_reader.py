@@ -102,80 +102,50 @@ def test_store_positions_of_what_is_no_id_of_its_kind_raise(tmp_path: Path) -> N
             store.positions(ids, "excluded candidate")
 
 
-@pytest.mark.parametrize("position", [-1, 3, 1 << 40])
-def test_store_position_outside_raises(tmp_path: Path, position: int) -> None:
-    store, where = write(tmp_path / "s"), np.array([0, position])
-    with pytest.raises(RowOutOfRange, match=str(position)):
-        store.ids(where)
-    with pytest.raises(RowOutOfRange):
-        store.features(where, ["movie"])
-    with pytest.raises(RowOutOfRange):
-        store.attributes(where, ["title"])
-
-
 def test_store_asked_for_what_it_does_not_hold_raises(tmp_path: Path) -> None:
     store = write(tmp_path / "s")
-    with pytest.raises(FeatureError, match="'colour'"):
-        store.features(np.array([0]), ["colour"])
-    with pytest.raises(FeatureError, match="'colour'"):
-        store.attributes(np.array([0]), ["colour"])
+    for position in (-1, 3, 1 << 40):
+        where = np.array([0, position])
+        for read in (store.ids, lambda at: store.features(at, ["movie"]), lambda at: store.attributes(at, ["title"])):
+            with pytest.raises(RowOutOfRange, match=str(position)):
+                read(where)
+    for named in (store.features, store.attributes):
+        with pytest.raises(FeatureError, match="'colour'"):
+            named(np.array([0]), ["colour"])
+
+
+THREE = np.arange(3)
+ATTRIBUTES_REFUSED = (
+    *(pa.array([0, 1, 2], dtype) for dtype in (pa.timestamp("us"), pa.date32())),
+    *(pa.array(values) for values in ([b"a", b"b", b"c"], [[1], [2], [3]], [{"a": 1}] * 3, [1, 2])),
+    *(pa.array([1 << 63] * 3, pa.uint64()), pa.array([float("inf"), 1.0, 2.0]), pa.nulls(3)),
+)
+FEATURES_REFUSED = (
+    *(Column(np.arange(4)), Column(np.arange(2)), Column(objects("a", None, "b")), Column(np.array([True] * 3))),
+    *(Column(THREE, np.array(ends)) for ends in ([0, 1, 2], [0, 2, 1, 3], [0, 1, 2, 4])),
+)
 
 
 @pytest.mark.parametrize(
-    ("ids", "problem"),
+    ("ids", "columns", "attributes", "told"),
     [
-        (np.array([1, 2, 1]), "id 1 comes twice"),
-        (objects("a", "b", "b"), "id 'b' comes twice"),
-        (pa.array([1, None, 3]), "candidate 1 is null"),
-        (pa.array(["a", "b", None]), "candidate 2 is null"),
-        (objects("a", None, "c"), "None is no id"),
-        (np.array([1.0, 2.0, 3.0]), "1.0 is no id"),
-        (np.array([True, False, True]), "True is no id"),
+        (np.array([1, 2, 1]), {}, {}, "id 1 comes twice"),
+        (objects("a", "b", "b"), {}, {}, "id 'b' comes twice"),
+        (pa.array([1, None, 3]), {}, {}, "candidate 1 is null"),
+        (pa.array(["a", "b", None]), {}, {}, "candidate 2 is null"),
+        (objects("a", None, "c"), {}, {}, "None is no id"),
+        (np.array([1.0, 2.0, 3.0]), {}, {}, "1.0 is no id"),
+        (np.array([True, False, True]), {}, {}, "True is no id"),
+        *((IDS, {}, {"when": values}, "'when'") for values in ATTRIBUTES_REFUSED),
+        *((IDS, {"f": column}, {}, "'f'") for column in FEATURES_REFUSED),
     ],
 )
-def test_write_store_with_ids_that_are_none_names_the_id_and_writes_nothing(
-    tmp_path: Path, ids: Any, problem: str
+def test_write_store_with_what_it_cannot_hold_names_it_and_writes_nothing(
+    tmp_path: Path, ids: Any, columns: Any, attributes: Any, told: str
 ) -> None:
-    with pytest.raises(FormatError, match=problem):
-        write_store(tmp_path / "s", ids, {}, {})
+    with pytest.raises(FormatError, match=told):
+        write_store(tmp_path / "s", ids, columns, attributes)
     assert not (tmp_path / "s").exists()
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        pa.array([0, 1, 2], pa.timestamp("us")),
-        pa.array([0, 1, 2], pa.date32()),
-        pa.array([b"a", b"b", b"c"]),
-        pa.array([[1], [2], [3]]),
-        pa.array([{"a": 1}] * 3),
-        pa.array([1 << 63] * 3, pa.uint64()),
-        pa.array([float("inf"), 1.0, 2.0]),
-        pa.array([1, 2]),
-        pa.nulls(3),
-    ],
-)
-def test_write_store_with_an_attribute_that_cannot_be_returned_names_it(tmp_path: Path, values: Any) -> None:
-    with pytest.raises(FormatError, match="'when'"):
-        write_store(tmp_path / "s", IDS, {}, {"when": values})
-    assert not (tmp_path / "s").exists()
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        Column(np.arange(4)),
-        Column(np.arange(2)),
-        Column(np.arange(3), np.array([0, 1, 2])),
-        Column(np.arange(3), np.array([0, 2, 1, 3])),
-        Column(np.arange(3), np.array([0, 1, 2, 4])),
-        Column(objects("a", None, "b")),
-        Column(np.array([True, False, True])),
-    ],
-)
-def test_write_store_with_a_feature_that_does_not_fit_names_it(tmp_path: Path, column: Column) -> None:
-    with pytest.raises(FormatError, match="'f'"):
-        write_store(tmp_path / "s", IDS, {"f": column}, {})
 
 
 @pytest.mark.parametrize(

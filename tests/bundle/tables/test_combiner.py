@@ -38,15 +38,6 @@ def test_combine_of_a_long_bag_adds_front_to_back(dim: int) -> None:
     assert (combine(vectors[::-1].copy(), np.array([0, 1001]), "sum") == 2.0**24 + 1000).all()
 
 
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("size", [1, 3, 7, 200])
-def test_combine_of_one_bag_has_the_bits_that_it_has_among_others(combiner: Any, size: int) -> None:
-    vectors = np.random.default_rng(size).standard_normal((size + 5, 8)).astype(np.float32)
-    among = combine(vectors.copy(), np.array([0, 2, 2 + size, 5 + size]), combiner)
-    alone = combine(vectors[2 : 2 + size].copy(), np.array([0, size]), combiner)
-    assert alone.tobytes() == among[1:2].tobytes()
-
-
 @pytest.mark.parametrize("lengths", [[1], [2], [1, 1], [2, 2], [1, 2], [3, 0]])
 def test_combine_of_negative_zeros_keeps_their_sign_whatever_the_company(lengths: list[int]) -> None:
     offsets = np.cumsum([0, *lengths])
