@@ -38,7 +38,7 @@ def longest_drain_s(variables: dict[str, str]) -> float:
 
 
 @pytest.mark.parametrize(
-    "name", ["compose.yaml", "closed.yaml", "kubernetes.yaml", "rowcast-serve.service", "README.md"]
+    "name", ["compose.yaml", "closed.yaml", "kubernetes/rowcast.yaml", "rowcast-serve.service", "README.md"]
 )
 def test_deploy_names_settings_that_exist(name: str) -> None:
     named = re.findall(rf"{PREFIX}((?!CLIENT_)[A-Z_]+)", (DEPLOY / name).read_text())
@@ -46,7 +46,7 @@ def test_deploy_names_settings_that_exist(name: str) -> None:
 
 
 def test_kubernetes_runs_without_rights_and_over_tls() -> None:
-    kinds = {document["kind"]: document["spec"] for document in documents("kubernetes.yaml")}
+    kinds = {document["kind"]: document["spec"] for document in documents("kubernetes/rowcast.yaml")}
     pod = kinds["Deployment"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"]
@@ -69,6 +69,19 @@ def test_kubernetes_runs_without_rights_and_over_tls() -> None:
     assert kinds["NetworkPolicy"]["policyTypes"] == ["Ingress", "Egress"]
     assert "egress" not in kinds["NetworkPolicy"]
     assert pod["terminationGracePeriodSeconds"] > longest_drain_s(variables)
+
+
+def test_kustomization_builds_objects_of_the_schemas_of_kubernetes() -> None:
+    validation = pytest.importorskip("kubernetes_validate")
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    command = ["kubectl", "kustomize", str(DEPLOY / "kubernetes")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    built = list(yaml.safe_load_all(done.stdout))
+    assert {each["kind"] for each in built} == {each["kind"] for each in documents("kubernetes/rowcast.yaml")}
+    for each in built:
+        validation.validate(each, "1.33", strict=True)
 
 
 def test_compose_mounts_every_secret_that_it_names() -> None:

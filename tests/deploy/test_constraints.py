@@ -12,16 +12,19 @@ LOCK = Path(__file__).parents[2] / "deploy" / "constraints.txt"
 EXTRAS = ("export", "serve", "examples", "dev")
 
 
-def needed(name: str, extras: tuple[str, ...], found: set[str]) -> set[str]:
-    """Returns the installed packages that a distribution needs, with those that they need."""
+def needed(name: str, extras: tuple[str, ...], found: dict[str, str]) -> dict[str, str]:
+    """Returns the installed version of a distribution and of all that it needs."""
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        return found
     for text in distribution(name).requires or []:
         requirement = Requirement(text)
         marker = requirement.marker
         if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):
             continue
         other = re.sub(r"[-_.]+", "-", requirement.name).lower()
-        if other not in found:
-            found.add(other)
+        if other not in found or other == "rowcast":
             needed(other, tuple(requirement.extras), found)
     return found
 
@@ -29,12 +32,11 @@ def needed(name: str, extras: tuple[str, ...], found: set[str]) -> set[str]:
 def test_lock_file_has_the_installed_version_of_all_that_is_needed() -> None:
     lines = [line.split("==") for line in LOCK.read_text().splitlines() if "==" in line]
     locked = {re.sub(r"[-_.]+", "-", name).lower(): pinned for name, pinned in lines}
-    wrong = {}
-    for name in needed("rowcast", EXTRAS, set()) - {"rowcast", "setuptools", "pip"}:
-        try:
-            installed = version(name)
-        except PackageNotFoundError:
-            continue
-        if locked.get(name) != installed:
-            wrong[name] = (installed, locked.get(name))
+    installed = needed("rowcast", EXTRAS, {})
+    wrong = {
+        name: (each, locked.get(name))
+        for name, each in installed.items()
+        if name not in {"rowcast", "setuptools", "pip"} and locked.get(name) != each
+    }
+    assert len(installed) > 20
     assert wrong == {}, "run deploy/freeze"

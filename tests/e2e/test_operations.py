@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from bundle.format.manifest import dump
 from service.request_log.record import read_newest
+from tests.deploy.test_monitoring import metrics_of
 from tests.e2e.process import until
 from tests.e2e.services import (
     BODY,
@@ -32,6 +34,7 @@ from tests.e2e.services import (
 from tests.service.grpc_api.requests import call, lookup, retrieve
 from tests.service.security.authorities import Authority
 
+DEPLOY = Path(__file__).parents[2] / "deploy"
 OLD, NEW = "old-0123456789abcdef", "new-0123456789abcdef"
 
 
@@ -150,3 +153,17 @@ def test_service_takes_new_certificates_and_tokens_while_it_serves(
         with client_of(service, NEW, before.file) as outdated, pytest.raises(httpx.ConnectError, match="CERTIFICATE_V"):
             outdated.get("/livez")
     assert service.stop() == 0
+
+
+def test_page_of_a_running_service_has_what_the_dashboard_and_the_alerts_ask_for(write: Write, launch: Launch) -> None:
+    write()
+    service = launch()
+    with service.client() as client:
+        until(lambda: is_ready(client))
+        assert client.post(RETRIEVE, json=BODY).status_code == 200
+        page = client.get("/metrics").text
+    served = set(re.findall(r"^# TYPE (rowcast_\w+)", page, re.MULTILINE))
+    for file in ("grafana/rowcast.json", "alerts.yaml"):
+        assert metrics_of((DEPLOY / file).read_text()) <= served
+    for sample in ('requests_total{call="retrieve"', 'request_seconds_bucket{call="retrieve"'):
+        assert f"\nrowcast_{sample}" in page
