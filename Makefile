@@ -35,7 +35,7 @@ demo-models: venv ## every example trained, exported, served and compared with i
 test: venv ## the tests, in two processes (PROCESSES=N: in N, each of up to 2 GB)
 	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile
 
-check: venv ## ruff, mypy, import contracts, drift of generated files, duplicate code
+check: venv ## ruff, mypy, import contracts, generated files, words, duplicate code
 	scripts/check
 
 stubs: venv ## regenerates the protobuf stubs

@@ -35,7 +35,7 @@ class UnsafePath(FormatError):
 
 
 class DigestMismatch(BundleError):
-    """Committed bytes that differ from their checksum, or a listed file that is missing or cut short."""
+    """Committed bytes that differ from their checksum, or a listed file that is missing or truncated."""
 
 
 class NotCommitted(BundleError):
@@ -43,11 +43,11 @@ class NotCommitted(BundleError):
 
 
 class DestinationExists(BundleError):
-    """The version to be written is there already."""
+    """The version to be written exists already."""
 
 
 class VersionBusy(BundleError):
-    """Another run is writing this version at this moment."""
+    """Another run is writing this version."""
 
 
 class RowOutOfRange(BundleError):
@@ -55,7 +55,7 @@ class RowOutOfRange(BundleError):
 
 
 class FeatureError(BundleError):
-    """Values that are no ids, or do not fit their feature.
+    """Values that are not ids, or do not fit their feature.
 
     Attributes:
       feature: the feature's name.
@@ -68,19 +68,19 @@ class FeatureError(BundleError):
 
 
 class UnknownRefused(FeatureError):
-    """An id that the table does not know, sent to a feature whose unknown rule is `refuse`."""
+    """An id that the table does not hold, sent to a feature whose unknown rule is `refuse`."""
 
 
 class UnknownCandidate(BundleError):
-    """An id that the candidate store does not hold, or a value that is no id of its kind."""
+    """An id that the candidate store does not hold, or a value that is not an id of its type."""
 
 
 class FormulaError(BundleError):
-    """A formula that is none, or names what is no output; names the position and what was expected."""
+    """An invalid formula, or one that names an unknown output; gives the position and what was expected."""
 
 
 class FormulaUndefined(BundleError, ArithmeticError):
-    """A formula that has no finite value for a candidate, as the logarithm of a negative number.
+    """A formula without a finite value for a candidate, such as the logarithm of a negative number.
 
     Attributes:
       place: of the candidate.

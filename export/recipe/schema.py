@@ -20,20 +20,21 @@ class Part(BaseModel):
 
 
 class CheckpointPart(Part):
-    """Which checkpoint, and where the model sits in its object graph."""
+    """Which checkpoint, and where the model is in its object graph."""
 
     path: str
-    """A directory (its newest checkpoint), a prefix, or a prefix' `.index` file, relative to the recipe; or its URL."""
+    """A directory (its newest checkpoint), a prefix, or the `.index` file of a prefix, relative to the recipe; or a
+    URL."""
     object_path: str = ""
     """Attribute path of the model in the checkpoint, e.g. `model` for `tf.train.Checkpoint(model=...)`."""
     by: Literal["objects", "names"] | None = None
-    """How variables are found: by the model's objects, or by their names as TF1's Saver wrote them; None: by names
-    where the checkpoint has no object graph."""
+    """How variables are found: by the model's objects, or by the names that TF1's Saver wrote; default: by names if the
+    checkpoint has no object graph."""
     averages: bool = False
-    """Whether variables of which a moving average is kept are taken from that: TF1's `ExponentialMovingAverage`, Keras'
-    `use_ema`, slot variables called `average`."""
+    """Reads the moving average of each variable that has one: TF1's `ExponentialMovingAverage`, Keras' `use_ema`, slot
+    variables called `average`."""
     layout: str | None = None
-    """A layout file, relative to the recipe: how tables lie in variables where the checkpoint cannot say it."""
+    """A layout file, relative to the recipe: where tables lie in variables, if the checkpoint does not record it."""
 
 
 class CodePart(Part):
@@ -41,11 +42,11 @@ class CodePart(Part):
 
     factory: str
     """`package.module:function` or `file.py:function`, relative to the recipe; called without arguments. It returns the
-    built, untrained model, or, of TF1, a function of one dict of inputs that builds the graph."""
+    built, untrained model, or, for TF1, a function of one dict of inputs that builds the graph."""
     table_threshold: int = Field(default=10_000, ge=0)
     """Rows up to which a table that is read by plain gathers may stay inside its towers."""
     inline_bytes_max: int = Field(default=64 << 20, ge=0)
-    """The most bytes of a table that stays inside a tower because it cannot be cut out of it."""
+    """Largest table, in bytes, that may stay inside a tower because it cannot be extracted."""
 
 
 class InputPart(Part):
@@ -56,11 +57,11 @@ class InputPart(Part):
     shape: tuple[PositiveInt, ...] = ()
     """Of one example, without the batch; [] is a single value, as of ragged and sparse inputs."""
     kind: Literal["dense", "ragged", "sparse"] = "dense"
-    """How a batch of it is given to the call."""
+    """How the call takes a batch of it."""
     weights_for: str | None = None
     """This input holds the weights of the named one."""
     length_max: PositiveInt = 64
-    """Of a ragged or sparse one whose values a tower takes itself: how many an example may have; more are refused."""
+    """Most values of an example, for a ragged or sparse input that a tower reads itself; more are rejected."""
 
 
 class VocabularyPart(Part):
@@ -126,23 +127,23 @@ class KeyedRule(Part):
 
 
 class FeaturePart(Part):
-    """What the graph does not say of one feature. The feature is called as the model's input that feeds it."""
+    """What the graph does not specify about one feature. A feature has the name of the model's input."""
 
     role: Role | None = None
-    """None: of a context where a query tower reads it or a context store holds it, of a candidate where a candidate
-    tower or a corpus does, else of a context. Needed where they disagree about what a ranking tower reads."""
+    """Default: context if a query tower reads it or a context store holds it, candidate if a candidate tower or a
+    corpus does, otherwise context. Required if they disagree about an input of a ranking tower."""
     ids: IdentityIds | VocabularyRule | HashRule | BucketRule | KeyedRule = Field(
         default=IdentityIds(), discriminator="kind"
     )
-    """How what a caller sends becomes a row, where the model does not say."""
+    """How an id in a request becomes a row, if the model does not specify it."""
     unknown: Unknown = Unknown()
     """What an id outside the table becomes."""
     default: Any = None
-    """The value when a caller leaves the feature out, written as a request writes it; none: it must be sent."""
+    """Value if a request leaves the feature out, written as in a request; without one, the feature is required."""
 
 
 class TowerPart(Part):
-    """One tower: a call of the model and the outputs wanted of it."""
+    """One tower: a call of the model, and the outputs wanted from it."""
 
     role: Literal["query", "candidate", "ranking"]
     """What the service uses it for."""
@@ -155,24 +156,24 @@ class TowerPart(Part):
     result: str | None = None
     """The output that is the vector or the score; needed when there are several."""
     formula: str | None = None
-    """What candidates are ordered by, over the names of outputs: numbers, + - * / ^, brackets, min, max, exp, log,
-    sqrt, sigmoid, e.g. `click^0.7 * like^0.3`; None: `result`."""
+    """Score that candidates are ordered by, as a formula of outputs: numbers, + - * / ^, brackets, min, max, exp, log,
+    sqrt, sigmoid, e.g. `click^0.7 * like^0.3`; default: `result`."""
     split: bool = True
-    """Of a ranking tower: also cut it by data flow into what runs once for a context, once for a candidate, and only
-    for the outputs that are requested."""
+    """Partitions a ranking tower by data flow into parts that run once for a context, once for a candidate, and only
+    for the outputs that a request names."""
     precisions: tuple[Precision, ...] = ("f32",)
-    """Which forms are made: f32 and int8 for LiteRT; bf16 is a SavedModel, for service hosts with TensorFlow."""
+    """Forms that are written: f32 and int8 for LiteRT; bf16 is a SavedModel, for service hosts with TensorFlow."""
     serve: Precision = "f32"
     """The precision that a service runs by default."""
     kendall_tau_min: dict[Literal["int8", "bf16"], float] = {}
-    """The least Kendall tau-b between the orders by the original's values and by the precision's, of every output."""
+    """Least Kendall tau-b between the orders by the original's values and by the precision's, for every output."""
     overlap_min: dict[Literal["int8", "bf16"], float] = {}
-    """The least share of the original's best tenth (at most 100) that stay the best, of every output."""
+    """Least share of the original's best tenth (at most 100) that stays in the best tenth, for every output."""
     auc_loss_max: dict[Literal["int8", "bf16"], float] = {}
-    """The most that an output's area under the ROC curve may fall; needs `verify.labels`."""
+    """Largest loss of an output's area under the ROC curve; needs `verify.labels`."""
     max_abs_error: dict[Precision, float] = {}
-    """Limit of the difference from the original model where the parity rule does not bind: of int8 and bf16, and of f32
-    in a tower that computes in bfloat16 or float16 itself or reads a table whose rows are converted."""
+    """Largest difference from the original model where the parity rule does not apply: for int8 and bf16, and for f32
+    in a tower that computes in bfloat16 or float16 or reads a table whose rows are converted."""
 
 
 class TablePart(Part):
@@ -181,26 +182,28 @@ class TablePart(Part):
     shard_rows: PositiveInt | None = None
     """Rows in a shard; None: as many as fit 4 GiB."""
     key: str | None = None
-    """Variable of the checkpoint that holds it, or the name it has there or in `dump`, where metadata does not say."""
+    """Variable of the checkpoint that holds it, or its name there or in `dump`, if the metadata does not identify
+    it."""
     mod: bool = False
-    """Its variable was saved by TF1 in partitions over which the `mod` strategy spread the rows."""
+    """TF1 saved its variable in partitions, and spread the rows over them by the `mod` strategy."""
     dump: str | None = None
-    """Directory that SOK or HugeCTR dumped tables to, which holds this one instead of the checkpoint; ids are keys."""
+    """Directory with a dump of SOK or HugeCTR that holds this table instead of the checkpoint; ids are keys."""
     dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = None
-    """Of its rows in the bundle, int8 with a scale for each row; None: as stored, float64 as float32."""
+    """Type of its rows in the bundle; int8 has a scale for each row. Default: as stored, float64 as float32."""
     max_abs_error: float | None = Field(default=None, ge=0)
-    """Largest difference of a converted value from the checkpoint's that is published."""
+    """Largest accepted difference of a converted value from the checkpoint's."""
     rms_error: float | None = Field(default=None, ge=0)
     """Largest root of the mean square of these differences."""
     cosine_min: float | None = Field(default=None, ge=-1, le=1)
-    """Least cosine between a row and what it was converted to."""
+    """Least cosine between a row and its converted row."""
 
 
 class CorpusPart(Part):
     """A candidate corpus: CSV, Parquet or TFRecord files with a row, or a `tf.train.Example`, per candidate."""
 
     file: str | tuple[str, ...]
-    """A file, a directory of part files, a pattern as `items/part-*.csv`, or a list of these; in the order of names."""
+    """A file, a directory of part files, a pattern such as `items/part-*.csv`, or a list of these; read in the order of
+    names."""
     format: Literal["csv", "parquet", "tfrecord"] | None = None
     """None: by suffix: `.csv` (with a header), `.parquet`, `.tfrecord` or `.tfrecords`, perhaps with `.gz`."""
     compression: Literal["none", "gzip"] | None = None
@@ -223,12 +226,12 @@ class RecallPart(Part):
     k: PositiveInt = 10
     """Neighbors of each query that are compared."""
     value: float = Field(default=0.95, gt=0, le=1)
-    """The least recall; nothing is published below it. Without `verify.examples` it stops nothing."""
+    """Least recall; nothing is published below it. Without `verify.examples` it has no effect."""
     queries: PositiveInt = 500
     """Queries it is measured on, at most."""
     of_tables: float | None = Field(default=None, gt=0, le=1)
-    """Where tables are converted: the least recall against exact search over vectors made of the checkpoint's own rows;
-    None: measured and reported, whatever it is."""
+    """Least recall against exact search over vectors made of the checkpoint's own rows, if tables are converted;
+    default: measured and reported only."""
 
 
 class IndexPart(Part):
@@ -241,7 +244,7 @@ class IndexPart(Part):
     candidate_tower: Name
     """Tower that makes the candidates' vectors."""
     distance: Distance = "dot_product"
-    """What near means; scores are larger for nearer candidates, whatever it is."""
+    """Distance of vectors; scores are larger for nearer candidates in every case."""
     kind: Literal["auto", "brute_force", "tree_ah"] = "auto"
     """auto: brute force below 20 000 candidates, else a tree with asymmetric hashing and reordering."""
     recall: RecallPart = RecallPart()
@@ -254,16 +257,16 @@ class VerifyPart(Part):
     """What is checked before anything is published."""
 
     examples: str | None = None
-    """A Parquet or JSON-lines file of raw examples (a column per input); None: made of known ids,
-    and of numbers as the model's own Normalization layers expect them, else around 0."""
+    """A Parquet or JSON-lines file of raw examples (a column for each input). Default: examples are invented from known
+    ids, and from numbers in the range of the model's Normalization layers, or else around 0."""
     count: PositiveInt = 256
     """Examples that towers are compared on."""
     labels: dict[str, str] = {}
-    """Output -> column of `examples` that holds its label, 0 or 1: precisions below f32 are then judged by AUC."""
+    """Output -> column of `examples` with its label, 0 or 1: precisions below f32 are then judged by AUC."""
     expected: dict[str, str] = {}
-    """Output, or `tower.output` where several have it -> column of `examples` of what training recorded of it. The only
-    check that finds ids that lead to other rows than in training: the difference may be a twentieth of how much
-    recorded values vary."""
+    """Output (or `tower.output`, if several towers have it) -> column of `examples` with the value that training
+    recorded. The only check that finds ids that lead to other rows than in training. The difference may be a twentieth
+    of how much recorded values vary."""
     rows: PositiveInt = 4096
     """Rows compared per table unless `--full`."""
 
@@ -274,8 +277,9 @@ class OutputPart(Part):
     root: str
     """Directory of the bundles, relative to the recipe, or its URL (`s3://bucket/bundles`)."""
     tables: Literal["copy", "link", "inline", "inline-link"] = "copy"
-    """copy: into the bundle. link: hard links into the checkpoint where rows lie in order. inline: no bundle but one
-    self-contained SavedModel for TensorFlow Serving. inline-link: the same, over hard links into the checkpoint."""
+    """copy: into the bundle. link: hard links into the checkpoint for rows that lie in order. inline: a self-contained
+    SavedModel for TensorFlow Serving instead of a bundle. inline-link: the same, over hard links into the
+    checkpoint."""
     serving_default: Name | None = None
     """The tower that is `serving_default` of a self-contained SavedModel; None: the first one."""
     with_slots: bool = False
@@ -294,19 +298,19 @@ class ExportJob(Part):
     inputs: dict[str, InputPart]
     """Inputs of the model's calls, by name."""
     towers: dict[Name, TowerPart]
-    """Towers to cut out of the model."""
+    """Towers to extract from the model."""
     output: OutputPart
     """Where the bundle goes."""
     vocabularies: dict[Name, VocabularyPart] = {}
     """Vocabulary files."""
     features: dict[str, FeaturePart] = {}
-    """What the model does not say of a feature."""
+    """What the model does not specify about a feature."""
     tables: dict[Name, TablePart] = {}
     """How tables are written."""
     candidates: dict[Name, CorpusPart] = {}
     """Candidate corpora."""
     contexts: dict[Name, CorpusPart] = {}
-    """Stored features of contexts (users) by id, read as corpora are; a request may then send the id alone."""
+    """Stored features of contexts (users) by id, read like corpora; a request may then send only the id."""
     indexes: dict[Name, IndexPart] = {}
     """Nearest-candidate indexes."""
     verify: VerifyPart = VerifyPart()

@@ -51,10 +51,13 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "rejected_requests": ("Requests not computed", ("call", "reason")),
     "examples": ("Queries, contexts or examples computed", ("call",)),
     "candidates": ("Candidates scored", ("call",)),
-    "feature_examples": ("Examples of which the feature was looked up", ("model", "feature")),
+    "feature_examples": ("Examples for which the feature was looked up", ("model", "feature")),
     "oov_ids": ("Ids that are not in the feature's table", ("model", "feature")),
-    "missing_contexts": ("Contexts given the defaults because their store lacks the id", ("model", "store")),
-    "tower_examples": ("Examples each part of a tower ran on; `whole`: it has no parts", ("model", "tower", "part")),
+    "missing_contexts": ("Contexts that got the defaults because their store lacks the id", ("model", "store")),
+    "tower_examples": (
+        "Examples that each part of a tower ran on; `whole`: a tower without parts",
+        ("model", "tower", "part"),
+    ),
     "loads": ("Versions loaded, failed, or found damaged later", ("model", "outcome")),
     "scrubbed_bytes": ("Table bytes compared with their checksums", ("model",)),
     "prefetched_bytes": ("Table bytes read into memory after a load", ("model",)),
@@ -63,7 +66,7 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "page_faults": ("Page faults: `major` ones waited for the disk, `minor` ones did not", ("kind",)),
 }
 HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
-    "request_seconds": ("Time from the body read to the answer made", ("transport", "call"), _SECONDS),
+    "request_seconds": ("Time from the complete body to the finished answer", ("transport", "call"), _SECONDS),
     "phase_seconds": ("Time that a call spent in one phase", ("call", "phase"), _SECONDS),
     "batch_requests": ("Requests computed as one batch", ("call",), _SIZES),
 }
@@ -74,9 +77,9 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
     "queue_requests": ("Requests waiting to be computed", (), "livesum"),
     "queue_candidates": ("Candidates, or queries, of the requests waiting to be computed", (), "livesum"),
     "versions": ("Versions of a model in a state", ("model", "state"), "livemax"),
-    "current_version": ("Version that answers requests which name none; 0: none", ("model",), "livemax"),
+    "current_version": ("Version that answers requests without a version; 0: none", ("model",), "livemax"),
     "load_seconds": ("Time of the newest load", ("model",), "livemostrecent"),
-    "model_memory_bytes": ("Memory of the loaded versions beside their tables, at most", ("model",), "livesum"),
+    "model_memory_bytes": ("Most memory of the loaded versions, without their tables", ("model",), "livesum"),
     "model_table_bytes": ("Bytes of the mapped tables", ("model",), "livemax"),
     "model_resident_table_bytes": ("Bytes of the mapped tables that are in memory", ("model",), "livemax"),
     "desired_state_revision": ("Revision of the desired state that is followed", (), "livemin"),

@@ -14,7 +14,7 @@ from service.engine.requests import Target
 
 LIMITS = Limits(max_values=1_000_000, max_features=10_000, max_queries=1_024, max_names=1_000)
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "api.md"
-SHOWN = re.findall(r"```json (\w+)\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
+SHOWN = re.findall(r"<!-- (\w+) -->\n```json\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
 
 
 def test_api_page_shows_a_body_of_each_call() -> None:
