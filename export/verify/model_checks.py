@@ -31,7 +31,8 @@ from export.verify.audit import Audit, ModelCheck, open_parts, told_as_failures
 from export.verify.candidate_checks import check_candidates
 from export.verify.examples import Examples, Keys, make_examples, read_examples
 from export.verify.parity import check_tower, feature_values, query_vectors
-from export.verify.reference_model import Reference, checkpoint_rows, finite_results, reference_results
+from export.verify.reference_inputs import Reference
+from export.verify.reference_model import checkpoint_rows, finite_results, reference_results
 from export.verify.table_effects import converted
 
 
