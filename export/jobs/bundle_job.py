@@ -36,7 +36,7 @@ from export.towers.files import TowerFiles
 from export.verify import table_effects
 from export.verify.forms import TOLERANCE
 from export.verify.model_checks import check_page, examples_of
-from export.verify.parity import check_tower, feature_values, query_vectors
+from export.verify.parity import check_towers, query_vectors
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
 
@@ -93,9 +93,7 @@ class _Bundle:
             reference = Reference(self.job, prepared.base, spec, prefix, read_rows, examples, features, changed)
             reference, expected = finite_results(reference)
             effects = table_effects.measure_effects(reference, trained, self.directory, towers, expected)
-            values = feature_values(reference, features)
-            for name, tower in towers.items():
-                towers[name] = check_tower(reference, self.directory, name, tower, values, expected[name])
+            towers = check_towers(reference, self.directory, towers, expected)
         embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())
         with progress.step("vectors", embedded, unit="rows") as moved:
             for name, part in self.job.indexes.items():
@@ -220,12 +218,9 @@ class _Bundle:
         corpus: manifest.Corpus,
     ) -> manifest.Index:
         tower, made_of = towers[part.query_tower], towers[part.candidate_tower]
-        n = reference.examples.n
-        queries = query_vectors(self.directory, tower, feature_values(reference, reference.features), n)
+        queries = query_vectors(reference, self.directory, tower, reference.features)
         converted = any(reference.converted_tables(each) for each in (part.query_tower, part.candidate_tower))
-        right = queries
-        if converted:
-            right = query_vectors(self.directory, tower, feature_values(reference, trained), n)
+        right = query_vectors(reference, self.directory, tower, trained) if converted else queries
         real = self.job.verify.examples is not None
         if not real:
             self.notes.append(

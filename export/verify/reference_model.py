@@ -46,12 +46,7 @@ _RECORDED_SHARE, _RECORDED_REST = 0.05, 1e-3
 def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) -> ReadRows:
     """Returns a reader of tables as a checkpoint stores them."""
 
-    def read(table: str, rows: Rows) -> NDArray[Any]:
-        if table not in sources:
-            raise NotConvertible(f"table {table!r} is not known in checkpoint {checkpoint.prefix}")
-        return read_rows(checkpoint, sources[table], rows).astype(np.float32)
-
-    return read
+    return lambda table, rows: read_rows(checkpoint, sources[table], rows).astype(np.float32)
 
 
 def finite_results(reference: Reference) -> tuple[Reference, Results]:

@@ -30,10 +30,11 @@ from export.model.weights import find_table_keys
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.verify.examples import Examples, make_examples
+from export.verify.parity import check_towers
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, reference_results
 from tests.conftest import write_table
-from tests.export.checking import check_towers, write_towers
+from tests.export.checking import write_towers
 
 HERE = Path(__file__).parent
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -119,7 +120,7 @@ def hold(made: Made, directory: Path, examples: Examples | None = None) -> dict[
     expected = reference_results(reference)
     written = write_towers(made.traced, made.job, made.prefix, directory)
     assert all(len(tower.forms) == 2 for tower in written[1].values())
-    return {name: tower.forms for name, tower in check_towers(reference, written, expected).items()}
+    return {name: tower.forms for name, tower in check_towers(reference, *written, expected).items()}
 
 
 def inlined(made: Made, directory: Path, examples: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:

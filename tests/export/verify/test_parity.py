@@ -13,10 +13,11 @@ from export.errors import VerificationFailed
 from export.model.weights import find_table_keys
 from export.recipe.schema import ExportJob
 from export.verify.examples import Examples, make_examples
+from export.verify.parity import check_towers
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results, reference_results
 from export.verify.reference_tables import ReadRows
-from tests.export.checking import Written, check_towers, write_towers
+from tests.export.checking import Written, write_towers
 from tests.export.cutting import HERE, IDS, Cut, cut, recipe
 
 
@@ -61,12 +62,12 @@ def test_reference_equals_a_dense_computation_of_the_query_tower(movies: Cut) ->
 def test_check_tower_weights_sequences_and_sparse_bags_agree_and_no_number_never(ads: Cut, written: Written) -> None:
     reference = reference_of(ads)
     expected = reference_results(reference)
-    verified = check_towers(reference, written, expected)
+    verified = check_towers(reference, *written, expected)
     assert len(verified["ranking"].forms) == 2
     assert set(verified["ranking"].forms[1].max_abs_error) == {"click", "hidden"}
     expected["context"]["result"][3, 1] = np.nan
     with pytest.raises(VerificationFailed, match=r"tower 'context'.*example 3, element \[1\], is"):
-        check_towers(reference, written, expected)
+        check_towers(reference, *written, expected)
 
 
 def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, written: Written) -> None:
@@ -78,7 +79,7 @@ def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, written: Written) 
     columns["recent"] = Column(np.array([1, 500, 2, 9, 8]), np.array([0, 5, 5, 5, 5]))
     reference = reference_of(ads, Examples(4, columns))
     expected = reference_results(reference)
-    assert len(check_towers(reference, written, expected)["context"].forms) == 2
+    assert len(check_towers(reference, *written, expected)["context"].forms) == 2
 
 
 def test_reference_rows_that_tensorflow_would_not_find_are_refused(movies: Cut) -> None:
@@ -97,13 +98,13 @@ def test_check_tower_tower_in_half_precision_is_told_the_cure_and_held_to_its_li
     expected = reference_results(reference_of(made))
     nearly = {"tower": {"result": expected["tower"]["result"] + np.float32(0.01)}}
     with pytest.raises(VerificationFailed, match=r"bfloat16.*policy 'float32'.*towers.tower.max_abs_error.f32"):
-        check_towers(reference_of(made), written, nearly)
+        check_towers(reference_of(made), *written, nearly)
     page = job.model_dump()
     page["towers"]["tower"]["max_abs_error"] = {"f32": 0.1}
     limited = replace(reference_of(made), job=ExportJob.model_validate(page))
-    assert check_towers(limited, written, nearly)["tower"].forms[0].max_abs_error["result"] > 1e-3
+    assert check_towers(limited, *written, nearly)["tower"].forms[0].max_abs_error["result"] > 1e-3
     with pytest.raises(VerificationFailed, match=r"max_abs_error.f32 = 0.1"):
-        check_towers(limited, written, {"tower": {"result": expected["tower"]["result"] + 1}})
+        check_towers(limited, *written, {"tower": {"result": expected["tower"]["result"] + 1}})
 
 
 def test_reference_table_of_the_recipe_s_unknown_row(movies: Cut) -> None:
