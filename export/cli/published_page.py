@@ -7,12 +7,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from bundle.format.manifest import Manifest, Recall
-from export.figures import count_text, natural, page_table, size_text
+from bundle.format.manifest import Recall
+from export.figures import natural, page_table, size_text
 from export.jobs.staged import Published
 
-TABLES_TOLD = 30
-"""So many tables are told one by one of what was proved; where there are more, a line is for all of a dtype."""
+TABLES_SHOWN = 30
 
 
 def published_json(published: Published) -> dict[str, Any]:
@@ -40,17 +39,23 @@ def published_page(published: Published) -> RenderableType:
     """Returns what was published and what was proved of it, for a terminal."""
     page = published.page
     proofs = page_table(f"{page.model} version {page.version}", "checked", "against", "result")
-    for told, names in _told_together(page).items():
-        checks = [page.verification.tables[name] for name in names]
-        errors = [error for name in names if (error := page.tables[name].error) is not None]
-        how = f"right as {page.tables[names[0]].dtype}" if errors else "equal bit for bit"
-        compared, rows = sum(check.rows_compared for check in checks), sum(check.rows for check in checks)
-        found = f"{compared} of {rows} rows {how}" if compared else "linked, not verified: --full sums its rows"
-        proofs.add_row(told, "the checkpoint", found)
-        if errors:
-            largest, rms = max(error.max_abs for error in errors), max(error.rms for error in errors)
-            lost = f"largest {largest:.2g}, rms {rms:.2g}, cosine >= {min(error.cosine_min for error in errors):.5f}"
-            proofs.add_row(told, f"its {errors[0].source_dtype} values", f"difference: {lost}")
+    checks = page.verification.tables
+    shown = sorted(checks, key=natural)[:TABLES_SHOWN]
+    for name in shown:
+        table, check = page.tables[name], checks[name]
+        how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
+        found = f"{check.rows_compared} of {check.rows} rows {how}"
+        proofs.add_row(
+            f"table {name}",
+            "the checkpoint",
+            found if check.rows_compared else "linked, not verified: --full sums its rows",
+        )
+        if table.error is not None:
+            error = table.error
+            lost = f"largest {error.max_abs:.2g}, rms {error.rms:.2g}, cosine >= {error.cosine_min:.5f}"
+            proofs.add_row(f"table {name}", f"its {error.source_dtype} values", f"difference: {lost}")
+    if len(checks) > len(shown):
+        proofs.add_row(f"{len(checks) - len(shown)} more tables", "the checkpoint", "told with --json")
     for name, effects in page.verification.table_effect.items():
         proofs.add_row(f"tower {name}", "itself on the checkpoint's rows", _largest(effects))
     for name, tower in page.towers.items():
@@ -77,16 +82,3 @@ def _largest(errors: dict[str, float]) -> str:
 
 def _recall(recall: Recall) -> str:
     return f"recall@{recall.k} {recall.value:.4f} (at least {recall.low:.4f})"
-
-
-def _told_together(page: Manifest) -> dict[str, list[str]]:
-    """Returns the tables that a line is for, by what it calls them."""
-    names = sorted(page.verification.tables, key=natural)
-    if len(names) <= TABLES_TOLD:
-        return {f"table {name}": [name] for name in names}
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for name in names:
-        table = page.tables[name]
-        stored = (table.dtype,) if table.error is None else (table.error.source_dtype, table.dtype)
-        alike.setdefault(stored, []).append(name)
-    return {f"{count_text(len(group), 'table')} of {' as '.join(kinds)}": group for kinds, group in alike.items()}

@@ -226,14 +226,3 @@ class ModelSpec:
         read = {spec.table for spec in features.values() if isinstance(spec, FeatureSpec)}
         tables = {name: table for name, table in self.tables.items() if name in read}
         return ModelSpec(tables, features, {tower: self.towers[tower]})
-
-
-@dataclass(frozen=True)
-class WrittenForm:
-    """One form of a tower, or of the part of it that is named, in the bundle; `path` as the manifest will name it."""
-
-    tower: str
-    kind: Literal["saved_model", "litert"]
-    precision: manifest.Precision
-    path: str
-    part: str = ""

@@ -8,7 +8,7 @@ What the user wrote by hand is read first: a mistake in it is told before the fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from bundle.features.reader import FeatureReader
@@ -20,7 +20,6 @@ from bundle.tables.vocabularies import Vocabulary
 from export.corpora import candidates, indexes
 from export.corpora.files import locate_corpus
 from export.errors import UsageError
-from export.graph.specs import WrittenForm
 from export.jobs import executors
 from export.jobs.preparation import Prepared, prepare
 from export.jobs.progress import Progress
@@ -34,12 +33,12 @@ from export.recipe.settings import ExportSettings
 from export.steps import Step, content_of, versions
 from export.tables.key_indexes import write_key_indexes
 from export.towers.files import TowerFiles
-from export.towers.manifest_towers import describe_tower
 from export.verify import table_effects
 from export.verify.forms import TOLERANCE
 from export.verify.model_checks import check_page, examples_of
-from export.verify.parity import check_tower, feature_values, query_vectors
-from export.verify.reference_model import Reference, checkpoint_rows, finite_results
+from export.verify.parity import check_towers, query_vectors
+from export.verify.reference_inputs import Reference
+from export.verify.reference_model import checkpoint_rows, finite_results
 
 __all__ = ["Prepared", "prepare", "run"]
 
@@ -84,20 +83,17 @@ class _Bundle:
         indexed = {name: KeyIndex(self.directory / page.file, page.size) for name, page in keys.items()}
         features = FeatureReader(prepared.pages, readers, opened, indexed)
         with progress.step("towers"):
-            forms = self._write_towers()
+            towers = self._write_towers()
         read_rows = checkpoint_rows(checkpoint, {name: table.source for name, table in tables.items()})
         own = readers | table_effects.trained_tables(tables, read_rows)
         trained = FeatureReader(prepared.pages, own, opened, indexed)
         with progress.step("parity"):
-            towers = self._describe_towers(forms)
             prefix = local_prefix(checkpoint, prepared.inventory, self.directory / ".dense")
             changed = table_effects.converted(tables)
             reference = Reference(self.job, prepared.base, spec, prefix, read_rows, examples, features, changed)
             reference, expected = finite_results(reference)
             effects = table_effects.measure_effects(reference, trained, self.directory, towers, expected)
-            values = feature_values(reference, features)
-            for name, tower in towers.items():
-                towers[name] = check_tower(reference, self.directory, name, tower, values, expected[name])
+            towers = check_towers(reference, self.directory, towers, expected)
         embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())
         with progress.step("vectors", embedded, unit="rows") as moved:
             for name, part in self.job.indexes.items():
@@ -112,7 +108,9 @@ class _Bundle:
             rows = None if self.settings.full else self.job.verify.rows
             made_of_rows = [step for name in self.job.indexes for step in _index_steps(name)]
             checks = compare_tables(checkpoint, plan, self.stage, tables, keys, rows, made_of_rows)
-        written = [*self.draft.steps, *(page.file for page in keys.values()), *(form.path for form in forms)]
+        forms = [form.path for tower in towers.values() for form in tower.forms]
+        forms += [form.path for tower in towers.values() for part in tower.parts for form in part.forms]
+        written = [*self.draft.steps, *(page.file for page in keys.values()), *forms]
         page = Manifest(
             model=self.job.model,
             version=prepared.version,
@@ -177,35 +175,15 @@ class _Bundle:
             pages[name] = self.draft.do(Step(candidates.store_file(room, name), inputs, manifest.Corpus, write))
         return pages
 
-    def _write_towers(self) -> list[WrittenForm]:
-        prepared = self.prepared
+    def _write_towers(self) -> dict[str, manifest.Tower]:
+        prepared, splits = self.prepared, self.prepared.splits
         files = TowerFiles(
             self.stage, prepared.traced.root, prepared.checkpoint, self.job.checkpoint.object_path, self.notes
         )
-        forms: list[WrittenForm] = []
-        for tower in prepared.traced.towers:
-            name = tower.spec.name
-            parts = prepared.splits[name].parts if name in prepared.splits else ()
-            forms += files.write(tower, parts, self.job.towers[name].precisions)
-        return forms
-
-    def _describe_towers(self, written: Sequence[WrittenForm]) -> dict[str, manifest.Tower]:
-        """Returns the towers' pages with the forms that were written, before they are compared."""
-
-        def forms(tower: str, part: str = "") -> tuple[manifest.TowerForm, ...]:
-            own = [form for form in written if (form.tower, form.part) == (tower, part)]
-            return tuple(
-                manifest.TowerForm(kind=form.kind, precision=form.precision, path=form.path, max_abs_error={})
-                for form in own
-            )
-
-        towers = {}
-        for name, spec in self.prepared.traced.spec.towers.items():
-            split = self.prepared.splits[name].parts if name in self.prepared.splits else ()
-            parts = tuple(part.spec.model_copy(update={"forms": forms(name, part.spec.name)}) for part in split)
-            whole = all(part.forms for part in parts)
-            towers[name] = describe_tower(spec, self.job, forms(name), parts if whole else ())
-        return towers
+        return {
+            name: files.write(tower, splits[name].parts if name in splits else (), self.job)
+            for name, tower in ((tower.spec.name, tower) for tower in prepared.traced.towers)
+        }
 
     def _write_vectors(
         self,
@@ -240,12 +218,9 @@ class _Bundle:
         corpus: manifest.Corpus,
     ) -> manifest.Index:
         tower, made_of = towers[part.query_tower], towers[part.candidate_tower]
-        n = reference.examples.n
-        queries = query_vectors(self.directory, tower, feature_values(reference, reference.features), n)
+        queries = query_vectors(reference, self.directory, tower, reference.features)
         converted = any(reference.converted_tables(each) for each in (part.query_tower, part.candidate_tower))
-        right = queries
-        if converted:
-            right = query_vectors(self.directory, tower, feature_values(reference, trained), n)
+        right = query_vectors(reference, self.directory, tower, trained) if converted else queries
         real = self.job.verify.examples is not None
         if not real:
             self.notes.append(

@@ -1,4 +1,4 @@
-"""Where tasks run: on processes of this machine, or on Ray. Tasks are top-level functions with plain arguments."""
+"""Tasks on processes of this machine; on Ray, they run by `ray_executor`."""
 
 from __future__ import annotations
 
@@ -11,46 +11,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from export.errors import ExportError
 from export.jobs.attempts import Result, Task, attempt
-from export.jobs.ray_executor import RayExecutor
-
-
-class Executor(Protocol):
-    """Runs independent tasks, several at a time, until each has succeeded once."""
-
-    def run(
-        self,
-        function: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        on_done: Callable[[Task, Result], None] | None = None,
-    ) -> list[Result]:
-        """Runs tasks.
-
-        One whose storage fails in a way that may pass is tried again, and so is one whose machine in a cluster dies.
-
-        Args:
-          function: top-level and importable, so that another process finds it.
-          tasks: picklable.
-          on_done: called here with each task and its result, as they finish: for progress and journals.
-        Returns:
-          The results, in the order of the tasks.
-        Raises:
-          ExportError: what a task raised first, or a worker died; no task is running any more.
-        """
-
-
-def open_executor(where: str, workers: int, memory_bytes: int = 0, shared: Sequence[str] = ()) -> Executor:
-    """Returns what runs tasks.
-
-    Args:
-      where: as `ExportSettings.executor` says it.
-      workers: tasks at a time; 0: one for each core, of this machine or of the cluster.
-      memory_bytes, shared: as of `RayExecutor`; one machine sees one file system, and its plan is made for its workers.
-    """
-    return LocalExecutor(workers) if where == "local" else RayExecutor(where, workers, memory_bytes, shared)
 
 
 def worker_count(wanted: int) -> int:
@@ -74,7 +37,17 @@ class LocalExecutor:
         tasks: Sequence[Task],
         on_done: Callable[[Task, Result], None] | None = None,
     ) -> list[Result]:
-        """Runs tasks: see `Executor`."""
+        """Runs independent tasks, several at a time. One whose storage fails in a way that may pass is tried again.
+
+        Args:
+          function: top-level and importable, so that another process finds it.
+          tasks: picklable.
+          on_done: called here with each task and its result, as they finish: for progress and journals.
+        Returns:
+          The results, in the order of the tasks.
+        Raises:
+          ExportError: what a task raised first, or a worker died; no task is running any more.
+        """
         results: dict[int, Result] = {}
 
         def note(place: int, result: Result) -> None:

@@ -152,18 +152,9 @@ def _check_files(job: ExportJob, base: Path) -> None:
     for key, file in named.items():
         if not (base / file).is_file():
             raise UsageError(f"{key}: file {base / file} does not exist")
-    corpus_files(job, base)
-
-
-def corpus_files(job: ExportJob, base: Path) -> list[Path]:
-    """Returns the files of all candidates and contexts.
-
-    Raises:
-      UsageError: one is not there, or its format cannot be told.
-    """
-    rooms = (("candidates", job.candidates), ("contexts", job.contexts))
-    found = [locate_corpus(base, name, part, room) for room, parts in rooms for name, part in parts.items()]
-    return [file.path for files in found for file in files]
+    for room, parts in (("candidates", job.candidates), ("contexts", job.contexts)):
+        for name, part in parts.items():
+            locate_corpus(base, name, part, room)
 
 
 def _unlike_first_rows(pages: Mapping[str, manifest.Feature]) -> list[str]:

@@ -44,7 +44,7 @@ class RayExecutor:
         tasks: Sequence[Task],
         on_done: Callable[[Task, Result], None] | None = None,
     ) -> list[Result]:
-        """Runs tasks: see `export.jobs.executors.Executor`."""
+        """Runs tasks as `LocalExecutor` does; those of a worker or node that died, again."""
         if not tasks:
             return []
         seen = {path: head for path in self.shared if (head := _sight(path)) is not None}
@@ -151,13 +151,11 @@ def _result(ray: Any, done: Any) -> Any:
 
 
 def _stop(ray: Any, running: list[Any]) -> None:
-    """Ends tasks: asks first, so that they remove what is unfinished, then ends their workers."""
-    if not running:
-        return
-    for force in (False, True):
-        for task in running:
-            ray.cancel(task, force=force)
-        _, running = ray.wait(running, num_returns=len(running), timeout=_STOPPED_WITHIN_S)
+    """Ends tasks and their workers; what is unfinished, the next run removes."""
+    for task in running:
+        ray.cancel(task, force=True)
+    if running:
+        ray.wait(running, num_returns=len(running), timeout=_STOPPED_WITHIN_S)
 
 
 def _first_line(problem: BaseException) -> str:

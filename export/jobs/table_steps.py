@@ -15,7 +15,8 @@ from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, VerificationFailed
 from export.jobs.destinations import Destination
-from export.jobs.executors import Executor, open_executor, worker_count
+from export.jobs.executors import LocalExecutor, worker_count
+from export.jobs.ray_executor import RayExecutor
 from export.jobs.space import check_plan_fits
 from export.recipe.settings import ExportSettings
 from export.steps import key_of
@@ -148,7 +149,7 @@ def compare_tables(
 
 def executor_of(
     settings: ExportSettings, stage: Staging, sizes: Sequence[int], memory_bytes: int, sources: Iterable[str]
-) -> Executor:
+) -> LocalExecutor | RayExecutor:
     """Returns what runs tasks: unasked, a small job has a single worker.
 
     Args:
@@ -161,8 +162,9 @@ def executor_of(
     token = stage.attempts / "seen"
     token.write_text(secrets.token_hex())
     shared = [str(token), *[source for source in dict.fromkeys(sources) if not is_url(source)][:_WITNESSES_MAX]]
-    small = sum(sorted(sizes)[:-1]) <= SMALL_JOB_BYTES
-    return open_executor(settings.executor, settings.workers or (1 if small else 0), memory_bytes, shared)
+    workers = settings.workers or (1 if sum(sorted(sizes)[:-1]) <= SMALL_JOB_BYTES else 0)
+    where = settings.executor
+    return LocalExecutor(workers) if where == "local" else RayExecutor(where, workers, memory_bytes, shared)
 
 
 def _apart_from_place(task: TableTask | RestTask) -> TableTask | RestTask:

@@ -21,8 +21,9 @@ from export.graph.specs import SIGNATURE, Keys
 from export.model.calling import input_spec
 from export.model.manifest_features import model_vocabularies
 from export.model.tracing import TracedModel
-from export.recipe.schema import ExportJob, InputPart, VocabularyPart
+from export.recipe.schema import ExportJob, InputPart
 from export.saved_model.lookups import Lookups
+from export.verify.reference_inputs import positions_in_file
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def _vocabularies(
     embedded = [page for page in pages.values() if isinstance(page, manifest.EmbeddedFeature)]
     used = {rule.vocabulary for page in embedded for rule in manifest.vocabularies_of(page.ids)}
     return {
-        name: _held(held[name]) if name in held else _in_file(base, job.vocabularies[name]) for name in sorted(used)
+        name: _held(held[name]) if name in held else positions_in_file(job.vocabularies[name], base)
+        for name in sorted(used)
     }
 
 
@@ -138,14 +140,6 @@ def _held(keys: Keys) -> Any:
     known = tf.constant(keys, tf.string if keys and isinstance(keys[0], str) else tf.int64)
     positions = tf.range(len(keys), dtype=tf.int64)
     return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(known, positions), -1)
-
-
-def _in_file(base: Path, part: VocabularyPart) -> Any:
-    lookup, path = tf.lookup, str((base / part.file).resolve())
-    lines = lookup.TextFileInitializer(
-        path, tf.as_dtype(part.dtype), lookup.TextFileIndex.WHOLE_LINE, tf.int64, lookup.TextFileIndex.LINE_NUMBER
-    )
-    return lookup.StaticHashTable(lines, -1)
 
 
 def _signature(tower: TracedTower, lookups: Lookups) -> tuple[Any, dict[str, tuple[str, ...]]]:

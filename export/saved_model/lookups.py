@@ -24,6 +24,7 @@ from export.id_rules.texts import words
 from export.lookups.embedding_layers import original_lookup
 from export.model.tracing import TracedModel
 from export.recipe.schema import ExportJob, HashRule, InputPart, KeyedRule
+from export.verify.reference_inputs import padding_of
 
 Gather = Callable[[str, Any], Any]
 """(name of a table, [m] int64 rows of the variable that stores it) -> [m, stored columns], in the stored dtype."""
@@ -157,8 +158,7 @@ class Lookups:
         if isinstance(value, tf.Tensor):
             found = tf.reshape(value, [tf.shape(value)[0], -1])
             places = tf.range(1, tf.shape(found, tf.int64)[1] + 1)
-            readers = [spec for spec in self.traced.spec.inputs[name] if isinstance(spec, FeatureSpec)]
-            padding = next((spec.padding_of(name) for spec in readers if spec.padding_of(name) is not None), None)
+            padding = padding_of(name, self.traced.spec)
             taken = tf.ones_like(found, tf.bool) if padding is None else found != tf.constant(padding, found.dtype)
             return tf.reduce_max(tf.where(taken, places, tf.zeros([], tf.int64)), 1)
         return tf.cast(_ragged(value).row_lengths(), tf.int64)

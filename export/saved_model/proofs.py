@@ -37,8 +37,8 @@ from export.tables.sources import source_of
 from export.verify.examples import Examples, vocabulary_of
 from export.verify.forms import TOLERANCE, largest_difference
 from export.verify.model_checks import examples_of, keys_of
-from export.verify.reference_inputs import composed, default_column, padding_of
-from export.verify.reference_model import Reference, checkpoint_rows, finite_results
+from export.verify.reference_inputs import Reference, composed, default_column, padding_of
+from export.verify.reference_model import checkpoint_rows, finite_results
 from export.verify.table_effects import TrainedRows
 
 LOADERS = ("tf.saved_model.load", "tf.compat.v1.saved_model.load")

@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from bundle.format import paths
+from bundle.format import manifest, paths
 from bundle.format.manifest import Precision
 from bundle.storage.staging import Staging
 from export.checkpoint.reader import Checkpoint
 from export.graph.pruning import TracedPart, TracedTower
-from export.graph.specs import WrittenForm
+from export.recipe.schema import ExportJob
 from export.steps import Step, versions
 from export.towers.compiled import compile_tower
 from export.towers.half_products import in_bfloat16
+from export.towers.manifest_towers import describe_tower
 from export.towers.rewriting import Traced
 from export.towers.savedmodels import content_of_saved_model, write_saved_model
 
@@ -43,49 +44,52 @@ class TowerFiles:
     object_path: str
     notes: list[str] = field(default_factory=list)
 
-    def write(
-        self, tower: TracedTower, parts: Sequence[TracedPart], precisions: Sequence[Precision]
-    ) -> list[WrittenForm]:
-        """Writes one tower and its parts; returns the forms there are of each.
+    def write(self, tower: TracedTower, parts: Sequence[TracedPart], job: ExportJob) -> manifest.Tower:
+        """Writes one tower and its parts; returns its entry in the manifest, before its forms are compared.
 
         Raises:
           CheckpointError: a weight is not in the checkpoint, or differs in shape or dtype.
           DestinationError: a file cannot be written.
+          NotConvertible: the precision to be served has no form.
         """
-        name = tower.spec.name
+        name, precisions = tower.spec.name, job.towers[tower.spec.name].precisions
         forms = self._forms(tower, name, "", precisions)
-        of_parts = [self._forms(part, name, part.spec.name, precisions) for part in parts]
-        wanted = {(form.kind, form.precision) for form in forms}
-        for part, found in zip(parts, of_parts, strict=True):
-            missing = sorted(wanted - {(form.kind, form.precision) for form in found})
+        written: list[manifest.TowerPart] = []
+        for part in parts:
+            found = self._forms(part, name, part.spec.name, precisions)
+            missing = sorted(_kinds(forms) - _kinds(found))
             if missing:
                 shutil.rmtree(self.stage.directory / "towers" / name / "parts")
                 self.notes.append(
                     f"tower {name!r} is not split: its part {part.spec.name!r} has no form {' '.join(missing[0])}, "
                     "which the whole tower has"
                 )
-                return forms
-        return forms + [form for found in of_parts for form in found]
+                written.clear()
+                break
+            written.append(part.spec.model_copy(update={"forms": found}))
+        return describe_tower(tower.spec, job, forms, tuple(written))
 
-    def _forms(self, traced: Traced, tower: str, part: str, precisions: Sequence[Precision]) -> list[WrittenForm]:
+    def _forms(
+        self, traced: Traced, tower: str, part: str, precisions: Sequence[Precision]
+    ) -> tuple[manifest.TowerForm, ...]:
         saved = self._saved(traced, tower, part, "f32")
-        forms = [WrittenForm(tower, "saved_model", "f32", saved, part)]
+        forms = [_form("saved_model", "f32", saved)]
         for precision in precisions:
             if precision == "bf16":
                 half = self._saved(in_bfloat16(traced), tower, part, precision)
-                forms.append(WrittenForm(tower, "saved_model", precision, half, part))
+                forms.append(_form("saved_model", precision, half))
                 continue
             path, directory = paths.compiled_tower(tower, precision, part), self.stage.directory
             make = partial(compile_tower, directory / saved, precision, directory / path)
             inputs = (precision, content_of_saved_model(directory / saved), versions())
             reason = Step(path, inputs, str, make).run(self.stage)
             if not reason:
-                forms.append(WrittenForm(tower, "litert", precision, path, part))
+                forms.append(_form("litert", precision, path))
             elif isinstance(traced, TracedTower):
                 self.notes.append(
                     f"tower {tower!r} is not compiled for LiteRT ({precision}): {reason}{traced.spec.half_cure}"
                 )
-        return forms
+        return tuple(forms)
 
     def _saved(self, traced: TracedTower | TracedPart, tower: str, part: str, precision: Precision) -> str:
         """Writes a SavedModel aside in every run, which takes seconds: its content shows whether it is another one."""
@@ -100,3 +104,11 @@ class TowerFiles:
         shutil.rmtree(directory, ignore_errors=True)
         directory.parent.mkdir(parents=True, exist_ok=True)
         fresh.rename(directory)
+
+
+def _form(kind: Literal["saved_model", "litert"], precision: Precision, path: str) -> manifest.TowerForm:
+    return manifest.TowerForm(kind=kind, precision=precision, path=path, max_abs_error={})
+
+
+def _kinds(forms: Sequence[manifest.TowerForm]) -> set[tuple[str, str]]:
+    return {(form.kind, form.precision) for form in forms}

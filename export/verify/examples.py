@@ -142,20 +142,20 @@ def make_examples(
         spec = min(embedded, key=_telling, default=None)
         sizes = _sizes(spec, numbers, count)
         sizes = np.minimum(sizes, bags[0].shape[0]) if bags else sizes
-        reached = [_reach(each, model.rows_of(each)) for each in embedded]
-        first = max([low for low, _ in reached], default=0)
-        rows = min([below or 1 << 62, *(high for _, high in reached)])
+        size, rows = (
+            int(sizes.sum()),
+            min([below or 1 << 62, *(_reach(each, model.rows_of(each)) for each in embedded)]),
+        )
         crossed = spec is not None and len(spec.reads) > 1  # whose `ids_dtype` is that of its first input
         beyond = below or 1 << (31 if crossed or (spec and spec.ids_dtype == "int32") else 40)
         page = pages[spec.name] if spec else None
         if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.KeyedIds):
-            ids = random.choice(dumped[page.ids.keys], int(sizes.sum()))
+            ids = random.choice(dumped[page.ids.keys], size)
         else:
-            size = int(sizes.sum())
             if spec is not None and isinstance(spec.rule, manifest.TextIds):
                 ids = _texts(spec.rule, keys, size, random)
             else:
-                ids = _known_ids(name, page, (first, rows), beyond, keys, size, random)
+                ids = _known_ids(name, page, rows, beyond, keys, size, random)
             if spec and not crossed and spec.ids_dtype == "string" and ids.dtype != object:
                 ids = ids.astype(str).astype(object)
             ids = _computable(ids, embedded, model, keys, beyond, random)
@@ -213,7 +213,7 @@ def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -
 def _known_ids(
     name: str,
     page: manifest.Feature | None,
-    reached: tuple[int, int],
+    rows: int,
     beyond: int,
     keys: Keys,
     size: int,
@@ -231,14 +231,13 @@ def _known_ids(
             return ids if key.dtype == "int64" else ids.astype(str).astype(object)
     if isinstance(rule, manifest.VocabularyIds):
         known = keys[rule.vocabulary]
-        return known[random.integers(0, max(1, min(known.size, reached[1] - rule.first_row)), size)]
+        return known[random.integers(0, max(1, min(known.size, rows - rule.first_row)), size)]
     if isinstance(rule, manifest.HashIds):
         return random.integers(0, beyond, size)
     if isinstance(rule, manifest.BucketIds):
         low, high = (min(rule.boundaries, default=0.0), max(rule.boundaries, default=0.0))
         return random.uniform(low - 1, high + 1, size).astype(np.float32)
-    low, high = reached
-    ids = random.integers(low, max(low + 1, min(high, beyond)), size)
+    ids = random.integers(0, max(1, min(rows, beyond)), size)
     cast = page.cast if isinstance(page, manifest.EmbeddedFeature) else None
     if cast is None or cast.of != "float32":
         return ids
@@ -296,10 +295,10 @@ def vocabulary_of(keys: NDArray[Any]) -> Vocabulary:
     return Vocabulary(StringKeys(keys.tolist()) if keys.dtype == object else IntegerKeys(keys))
 
 
-def _reach(spec: FeatureSpec, rows: int) -> tuple[int, int]:
-    """Returns from which id to which the rows of a table are asked for."""
+def _reach(spec: FeatureSpec, rows: int) -> int:
+    """Returns up to which id the rows of a table are asked for."""
     operations = spec.rule.operations if isinstance(spec.rule, manifest.ComputedIds) else ()
-    return 0, 1 << 62 if any("remainder" in each.do for each in operations) else rows
+    return 1 << 62 if any("remainder" in each.do for each in operations) else rows
 
 
 def _numbers(spec: DenseSpec, count: int, random: np.random.Generator) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from bundle.errors import BundleError
 from bundle.format.manifest import Tower, TowerForm, TowerPart
 from export.errors import VerificationFailed
 from export.graph.specs import TowerSpec
-from export.verify.reference_model import Reference
+from export.verify.reference_inputs import Reference
 from runtime import towers
 from runtime.tower_inputs import tower_inputs
 

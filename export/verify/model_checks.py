@@ -30,8 +30,9 @@ from export.tables.dumped import KeyFile, open_dumps
 from export.verify.audit import Audit, ModelCheck, open_parts, told_as_failures
 from export.verify.candidate_checks import check_candidates
 from export.verify.examples import Examples, Keys, make_examples, read_examples
-from export.verify.parity import check_tower, feature_values, query_vectors
-from export.verify.reference_model import Reference, checkpoint_rows, finite_results, reference_results
+from export.verify.parity import check_towers, query_vectors
+from export.verify.reference_inputs import Reference
+from export.verify.reference_model import checkpoint_rows, finite_results, reference_results
 from export.verify.table_effects import converted
 
 
@@ -123,13 +124,11 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
         read_rows = checkpoint_rows(checkpoint, {name: table.source for name, table in page.tables.items()})
         reference = Reference(job, base, traced.spec, prefix, read_rows, examples, features, converted(page.tables))
         reference, expected = finite_results(reference)
-        values = feature_values(reference, features)
-        for name, tower in page.towers.items():
-            check_tower(reference, bundle, name, tower, values, expected[name])
+        check_towers(reference, bundle, page.towers, expected)
         check_page(reference, bundle, page)
         recall = {}
         for name, index in page.indexes.items():
-            queries = query_vectors(bundle, page.towers[index.query_tower], values, examples.n)
+            queries = query_vectors(reference, bundle, page.towers[index.query_tower], features)
             recall[name] = check_recall(bundle, page, name, job.indexes[name], queries)
         features.close()
     return replace(report, model_check=ModelCheck(examples.n, recall))

@@ -6,7 +6,7 @@ reader. So what agrees here is the whole path of an answer: ids, rows, combiner,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from bundle.format.manifest import Tower, TowerForm, TowerPart
 from export.errors import VerificationFailed
 from export.verify.forms import OpenForm, Values, allowed, compare, open_form, run
 from export.verify.rankings import check_effects, order_effects
-from export.verify.reference_model import Reference
+from export.verify.reference_inputs import Reference
+from export.verify.reference_model import Results
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import find_form, open_tower
 
@@ -33,27 +34,31 @@ def feature_values(reference: Reference, features: FeatureReader) -> dict[str, N
     return {name: activation.values for name, activation in found.items()}
 
 
-def query_vectors(root: Path, tower: Tower, values: Values, n: int) -> NDArray[np.float32]:
-    """Returns [n, dim] vectors that a query tower of the bundle gives in f32."""
-    return open_tower(root, tower, "f32").run(tower_inputs(tower.inputs, values, n))[tower.result]
+def query_vectors(reference: Reference, root: Path, tower: Tower, features: FeatureReader) -> NDArray[np.float32]:
+    """Returns [n, dim] vectors that a query tower of the bundle gives in f32 for the examples, read by `features`."""
+    inputs = tower_inputs(tower.inputs, feature_values(reference, features), reference.examples.n)
+    return open_tower(root, tower, "f32").run(inputs)[tower.result]
 
 
-def check_tower(reference: Reference, root: Path, name: str, tower: Tower, values: Values, expected: Values) -> Tower:
-    """Compares a tower and its parts, in all their forms, with the reference model.
+def check_towers(reference: Reference, root: Path, towers: Mapping[str, Tower], expected: Results) -> dict[str, Tower]:
+    """Compares towers and their parts, in all their forms, with the reference model.
 
     Args:
-      reference: the model and the examples.
+      reference: the model, the examples and how a service reads them.
       root: directory of the (staged) bundle.
-      name: of the tower.
-      tower: its entry in the manifest.
-      values: [n, ...] of each feature, as a service reads them.
-      expected: what the reference model gives, by output.
+      towers: their entries in the manifest.
+      expected: what the reference model gives.
     Returns:
-      The entry, each form with the largest difference of its outputs and what it does to their order. What is no output
-      of the tower but of a part is compared with what the part's SavedModel gives.
+      The entries, each form with the largest difference of its outputs and what it does to their order. What is no
+      output of a tower but of a part is compared with what the part's SavedModel gives.
     Raises:
       VerificationFailed: a form differs by more than its limit; names tower, form, output, example and values.
     """
+    values = feature_values(reference, reference.features)
+    return {name: _checked(reference, root, name, tower, values, expected[name]) for name, tower in towers.items()}
+
+
+def _checked(reference: Reference, root: Path, name: str, tower: Tower, values: Values, expected: Values) -> Tower:
     forms = []
     for form in tower.forms:
         opened = open_form(reference, root, name, tower, form)

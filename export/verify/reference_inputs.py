@@ -27,33 +27,44 @@ from export.model.manifest_features import describe_ids
 from export.recipe.schema import ExportJob, FeaturePart, InputPart, VocabularyPart
 from export.tables.dumped import KeyFile, open_dumps
 from export.verify.examples import Examples
+from export.verify.reference_tables import ReadRows
 
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class ReferenceInputs:
-    """The inputs of the reference model's calls.
+class Reference:
+    """The original model, where its weights are, and the examples that it is called with.
 
     Attributes:
       job, base: the recipe and its folder.
       model: what was traced.
+      prefix: the checkpoint.
+      read_rows: reads rows of the checkpoint's tables.
       examples: as callers send them.
       features: the bundle's reader of them.
+      converted: tables whose rows in the bundle are not the checkpoint's own.
     """
 
     job: ExportJob
     base: Path
     model: ModelSpec
+    prefix: Path
+    read_rows: ReadRows
     examples: Examples
     features: FeatureReader
+    converted: frozenset[str] = frozenset()
+
+    def converted_tables(self, tower: str) -> list[str]:
+        """Returns the converted tables that a tower reads."""
+        return sorted(self.converted & set(self.model.of(tower).tables))
 
     @cached_property
     def dumped(self) -> dict[str, KeyFile]:
         """Keys of each table whose rows are found by key."""
         return {name: KeyFile(table) for name, table in open_dumps(self.job, self.base).items()}
 
-    def value(self, name: str) -> Any:
+    def input(self, name: str) -> Any:
         """Returns one input as the model takes it; one that no tower needs is given zeros, or nothing."""
         part, n = self.job.inputs[name], self.examples.n
         empty = np.zeros(n * int(np.prod(part.shape)) if part.kind == "dense" else 0, np.float32)
@@ -171,9 +182,14 @@ def rows_by_tensorflow(
     values = values.astype(np.float32) if isinstance(rule, manifest.BucketIds) else values
     opened = {}
     for each in manifest.vocabularies_of(rule):
-        part, index = vocabularies[each.vocabulary], tf.lookup.TextFileIndex
+        part = vocabularies[each.vocabulary]
         values = values.astype(np.int64) if part.dtype == "int64" else values
-        places = (index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
-        lines = tf.lookup.TextFileInitializer(str(base / part.file), tf.as_dtype(part.dtype), *places)
-        opened[each.vocabulary] = tf.lookup.StaticHashTable(lines, -1)
+        opened[each.vocabulary] = positions_in_file(part, base)
     return np.asarray(rows_of(rule, tf.constant(values), opened).numpy(), np.int64)
+
+
+def positions_in_file(part: VocabularyPart, base: Path) -> Any:
+    """Returns TensorFlow's lookup table of a vocabulary's file: key -> position, -1 if unknown."""
+    path, index = str((base / part.file).resolve()), tf.lookup.TextFileIndex
+    lines = tf.lookup.TextFileInitializer(path, tf.as_dtype(part.dtype), index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
+    return tf.lookup.StaticHashTable(lines, -1)

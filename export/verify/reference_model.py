@@ -7,7 +7,7 @@ Nothing else can read a table that left the towers: one that is read whole stays
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import BundleError
-from bundle.features.reader import FeatureReader
 from bundle.format.manifest import TableSource, TextIds
 from export.checkpoint.reader import Checkpoint
 from export.errors import ExportError, NotConvertible, UsageError, VerificationFailed
@@ -24,16 +23,16 @@ from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph
 from export.frameworks.points import NORMALIZATIONS
-from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
+from export.graph.specs import DenseSpec, FeatureSpec
 from export.lookups.filled_ids import average_none_as_zeros
 from export.model.calling import resolve_call
 from export.model.roots import build_root
 from export.model.weights import path_steps
-from export.recipe.schema import ExportJob, name_of_call
+from export.recipe.schema import name_of_call
 from export.tables.dumped import KeyFile
 from export.user_lines import at_line, line_of_exception
-from export.verify.examples import Examples, without_signs
-from export.verify.reference_inputs import ReferenceInputs
+from export.verify.examples import without_signs
+from export.verify.reference_inputs import Reference
 from export.verify.reference_tables import ReadRows, ReferenceTables
 from export.verify.table_rows import read_rows
 
@@ -44,43 +43,10 @@ _RECORDED_SHARE, _RECORDED_REST = 0.05, 1e-3
 """Of the standard deviation and of the largest of recorded values: what bfloat16 on TPUs may explain."""
 
 
-@dataclass(frozen=True)
-class Reference:
-    """The original model, where its weights are, and the examples that it is called with.
-
-    Attributes:
-      job, base: the recipe and its folder.
-      model: what was traced.
-      prefix: the checkpoint.
-      read_rows: reads rows of the checkpoint's tables.
-      examples: as callers send them.
-      features: the bundle's reader of them.
-      converted: tables whose rows in the bundle are not the checkpoint's own.
-    """
-
-    job: ExportJob
-    base: Path
-    model: ModelSpec
-    prefix: Path
-    read_rows: ReadRows
-    examples: Examples
-    features: FeatureReader
-    converted: frozenset[str] = frozenset()
-
-    def converted_tables(self, tower: str) -> list[str]:
-        """Returns the converted tables that a tower reads."""
-        return sorted(self.converted & set(self.model.of(tower).tables))
-
-
 def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) -> ReadRows:
     """Returns a reader of tables as a checkpoint stores them."""
 
-    def read(table: str, rows: Rows) -> NDArray[Any]:
-        if table not in sources:
-            raise NotConvertible(f"table {table!r} is not known in checkpoint {checkpoint.prefix}")
-        return read_rows(checkpoint, sources[table], rows).astype(np.float32)
-
-    return read
+    return lambda table, rows: read_rows(checkpoint, sources[table], rows).astype(np.float32)
 
 
 def finite_results(reference: Reference) -> tuple[Reference, Results]:
@@ -189,13 +155,12 @@ def reference_results(reference: Reference) -> Results:
       VerificationFailed: the bundle finds other rows for their ids than TensorFlow does.
     """
     model, job = reference.model, reference.job
-    fed = ReferenceInputs(job, reference.base, model, reference.examples, reference.features)
     facts = {
-        name: replace(table, rows=np.iinfo(np.int64).max) if name in fed.dumped else table
+        name: replace(table, rows=np.iinfo(np.int64).max) if name in reference.dumped else table
         for name, table in model.tables.items()
     }
     whole_max = max(job.code.inline_bytes_max, *(tower.largest_bytes for tower in model.towers.values()))
-    tables = ReferenceTables(facts, _by_key(reference.read_rows, fed.dumped), whole_max)
+    tables = ReferenceTables(facts, _by_key(reference.read_rows, reference.dumped), whole_max)
     returned: dict[tuple[str, tuple[str, ...]], Any] = {}
     eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
@@ -205,7 +170,7 @@ def reference_results(reference: Reference) -> Results:
             if any(isinstance(spec.rule, TextIds) for spec in bags):
                 average_none_as_zeros(hooks)
             root = build_root(job, reference.base)
-            given = {name: fed.value(name) for tower in model.towers.values() for name in tower.call_inputs}
+            given = {name: reference.input(name) for tower in model.towers.values() for name in tower.call_inputs}
             calls = {(tower.call, tower.call_inputs) for tower in model.towers.values()}
             named = isinstance(root, NamedGraph)
             for path, inputs in () if named else sorted(calls):  # builds what the factory has not

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from bundle.features.reader import FeatureReader
-from bundle.format import manifest, paths
+from bundle.format import manifest
 from bundle.format.manifest import TableSource
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary, write_vocabulary
 from export.checkpoint.reader import open_checkpoint
 from export.frameworks.loading import load_tensorflow, tf
-from export.graph.specs import WrittenForm
 from export.jobs.progress import Progress
 from export.jobs.saved_model_job import prepare_inline, run_inline
 from export.model.code import load_factory
@@ -30,13 +29,13 @@ from export.model.vocabularies import as_array
 from export.model.weights import find_table_keys
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
-from export.towers.compiled import compile_tower
-from export.towers.savedmodels import write_saved_model
 from export.verify.examples import Examples, make_examples
-from export.verify.reference_model import Reference, checkpoint_rows, reference_results
+from export.verify.parity import check_towers
+from export.verify.reference_inputs import Reference
+from export.verify.reference_model import checkpoint_rows, reference_results
 from tests.conftest import write_table
 from tests.export import cutting
-from tests.export.checking import check_forms
+from tests.export.checking import write_towers
 
 HERE = Path(__file__).parent
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -106,16 +105,9 @@ def hold(made: Made, directory: Path, examples: Examples | None = None) -> dict[
     )
     reference = Reference(made.job, HERE, made.traced.spec, made.prefix, read_rows, examples, made.features)
     expected = reference_results(reference)
-    forms = []
-    for tower in made.traced.towers:
-        saved, path = paths.saved_model(tower.spec.name), paths.compiled_tower(tower.spec.name, "f32")
-        write_saved_model(tower, made.traced.root, checkpoint, "model", directory / saved)
-        assert compile_tower(directory / saved, "f32", directory / path) == ""
-        forms += [
-            WrittenForm(tower.spec.name, "saved_model", "f32", saved),
-            WrittenForm(tower.spec.name, "litert", "f32", path),
-        ]
-    return check_forms(reference, directory, forms, expected)
+    written = write_towers(made.traced, made.job, made.prefix, directory)
+    assert all(len(tower.forms) == 2 for tower in written[1].values())
+    return {name: tower.forms for name, tower in check_towers(reference, *written, expected).items()}
 
 
 def inlined(made: Made, directory: Path, examples: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:

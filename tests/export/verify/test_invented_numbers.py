@@ -15,7 +15,8 @@ from export.model.manifest_features import describe_features
 from export.model.tracing import trace_towers
 from export.recipe.schema import ExportJob
 from export.verify.examples import make_examples
-from export.verify.reference_model import Reference, checkpoint_rows, finite_results
+from export.verify.reference_inputs import Reference
+from export.verify.reference_model import checkpoint_rows, finite_results
 
 HERE = Path(__file__).parents[1] / "frameworks"
 

@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 
 from bundle.features.reader import Column
-from bundle.format import paths
 from bundle.format.manifest import TableSource
 from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
-from export.graph.specs import WrittenForm
 from export.model.weights import find_table_keys
 from export.recipe.schema import ExportJob
-from export.towers.compiled import compile_tower
-from export.towers.savedmodels import write_saved_model
 from export.verify.examples import Examples, make_examples
-from export.verify.reference_model import Reference, checkpoint_rows, finite_results, reference_results
+from export.verify.parity import check_towers
+from export.verify.reference_inputs import Reference
+from export.verify.reference_model import checkpoint_rows, finite_results, reference_results
 from export.verify.reference_tables import ReadRows
-from tests.export.checking import check_forms
+from tests.export.checking import Written, write_towers
 from tests.export.cutting import HERE, IDS, Cut, cut, recipe
 
 
@@ -34,28 +32,9 @@ def rows_of(made: Cut) -> ReadRows:
     return checkpoint_rows(checkpoint, {name: TableSource(layout="plain", key=key) for name, key in keys.items()})
 
 
-def write_forms(made: Cut, root: Path) -> list[WrittenForm]:
-    forms = []
-    for tower in made.model.towers:
-        name = tower.spec.name
-        saved = root / paths.saved_model(name)
-        write_saved_model(tower, made.model.root, open_checkpoint(made.prefix), "model", saved)
-        forms.append(WrittenForm(name, "saved_model", "f32", paths.saved_model(name)))
-        for precision in made.job.towers[name].precisions:
-            path = paths.compiled_tower(name, precision)
-            assert compile_tower(saved, precision, root / path) == ""
-            forms.append(WrittenForm(name, "litert", precision, path))
-    return forms
-
-
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("forms")
-
-
-@pytest.fixture(scope="module")
-def forms(ads: Cut, root: Path) -> list[WrittenForm]:
-    return write_forms(ads, root)
+def written(ads: Cut, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return write_towers(ads.model, ads.job, ads.prefix, tmp_path_factory.mktemp("written"))
 
 
 def test_reference_equals_a_dense_computation_of_the_query_tower(movies: Cut) -> None:
@@ -80,20 +59,18 @@ def test_reference_equals_a_dense_computation_of_the_query_tower(movies: Cut) ->
         np.testing.assert_allclose(vectors[example], hidden @ weights[2] + weights[3], rtol=1e-5, atol=1e-5)
 
 
-def test_check_tower_weights_sequences_and_sparse_bags_agree_and_no_number_never(
-    ads: Cut, root: Path, forms: list[WrittenForm]
-) -> None:
+def test_check_tower_weights_sequences_and_sparse_bags_agree_and_no_number_never(ads: Cut, written: Written) -> None:
     reference = reference_of(ads)
     expected = reference_results(reference)
-    verified = check_forms(reference, root, forms, expected)
-    assert len(verified["ranking"]) == 2
-    assert set(verified["ranking"][1].max_abs_error) == {"click", "hidden"}
+    verified = check_towers(reference, *written, expected)
+    assert len(verified["ranking"].forms) == 2
+    assert set(verified["ranking"].forms[1].max_abs_error) == {"click", "hidden"}
     expected["context"]["result"][3, 1] = np.nan
     with pytest.raises(VerificationFailed, match=r"tower 'context'.*example 3, element \[1\], is"):
-        check_forms(reference, root, forms, expected)
+        check_towers(reference, *written, expected)
 
 
-def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, root: Path, forms: list[WrittenForm]) -> None:
+def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, written: Written) -> None:
     columns = dict(make_examples(ads.model.spec, ads.pages, {}, 4).columns)
     columns["ad"] = Column(np.array([3, 999, -1, 4]))
     columns["clicks"] = Column(
@@ -102,7 +79,7 @@ def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, root: Path, forms:
     columns["recent"] = Column(np.array([1, 500, 2, 9, 8]), np.array([0, 5, 5, 5, 5]))
     reference = reference_of(ads, Examples(4, columns))
     expected = reference_results(reference)
-    assert len(check_forms(reference, root, forms, expected)["context"]) == 2
+    assert len(check_towers(reference, *written, expected)["context"].forms) == 2
 
 
 def test_reference_rows_that_tensorflow_would_not_find_are_refused(movies: Cut) -> None:
@@ -117,18 +94,17 @@ def test_reference_rows_that_tensorflow_would_not_find_are_refused(movies: Cut) 
 def test_check_tower_tower_in_half_precision_is_told_the_cure_and_held_to_its_limit(tmp_path: Path) -> None:
     job = recipe("build_half", {"item": IDS}, {"tower": {"role": "query"}})
     made = cut(job, tmp_path)
-    write_saved_model(made.model.towers[0], made.model.root, open_checkpoint(made.prefix), "model", tmp_path / "saved")
-    forms = [WrittenForm("tower", "saved_model", "f32", "saved")]
+    written = write_towers(made.model, job, made.prefix, tmp_path)
     expected = reference_results(reference_of(made))
     nearly = {"tower": {"result": expected["tower"]["result"] + np.float32(0.01)}}
     with pytest.raises(VerificationFailed, match=r"bfloat16.*policy 'float32'.*towers.tower.max_abs_error.f32"):
-        check_forms(reference_of(made), tmp_path, forms, nearly)
+        check_towers(reference_of(made), *written, nearly)
     page = job.model_dump()
     page["towers"]["tower"]["max_abs_error"] = {"f32": 0.1}
     limited = replace(reference_of(made), job=ExportJob.model_validate(page))
-    assert check_forms(limited, tmp_path, forms, nearly)["tower"][0].max_abs_error["result"] > 1e-3
+    assert check_towers(limited, *written, nearly)["tower"].forms[0].max_abs_error["result"] > 1e-3
     with pytest.raises(VerificationFailed, match=r"max_abs_error.f32 = 0.1"):
-        check_forms(limited, tmp_path, forms, {"tower": {"result": expected["tower"]["result"] + 1}})
+        check_towers(limited, *written, {"tower": {"result": expected["tower"]["result"] + 1}})
 
 
 def test_reference_table_of_the_recipe_s_unknown_row(movies: Cut) -> None:
