@@ -328,7 +328,6 @@ def _tasks(
         file = paths.table_shard(spec.name, number, count)
         tasks.append(
             TableTask(
-                step=file,
                 table=spec.name,
                 dim=spec.dim,
                 key=spec.key,
