@@ -31,8 +31,6 @@ from export.tables.plan import ExportPlan, TablePlan
 from export.tables.sources import source_of
 from export.tables.tasks import RestTask, TableTask
 
-NO_LINKS: Mapping[str, str] = {}
-
 
 class Receipt(StrictModel):
     """What a finished task tells: small, plain, fit for a journal.
@@ -154,7 +152,7 @@ def check_sources(plan: ExportPlan, receipts: Sequence[Receipt]) -> None:
 
 
 def manifest_table(
-    table: TablePlan, receipts: Sequence[Receipt], links: Mapping[str, str] = NO_LINKS
+    table: TablePlan, receipts: Sequence[Receipt], links: Mapping[str, str] | None = None
 ) -> manifest.Table:
     """Returns a table's entry in the manifest.
 
@@ -174,7 +172,7 @@ def manifest_table(
             "rows": spec.rows,
             "dim": spec.dim,
             "dtype": table.dtype,
-            "shards": linked_shards(table, links) or tuple(shard for shard, _ in own),
+            "shards": linked_shards(table, links or {}) or tuple(shard for shard, _ in own),
             "scales": tuple(each.scales for _, each in own if each.scales is not None),
             "error": table_error(spec.dtype, spec.dim, errors) if errors else None,
             "source": source_of(spec.layout, spec.key),
