@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import google_crc32c
 import numpy as np
 from pydantic import NonNegativeInt
 
@@ -103,28 +102,21 @@ class SliceRows:
         Raises:
           CheckpointError: a data file is gone, changed, ends early or cannot be read.
         """
-        width, flat, at = rows.shape[1], rows.reshape(-1), 0
+        at = 0
         if self._remote:
             ranges = list(ranges)
             for first, count in ranges:
-                band = self._bands[bisect_right(self._firsts, first) - 1]
-                if first + count <= band.end and len(band.slices) == 1:
-                    part, offset, size = bands.source_range(band.slices[0], first, count)
+                for band in bands.within(self._bands, first, count):
+                    part, offset, size = bands.source_range(band.slices[0], band.first, band.rows)
                     self._files.prefetch(part.file, part.offset + offset, size)
         for first, count in ranges:
-            data = flat[at : at + count * width]
-            at += data.size
+            here = rows[at : at + count]
+            at += count
             band = self._bands[bisect_right(self._firsts, first) - 1]
-            part = band.slices[0]
             if first + count > band.end or len(band.slices) > 1:
-                self.read_into(first, data.reshape(count, width))
-                continue
-            offset = (first - part.starts[0]) * width
-            self._files.read_into(part.file, part.offset + offset, data)
-            which = id(part)
-            self._parts[which] = part
-            start, crc = self._runs.pop((which, offset), (offset, 0))
-            self._runs[which, offset + data.size] = start, google_crc32c.extend(crc, data)
+                self.read_into(first, here)
+            else:
+                self._read(bands.source_range(band.slices[0], first, count), here.reshape(-1))
 
     def pieces(self, bytes_max: Callable[[], int]) -> Iterator[tuple[Bytes, int]]:
         """Yields the bytes of all rows, if they are undivided, wherever rows end, each piece with its crc32c.

@@ -21,7 +21,7 @@ from export.jobs.space import check_plan_fits
 from export.recipe.settings import ExportSettings
 from export.steps import key_of
 from export.tables.key_indexes import check_key_indexes
-from export.tables.links import link_files, linked_table
+from export.tables.links import link_files
 from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.shards import Receipt, carry_out, check_sources, manifest_table
 from export.tables.tasks import RestTask, TableTask
@@ -102,10 +102,7 @@ def copy_tables(
         raise CheckpointError(f"{problem}; the tables are copied again by the next run") from problem
     check_unchanged(stamps_of(part for table in plan.tables for part in table.slices))
     link_files(plan, stage.directory)
-    tables = {
-        table.spec.name: linked_table(table, plan.links) if table.linked else manifest_table(table, receipts)
-        for table in plan.tables
-    }
+    tables = {table.spec.name: manifest_table(table, receipts, plan.links) for table in plan.tables}
     for table in plan.tables:
         table.limits.check(table.spec.name, tables[table.spec.name].error)
     return tables

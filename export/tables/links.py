@@ -11,12 +11,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from bundle.format import manifest
 from bundle.format.manifest import Shard
 from bundle.storage import files
 from export.errors import CheckpointError, DestinationError
 from export.tables.plan import ExportPlan, TablePlan
-from export.tables.sources import source_of
 
 
 def link_files(plan: ExportPlan, directory: Path) -> None:
@@ -46,14 +44,14 @@ def link_files(plan: ExportPlan, directory: Path) -> None:
         files.sync(link.parent)
 
 
-def linked_table(table: TablePlan, links: Mapping[str, str]) -> manifest.Table:
-    """Returns a linked table's entry in the manifest.
+def linked_shards(table: TablePlan, links: Mapping[str, str]) -> tuple[Shard, ...]:
+    """Returns the shards of a linked table.
 
     Args:
       table: its plan.
       links: data file -> bundle path.
     """
-    shards = [
+    return tuple(
         Shard(
             file=links[part.file],
             offset=part.offset,
@@ -63,16 +61,6 @@ def linked_table(table: TablePlan, links: Mapping[str, str]) -> manifest.Table:
             blocks=(),
         )
         for part in table.linked
-    ]
-    spec = table.spec
-    return manifest.Table.model_validate(
-        {
-            "rows": spec.rows,
-            "dim": spec.dim,
-            "dtype": spec.dtype,
-            "shards": tuple(shards),
-            "source": source_of(spec.layout, spec.key),
-        }
     )
 
 

@@ -224,7 +224,9 @@ def plan_tables(
         if way.link and not hindrance:
             plans.append(TablePlan(spec, entry.slices, (), tuple(band.slices[0] for band in bands)))
             continue
-        tasks = _tasks(spec, entry, bands, directory, way, _block_bytes(spec, bands, budget_bytes))
+        remote = any(is_url(part.file) for part in entry.slices)
+        held = block_bytes(spec.layout.lanes, budget_bytes, remote=remote)
+        tasks = _tasks(spec, entry, bands, directory, way, held)
         note = f"it is copied, not linked: {hindrance}" if hindrance else ""
         if not note and way.dtype is None and tasks[0].converted:
             note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
@@ -283,19 +285,6 @@ def _check_held(spec: TableSpec, entry: Entry, budget_bytes: int) -> None:
         )
 
 
-def _block_bytes(spec: TableSpec, bands: Sequence[Band], budget_bytes: int) -> int:
-    """Returns how many stored bytes a worker reads at a time; what it cannot write as they are, it holds dealt, too."""
-    row_bytes = spec.stored[1] * NUMPY_DTYPES[spec.dtype].itemsize
-    divided = any(len(band.slices) > 1 for band in bands)
-    if (divided or spec.layout.lanes > 1) and 2 * row_bytes > budget_bytes:
-        raise NotConvertible(
-            f"table {spec.name!r} is put together from several places and has rows of {row_bytes} bytes, two of which "
-            f"exceed the budget of {budget_bytes}; raise ROWCAST_EXPORT_BUDGET_BYTES"
-        )
-    remote = any(is_url(part.file) for band in bands for part in band.slices)
-    return block_bytes(spec.layout.lanes, budget_bytes, remote=remote)
-
-
 def _bands(spec: TableSpec, entry: Entry, checkpoint: str) -> list[Band]:
     if entry.array is not None:
         return []
@@ -328,7 +317,6 @@ def _tasks(
         file = paths.table_shard(spec.name, number, count)
         tasks.append(
             TableTask(
-                step=file,
                 table=spec.name,
                 dim=spec.dim,
                 key=spec.key,

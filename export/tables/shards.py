@@ -7,7 +7,7 @@ one task are checked there, those shared by several tasks by `check_sources`, fr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from export.checkpoint.variables import Slice
 from export.errors import CheckpointError, DestinationError
 from export.tables.conversions import Conversion, ErrorSums, table_error
 from export.tables.dealing import stripes_of
+from export.tables.links import linked_shards
 from export.tables.plan import ExportPlan, TablePlan
 from export.tables.sources import source_of
 from export.tables.tasks import RestTask, TableTask
@@ -41,7 +42,6 @@ class Receipt(StrictModel):
       error: of its rows, if they were converted.
     """
 
-    step: str
     table: str
     key: str
     shard: Shard | None
@@ -86,7 +86,6 @@ def copy_rows(task: TableTask) -> Receipt:
                     writer.place((first - task.first_row) * rows.shape[1], rows)
             _refuse_damaged(stored, f"table {task.table!r}", task)
             return Receipt(
-                step=task.step,
                 table=task.table,
                 key=task.key,
                 shard=_closed(task, task.file, writer),
@@ -117,7 +116,7 @@ def sum_rest(task: RestTask) -> Receipt:
             for row in range(low, high, count):
                 stored.read_into(row, buffer[: min(count, high - row)])
         _refuse_damaged(stored, f"variable {task.key!r}", task)
-        return Receipt(step=task.step, table="", key=task.key, shard=None, sources=stored.sums())
+        return Receipt(table="", key=task.key, shard=None, sources=stored.sums())
 
 
 def carry_out(task: TableTask | RestTask) -> Receipt:
@@ -152,12 +151,15 @@ def check_sources(plan: ExportPlan, receipts: Sequence[Receipt]) -> None:
                 raise CheckpointError(_damaged(what, part))
 
 
-def manifest_table(table: TablePlan, receipts: Sequence[Receipt]) -> manifest.Table:
+def manifest_table(
+    table: TablePlan, receipts: Sequence[Receipt], links: Mapping[str, str] | None = None
+) -> manifest.Table:
     """Returns a table's entry in the manifest.
 
     Args:
       table: its plan.
       receipts: of all its tasks; those of other tables are passed over.
+      links: of its plan: data file -> bundle path.
     Raises:
       ValueError: (pydantic's) shards are missing.
     """
@@ -170,7 +172,7 @@ def manifest_table(table: TablePlan, receipts: Sequence[Receipt]) -> manifest.Ta
             "rows": spec.rows,
             "dim": spec.dim,
             "dtype": table.dtype,
-            "shards": tuple(shard for shard, _ in own),
+            "shards": linked_shards(table, links or {}) or tuple(shard for shard, _ in own),
             "scales": tuple(each.scales for _, each in own if each.scales is not None),
             "error": table_error(spec.dtype, spec.dim, errors) if errors else None,
             "source": source_of(spec.layout, spec.key),

@@ -29,7 +29,6 @@ class TableTask:
     """One shard to be written.
 
     Attributes:
-      step: name of the task, the same in every run of the same plan.
       table, dim: of the table.
       key, dtype: of the variable that holds it.
       first_row, rows: the rows of the shard.
@@ -45,7 +44,6 @@ class TableTask:
       attempts: directory of the run, where the shard lies until it is whole; None: beside `file`.
     """
 
-    step: str
     table: str
     dim: int
     key: str
@@ -62,6 +60,11 @@ class TableTask:
     block_bytes: int
     scales: str | None = None
     attempts: str | None = None
+
+    @property
+    def step(self) -> str:
+        """Its name, the same in every run of the same plan."""
+        return self.file
 
     @property
     def itemsize(self) -> int:

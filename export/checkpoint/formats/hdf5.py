@@ -30,8 +30,7 @@ class Dataset(NamedTuple):
       offset: its first byte in the file; -1: it is not contiguous.
       stored_bytes: on disk.
       chunks: extents of a chunk; () if it has none.
-      unwritten: chunks, or 1 for the whole, that were never written and would be read as zeros.
-      elsewhere: whether its values lie in other files.
+      problem: why its values cannot be read as they are; "" if they can.
     """
 
     key: str
@@ -41,8 +40,7 @@ class Dataset(NamedTuple):
     offset: int
     stored_bytes: int
     chunks: tuple[int, ...]
-    unwritten: int
-    elsewhere: bool
+    problem: str
 
 
 class Listing(NamedTuple):
@@ -136,8 +134,8 @@ def _datasets(opened: Any, names: dict[str, str]) -> Iterator[Dataset]:
     for dataset in found:
         if dataset.shape is None:
             continue
-        elsewhere = dataset.external is not None or dataset.is_virtual
-        offset = None if elsewhere else dataset.id.get_offset()
+        problem = _problem(dataset)
+        offset = None if problem else dataset.id.get_offset()
         yield Dataset(
             key=dataset.name.lstrip("/"),
             shape=dataset.shape,
@@ -146,16 +144,20 @@ def _datasets(opened: Any, names: dict[str, str]) -> Iterator[Dataset]:
             offset=-1 if offset is None else offset,
             stored_bytes=dataset.id.get_storage_size(),
             chunks=dataset.chunks or (),
-            unwritten=0 if elsewhere else _unwritten(dataset),
-            elsewhere=elsewhere,
+            problem=problem,
         )
 
 
-def _unwritten(dataset: Any) -> int:
+def _problem(dataset: Any) -> str:
+    """Says why values cannot be read: what was never written would be zeros, and what lies elsewhere any file's."""
+    if dataset.external is not None or dataset.is_virtual:
+        return "its values lie in other files, as Keras never puts them"
     if dataset.chunks is None:
-        return int(dataset.size > 0 and dataset.id.get_storage_size() == 0)
-    chunks = math.prod(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
-    return int(chunks - dataset.id.get_num_chunks())
+        missing = int(dataset.size > 0 and dataset.id.get_storage_size() == 0)
+    else:
+        chunks = math.prod(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+        missing = chunks - dataset.id.get_num_chunks()
+    return f"pieces were never written ({missing}): the save did not finish; take another" if missing else ""
 
 
 if __name__ == "__main__":

@@ -130,12 +130,8 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
     key, shape, dtype = dataset.key, dataset.shape, _dtype(dataset)
     if not can_be(shape):
         raise CheckpointError(f"{file}: {key!r} has the shape {list(shape)}, which nothing can have; copy it anew")
-    if dataset.elsewhere:
-        raise CheckpointError(f"{file}: the values of {key!r} lie in other files, as Keras never puts them")
-    if dataset.unwritten:
-        raise CheckpointError(
-            f"{file}: pieces of {key!r} were never written ({dataset.unwritten}): the save did not finish; take another"
-        )
+    if dataset.problem:
+        raise CheckpointError(f"{file}: {key!r}: {dataset.problem}")
     if dtype not in NUMPY_DTYPES:
         return Entry(key, dtype, shape, ())
     itemsize = NUMPY_DTYPES[dtype].itemsize

@@ -16,8 +16,9 @@ from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError, VerificationFailed
 from export.jobs.destinations import open_destination
-from export.tables.links import link_files, linked_table
+from export.tables.links import link_files
 from export.tables.plan import ExportPlan, Writing, plan_tables
+from export.tables.shards import manifest_table
 from export.verify.table_rows import verify_tables
 from tests.export.checkpoint.bundles import write_bundle
 
@@ -42,7 +43,7 @@ def planned(directory: Path, cut: str = "whole", values: Any = VALUES, dtype: st
 def linked(directory: Path, plan: ExportPlan) -> dict[str, manifest.Table]:
     (directory / "out").mkdir()
     link_files(plan, directory / "out")
-    return {table.spec.name: linked_table(table, plan.links) for table in plan.tables}
+    return {table.spec.name: manifest_table(table, (), plan.links) for table in plan.tables}
 
 
 @pytest.mark.parametrize("cut", ["whole", "rows"])

@@ -88,13 +88,6 @@ def test_plan_tables_too_many_shards_are_refused(tmp_path: Path, monkeypatch: py
         plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path, writing={"a": Writing(1)})
 
 
-def test_plan_tables_joined_columns_must_fit_the_budget(tmp_path: Path) -> None:
-    given = opened(tmp_path, {"a": values(4, 64)}, boxes={"a": [[(0, -1), (0, 32)], [(0, -1), (32, 32)]]})
-    with pytest.raises(NotConvertible, match="ROWCAST_EXPORT_BUDGET_BYTES"):
-        plan_tables(*given, tmp_path, budget_bytes=500)
-    assert plan_tables(*given, tmp_path, budget_bytes=1024)
-
-
 def chunked(directory: Path, rows: int, chunk_rows: int) -> Opened:
     with h5py.File(directory / "a.h5", "w") as file:
         file.create_dataset("user/embeddings", data=np.zeros((rows, 16), "f4"), chunks=(chunk_rows, 16))

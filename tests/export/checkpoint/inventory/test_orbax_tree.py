@@ -55,18 +55,3 @@ def test_state_of_an_optimizer_is_a_slot_though_it_has_the_shape_of_tables(
     found = found_in(tmp_path, "params.user.embedding", state)
     assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [(name, state, of)]
     assert [table.key for table in found.tables] == ["params.user.embedding"]
-
-
-@pytest.mark.parametrize(
-    ("table", "slot"),
-    [
-        ("params.sc.sc_embedding_variables.a_b.table", "params.sc.sc_embedding_variables.a_b.slot.0"),
-        ("layer.embedding_table.value.a_b.table", "layer.embedding_table.value.a_b.slot.0"),
-        ("trainable_variables.e.var:a_b:table", "trainable_variables.e.var:a_b:table:slot:accumulator"),
-    ],
-)
-def test_stack_is_refused_until_its_layout_is_said(tmp_path: Path, table: str, slot: str) -> None:
-    found = found_in(tmp_path, table, slot)
-    assert [(refused.name, refused.key) for refused in found.refused] == [("a_b", table)]
-    assert [(each.key, each.of) for each in found.slots] == [(slot, table)]
-    assert found.tables == ()
