@@ -78,7 +78,7 @@ EDITS: list[tuple[str, Any, str]] = [
     ("towers.query.result", "gone", "gone"),
     ("towers.query.inputs.0.feature", "gone", GONE),
     ("candidates.movies.features", ["gone"], GONE),
-    *(("model", wrong, "is no name") for wrong in ("../movies", ".hidden")),
+    *(("model", wrong, "is no name") for wrong in ("../movies", ".hidden", "", "a b", "ä", "a" * 129, "-x", "a\n")),
 ]
 KEYS = [{"dtype": "string", "default": "nowhere"}, {"dtype": "int64", "role": "candidate"}]
 HASH = {"kind": "hash", "buckets": 64}
