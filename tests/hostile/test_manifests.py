@@ -29,6 +29,7 @@ EDITS: list[tuple[str, Any, str]] = [
     ("tables.users", lambda it: it | {"rows": ROWS, "shards": [it["shards"][0] | {"rows": ROWS}]}, "block checksums"),
     ("tables.users", lambda it: it | {"dtype": "int8", "scales": it["shards"]}, "manifest"),
     ("tables.users.dtype", "int8", "scales"),
+    ("tables.brands.dtype", "float16", "scales belong to int8 rows, the table's are float16"),
     ("tables", {}, GONE.replace("gone", "users")),
     ("tables.users.dtype", "float64", "Input should be 'float32'"),
     ("tables.users.source", {"key": "k", "layout": "spiral"}, "Input should be 'plain'"),
@@ -77,7 +78,7 @@ EDITS: list[tuple[str, Any, str]] = [
     ("towers.query.result", "gone", "gone"),
     ("towers.query.inputs.0.feature", "gone", GONE),
     ("candidates.movies.features", ["gone"], GONE),
-    *(("model", wrong, "is no name") for wrong in ("../movies", ".hidden")),
+    *(("model", wrong, "is no name") for wrong in ("../movies", ".hidden", "", "a b", "ä", "a" * 129, "-x", "a\n")),
 ]
 KEYS = [{"dtype": "string", "default": "nowhere"}, {"dtype": "int64", "role": "candidate"}]
 HASH = {"kind": "hash", "buckets": 64}
@@ -133,6 +134,7 @@ CHANGES: list[tuple[str, Json, str]] = [
         ("crossed", {**more, "ids": FEATURES["crossed"]["ids"] | {"keys": [KEYS[0] | key, KEYS[1]]}}, told)
         for key, more, told in (
             ({"padding": ""}, {"kind": "single", "combiner": None}, "belongs to the keys of a bag"),
+            ({"padding": "", "steps": [{"do": "lower"}]}, {}, "'steps' change a text, without 'padding'"),
             ({"rows": 4}, {}, ROWS_OF_KEY),
             ({"unknown_row": 0}, {}, ROWS_OF_KEY),
             ({"ids": {"kind": "identity"}, "unknown_row": 0}, {}, ROWS_OF_KEY),
@@ -155,11 +157,12 @@ PARTS: list[tuple[str, Any, str]] = [
     ("parts", lambda parts: parts[:-1], "do not return every output"),
     ("parts.0.inputs.0.features.0", "movie", "is per context, 'movie' a candidate's"),
     ("parts.0.inputs.0.features.0", "city", "which the tower does not"),
-    ("parts.1.per", "context", "per context"),
+    ("parts.1.per", "context", "part 'trunk' is per context, 'movie' a candidate's"),
+    ("parts.2.per", "context", "part 'score' is per context and takes 'trunk' of a candidate"),
     ("parts", lambda parts: [parts[0], parts[1] | {"name": parts[2]["name"]}, *parts[2:]], "two parts have one name"),
     ("parts.1.inputs.0", lambda entry: entry | {"feature": "movie"}, "one of 'feature', 'features' and 'tensor'"),
     ("parts.0.per", "user", "Input should be"),
-    ("parts.0.outputs.0.name", "trunk", "manifest"),
+    ("parts.2.outputs.0.name", "trunk", "two parts return 'trunk'"),
     ("inputs.0", {"name": "user", "tensor": "trunk", "dtype": "float32", "shape": [None, 8]}, "is no part's output"),
     ("formula", "score ^", "invalid syntax"),
     ("formula", "like", "takes 'like'"),

@@ -108,6 +108,16 @@ NO_NUMBERS: list[NDArray[Any]] = [
     [
         *((IdentityIds(), values, "'f'") for values in NO_INTEGERS),
         *((BucketIds(boundaries=(0.0,)), values, "'f'") for values in NO_NUMBERS),
+        *(
+            (IdentityIds(), values, told)  # the shortest text of the first that is none
+            for values, told in (
+                (np.array([1e20], np.float32), r"1e\+20 is no id"),
+                (np.array([0.1], np.float32), r"'f': 0\.1 is no id"),
+                (np.array([5, np.inf], np.float32), "inf is no id"),
+                (np.array([1.0, 2.0]), r"'f': 1\.0 is no id"),
+            )
+        ),
+        (BucketIds(boundaries=(0.0,)), np.array([1, 1e300]), r"1e\+300 is not finite in float32"),
         (computed(("remainder", 3)), objects("a"), "'a' is no integer id"),
         (HashIds(buckets=10, key=(1, 2)), objects("\ud800"), "no Unicode text"),
         (HashIds(buckets=10), objects("\ud800"), "UTF-8"),
