@@ -79,6 +79,11 @@ def _routes(service: Service) -> APIRouter:
     def get_status(request: Request) -> Status:
         return _visible(request, service.status())
 
+    @router.get("/report", summary="Get what an issue about this service needs, without secrets")
+    def get_report(request: Request) -> Status:
+        authorize_all(request.state.principal)
+        return service.report()
+
     def add(name: str, command: type[BaseModel], prefix: str, parameters: list[Any]) -> None:
         async def apply(request: Request) -> Status:
             model = request.path_params.get("model", "")

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from bundle.format import paths
 from bundle.storage import staging
 from service.admin.commands import COMMANDS, ModelCommand, ModelFacts
+from service.admin.report import report
 from service.admin.status import WorkerStatus, merged_versions, read_statuses
 from service.config import ServiceSettings
 from service.errors import InvalidArgument, NotFound
@@ -59,6 +60,10 @@ class Service:
             "memory": {"resident_bytes": sum(each.resident_bytes for each in workers), "free_bytes": free_bytes()},
             "models": [_model(name, desired.of(name), versions.get(name, ()), workers) for name in sorted(names)],
         }
+
+    def report(self) -> Status:
+        """Returns what an issue about this service needs, without secrets."""
+        return report(self._settings, self.status(), read_statuses(self._run_directory))
 
     def apply(self, name: str, body: bytes, model: str = "") -> Status:
         """Applies a command. What needs no load is in effect when this returns; the rest is listed as `unmet`.

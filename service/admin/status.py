@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from service.models.manager import VersionManager, VersionState
+from service.observability.logging import latest_problems
 
 if TYPE_CHECKING:
     from service.models.poller import Poller
@@ -30,6 +31,7 @@ class WorkerStatus:
       state_problem: why it cannot read the desired state; empty: it can.
       known: the versions under the root, by model.
       models: the states of all versions, by model.
+      problems: the newest warning or error of each event, as logged.
     """
 
     pid: int
@@ -38,12 +40,13 @@ class WorkerStatus:
     resident_bytes: int
     known: dict[str, list[int]]
     models: dict[str, tuple[VersionState, ...]]
+    problems: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def of(cls, manager: VersionManager, poller: Poller, resident_bytes: int) -> WorkerStatus:
         """Returns the status of this process."""
-        known, models = dict(poller.known), manager.models()
-        return cls(os.getpid(), poller.revision, poller.state.problem, resident_bytes, known, models)
+        known, models, problems = dict(poller.known), manager.models(), tuple(latest_problems())
+        return cls(os.getpid(), poller.revision, poller.state.problem, resident_bytes, known, models, problems)
 
     def loaded(self, model: str) -> set[int]:
         """Returns the loaded versions of a model."""

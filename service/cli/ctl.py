@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -202,21 +203,47 @@ def _log_level(context: typer.Context, level: Level) -> None:
     _run(context, "log-level", {"level": None if level == "setting" else level})
 
 
+@CTL.command("report")
+def _report(
+    context: typer.Context,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write it to, instead of stdout.")] = None,
+) -> None:
+    """Collects what an issue needs, without secrets, as JSON: versions, machine, settings, status, recent problems."""
+    with _reported_errors():
+        text = _json(context.obj.request("/v1/report"))
+        if output is None:
+            sys.stdout.write(text)
+            return
+        try:
+            output.write_text(text)
+        except OSError as problem:
+            raise CtlError(f"--output {output} cannot be written: {problem.strerror}", EXIT_USAGE) from None
+
+
+@contextmanager
+def _reported_errors() -> Iterator[None]:
+    try:
+        yield
+    except CtlError as problem:
+        sys.stderr.write(f"rowcast-serve ctl: {problem}\n")
+        raise typer.Exit(problem.exit_code) from None
+
+
+def _json(document: _Status) -> str:
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
 def _run(context: typer.Context, command: str, body: _Status | None, model: str = "") -> None:
     """Sends a command, waits until it is in effect, prints the status and exits."""
     admin: _Admin = context.obj
-    try:
+    with _reported_errors():
         scope = f"/v1/models/{quote(model, safe='')}/" if model else "/v1/"
         status = admin.request(scope + command, body)
         end = time.monotonic() + admin.wait_s
         while body is not None and _is_pending(status, model) and time.monotonic() < end:
             time.sleep(_POLL_S)
             status = admin.request("/v1/status")
-    except CtlError as problem:
-        sys.stderr.write(f"rowcast-serve ctl: {problem}\n")
-        raise typer.Exit(problem.exit_code) from None
-    text = orjson.dumps(status, option=orjson.OPT_INDENT_2).decode() + "\n" if admin.as_json else _text(status)
-    sys.stdout.write(text)
+    sys.stdout.write(_json(status) if admin.as_json else _text(status))
     unmet = _unmet(status, model)
     for each in unmet:
         reason = f": {each['problem']}" if each["problem"] else ""

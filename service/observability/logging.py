@@ -69,6 +69,9 @@ class LogHandler(logging.Handler):
 
     A line is suppressed if there is no room, or if LINES_PER_S_MAX of its event came in the same second; the next line
     says how many were.
+
+    Attributes:
+      latest: the newest line of each event of the service that is a warning or an error.
     """
 
     def __init__(self, stream: TextIO, always: Mapping[str, Any]) -> None:
@@ -79,6 +82,7 @@ class LogHandler(logging.Handler):
         self._thread = threading.Thread(target=self._write_lines, name="rowcast-log", daemon=True)
         self._second = self._rejected = self._unwritten = self._suppressed = 0
         self._counts: Counter[str] = Counter()
+        self.latest: dict[str, str] = {}
         self._thread.start()
 
     @property
@@ -102,7 +106,10 @@ class LogHandler(logging.Handler):
             setattr(record, _FIELDS, {**getattr(record, _FIELDS, {}), "suppressed": self._suppressed})
             self._suppressed = 0
         try:
-            self._lines.put(self.format(record))
+            line = self.format(record)
+            self._lines.put(line)
+            if record.levelno >= logging.WARNING and record.name.startswith(ROOT_LOGGER):
+                self.latest[event] = line
         except Exception:  # noqa: BLE001 - as the handlers of the standard library do
             self.handleError(record)
 
@@ -151,6 +158,11 @@ def shutdown(timeout_s: float = 1.0) -> None:
         logging.getLogger().removeHandler(handler)
         handler.close(timeout_s)
     logging.captureWarnings(capture=False)
+
+
+def latest_problems() -> list[dict[str, Any]]:
+    """Returns the newest line of each of the service's events that is a warning or an error, since `configure`."""
+    return [orjson.loads(line) for handler in _handlers() for line in list(handler.latest.values())]
 
 
 def lines_dropped() -> int:

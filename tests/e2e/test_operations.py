@@ -83,6 +83,7 @@ def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(
         (broken.directory / "manifest.json").write_bytes(page)
         failed = service.event("version_failed")
         assert (failed["version"], "1 of 2 recorded requests" in failed["problem"]) == (2, True)
+        until(lambda: failed in json.loads(ctl(service, "report").stdout)["problems"])
         assert client.post(RETRIEVE, json=BODY).json()["version"] == 1
         write(version=3)
         replayed = service.event("requests_replayed", version=3)

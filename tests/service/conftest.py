@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging as stdlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
+from service.observability import logging
 from tests.service.running import RunningService
 
 
@@ -23,3 +25,17 @@ def serve(root: Path) -> Iterator[Callable[..., RunningService]]:
     yield start
     for each in started:
         each.close()
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Iterator[TextIO]:
+    """Has this process log to a file."""
+    root = stdlib.getLogger()
+    handlers, level = root.handlers, root.level
+    with (tmp_path / "log").open("w") as lines:
+        logging.configure("info", lines)
+        yield lines
+        logging.shutdown()
+    root.handlers = handlers
+    root.setLevel(level)
+    stdlib.getLogger(logging.ROOT_LOGGER).setLevel(stdlib.NOTSET)

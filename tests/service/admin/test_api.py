@@ -156,6 +156,8 @@ def test_operator_of_some_models_sees_these_alone(send_with_tokens: Send) -> Non
     assert names("GET", "/v1/status", MOVIES_TOKEN) == ["movies"]
     assert names("GET", "/v1/status", BOOKS_TOKEN) == []
     assert names("POST", "/v1/models/movies/unpin", MOVIES_TOKEN, json={}) == ["movies"]
+    report = send_with_tokens("GET", "/v1/report", headers={"authorization": f"Bearer {MOVIES_TOKEN}"})
+    assert (report.status_code, report.json()["error"]["code"]) == (403, "PERMISSION_DENIED")
 
 
 def test_openapi_document_describes_every_command(send: Send) -> None:
@@ -163,6 +165,7 @@ def test_openapi_document_describes_every_command(send: Send) -> None:
     of_models = ("load", "unload", "pin", "unpin", "label", "unlabel", "rollback")
     assert paths.keys() == {
         "/v1/status",
+        "/v1/report",
         "/v1/drain",
         "/v1/undrain",
         "/v1/log-level",

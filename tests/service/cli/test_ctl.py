@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import platform
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import typer
@@ -19,6 +21,7 @@ from typer.testing import CliRunner, Result
 from service.admin.api import create_admin_app
 from service.cli.ctl import CTL
 from service.config import ServiceSettings
+from service.observability import logging
 from service.security.tls import Certificates
 from service.security.tokens import TokenStore
 from tests.service.admin.workers import Worker, publish
@@ -126,6 +129,43 @@ def test_status_is_printed_as_text(start: Start) -> None:
         "  1 [stable] available, current, up to 1 MiB beside its tables",
     ]
     assert "draining: calls are rejected" in service.ctl("drain").stdout
+
+
+def test_report_has_versions_settings_states_and_problems_and_no_secret(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: TextIO
+) -> None:
+    operators, mine, client = (tmp_path / name for name in ("operators", "mine", "client"))
+    operators.write_text(f"me {TOKEN}\n")
+    mine.write_text(TOKEN)
+    client.write_text("ranker another-0123456789abcdef\n")
+    signed = Authority(tmp_path).sign("server")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-environment")
+    service = start(admin_tokens=operators, tokens=client, tls_cert=signed.cert, tls_key=signed.key)
+    logging.logger("x").error("root_unreadable", extra=logging.fields(problem="Permission denied"))
+    logging.logger("x").info("listening")
+    service.url = service.url.replace("http:", "https:")
+    options = ("--token-file", str(mine), "--ca", str(tmp_path / "authority.pem"), "report")
+    printed = service.ctl(*options)
+    assert printed.exit_code == 0, printed.stderr
+    report = json.loads(printed.stdout)
+    assert report["packages"]["rowcast"] == version("rowcast")
+    assert report["python"] == platform.python_version()
+    assert report["cpu"]["found"]
+    assert report["settings"]["tls_key"] == str(signed.key)
+    assert report["status"]["models"][0]["versions"][0]["state"] == "available"
+    assert [(line["event"], line["problem"]) for line in report["problems"]] == [
+        ("root_unreadable", "Permission denied")
+    ]
+    key = signed.key.read_text().splitlines()[1]
+    for secret in (TOKEN, "another-0123456789abcdef", "of-the-environment", key):
+        assert secret not in printed.stdout
+    assert service.ctl(*options, "--output", str(tmp_path / "report.json")).exit_code == 0
+    assert set(json.loads((tmp_path / "report.json").read_text())) == set(report)
+    failed = service.ctl(*options, "--output", str(tmp_path / "no" / "report.json"))
+    assert (failed.exit_code, failed.stderr.partition(": ")[2]) == (
+        2,
+        f"--output {tmp_path}/no/report.json cannot be written: No such file or directory\n",
+    )
 
 
 def test_version_that_cannot_be_loaded_exits_5_and_says_why(start: Start) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,19 +16,6 @@ import pytest
 
 from service.observability import logging
 from service.observability.metrics import Metrics
-
-
-@pytest.fixture
-def stream(tmp_path: Path) -> Iterator[TextIO]:
-    root = stdlib.getLogger()
-    handlers, level = root.handlers, root.level
-    with (tmp_path / "log").open("w") as lines:
-        logging.configure("info", lines)
-        yield lines
-        logging.shutdown()
-    root.handlers = handlers
-    root.setLevel(level)
-    stdlib.getLogger(logging.ROOT_LOGGER).setLevel(stdlib.NOTSET)
 
 
 def written(stream: TextIO) -> list[dict[str, Any]]:
