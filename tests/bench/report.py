@@ -102,10 +102,15 @@ def _chart(own: str, peers: Sequence[dict[str, str]]) -> str:
     for name, rate in ((row["peer"].partition(",")[0], int(_best(row)[1])) for row in peers):
         rates[name] = max(rate, rates.get(name, 0))
     names = ", ".join(f'"{name}"' for name in rates)
+    parts = (f"{axis}Axis{part}Color" for axis in "xy" for part in ("Label", "Title", "Tick", "Line"))
+    colors = ", ".join(f'{part}: "#808080"' for part in parts)  # readable in light and dark
     return f"""
 ```mermaid
 ---
-config: {{ themeVariables: {{ xyChart: {{ plotColorPalette: "#3f51b5" }} }}, xyChart: {{ height: 300 }} }}
+config:
+  xyChart: {{ height: 300 }}
+  themeVariables:
+    xyChart: {{ plotColorPalette: "#3f51b5", backgroundColor: transparent, {colors} }}
 ---
 xychart-beta
     x-axis [{names}]
