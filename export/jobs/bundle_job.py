@@ -28,6 +28,7 @@ from export.jobs.table_steps import compare_tables, copy_tables
 from export.model.dense_copy import local_prefix
 from export.model.manifest_features import model_vocabularies
 from export.model.vocabularies import write_model_vocabulary, write_vocabulary
+from export.model.weights import TrainedModel
 from export.recipe.schema import CorpusPart, IndexPart
 from export.recipe.settings import ExportSettings
 from export.steps import Step, content_of, versions
@@ -177,9 +178,8 @@ class _Bundle:
 
     def _write_towers(self) -> dict[str, manifest.Tower]:
         prepared, splits = self.prepared, self.prepared.splits
-        files = TowerFiles(
-            self.stage, prepared.traced.root, prepared.checkpoint, self.job.checkpoint.object_path, self.notes
-        )
+        trained = TrainedModel(prepared.traced.root, prepared.checkpoint, self.job.checkpoint.object_path)
+        files = TowerFiles(self.stage, trained, self.notes)
         return {
             name: files.write(tower, splits[name].parts if name in splits else (), self.job)
             for name, tower in ((tower.spec.name, tower) for tower in prepared.traced.towers)

@@ -18,7 +18,7 @@ from export.model.manifest_features import describe_features
 from export.model.roots import open_job
 from export.model.tables import recognise_tables
 from export.model.tracing import TracedModel, trace_towers
-from export.model.weights import find_weights, trained_beside
+from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob, TablePart
 from export.recipe.settings import ExportSettings
 from export.tables.conversions import ErrorLimits
@@ -108,9 +108,10 @@ def trace_job(
         raise UsageError(f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}")
     inventory = recognise_tables(checkpoint, traced, job, base)
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
-    find_weights(read.values(), traced.root, checkpoint, job.checkpoint.object_path)
+    trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
+    trained.find_weights(read.values())
     dense = {entry.key for entry in inventory.dense}
-    also_stored = tuple(trained_beside(traced.root, checkpoint, job.checkpoint.object_path, dense))
+    also_stored = trained.trained_beside(dense)
     destination = open_destination(job.output.root, base, settings.scratch)
     number = version or destination.next_version(job.model)
     return TracedJob(job, base, checkpoint, inventory, traced, pages, also_stored, destination, number)

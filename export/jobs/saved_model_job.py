@@ -27,7 +27,7 @@ from export.jobs.space import check_space
 from export.jobs.staged import provenance, staged
 from export.jobs.table_steps import CHECKERS, executor_of
 from export.model.vocabularies import read_keys
-from export.model.weights import find_weights
+from export.model.weights import TrainedModel
 from export.places import place_of
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
@@ -116,7 +116,8 @@ def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version
         read_keys(base / part.file, part.dtype)  # its mistakes are told before anything is written
     tables = {name: opened.inventory.table(name) for name in traced.spec.tables}
     graph = build_graph(job, base, traced, opened.pages, tables)
-    found = find_weights(graph.weights.values(), traced.root, checkpoint, job.checkpoint.object_path)
+    trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
+    found = trained.find_weights(graph.weights.values())
     weights = {variable_key(attribute): key for attribute, (_, key) in zip(graph.weights, found, strict=True)}
     small = {name: key for name, key in weights.items() if checkpoint.entries[key].bytes <= SMALL_BYTES_MAX}
     keys = {variable_key(attribute): key for attribute, key in graph.tables.items()} | weights

@@ -18,7 +18,7 @@ from export.frameworks.named_graphs import NamedGraph
 from export.frameworks.placeholders import line_of_variable, placeholder_class
 from export.graph.specs import TableFacts
 from export.model.tracing import TracedModel
-from export.model.weights import find_table_keys, model_place, why_missing
+from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob
 from export.tables.dumped import vectors_key
 from export.user_lines import at_line
@@ -38,12 +38,13 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
     """
     layouts = read_layouts(base / job.checkpoint.layout) if job.checkpoint.layout is not None else {}
     found = recognise(checkpoint, Statements(layouts=layouts))
-    keys = find_table_keys(traced, checkpoint, job.checkpoint.object_path)
+    trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
+    keys = trained.table_keys(traced.tables)
     named = {}
     for name, spec in traced.spec.tables.items():
         stated = vectors_key(checkpoint, name) or (job.tables[name].key if name in job.tables else None)
         if stated or name not in layouts:
-            named[name] = stated or keys.get(name) or _by_name(found, spec, traced, checkpoint, job)
+            named[name] = stated or keys.get(name) or _by_name(found, spec, traced.tables[name], trained)
     mod = {name for name, part in job.tables.items() if part.mod}
     if isinstance(traced.root, NamedGraph):
         mod |= {name for name, variable in traced.tables.items() if _is_mod(variable, checkpoint, named[name])}
@@ -56,11 +57,10 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
     return with_slots(checkpoint, inventory, traced.spec.tables) if job.output.with_slots else inventory
 
 
-def _by_name(found: Inventory, spec: TableFacts, traced: TracedModel, checkpoint: Checkpoint, job: ExportJob) -> str:
+def _by_name(found: Inventory, spec: TableFacts, variable: Any, trained: TrainedModel) -> str:
     """Returns what the checkpoint calls a table that is not where the model's objects lead to."""
-    variable = traced.tables[spec.name]
     line = line_of_variable(variable)
-    if not job.checkpoint.object_path and (place := model_place(variable, traced.root, checkpoint)):
+    if not trained.object_path and (place := trained.holder_of(variable)):
         raise CheckpointError(
             f"table {spec.name!r}: the model is not at the top of checkpoint {found.checkpoint} but under {place!r}, "
             f'as tf.train.Checkpoint({place}=...) saves it: write checkpoint.object_path = "{place}"'
@@ -78,7 +78,7 @@ def _by_name(found: Inventory, spec: TableFacts, traced: TracedModel, checkpoint
     try:
         return found.table(spec.config_name).name
     except NotConvertible as problem:
-        why = why_missing(variable, traced.root, checkpoint, job.checkpoint.object_path)
+        why = trained.why_missing(variable)
         raise NotConvertible(
             f"table {spec.name!r} of the model{at_line(line)}: {problem}{why and f'; {why}'}"
         ) from problem

@@ -28,7 +28,7 @@ from export.errors import UsageError, VerificationFailed
 from export.frameworks.loading import tf
 from export.graph.specs import SIGNATURE, DenseSpec, FeatureSpec
 from export.model.dense_copy import local_prefix
-from export.model.weights import restore_weights
+from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob, HashRule
 from export.saved_model.files import VariablesPlan
 from export.saved_model.graph import InlineGraph, variable_key
@@ -91,7 +91,8 @@ def prove(
         answers, note = _load_and_ask(directory, _flat(graph, sent)), ""
         proof["loaded_by"] = list(answers)
     else:
-        restore_weights(graph.weights.values(), lookups.traced.root, checkpoint, job.checkpoint.object_path)
+        trained = TrainedModel(lookups.traced.root, checkpoint, job.checkpoint.object_path)
+        trained.restore_weights(graph.weights.values())
         answers = {"the graph over the rows of the examples": _ask_rows(checkpoint, graph, sent)}
         note = (
             f"not loaded here: that needs {needed} bytes of memory, {free} are free; the same graph answered over the "

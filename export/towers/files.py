@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from bundle.format import manifest, paths
 from bundle.format.manifest import Precision
 from bundle.storage.staging import Staging
-from export.checkpoint.reader import Checkpoint
 from export.graph.pruning import TracedPart, TracedTower
+from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob
 from export.steps import Step, versions
 from export.towers.compiled import compile_tower
@@ -33,15 +33,12 @@ class TowerFiles:
 
     Attributes:
       stage: the version being written; what it finished before is taken as it is.
-      root: the model that they were traced from.
-      checkpoint, object_path: the checkpoint, and where the model sits in it.
+      trained: the model that they were traced from.
       notes: what the user should know is appended.
     """
 
     stage: Staging
-    root: Any
-    checkpoint: Checkpoint
-    object_path: str
+    trained: TrainedModel
     notes: list[str] = field(default_factory=list)
 
     def write(self, tower: TracedTower, parts: Sequence[TracedPart], job: ExportJob) -> manifest.Tower:
@@ -94,7 +91,7 @@ class TowerFiles:
     def _saved(self, traced: TracedTower | TracedPart, tower: str, part: str, precision: Precision) -> str:
         """Writes a SavedModel aside in every run, which takes seconds: its content shows whether it is another one."""
         path, fresh = paths.saved_model(tower, part, precision), self.stage.attempts / "saved_model"
-        write_saved_model(traced, self.root, self.checkpoint, self.object_path, fresh)
+        write_saved_model(traced, self.trained, fresh)
         Step(path, content_of_saved_model(fresh), type(None), partial(self._keep, fresh, path)).run(self.stage)
         shutil.rmtree(fresh, ignore_errors=True)
         return path

@@ -7,21 +7,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-from export.checkpoint.reader import Checkpoint
 from export.errors import DestinationError
 from export.frameworks.loading import tf
 from export.graph.pruning import TracedPart, TracedTower, tables_of
 from export.graph.specs import SIGNATURE
-from export.model.weights import restore_weights
+from export.model.weights import TrainedModel
 from export.steps import content_of
 
 _NUMBERED = re.compile(r'"((?:[^"\n]*PartitionedCall-|__(?:inference|forward|backward)_[^"\n]*_))([0-9]+)(?=")')
 _CAPTURED = re.compile(r'(key: "_user_specified_name"\s+value \{\s+s: ")[0-9]+(?=")')
 
 
-def write_saved_model(
-    tower: TracedTower | TracedPart, root: Any, checkpoint: Checkpoint, object_path: str, directory: Path
-) -> None:
+def write_saved_model(tower: TracedTower | TracedPart, trained: TrainedModel, directory: Path) -> None:
     """Restores the dense weights of a tower, or of a part of one, from the checkpoint and writes it.
 
     Its signature `serving_default` takes the tensors of `tower.spec.inputs` and returns those of `tower.spec.outputs`,
@@ -29,15 +26,13 @@ def write_saved_model(
 
     Args:
       tower: as traced.
-      root: the model that it was traced from.
-      checkpoint: what was trained.
-      object_path: where the model sits in the checkpoint.
+      trained: the model that it was traced from.
       directory: made; must not exist or be empty.
     Raises:
       CheckpointError: a weight is not in the checkpoint, or differs in shape or dtype.
       DestinationError: the directory cannot be written.
     """
-    restore_weights(tower.variables, root, checkpoint, object_path)
+    trained.restore_weights(tower.variables)
     save_function(tower, directory)
 
 

@@ -8,6 +8,7 @@ from bundle.format.manifest import Tower
 from bundle.storage.staging import Staging
 from export.checkpoint.reader import open_checkpoint
 from export.model.tracing import TracedModel
+from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob
 from export.towers.files import TowerFiles
 
@@ -18,5 +19,5 @@ Written = tuple[Path, dict[str, Tower]]
 def write_towers(model: TracedModel, job: ExportJob, prefix: Path, root: Path) -> Written:
     """Writes every tower."""
     with Staging(root, "written", 1) as stage:
-        files = TowerFiles(stage, model.root, open_checkpoint(prefix), "model")
+        files = TowerFiles(stage, TrainedModel(model.root, open_checkpoint(prefix), "model"))
         return stage.directory, {tower.spec.name: files.write(tower, (), job) for tower in model.towers}

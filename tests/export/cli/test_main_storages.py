@@ -14,7 +14,7 @@ from bundle.storage import staging
 from bundle.tables.reader import TableReader
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
-from export.model.weights import find_places
+from export.model.weights import TrainedModel
 from tests.export.checkpoint.orbax_trees import write_step
 from tests.export.commands import Command
 from tests.export.exporting import visible
@@ -80,4 +80,4 @@ def test_tables_of_a_stack_asks_for_its_layout_and_takes_it(command: Command, tm
 @pytest.mark.parametrize("write", [orbax, keras])
 def test_weights_of_other_storages_are_refused_with_the_cure(tmp_path: Path, write: Write) -> None:
     with pytest.raises(CheckpointError, match=f"saved by {write.__name__.capitalize()}, without an object graph"):
-        find_places(None, open_checkpoint(write(tmp_path)), "model")
+        TrainedModel(None, open_checkpoint(write(tmp_path)), "model").find_weights([])

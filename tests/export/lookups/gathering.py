@@ -26,7 +26,7 @@ from export.model.code import load_factory
 from export.model.manifest_features import describe_features, model_vocabularies
 from export.model.tracing import TracedModel, trace_towers
 from export.model.vocabularies import as_array
-from export.model.weights import find_table_keys
+from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.verify.examples import Examples, make_examples
@@ -82,7 +82,7 @@ def make(
     traced = trace_towers(job, HERE)
     pages = describe_features(traced.spec, job)
     checkpoint = open_checkpoint(prefix)
-    keys = find_table_keys(traced, checkpoint, "model")
+    keys = TrainedModel(traced.root, checkpoint, "model").table_keys(traced.tables)
     keys.update({name: part.key for name, part in job.tables.items() if part.key is not None})
     readers = {
         name: TableReader(directory, write_table(directory, name, checkpoint.read_all(keys[name]), "float32", []))

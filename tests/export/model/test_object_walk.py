@@ -11,7 +11,7 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import tables_unallocated
-from export.model.weights import find_left_over, find_weights, trained_beside
+from export.model.weights import TrainedModel
 
 layers = tf.keras.layers
 Model: Any = tf.keras.Model
@@ -80,23 +80,23 @@ def test_fewer_layers_than_were_trained_are_refused_with_the_line(
 ) -> None:
     checkpoint = saved(make(3), tmp_path)
     whole, fewer = built(lambda: make(3)), built(lambda: make(2))
-    assert len(find_weights(whole.trainable_variables, whole, checkpoint, "model")) == 6
+    assert len(TrainedModel(whole, checkpoint, "model").find_weights(whole.trainable_variables)) == 6
     with pytest.raises(CheckpointError, match=told + r".*\. The model code is not the one that was saved"):
-        find_weights(fewer.trainable_variables, fewer, checkpoint, "model")
+        TrainedModel(fewer, checkpoint, "model").find_weights(fewer.trainable_variables)
 
 
 def test_layer_that_training_alone_calls_is_no_other_model(tmp_path: Path) -> None:
     checkpoint = saved(Listed(3), tmp_path)
     model = built(lambda: Listed(3, unused=1))
-    assert len(find_weights(model.trainable_variables, model, checkpoint, "model")) == 4
-    assert {left.name for left in find_left_over(model, checkpoint, "model")} <= {"optimizer", "keras_api"}
+    assert len(TrainedModel(model, checkpoint, "model").find_weights(model.trainable_variables)) == 4
+    assert {left.name for left in TrainedModel(model, checkpoint, "model").left_over} <= {"optimizer", "keras_api"}
 
 
 def test_layers_that_the_code_lacks_are_noted_and_no_optimizer_or_metric_is(tmp_path: Path) -> None:
     checkpoint = saved(Named("first", "second"), tmp_path)
     dense = {entry.key for entry in recognise(checkpoint).dense}
     whole, fewer = built(lambda: Named("first", "second")), built(lambda: Named("first"))
-    assert trained_beside(whole, checkpoint, "model", dense) == ()
-    find_weights(fewer.trainable_variables, fewer, checkpoint, "model")
-    (note,) = trained_beside(fewer, checkpoint, "model", dense)
+    assert TrainedModel(whole, checkpoint, "model").trained_beside(dense) == ()
+    TrainedModel(fewer, checkpoint, "model").find_weights(fewer.trainable_variables)
+    (note,) = TrainedModel(fewer, checkpoint, "model").trained_beside(dense)
     assert "checkpoint model also holds second.kernel [3, 3], second.bias [3], of which the model code has" in note

@@ -12,7 +12,7 @@ from export.errors import CheckpointError
 from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph, load_named
 from export.model.roots import build_root, open_job
-from export.model.weights import find_weights, restore_weights, trained_beside
+from export.model.weights import TrainedModel
 from tests.export.cutting import movies_recipe
 
 v1 = tf.compat.v1
@@ -51,7 +51,7 @@ def test_restore_weights_by_names_reads_partitions_as_one(prefix: Path) -> None:
     root = traced(build())
     (kernel,) = root.variables.values()
     kernel.mod = False  # as if nothing looked rows up
-    restore_weights([kernel], root, open_checkpoint(prefix), "")
+    TrainedModel(root, open_checkpoint(prefix), "").restore_weights([kernel])
     np.testing.assert_array_equal(kernel.numpy(), tf.train.load_checkpoint(str(prefix)).get_tensor("tower/kernel"))
 
 
@@ -66,14 +66,14 @@ def test_restore_weights_by_names_reads_partitions_as_one(prefix: Path) -> None:
 def test_find_weights_by_names_what_does_not_fit_is_told(model: Any, told: str, prefix: Path) -> None:
     root = traced(model)
     with pytest.raises(CheckpointError, match=told):
-        find_weights(root.variables.values(), root, open_checkpoint(prefix), "")
+        TrainedModel(root, open_checkpoint(prefix), "").find_weights(root.variables.values())
 
 
 def test_matrices_by_names_that_the_graph_lacks_are_noted(prefix: Path) -> None:
     checkpoint = open_checkpoint(prefix)
     root = traced(build())
-    assert trained_beside(root, checkpoint, "", set(checkpoint.entries)) == ()
-    (note,) = trained_beside(traced(build(name="other")), checkpoint, "", set(checkpoint.entries))
+    assert TrainedModel(root, checkpoint, "").trained_beside(set(checkpoint.entries)) == ()
+    (note,) = TrainedModel(traced(build(name="other")), checkpoint, "").trained_beside(set(checkpoint.entries))
     assert "also holds tower/kernel [4, 2], of which the model code has nothing" in note
 
 
@@ -98,10 +98,10 @@ def test_find_weights_of_listed_layers_of_keras_3_are_found_as_the_message_tells
         checkpoint = open_checkpoint(Path(tf.train.Checkpoint(model=model).write(str(tmp_path / f"ckpt-{saved}"))))
         variables = [each.value for each in model.variables]
         if saved:
-            assert len(find_weights(variables, model, checkpoint, "model")) == 6
+            assert len(TrainedModel(model, checkpoint, "model").find_weights(variables)) == 6
         else:
             with pytest.raises(CheckpointError, match=r"\[4, 3\] is not in .* Keras 3 .*`model.saved = .*layers=model"):
-                find_weights(variables, model, checkpoint, "model")
+                TrainedModel(model, checkpoint, "model").find_weights(variables)
 
 
 def test_open_job_of_a_checkpoint_without_objects_finds_by_names(prefix: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from export.checkpoint.reader import open_checkpoint
 from export.errors import DestinationError
 from export.model.tracing import trace_towers
+from export.model.weights import TrainedModel
 from export.towers.compiled import compile_tower
 from export.towers.savedmodels import write_saved_model
 from runtime.litert import CompiledTower
@@ -20,8 +21,8 @@ from tests.export.cutting import HERE, Cut, one_recipe, save_checkpoint
 @pytest.fixture(scope="module")
 def ranking(movies: Cut, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("ranking")
-    checkpoint = open_checkpoint(movies.prefix)
-    write_saved_model(movies.model.towers[2], movies.model.root, checkpoint, "model", directory / "saved_model")
+    trained = TrainedModel(movies.model.root, open_checkpoint(movies.prefix), "model")
+    write_saved_model(movies.model.towers[2], trained, directory / "saved_model")
     return directory
 
 
@@ -56,7 +57,8 @@ def test_compile_tower_with_an_operation_that_litert_lacks_tells_the_reason(
     job = one_recipe(function)
     prefix, _ = save_checkpoint(job, tmp_path)
     model = trace_towers(job, HERE)
-    write_saved_model(model.towers[0], model.root, open_checkpoint(prefix), "model", tmp_path / "saved_model")
+    trained = TrainedModel(model.root, open_checkpoint(prefix), "model")
+    write_saved_model(model.towers[0], trained, tmp_path / "saved_model")
     made = compile_tower(tmp_path / "saved_model", "f32", tmp_path / "compiled.tflite")
     assert made.startswith(f"LiteRT has no operation {lacking}")
     assert not (tmp_path / "compiled.tflite").exists()

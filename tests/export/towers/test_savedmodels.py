@@ -8,14 +8,15 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError
 from export.frameworks.loading import tf
 from export.model.tracing import TracedModel, trace_towers
-from export.model.weights import restore_weights
+from export.model.weights import TrainedModel
 from export.towers.savedmodels import content_of_saved_model, save_function, write_saved_model
 from tests.export.cutting import HERE, Cut, movies_recipe
 
 
 def written(movies: Cut, number: int, directory: Path) -> Path:
     tower = movies.model.towers[number]
-    write_saved_model(tower, movies.model.root, open_checkpoint(movies.prefix), "model", directory / tower.spec.name)
+    trained = TrainedModel(movies.model.root, open_checkpoint(movies.prefix), "model")
+    write_saved_model(tower, trained, directory / tower.spec.name)
     return directory / tower.spec.name
 
 
@@ -39,7 +40,7 @@ def test_write_saved_model_destination_that_is_a_file_is_told(movies: Cut, tmp_p
 
 def test_restore_weights_that_differ_names_the_variables_which_the_tower_reads(movies: Cut, ads: Cut) -> None:
     def restore(model: TracedModel, tower: int, prefix: Path, path: str = "model") -> None:
-        restore_weights(model.towers[tower].variables, model.root, open_checkpoint(prefix), path)
+        TrainedModel(model.root, open_checkpoint(prefix), path).restore_weights(model.towers[tower].variables)
 
     other = trace_towers(movies_recipe("build_movies_without_head"), HERE)
     restore(other, 0, movies.prefix)

@@ -10,7 +10,7 @@ from bundle.features.reader import Column
 from bundle.format.manifest import TableSource
 from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
-from export.model.weights import find_table_keys
+from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob
 from export.verify.examples import Examples, make_examples
 from export.verify.parity import check_towers
@@ -28,7 +28,7 @@ def reference_of(made: Cut, examples: Examples | None = None) -> Reference:
 
 def rows_of(made: Cut) -> ReadRows:
     checkpoint = open_checkpoint(made.prefix)
-    keys = find_table_keys(made.model, checkpoint, "model")
+    keys = TrainedModel(made.model.root, checkpoint, "model").table_keys(made.model.tables)
     return checkpoint_rows(checkpoint, {name: TableSource(layout="plain", key=key) for name, key in keys.items()})
 
 
