@@ -131,11 +131,15 @@ class KeyFile:
             raise CheckpointError(f"dump file {self._part.file} was cut short while it was read; copy it anew")
         return keys.astype(np.int64)
 
-    def sample(self) -> Keys:
-        """Returns keys from all over the file, of as many blocks as are read in no time."""
+    def sampled_blocks(self) -> Iterator[tuple[int, Keys]]:
+        """Yields the same of some short blocks from all over the file, as many as are read in no time."""
         count = min(SAMPLED_KEYS, self.size)
-        firsts = np.unique(np.linspace(0, self.size - count, SAMPLED_BLOCKS).astype(np.int64))
-        return np.unique(np.concatenate([self.read(int(first), count) for first in firsts]))
+        for first in np.unique(np.linspace(0, self.size - count, SAMPLED_BLOCKS).astype(np.int64)).tolist():
+            yield first, self.read(first, count)
+
+    def sample(self) -> Keys:
+        """Returns keys from all over the file."""
+        return np.unique(np.concatenate([keys for _, keys in self.sampled_blocks()]))
 
     def of(self, rows: NDArray[np.int64]) -> Keys:
         """Returns the keys of single rows."""

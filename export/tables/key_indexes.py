@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bundle.errors import BundleError, FormatError
 from bundle.format import manifest, paths
@@ -19,9 +18,6 @@ from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, VerificationFailed
 from export.steps import key_of
 from export.tables.dumped import BLOCK_KEYS, KeyFile
-
-SAMPLED_BLOCKS, SAMPLED_KEYS = 64, 16
-"""Keys of a table that are looked up when it is verified: so many blocks of so many; with `--full` all."""
 
 
 def write_key_indexes(
@@ -100,13 +96,8 @@ def check_key_indexes(
 
 
 def _check(name: str, index: Path, file: KeyFile, full: bool) -> None:
-    if full or file.size <= SAMPLED_BLOCKS * SAMPLED_KEYS:
-        blocks: Iterable[tuple[int, NDArray[np.int64]]] = file.blocks()
-    else:
-        firsts = np.linspace(0, file.size - SAMPLED_KEYS, SAMPLED_BLOCKS).astype(np.int64)
-        blocks = ((int(first), file.read(int(first), SAMPLED_KEYS)) for first in firsts)
     opened = KeyIndex(index, file.size)
-    for first, keys in blocks:
+    for first, keys in file.blocks() if full else file.sampled_blocks():
         rows = opened.find(keys)
         wrong = rows != np.arange(first, first + keys.size)
         if wrong.any():

@@ -9,7 +9,6 @@ Source: TensorFlow 2.20, tensorflow/core/lib/strings/ordered_code.cc, tensorflow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 WHOLE_AXIS = -1
 """The length of an extent that spans its axis."""
@@ -22,17 +21,12 @@ def slice_key(name: str, extents: Sequence[tuple[int, int]]) -> bytes:
       name: the variable's key.
       extents: start and length on each axis; length WHOLE_AXIS where the slice was declared to span the axis.
     """
-    return name_key(name, len(extents)) + extents_key(extents)
-
-
-def name_key(name: str, rank: int) -> bytes:
-    """Returns what the keys of all slices of a variable begin with."""
-    return _rising(0) + _text(name) + _rising(rank)
-
-
-def extents_key(extents: Sequence[tuple[int, int]]) -> bytes:
-    """Returns what the key of a slice ends with, whatever the variable."""
-    return b"".join([_signed(start) + _signed(length) for start, length in extents])
+    return (
+        _rising(0)
+        + _text(name)
+        + _rising(len(extents))
+        + b"".join(_signed(number) for pair in extents for number in pair)
+    )
 
 
 def _text(text: str) -> bytes:
@@ -44,7 +38,6 @@ def _rising(number: int) -> bytes:
     return bytes([len(digits)]) + digits
 
 
-@lru_cache(maxsize=1 << 16)
 def _signed(number: int) -> bytes:
     """Encodes a signed integer in n bytes that hold 7n - 1 bits; the length stands in the leading bits."""
     magnitude = ~number if number < 0 else number

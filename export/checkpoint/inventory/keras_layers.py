@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from export.checkpoint.inventory.findings import Findings, Found, table_spec
-from export.checkpoint.inventory.specs import FLOATS
+from export.checkpoint.inventory.specs import may_be_table
 
 _STATE = re.compile(r"(?:.*/)?optimizer(?:_weights)?/(?:vars/)?(.+)")
 _WEIGHT = re.compile(r"(?P<path>(?:.*/)?[^/]+)/vars/0")
@@ -41,7 +41,7 @@ def find_in_layers(found: Findings) -> None:
             found.add_slot(state[1].removesuffix(":0"), key, "")
             continue
         weight, named = _WEIGHT.fullmatch(key), _NAMED.fullmatch(key)
-        if not (weight or named) or len(entry.shape) != 2 or not min(entry.shape) or entry.dtype not in FLOATS:
+        if not (weight or named) or not may_be_table(entry):
             continue
         path = weight["path"] if weight else named["path"] if named else ""
         name = storage.layer_names.get(key, "")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from export.checkpoint.inventory.findings import Findings, Found, table_spec
-from export.checkpoint.inventory.specs import FLOATS, Origin
+from export.checkpoint.inventory.specs import Origin, may_be_table
 from export.checkpoint.variables import Entry
 
 _ENDS = "embedding_weights", "embeddings"
@@ -29,7 +29,7 @@ def find_named_tables(found: Findings) -> None:
     taken = found.taken()
     for key, entry in found.checkpoint.entries.items():
         told = _TABLE.fullmatch(key) if key.endswith(_ENDS) else None
-        if told and key not in taken and len(entry.shape) == 2 and min(entry.shape) and entry.dtype in FLOATS:
+        if told and key not in taken and may_be_table(entry):
             origin: Origin = "feature column" if told[3] == "embedding_weights" else "Keras Embedding"
             longer = key.rpartition("/")[0].replace("/", ".")
             tables.append(Found(table_spec(told[2], entry, origin, "", note=partition_note(entry)), longer))

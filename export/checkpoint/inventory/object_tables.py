@@ -15,7 +15,7 @@ from export.checkpoint.inventory.sparsecore import (
     check_stack,
     parse_table_layouts,
 )
-from export.checkpoint.inventory.specs import FLOATS, Duplicate, Origin, TableSpec
+from export.checkpoint.inventory.specs import Duplicate, Origin, TableSpec, may_be_table
 from export.checkpoint.variables import Entry
 from export.errors import CheckpointError
 
@@ -172,7 +172,7 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
         if "embedding" not in node.full_name and "embedding" not in node.key:  # of 10^5 variables most by far
             continue
         entry = found.checkpoint.entries.get(node.key)
-        if entry is None or node.key in taken or len(entry.shape) != 2 or entry.dtype not in FLOATS:
+        if entry is None or node.key in taken or not may_be_table(entry):
             continue
         full_name = _EMBEDDINGS_NAME.match(node.full_name)
         if not (full_name or _EMBEDDINGS_KEY.search(node.key)):

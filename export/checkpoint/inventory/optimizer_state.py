@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 from export.checkpoint.formats.object_graph import Node, ObjectGraph
 from export.checkpoint.inventory.findings import Findings
@@ -163,12 +162,7 @@ def _saver_slot(key: str) -> tuple[str, str]:
         owner, _, optimizer = name.rpartition("/")
         if _OPTIMIZER.fullmatch(optimizer):
             return owner, f"{optimizer}/{slot}"
-    return (name, slot) if _is_saver_slot(slot) else ("", "")
-
-
-@lru_cache(maxsize=4096)  # 10^5 variables have few last names
-def _is_saver_slot(name: str) -> bool:
-    return _SAVER_SLOT.fullmatch(name) is not None
+    return (name, slot) if _SAVER_SLOT.fullmatch(slot) else ("", "")
 
 
 def _keras_slot(key: str) -> tuple[str, str]:

@@ -18,8 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from export.checkpoint.inventory.findings import Findings, Found, table_spec
-from export.checkpoint.inventory.specs import FLOATS, Origin
-from export.checkpoint.variables import Entry
+from export.checkpoint.inventory.specs import Origin, may_be_table
 
 _STATES = frozenset(["opt_state", "opt_states", "optimizer_state", "optimizer_states", "optimizer_variables", "opt"])
 _KERAS_STATES = "optimizer_variables"
@@ -56,7 +55,7 @@ def find_in_tree(found: Findings) -> None:
         stack = _STACK.fullmatch(key) if key.endswith("table") else None
         if stack and len(entry.shape) == 2:
             found.refuse(stack["jax"] or stack["keras"], key, _SPREAD)
-        elif (origin := _origin(key, entry)) is not None:
+        elif (origin := _LEAVES.get(_leaf(key))) is not None and may_be_table(entry):
             *path, leaf = _parts(key)
             tables.append(Found(table_spec(path[-1] if path else leaf, entry, origin, ""), ".".join(path) or key))
     found.add_tables(tables)
@@ -125,8 +124,3 @@ def _state(key: str, weights: Mapping[str, str], named: Mapping[str, str]) -> tu
             return field, key, of
         field, _, tail = tail.partition(".")
     return _leaf(key), key, ""
-
-
-def _origin(key: str, entry: Entry) -> Origin | None:
-    matrix = len(entry.shape) == 2 and min(entry.shape) and entry.dtype in FLOATS
-    return _LEAVES.get(_leaf(key)) if matrix else None

@@ -133,6 +133,11 @@ class TableSpec:
     keys: str = ""
 
 
+def may_be_table(entry: Entry) -> bool:
+    """Tells whether a variable has the shape and the dtype of a table."""
+    return len(entry.shape) == 2 and min(entry.shape) > 0 and entry.dtype in FLOATS
+
+
 @dataclass(frozen=True, slots=True)
 class RefusedTable:
     """Something that metadata tells to be tables, but that cannot be exported, and why."""
@@ -192,8 +197,7 @@ class Inventory:
     @property
     def candidates(self) -> tuple[Entry, ...]:
         """Variables that might be tables though nothing says so, the ones with most rows first."""
-        found = [entry for entry in self.dense if len(entry.shape) == 2 and entry.dtype in FLOATS and min(entry.shape)]
-        return tuple(sorted(found, key=lambda entry: (-entry.shape[0], entry.key)))
+        return tuple(sorted(filter(may_be_table, self.dense), key=lambda entry: (-entry.shape[0], entry.key)))
 
     def table(self, name: str) -> TableSpec:
         """Returns a table by its name.

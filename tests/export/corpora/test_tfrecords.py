@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from export.corpora.tfrecords import read_examples
-from export.errors import ExportError, NotConvertible, UsageError
+from export.errors import NotConvertible, UsageError
 from export.frameworks.loading import load_tensorflow
 from tests.export.corpora.example_files import example, masked, record, write_examples
 
@@ -108,18 +108,3 @@ def test_read_examples_of_changed_bytes_never_gives_other_values(tmp_path: Path,
 
     with pytest.raises(UsageError):
         _read(path)
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(records=st.lists(st.binary(max_size=60), max_size=4), batched_by=st.sampled_from([None, "id"]))
-def test_read_examples_of_any_records_ends_in_values_or_a_typed_error(
-    tmp_path: Path, records: list[bytes], batched_by: str | None
-) -> None:
-    path = tmp_path / "a.tfrecord"
-    path.write_bytes(b"".join(record(each) for each in records))
-
-    try:
-        found = _read(path, batched_by=batched_by)
-    except ExportError:
-        return
-    assert len(found["records"]) >= len(records)
