@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -22,12 +22,6 @@ from export.errors import CheckpointError, UsageError
 from export.jobs.progress import Progress
 from export.places import place_of
 from runtime.object_store import RemotePath
-
-if TYPE_CHECKING:
-    from export.jobs.bundle_job import Prepared
-    from export.jobs.saved_model_job import PreparedInline
-    from export.recipe.schema import ExportJob
-    from export.recipe.settings import ExportSettings
 
 app = typer.Typer(
     add_completion=False,
@@ -75,36 +69,12 @@ def inspect(
         raise CheckpointError(problems[0])
 
 
-@app.command()
-def plan(
-    recipe: cl.RecipePath,
-    checkpoint: cl.OtherCheckpoint = None,
-    root: cl.OtherRoot = None,
-    version: cl.Version = None,
-    workers: cl.Workers = None,
-    budget_bytes: cl.Budget = None,
-    scratch: cl.Scratch = None,
-    how: cl.How = None,
-    as_json: cl.AsJson = False,
-) -> None:
-    """Shows what `run` would read and write: bytes, files and memory. Writes nothing."""
-    settings = options.read_settings(workers=workers, budget_bytes=budget_bytes, scratch=scratch)
-    job = options.read_job(recipe, checkpoint, root, how)
-    with _at_work() as progress, progress.step("model and plan"):
-        prepared = _prepare(job, recipe.parent, settings, version)
-        from export.cli import plan_page, saved_model_page
-        from export.jobs.bundle_job import Prepared
-
-        if isinstance(prepared, Prepared):
-            page, table = plan_page.plan_json(prepared), plan_page.plan_page(prepared, recipe.name)
-        else:
-            page = saved_model_page.plan_json(prepared, settings)
-            table = saved_model_page.plan_page(prepared, page)
-    print_page(page, table, as_json)
-
-
-@app.command()
-def run(
+@app.command(
+    "run", help="Writes, verifies and publishes a bundle. A stopped run resumes; a failed check publishes nothing."
+)
+@app.command("plan", help="Shows what `run` would read and write: bytes, files and memory. Writes nothing.")
+def plan_or_run(
+    context: typer.Context,
     recipe: cl.RecipePath,
     checkpoint: cl.OtherCheckpoint = None,
     root: cl.OtherRoot = None,
@@ -117,24 +87,33 @@ def run(
     how: cl.How = None,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Writes, verifies and publishes a bundle. A stopped run resumes; a failed check publishes nothing."""
+    """Prepares the job of a recipe, and runs it unless it is only planned."""
     settings = options.read_settings(
         workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
     )
-    job = options.read_job(recipe, checkpoint, root, how)
+    job, planned = options.read_job(recipe, checkpoint, root, how), context.info_name == "plan"
     with _at_work() as progress:
         with progress.step("model and plan"):
-            prepared = _prepare(job, recipe.parent, settings, version)
-        from export.cli import published_page, saved_model_page
-        from export.jobs import bundle_job, saved_model_job
+            from export.jobs import bundle_job, saved_model_job
+
+            inline = job.output.tables in options.INLINE
+            prepare = saved_model_job.prepare_inline if inline else bundle_job.prepare
+            prepared = prepare(job, recipe.parent, settings, version)
+        from export.cli import plan_page, published_page, saved_model_page
 
         if isinstance(prepared, bundle_job.Prepared):
-            published = bundle_job.run(prepared, settings, progress)
-            page, table = published_page.published_json(published), published_page.published_page(published)
+            if planned:
+                page, table = plan_page.plan_json(prepared), plan_page.plan_page(prepared, recipe.name)
+            else:
+                published = bundle_job.run(prepared, settings, progress)
+                page, table = published_page.published_json(published), published_page.published_page(published)
+        elif planned:
+            page = saved_model_page.plan_json(prepared, settings)
+            table = saved_model_page.plan_page(prepared, page)
         else:
             page = saved_model_job.run_inline(prepared, settings, progress)
             table = saved_model_page.published_page(page)
-    print_page(page | {"seconds": progress.seconds}, table, as_json)
+    print_page(page if planned else page | {"seconds": progress.seconds}, table, as_json)
 
 
 @app.command()
@@ -266,16 +245,8 @@ def explain(
     print_page(asdict(drawing), Text(told), as_json)
 
 
-def _prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int | None) -> Prepared | PreparedInline:
-    from export.jobs import bundle_job, saved_model_job
-
-    if job.output.tables in options.INLINE:
-        return saved_model_job.prepare_inline(job, base, settings, version)
-    return bundle_job.prepare(job, base, settings, version)
-
-
 @contextmanager
 def _at_work() -> Iterator[Progress]:
     """Puts native output aside and tells progress while a command works."""
-    with kept_clean(), Progress(errors) as progress:
-        yield progress
+    with kept_clean():
+        yield Progress(errors)

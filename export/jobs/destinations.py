@@ -28,8 +28,6 @@ from export.places import place_of
 from export.tables.plan import ExportPlan
 from runtime.object_store import Place, RemotePath
 
-_VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
-
 UPLOADS = 4
 """Files sent at a time."""
 
@@ -60,7 +58,7 @@ class Destination:
             return staging.next_version(self.root, model)
         with _told(self.store):
             versions = self.store / model
-            numbers = sorted((int(name) for name in versions.listing() if _VERSION.fullmatch(name)), reverse=True)
+            numbers = sorted(map(int, filter(staging.VERSION.fullmatch, versions.listing())), reverse=True)
             # One without a manifest is of a run that did not end: it is gone on with.
             return 1 + next((each for each in numbers if (versions / str(each) / paths.MANIFEST).is_file()), 0)
 

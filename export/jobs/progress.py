@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Literal
 
 from rich import progress
@@ -17,7 +16,7 @@ Unit = Literal["bytes", "rows"]
 
 
 class Progress:
-    """Shows the steps of one job on stderr; a context manager."""
+    """Shows the steps of one job on stderr."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -33,14 +32,6 @@ class Progress:
             transient=True,
             disable=not console.is_terminal,
         )
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
 
     @contextmanager
     def step(self, name: str, total: int = 0, unit: Unit = "bytes") -> Iterator[Callable[[int], None]]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from bundle.format.manifest import Manifest
@@ -180,16 +179,6 @@ def facts(bundle: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     for path in bundle.rglob("saved_model.pb"):
         files[str(path.parent.relative_to(bundle))] = "".join(content_of_saved_model(path.parent)).encode()
     return told, files
-
-
-def table_values(bundle: Path, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """A table as any program reads it: by its page and the bytes of its shards."""
-    table = json.loads((bundle / "manifest.json").read_text())["tables"][name]
-    parts = []
-    for shard in table["shards"]:
-        raw = (bundle / shard["file"]).read_bytes()[shard.get("offset", 0) :]
-        parts.append(np.frombuffer(raw, "<f4", shard["rows"] * table["dim"]).reshape(-1, table["dim"]))
-    return np.concatenate(parts)
 
 
 def values_of(prefix: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bundle.storage import journal, staging
+from bundle.storage import journal
 from tests.export.checkpoint.bundles import write_bundle
 from tests.export.exporting import aside, facts, visible
 from tests.export.forked_runs import ForkedRuns
@@ -102,10 +102,6 @@ def journaled(parent: Path) -> Mapping[str, tuple[int, int]]:
     shutil.copy(noted, copied)  # reading it cuts off a torn tail
     steps = journal.read(copied)
     return {file.path: _seen(staged / file.path) for step in steps.values() for file in step.files}
-
-
-def published(place: Path, job: Job) -> bool:
-    return staging.committed_versions(place / "bundles", job.model) == [1]
 
 
 def _seen(path: Path) -> tuple[int, int]:

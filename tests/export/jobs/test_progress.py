@@ -19,7 +19,8 @@ from export.jobs.progress import Progress, Unit
 )
 def test_step_tells_how_much_and_how_fast(unit: Unit, total: int | None, told: str) -> None:
     shown = io.StringIO()
-    with Progress(Console(file=shown, width=100)) as progress, progress.step("candidates", total or 0, unit) as moved:
+    progress = Progress(Console(file=shown, width=100))
+    with progress.step("candidates", total or 0, unit) as moved:
         if total is not None:
             moved(10)
             moved(20)
@@ -30,6 +31,6 @@ def test_step_tells_how_much_and_how_fast(unit: Unit, total: int | None, told: s
 def test_step_on_a_terminal_shows_a_bar() -> None:
     shown = io.StringIO()
     console = Console(file=shown, width=120, force_terminal=True)
-    with Progress(console) as progress, progress.step("vectors", 3000, "rows") as moved:
+    with Progress(console).step("vectors", 3000, "rows") as moved:
         moved(1000)
     assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in shown.getvalue()
