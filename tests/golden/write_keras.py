@@ -22,8 +22,8 @@ def trained(kit: Any, dtype: str = "float32") -> Any:
     layers = [kit.layers.Embedding(rows, DIM, name=name, dtype=dtype) for name, rows in ROWS.items()]
     flat = [kit.layers.Flatten(dtype="float32")(layer(ids)) for layer, ids in zip(layers, inputs, strict=True)]
     model = kit.Model(inputs, kit.layers.Dense(1)(kit.layers.Concatenate()(flat)))
-    model.compile("adam", "mse")
-    model.fit([np.ones((2, 1), np.int64)] * len(ROWS), np.ones((2, 1)), verbose=0)
+    model.compile("adam", "mse", run_eagerly=True)  # a step is not worth a graph
+    model.train_on_batch([np.ones((2, 1), np.int64)] * len(ROWS), np.ones((2, 1)))
     return model
 
 
