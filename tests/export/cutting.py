@@ -14,11 +14,16 @@ from numpy.typing import NDArray
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest
 from bundle.tables.reader import TableReader
+from bundle.tables.vocabularies import Vocabulary, write_vocabulary
+from export.checkpoint.reader import open_checkpoint
 from export.frameworks.loading import load_tensorflow, tf
 from export.model.code import load_factory
-from export.model.manifest_features import describe_features
+from export.model.manifest_features import describe_features, model_vocabularies
 from export.model.tracing import TracedModel, trace_towers
+from export.model.vocabularies import as_array
+from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob
+from export.verify.examples import Examples, make_examples
 from tests.conftest import write_table
 
 HERE = Path(__file__).parent
@@ -99,14 +104,19 @@ def one_recipe(function: str, **inputs: Any) -> ExportJob:
 
 @dataclass(frozen=True)
 class Cut:
-    """A traced model beside what was trained: the checkpoint and the tables' values."""
+    """A traced model beside what was trained: the checkpoint, and keys and values of the tables there."""
 
     job: ExportJob
     prefix: Path
     model: TracedModel
+    keys: Mapping[str, str]
     tables: Mapping[str, NDArray[np.float32]]
     pages: Mapping[str, manifest.Feature]
+    vocabularies: Mapping[str, NDArray[Any]]
     reader: FeatureReader
+
+    def examples(self, n: int = 40) -> Examples:
+        return make_examples(self.model.spec, self.pages, self.vocabularies, n)
 
 
 def save_checkpoint(
@@ -133,12 +143,22 @@ def save_checkpoint(
 
 
 def cut(job: ExportJob, directory: Path) -> Cut:
-    prefix, values = save_checkpoint(job, directory)
-    model = trace_towers(job, HERE)
+    return traced_beside(save_checkpoint(job, directory)[0], job, HERE, directory)
+
+
+def traced_beside(prefix: Path, job: ExportJob, base: Path, directory: Path) -> Cut:
+    """Traces a recipe's model, and opens what its features read of a checkpoint."""
+    model, checkpoint = trace_towers(job, base), open_checkpoint(prefix)
     pages = describe_features(model.spec, job)
+    keys = TrainedModel(model.root, checkpoint, "model").table_keys(model.tables)
+    keys |= {name: part.key for name, part in job.tables.items() if part.key is not None}
+    tables = {name: checkpoint.read_all(keys[name]) for name in model.spec.tables}
     readers = {
-        name: TableReader(directory, write_table(directory, name, values[facts.config_name], "float32", []))
-        for name, facts in model.spec.tables.items()
+        name: TableReader(directory, write_table(directory, name, values, "float32", []))
+        for name, values in tables.items()
     }
-    tables = {name: values[facts.config_name] for name, facts in model.spec.tables.items()}
-    return Cut(job, prefix, model, tables, pages, FeatureReader(pages, readers, {}))
+    held = {name: as_array(found) for name, found in model_vocabularies(model.spec).items()}
+    for name, array in held.items():
+        write_vocabulary(directory / f"{name}.arrow", array)
+    opened = {name: Vocabulary.open(directory / f"{name}.arrow") for name in held}
+    return Cut(job, prefix, model, keys, tables, pages, held, FeatureReader(pages, readers, opened))

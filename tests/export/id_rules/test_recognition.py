@@ -17,7 +17,8 @@ from export.model.manifest_features import describe_features
 from export.model.tracing import trace_towers
 from export.recipe.schema import ExportJob, FeaturePart
 from export.verify.examples import Examples
-from tests.export.lookups.gathering import HERE, Made, hold, inlined, make, recipe
+from tests.export.cutting import Cut
+from tests.export.lookups.gathering import HERE, hold, inlined, make, recipe
 
 TITLES = ["Star Wars (1977)", "The  of\tthe\u00a0star", "DON'T don't", "\u00c9t\u00e9 in love", "a", "\u65e5 b!", "*"]
 TITLES += ["none of it", "in love", "a b a b a b a b a b", "<br />Of<br />Wars", "", " "]
@@ -80,7 +81,7 @@ def column_of(name: str) -> Column:
     return Column(array, None if single else np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def made_of(function: str, directory: Path, **code: Any) -> Made:
+def made_of(function: str, directory: Path, **code: Any) -> Cut:
     job = job_of(function, **code)
     return make(job, {name: tensor_of(name) for name in job.inputs}, directory)
 
@@ -92,20 +93,20 @@ BUILDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", params=BUILDS)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cut:
     return made_of(f"build_{request.param}", tmp_path_factory.mktemp(request.param), **BUILDS[request.param])
 
 
-def test_ids_that_rules_tell_leave_the_towers_and_give_the_original_s_rows(made: Made, tmp_path: Path) -> None:
-    assert made.traced.notes == ()
-    dense = {name for name, spec in made.traced.spec.features.items() if isinstance(spec, DenseSpec)}
+def test_ids_that_rules_tell_leave_the_towers_and_give_the_original_s_rows(made: Cut, tmp_path: Path) -> None:
+    assert made.model.notes == ()
+    dense = {name for name, spec in made.model.spec.features.items() if isinstance(spec, DenseSpec)}
     assert dense <= {"n@values"}
-    hold(made, tmp_path, Examples(N, {name: column_of(name) for name in made.traced.spec.inputs}))
+    hold(made, tmp_path, Examples(N, {name: column_of(name) for name in made.model.spec.inputs}))
     hold(made, tmp_path)
 
 
-@pytest.mark.parametrize("made", ["rules", "places", "bags", "columns", "encodings", "titles"], indirect=True)
-def test_ids_that_rules_tell_are_made_inside_a_self_contained_saved_model(made: Made, tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", ["rules", "layer", "bags", "columns", "encodings", "titles"], indirect=True)
+def test_ids_that_rules_tell_are_made_inside_a_self_contained_saved_model(made: Cut, tmp_path: Path) -> None:
     sent = [{name: each[name] for name in made.job.inputs} for each in EXAMPLES]
     assert inlined(made, tmp_path, sent)["verification"]["examples"] == N
 
@@ -139,8 +140,8 @@ def test_ids_that_no_rule_tells_name_the_line_and_the_cure(function: str, code: 
 
 def test_ids_that_no_rule_tells_let_a_table_stay_inside_within_the_limit(tmp_path: Path) -> None:
     made = made_of("build_squared", tmp_path)
-    assert not made.traced.spec.tables
-    (note,) = made.traced.notes
+    assert not made.model.spec.tables
+    (note,) = made.model.notes
     assert "of 20000 rows (234.4 KiB) stays inside the towers: its ids are computed by operation" in note
     hold(made, tmp_path, Examples(N, {"item": Column(np.arange(N) * 1005)}))
     assert inlined(made, tmp_path)["tables"] == {}

@@ -4,57 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
-from bundle.features.reader import FeatureReader
 from bundle.format import manifest
 from bundle.format.manifest import TableSource
-from bundle.tables.reader import TableReader
-from bundle.tables.vocabularies import Vocabulary, write_vocabulary
 from export.checkpoint.reader import open_checkpoint
 from export.frameworks.loading import load_tensorflow, tf
 from export.jobs.progress import Progress
 from export.jobs.saved_model_job import prepare_inline, run_inline
 from export.model.code import load_factory
-from export.model.manifest_features import describe_features, model_vocabularies
-from export.model.tracing import TracedModel, trace_towers
-from export.model.vocabularies import as_array
-from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
-from export.verify.examples import Examples, make_examples
+from export.verify.examples import Examples
 from export.verify.parity import check_towers
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, reference_results
-from tests.conftest import write_table
 from tests.export import cutting
 from tests.export.checking import write_towers
+from tests.export.cutting import Cut, traced_beside
 
 HERE = Path(__file__).parent
 NONE: Mapping[str, Any] = MappingProxyType({})
 Beside = Callable[[Any], Mapping[str, Any]]
 """Returns what a training script saves beside a model."""
-
-
-@dataclass(frozen=True)
-class Made:
-    job: ExportJob
-    prefix: Path
-    traced: TracedModel
-    pages: Mapping[str, manifest.Feature]
-    features: FeatureReader
-    keys: Mapping[str, str]
-    vocabularies: Mapping[str, NDArray[Any]]
-
-    def examples(self, n: int = 40) -> Examples:
-        return make_examples(self.traced.spec, self.pages, self.vocabularies, n)
 
 
 def recipe(function: str, inputs: Mapping[str, Any], outputs: Mapping[str, str] = NONE, **parts: Any) -> ExportJob:
@@ -77,40 +54,25 @@ def train(job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Be
 
 def make(
     job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Beside = lambda _: MappingProxyType({})
-) -> Made:
-    prefix = train(job, inputs, directory, beside)
-    traced = trace_towers(job, HERE)
-    pages = describe_features(traced.spec, job)
-    checkpoint = open_checkpoint(prefix)
-    keys = TrainedModel(traced.root, checkpoint, "model").table_keys(traced.tables)
-    keys.update({name: part.key for name, part in job.tables.items() if part.key is not None})
-    readers = {
-        name: TableReader(directory, write_table(directory, name, checkpoint.read_all(keys[name]), "float32", []))
-        for name in traced.spec.tables
-    }
-    held = {name: as_array(found) for name, found in model_vocabularies(traced.spec).items()}
-    opened = {}
-    for name, array in held.items():
-        write_vocabulary(directory / f"{name}.arrow", array)
-        opened[name] = Vocabulary.open(directory / f"{name}.arrow")
-    return Made(job, prefix, traced, pages, FeatureReader(pages, readers, opened), keys, held)
+) -> Cut:
+    return traced_beside(train(job, inputs, directory, beside), job, HERE, directory)
 
 
-def hold(made: Made, directory: Path, examples: Examples | None = None) -> dict[str, tuple[manifest.TowerForm, ...]]:
+def hold(made: Cut, directory: Path, examples: Examples | None = None) -> dict[str, tuple[manifest.TowerForm, ...]]:
     """Writes every tower twice, and holds both to the original model on examples."""
     examples = examples or made.examples()
     checkpoint = open_checkpoint(made.prefix)
     read_rows = checkpoint_rows(
         checkpoint, {name: TableSource(layout="plain", key=key) for name, key in made.keys.items()}
     )
-    reference = Reference(made.job, HERE, made.traced.spec, made.prefix, read_rows, examples, made.features)
+    reference = Reference(made.job, HERE, made.model.spec, made.prefix, read_rows, examples, made.reader)
     expected = reference_results(reference)
-    written = write_towers(made.traced, made.job, made.prefix, directory)
+    written = write_towers(made.model, made.job, made.prefix, directory)
     assert all(len(tower.forms) == 2 for tower in written[1].values())
     return {name: tower.forms for name, tower in check_towers(reference, *written, expected).items()}
 
 
-def inlined(made: Made, directory: Path, examples: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def inlined(made: Cut, directory: Path, examples: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """Exports a self-contained SavedModel: two loaders are given examples, and compared with the original model."""
     told: dict[str, Any] = {
         "checkpoint": made.job.checkpoint.model_copy(update={"path": str(made.prefix)}),

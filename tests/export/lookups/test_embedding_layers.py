@@ -9,7 +9,8 @@ import pytest
 from export.frameworks.loading import tf
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.lookups.gathering import HERE, Made, hold, inlined, make, recipe
+from tests.export.cutting import Cut
+from tests.export.lookups.gathering import HERE, hold, inlined, make, recipe
 
 ID, RAGGED = {"dtype": "int64"}, {"dtype": "int64", "kind": "ragged"}
 MID_LEVEL = {
@@ -26,8 +27,8 @@ def mid_level_inputs() -> dict[str, Any]:
     return {"item": tf.constant([1, 2], tf.int64), "bag": bag, "recent": bag, "weights": tf.cast(bag, tf.float32)}
 
 
-def kinds(made: Made) -> dict[str, tuple[str, str, int | None, str | None]]:
-    embedded = {name: spec for name, spec in made.traced.spec.features.items() if isinstance(spec, FeatureSpec)}
+def kinds(made: Cut) -> dict[str, tuple[str, str, int | None, str | None]]:
+    embedded = {name: spec for name, spec in made.model.spec.features.items() if isinstance(spec, FeatureSpec)}
     return {name: (spec.table, spec.kind, spec.length, spec.combiner) for name, spec in embedded.items()}
 
 
@@ -38,7 +39,7 @@ def test_mid_level_layer_of_each_generation_equals_the_original(function: str, t
     assert made.keys == KEYS
     if function != "build_serving":
         job = recipe(function, MID_LEVEL)
-        made = dataclasses.replace(made, job=job, traced=trace_towers(job, HERE))
+        made = dataclasses.replace(made, job=job, model=trace_towers(job, HERE))
     assert kinds(made) == {
         "item": ("items", "single", None, None),
         "bag": ("items", "bag", None, "mean"),

@@ -14,7 +14,8 @@ from export.errors import NotConvertible
 from export.frameworks.loading import tf
 from export.graph.specs import DenseSpec, FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.lookups.gathering import HERE, Made, hold, make, recipe
+from tests.export.cutting import Cut
+from tests.export.lookups.gathering import HERE, hold, make, recipe
 
 ID = {"dtype": "int64"}
 EVERYTHING = {
@@ -46,13 +47,13 @@ def example_inputs() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Cut:
     job = recipe("build_everything", EVERYTHING, {"vector": "vector", "score": "score"})
     return make(job, example_inputs(), tmp_path_factory.mktemp("everything"))
 
 
-def test_every_way_to_gather_becomes_features(everything: Made) -> None:
-    features = everything.traced.spec.features
+def test_every_way_to_gather_becomes_features(everything: Cut) -> None:
+    features = everything.model.spec.features
     told = {
         name: (spec.table, spec.kind, spec.combiner) if isinstance(spec, FeatureSpec) else (spec.reads[0], spec.take)
         for name, spec in features.items()
@@ -71,17 +72,17 @@ def test_every_way_to_gather_becomes_features(everything: Made) -> None:
         "tags@lengths": ("tags", "lengths"),
         "age": ("age", "values"),
     }
-    assert everything.traced.spec.inputs.keys() == {"item", "other", "recent", "hour", "tags", "words", "age"}
-    assert everything.traced.notes == ()
+    assert everything.model.spec.inputs.keys() == {"item", "other", "recent", "hour", "tags", "words", "age"}
+    assert everything.model.notes == ()
 
 
-def test_small_tables_and_positions_stay_inside(everything: Made) -> None:
-    shapes = {tuple(variable.shape) for variable in everything.traced.towers[0].variables}
+def test_small_tables_and_positions_stay_inside(everything: Cut) -> None:
+    shapes = {tuple(variable.shape) for variable in everything.model.towers[0].variables}
     assert {(50, 3), (3, 4)} < shapes
     assert not any(rows == 20_000 for rows, *_ in shapes)
 
 
-def test_tables_are_found_in_the_checkpoint_by_the_model_s_objects(everything: Made) -> None:
+def test_tables_are_found_in_the_checkpoint_by_the_model_s_objects(everything: Cut) -> None:
     assert everything.keys == {
         "items": "model/items/embeddings/.ATTRIBUTES/VARIABLE_VALUE",
         "wide": "model/wide/embeddings/.ATTRIBUTES/VARIABLE_VALUE",
@@ -91,7 +92,7 @@ def test_tables_are_found_in_the_checkpoint_by_the_model_s_objects(everything: M
     }
 
 
-def test_towers_of_gathers_equal_the_original(everything: Made, tmp_path: Path) -> None:
+def test_towers_of_gathers_equal_the_original(everything: Cut, tmp_path: Path) -> None:
     forms = hold(everything, tmp_path)["tower"]
     assert [form.kind for form in forms] == ["saved_model", "litert"]
 
@@ -110,8 +111,8 @@ def test_functional_model_with_masks_equals_the_original(function: str, tmp_path
     if not floats:
         inputs["hour"], given["hour"] = ID, given["item"]
     made = make(recipe(function, inputs), given, tmp_path)
-    assert set(made.traced.spec.tables) == {"items"}
-    assert isinstance(made.traced.spec.features["recent@values"], DenseSpec)
+    assert set(made.model.spec.tables) == {"items"}
+    assert isinstance(made.model.spec.features["recent@values"], DenseSpec)
     hold(made, tmp_path)
     assert np.unique(made.examples().columns["recent"].values).size > 10
 
@@ -140,8 +141,8 @@ print(json.dumps({{"rows": rows, "peak": peak}}))
 
 def test_tied_weights_stay_inside_and_the_plan_says_why(tmp_path: Path) -> None:
     made = make(recipe("build_tied", {"item": ID}), {"item": tf.constant([1], tf.int64)}, tmp_path)
-    assert not made.traced.spec.tables
-    (note,) = made.traced.notes
+    assert not made.model.spec.tables
+    (note,) = made.model.notes
     assert re.fullmatch(
         r"table 'items' of 20000 rows \(312.5 KiB\) stays inside the towers: tower 'tower' reads it by operation .* "
         r"\(MatMul\) \(gather_models.py:\d+\); to take it out, read it by lookups only",
@@ -172,7 +173,7 @@ def test_partial_tpu_embedding_tables_of_both_kinds_are_cut(tmp_path: Path) -> N
     given = {"small": one, "large": tf.ragged.constant([[1, 2]], dtype=tf.int64)}
     job = recipe("build_partial", inputs, code={"table_threshold": 10})
     made = make(job, given, tmp_path)
-    assert {name: table.rows for name, table in made.traced.spec.tables.items()} == {
+    assert {name: table.rows for name, table in made.model.spec.tables.items()} == {
         "embedding.small": 100,
         "large": 101,
     }

@@ -24,7 +24,7 @@ def bags() -> dict[str, Any]:
 @pytest.mark.parametrize("features", [{}, HASHED], ids=["rows", "hashed"])
 def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(features: dict[str, Any], tmp_path: Path) -> None:
     made = make(recipe("build_ragged", INPUTS, features=features), bags(), tmp_path)
-    embedded = {name: spec for name, spec in made.traced.spec.features.items() if isinstance(spec, FeatureSpec)}
+    embedded = {name: spec for name, spec in made.model.spec.features.items() if isinstance(spec, FeatureSpec)}
     assert {name: (spec.kind, spec.combiner, spec.length) for name, spec in embedded.items()} == {
         "bag@items": ("bag", "mean", None),
         "bag@items.sum": ("bag", "sum", None),
@@ -41,9 +41,9 @@ WHY = r"its ids are those of input 'bag', whose rows are read as they are \(gath
 @pytest.mark.parametrize("function", ["build_ragged_odd", "build_ragged_of_any_length"])
 def test_ragged_rows_that_stay_ragged_are_read_inside_the_tower_within_the_limit(function: str, tmp_path: Path) -> None:
     made = make(recipe(function, INPUTS), bags(), tmp_path)
-    assert not made.traced.spec.tables
-    assert re.search(f"'items' of 20000 rows .312.5 KiB. stays inside the towers: {WHY}", made.traced.notes[0])
-    assert made.traced.notes[1] == (
+    assert not made.model.spec.tables
+    assert re.search(f"'items' of 20000 rows .312.5 KiB. stays inside the towers: {WHY}", made.model.notes[0])
+    assert made.model.notes[1] == (
         "input 'bag' goes into the towers, of an example 64 values at most (inputs.bag.length_max)"
     )
     hold(made, tmp_path)
