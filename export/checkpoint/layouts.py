@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,26 +96,13 @@ class SparseCore:
 Layout = Plain | Mod | SparseCore
 
 
-class LaneRange(NamedTuple):
-    """Neighbouring rows of one lane, as a block of table rows needs them.
-
-    Attributes:
-      place: of the first of them in the block; the next ones are `lanes` rows apart.
-      first: first stored row.
-      rows: how many.
-    """
-
-    place: int
-    first: int
-    rows: int
-
-
-def lane_ranges(layout: Layout, first: int, rows: int) -> Iterator[LaneRange]:
-    """Yields what rows [first, first + rows) of a table take of each lane that holds some of them."""
+def lane_ranges(layout: Layout, first: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Yields the stored rows [first, end) of each lane that holds some of rows [first, first + rows) of a table."""
     lanes, bases = layout.lanes, layout.bases().tolist()
     for place in range(min(lanes, rows)):
         row = first + place
-        yield LaneRange(place, bases[row % lanes] + row // lanes, -(-(rows - place) // lanes))
+        start = bases[row % lanes] + row // lanes
+        yield start, start + -(-(rows - place) // lanes)
 
 
 def occupied(layout: Layout, rows: int) -> list[tuple[int, int]]:
@@ -124,9 +111,8 @@ def occupied(layout: Layout, rows: int) -> list[tuple[int, int]]:
     Raises:
       ValueError: two lanes of the layout overlap, as no layout's do.
     """
-    ranges = sorted((lane.first, lane.first + lane.rows) for lane in lane_ranges(layout, 0, rows))
     joined: list[tuple[int, int]] = []
-    for first, end in ranges:
+    for first, end in sorted(lane_ranges(layout, 0, rows)):
         if joined and first < joined[-1][1]:
             raise ValueError(f"two lanes hold stored row {first}")
         if joined and first == joined[-1][1]:

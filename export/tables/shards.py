@@ -29,7 +29,7 @@ from export.tables.dealing import stripes_of
 from export.tables.links import linked_shards
 from export.tables.plan import ExportPlan, TablePlan
 from export.tables.sources import source_of
-from export.tables.tasks import RestTask, TableTask
+from export.tables.tasks import RestTask, TableTask, stored_range
 
 
 class Receipt(StrictModel):
@@ -184,9 +184,9 @@ def _open_rows(task: TableTask) -> StoredRows:
     if task.array is not None and task.layout.lanes == 1:
         return ArrayRows(task.array)
     if task.array is not None:
-        lanes = [(lane.first, lane.first + lane.rows) for lane in lane_ranges(task.layout, task.first_row, task.rows)]
+        lanes = list(lane_ranges(task.layout, task.first_row, task.rows))
         return SpooledRows(task.array, task.stored_row_bytes, lanes, task.directory)
-    first, end = task.stored_range
+    first, end = stored_range(task.layout, task.first_row, task.rows)
     return SliceRows(task.slices, task.stored[1], task.itemsize, first, end - first)
 
 

@@ -104,11 +104,6 @@ class TableTask:
         """Whether the shard holds the bytes of the variable in their order."""
         return isinstance(self.layout, Plain) and self.stored[1] == self.dim and not self.converted
 
-    @property
-    def stored_range(self) -> tuple[int, int]:
-        """The first stored row of the shard's, and the one behind the last."""
-        return stored_range(self.layout, self.first_row, self.rows)
-
 
 @dataclass(frozen=True, slots=True)
 class RestTask:
@@ -166,5 +161,5 @@ def _held(slices: Sequence[Slice]) -> int:
 
 def stored_range(layout: Layout, first: int, rows: int) -> tuple[int, int]:
     """Returns the least range [first, end) of stored rows that holds rows [first, first + rows) of a table."""
-    lanes = list(lane_ranges(layout, first, rows))
-    return min(lane.first for lane in lanes), max(lane.first + lane.rows for lane in lanes)
+    firsts, ends = zip(*lane_ranges(layout, first, rows), strict=True)
+    return min(firsts), max(ends)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from export.checkpoint.formats.coding import Malformed
@@ -61,7 +60,7 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
                 specs[name] = table_spec(name, entry, origin, graph.paths.get(variables["parameters"], ""))
         if not specs:
             continue
-        saved = _saved_layouts(found, graph, index, at)
+        saved = _saved_layouts(found, graph, index)
         absent = {each.name for each in found.refused[refused:]}
         own = _unstacked(specs, saved, found, absent) if saved else specs.values()
         tables += (Found(table, f"{at}.{table.name}") for table in own)
@@ -86,24 +85,17 @@ def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapp
             yield index, variables
 
 
-def _saved_layouts(found: Findings, graph: ObjectGraph, index: int, at: str) -> tuple[SavedLayout, ...]:
+def _saved_layouts(found: Findings, graph: ObjectGraph, index: int) -> tuple[SavedLayout, ...]:
     """Returns the SparseCore layouts of an embedding object; () where its rows are plain."""
     node = graph.child(index, "_sparse_core_table_layouts")
     if node is None or node.key not in found.checkpoint.entries:
         return ()
     try:
-        saved = parse_table_layouts(found.checkpoint.read_string(node.key))
+        return parse_table_layouts(found.checkpoint.read_string(node.key))
     except Malformed as problem:
         raise CheckpointError(
             f"the SparseCore layouts ({node.key!r}) in checkpoint {found.checkpoint.name} cannot be read: {problem}"
         ) from problem
-    twice, count = max(Counter(each.name for each in saved).items(), key=lambda each: each[1], default=("", 0))
-    if count > 1:
-        raise CheckpointError(
-            f"the SparseCore layouts of {at or 'the root'!r} in checkpoint {found.checkpoint.name} name table "
-            f"{twice!r} twice: {_ANEW}"
-        )
-    return saved
 
 
 def _unstacked(

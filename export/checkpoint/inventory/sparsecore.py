@@ -38,9 +38,13 @@ def parse_table_layouts(data: bytes) -> tuple[SavedLayout, ...]:
     """Decodes SparseCoreTableLayouts.
 
     Raises:
-      Malformed: the bytes are no such message.
+      Malformed: the bytes are no such message, or name a table twice.
     """
-    return tuple(map(_saved_layout, decode("SparseCoreTableLayouts", data).tables))
+    tables: dict[str, SavedLayout] = {}
+    for each in map(_saved_layout, decode("SparseCoreTableLayouts", data).tables):
+        if tables.setdefault(each.name, each) is not each:
+            raise Malformed(f"they name table {each.name!r} twice")
+    return tuple(tables.values())
 
 
 def check_stack(tables: Iterable[TableSpec]) -> None:
