@@ -7,27 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from bundle.format.manifest import parse
 from bundle.storage import staging
-from export.checkpoint.inventory.specs import Statements
-from export.errors import DestinationError, ExportError
-from export.jobs import tables_job
-from export.jobs.destinations import open_destination, published_bytes
 from export.jobs.leases import Lease
-from export.jobs.progress import Progress
-from export.jobs.staged import Published
-from export.recipe.settings import ExportSettings
 from runtime.object_store import RemotePath, located
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
 from tests.export.checkpoint.bundles import write_bundle
-from tests.export.commands import Command
+from tests.export.commands import Command, Done
 from tests.export.forked_runs import ForkedRuns
 
 VALUES = {f"t{number}": np.full((1000, 8), number, np.float32) for number in range(3)}
@@ -47,69 +39,62 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "ckpt-1"
 
 
-def export(checkpoint: Path, store: RemotePath, scratch: Path, version: int | None = None) -> Published:
-    settings, said = ExportSettings(), Statements({name: name for name in VALUES})
-    destination = open_destination(str(store), Path(), scratch)
-    progress = Progress(Console(quiet=True))
-    job = tables_job.TablesJob("m", version, said)
-    return tables_job.export_tables(
-        tables_job.prepare_tables(checkpoint, destination, job, settings), settings, progress
-    )
+NAMED = [option for name in VALUES for option in ("--table", f"{name}={name}")]
+
+
+@pytest.fixture
+def export(command: Command, checkpoint: Path, store: RemotePath, tmp_path: Path) -> Callable[..., Done]:
+    """Exports the checkpoint's tables to the store."""
+    given = ["tables", checkpoint, store, "--model", "m", *NAMED, "--scratch", tmp_path / "scratch", "--json"]
+    return lambda *more: command(*given, *more)
 
 
 def shard_of(store: RemotePath, name: str) -> RemotePath:
     return store / f"m/1/tables/{name}/rows-00000-of-00001.bin"
 
 
-def written(store: RemotePath, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return np.frombuffer(shard_of(store, name).read(0, 1 << 30), np.float32).reshape(-1, 8)
+def assert_written(store: RemotePath) -> None:
+    for name, values in VALUES.items():
+        assert shard_of(store, name).read(0, 1 << 30) == values.tobytes()
 
 
 def test_publish_to_a_store_sends_once_what_a_service_pulls(
-    checkpoint: Path, store: RemotePath, tmp_path: Path
+    export: Callable[..., Done], store: RemotePath, tmp_path: Path
 ) -> None:
-    published = export(checkpoint, store, tmp_path / "scratch")
-    assert str(published.directory) == f"{store}/m/1"
-    assert parse((store / "m/1/manifest.json").read(0, 1 << 20)) == published.page
-    for name, values in VALUES.items():
-        np.testing.assert_array_equal(written(store, name), values)
-    assert published_bytes(published.page) == sum(values.nbytes for values in VALUES.values())
+    assert export().page["bundle"] == f"{store}/m/1"
+    assert_written(store)
     assert set((store / "m").listing()) == {"1"}
     assert [path.name for path in (tmp_path / "scratch").rglob("*") if path.is_file()] == ["owner"]
     assert pull(find_bundle(str(store)), tmp_path / "root", None).bundle == tmp_path / "root/m/1"
-    with pytest.raises(DestinationError, match=f"{store}/m/1 is there already"):
-        export(checkpoint, store, tmp_path / "other", version=1)
+    again = export("--version", 1)
+    assert (again.code, f"{store}/m/1 is there already" in again.told) == (6, True)
     (store / "m/9/tables/t0/rows-00000-of-00001.bin").write(b"unfinished")
-    assert open_destination(str(store), Path(), tmp_path).next_version("m") == 2
+    assert export().page["version"] == 2
 
 
 @pytest.mark.parametrize("store", ["local"], indirect=True)
 def test_publish_to_a_store_that_stopped_sends_again_only_what_is_not_there(
-    checkpoint: Path, store: RemotePath, tmp_path: Path
+    export: Callable[..., Done], store: RemotePath
 ) -> None:
     obstacle = shard_of(store, "t2") / "in-the-way"
     obstacle.write(b"")
-    with pytest.raises(ExportError):
-        export(checkpoint, store, tmp_path / "scratch")
+    assert export().code == 6
     obstacle.remove()
     os.rmdir(obstacle.parent.url.removeprefix("local://"))
     before = shard_of(store, "t1").modified()
     shard_of(store, "t0").write(b"of another")
-    export(checkpoint, store, tmp_path / "scratch")
+    assert export().code == 0
     assert shard_of(store, "t1").modified() == before
-    for name, values in VALUES.items():
-        np.testing.assert_array_equal(written(store, name), values)
+    assert_written(store)
 
 
 def test_publish_to_a_store_second_exporter_of_a_version_is_refused(
-    checkpoint: Path, store: RemotePath, tmp_path: Path
+    export: Callable[..., Done], store: RemotePath
 ) -> None:
-    with (
-        Lease(store / "m", 1, "another").hold(),
-        pytest.raises(DestinationError, match="m/1 is being written by another run"),
-    ):
-        export(checkpoint, store, tmp_path / "scratch")
-    export(checkpoint, store, tmp_path / "scratch")
+    with Lease(store / "m", 1, "another").hold():
+        done = export()
+    assert (done.code, "m/1 is being written by another run" in done.told) == (6, True)
+    assert export().code == 0
 
 
 @pytest.mark.parametrize(
@@ -144,8 +129,7 @@ def test_exporter_that_was_frozen_past_its_lease_damages_nothing(
     forked: ForkedRuns, checkpoint: Path, tmp_path: Path
 ) -> None:
     store, versions = f"local://{tmp_path}/store", tmp_path / "store/m"
-    named = [option for name in VALUES for option in ("--table", f"{name}={name}")]
-    run = ["tables", str(checkpoint), store, "--model", "m", "--version", "1", *named, "--scratch"]
+    run = ["tables", str(checkpoint), store, "--model", "m", "--version", "1", *NAMED, "--scratch"]
     assert forked.run([*run, str(tmp_path / "first")], tmp_path / "output", noted=1) == -signal.SIGKILL
     frozen = forked.start(
         [*run, str(tmp_path / "first")], tmp_path / "output", stops=len(VALUES)

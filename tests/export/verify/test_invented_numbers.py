@@ -13,10 +13,10 @@ from export.frameworks.loading import load_tensorflow
 from export.model.code import load_factory
 from export.model.manifest_features import describe_features
 from export.model.tracing import trace_towers
-from export.recipe.schema import ExportJob
 from export.verify.examples import make_examples
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
+from tests.export.cutting import recipe
 
 HERE = Path(__file__).parents[1] / "frameworks"
 
@@ -31,16 +31,7 @@ def test_invented_numbers_are_those_that_a_normalization_layer_expects(keras: st
     model.norm.adapt(trained)
     model({"n": tf.constant(trained)})
     prefix = Path(tf.train.Checkpoint(model=model).write(str(tmp_path / "model")))
-    job = ExportJob.model_validate(
-        {
-            "model": "normalised",
-            "checkpoint": {"path": str(prefix), "object_path": "model"},
-            "code": {"factory": factory},
-            "inputs": {"n": {"dtype": "float32", "shape": [2]}},
-            "towers": {"query": {"role": "query"}},
-            "output": {"root": "bundles"},
-        }
-    )
+    job = recipe(factory, {"n": {"dtype": "float32", "shape": [2]}}, {"query": {"role": "query"}})
     spec = trace_towers(job, HERE).spec
     pages = describe_features(spec, job)
     examples, read_rows = make_examples(spec, pages, {}, 200), checkpoint_rows(open_checkpoint(prefix), {})

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bundle.storage.staging import check_files, read_manifest
-from export.errors import UsageError, VerificationFailed
-from tests.export.exporting import Recipe, changed, export, visible, write_project
+from tests.export.commands import Command, refused
+from tests.export.exporting import Recipe, changed, export, write_project
 
 
 @pytest.fixture
-def converting(recipe: Recipe, tmp_path: Path) -> Recipe:
+def converting(recipe: Recipe) -> Recipe:
     """A recipe whose movies become int8 and whose users become bfloat16."""
-    page = changed(recipe, "output.root", str(tmp_path / "root"))
-    return changed(changed(page, "tables.movies.dtype", "int8"), "tables.users.dtype", "bfloat16")
+    return changed(changed(recipe, "tables.movies.dtype", "int8"), "tables.users.dtype", "bfloat16")
 
 
 def test_run_with_converted_tables_tells_what_they_cost(converting: Recipe, tmp_path: Path) -> None:
@@ -42,23 +42,17 @@ def test_run_with_converted_tables_tells_what_they_cost(converting: Recipe, tmp_
     assert not list(bundle.rglob(".*"))
 
 
-def test_run_with_converted_tables_without_a_limit_tells_the_measured_difference(
-    converting: Recipe, tmp_path: Path
+@pytest.mark.parametrize(
+    ("changes", "code", "told"),
+    [
+        ({}, 5, ["tables movies, users are converted, so the parity rule", ".max_abs_error.f32 (here 0."]),
+        ({"tables.movies.max_abs_error": 1e-6}, 5, ["table 'movies': max_abs_error of its converted rows is"]),
+        ({"tables": {}, "towers.query.max_abs_error.f32": 0.5}, 2, ["towers.query.max_abs_error.f32: the tower"]),
+    ],
+)
+def test_run_whose_limits_do_not_fit_its_converted_tables_publishes_nothing(
+    command: Command, converting: Recipe, tmp_path: Path, changes: dict[str, Any], code: int, told: list[str]
 ) -> None:
-    told = r"tables movies, users are converted.*towers\.\w+\.max_abs_error\.f32 \(here 0\.\d+\), towers\."
-    with pytest.raises(VerificationFailed, match=told):
-        export(write_project(tmp_path, converting))
-    assert visible(tmp_path / "root") == []
-
-
-def test_run_whose_converted_rows_break_a_limit_publishes_nothing(converting: Recipe, tmp_path: Path) -> None:
-    page = changed(converting, "tables.movies.max_abs_error", 1e-6)
-    with pytest.raises(VerificationFailed, match="table 'movies': max_abs_error of its converted rows is"):
-        export(write_project(tmp_path, page))
-    assert visible(tmp_path / "root") == []
-
-
-def test_limit_of_a_tower_that_reads_no_converted_table_is_refused(recipe: Recipe, tmp_path: Path) -> None:
-    page = changed(recipe, "towers.query.max_abs_error.f32", 0.5)
-    with pytest.raises(UsageError, match=r"towers\.query\.max_abs_error\.f32.*parity rule binds"):
-        export(write_project(tmp_path, page))
+    for key, value in changes.items():
+        converting = changed(converting, key, value)
+    refused(command, write_project(tmp_path, converting), code, *told)
