@@ -21,7 +21,6 @@ LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 LARGE = b"GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n"
 TOKEN = "token-of-the-tests-0123456789"
 DATA, HEADERS, RST_STREAM, CONTINUATION = 0, 1, 3, 9
-RETRIEVE = f"/{SERVICE}/Retrieve"
 RESET = struct.pack("ii", 1, 0)
 Attack = Callable[[int], None]
 
@@ -62,19 +61,6 @@ def send_on(opened: Sequence[socket.socket], data: bytes, times: int) -> None:
                 break
 
 
-def end(opened: Sequence[socket.socket]) -> None:
-    """Ends this side of the connections, and reads what is answered."""
-    for connection in opened:
-        connection.shutdown(socket.SHUT_WR)
-    for connection in opened:
-        read(connection)
-
-
-def status_of(answer: bytes) -> int:
-    """Returns the status; 0: the connection was closed instead."""
-    return int(answer[9:12] or 0)
-
-
 def post(body: bytes, *headers: str) -> bytes:
     lines = "".join(f"{each}\r\n" for each in (f"content-length: {len(body)}", *headers))
     return CALL + lines.encode() + b"\r\n" + body
@@ -82,7 +68,7 @@ def post(body: bytes, *headers: str) -> bytes:
 
 def assert_rejected(opened: Sequence[socket.socket], *statuses: int) -> None:
     """Each is rejected with one of the statuses, or since so many came at once; at least one for what it sent."""
-    found = [status_of(read(connection)) for connection in opened]
+    found = [int(read(connection)[9:12] or 0) for connection in opened]  # 0: it was closed instead
     assert set(statuses) & set(found), found
     assert set(found) <= {*statuses, 429}, found
 
@@ -183,9 +169,9 @@ def idle_connections(port: int) -> None:
         time.sleep(1)
 
 
-def headers_of(stream: int, path: str = RETRIEVE) -> bytes:
+def headers_of(stream: int) -> bytes:
     """The frame that begins a call."""
-    begun = request_frames(path, b"", stream)
+    begun = request_frames(f"/{SERVICE}/Retrieve", b"", stream)
     return begun[: 9 + int.from_bytes(begun[:3], "big")]
 
 
@@ -248,7 +234,11 @@ def secured(port: int, count: int) -> Iterator[list[socket.socket]]:
 
 def no_handshakes(port: int) -> None:
     """Connections that send nothing, something else, or half of a handshake, and stay."""
-    hello = _hello()
+    outgoing = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = outgoing.read()
     starts = (b"", hello[: len(hello) // 2], LIVE, hello, b"\x16\x03\x01\xff\xff" + bytes(3000))
     with connections(port, 150, *starts):
         time.sleep(1)
@@ -270,14 +260,6 @@ def wrong_tokens(port: int) -> None:
             token = chance.choice([b"", b"Bearer", b"Basic eDp5", b"Bearer " + b"x" * 5000, b"Bearer \xff\xfe"])
             send(connection, CALL + b"content-length: 900000\r\nauthorization: " + token + b"\r\n\r\n")
         assert_rejected(opened, 401)
-
-
-def _hello() -> bytes:
-    outgoing = ssl.MemoryBIO()
-    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
-    with suppress(ssl.SSLWantReadError):
-        client.do_handshake()
-    return outgoing.read()
 
 
 HTTP_ATTACKS: tuple[Attack, ...] = (
