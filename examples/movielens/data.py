@@ -92,13 +92,17 @@ def split(ratings: Ratings, held_out: int = HELD_OUT) -> Split:
 
     A user with fewer than 2 * `held_out` interactions fills test first, then validation; nothing is dropped.
     """
-    _, counts = np.unique(ratings.users, return_counts=True)
-    from_end = np.concatenate([np.arange(count, 0, -1) for count in counts]) if len(counts) else np.zeros(0, np.int64)
+    from_end = places_from_end(ratings.users)
     return Split(
         train=np.flatnonzero(from_end > 2 * held_out),
         validation=np.flatnonzero((from_end > held_out) & (from_end <= 2 * held_out)),
         test=np.flatnonzero(from_end <= held_out),
     )
+
+
+def places_from_end(users: Ints) -> Ints:
+    """Returns for each interaction of sorted `users` its place among the user's, 1 for the last one."""
+    return np.searchsorted(users, users, side="right") - np.arange(len(users))
 
 
 def parse_title(text: str) -> tuple[str, int]:
@@ -175,8 +179,8 @@ def download(into: Path, url: str = SITE, timeout_s: float = 15.0) -> Path:
     return directory
 
 
-def make(seed: int = 7, shape: generated.Shape = generated.SHAPE) -> MovieLens:
-    """Makes a data set of MovieLens' shape with planted taste clusters; the same for the same arguments."""
+def make(seed: int = 7, shape: generated.Shape = generated.SHAPE_WITH_SEQUELS) -> MovieLens:
+    """Makes a data set of MovieLens' shape with planted taste clusters and sequels; the same for the same arguments."""
     made = generated.generate(shape, np.random.default_rng(seed))
     movies = Movies(made.movie_ids, made.titles, made.years, made.genres)
     ratings = ordered(made.users, made.movies, made.timestamps)

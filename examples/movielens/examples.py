@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from examples.columns import Ragged, slices
-from examples.movielens.data import Ints, MovieLens
+from examples.movielens.data import Ints, MovieLens, places_from_end
 from examples.movielens.settings import Settings
 
 FIRST_USER_ROW = 1
@@ -128,6 +128,12 @@ class Sampler:
             allowed=allowed,
             weights=self._weights[users],
         )
+
+
+def split_newest(encoded: Encoded, rows: Ints, newest: int) -> tuple[Ints, Ints]:
+    """Splits interactions, of each viewer a prefix, into those before each viewer's `newest` last ones, and these."""
+    last = places_from_end(encoded.users[rows]) <= newest
+    return rows[~last], rows[last]
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ SECOND = (
 LARGEST_MOVIE_ID = 193_609
 DAY_S = 86_400
 RATINGS_MIN = 20
+RECENT = 10
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,12 @@ class Shape:
     """Groups of movies that the same viewers watch."""
     loyalty: float = 0.85
     """Share of a viewer's ratings that come from the viewer's own clusters."""
+    sequels: float = 0.0
+    """Share of a viewer's ratings that are the sequel of one of the last RECENT movies, where each has one."""
 
 
 SHAPE = Shape()
+SHAPE_WITH_SEQUELS = Shape(sequels=0.5)
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,15 @@ def generate(shape: Shape, random: np.random.Generator) -> Generated:
     clusters: Ints = random.integers(0, shape.clusters, shape.movies)
     popularity: Floats = np.power(_ranks(clusters, random) + 5.0, -0.9)
     counts = _ratings_per_user(shape, random)
+    sequels = _sequels(clusters, random) if shape.sequels else None
     users, movies, timestamps = [], [], []
     for user, count in enumerate(counts, start=1):
         chances = _chances(shape, clusters, popularity, random)
         users.append(np.full(count, user, np.int64))
-        movies.append(movie_ids[random.choice(shape.movies, count, replace=False, p=chances)])
+        watched = random.choice(shape.movies, count, replace=False, p=chances)
+        if sequels is not None:
+            watched = _with_sequels(watched, sequels, shape.sequels, random)
+        movies.append(movie_ids[watched])
         timestamps.append(_timestamps(count, random))
     return Generated(
         movie_ids=movie_ids,
@@ -141,6 +149,29 @@ def _chances(shape: Shape, clusters: Ints, popularity: Floats, random: np.random
     chances[inside] += popularity[inside] * shape.loyalty / popularity[inside].sum()
     chances /= chances.sum()
     return chances
+
+
+def _sequels(clusters: Ints, random: np.random.Generator) -> Ints:
+    """Returns [movies] the sequel of each: another one of its cluster, where there is one."""
+    order = random.permutation(len(clusters))
+    sequels = np.empty(len(clusters), np.int64)
+    for cluster in np.unique(clusters):
+        members = order[clusters[order] == cluster]
+        sequels[members] = np.roll(members, 1)
+    return sequels
+
+
+def _with_sequels(drawn: Ints, sequels: Ints, share: float, random: np.random.Generator) -> Ints:
+    """Replaces a share of the movies that a viewer watches by sequels of what was watched just before."""
+    watched: dict[int, None] = {}
+    rest = iter(drawn.tolist())
+    while len(watched) < len(drawn):
+        movie = next(rest)
+        recent = list(watched)[-RECENT:]
+        if recent and random.random() < share:
+            watched.setdefault(int(sequels[random.choice(recent)]))
+        watched.setdefault(movie)
+    return np.array(list(watched)[: len(drawn)], np.int64)
 
 
 def _timestamps(count: int, random: np.random.Generator) -> Ints:

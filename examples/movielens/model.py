@@ -1,4 +1,4 @@
-"""One co-trained recommender: a query tower, a candidate tower and a DCN v2 ranking head over shared embedding tables.
+"""A recommender in two stages: a query and a candidate tower over shared embedding tables, and a DCN v2 ranker.
 
 This file is all that an exporter needs of the training code, and it knows of no exporter.
 """
@@ -21,6 +21,10 @@ HISTORY_SCALE = 4.0
 """The mean of 10 to 20 rows that have little in common is about 4 times shorter than a row."""
 FEATURES = ("user_id", "history", "hour", "movie_id", "genres")
 """What the embedding layer looks up; `year` goes to the candidate tower as it is."""
+WATCHED = 10
+"""Movies of the history that the ranker compares with a candidate."""
+COMPANIONS = 50
+"""Movies that a candidate brings along: those after which viewers most often watched it."""
 SIZES_FILE = "sizes.json"
 DIRECTORY = Path(__file__).resolve().parents[2] / "build" / "demo"
 
@@ -42,7 +46,7 @@ class Sizes:
     genre_dim: int = 16
     hour_dim: int = 4
     hidden: int = 128
-    projection: int = 64
+    rank_hidden: int = 32
 
     def write(self, directory: Path) -> None:
         """Writes the sizes beside the checkpoint, where build_model() finds them."""
@@ -80,7 +84,7 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
 
 
 class MovieModel(tf.keras.Model):  # type: ignore[misc]
-    """Scores contexts against movies: by the dot product of two towers, and by a head that sees both sides."""
+    """Scores contexts against movies: by the dot product of two towers, and by a ranker that sees each pair."""
 
     def __init__(self, sizes: Sizes, optimizer: Any = None, dropout: float = 0.0) -> None:
         """Makes the layers.
@@ -98,13 +102,12 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         self.query_out = dense(sizes.movie_dim, kernel_initializer=init.GlorotUniform(seed=2))
         self.candidate_hidden = dense(sizes.hidden, activation="relu", kernel_initializer=init.GlorotUniform(seed=3))
         self.candidate_out = dense(sizes.movie_dim, kernel_initializer=init.GlorotUniform(seed=4))
+        self.movie_numbers = self.add_weight("movie_numbers", [sizes.movies, 1], initializer=_one_to_n, trainable=False)
         self.crosses = [
-            tfrs.layers.dcn.Cross(
-                projection_dim=sizes.projection, kernel_initializer=init.TruncatedNormal(stddev=0.05, seed=5 + depth)
-            )
+            tfrs.layers.dcn.Cross(kernel_initializer=init.TruncatedNormal(stddev=0.05, seed=5 + depth))
             for depth in range(2)
         ]
-        self.rank_hidden = dense(sizes.projection, activation="relu", kernel_initializer=init.GlorotUniform(seed=7))
+        self.rank_hidden = dense(sizes.rank_hidden, activation="relu", kernel_initializer=init.GlorotUniform(seed=7))
         self.rank_out = dense(1, kernel_initializer="zeros")
 
     def call(self, features: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
@@ -112,13 +115,14 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
 
         Args:
           features: user_id [b], history ragged [b, None], hour [b], movie_id [b], genres ragged [b, None] (rows of
-            their tables, int64), year [b] float32, 0 where it is not known.
+            their tables, int64), year [b] float32, 0 where it is not known; companions ragged [b, None] rows of
+            movies, at most COMPANIONS, and closeness [b, COMPANIONS] float32, 0 behind the last of them.
         Returns:
           query, candidate: [b, movie_dim] float32, whose dot product is the retrieval score. score: [b] float32.
         """
         context, movie = self.activations(features, training)
         query, candidate = self.query(context), self.candidate(movie)
-        return {"query": query, "candidate": candidate, "score": self.score(context, movie, query, candidate)}
+        return {"query": query, "candidate": candidate, "score": self.score(query, candidate, self.pair(features))}
 
     def activations(self, features: Mapping[str, Any], training: bool = False) -> tuple[Any, Any]:
         """Looks all features up at once; returns the context's activations [n, .] and the movies' [b, .]."""
@@ -140,15 +144,27 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         own = movie[:, : self.sizes.movie_dim]
         return own + self.candidate_out(tf.concat([movie, self.candidate_hidden(movie)], -1))
 
-    def score(self, context: Any, movie: Any, query: Any, candidate: Any) -> Any:
-        """The ranking head: what the dot product says, corrected by crosses of both sides' activations; [b]."""
-        product = query * candidate
-        inputs = tf.concat([context, movie, product], -1)
+    def pair(self, features: Mapping[str, Any]) -> Any:
+        """Compares each watched movie with the candidate's companions: [b, WATCHED] closeness, 0 where it is none.
+
+        Movies are equal where their numbers are; the 0 of a missing movie is no movie's number.
+        """
+        numbers = [
+            tf.gather(self.movie_numbers, features[name]).to_tensor(shape=[None, size, 1])
+            for name, size in (("history", WATCHED), ("companions", COMPANIONS))
+        ]
+        same = tf.equal(numbers[0], tf.transpose(numbers[1], [0, 2, 1]))
+        return tf.reduce_sum(tf.where(same, tf.expand_dims(features["closeness"], 1), 0.0), -1)
+
+    def score(self, query: Any, candidate: Any, pair: Any) -> Any:
+        """The ranker: the retrieval score of [n] pairs, corrected by crosses of it with what `pair` returns; [n]."""
+        product = tf.reduce_sum(query * candidate, -1, keepdims=True)
+        most, mean = tf.reduce_max(pair, -1, keepdims=True), tf.reduce_mean(pair, -1, keepdims=True)
+        inputs = tf.concat([product, pair, most, mean], -1)
         crossed = inputs
         for cross in self.crosses:
             crossed = cross(inputs, crossed)
-        correction = self.rank_out(self.rank_hidden(crossed))
-        return tf.reduce_sum(product, -1) + tf.squeeze(correction, -1)
+        return tf.squeeze(product + self.rank_out(self.rank_hidden(crossed)), -1)
 
     def build_layers(self) -> None:
         """Creates every variable; looks nothing up, so that the tables may be of any size or not there at all."""
@@ -156,8 +172,12 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         sizes = self.sizes
         context = tf.zeros([1, sizes.user_dim + sizes.movie_dim + sizes.hour_dim])
         movie = tf.zeros([1, sizes.movie_dim + sizes.genre_dim + 1])
-        self.score(context, movie, self.query(context), self.candidate(movie))
+        self.score(self.query(context), self.candidate(movie), tf.zeros([1, WATCHED]))
         self.built = True
+
+
+def _one_to_n(shape: Any, dtype: Any = None, **_: Any) -> Any:
+    return tf.reshape(tf.range(1.0, shape[0] + 1.0, dtype=dtype), shape)
 
 
 def build_model() -> MovieModel:

@@ -29,11 +29,15 @@ class Settings:
     """Share of contexts whose viewer is hidden, so that strangers are served by their history."""
     balance: float = 0.3
     """Each interaction of a viewer who has c of them weighs c ** -balance."""
-    rank_weight: float = 0.5
-    rank_contexts: int = 64
-    """Contexts of a batch that the ranking head learns from."""
-    rank_negatives: int = 16
-    """Movies that the ranking head must tell from the watched one: those that retrieval puts high."""
+    later_epochs: int = 1
+    """Those of the epochs that follow the ranker's training, and include what it was trained on."""
+    rank_depth: int = 200
+    """Movies that are retrieved and then ranked."""
+    rank_random: int = 50
+    """Movies drawn evenly that the ranker learns to put behind, beside those that are retrieved."""
+    rank_epochs: int = 20
+    rank_rate: float = 0.003
+    """Learning rate of the ranker (Adam)."""
     narrower: int = 1
     """Tables and layers are this many times narrower than they are for MovieLens."""
     seed: int = 17

@@ -11,15 +11,24 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from examples.columns import Ragged
-from examples.movielens.data import Ints
-from examples.movielens.examples import FIRST_USER_ROW, Batch, Encoded, Requests, Sampler
-from examples.movielens.losses import joint_loss
-from examples.movielens.model import MovieModel, Sizes
+from examples.movielens.companions import Companions, count
+from examples.movielens.data import HELD_OUT, Ints
+from examples.movielens.examples import (
+    FIRST_USER_ROW,
+    Batch,
+    Encoded,
+    Requests,
+    Sampler,
+    requests,
+    split_newest,
+)
+from examples.movielens.losses import ranking_loss, retrieval_loss
+from examples.movielens.model import WATCHED, MovieModel, Sizes
 from examples.movielens.settings import Settings
 
 Progress = Callable[[int, float], None]
-PAIRS = 8_192
-"""Pairs that are ranked at a time."""
+VIEWERS = 64
+"""Whose candidates are ranked in one step of the ranker's training."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,8 @@ class Trained:
     optimizer: Any
     """Of the tables."""
     dense_optimizer: Any
+    """Of the towers' layers."""
+    rank_optimizer: Any
     step: Any
 
 
@@ -38,79 +49,92 @@ def sizes_of(encoded: Encoded, settings: Settings) -> Sizes:
     sizes = Sizes(len(encoded.user_ids) + FIRST_USER_ROW, len(encoded.movie_ids), len(encoded.genres))
     if settings.narrower == 1:
         return sizes
-    widths = ("user_dim", "movie_dim", "genre_dim", "hour_dim", "hidden", "projection")
+    widths = ("user_dim", "movie_dim", "genre_dim", "hour_dim", "hidden")
     return replace(sizes, **{name: getattr(sizes, name) // settings.narrower for name in widths})
 
 
-def fit(
-    encoded: Encoded,
-    rows: Ints,
-    settings: Settings,
-    progress: Progress,
-    strategy: Any = None,
-) -> Trained:
-    """Trains both towers and the ranking head together.
+def fit(encoded: Encoded, rows: Ints, settings: Settings, progress: Progress) -> Trained:
+    """Trains towers, ranker, and towers again.
+
+    The ranker learns from each viewer's newest interactions, on candidates that towers retrieve which have not seen
+    these: so it is when serving. The towers then go on with all interactions.
 
     Args:
       encoded: the data set.
       rows: positions in Ratings that may be trained on; of each viewer a prefix.
       settings: how.
       progress: told each epoch's number, from 1, and mean loss.
-      strategy: a tf.distribute strategy; each replica is given batches of its own. None: the default one.
     """
-    strategy = strategy or tf.distribute.get_strategy()
     tf.keras.utils.set_random_seed(settings.seed)
-    sampler = Sampler(encoded, rows, settings, settings.seed)
-    with strategy.scope():
-        optimizers = tf.keras.optimizers.legacy
-        optimizer = optimizers.Adagrad(settings.table_rate, initial_accumulator_value=settings.accumulator)
-        model = MovieModel(sizes_of(encoded, settings), optimizer, settings.dropout)
-        if not isinstance(strategy, tf.distribute.TPUStrategy):  # there the layer is built by its first call
-            model.build_layers()
-        trained = Trained(model, optimizer, optimizers.Adam(settings.dense_rate), tf.Variable(0, dtype=tf.int64))
-
-    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
-    def train_step(features: Any, batch: Any) -> Any:
-        losses = strategy.run(_step, (trained, features, batch, settings, strategy.num_replicas_in_sync))
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
-
-    for epoch in range(1, settings.epochs + 1):
-        batches = sampler.epoch()
-        losses = []
-        for _ in range(sampler.steps // strategy.num_replicas_in_sync):
-            features, batch = _next(batches, encoded, sampler, strategy)
-            losses.append(train_step(features, batch))
-        progress(epoch, float(np.mean([float(loss) for loss in losses])) if losses else float("nan"))
+    optimizers = tf.keras.optimizers.legacy
+    optimizer = optimizers.Adagrad(settings.table_rate, initial_accumulator_value=settings.accumulator)
+    model = MovieModel(sizes_of(encoded, settings), optimizer, settings.dropout)
+    model.build_layers()
+    trained = Trained(
+        model,
+        optimizer,
+        optimizers.Adam(settings.dense_rate),
+        optimizers.Adam(settings.rank_rate),
+        tf.Variable(0, dtype=tf.int64),
+    )
+    earlier, newest = split_newest(encoded, rows, HELD_OUT)
+    epochs = settings.epochs - settings.later_epochs
+    _fit_towers(trained, encoded, earlier, settings, range(1, epochs + 1), progress)
+    _fit_ranker(trained, encoded, earlier, newest, settings)
+    _fit_towers(trained, encoded, rows, settings, range(epochs + 1, settings.epochs + 1), progress)
     return trained
 
 
-def _step(trained: Trained, features: Any, batch: Any, settings: Settings, replicas: int) -> Any:
+def _fit_towers(
+    trained: Trained, encoded: Encoded, rows: Ints, settings: Settings, epochs: range, progress: Progress
+) -> None:
+    sampler = Sampler(encoded, rows, settings, settings.seed + epochs.start)
     model = trained.model
-    with tf.GradientTape() as tape:
-        loss = joint_loss(model, features, batch, settings) / replicas
-    variables = model.trainable_variables
-    gradients = tape.gradient(loss, variables)
-    # On a TPU the layer applies the tables' gradients itself, and they are not among the variables.
-    tables = {id(table) for table in model.embedding.embedding_tables.values()}
-    pairs = list(zip(gradients, variables, strict=True))
-    of_tables = [(gradient, variable) for gradient, variable in pairs if id(variable) in tables]
-    if of_tables:
-        trained.optimizer.apply_gradients(of_tables)
-    trained.dense_optimizer.apply_gradients([pair for pair in pairs if id(pair[1]) not in tables])
-    trained.step.assign_add(1)
-    return loss
+    tables = list(model.embedding.embedding_tables.values())
+    layers = [model.query_hidden, model.query_out, model.candidate_hidden, model.candidate_out]
+    dense = [variable for layer in layers for variable in layer.trainable_variables]
+
+    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
+    def train_step(features: Any, batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            context, movie = model.activations(features, training=True)
+            products = tf.matmul(model.query(context), model.candidate(movie), transpose_b=True)
+            loss = retrieval_loss(products, batch)
+        gradients = tape.gradient(loss, tables + dense)
+        trained.optimizer.apply_gradients(zip(gradients[: len(tables)], tables, strict=True))
+        trained.dense_optimizer.apply_gradients(zip(gradients[len(tables) :], dense, strict=True))
+        trained.step.assign_add(1)
+        return loss
+
+    for epoch in epochs:
+        losses = [train_step(*_tensors(batch, encoded, sampler)) for batch in sampler.epoch()]
+        progress(epoch, float(np.mean([float(loss) for loss in losses])) if losses else float("nan"))
 
 
-def _next(batches: Any, encoded: Encoded, sampler: Sampler, strategy: Any) -> tuple[Any, Any]:
-    """Returns features and the rest of one batch per replica."""
-    if strategy.num_replicas_in_sync == 1:
-        return _tensors(next(batches), encoded, sampler)
-    values = [_tensors(next(batches), encoded, sampler) for _ in range(strategy.num_replicas_in_sync)]
-    distribute = strategy.experimental_distribute_values_from_function
-    return (
-        distribute(lambda replica: values[replica.replica_id_in_sync_group][0]),
-        distribute(lambda replica: values[replica.replica_id_in_sync_group][1]),
-    )
+def _fit_ranker(trained: Trained, encoded: Encoded, earlier: Ints, newest: Ints, settings: Settings) -> None:
+    """Trains the ranker to find `newest` among what the towers retrieve (hard negatives) and some random movies."""
+    model, random = trained.model, np.random.default_rng(settings.seed)
+    asked = requests(encoded, newest, settings.history)
+    query, candidate = (each.numpy() for each in _vectors(model, encoded, asked))
+    offered = _retrieved(query, candidate, asked, settings.rank_depth)
+    offered = np.concatenate([offered, random.integers(0, len(candidate), (len(offered), settings.rank_random))], 1)
+    watched = np.stack([np.isin(row, asked.wanted[at]) for at, row in enumerate(offered)]).astype(np.float32)
+    closeness = _pairs(model, asked.histories, offered, count(encoded, earlier))
+    learnt = np.flatnonzero(watched.any(1))
+    layers = [*model.crosses, model.rank_hidden, model.rank_out]
+    variables = [variable for layer in layers for variable in layer.trainable_variables]
+
+    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
+    def train_step(query: Any, candidate: Any, pair: Any, watched: Any) -> None:
+        queries = tf.repeat(query, tf.shape(watched)[1], 0)
+        with tf.GradientTape() as tape:
+            scores = model.score(queries, tf.reshape(candidate, tf.shape(queries)), tf.reshape(pair, [-1, WATCHED]))
+            loss = ranking_loss(tf.reshape(scores, tf.shape(watched)), watched)
+        trained.rank_optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    for _ in range(settings.rank_epochs):
+        for part in np.array_split(random.permutation(learnt), max(1, len(learnt) // VIEWERS)):
+            train_step(query[part], candidate[offered[part]], closeness[part], watched[part])
 
 
 def _tensors(batch: Batch, encoded: Encoded, sampler: Sampler) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -137,29 +161,53 @@ def movie_features(encoded: Encoded, movies: Ints) -> dict[str, Any]:
     }
 
 
+def _pairs(model: MovieModel, histories: Ragged, candidates: Ints, companions: Companions) -> NDArray[np.float32]:
+    """Returns [n, depth, WATCHED] how close the movies of n histories are to their candidates."""
+    return np.stack(
+        [
+            model.pair(
+                {
+                    "history": _ragged(histories[at : at + 1]),
+                    "companions": _ragged(companions.movies[rows]),
+                    "closeness": companions.closeness[rows],
+                }
+            ).numpy()
+            for at, rows in enumerate(candidates)
+        ]
+    )
+
+
 def _ragged(packed: Ragged) -> Any:
     return tf.RaggedTensor.from_row_splits(tf.constant(packed.values), tf.constant(packed.offsets), validate=False)
 
 
-def answer(model: MovieModel, encoded: Encoded, asked: Requests, depth: int) -> tuple[Ints, NDArray[np.float32]]:
+def answer(
+    model: MovieModel, encoded: Encoded, asked: Requests, companions: Companions, depth: int
+) -> tuple[Ints, NDArray[np.float32]]:
     """Answers requests exactly, as a service would: what was seen is excluded.
 
     Returns:
-      [n, depth] movie rows, best first by retrieval, and [n, depth] what the ranking head scores them.
+      [n, depth] movie rows, best first by retrieval, and [n, depth] what the ranker scores them.
     """
+    query, candidate = _vectors(model, encoded, asked)
+    found = _retrieved(query.numpy(), candidate.numpy(), asked, depth)
+    close = _pairs(model, asked.histories, found, companions)
+    queries = tf.repeat(query, depth, 0)
+    scores = model.score(queries, tf.gather(candidate, found.ravel()), close.reshape(-1, WATCHED))
+    return found, scores.numpy().reshape(found.shape)
+
+
+def _vectors(model: MovieModel, encoded: Encoded, asked: Requests) -> tuple[Any, Any]:
+    """Returns the vector of each request and of each movie."""
     movies = np.arange(len(encoded.movie_ids))
     context, movie = model.activations(
         context_features(asked.users, asked.histories, asked.hours) | movie_features(encoded, movies)
     )
-    query, candidate = model.query(context), model.candidate(movie)
-    products = query.numpy() @ candidate.numpy().T
-    viewers = np.repeat(np.arange(len(asked.users)), np.diff(asked.seen.offsets))
-    products[viewers, asked.seen.values] = -np.inf
-    found = np.argsort(-products, axis=1, kind="stable")[:, :depth]
-    askers, pairs = np.repeat(np.arange(len(asked.users)), depth), found.ravel()
-    scores = []
-    for first in range(0, len(pairs), PAIRS):
-        who, what = askers[first : first + PAIRS], pairs[first : first + PAIRS]
-        sides = (tf.gather(context, who), tf.gather(movie, what), tf.gather(query, who), tf.gather(candidate, what))
-        scores.append(model.score(*sides).numpy())
-    return found.astype(np.int64), np.concatenate(scores).reshape(found.shape)
+    return model.query(context), model.candidate(movie)
+
+
+def _retrieved(query: NDArray[Any], candidate: NDArray[Any], asked: Requests, depth: int) -> Ints:
+    """Returns [n, depth] the nearest movies that were not seen, best first."""
+    products = query @ candidate.T
+    products[np.repeat(np.arange(len(asked.users)), np.diff(asked.seen.offsets)), asked.seen.values] = -np.inf
+    return np.argsort(-products, axis=1, kind="stable")[:, :depth].astype(np.int64)

@@ -3,6 +3,7 @@
 import io
 import re
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,17 @@ def test_made_viewers_watch_few_clusters() -> None:
     user = made.users == 1
     counts = np.bincount([cluster_of[movie] for movie in made.movies[user].tolist()], minlength=4)
     assert np.sort(counts)[-3:].sum() >= 0.7 * counts.sum()
+
+
+def test_made_sequels_follow_their_movies_and_nothing_is_watched_twice() -> None:
+    frequent = {}
+    for share in (0.0, 0.5):
+        made = data.make(5, replace(SMALL, users=60, ratings=3_000, sequels=share)).ratings
+        assert len(set(zip(made.users.tolist(), made.movies.tolist(), strict=True))) == len(made.users) == 3_000
+        pairs = np.stack([made.movies[:-1], made.movies[1:]], 1)[made.users[:-1] == made.users[1:]]
+        _, counts = np.unique(pairs, axis=0, return_counts=True)
+        frequent[share] = np.count_nonzero(counts >= 3)
+    assert frequent[0.5] > 5 * frequent[0.0]
 
 
 def test_read_orders_by_time_then_movie_and_takes_titles_apart(tmp_path: Path) -> None:

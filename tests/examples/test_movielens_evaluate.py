@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from examples.movielens import data, evaluate
+from examples.movielens import companions, data, evaluate
 from examples.movielens.evaluate import Ask
 from examples.movielens.examples import encode, requests
 
@@ -19,7 +19,7 @@ def test_measure_of_two_viewers_is_the_hand_computed_one() -> None:
     answers = [np.array([9, 1, 8, 3, *range(10, 16)]), np.arange(10, 20)]
     quality = evaluate.measure("x", questions, answers)
     ideal = 1 + 1 / math.log2(3) + 1 / 2
-    assert quality.viewers == 2
+    assert quality.hits.tolist() == [1, 0]
     assert quality.hit_rate.value == 0.5
     assert quality.ndcg.value == pytest.approx((1 / math.log2(3) + 1 / math.log2(5)) / ideal / 2)
 
@@ -41,23 +41,23 @@ def test_measure_refuses_repeated_and_seen_movies(answer: list[int]) -> None:
         evaluate.measure("x", [ask([100], [1])], [np.array(answer)])
 
 
-def test_wilson_is_the_published_interval() -> None:
-    # 81 of 263: 0.2553 to 0.3662, the worked example of Newcombe 1998, Statistics in Medicine 17, table I.
-    interval = evaluate.wilson(81, 263)
-    assert (round(interval.low, 4), round(interval.high, 4)) == (0.2553, 0.3662)
+def test_bootstrap_is_close_to_the_normal_interval_of_many_values() -> None:
+    values = np.random.default_rng(1).exponential(size=2_000)
+    interval = evaluate.bootstrap(values)
+    half = 1.959964 * values.std() / math.sqrt(len(values))
+    assert interval.value == values.mean()
+    assert (interval.value - interval.low, interval.high - interval.value) == pytest.approx((half, half), rel=0.1)
 
 
-def test_mean_of_four_values_is_the_hand_computed_one() -> None:
-    interval = evaluate.mean(np.array([0.4, 0.6, 0.6, 0.4]))
-    assert interval.value == 0.5
-    assert interval.high - 0.5 == pytest.approx(1.959964 * math.sqrt(0.04 / 3) / 2)
-    assert 0.5 - interval.low == pytest.approx(interval.high - 0.5)
+def test_bootstrap_of_paired_differences_finds_what_single_intervals_hide() -> None:
+    values = np.random.default_rng(2).exponential(size=200)
+    better = values + np.random.default_rng(3).normal(0.05, 0.02, 200)
+    assert evaluate.bootstrap(better).low < evaluate.bootstrap(values).high
+    assert evaluate.bootstrap(better - values).low > 0
 
 
-def test_mean_near_zero_has_no_negative_share() -> None:
-    interval = evaluate.mean(np.array([0.0, 0.0, 0.0, 0.5]))
-    assert interval.low == 0
-    assert interval.high > 0.25
+def test_interval_is_written_with_both_ends() -> None:
+    assert str(evaluate.bootstrap(np.ones(3))) == "1.0000 (1.0000 to 1.0000)"
 
 
 def small() -> data.MovieLens:
@@ -94,7 +94,20 @@ def test_encode_numbers_users_from_one_and_genres_by_name() -> None:
 
 
 def test_popularity_leaves_out_what_was_seen_and_orders_ties_by_id() -> None:
-    encoded = encode(small())
-    answer = evaluate.popularity(encoded, np.arange(7))
-    assert answer([ask([], [1]), ask([30], [1])])[0].tolist() == [10, 30, 40, 20]
-    assert answer([ask([], [1]), ask([30], [1])])[1].tolist() == [10, 40, 20]
+    first, second = evaluate.popularity(encode(small()), np.arange(7), [ask([], [1]), ask([30], [1])])
+    assert first.tolist() == [10, 30, 40, 20]
+    assert second.tolist() == [10, 40, 20]
+
+
+def test_companions_are_what_was_watched_before_by_the_same_viewer_closest_first() -> None:
+    encoded = encode(small())  # one viewer watched rows 0, 1, 2, 3, another 3, 2, 0
+    found = companions.count(encoded, np.arange(7))
+    # 0 was watched 2 times, 1 once, 2 and 3 twice; closeness is 10 over the root of (times + 10) of both.
+    assert [found.movies[row].tolist() for row in range(4)] == [[2, 3], [0], [1, 0, 3], [1, 0, 2]]
+    assert found.closeness[1, :2].tolist() == pytest.approx([10 / math.sqrt(12 * 11), 0])
+    assert found.closeness[3, :3].tolist() == pytest.approx([10 / math.sqrt(12 * 11), 10 / 12, 10 / 12])
+
+
+def test_companions_count_nothing_of_other_rows() -> None:
+    found = companions.count(encode(small()), np.array([0, 1, 4]))
+    assert [found.movies[row].tolist() for row in range(4)] == [[], [0], [], []]
