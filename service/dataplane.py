@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from service.codec.limits import Limits
 from service.codec.operations import Operation
 from service.config import ServiceSettings
 from service.engine.context import RequestContext
@@ -63,8 +62,7 @@ class Dataplane:
         self, engine: Engine, settings: ServiceSettings, metrics: Metrics, record: Record | None = None
     ) -> None:
         """Answers from an engine; `record` is given a request after its answer, unless it names a version."""
-        self.engine, self._metrics, self._record = engine, metrics, record
-        self.limits = Limits.of(settings)
+        self.engine, self._settings, self._metrics, self._record = engine, settings, metrics, record
         self.budget = ByteBudget(settings, metrics)
         self._decoders = ThreadPoolExecutor(DECODERS, "rowcast-decode")
 
@@ -85,7 +83,7 @@ class Dataplane:
           ServiceError: as the table of `service/errors.py` says.
         """
         with self.engine.admit(context.call, context.deadline):
-            began, to_read = time.perf_counter(), (body, is_protobuf, target, self.limits)
+            began, to_read = time.perf_counter(), (body, is_protobuf, target, self._settings)
             large = len(body) > _INLINE_BYTES
             request, several = await self.offload(operation.read, *to_read) if large else operation.read(*to_read)
             context.phases["decode"] = seconds = time.perf_counter() - began

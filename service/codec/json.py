@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from service.codec import options
 from service.codec.columns import column, columns_of_one, fields, flat, listed, numbers, offsets_of, shown
-from service.codec.limits import Limits
+from service.config import ServiceSettings
 from service.engine import requests
+from service.engine.validation import at_most
 from service.errors import InvalidArgument, TooLarge
 
 INTEGER_MAX = 2**53 - 1
@@ -32,14 +33,14 @@ Part = dict[str, Any]
 _EXPECTED = {int: "an integer", str: "a string", bool: "true or false", dict: "a JSON object", list: "a list"}
 
 
-def parse(body: bytes, limits: Limits) -> Any:
+def parse(body: bytes, settings: ServiceSettings) -> Any:
     """Parses a body.
 
     Raises:
       InvalidArgument: it is not JSON; NaN and infinities are not, nor is what is nested deeper than 1024 levels.
       TooLarge: it may hold more values than the limit; nothing was parsed.
     """
-    most = SEPARATORS_PER_VALUE * limits.max_values
+    most = SEPARATORS_PER_VALUE * settings.max_values
     if len(body) > most and (count := sum(map(body.count, (b",", b"[", b"{", b":")))) > most:
         raise TooLarge(f"the body has {count} separators , [ {{ and :; at most {most} are accepted (twice max_values)")
     try:
@@ -53,84 +54,84 @@ def dump(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def read_retrieval(body: Any, target: requests.Target, limits: Limits) -> tuple[requests.Retrieval, bool]:
-    """Returns the request, and whether the body had a list of them.
+def read_retrieval(body: Any, target: requests.Target, settings: ServiceSettings) -> requests.Retrieval:
+    """Returns the request.
 
     Raises:
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
     of_each = ("features", "vector", "id", "context_id", "exclude")
-    parts, several = _parts(body, (*options.RETRIEVAL, "filter"), of_each, limits)
+    parts = _parts(body, (*options.RETRIEVAL, "filter"), of_each, settings)
     kind = _one_kind(parts, ("features", "vector", "id"))
     return requests.Retrieval(
         target,
-        features=(_columns(parts, "features", limits) or None) if kind == "features" else None,
+        features=(_columns(parts, "features", settings) or None) if kind == "features" else None,
         vectors=_vectors(parts) if kind == "vector" else None,
         ids=_ids(parts, "id"),
         exclude=_exclusion(parts),
         filter=_option(body, "filter", {}) if "filter" in body else None,
         context_ids=_ids(parts, "context_id"),
-        **_options(body, options.RETRIEVAL, limits),
-    ), several
+        **_options(body, options.RETRIEVAL, settings),
+    )
 
 
-def read_ranking(body: Any, target: requests.Target, limits: Limits) -> tuple[requests.Ranking, bool]:
-    """Returns the request, and whether the body had a list of them.
+def read_ranking(body: Any, target: requests.Target, settings: ServiceSettings) -> requests.Ranking:
+    """Returns the request.
 
     Raises:
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
     of_each = ("context", "context_id", "candidates", "features")
-    parts, several = _parts(body, options.RANKING, of_each, limits)
+    parts = _parts(body, options.RANKING, of_each, settings)
     by_id = _one_kind(parts, ("candidates",))
     context, tables = _tables(parts, "context"), _tables(parts, "features")
-    limits.check("max_features", len(context[0]) + len(tables[0]), "context and features")
+    at_most(settings, "max_features", len(context[0]) + len(tables[0]), "context and features")
     ids = [listed(part["candidates"], "candidates") for part in parts] if by_id else []
     counts = [len(each) for each in ids] or [
         len(listed(next(iter(table.values()), []), "features")) for table in tables
     ]
     return requests.Ranking(
         target,
-        context=_columns(parts, "context", limits),
+        context=_columns(parts, "context", settings),
         candidate_ids=flat(list(chain.from_iterable(ids)), "candidates") if by_id else None,
         candidates={name: _candidate_column(tables, counts, name) for name in tables[0]},
         offsets=offsets_of(counts),
         context_ids=_ids(parts, "context_id"),
-        **_options(body, options.RANKING, limits),
-    ), several
+        **_options(body, options.RANKING, settings),
+    )
 
 
-def read_recommendation(body: Any, target: requests.Target, limits: Limits) -> tuple[requests.Recommendation, bool]:
-    """Returns the request, and whether the body had a list of them.
+def read_recommendation(body: Any, target: requests.Target, settings: ServiceSettings) -> requests.Recommendation:
+    """Returns the request.
 
     Raises:
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
-    parts, several = _parts(body, options.RECOMMENDATION, ("features", "context_id", "exclude"), limits)
+    parts = _parts(body, options.RECOMMENDATION, ("features", "context_id", "exclude"), settings)
     return requests.Recommendation(
         target,
-        features=_columns(parts, "features", limits),
+        features=_columns(parts, "features", settings),
         exclude=_exclusion(parts),
         context_ids=_ids(parts, "context_id"),
-        **_options(body, options.RECOMMENDATION, limits),
-    ), several
+        **_options(body, options.RECOMMENDATION, settings),
+    )
 
 
-def read_embedding(body: Any, target: requests.Target, limits: Limits) -> tuple[requests.Embedding, bool]:
-    """Returns the request, and whether the body had a list of them.
+def read_embedding(body: Any, target: requests.Target, settings: ServiceSettings) -> requests.Embedding:
+    """Returns the request.
 
     Raises:
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests or columns than the limit.
     """
-    parts, several = _parts(body, ("tower",), ("features",), limits)
-    return requests.Embedding(target, _option(body, "tower", ""), _columns(parts, "features", limits)), several
+    parts = _parts(body, ("tower",), ("features",), settings)
+    return requests.Embedding(target, _option(body, "tower", ""), _columns(parts, "features", settings))
 
 
-def read_lookup(body: Any, target: requests.Target, limits: Limits) -> tuple[requests.Lookup, bool]:  # noqa: ARG001 - as all
+def read_lookup(body: Any, target: requests.Target, settings: ServiceSettings) -> requests.Lookup:  # noqa: ARG001 - as all
     """Returns the request; a lookup has a list of ids and no list of requests.
 
     Raises:
@@ -138,7 +139,7 @@ def read_lookup(body: Any, target: requests.Target, limits: Limits) -> tuple[req
     """
     fields(body, ("feature", "ids"), "the body")
     ids = Column(flat(listed(body.get("ids"), "ids"), "ids"))
-    return requests.Lookup(target, _option(body, "feature", ""), ids), False
+    return requests.Lookup(target, _option(body, "feature", ""), ids)
 
 
 def retrieved_value(answer: requests.Retrieved, several: bool) -> dict[str, Any]:
@@ -175,10 +176,10 @@ def embedded_value(answer: requests.Embedded, several: bool) -> dict[str, Any]:
     return _answer(answer, [{"vector": vector} for vector in np.ascontiguousarray(answer.vectors)], several)
 
 
-def looked_up_value(answer: requests.LookedUp, several: bool) -> dict[str, Any]:  # noqa: ARG001 - as all writers
+def looked_up_value(answer: requests.LookedUp, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     vectors = np.ascontiguousarray(answer.vectors)
-    return _answer(answer, [{"table": answer.table, "vectors": vectors, "found": answer.found}], several=False)
+    return _answer(answer, [{"table": answer.table, "vectors": vectors, "found": answer.found}], several)
 
 
 def identifiers(ids: requests.Ids) -> list[Any]:
@@ -205,19 +206,19 @@ def _neighbors(neighbors: requests.Neighbors) -> list[dict[str, Any]]:
     return [{"neighbors": found[first:last]} for first, last in pairwise(neighbors.offsets.tolist())]
 
 
-def _parts(body: Any, once: Iterable[str], of_each: Sequence[str], limits: Limits) -> tuple[list[Part], bool]:
-    """Returns the requests of a body and whether it had a list of them."""
+def _parts(body: Any, once: Iterable[str], of_each: Sequence[str], settings: ServiceSettings) -> list[Part]:
+    """Returns the requests of a body."""
     fields(body, (*once, *of_each, "requests"), "the body")
     if "requests" not in body:
-        return [body], False
+        return [body]
     beside = next((name for name in of_each if name in body), None)
     if beside is not None:
         raise InvalidArgument(f"the body has 'requests', so {beside!r} belongs into each of them")
     parts = listed(body["requests"], "requests")
     if not parts:
         raise InvalidArgument("requests is empty; at least one was expected")
-    limits.check("max_queries", len(parts), "requests")
-    return [fields(part, of_each, f"requests[{place}]") for place, part in enumerate(parts)], True
+    at_most(settings, "max_queries", len(parts), "requests")
+    return [fields(part, of_each, f"requests[{place}]") for place, part in enumerate(parts)]
 
 
 def _option(body: Part, name: str, default: Any) -> Any:
@@ -229,11 +230,11 @@ def _option(body: Part, name: str, default: Any) -> Any:
     return value
 
 
-def _options(body: Part, known: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+def _options(body: Part, known: Mapping[str, Any], settings: ServiceSettings) -> dict[str, Any]:
     found = {name: _option(body, name, default) for name, default in known.items() if name in body}
     for name, value in found.items():
         if isinstance(value, list):
-            limits.check("max_names", len(value), name)
+            at_most(settings, "max_names", len(value), name)
             odd = [entry for entry in value if not isinstance(entry, str)]
             if odd:
                 raise InvalidArgument(f"{name} holds {shown(odd[0])}, a string was expected")
@@ -272,9 +273,9 @@ def _tables(parts: list[Part], where: str) -> list[Part]:
     return tables
 
 
-def _columns(parts: list[Part], where: str, limits: Limits) -> dict[str, Column]:
+def _columns(parts: list[Part], where: str, settings: ServiceSettings) -> dict[str, Column]:
     tables = _tables(parts, where)
-    limits.check("max_features", len(tables[0]), where)
+    at_most(settings, "max_features", len(tables[0]), where)
     if len(tables) == 1:
         return columns_of_one(tables[0], where)
     return {name: column([table[name] for table in tables], f"{where}.{name}") for name in tables[0]}

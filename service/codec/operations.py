@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.codec import json, protobuf
-from service.codec.limits import Limits
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.config import ServiceSettings
 from service.engine.requests import Target
 
 
@@ -19,32 +19,33 @@ class Operation:
     Attributes:
       name: as in a URL.
       method: as in the gRPC service.
-      read_json: a parsed body, the URL's target and limits -> the request, and whether the body had a list of them.
+      read_json: a parsed body, the URL's target and the settings -> the request.
       write_json: an answer, and whether the body had a list -> a JSON value.
       request_class: of the protobuf message.
-      read_message: a parsed message, the URL's target if there is a URL, and limits -> the request.
+      read_message: a parsed message, the URL's target if there is a URL, and the settings -> the request.
       write_message: an answer -> its message.
     """
 
     name: str
     method: str
-    read_json: Callable[[Any, Target, Limits], tuple[Any, bool]]
+    read_json: Callable[[Any, Target, ServiceSettings], Any]
     write_json: Callable[[Any, bool], Any]
     request_class: type[Any]
-    read_message: Callable[[Any, Target | None, Limits], Any]
+    read_message: Callable[[Any, Target | None, ServiceSettings], Any]
     write_message: Callable[[Any], Any]
 
-    def read(self, body: bytes, is_protobuf: bool, target: Target | None, limits: Limits) -> tuple[Any, bool]:
+    def read(self, body: bytes, is_protobuf: bool, url: Target | None, settings: ServiceSettings) -> tuple[Any, bool]:
         """Returns the request that a body holds, and whether its answer is written as a list of results.
 
         Args:
-          target: the URL's; None: there is no URL.
+          url: what the URL names; None: there is no URL.
         Raises:
           ServiceError: the body cannot be read, or exceeds a limit.
         """
         if is_protobuf:
-            return self.read_message(protobuf.parse(self.request_class, body), target, limits), True
-        return self.read_json(json.parse(body, limits), target or Target(), limits)
+            return self.read_message(protobuf.parse(self.request_class, body), url, settings), True
+        value = json.parse(body, settings)
+        return self.read_json(value, url or Target(), settings), "requests" in value
 
 
 _JSON: dict[str, tuple[Any, Any]] = {

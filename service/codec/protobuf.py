@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from service.codec import options
-from service.codec.limits import Limits
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.config import ServiceSettings
 from service.engine import requests
-from service.engine.validation import check_offsets
+from service.engine.validation import at_most, check_offsets
 from service.errors import InvalidArgument
 
 _Url = requests.Target | None
@@ -58,7 +58,7 @@ def target_of(spec: pb.ModelSpec, url: _Url) -> requests.Target:
     return url
 
 
-def read_retrieval(message: pb.RetrieveRequest, url: _Url, limits: Limits) -> requests.Retrieval:
+def read_retrieval(message: pb.RetrieveRequest, url: _Url, settings: ServiceSettings) -> requests.Retrieval:
     """Reads a RetrieveRequest.
 
     Raises:
@@ -67,39 +67,39 @@ def read_retrieval(message: pb.RetrieveRequest, url: _Url, limits: Limits) -> re
     """
     return requests.Retrieval(
         target_of(message.model, url),
-        features=_columns(message.features, "features", limits) or None,
+        features=_columns(message.features, "features", settings) or None,
         vectors=_packed(message.vectors, _FLOAT32, "vectors") if message.vectors else None,
         ids=_ids(message, "ids"),
         exclude=_exclusion(message),
         filter={} if message.HasField("filter") else None,
         context_ids=_ids(message, "context_ids"),
-        **_options(message, options.RETRIEVAL, limits),
+        **_options(message, options.RETRIEVAL, settings),
     )
 
 
-def read_ranking(message: pb.RankRequest, url: _Url, limits: Limits) -> requests.Ranking:
+def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) -> requests.Ranking:
     """Reads a RankRequest.
 
     Raises:
       InvalidArgument: packed bytes are cut short, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    limits.check("max_features", len(message.context) + len(message.candidates), "context and candidates")
+    at_most(settings, "max_features", len(message.context) + len(message.candidates), "context and candidates")
     ids, offsets = _ids(message, "candidate_ids"), _offsets(message.offsets, "offsets")
     if ids is not None and offsets is not None:  # before it can be merged with other requests
         check_offsets(offsets, offsets.size - 1, ids.size, "candidates")
     return requests.Ranking(
         target_of(message.model, url),
-        context=_columns(message.context, "context", limits),
+        context=_columns(message.context, "context", settings),
         candidate_ids=ids,
-        candidates=_columns(message.candidates, "candidates", limits),
+        candidates=_columns(message.candidates, "candidates", settings),
         offsets=offsets,
         context_ids=_ids(message, "context_ids"),
-        **_options(message, options.RANKING, limits),
+        **_options(message, options.RANKING, settings),
     )
 
 
-def read_recommendation(message: pb.RecommendRequest, url: _Url, limits: Limits) -> requests.Recommendation:
+def read_recommendation(message: pb.RecommendRequest, url: _Url, settings: ServiceSettings) -> requests.Recommendation:
     """Reads a RecommendRequest.
 
     Raises:
@@ -108,25 +108,25 @@ def read_recommendation(message: pb.RecommendRequest, url: _Url, limits: Limits)
     """
     return requests.Recommendation(
         target_of(message.model, url),
-        features=_columns(message.features, "features", limits),
+        features=_columns(message.features, "features", settings),
         exclude=_exclusion(message),
         context_ids=_ids(message, "context_ids"),
-        **_options(message, options.RECOMMENDATION, limits),
+        **_options(message, options.RECOMMENDATION, settings),
     )
 
 
-def read_embedding(message: pb.EmbedRequest, url: _Url, limits: Limits) -> requests.Embedding:
+def read_embedding(message: pb.EmbedRequest, url: _Url, settings: ServiceSettings) -> requests.Embedding:
     """Reads an EmbedRequest.
 
     Raises:
       InvalidArgument: packed bytes are cut short, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    columns = _columns(message.features, "features", limits)
+    columns = _columns(message.features, "features", settings)
     return requests.Embedding(target_of(message.model, url), message.tower, columns)
 
 
-def read_lookup(message: pb.LookupRequest, url: _Url, limits: Limits) -> requests.Lookup:  # noqa: ARG001 - as all readers
+def read_lookup(message: pb.LookupRequest, url: _Url, settings: ServiceSettings) -> requests.Lookup:  # noqa: ARG001 - as all readers
     """Reads a LookupRequest.
 
     Raises:
@@ -179,10 +179,10 @@ def _offsets(data: bytes, where: str) -> NDArray[np.int64] | None:
     return _packed(data, _INT32, where).astype(np.int64) if data else None
 
 
-def _options(message: Any, known: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+def _options(message: Any, known: Mapping[str, Any], settings: ServiceSettings) -> dict[str, Any]:
     for name, default in known.items():
         if default == ():
-            limits.check("max_names", len(getattr(message, name)), name)
+            at_most(settings, "max_names", len(getattr(message, name)), name)
     return {name: type(default)(getattr(message, name)) for name, default in known.items()}
 
 
@@ -205,8 +205,8 @@ def _values(message: Any, kind: str, where: str) -> NDArray[Any]:
     return values.astype(np.int64) if kind == "int32s" else values
 
 
-def _columns(columns: Mapping[str, pb.Column], where: str, limits: Limits) -> dict[str, Column]:
-    limits.check("max_features", len(columns), where)
+def _columns(columns: Mapping[str, pb.Column], where: str, settings: ServiceSettings) -> dict[str, Column]:
+    at_most(settings, "max_features", len(columns), where)
     return {name: _column(message, f"{where}.{name}") for name, message in columns.items()}
 
 

@@ -143,7 +143,7 @@ def look_up(model_version: ModelVersion, request: Lookup, settings: ServiceSetti
     name, feature = _embedded(model_version, request.feature)
     (read,) = inputs_of(name, feature)
     n = int(request.ids.values.size)
-    validation.at_most(n, settings.max_values, "ids in one request", "max_values")
+    validation.at_most(settings, "max_values", n, "the request")
     with execution.phase("lookup"):
         rows, _ = model_version.reader.rows(name, {read: Column(request.ids.values)}, n)
         found = rows >= 0

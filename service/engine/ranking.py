@@ -71,7 +71,7 @@ def _candidates(
     if ids is None and not request.candidates:
         raise InvalidArgument("candidates are given by candidate_ids, by their features, or by both; got neither")
     m = int(ids.size) if ids is not None else lookup.count_examples(model_version.manifest, request.candidates)
-    validation.at_most(m, settings.max_candidates, "candidates in one request", "max_candidates")
+    validation.at_most(settings, "max_candidates", m, "the request")
     offsets = request.offsets
     if offsets is None:
         offsets = np.array([0, m], np.int64)

@@ -33,7 +33,7 @@ def recommend(
     if request.fetched < k:
         raise InvalidArgument(f"candidates is {request.fetched}, fewer than the k = {k} recommendations wanted")
     fetched = min(request.fetched, corpus.entry.size)
-    validation.at_most(n * fetched, settings.max_candidates, "candidates to rank in one request", "max_candidates")
+    validation.at_most(settings, "max_candidates", n * fetched, "the request, over all queries,")
 
     excluded = retrieval.excluded_positions(corpus, request.exclude, n)
     plan = tower.plan(frozenset(order.outputs))

@@ -35,17 +35,12 @@ class NotFinite(ArithmeticError):
     """A result holds NaN or an infinity; the message names it."""
 
 
-def at_most(value: int, limit: int, what: str, setting: str) -> None:
-    """Rejects more than a limit.
-
-    Args:
-      what: what is counted, e.g. `queries in one request`.
-      setting: name of the setting that holds the limit.
-    Raises:
-      TooLarge: names the value and the limit.
-    """
-    if value > limit:
-        raise TooLarge(f"{value} {what}; at most {limit} are accepted ({setting})")
+def at_most(settings: ServiceSettings, setting: str, count: int, where: str) -> None:
+    """Raises TooLarge if `where`, a request or a field, has more than the limit `setting` allows."""
+    limit: int = getattr(settings, setting)
+    if count > limit:
+        what = setting.removeprefix("max_")
+        raise TooLarge(f"{where} has {count} {what}; at most {limit} are accepted ({setting})")
 
 
 def check_k(k: int, default: int, max_k: int) -> int:
@@ -63,13 +58,13 @@ def check_queries(n: int, settings: ServiceSettings) -> None:
     """Rejects a request of no query, or of more than `max_queries`."""
     if n < 1:
         raise InvalidArgument("the request holds no query")
-    at_most(n, settings.max_queries, "queries in one request", "max_queries")
+    at_most(settings, "max_queries", n, "the request")
 
 
 def check_values(settings: ServiceSettings, columns: Iterable[Column], *ids: Ids | None) -> None:
     """Rejects a request that holds more values and ids than `max_values`."""
     total = sum([column.values.size for column in columns]) + sum([each.size for each in ids if each is not None])
-    at_most(total, settings.max_values, "values and ids in one request", "max_values")
+    at_most(settings, "max_values", total, "the request, ids included,")
 
 
 def check_names(sent: Iterable[str], known: Iterable[str], what: str, owner: str) -> None:

@@ -182,12 +182,6 @@ class VersionManager:
         with self._lock:
             return {name for name, model in self._models.items() if model.current}
 
-    def current(self, model: str) -> ModelVersion | None:
-        """Returns the current version of a model, without a lease."""
-        with self._lock:
-            found = self._models.get(model)
-            return found.current.version if found and found.current else None
-
     def loaded(self) -> list[ModelVersion]:
         """Returns every version that requests can get, current ones first, without leases."""
         with self._lock:
@@ -265,11 +259,6 @@ class VersionManager:
             if found.current is not None:
                 found.damage = ""
             found.retire(*(found.loaded.keys() - {*arranged.loaded, arranged.current, arranged.previous}))
-
-    def put(self, loaded: ModelVersion) -> None:
-        """Makes a version the only one of its model."""
-        self.add(loaded)
-        self.arrange(loaded.model, Arrangement(loaded.version, frozenset((loaded.version,))))
 
     def damage(self, loaded: ModelVersion, problem: str) -> bool:
         """Retires a version because its bytes do not match their digests; the kept one replaces it at the same moment.

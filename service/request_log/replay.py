@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from bundle.errors import UnknownRefused
-from service.codec.limits import Limits
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
 from service.engine.context import Execution
@@ -70,9 +69,8 @@ class Replay:
 
     def _problem(self, model_version: ModelVersion, recorded: RecordedRequest) -> Exception | None:
         """Returns what keeps a version from answering a request; None: nothing, or ids that it does not know."""
-        limits = Limits.of(self._settings)
         try:
-            request, _ = OPERATIONS[recorded.call].read(recorded.body, recorded.protobuf, None, limits)
+            request, _ = OPERATIONS[recorded.call].read(recorded.body, recorded.protobuf, None, self._settings)
             COMPUTE[type(request)](model_version, request, self._settings, Execution(recorded.call))
         except (NoSuchCandidate, UnknownRefused):
             return None

@@ -26,12 +26,13 @@ def run(*command: str | Path, directory: Path) -> str:
 
 @pytest.mark.install
 def test_install_of_the_client_alone_calls_over_both_transports(tmp_path: Path) -> None:
-    run(sys.executable, "-m", "venv", "own", directory=tmp_path)
+    run(sys.executable, "-m", "venv", "--without-pip", "own", directory=tmp_path)
     python = tmp_path / "own" / "bin" / "python"
-    run(python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, CLIENT, directory=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, CLIENT, directory=tmp_path)
     (wheel,) = tmp_path.glob("rowcast_client-*.whl")
-    run(python, "-m", "pip", "install", wheel, directory=tmp_path)
-    names = {line.split()[0].lower() for line in run(python, "-m", "pip", "list", directory=tmp_path).splitlines()[2:]}
+    run(*pip, "install", "--no-compile", wheel, directory=tmp_path)
+    names = {line.split()[0].lower() for line in run(*pip, "list", directory=tmp_path).splitlines()[2:]}
     assert "rowcast-client" in names
     assert not {name for name in names if name == "rowcast" or "tensorflow" in name or "scann" in name}
     package = run(python, "-c", "import rowcast_client; print(rowcast_client.__file__)", directory=tmp_path)

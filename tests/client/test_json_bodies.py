@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ from rowcast_client.calls import Call
 
 from service.codec import protobuf
 from service.codec.json import dump
-from service.codec.limits import Limits
 from service.codec.operations import OPERATIONS
+from service.config import ServiceSettings
 from service.engine import requests
 
 TARGET = requests.Target("m")
-LIMITS = Limits(max_values=1_000_000, max_features=10_000, max_queries=1_024, max_names=1_000)
+SETTINGS = ServiceSettings(root=Path.cwd())
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -49,9 +50,9 @@ def both_forms(call: Call[Any]) -> tuple[Any, Any]:
     """The engine request that a call becomes as JSON and as a message."""
     operation = OPERATIONS[call.method.lower()]
     body = json_bodies.write_body(call)
-    from_json, _ = operation.read_json(json.loads(body), TARGET, LIMITS)
+    from_json = operation.read_json(json.loads(body), TARGET, SETTINGS)
     message = protobuf.parse(operation.request_class, call.request.SerializeToString())
-    return from_json, operation.read_message(message, TARGET, LIMITS)
+    return from_json, operation.read_message(message, TARGET, SETTINGS)
 
 
 def integers(values: Any, other: Any) -> list[Any]:

@@ -4,7 +4,7 @@ import pickle
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -29,15 +29,23 @@ def _reference(vectors: NDArray[np.float32], queries: NDArray[np.float32], dista
         wide = wide / np.sqrt((wide**2).sum(1, keepdims=True))
         asked = asked / np.sqrt((asked**2).sum(1, keepdims=True))
     if distance == "squared_l2":
-        return np.array([[-((row - query) ** 2).sum() for row in wide] for query in asked])
-    return np.array([[(row * query).sum() for row in wide] for query in asked])
+        return np.array([-((wide - query) ** 2).sum(1) for query in asked])
+    return np.array([(wide * query).sum(1) for query in asked])
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("tree") / "scann"
-    write_index(_vectors(4000), "dot_product", "tree_ah", TREE, directory)
-    return directory
+def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[Distance, tuple[ScannIndex, Path]]:
+    """An index of each distance as it was built, and where it was written."""
+    written: dict[Distance, tuple[ScannIndex, Path]] = {}
+    for distance in get_args(Distance):
+        directory = tmp_path_factory.mktemp(distance) / "scann"
+        written[distance] = write_index(_vectors(4000), distance, "tree_ah", TREE, directory), directory
+    return written
+
+
+@pytest.fixture
+def tree(trees: dict[Distance, tuple[ScannIndex, Path]]) -> Path:
+    return trees["dot_product"][1]
 
 
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
@@ -55,9 +63,10 @@ def test_brute_force_scores_and_order_equal_float64(tmp_path: Path, distance: Di
 
 
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
-def test_tree_finds_most_and_all_with_every_leaf(distance: Distance) -> None:
-    vectors, queries = _vectors(4000), _vectors(50, seed=1)
-    index = ScannIndex.build(vectors, distance, "tree_ah", TREE)
+def test_tree_finds_most_and_all_with_every_leaf(
+    trees: dict[Distance, tuple[ScannIndex, Path]], distance: Distance
+) -> None:
+    vectors, queries, (index, _) = _vectors(4000), _vectors(50, seed=1), trees[distance]
     best = np.argsort(-_reference(vectors, queries, distance), axis=1)[:, :10]
 
     few, _ = index.search(queries, 10, leaves_to_search=1, reorder=10)
@@ -68,22 +77,14 @@ def test_tree_finds_most_and_all_with_every_leaf(distance: Distance) -> None:
     assert [set(row) for row in every.tolist()] == [set(row) for row in best.tolist()]
 
 
-def test_loaded_tree_answers_as_the_one_that_was_built(tmp_path: Path) -> None:
-    vectors, queries = _vectors(4000), _vectors(20, seed=1)
-    built = write_index(vectors, "dot_product", "tree_ah", TREE, tmp_path / "scann")
-
-    loaded = ScannIndex.load(tmp_path / "scann", "dot_product", vectors)
-
-    np.testing.assert_array_equal(loaded.search(queries, 10)[0], built.search(queries, 10)[0])
-
-
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
 @pytest.mark.parametrize("n", [1, 5, 40])
-def test_loaded_tree_scores_exactly_by_the_vectors_in_their_file(tmp_path: Path, distance: Distance, n: int) -> None:
-    vectors, queries = _vectors(4000), _vectors(n, seed=1)
-    built = write_index(vectors, distance, "tree_ah", TREE, tmp_path / "scann")
+def test_loaded_tree_answers_as_the_built_one_and_scores_exactly_by_the_vectors_in_their_file(
+    trees: dict[Distance, tuple[ScannIndex, Path]], distance: Distance, n: int
+) -> None:
+    vectors, queries, (built, directory) = _vectors(4000), _vectors(n, seed=1), trees[distance]
 
-    positions, scores = ScannIndex.load(tmp_path / "scann", distance, vectors).search(queries, 10)
+    positions, scores = ScannIndex.load(directory, distance, vectors).search(queries, 10)
 
     np.testing.assert_array_equal(positions, built.search(queries, 10)[0])
     wanted = np.take_along_axis(_reference(vectors, queries, distance), positions, 1)
@@ -107,9 +108,10 @@ def test_tree_that_holds_its_vectors_too_is_read_without_them(tree: Path, tmp_pa
     np.testing.assert_array_equal(scores, exact)
 
 
-def test_written_settings_are_what_a_loaded_index_uses(tmp_path: Path) -> None:
-    vectors, queries = _vectors(4000), _vectors(40, seed=1)
-    built = ScannIndex.build(vectors, "dot_product", "tree_ah", TREE)
+def test_written_settings_are_what_a_loaded_index_uses(
+    trees: dict[Distance, tuple[ScannIndex, Path]], tmp_path: Path
+) -> None:
+    vectors, queries, (built, _) = _vectors(4000), _vectors(40, seed=1), trees["dot_product"]
     built.write(tmp_path / "scann", leaves_to_search=1, reorder=12)
 
     loaded = ScannIndex.load(tmp_path / "scann", "dot_product", vectors)

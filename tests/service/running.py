@@ -26,6 +26,7 @@ from service.app import Worker
 from service.config import ServiceSettings
 from service.dataplane import Application
 from service.engine.context import RequestContext
+from service.models.version import ModelVersion
 from service.observability.logging import JsonLines
 from tests.e2e.process import until
 
@@ -87,6 +88,11 @@ class RunningService:
         """Scans the root now."""
         self.worker.poller.scan()
 
+    def current(self, model: str = "movies") -> ModelVersion:
+        """Returns the current version of a model."""
+        with self.worker.versions.acquire(model) as version:
+            return version
+
     def states(self, model: str = "movies") -> dict[int, str]:
         return {each.version: each.state for each in self.worker.versions.models().get(model, ())}
 
@@ -103,12 +109,17 @@ class RunningService:
 
     def with_network(self, tower: str, network: Tower, model: str = "movies", part: int = 0) -> None:
         """Replaces one network of the current version, e.g. by one that waits or fails."""
-        current = self.worker.versions.current(model)
-        assert current is not None
+        current = self.current(model)
         assert isinstance(current.towers, dict)
         parts = list(current.towers[tower].parts)
         parts[part] = replace(parts[part], network=network)
         current.towers[tower] = replace(current.towers[tower], parts=tuple(parts))
+
+    def waiting(self, model: str = "movies") -> WaitingTower:
+        """Makes the query tower wait; the service must compute in threads, inline_max_us=0."""
+        tower = WaitingTower(self.current(model).towers["query"].parts[0].network)
+        self.with_network("query", tower, model)
+        return tower
 
     def drain(self) -> None:
         """Begins the shutdown, as SIGTERM does."""

@@ -17,7 +17,7 @@ from tests.service import reference
 from tests.service.cases import CASES, LIMITS, MODEL, Case
 from tests.service.clients import SIMPLE, Clients
 from tests.service.grpc_api.requests import call
-from tests.service.running import FailingTower, RunningService, WaitingTower
+from tests.service.running import FailingTower, RunningService
 from tests.service.small_bundle import SmallBundle, write_small_bundle
 
 RESPONSES: dict[str, Any] = {
@@ -190,17 +190,12 @@ def test_transports_of_a_draining_service_are_not_ready(fresh: Clients) -> None:
 
 def test_transports_with_a_damaged_version_report_data_loss(fresh: Clients) -> None:
     versions = fresh.service.worker.versions
-    current = versions.current(MODEL)
-    assert current is not None
-    versions.damage(current, "tables/users: block 0 does not match its checksum")
+    versions.damage(fresh.service.current(MODEL), "tables/users: block 0 does not match its checksum")
     fresh.expect("DATA_LOSS")
 
 
 def test_transports_of_a_full_service_reject_with_when_to_retry(fresh: Clients) -> None:
-    current = fresh.service.worker.versions.current(MODEL)
-    assert current is not None
-    tower = WaitingTower(current.towers["query"].parts[0].network)
-    fresh.service.with_network("query", tower)
+    tower = fresh.service.waiting(MODEL)
     method = fresh.channel.unary_unary("/rowcast.embedding.v1.EmbeddingService/Retrieve")
     first = method.future(SIMPLE.body(), timeout=30)
     assert tower.entered.wait(30)

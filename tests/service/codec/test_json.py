@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.codec import json as codec_json
-from service.codec.limits import Limits
 from service.codec.operations import OPERATIONS
+from service.config import ServiceSettings
 from service.engine.requests import Neighbors, Ranked, Retrieved, Target
 from service.errors import InvalidArgument
 
 TARGET = Target("movies", 3)
-LIMITS = Limits(max_values=1_000_000, max_features=10_000, max_queries=1_024, max_names=1_000)
+SETTINGS = ServiceSettings(root=Path.cwd())
 
 
 def _f32(*values: float) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -29,17 +30,16 @@ def _f32(*values: float) -> np.ndarray[Any, np.dtype[np.float32]]:
 )
 def test_parse_of_what_is_not_json_is_rejected(body: bytes) -> None:
     with pytest.raises(InvalidArgument, match="the body is not valid JSON"):
-        codec_json.parse(body, LIMITS)
+        codec_json.parse(body, SETTINGS)
 
 
 def _read(call: str, body: Any) -> Any:
-    return OPERATIONS[call].read_json(body, TARGET, LIMITS)[0]
+    return OPERATIONS[call].read_json(body, TARGET, SETTINGS)
 
 
 def test_retrieval_of_one_request_has_its_options() -> None:
     body = {"k": 5, "features": {"user": 7, "seen": [1, 2]}, "exclude": [9], "attributes": ["title"], "exact": True}
-    request, several = OPERATIONS["retrieve"].read_json(body, TARGET, LIMITS)
-    assert not several
+    request = _read("retrieve", body)
     assert (request.target, request.k, request.attributes, request.exact) == (TARGET, 5, ("title",), True)
     assert {name: column.values.tolist() for name, column in request.features.items()} == {"user": [7], "seen": [1, 2]}
     assert request.exclude.ids.tolist() == [9]
@@ -48,8 +48,7 @@ def test_retrieval_of_one_request_has_its_options() -> None:
 
 def test_retrieval_of_a_list_packs_columns_and_exclusions_in_order() -> None:
     body = {"requests": [{"features": {"user": 7}, "exclude": [1, 2]}, {"features": {"user": 8}}]}
-    request, several = OPERATIONS["retrieve"].read_json(body, TARGET, LIMITS)
-    assert several
+    request = _read("retrieve", body)
     assert request.features["user"].values.tolist() == [7, 8]
     assert request.exclude.offsets.tolist() == [0, 2, 2]
 
@@ -102,7 +101,7 @@ def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
 )
 def test_readers_of_a_body_that_does_not_fit_name_the_field(call: str, body: Any, expected: str) -> None:
     with pytest.raises(InvalidArgument) as rejected:
-        OPERATIONS[call].read_json(body, TARGET, LIMITS)
+        OPERATIONS[call].read_json(body, TARGET, SETTINGS)
     assert expected in str(rejected.value)
 
 

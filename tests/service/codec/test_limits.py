@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,16 @@ import orjson
 import pytest
 
 from service.codec import json as codec_json
-from service.codec.limits import Limits
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.engine.requests import Target
 from service.errors import TooLarge
 
-LIMITS = Limits(max_values=4, max_features=3, max_queries=2, max_names=2)
+SETTINGS = ServiceSettings(root=Path.cwd(), max_values=4, max_features=3, max_queries=2, max_names=2)
 FEATURES: dict[str, Any] = dict.fromkeys("abcd", 1)
 COLUMNS = {name: pb.Column(int64s=b"12345678") for name in "abcd"}
 NAMES = ["a", "b", "c"]
-
-
-def test_limits_of_settings_have_the_names_of_the_settings(tmp_path: Path) -> None:
-    settings = ServiceSettings(root=tmp_path, max_values=5, max_features=6, max_queries=7, max_names=8)
-    assert Limits.of(settings) == Limits(max_values=5, max_features=6, max_queries=7, max_names=8)
 
 
 @pytest.mark.parametrize(
@@ -34,12 +27,12 @@ def test_limits_of_settings_have_the_names_of_the_settings(tmp_path: Path) -> No
 )
 def test_parse_of_more_separators_than_values_may_have_is_too_large(body: bytes, count: int) -> None:
     with pytest.raises(TooLarge, match=rf"the body has {count} separators .* at most 8 .*twice max_values"):
-        codec_json.parse(body, LIMITS)
+        codec_json.parse(body, SETTINGS)
 
 
 @pytest.mark.parametrize("value", [[[1], [2], [3]], [1, 2, 3, 4], {"a": 1, "b": 2}, "a" * 100])
 def test_parse_within_the_limit_returns_the_value(value: Any) -> None:
-    assert codec_json.parse(orjson.dumps(value), LIMITS) == value
+    assert codec_json.parse(orjson.dumps(value), SETTINGS) == value
 
 
 @pytest.mark.parametrize("repeated", [b"[],", b'{"a":{}},', b'"",'])
@@ -48,7 +41,7 @@ def test_parse_of_a_body_too_large_allocates_next_to_nothing(repeated: bytes) ->
     tracemalloc.start()
     try:
         with pytest.raises(TooLarge):
-            codec_json.parse(body, replace(LIMITS, max_values=100_000))
+            codec_json.parse(body, SETTINGS.model_copy(update={"max_values": 100_000}))
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
@@ -73,13 +66,13 @@ def test_parse_of_a_body_too_large_allocates_next_to_nothing(repeated: bytes) ->
 def test_read_beyond_a_limit_is_too_large(call: str, body: Any, expected: str) -> None:
     operation = OPERATIONS[call]
     with pytest.raises(TooLarge) as rejected:
-        (operation.read_json if isinstance(body, dict) else operation.read_message)(body, Target(), LIMITS)
+        (operation.read_json if isinstance(body, dict) else operation.read_message)(body, Target(), SETTINGS)
     assert expected in str(rejected.value)
 
 
 def test_read_at_the_limits_is_accepted() -> None:
     body = {"requests": [{"features": {"a": 1, "b": [1, 2], "c": 1}}] * 2, "attributes": ["x", "y"]}
-    request, _ = OPERATIONS["retrieve"].read_json(body, Target(), LIMITS)
+    request = OPERATIONS["retrieve"].read_json(body, Target(), SETTINGS)
     assert (len(request.features), request.attributes) == (3, ("x", "y"))
     message = pb.RecommendRequest(features={name: COLUMNS[name] for name in "abc"}, attributes=["x", "y"])
-    assert len(OPERATIONS["recommend"].read_message(message, None, LIMITS).features) == 3
+    assert len(OPERATIONS["recommend"].read_message(message, None, SETTINGS).features) == 3

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from service.codec.limits import Limits
 from service.codec.operations import OPERATIONS
+from service.config import ServiceSettings
 from service.engine.requests import Target
 
-LIMITS = Limits(max_values=1_000_000, max_features=10_000, max_queries=1_024, max_names=1_000)
+SETTINGS = ServiceSettings(root=Path.cwd())
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "api.md"
 SHOWN = re.findall(r"<!-- (\w+) -->\n```json\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
 
@@ -23,6 +23,6 @@ def test_api_page_shows_a_body_of_each_call() -> None:
 
 @pytest.mark.parametrize(("call", "body"), SHOWN)
 def test_body_on_the_api_page_is_accepted(call: str, body: str) -> None:
-    request, several = OPERATIONS[call].read_json(json.loads(body), Target("movielens"), LIMITS)
+    request, several = OPERATIONS[call].read(body.encode(), False, Target("movielens"), SETTINGS)
     assert request.target.model == "movielens"
     assert several == ("requests" in json.loads(body))

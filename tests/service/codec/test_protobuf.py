@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from service.codec import protobuf
-from service.codec.limits import Limits
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.config import ServiceSettings
 from service.engine.requests import Embedded, LookedUp, Neighbors, Recommended, Retrieved, Target
 from service.errors import InvalidArgument
 
-LIMITS = Limits(max_values=1_000_000, max_features=10_000, max_queries=1_024, max_names=1_000)
+SETTINGS = ServiceSettings(root=Path.cwd())
 
 
 def _int64s(*values: int) -> bytes:
@@ -44,7 +45,7 @@ def test_retrieval_with_columns_of_every_type_has_their_values() -> None:
         "tags": pb.Column(strings=texts, offsets=_int32s(0, 1, 3)),
         "bag": pb.Column(float32s=_float32s(1, 2), weights=_float32s(0.5, 1)),
     }
-    request = protobuf.read_retrieval(pb.RetrieveRequest(features=features), None, LIMITS)
+    request = protobuf.read_retrieval(pb.RetrieveRequest(features=features), None, SETTINGS)
     assert {name: _lists(column) for name, column in (request.features or {}).items()} == {
         "user": [[5, -(2**63)], None, None],
         "hour": [[-7, 8], None, None],
@@ -55,7 +56,7 @@ def test_retrieval_with_columns_of_every_type_has_their_values() -> None:
 
 
 def test_retrieval_of_an_empty_message_has_the_defaults() -> None:
-    request = protobuf.read_retrieval(pb.RetrieveRequest(), None, LIMITS)
+    request = protobuf.read_retrieval(pb.RetrieveRequest(), None, SETTINGS)
     assert (request.target, request.k, request.features, request.vectors) == (Target(), 0, None, None)
     assert (request.ids, request.exclude, request.filter) == (None, None, None)
 
@@ -74,7 +75,7 @@ def test_retrieval_of_an_empty_message_has_the_defaults() -> None:
 )
 def test_readers_of_a_message_that_does_not_fit_name_the_field(call: str, message: Any, expected: str) -> None:
     with pytest.raises(InvalidArgument) as rejected:
-        OPERATIONS[call].read_message(message, None, LIMITS)
+        OPERATIONS[call].read_message(message, None, SETTINGS)
     assert expected in str(rejected.value)
 
 

@@ -65,7 +65,7 @@ def test_lookup_of_a_feature_without_a_row_for_an_id_alone_is_rejected(
     [
         ("usr", column(1), NotFound, r"no feature 'usr'; did you mean 'user'\?"),
         ("user", column("x"), FeatureError, "'user'"),
-        ("user", column(*range(51)), TooLarge, "51 ids in one request; at most 50"),
+        ("user", column(*range(51)), TooLarge, "the request has 51 values; at most 50"),
     ],
 )
 def test_lookup_invalid_request_is_rejected_with_what_is_wrong(

@@ -47,7 +47,7 @@ def test_rank_of_no_candidates_is_empty(load: Load) -> None:
     ("request_", "kind", "message"),
     [
         ({}, InvalidArgument, "candidate_ids, by their features, or by both; got neither"),
-        ({"candidate_ids": np.full(31, 1000)}, TooLarge, "31 candidates in one request; at most 30 .*max_candidates"),
+        ({"candidate_ids": np.full(31, 1000)}, TooLarge, "the request has 31 candidates; at most 30 .*max_candidates"),
         ({"candidate_ids": np.array([1000]), "offsets": np.array([0, 2])}, InvalidArgument, "candidates: offsets"),
         ({"candidate_ids": np.array([1000]), "heads": ("wach",)}, InvalidArgument, "'wach' .* did you mean 'watch'"),
     ],

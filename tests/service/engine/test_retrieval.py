@@ -55,7 +55,7 @@ def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_block
     [
         ({}, InvalidArgument, "exactly one of features .or context ids., vectors and ids; got none"),
         ({"vectors": np.array([1.0] * 9 + [np.nan] + [1.0] * 6)}, InvalidArgument, "vector 1 holds NaN"),
-        ({"vectors": np.ones(8 * 9)}, TooLarge, r"9 queries in one request; at most 8 .*max_queries"),
+        ({"vectors": np.ones(8 * 9)}, TooLarge, r"the request has 9 queries; at most 8 .*max_queries"),
         ({"vectors": ONES, "attributes": ("titel",)}, InvalidArgument, "'titel' .* did you mean 'title'"),
         ({"features": {"usr": column(1)}}, InvalidArgument, "'usr' .* did you mean 'user'"),
         (

@@ -15,6 +15,7 @@ from service.engine.context import RequestContext
 from service.engine.scheduler import Job, Scheduler
 from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, Overloaded
 from service.models.manager import VersionManager
+from service.models.policy import Arrangement
 from service.models.version import ModelVersion
 from service.observability.metrics import Metrics
 
@@ -37,7 +38,8 @@ class Bench:
         self.versions = VersionManager()
         nothing: Any = None
         version = ModelVersion("m", 1, Path(), nothing, {}, nothing, {}, {}, {}, {}, close=self._close)
-        self.versions.put(version)
+        self.versions.add(version)
+        self.versions.arrange("m", Arrangement(1, frozenset((1,))))
         self.scheduler = Scheduler(
             self._compute,
             self.pool,

@@ -21,7 +21,7 @@ from tests.service.grpc_api.requests import (
     request_frames,
     retrieve,
 )
-from tests.service.running import FailingTower, RunningService, WaitingTower
+from tests.service.running import FailingTower, RunningService
 from tests.service.small_bundle import SmallBundle
 
 DIM = 8
@@ -54,16 +54,8 @@ def own(write: Callable[..., SmallBundle], serve: Callable[..., RunningService],
     return serve(tokens=tmp_path / "tokens", max_concurrent_requests=1, inline_max_us=0, request_timeout_s=60)
 
 
-def waiting(service: RunningService) -> WaitingTower:
-    version = service.worker.versions.current("movies")
-    assert version is not None
-    tower = WaitingTower(version.towers["query"].parts[0].network)
-    service.with_network("query", tower)
-    return tower
-
-
 def test_rejected_calls_messages_are_never_read(own: RunningService) -> None:
-    tower = waiting(own)
+    tower = own.waiting()
     with grpc.insecure_channel(own.grpc) as channel:
         assert outcome(never_sends(channel, "Retrieve")).code == "UNAUTHENTICATED"
         held = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
@@ -83,7 +75,7 @@ def test_rejected_calls_messages_are_never_read(own: RunningService) -> None:
 def test_cancelled_and_expired_calls_end_their_requests(own: RunningService) -> None:
     with grpc.insecure_channel(own.grpc) as channel:
         for end in ("cancel", "deadline"):
-            tower = waiting(own)
+            tower = own.waiting()
             made = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
                 retrieve().SerializeToString(), timeout=WAIT_S if end == "cancel" else 0.5, metadata=AUTHORIZATION
             )
@@ -98,7 +90,7 @@ def test_cancelled_and_expired_calls_end_their_requests(own: RunningService) -> 
 
 
 def test_bug_reaches_the_log_and_not_the_client(own: RunningService, caplog: pytest.LogCaptureFixture) -> None:
-    own.with_network("query", FailingTower(waiting(own)))
+    own.with_network("query", FailingTower(own.waiting()))
     with grpc.insecure_channel(own.grpc) as channel:
         found = call(channel, "Retrieve", retrieve(), TOKEN)
     assert (found.code, found.answer) == ("INTERNAL", INTERNAL_MESSAGE)

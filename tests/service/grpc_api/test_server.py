@@ -22,7 +22,7 @@ from tests.service.grpc_api.requests import (
     request_frames,
     retrieve,
 )
-from tests.service.running import RunningService, WaitingTower, log_lines
+from tests.service.running import RunningService, log_lines
 from tests.service.security.authorities import Authority
 from tests.service.small_bundle import SmallBundle
 
@@ -43,10 +43,7 @@ def test_stop_waits_for_calls_and_ends_watches(
 ) -> None:
     write()
     service = serve(inline_max_us=0)
-    version = service.worker.versions.current("movies")
-    assert version is not None
-    tower = WaitingTower(version.towers["query"].parts[0].network)
-    service.with_network("query", tower)
+    tower = service.waiting()
     with grpc.insecure_channel(service.grpc) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
         assert next(watch).status == STATUSES.SERVING

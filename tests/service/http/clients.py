@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tests.e2e.process import until
-from tests.service.running import RunningService, WaitingTower
+from tests.service.running import RunningService
 
 RETRIEVE = "/v1/models/movies:retrieve"
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -45,19 +45,10 @@ def head(length: int | None = None, *headers: str) -> bytes:
     return "\r\n".join([f"POST {RETRIEVE} HTTP/1.1", "host: x", body, *headers, "", ""]).encode()
 
 
-def waiting(service: RunningService) -> WaitingTower:
-    """Makes the query tower wait; the service must compute in threads, inline_max_us=0."""
-    current = service.worker.versions.current("movies")
-    assert current is not None
-    tower = WaitingTower(current.towers["query"].parts[0].network)
-    service.with_network("query", tower)
-    return tower
-
-
 @contextmanager
 def one_in_progress(service: RunningService, **options: Any) -> Iterator[None]:
     """A request that is computed until the block ends."""
-    tower, answers = waiting(service), list[int]()
+    tower, answers = service.waiting(), list[int]()
     sender = threading.Thread(
         target=lambda: answers.append(httpx.post(service.http + RETRIEVE, json=BODY, timeout=20, **options).status_code)
     )

@@ -23,7 +23,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Ite
     running.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def http(service: RunningService) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=service.http, timeout=20) as client:
         yield client

@@ -25,7 +25,6 @@ from tests.service.http.clients import (
     error_of,
     head,
     one_in_progress,
-    waiting,
 )
 from tests.service.running import FailingTower, RunningService, log_lines
 
@@ -149,7 +148,7 @@ def test_other_method_is_405_and_names_the_allowed_one(
 def test_bug_is_hidden_from_the_client_and_logged(serve: Callable[..., RunningService], write: Any) -> None:
     write()
     service = serve()
-    service.with_network("query", FailingTower(waiting(service)))
+    service.with_network("query", FailingTower(service.waiting()))
     with log_lines() as lines:
         answer = httpx.post(service.http + RETRIEVE, json=BODY)
     assert (answer.status_code, error_of(answer)["message"]) == (500, INTERNAL_MESSAGE)

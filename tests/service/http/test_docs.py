@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openapi_spec_validator import validate
 
-from service.codec.limits import Limits
 from service.codec.operations import OPERATIONS
+from service.config import ServiceSettings
 from service.engine.requests import Target
 from service.errors import Code, InvalidArgument, TooLarge
 from service.http.schemas import SCHEMAS, ErrorResponse
 from tests.service.http.test_calls import BODIES
 
-LIMITS = Limits(max_values=100, max_features=10, max_queries=4, max_names=4)
+SETTINGS = ServiceSettings(root=Path.cwd())
 Value = dict[str, Any]
 
 
@@ -69,7 +70,7 @@ def test_answers_are_as_their_schema_says(name: str, http: httpx.Client) -> None
 def _unknown(name: str, body: Value) -> str:
     """The message of a reader that rejects a field for its name; empty: it does not."""
     try:
-        OPERATIONS[name].read_json(body, Target("m"), LIMITS)
+        OPERATIONS[name].read_json(body, Target("m"), SETTINGS)
     except InvalidArgument as problem:
         return str(problem) if "unknown" in str(problem) else ""
     except TooLarge:

@@ -19,6 +19,13 @@ def loaded(model: str = "m", version: int = 1, close: Callable[[], object] = lam
     return cast(ModelVersion, SimpleNamespace(model=model, version=version, memory_bytes=7, close=close))
 
 
+def serve(manager: VersionManager, version: ModelVersion) -> VersionManager:
+    """Makes a version the only one of its model."""
+    manager.add(version)
+    manager.arrange(version.model, Arrangement(version.version, frozenset((version.version,))))
+    return manager
+
+
 @pytest.fixture
 def manager() -> VersionManager:
     return VersionManager()
@@ -26,9 +33,9 @@ def manager() -> VersionManager:
 
 def test_release_of_the_last_lease_closes_a_retired_version(manager: VersionManager) -> None:
     closed = list[int]()
-    manager.put(loaded(close=lambda: closed.append(1)))
+    serve(manager, loaded(close=lambda: closed.append(1)))
     first, second = manager.acquire("m"), manager.acquire("m", 1)
-    manager.put(loaded(version=2))
+    serve(manager, loaded(version=2))
     for lease, expected in ((first, []), (first, []), (second, [1])):
         assert [each.state for each in manager.models()["m"]] == ["available", "retiring"]
         lease.release()
@@ -65,11 +72,11 @@ def test_acquire_version_or_label_that_is_not_served_says_why(
     [
         (lambda to: to.settle(), "", NotReady, "no model is loaded yet"),
         (lambda to: to.mark("m", 1, "loading"), "m", NotReady, "being loaded"),
-        (lambda to: to.put(loaded("a")), "", NotReady, "still being loaded"),
-        (lambda to: (to.put(loaded("a")), to.settle()), "x" * 999, NotFound, "no model 'x{128}'; there are 'a'"),
-        (lambda to: (to.put(loaded("a")), to.put(loaded("b")), to.settle()), "", InvalidArgument, "'a', 'b'"),
+        (lambda to: serve(to, loaded("a")), "", NotReady, "still being loaded"),
+        (lambda to: (serve(to, loaded("a")), to.settle()), "x" * 999, NotFound, "no model 'x{128}'; there are 'a'"),
+        (lambda to: (serve(to, loaded("a")), serve(to, loaded("b")), to.settle()), "", InvalidArgument, "'a', 'b'"),
         (lambda to: to.mark("m", 1, "failed", "broken"), "m", NotReady, "no version that could be loaded"),
-        (lambda to: (to.put(loaded("m")), to.suspend("drained")), "m", NotReady, "drained"),
+        (lambda to: (serve(to, loaded("m")), to.suspend("drained")), "m", NotReady, "drained"),
     ],
 )
 def test_acquire_without_a_current_version_says_why(

@@ -80,10 +80,10 @@ def test_scan_at_start_falls_back_from_broken_versions(write: Write, drive: Driv
     for version in (3, 4):
         flip(write(version=version).directory / "indexes/movies/vectors.bin")
     driven = drive()
-    before = driven.manager.current("movies")
+    before = driven.manager.loaded()[0]
     assert driven.states() == {4: "failed", 3: "failed", 2: "available"}
     driven.scan()
-    assert driven.manager.current("movies") is before, "nothing is loaded again"
+    assert driven.manager.loaded()[0] is before, "nothing is loaded again"
     shutil.rmtree(root / "movies/4")
     driven.scan()
     assert driven.states() == {3: "failed", 2: "available"}
