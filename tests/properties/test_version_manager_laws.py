@@ -88,17 +88,22 @@ class Managing(RuleBasedStateMachine):
         self.known.discard(version)
         self.arrange()
 
+    def current(self) -> ModelVersion | None:
+        try:
+            with self.manager.acquire(MODEL) as version:
+                return version
+        except ServiceError:
+            return None
+
     @rule()
     def damage(self) -> None:
-        current = self.manager.current(MODEL)
+        current = self.current()
         if current is None:
             return
         others = self.manager.arranged(MODEL)[0] - {current.version}
         self.failed.add(current.version)
         assert self.manager.damage(current, "a block differs")
-        assert (self.manager.current(MODEL) is not None) == bool(others), (
-            "what is loaded replaces it at the same moment"
-        )
+        assert (self.current() is not None) == bool(others), "what is loaded replaces it at the same moment"
         self.arrange()
 
     @rule(target=leases, version=st.none() | VERSIONS, label=st.sampled_from(["", "", "a", "b"]))
@@ -110,7 +115,7 @@ class Managing(RuleBasedStateMachine):
         opened = cast(Opened, lease.version)
         assert version in {None, opened.version}
         if version is None and not label:
-            assert lease.version is self.manager.current(MODEL)
+            assert lease.version is self.current()
         self.held.append((lease, opened))
         return lease
 
@@ -135,7 +140,7 @@ class Managing(RuleBasedStateMachine):
         best = [version for version in ranked(self.wanted, self.known | loaded) if version in loaded]
         if best:
             assert arranged.current == best[0]
-        current = self.manager.current(MODEL)
+        current = self.current()
         assert (None if current is None else current.version) == arranged.current
 
 
