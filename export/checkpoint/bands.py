@@ -11,12 +11,13 @@ limit), or a grid of rows and columns. Its rows fall into bands: row ranges over
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right, insort
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from export.checkpoint.variables import Slice, volume
+from export.checkpoint.variables import Slice
 
 
 class SlicesOverlap(Exception):
@@ -55,7 +56,7 @@ def bands(slices: Sequence[Slice], dim: int, first: int, rows: int) -> list[Band
     """
     end = first + rows
     waiting = sorted(
-        (part for part in slices if volume(part.shape) and part.starts[0] < end and _end(part) > first),
+        (part for part in slices if math.prod(part.shape) and part.starts[0] < end and _end(part) > first),
         key=lambda part: part.starts[0],
     )
     cuts = sorted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.formats.orbax import find_orbax, list_orbax
 from export.checkpoint.formats.prefixes import STATE_FILE, find_prefix
 from export.checkpoint.formats.tensorbundle import file_problems, read_index, read_string
-from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, volume
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice
 from export.errors import CheckpointError
 from runtime.object_store import Place, RemotePath
 
@@ -159,7 +160,7 @@ class Checkpoint:
           CheckpointError: no such variable, no fixed-width dtype, larger than SMALL_BYTES_MAX, or damaged.
         """
         entry = self._numeric(key)
-        if volume(entry.shape) * entry.itemsize > SMALL_BYTES_MAX:
+        if math.prod(entry.shape) * entry.itemsize > SMALL_BYTES_MAX:
             raise CheckpointError(
                 f"{key!r} in checkpoint {self.prefix} is too large to be read as a whole; read rows of it"
             )
@@ -209,15 +210,15 @@ class Checkpoint:
         if entry.array is not None:
             return self._read_array(entry, first, count)
         parts = self._overlapping(entry, first, first + count)
-        held = sum(_rows_held(part, first, count) * volume(part.shape[1:]) for part in parts)
-        if held != volume((count, *entry.shape[1:])):  # before memory is asked for
+        held = sum(_rows_held(part, first, count) * math.prod(part.shape[1:]) for part in parts)
+        if held != math.prod((count, *entry.shape[1:])):  # before memory is asked for
             raise CheckpointError(self._uncovered(entry.key))
         values = np.empty((count, *entry.shape[1:]), NUMPY_DTYPES[entry.dtype])
         filled = np.zeros(values.shape, bool)
         with DataFiles() if files is None else nullcontext(files) as opened:
             for part in parts:
                 low, rows = max(first, part.starts[0]), _rows_held(part, first, count)
-                row_bytes = volume(part.shape[1:]) * values.itemsize
+                row_bytes = math.prod(part.shape[1:]) * values.itemsize
                 data = np.empty(rows * row_bytes, np.uint8)
                 opened.read_into(part.file, part.offset + (low - part.starts[0]) * row_bytes, data)
                 if checked and part.crc32c not in (None, google_crc32c.value(data)):
@@ -244,7 +245,7 @@ class Checkpoint:
     def _overlapping(self, entry: Entry, first: int, end: int) -> list[Slice]:
         """Returns the slices that hold rows in [first, end), among 10^6 of them without looking at all."""
         if entry.key not in self._spans:
-            parts = sorted((part for part in entry.slices if volume(part.shape)), key=lambda part: part.starts)
+            parts = sorted((part for part in entry.slices if math.prod(part.shape)), key=lambda part: part.starts)
             starts = np.array([part.starts[0] for part in parts], np.int64)
             ends = np.array([part.starts[0] + part.shape[0] for part in parts], np.int64)
             self._spans[entry.key] = starts, np.maximum.accumulate(ends), parts

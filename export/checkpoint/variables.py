@@ -124,11 +124,6 @@ def can_be(shape: Sequence[int]) -> bool:
     return len(shape) <= RANK_MAX and min(shape, default=0) >= 0 and math.prod(size or 1 for size in shape) < 1 << 59
 
 
-def volume(shape: tuple[int, ...]) -> int:
-    """Returns the number of values of a shape; 1 for a scalar."""
-    return math.prod(shape)
-
-
 @dataclass(frozen=True, slots=True)
 class DumpedTable:
     """One table of a dump: its rows are found by key.

@@ -11,6 +11,7 @@ streamed as they stand into one data file, in bounded memory, or stay where they
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -27,7 +28,7 @@ from export.checkpoint.datafiles import DataFiles
 from export.checkpoint.formats import object_graph as objectgraph
 from export.checkpoint.formats.tensorbundle import data_file, string_bytes, write_index
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.variables import Entry, Slice, volume
+from export.checkpoint.variables import Entry, Slice
 from export.errors import CheckpointError, DestinationError, NotConvertible
 from export.tables.tasks import WORKER_BYTES
 from runtime.object_store import Stamp
@@ -246,7 +247,7 @@ def _ordered(key: str, entry: Entry) -> Entry:
             bands.bands(slices, entry.shape[1], 0, entry.shape[0])
         except SlicesOverlap as problem:
             raise CheckpointError(f"{entry.key!r}: {problem}; save the checkpoint anew") from problem
-    elif sum(volume(part.shape) for part in slices) != volume(entry.shape):
+    elif sum(math.prod(part.shape) for part in slices) != math.prod(entry.shape):
         raise CheckpointError(f"the slices of {entry.key!r} overlap or leave a gap; save the checkpoint anew")
     return entry._replace(key=key, slices=tuple(slices))
 

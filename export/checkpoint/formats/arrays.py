@@ -21,7 +21,7 @@ import numpy as np
 from export.checkpoint.datafiles import check_unchanged
 from export.checkpoint.formats.chunk_pieces import ChunkPieces, piece_format
 from export.checkpoint.formats.hdf5 import open_hdf5
-from export.checkpoint.variables import ArrayStore, volume
+from export.checkpoint.variables import ArrayStore
 from export.errors import CheckpointError
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -59,7 +59,7 @@ def held_bytes(shape: Sequence[int], chunk: Sequence[int], itemsize: int, *, in_
       itemsize: bytes of a value.
       in_pieces: whether a chunk can be decoded piece by piece.
     """
-    band = min(chunk[0], shape[0]) * volume(tuple(shape[1:])) * itemsize if shape else itemsize
+    band = min(chunk[0], shape[0]) * math.prod(tuple(shape[1:])) * itemsize if shape else itemsize
     held = 2 * BLOCK_BYTES if in_pieces and band > BAND_BYTES_MAX else band
     return 3 * held  # as stored, decoded, and put together
 
@@ -149,7 +149,7 @@ class _Zarr:
             metadata = self._array.spec().to_json()["metadata"]
         shape, chunk = self._array.shape or (1,), self._array.chunk_layout.read_chunk.shape or (1,)
         self.rows, self.band_rows = shape[0], max(1, chunk[0])
-        self._row_bytes = volume(shape[1:]) * self._array.dtype.numpy_dtype.itemsize
+        self._row_bytes = math.prod(shape[1:]) * self._array.dtype.numpy_dtype.itemsize
         form = piece_format(metadata)
         large = form is not None and self.band_rows * self._row_bytes > BAND_BYTES_MAX
         self._pieces = ChunkPieces(self._array.kvstore, form, self._row_bytes) if form is not None and large else None
@@ -175,7 +175,7 @@ class _Dataset:
             self._dataset = self._file[what["dataset"]]
         shape = self._dataset.shape or (1,)
         self.rows, self.band_rows = shape[0], max(1, (self._dataset.chunks or shape)[0])
-        self._row_bytes = volume(shape[1:]) * self._dataset.dtype.itemsize
+        self._row_bytes = math.prod(shape[1:]) * self._dataset.dtype.itemsize
 
     def blocks(self, chunk: int, low: int, high: int) -> Iterator[Bytes]:
         first = chunk * self.band_rows

@@ -43,7 +43,7 @@ class Dataset(NamedTuple):
     problem: str
 
 
-class Listing(NamedTuple):
+class Contents(NamedTuple):
     """What is in a file.
 
     Attributes:
@@ -78,7 +78,7 @@ def open_hdf5(path: str, member: str | None) -> Any:
         raise CheckpointError(f"{path} cannot be opened as HDF5: {problem}; it is damaged, copy it anew") from problem
 
 
-def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Listing:
+def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Contents:
     """Lists a file.
 
     Args:
@@ -103,7 +103,7 @@ def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> List
         raise CheckpointError(told["error"])
     fields = (Dataset(*each) for each in told["datasets"])
     datasets = tuple(each._replace(shape=tuple(each.shape), chunks=tuple(each.chunks)) for each in fields)
-    return Listing(datasets, told["names"], told["model_config"])
+    return Contents(datasets, told["names"], told["model_config"])
 
 
 def _list(path: str, member: str | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ the archive keeps the crc32 of the whole file, which is checked when it is opene
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 import zipfile
@@ -20,7 +21,7 @@ import orjson
 from export.checkpoint.formats.arrays import HDF5, held_bytes
 from export.checkpoint.formats.hdf5 import Dataset, list_hdf5
 from export.checkpoint.formats.prefixes import told_by_name
-from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Listing, Slice, Storage, can_be, volume
+from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Listing, Slice, Storage, can_be
 from export.errors import CheckpointError
 from runtime.object_store import local_stamp
 
@@ -135,7 +136,7 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
     if dtype not in NUMPY_DTYPES:
         return Entry(key, dtype, shape, ())
     itemsize = NUMPY_DTYPES[dtype].itemsize
-    status, count = file.stat(), volume(shape) * itemsize
+    status, count = file.stat(), math.prod(shape) * itemsize
     if dataset.offset >= 0:
         if start + dataset.offset + count > status.st_size or dataset.stored_bytes != count:
             raise CheckpointError(f"{file} is cut short: {key!r} lies behind its end; copy it anew")

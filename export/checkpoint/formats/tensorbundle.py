@@ -9,6 +9,7 @@ Source: TensorFlow 2.20, tensorflow/core/util/tensor_bundle/tensor_bundle.cc, co
 from __future__ import annotations
 
 import errno
+import math
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -22,7 +23,7 @@ from export.checkpoint.formats.coding import Malformed, mask, read_varint, unmas
 from export.checkpoint.formats.orderedcode import WHOLE_AXIS, slice_key
 from export.checkpoint.formats.protos import decode, message
 from export.checkpoint.formats.sstable import read_table, write_table
-from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, can_be, volume
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, can_be
 from export.errors import CheckpointError
 from runtime.object_store import Place, RemotePath, Stamp, local_stamp
 
@@ -229,7 +230,7 @@ def _slice(name: str, proto: Any, starts: tuple[int, ...], shape: tuple[int, ...
     if min(proto.shard_id, proto.offset, proto.size) < 0:
         raise Malformed(f"{name!r} at byte {proto.offset} of data file {proto.shard_id} with {proto.size} bytes")
     dtype = _dtype(proto)
-    if dtype in NUMPY_DTYPES and proto.size != volume(shape) * NUMPY_DTYPES[dtype].itemsize:
+    if dtype in NUMPY_DTYPES and proto.size != math.prod(shape) * NUMPY_DTYPES[dtype].itemsize:
         raise Malformed(f"{name!r} of shape {shape}, {dtype}, claims {proto.size} bytes")
     file, stamp = find(proto.shard_id)
     return Slice(file, proto.offset, proto.size, unmask(proto.crc32c), starts, shape, stamp)

@@ -30,19 +30,14 @@ def write_weights(path: Path, **options: Any) -> Path:
     return path
 
 
-def write_archive(path: Path, config: Any = None, compression: int = zipfile.ZIP_STORED) -> Path:
+def write_archive(path: Path, compression: int = zipfile.ZIP_STORED) -> Path:
     weights = write_weights(path.with_suffix(".weights"))
     with zipfile.ZipFile(path, "w", compression) as archive:
         archive.writestr("metadata.json", "{}")
-        archive.writestr("config.json", json.dumps(config or {}))
+        archive.writestr("config.json", "{}")
         archive.write(weights, WEIGHTS)
     weights.unlink()
     return path
-
-
-def model(**layers: str) -> dict[str, Any]:
-    told = [{"class_name": kind, "config": {"name": name}} for name, kind in layers.items()]
-    return {"class_name": "Functional", "config": {"layers": told}}
 
 
 @pytest.mark.parametrize("archived", [False, True])
@@ -83,12 +78,6 @@ def test_directory_means_its_only_keras_file(tmp_path: Path) -> None:
     write_weights(tmp_path / "b.weights.h5")
     with pytest.raises(CheckpointError, match=r"2 Keras files \(a.weights.h5, b.weights.h5\)"):
         open_checkpoint(tmp_path)
-
-
-def test_configuration_names_the_layers_that_are_embeddings(tmp_path: Path) -> None:
-    for number, (kind, expected) in enumerate((("Embedding", ["user"]), ("Other", []))):
-        path = write_archive(tmp_path / f"{number}.keras", model(user=kind, dense="Dense"))
-        assert [table.name for table in recognise(open_checkpoint(path)).tables] == expected
 
 
 @pytest.mark.parametrize(

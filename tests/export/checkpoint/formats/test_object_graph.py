@@ -5,26 +5,8 @@ from __future__ import annotations
 import pytest
 
 from export.checkpoint.formats.coding import Malformed
-from export.checkpoint.formats.object_graph import PATH_CHARS_MAX, SlotVariable, parse_object_graph
+from export.checkpoint.formats.object_graph import PATH_CHARS_MAX, parse_object_graph
 from tests.export.checkpoint.bundles import field, node, object_graph
-
-
-def test_parse_object_graph_returns_children_keys_and_slots() -> None:
-    graph = parse_object_graph(
-        object_graph(
-            node({"model": 1, "optimizer": 3}),
-            node({"a/b.c": 2}),
-            node(key="model/a.Sb..c/.ATTRIBUTES/VARIABLE_VALUE", full_name="m/v"),
-            node(slots=[(2, "accumulator", 4)]),
-            node(key="s"),
-        )
-    )
-    table = graph.child(1, "a/b.c")
-    assert table is not None
-    assert (table.key, table.full_name) == ("model/a.Sb..c/.ATTRIBUTES/VARIABLE_VALUE", "m/v")
-    assert graph.child(1, "absent") is None
-    assert graph.nodes[3].slots == (SlotVariable(2, "accumulator", 4),)
-    assert graph.paths[2] == "model.a/b.c"
 
 
 def test_paths_cycle_and_several_ways_gives_the_shortest_once() -> None:
