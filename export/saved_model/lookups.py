@@ -25,6 +25,7 @@ from export.lookups.embedding_layers import original_lookup
 from export.model.tracing import TracedModel
 from export.recipe.schema import ExportJob, HashRule, InputPart, KeyedRule
 from export.verify.reference_inputs import padding_of
+from export.verify.reference_tables import as_table, with_values
 
 Gather = Callable[[str, Any], Any]
 """(name of a table, [m] int64 rows of the variable that stores it) -> [m, stored columns], in the stored dtype."""
@@ -134,16 +135,13 @@ class Lookups:
         Its own lookup runs on the gathered vectors alone, one for each id, whatever dtype and order the table is stored
         in; the row behind them is what TensorFlow fills empty examples with before it zeroes them.
         """
-        vectors = self._vectors(spec, rows)
-        vectors = tf.concat([vectors, tf.zeros([1, vectors.shape[1]])], 0)
-        vectors.read_value = lambda: vectors  # sequences are read from a variable
-        table = spec.config.table
-        return self.original(_with_values(ids, _places(rows)), weights, {table: vectors}, spec.config)
+        table = as_table(self._vectors(spec, rows))
+        return self.original(with_values(ids, _places(rows)), weights, {spec.config.table: table}, spec.config)
 
     def _combined(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
         """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which keeps every weight."""
         beside = None if weights is None else _sparse(weights)
-        places = _sparse(_with_values(ids, _places(rows) + 1))
+        places = _sparse(with_values(ids, _places(rows) + 1))
         vectors = self._vectors(spec, tf.concat([[tf.constant(_or_none(spec.empty_row), tf.int64)], rows], 0))
         how = {"combiner": spec.combiner, "max_norm": spec.max_norm}
         if spec.encoding != "ragged":
@@ -277,12 +275,6 @@ def _retained(ids: Any, known: Any) -> Any:
     if isinstance(ids, tf.SparseTensor):
         return tf.sparse.retain(ids, known)
     return tf.ragged.boolean_mask(ids, ids.with_values(known))
-
-
-def _with_values(ids: Any, values: Any) -> Any:
-    if isinstance(ids, tf.SparseTensor):
-        return tf.SparseTensor(ids.indices, values, ids.dense_shape)
-    return ids.with_values(values)
 
 
 def _sparse(ids: Any) -> Any:

@@ -38,7 +38,7 @@ from export.verify.examples import Examples, vocabulary_of
 from export.verify.forms import TOLERANCE, largest_difference
 from export.verify.model_checks import examples_of, keys_of
 from export.verify.reference_inputs import Reference, composed, default_column, padding_of
-from export.verify.reference_model import checkpoint_rows, finite_results
+from export.verify.reference_model import Results, checkpoint_rows, finite_results
 from export.verify.table_effects import TrainedRows
 
 LOADERS = ("tf.saved_model.load", "tf.compat.v1.saved_model.load")
@@ -48,8 +48,6 @@ RESERVE_BYTES = 2 << 30
 Sent = dict[str, Any]
 """Input of the recipe -> the tensor that a caller sends: dense, ragged or sparse."""
 Tensors = dict[str, NDArray[Any]]
-Results = dict[str, dict[str, NDArray[Any]]]
-"""Signature -> output -> values."""
 
 
 def prove(
@@ -142,12 +140,11 @@ def _sent(graph: InlineGraph, examples: Examples, features: FeatureReader) -> Se
 
 def _flat(graph: InlineGraph, sent: Sent) -> dict[str, Tensors]:
     """Returns the inputs of each signature as TensorFlow flattens them, by the names of its tensors."""
-    flatten = tf.nest.flatten
     return {
         signature: {
             tensor: part.numpy()
             for name, tensors in inputs.items()
-            for tensor, part in zip(tensors, flatten(sent[name], expand_composites=True), strict=True)
+            for tensor, part in zip(tensors, tf.nest.flatten(sent[name], expand_composites=True), strict=True)
         }
         for signature, inputs in graph.inputs.items()
         if signature != SIGNATURE

@@ -139,14 +139,23 @@ class ReferenceTables:
         vectors = tf.zeros([tf.size(flat), table.dim])
         if table.name in self._tables and self._root is not None:
             vectors = self._vectors(table.name, flat)
-        vectors = tf.concat([vectors, tf.zeros([1, table.dim])], 0)  # what TensorFlow fills empty examples with
-        vectors.read_value = lambda: vectors  # sequences are read from a variable
-        places = tf.range(tf.size(flat, tf.int64))
-        if isinstance(ids, tf.RaggedTensor):
-            return ids.with_values(places), vectors
-        if isinstance(ids, tf.SparseTensor):
-            return tf.SparseTensor(ids.indices, places, ids.dense_shape), vectors
-        return tf.reshape(places, tf.shape(ids)), vectors
+        return with_values(ids, tf.range(tf.size(flat, tf.int64))), as_table(vectors)
+
+
+def with_values(ids: Any, values: Any) -> Any:
+    """Returns other values in the places of ids: ragged, sparse or dense as they are."""
+    if isinstance(ids, tf.RaggedTensor):
+        return ids.with_values(values)
+    if isinstance(ids, tf.SparseTensor):
+        return tf.SparseTensor(ids.indices, values, ids.dense_shape)
+    return tf.reshape(values, tf.shape(ids))
+
+
+def as_table(vectors: Any) -> Any:
+    """Returns gathered vectors as a table of a layer; behind them the row that TensorFlow fills empty examples with."""
+    table = tf.concat([vectors, tf.zeros([1, vectors.shape[1]])], 0)
+    table.read_value = lambda: table  # sequences are read from a variable
+    return table
 
 
 def _whole_batch(original: Callable[..., Any], **how: Any) -> Any:
