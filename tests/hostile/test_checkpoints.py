@@ -34,7 +34,7 @@ HELD_PER_BYTE = 256
 """An entry of 13 bytes, or a table of 34, becomes objects of Python: specs, plan, page; each of bounded size."""
 Claim = Callable[[Path], None]
 Pair = tuple[bytes, bytes]
-MANY = 4_000
+MANY, FEW = 4_000, 1_500
 KEY = f"emb/embeddings{SUFFIX}"
 
 
@@ -201,10 +201,10 @@ CLAIMS: dict[str, Claim] = {
     "optimizers that share their lists": optimizers_that_share_their_lists,
     "messages in messages": messages_in_messages,
     "tables of one row": lambda prefix: write_stack(
-        prefix, b"".join(layout(f"t{at}", 1, MANY, offset=at) for at in range(MANY)), MANY
+        prefix, b"".join(layout(f"t{at}", 1, FEW, offset=at) for at in range(FEW)), FEW
     ),
     "tables in one place": lambda prefix: write_stack(
-        prefix, b"".join(layout(f"t{at}", 1, MANY) for at in range(MANY)), MANY
+        prefix, b"".join(layout(f"t{at}", 1, FEW) for at in range(FEW)), FEW
     ),
     "layouts that many objects share": lambda prefix: write_stack(
         prefix, b"".join(layout(f"t{at}", 1, 1000, offset=at) for at in range(1000)), 1000, objects=1000
