@@ -21,7 +21,7 @@ class Settings:
     dense_rate: float = 0.001
     """Learning rate of everything else (Adam)."""
     history: int = 10
-    """Newest watched movies that a request sends."""
+    """Newest watched movies that a request sends; the ranker looks at as many (model.WATCHED)."""
     gap: int = 9
     """The movie to find is up to this many interactions after the history's end, as the held-out ones are."""
     dropout: float = 0.2

@@ -29,7 +29,6 @@ REPLAYED = 256
 GRID: dict[str, tuple[float, ...]] = {
     "table_rate": (0.05, 0.1, 0.15),
     "dropout": (0.2, 0.3, 0.4),
-    "history": (10, 20, 30),
     "gap": (0, 9),
     "balance": (0.3, 0.5, 0.8),
     "epochs": (5, 6),
