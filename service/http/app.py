@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from importlib import metadata
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Security
+from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -21,6 +22,7 @@ _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*
 
 def create_http_app(application: Application) -> FastAPI:
     """Returns the application for uvicorn; nothing is started here, and the lifespan is the caller's to set."""
+    token = HTTPBearer(scheme_name="token", auto_error=False)  # for the document; the middleware authenticates
     app = FastAPIOffline(  # serves the assets of /docs itself
         title="rowcast",
         version=metadata.version("rowcast"),
@@ -28,10 +30,12 @@ def create_http_app(application: Application) -> FastAPI:
         static_url="/docs/assets",
         swagger_ui_parameters={"defaultModelsExpandDepth": -1, "displayRequestDuration": True},
         redirect_slashes=False,
+        separate_input_output_schemas=False,
+        dependencies=[] if application.tokens is None else [Security(token)],
         telemetry={"tracing": False, "metrics": False, "logs": False},  # looking for its providers takes 7 us a request
     )
-    add_routes(app, application)
     document_calls(app, application)
+    add_routes(app, application)
     app.add_exception_handler(HTTPException, _raise_as_service_error)
     app.add_middleware(RequestContextMiddleware, application=application)
     return app
