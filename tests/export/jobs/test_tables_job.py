@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,30 @@ def test_tables_that_cannot_be_exported_exit_4_with_the_reason(
     done = command("tables", tmp_path / "c", tmp_path / "out", *said)
     assert (done.code, visible(tmp_path / "out")) == (4, [])
     assert told in done.told
+
+
+@pytest.mark.parametrize("failures", [2, 1000])
+def test_tables_whose_reads_bring_nothing_are_read_again_and_else_named(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """As a network filesystem answers while it fails."""
+    write_bundle(tmp_path / "c", {"user/embeddings": TABLE})
+    monkeypatch.setenv("ROWCAST_EXPORT_WORKERS", "1")
+    read, left = os.preadv, failures
+
+    def flaky(handle: int, buffers: Any, offset: int) -> int:
+        nonlocal left
+        left -= 1
+        return 0 if left >= 0 else read(handle, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", flaky)
+    done = command("tables", tmp_path / "c", tmp_path / "out")
+    if failures == 2:
+        np.testing.assert_array_equal(bundle(tmp_path / "out")["rows"]["user"], TABLE)
+    else:
+        assert (done.code, visible(tmp_path / "out")) == (3, [])
+        assert "cannot be read at byte 1: no bytes were read" in done.told
+        assert "run again: it resumes" in done.told
 
 
 def test_tables_that_are_linked_are_verified_in_full_or_not_at_all(command: Command, tmp_path: Path) -> None:
