@@ -133,7 +133,7 @@ class Worker:
     def _handle_signals(self) -> None:
         """Has SIGTERM and SIGINT fail the health checks first and reach uvicorn's own handler after the delay.
 
-        SIGHUP scans the root; in a service of several workers, uvicorn's supervisor takes it to replace them in turn.
+        SIGHUP scans the root; with several workers, uvicorn's supervisor takes it to replace them one by one.
         """
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
@@ -197,7 +197,7 @@ class Worker:
             self._loop.call_soon_threadsafe(self._announce)
 
     def _announce(self) -> None:
-        """Tells health checks, metrics and the log whether the worker is ready. On the event loop."""
+        """Reports to health checks, metrics and the log whether the worker is ready. On the event loop."""
         problem, before = self.engine.problem, self._problem
         self._problem = problem
         self.grpc.set_serving(not problem)

@@ -80,7 +80,7 @@ class Dataplane:
         Returns:
           The answer, and whether it is to be written as a list of results.
         Raises:
-          ServiceError: as the table of `service/errors.py` says.
+          ServiceError: as listed in `service/errors.py`.
         """
         with self.engine.admit(context.call, context.deadline):
             began, to_read = time.perf_counter(), (body, is_protobuf, target, self._settings)
@@ -102,7 +102,7 @@ class Dataplane:
 
 @dataclass(frozen=True)
 class Application:
-    """What a worker process hands to its transports.
+    """What the transports of a worker process share.
 
     Attributes:
       tokens: of clients; None: no token is required.

@@ -1,7 +1,7 @@
 """What surrounds the service's methods: authentication, admission, reading within limits, deadline, metrics, errors.
 
 `grpc.aio` reads and parses a unary request before it calls the method. Here a handler takes a stream, which is the same
-on the wire, and reads the one message itself, once the client is known and there is room for the request.
+on the wire, and reads the one message itself, once the client is authenticated and the request admitted.
 """
 
 from __future__ import annotations

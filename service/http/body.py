@@ -44,7 +44,7 @@ class BodyReader:
           TooLarge: it declares or reaches more bytes than the limit, as sent or decompressed.
           Overloaded: the bodies of other requests take all the memory.
           BodyTimeout: it did not arrive in time.
-          InvalidArgument: it is not encoded as its headers say.
+          InvalidArgument: it is not encoded as its headers declare.
           Cancelled: the client hung up before the body had arrived.
         """
         encoding = headers.get("content-encoding", "identity").strip().lower()

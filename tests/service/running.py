@@ -145,7 +145,7 @@ class RunningService:
 
 
 class WaitingTower:
-    """Runs another tower, but only once it is released; tells when it was entered."""
+    """Runs another tower, but only once it is released; `entered` is set when it is called."""
 
     def __init__(self, network: Tower) -> None:
         self._network = network

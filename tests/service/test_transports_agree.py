@@ -74,7 +74,7 @@ def _attribute(message: pb.Attribute) -> list[Any]:
 
 
 def _results(name: str, message: Any) -> dict[str, Any]:
-    """What a message says, in the JSON form of a list of results; written apart from the service's writers."""
+    """The content of a message, in the JSON form of a list of results; written apart from the service's writers."""
     head: dict[str, Any] = {"model": message.model.name, "version": message.model.version}
     if name == "lookup" or name == "embed":
         rows = [list(map(float, each)) for each in np.frombuffer(message.vectors, "<f4").reshape(-1, message.dim)]

@@ -48,7 +48,7 @@ def never_sends(channel: grpc.Channel, method: str, metadata: tuple[tuple[str, s
 
 @pytest.fixture
 def own(write: Callable[..., SmallBundle], serve: Callable[..., RunningService], tmp_path: Path) -> RunningService:
-    """A service with one place for requests and a token, whose query tower waits or fails as a test says."""
+    """A service with one place for requests and a token, whose query tower waits or fails as a test wants."""
     write()
     (tmp_path / "tokens").write_text(f"client {TOKEN}\n")
     return serve(tokens=tmp_path / "tokens", max_concurrent_requests=1, inline_max_us=0, request_timeout_s=60)
