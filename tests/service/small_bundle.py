@@ -149,13 +149,9 @@ def write_small_bundle(
         place = staging.directory
         entries = {name: _write_table(place, name, rows, (row_types or {}).get(name)) for name, rows in tables.items()}
         named = (name for name in small_model.INPUTS if name not in without)
-        tower_entries = {
-            name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in named
-        }
+        written = {name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in named}
         if parts or formula:
-            tower_entries["ranking"] = split_tower(
-                tower_entries["ranking"], place, towers / str(edition), parts, formula
-            )
+            written["ranking"] = split_tower(written["ranking"], place, towers / str(edition), parts, formula)
         indexed = {} if "indexes" in without else {"movies": _write_index(place, vectors, index_kind, parameters or {})}
         manifest = Manifest(
             model=model,
@@ -166,7 +162,7 @@ def write_small_bundle(
             vocabularies=_write_vocabularies(place, ids, id_kind),
             keys={name: _write_keys(place, name, values) for name, values in (keys or {}).items()},
             features={**feature_entries(), **(features or {})},
-            towers=tower_entries,
+            towers=written,
             candidates={"movies": _write_corpus(place, ids, genres, years, titles)},
             contexts={"users": write_users(place, ids)} if users else {},
             indexes=indexed,

@@ -184,7 +184,7 @@ def test_transports_without_a_model_are_not_ready(serve: Callable[..., RunningSe
 
 def test_transports_of_a_draining_service_are_not_ready(fresh: Clients) -> None:
     fresh.expect("OK")
-    fresh.service.application.engine.drain()
+    fresh.service.dataplane.engine.drain()
     fresh.expect("NOT_READY")
 
 
