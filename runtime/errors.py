@@ -2,8 +2,8 @@
 
 BundleError
 ├── FormatError
-│   ├── TowerUnreadable       a tower's file is damaged, or is not what the manifest says
-│   └── IndexUnreadable       an index's files are damaged, incomplete, or not what the manifest says
+│   ├── TowerUnreadable       a tower's file is damaged, or does not match the manifest
+│   └── IndexUnreadable       an index's files are damaged, incomplete, or do not match the manifest
 ├── InvalidInput              arrays that a tower or an index does not take: shape, dtype, NaN
 │   └── ComputationFailed     arrays that fit, and hold values with which a tower cannot compute
 ├── InvalidIndex              vectors or parameters from which no index can be built
@@ -17,11 +17,11 @@ from bundle.errors import BundleError, FormatError
 
 
 class TowerUnreadable(FormatError):
-    """A tower's file is damaged, or has other inputs and outputs than the manifest says."""
+    """A tower's file is damaged, or has other inputs and outputs than in the manifest."""
 
 
 class IndexUnreadable(FormatError):
-    """An index's files are damaged, incomplete, or hold other vectors than the manifest says."""
+    """An index's files are damaged, incomplete, or hold other vectors than in the manifest."""
 
 
 class InvalidInput(BundleError):

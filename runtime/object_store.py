@@ -131,7 +131,7 @@ class RemotePath:
 
         Args:
           source: the local file.
-          new: where the store can tell, do not replace one: FileExistsError.
+          new: FileExistsError instead of replacing one, where the store supports that.
         """
         # Bounds the memory that an upload holds; other stores send one part at a time.
         options: dict[str, Any] = {}

@@ -58,7 +58,7 @@ _scann, _protos, _assets = _import_scann()
 class ScannIndex:
     """Nearest candidates by ScaNN. A search releases the GIL and changes nothing: any number of threads may search.
 
-    A tree that was built in memory reorders by itself; one that was loaded knows codes and leaves alone, and is
+    A tree that was built in memory reorders by itself; one that was loaded has codes and leaves only, and is
     reordered by the vectors in their file.
     """
 
@@ -132,7 +132,7 @@ class ScannIndex:
           vectors: [size, dim] float32 that it was built from, mapped from their file: a tree reads those that it
             reorders there.
         Raises:
-          IndexUnreadable: a file is missing, cut short or lies outside the directory, or the index holds another
+          IndexUnreadable: a file is missing, truncated or lies outside the directory, or the index holds another
             number of vectors or measures another distance. Bytes that were changed within a file's bounds are found by
             the digests, not here.
         """

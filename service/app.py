@@ -25,7 +25,7 @@ from bundle import native
 from service import processes
 from service.admin.status import WorkerStatus, write_status
 from service.config import ServiceSettings
-from service.dataplane import Application, Dataplane
+from service.dataplane import Dataplane
 from service.engine.engine import Engine
 from service.exit_codes import EXIT_BUG, EXIT_INTERRUPTED, EXIT_REQUIRED_MODEL
 from service.grpc_api.server import GrpcServer
@@ -41,7 +41,6 @@ from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
 from service.resources import compute_threads, resident_bytes
 from service.security.tls import Certificates
-from service.security.tokens import TokenStore
 
 log = logging.logger(__name__)
 
@@ -84,10 +83,8 @@ class Worker:
         )
         self.certificates = Certificates.of(settings, self._report_expiry)
         record = None if self._request_log is None else self._request_log.offer
-        dataplane = Dataplane(self.engine, settings, self.metrics, record)
-        tokens = TokenStore.of(settings.tokens)
-        self.application = Application(settings, dataplane, self.metrics, tokens, self.certificates)
-        self.grpc = GrpcServer(self.application)
+        self.dataplane = Dataplane(self.engine, settings, self.metrics, record, self.certificates)
+        self.grpc = GrpcServer(self.dataplane)
         self.bound_grpc_port = 0
         self._checked_required = False
         self._problem = self.engine.problem
@@ -104,7 +101,7 @@ class Worker:
 
     def http_app(self) -> FastAPI:
         """Returns the HTTP application, whose lifespan is that of the worker."""
-        app = create_http_app(self.application)
+        app = create_http_app(self.dataplane)
         app.router.lifespan_context = self.lifespan
         return app
 
@@ -133,7 +130,7 @@ class Worker:
     def _handle_signals(self) -> None:
         """Has SIGTERM and SIGINT fail the health checks first and reach uvicorn's own handler after the delay.
 
-        SIGHUP scans the root; in a service of several workers, uvicorn's supervisor takes it to replace them in turn.
+        SIGHUP scans the root; with several workers, uvicorn's supervisor takes it to replace them one by one.
         """
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
@@ -173,7 +170,7 @@ class Worker:
         drained = await self.engine.drained(self._settings.drain_timeout_s)
         if not drained:
             log.warning("drain_incomplete", extra=logging.fields(inflight=self.engine.inflight))
-        self.application.dataplane.close()
+        self.dataplane.close()
         self.engine.close()
         if self._request_log is not None:
             self._request_log.close()
@@ -197,7 +194,7 @@ class Worker:
             self._loop.call_soon_threadsafe(self._announce)
 
     def _announce(self) -> None:
-        """Tells health checks, metrics and the log whether the worker is ready. On the event loop."""
+        """Reports to health checks, metrics and the log whether the worker is ready. On the event loop."""
         problem, before = self.engine.problem, self._problem
         self._problem = problem
         self.grpc.set_serving(not problem)

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from service.codec.operations import Operation
@@ -56,13 +55,24 @@ class ByteBudget:
 
 
 class Dataplane:
-    """Decodes requests of either transport and has the engine answer them."""
+    """Decodes requests of either transport and has the engine answer them; all that the transports share.
+
+    Attributes:
+      tokens: of clients; None: no token is required.
+      certificates: of the endpoints; None: plain text.
+    """
 
     def __init__(
-        self, engine: Engine, settings: ServiceSettings, metrics: Metrics, record: Record | None = None
+        self,
+        engine: Engine,
+        settings: ServiceSettings,
+        metrics: Metrics,
+        record: Record | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         """Answers from an engine; `record` is given a request after its answer, unless it names a version."""
-        self.engine, self._settings, self._metrics, self._record = engine, settings, metrics, record
+        self.engine, self.settings, self.metrics, self._record = engine, settings, metrics, record
+        self.tokens, self.certificates = TokenStore.of(settings.tokens), certificates
         self.budget = ByteBudget(settings, metrics)
         self._decoders = ThreadPoolExecutor(DECODERS, "rowcast-decode")
 
@@ -80,14 +90,14 @@ class Dataplane:
         Returns:
           The answer, and whether it is to be written as a list of results.
         Raises:
-          ServiceError: as the table of `service/errors.py` says.
+          ServiceError: as listed in `service/errors.py`.
         """
         with self.engine.admit(context.call, context.deadline):
-            began, to_read = time.perf_counter(), (body, is_protobuf, target, self._settings)
+            began, to_read = time.perf_counter(), (body, is_protobuf, target, self.settings)
             large = len(body) > _INLINE_BYTES
             request, several = await self.offload(operation.read, *to_read) if large else operation.read(*to_read)
             context.phases["decode"] = seconds = time.perf_counter() - began
-            self._metrics.observe("phase_seconds", seconds, context.call, "decode")
+            self.metrics.observe("phase_seconds", seconds, context.call, "decode")
             wanted: Target = request.target
             authorize(context.principal, wanted.model)
             answer = await self.engine.execute(request, context)
@@ -98,24 +108,3 @@ class Dataplane:
     def close(self) -> None:
         """Ends the decoders; what waits is dropped."""
         self._decoders.shutdown(wait=False, cancel_futures=True)
-
-
-@dataclass(frozen=True)
-class Application:
-    """What a worker process hands to its transports.
-
-    Attributes:
-      tokens: of clients; None: no token is required.
-      certificates: of the endpoints; None: plain text.
-    """
-
-    settings: ServiceSettings
-    dataplane: Dataplane
-    metrics: Metrics
-    tokens: TokenStore | None = None
-    certificates: Certificates | None = None
-
-    @property
-    def engine(self) -> Engine:
-        """The engine behind the data plane."""
-        return self.dataplane.engine

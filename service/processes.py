@@ -63,7 +63,7 @@ def write_exit_code(directory: Path, code: int) -> None:
 
 
 def notify(state: str) -> None:
-    """Tells systemd the state of the service (sd_notify(3)), if it asks for it."""
+    """Reports the state of the service to systemd (sd_notify(3)), if it expects it."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
@@ -119,7 +119,7 @@ def _serve(settings: ServiceSettings, opened: contextlib.ExitStack) -> int:
             signal.signal(number, lambda *_: None)
         try:
             uvicorn.Server(config).run([http])
-        except SystemExit:  # the startup failed, and the log says why
+        except SystemExit:  # the startup failed, and the log has the reason
             write_exit_code(directory, EXIT_BUG)
     else:
         Multiprocess(config, [http]).run()
@@ -128,7 +128,7 @@ def _serve(settings: ServiceSettings, opened: contextlib.ExitStack) -> int:
 
 
 def _announce(settings: ServiceSettings, directory: Path, ports: dict[str, int], admin: socket.socket | None) -> None:
-    """Says where the service listens once every worker does, then serves the admin API."""
+    """Logs where the service listens once every worker does, then serves the admin API."""
     while len(read_statuses(directory)) < settings.workers:
         time.sleep(_POLL_S)
     if settings.ports_file is not None:
@@ -144,7 +144,7 @@ def _announce(settings: ServiceSettings, directory: Path, ports: dict[str, int],
 
 
 def _feed_watchdog() -> None:
-    """Tells systemd that the supervisor runs; hung workers are the supervisor's."""
+    """Reports to systemd that the supervisor runs; it restarts hung workers itself."""
     while True:
         notify("WATCHDOG=1")
         time.sleep(_WATCHDOG_S)
@@ -155,7 +155,7 @@ def _ssl_context(settings: ServiceSettings, *_: object) -> ssl.SSLContext:
     from service.security.tls import Certificates
 
     certificates = Certificates.of(settings)
-    assert certificates is not None  # noqa: S101 - only asked for where the settings name them
+    assert certificates is not None  # noqa: S101 - only called where the settings name them
     return certificates.ssl_context()
 
 

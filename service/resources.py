@@ -48,7 +48,7 @@ def resident_bytes() -> int:
 
 
 def usable_cores(mount: Path = MOUNT, own: Path = OWN) -> int:
-    """Returns how many cores this process may use: its affinity, cut by the smallest CPU quota of its cgroups.
+    """Returns how many cores this process may use: its affinity, limited by the smallest CPU quota of its cgroups.
 
     A part of a core counts as one. `mount`, `own`: as for `free_bytes`.
     """
@@ -56,7 +56,7 @@ def usable_cores(mount: Path = MOUNT, own: Path = OWN) -> int:
 
 
 def limit_blas(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Keeps numpy from starting threads of its own, unless the environment asks for them; call before importing it."""
+    """Keeps numpy from starting threads, unless the environment sets their number; call before importing it."""
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 

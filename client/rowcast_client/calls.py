@@ -269,7 +269,7 @@ def models(*, timeout_s: float | None = None, request_id: str | None = None) -> 
 
 
 def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.ModelDetails]:
-    """Describes a model: the features of each call, readers, tables, towers, indexes; the contract says the fields.
+    """Describes a model: the features of each call, readers, tables, towers, indexes; fields: the contract.
 
     Args:
       name: empty: the only one.

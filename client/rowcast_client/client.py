@@ -92,7 +92,7 @@ class _Connection:
           ca_file: authorities trusted over TLS; None: the system's over HTTP, those that gRPC ships over gRPC.
           cert_file: certificate, PEM, for services that require one of their clients; with key_file.
           key_file: its private key, PEM without a password.
-          token: for services that require one; over TLS, since whoever reads it may use it.
+          token: for services that require one; over TLS, since anyone who reads it may use it.
           headers: sent with every call, such as those that a proxy requires.
 
         Raises:

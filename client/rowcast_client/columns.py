@@ -126,7 +126,7 @@ def pack_offsets(name: str, offsets: ArrayLike) -> bytes:
 
 
 def pack_vectors(vectors: ArrayLike) -> tuple[bytes, int]:
-    """Packs a vector [dim], or [n, dim] of them, as float32; says how many they are."""
+    """Packs a vector [dim], or [n, dim] of them, as float32; returns their number too."""
     try:
         with np.errstate(over="ignore"):  # becomes infinite, which the service refuses by name
             values = np.atleast_2d(np.asarray(vectors, dtype="<f4"))

@@ -2,7 +2,7 @@
 
     RowcastError
     ├── InvalidArgument    a field has a shape, type or value that the call does not take
-    ├── Unauthenticated    no token, or none that the service knows
+    ├── Unauthenticated    no token, or an unknown one
     ├── PermissionDenied   a token without permission for the request
     ├── TooLarge           more ids, queries, candidates or bytes than the service's limit
     ├── NotFound           no such model, version, table, feature, tower or index
@@ -58,7 +58,7 @@ class InvalidArgument(RowcastError):
 
 
 class Unauthenticated(RowcastError):
-    """No token, or none that the service knows."""
+    """No token, or an unknown one."""
 
     code = "UNAUTHENTICATED"
 

@@ -18,7 +18,7 @@ from rowcast_client.transport import Address, Tls, Transport
 
 SERVICE = "/rowcast.embedding.v1.EmbeddingService/"
 OPTIONS = (
-    ("grpc.max_send_message_length", -1),  # what is too large is the service's to say
+    ("grpc.max_send_message_length", -1),  # the service rejects what is too large
     ("grpc.max_receive_message_length", -1),
     # After a failed connection gRPC refuses calls for this long; below the first wait of a retry, so that one connects.
     ("grpc.initial_reconnect_backoff_ms", 50),

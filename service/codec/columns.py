@@ -1,4 +1,4 @@
-"""JSON values -> packed columns. Knows nothing of features: one rule for every call, whatever the model."""
+"""JSON values -> packed columns. Independent of features: one rule for every call, whatever the model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHORTENED.maxstring = _SHORTENED.maxother = SHOWN_MAX
 
 
 def shown(value: object) -> str:
-    """Returns a client's value as an error repeats it: in JSON's words, cut to SHOWN_MAX characters."""
+    """Returns a client's value as an error repeats it: in JSON's notation, truncated to SHOWN_MAX characters."""
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else _SHORTENED.repr(value)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 

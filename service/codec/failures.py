@@ -1,4 +1,4 @@
-"""What the client and the log learn of a failed call. Nothing else decides which text leaves the process."""
+"""What a failed call reports to its client and to the log. Nothing else decides which text leaves the process."""
 
 from __future__ import annotations
 

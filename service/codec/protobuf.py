@@ -62,7 +62,7 @@ def read_retrieval(message: pb.RetrieveRequest, url: _Url, settings: ServiceSett
     """Reads a RetrieveRequest.
 
     Raises:
-      InvalidArgument: packed bytes are cut short, or ids or a column are empty; names the field.
+      InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
     return requests.Retrieval(
@@ -81,7 +81,7 @@ def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) 
     """Reads a RankRequest.
 
     Raises:
-      InvalidArgument: packed bytes are cut short, or ids or a column are empty; names the field.
+      InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
     at_most(settings, "max_features", len(message.context) + len(message.candidates), "context and candidates")
@@ -103,7 +103,7 @@ def read_recommendation(message: pb.RecommendRequest, url: _Url, settings: Servi
     """Reads a RecommendRequest.
 
     Raises:
-      InvalidArgument: packed bytes are cut short, or ids or a column are empty; names the field.
+      InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
     return requests.Recommendation(
@@ -119,7 +119,7 @@ def read_embedding(message: pb.EmbedRequest, url: _Url, settings: ServiceSetting
     """Reads an EmbedRequest.
 
     Raises:
-      InvalidArgument: packed bytes are cut short, or ids or a column are empty; names the field.
+      InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
     columns = _columns(message.features, "features", settings)
@@ -130,7 +130,7 @@ def read_lookup(message: pb.LookupRequest, url: _Url, settings: ServiceSettings)
     """Reads a LookupRequest.
 
     Raises:
-      InvalidArgument: packed bytes are cut short, or there are no ids.
+      InvalidArgument: packed bytes are truncated, or there are no ids.
     """
     return requests.Lookup(target_of(message.model, url), message.feature, _column(message.ids, "ids"))
 

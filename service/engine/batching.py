@@ -95,7 +95,7 @@ def _candidate_count(request: Ranking) -> int:
 
 
 def _column_keys(columns: Mapping[str, Column], m: int) -> tuple[tuple[str, str, int], ...] | None:
-    """Returns name, dtype and values per example (-1: offsets say) of columns of m examples; None: not mergeable."""
+    """Returns name, dtype and values per example (-1: by offsets) of columns of m examples; None: not mergeable."""
     keys = []
     for name, (values, offsets, weights) in columns.items():
         if weights is not None or values.ndim != 1:

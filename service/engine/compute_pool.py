@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class ComputePool:
-    """A bounded thread pool that knows how many of its threads are idle."""
+    """A bounded thread pool that counts its idle threads."""
 
     def __init__(self, threads: int) -> None:
         """Starts with no thread; each starts with its first task."""

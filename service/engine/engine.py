@@ -78,8 +78,8 @@ class Engine:
             if self._draining or self._versions.suspended:
                 raise NotReady(self._versions.suspended or "the service is shutting down")
             if self.inflight >= self._settings.max_concurrent_requests:
-                told = f"{self.inflight} requests are in progress; no more are accepted"
-                raise Overloaded(told, max(self._settings.retry_after_s, self._scheduler.wait_s), "requests")
+                message = f"{self.inflight} requests are in progress; no more are accepted"
+                raise Overloaded(message, max(self._settings.retry_after_s, self._scheduler.wait_s), "requests")
             self._scheduler.check(call, deadline)
         except (NotReady, Overloaded) as problem:
             self._rejected(call, problem)
@@ -99,7 +99,7 @@ class Engine:
         """Answers a Retrieval, Ranking, Recommendation, Embedding or Lookup.
 
         Raises:
-          ServiceError: as the table of `service/errors.py` says.
+          ServiceError: as listed in `service/errors.py`.
         """
         context.check()
         target: Target = request.target
@@ -172,7 +172,7 @@ class Engine:
             raise LoadRejected(f"a synthetic request cannot be answered: {problem}") from problem
 
     def report_load(self) -> None:
-        """Tells the metrics how many requests are in progress and queued."""
+        """Sets the metrics of the requests in progress and queued."""
         self._metrics.set("inflight_requests", self.inflight)
         self._metrics.set("queue_requests", len(self._scheduler))
         self._metrics.set("queue_candidates", self._scheduler.queued_cost)

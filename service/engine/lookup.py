@@ -41,7 +41,7 @@ def known_positions(corpus: LoadedStore, ids: Ids) -> NDArray[np.int64]:
 def count_examples(manifest: Manifest, columns: Columns) -> int:
     """Returns how many examples packed columns hold: by offsets, else by the values of a single or dense feature.
 
-    Bags and sequences without offsets do not say: they hold one example if nothing else is sent.
+    Bags and sequences without offsets do not show it: they hold one example if nothing else is sent.
     """
     for name, column in columns.items():
         if column.offsets is not None:

@@ -41,13 +41,13 @@ def rank(model_version: ModelVersion, request: Ranking, settings: ServiceSetting
     outputs = score(model_version, tower, plan, context, candidates, execution)
     scores = order.scores(outputs, None if ids is None else ids.__getitem__)
     heads = {head: outputs[head] for head in request.heads}
-    positions, cut = np.arange(scores.size), offsets
+    positions, kept = np.arange(scores.size), offsets
     if k:
-        positions, cut = best(scores, offsets, k)
+        positions, kept = best(scores, offsets, k)
         ids = None if ids is None else ids[positions]
         scores, heads = scores[positions], {head: values[positions] for head, values in heads.items()}
-    own = (positions - offsets[:-1].repeat(np.diff(cut))).astype(np.int32)
-    return Ranked(model_version.model, model_version.version, ids, own, scores, heads, cut)
+    own = (positions - offsets[:-1].repeat(np.diff(kept))).astype(np.int32)
+    return Ranked(model_version.model, model_version.version, ids, own, scores, heads, kept)
 
 
 def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], Offsets]:

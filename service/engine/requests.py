@@ -74,7 +74,7 @@ class Retrieval(Request):
     """0: 10."""
     features: Columns | None = None
     vectors: Vectors | None = None
-    """[n, dim] float32; a flat [n * dim] array is taken too, the engine knows dim."""
+    """[n, dim] float32; a flat [n * dim] array is accepted too."""
     ids: Ids | None = None
     exclude: Exclusion | None = None
     attributes: tuple[str, ...] = ()

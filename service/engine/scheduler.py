@@ -2,7 +2,7 @@
 
 1. A request is rejected at once if the queue is full, or if its deadline leaves less than twice the expected time.
 2. Requests that arrive in two turns of the event loop, or while the process is busy, and that share a batch key are
-   computed as one batch, up to 16. Nothing waits for company: an idle process computes at once.
+   computed as one batch, up to 16. No request waits for others: an idle process computes at once.
 3. A batch that is expected to be short is computed on the event loop; a long one in the compute pool.
 4. Before a batch is computed, requests whose deadline passed or whose client left are dropped, each by itself.
 5. Every request gets the bits that it would get alone.
@@ -153,7 +153,7 @@ class Scheduler:
           pool: computes long batches.
           inline_max_s: longest batch that is computed on the event loop.
           max_queued_candidates: cost of the jobs that may wait.
-          retry_after_s: least time that a rejected client is told to wait.
+          retry_after_s: least retry-after of a rejected request.
           batch_max: jobs in one batch.
           clock: of deadlines.
         """
@@ -227,8 +227,8 @@ class Scheduler:
         if waiting and waiting + cost > self._max_cost:
             raise self._overloaded(f"requests with {waiting} candidates are queued already", wait_s, "queue")
         if wait_s and self._clock() + _MARGIN * (wait_s + expected_s) > deadline:
-            told = f"the answer would take about {wait_s + expected_s:.2f} s, too long for the deadline"
-            raise self._overloaded(told, wait_s, "deadline")
+            message = f"the answer would take about {wait_s + expected_s:.2f} s, too long for the deadline"
+            raise self._overloaded(message, wait_s, "deadline")
 
     def _overloaded(self, message: str, wait_s: float, reason: str) -> Overloaded:
         return Overloaded(message, max(self._retry_after_s, math.ceil(wait_s * 100) / 100), reason)
@@ -251,7 +251,7 @@ class Scheduler:
             loop.call_soon(loop.call_soon, self._dispatch)  # a turn later: what has arrived meanwhile joins the batch
 
     def _dispatch(self) -> None:
-        """Hands long batches to idle threads and computes one short batch, so that the loop stays responsive."""
+        """Submits long batches to idle threads and computes one short batch, so that the loop stays responsive."""
         self._dispatching = False
         while self._pool.idle > 0 and (batch := self._alive(self._long.take())):
             self._running_s += sum(job.expected_s for job in batch)
@@ -283,7 +283,7 @@ class Scheduler:
         """Computes a batch in a compute thread; returns its answers and how long it would take on the loop."""
         began, cpu, faults = time.perf_counter(), time.thread_time(), _major_faults()
         answers = self._compute(batch, self._pool)
-        # What others took of the GIL and the cores meanwhile says nothing of the batch; what a disk took does.
+        # Time that others held the GIL and the cores is no cost of the batch; time that a disk took is.
         blocked = _major_faults() > faults
         return answers, time.perf_counter() - began if blocked else time.thread_time() - cpu
 

@@ -1,4 +1,4 @@
-"""What clients can learn of models: the states of versions, and all that a version takes, computes and holds.
+"""What clients can read about models: the states of versions, and all that a version takes, computes and holds.
 
 A version is described as it works: inputs -> readers -> tables -> towers -> outputs. Fields: docs/reference/api.md.
 """

@@ -64,7 +64,7 @@ def run(model_version: ModelVersion, settings: ServiceSettings, throttle: Callab
             retrieval.retrieve(model_version, search, settings, execution)
             throttle()
     for compute, request in _requests(model_version):
-        # Of some vocabularies no id can be made up, nor numbers that all models can compute with.
+        # Some vocabularies hold no synthetic id, and some models cannot compute with synthetic numbers.
         with contextlib.suppress(UnknownRefused, NotFinite):
             compute(model_version, request, settings, execution)
         throttle()

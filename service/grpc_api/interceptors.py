@@ -1,7 +1,7 @@
 """What surrounds the service's methods: authentication, admission, reading within limits, deadline, metrics, errors.
 
 `grpc.aio` reads and parses a unary request before it calls the method. Here a handler takes a stream, which is the same
-on the wire, and reads the one message itself, once the client is known and there is room for the request.
+on the wire, and reads the one message itself, once the client is authenticated and the request admitted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from grpc.aio import ServerInterceptor, ServicerContext
 
 from service.codec.failures import failure_of, log_failure
 from service.codec.metadata import REQUEST_ID, SERVER_TIMING, TRACE_PARENT, request_id_of, server_timing
-from service.dataplane import Application
+from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import DeadlineExceeded, TooLarge, Unimplemented
 from service.grpc_api.servicer import CALLS, SERVICE
@@ -36,9 +36,9 @@ Method = Callable[[bytes, RequestContext], Awaitable[bytes]]
 class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyped
     """Surrounds the methods of the service, and answers where there is no method."""
 
-    def __init__(self, application: Application) -> None:
-        self._dataplane, self._metrics = application.dataplane, application.metrics
-        self._tokens, self._settings = application.tokens, application.settings
+    def __init__(self, dataplane: Dataplane) -> None:
+        self._dataplane, self._metrics = dataplane, dataplane.metrics
+        self._tokens, self._settings = dataplane.tokens, dataplane.settings
         # The size of a message is known only when it has been read: each may be the largest until then.
         self._reading = Reading(self._settings.max_inflight_bytes // self._settings.max_request_bytes)
 

@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from service.codec.stubs.embedding_service_pb2_grpc import add_EmbeddingServiceServicer_to_server
 from service.config import ServiceSettings
-from service.dataplane import Application
+from service.dataplane import Dataplane
 from service.grpc_api.interceptors import CallInterceptor
 from service.grpc_api.probes import MAX_STREAMS, ProbeInterceptor
 from service.grpc_api.servicer import SERVICE, EmbeddingServicer
@@ -26,10 +26,10 @@ _REFLECTION = (reflection.SERVICE_NAME, reflection.SERVICE_NAME.replace("v1alpha
 
 
 class GrpcServer:
-    """Serves an application over gRPC. Health begins as NOT_SERVING."""
+    """Serves the data plane over gRPC. Health begins as NOT_SERVING."""
 
-    def __init__(self, application: Application) -> None:
-        self._application, self._calls = application, CallInterceptor(application)
+    def __init__(self, dataplane: Dataplane) -> None:
+        self._dataplane, self._calls = dataplane, CallInterceptor(dataplane)
         self._probes, self._health = ProbeInterceptor(self._calls), health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -45,13 +45,13 @@ class GrpcServer:
         Raises:
           OSError: the address cannot be bound.
         """
-        settings, certificates = self._application.settings, self._application.certificates
+        settings, certificates = self._dataplane.settings, self._dataplane.certificates
         server = self._server = grpc.aio.server(
             interceptors=(self._calls, self._probes),
             options=options_of(settings),
             maximum_concurrent_rpcs=settings.max_concurrent_requests * _RPCS_PER_REQUEST + MAX_STREAMS,
         )
-        add_EmbeddingServiceServicer_to_server(EmbeddingServicer(self._application), server)
+        add_EmbeddingServiceServicer_to_server(EmbeddingServicer(self._dataplane), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         server.add_generic_rpc_handlers(reflection_handlers((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)))
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

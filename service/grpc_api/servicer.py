@@ -8,7 +8,7 @@ from service.codec import protobuf, signatures
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceServicer
-from service.dataplane import Application
+from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.security.principal import authorize, authorize_all
 
@@ -23,8 +23,8 @@ CALLS = {operation.method: name for name, operation in OPERATIONS.items()} | {
 class EmbeddingServicer(EmbeddingServiceServicer):
     """Answers messages that `CallInterceptor` has authenticated, admitted and read; raises ServiceError."""
 
-    def __init__(self, application: Application) -> None:
-        self._dataplane, self._engine, self._metrics = application.dataplane, application.engine, application.metrics
+    def __init__(self, dataplane: Dataplane) -> None:
+        self._dataplane, self._engine, self._metrics = dataplane, dataplane.engine, dataplane.metrics
 
     async def _call(self, request: bytes, context: RequestContext) -> bytes:
         """Answers the call that the context names."""

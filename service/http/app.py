@@ -11,7 +11,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from service.dataplane import Application
+from service.dataplane import Dataplane
 from service.errors import InvalidArgument, NotFound
 from service.http.docs import document_calls
 from service.http.middleware import MethodNotAllowed, RequestContextMiddleware
@@ -20,7 +20,7 @@ from service.http.routes import add_routes
 _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*)?)?")
 
 
-def create_http_app(application: Application) -> FastAPI:
+def create_http_app(dataplane: Dataplane) -> FastAPI:
     """Returns the application for uvicorn; nothing is started here, and the lifespan is the caller's to set."""
     token = HTTPBearer(scheme_name="token", auto_error=False)  # for the document; the middleware authenticates
     app = FastAPIOffline(  # serves the assets of /docs itself
@@ -31,13 +31,13 @@ def create_http_app(application: Application) -> FastAPI:
         swagger_ui_parameters={"defaultModelsExpandDepth": -1, "displayRequestDuration": True},
         redirect_slashes=False,
         separate_input_output_schemas=False,
-        dependencies=[] if application.tokens is None else [Security(token)],
+        dependencies=[] if dataplane.tokens is None else [Security(token)],
         telemetry={"tracing": False, "metrics": False, "logs": False},  # looking for its providers takes 7 us a request
     )
-    document_calls(app, application)
-    add_routes(app, application)
+    document_calls(app, dataplane)
+    add_routes(app, dataplane)
     app.add_exception_handler(HTTPException, _raise_as_service_error)
-    app.add_middleware(RequestContextMiddleware, application=application)
+    app.add_middleware(RequestContextMiddleware, dataplane=dataplane)
     return app
 
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from starlette.types import Receive
 
-from service.dataplane import Application
+from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, TooLarge
 from service.http.headers import Headers
@@ -26,9 +26,9 @@ class BodyTimeout(DeadlineExceeded):
 class BodyReader:
     """Reads the body of one request; its bytes count in the budget of the process until the `with` block ends."""
 
-    def __init__(self, application: Application, context: RequestContext) -> None:
-        self._dataplane, self._context = application.dataplane, context
-        self._limit, self._timeout_s = application.settings.max_request_bytes, application.settings.body_timeout_s
+    def __init__(self, dataplane: Dataplane, context: RequestContext) -> None:
+        self._dataplane, self._context = dataplane, context
+        self._limit, self._timeout_s = dataplane.settings.max_request_bytes, dataplane.settings.body_timeout_s
         self._held = 0
 
     def __enter__(self) -> Self:
@@ -44,7 +44,7 @@ class BodyReader:
           TooLarge: it declares or reaches more bytes than the limit, as sent or decompressed.
           Overloaded: the bodies of other requests take all the memory.
           BodyTimeout: it did not arrive in time.
-          InvalidArgument: it is not encoded as its headers say.
+          InvalidArgument: it is not encoded as its headers declare.
           Cancelled: the client hung up before the body had arrived.
         """
         encoding = headers.get("content-encoding", "identity").strip().lower()

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from service.codec.metadata import REQUEST_ID, SERVER_TIMING, TIMEOUT_MS, TIMEOUT_MS_MAX
-from service.dataplane import Application
+from service.dataplane import Dataplane
 from service.errors import TRANSPORT_STATUS
 from service.http.headers import JSON, PROTOBUF
 from service.http.routes import MODEL_PATHS
@@ -29,9 +29,9 @@ _HEADERS = [
 ]
 
 
-def document_calls(app: FastAPI, application: Application) -> None:
+def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
     """Adds the calls to the document of an application; their real routes must come before these."""
-    limits = application.settings
+    limits = dataplane.settings
     app.description = (
         f"Bodies are JSON (`{JSON}`) or the protobuf messages of the same calls (`{PROTOBUF}`), perhaps gzip; the "
         "answer has the form of the body unless `accept` names the other. A body has one request beside its options, "

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.codec.failures import Failure, failure_of, log_failure
 from service.codec.metadata import REQUEST_ID, SERVER_TIMING, TRACE_PARENT, request_id_of, server_timing
 from service.codec.stubs import embedding_service_pb2 as pb
-from service.dataplane import Application
+from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import TRANSPORT_STATUS, InvalidArgument, Unauthenticated
 from service.http.body import BodyTimeout
@@ -42,9 +42,9 @@ class RequestContextMiddleware:
     The state of the ASGI scope then holds `context`, the engine's RequestContext, and `headers`.
     """
 
-    def __init__(self, app: ASGIApp, application: Application) -> None:
-        self._app, self._metrics, self._engine = app, application.metrics, application.engine
-        self._tokens, self._timeout_s = application.tokens, application.settings.request_timeout_s
+    def __init__(self, app: ASGIApp, dataplane: Dataplane) -> None:
+        self._app, self._metrics, self._engine = app, dataplane.metrics, dataplane.engine
+        self._tokens, self._timeout_s = dataplane.tokens, dataplane.settings.request_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from service.codec import signatures
 from service.codec.metadata import TIMEOUT_MS, timeout_s_of
 from service.codec.operations import OPERATIONS
-from service.dataplane import Application
+from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.engine.requests import Target
 from service.errors import InvalidArgument, NotFound, NotReady
@@ -44,8 +44,8 @@ def target_of(model: str, version: str | None = None, label: str | None = None) 
 class CallEndpoint:
     """Answers the five calls, as an ASGI application: through FastAPI's own handling a call costs twice as much."""
 
-    def __init__(self, application: Application) -> None:
-        self._application, self._dataplane, self._metrics = application, application.dataplane, application.metrics
+    def __init__(self, dataplane: Dataplane) -> None:
+        self._dataplane, self._metrics = dataplane, dataplane.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -59,13 +59,13 @@ class CallEndpoint:
         protobuf = is_protobuf(headers)
         if (timeout_s := timeout_s_of(headers.get(TIMEOUT_MS))) is not None:
             context.deadline = min(context.deadline, time.monotonic() + timeout_s)
-        self._application.engine.check_admission(context.call, context.deadline)
+        self._dataplane.engine.check_admission(context.call, context.deadline)
 
         async def disconnected() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        with BodyReader(self._application, context) as reader:
+        with BodyReader(self._dataplane, context) as reader:
             body = await reader.read(headers, receive)
             context.disconnected = disconnected
             answer, several = await self._dataplane.call(operation, body, protobuf, target, context)
@@ -78,9 +78,9 @@ class CallEndpoint:
         await response(scope, receive, send)
 
 
-def add_routes(app: FastAPI, application: Application) -> None:  # noqa: C901 - one function a path
+def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one function a path
     """Adds the routes of calls, models, health and metrics."""
-    engine = application.engine
+    engine = dataplane.engine
 
     async def list_models(request: Request) -> Response:
         """Lists the models with their versions and states."""
@@ -122,9 +122,9 @@ def add_routes(app: FastAPI, application: Application) -> None:  # noqa: C901 - 
 
     def metrics() -> Response:
         """Returns the metrics in the text format of Prometheus."""
-        return Response(application.metrics.render(), headers={"content-type": CONTENT_TYPE})
+        return Response(dataplane.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
-    calls = CallEndpoint(application)
+    calls = CallEndpoint(dataplane)
     app.router.routes[:0] = [Route(path + ":{call}", calls, methods=["POST"]) for path in MODEL_PATHS]  # found first
     endpoints: dict[str, Callable[..., Any]]
     endpoints = {"/v1/models": list_models, "/livez": livez, "/readyz": readyz, "/metrics": metrics}

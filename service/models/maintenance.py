@@ -65,7 +65,7 @@ class Maintenance:
     def scrub(self) -> None:
         """Compares what was verified by its size before it was served with its checksums: tables, large vectors, keys.
 
-        The files are read, not the maps of them, so that a file that was cut short is a short read and not a fault.
+        The files are read, not the maps of them, so that a truncated file is a short read and not a fault.
         """
         bytes_per_s = -(-self._settings.scrub_bytes_per_s // self._settings.workers)
         for version in self._not_in(self._scrubbed) if bytes_per_s else ():
@@ -82,7 +82,7 @@ class Maintenance:
                 if not version.directory.is_dir():  # removed from the root: its maps stay whole
                     continue
                 if isinstance(reason, OSError) and not isinstance(reason, FileNotFoundError | NotADirectoryError):
-                    self._scrubbed.discard(version)  # it cannot be read now, which says nothing about its bytes
+                    self._scrubbed.discard(version)  # it cannot be read now; its bytes may be sound
                     log.warning("scrub_unreadable", extra=fields(**about, problem=str(problem)))
                 else:
                     self._damaged(version, problem)

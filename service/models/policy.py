@@ -10,7 +10,7 @@ from service.models.desired_state import DesiredModel
 
 @dataclass(frozen=True)
 class Policy:
-    """What is loaded of a model of which the desired state says nothing.
+    """What is loaded of a model without an entry in the desired state.
 
     Attributes:
       latest: that many of the newest versions.

@@ -1,7 +1,7 @@
 """The desired state on disk: one JSON file that every process of the service reads; written aside, then renamed.
 
-A file that cannot be read changes nothing in a running service. A service that starts with one loads nothing and says
-why: it cannot know which versions it must not serve.
+A file that cannot be read changes nothing in a running service. A service that starts with one loads nothing and
+reports why: it cannot know which versions it must not serve.
 """
 
 from __future__ import annotations

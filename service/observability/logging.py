@@ -1,4 +1,4 @@
-"""JSON lines on stderr: a constant event name plus fields; never a caller's ids, features or vectors.
+"""JSON lines on stderr: a constant event name plus fields; never a client's ids, features or vectors.
 
 Loggers are named `rowcast.` + module. An event is logged as `log.info("version_available", extra=fields(model=name))`.
 A thread of its own writes the lines, so that no request waits for a slow reader of stderr.
@@ -22,10 +22,10 @@ import orjson
 
 ROOT_LOGGER = "rowcast"
 LINES_PER_S_MAX = 100
-"""Of one event: callers whose requests fail quickly must not fill a disk."""
+"""Of one event: clients whose requests fail quickly must not fill a disk."""
 QUEUE_SIZE_MAX = 2000
 PRINCIPAL: ContextVar[str] = ContextVar("principal", default="")
-"""Name of the authenticated caller whose request the running task answers; a field of every line logged meanwhile."""
+"""Name of the authenticated client whose request the running task answers; a field of every line logged meanwhile."""
 _FIELDS = "rowcast_fields"
 
 
@@ -68,7 +68,7 @@ class LogHandler(logging.Handler):
     """Formats a line where it is logged and queues it for the thread that writes.
 
     A line is suppressed if there is no room, or if LINES_PER_S_MAX of its event came in the same second; the next line
-    says how many were.
+    counts them.
 
     Attributes:
       latest: the newest line of each event of the service that is a warning or an error.

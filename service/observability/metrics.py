@@ -150,7 +150,7 @@ class Metrics:
         self._gauges[name](*labels).set(value)
 
     def looked_up(self, model: str, features: tuple[str, ...], examples: int) -> None:
-        """Counts a lookup of several features; on the page after the next flush."""
+        """Counts a lookup of several features; rendered after the next flush."""
         with self._lock:
             self._lookups[model, features] += examples
 
@@ -176,7 +176,7 @@ class Metrics:
         self._gauges["root_scanned_timestamp_seconds"]().set_to_current_time()
 
     def flush(self) -> None:
-        """Brings counters up to date that are kept elsewhere; call it once a second, for the pages of other workers."""
+        """Brings counters up to date that are kept elsewhere; call it once a second, for other workers."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         with self._lock:
             for (model, features), examples in self._lookups.items():
@@ -192,7 +192,7 @@ class Metrics:
                 self._flushed[series] = total
 
     def render(self) -> bytes:
-        """Returns the page of `/metrics`, of content type CONTENT_TYPE; takes milliseconds, so run it in a thread."""
+        """Returns the text of `/metrics`, of content type CONTENT_TYPE; takes milliseconds, so run it in a thread."""
         self.flush()
         if self._directory:
             forget_dead_workers(Path(self._directory))

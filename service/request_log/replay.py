@@ -74,6 +74,6 @@ class Replay:
             COMPUTE[type(request)](model_version, request, self._settings, Execution(recorded.call))
         except (NoSuchCandidate, UnknownRefused):
             return None
-        except Exception as problem:  # noqa: BLE001 - a client would be told of it, whatever it is
+        except Exception as problem:  # noqa: BLE001 - a client would get it, whatever it is
             return problem
         return None

@@ -69,7 +69,7 @@ class Certificates:
             raise SettingsError(f"--tls-cert, --tls-key or --tls-client-ca: {problem}") from problem
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Returns a context for a listening socket, which hands every new connection to the newest context."""
+        """Returns a context for a listening socket, which gives every new connection the newest context."""
         context = self._set.value().context
 
         def use_newest(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -105,7 +105,7 @@ def _read(chain: Path, key: Path, client_ca: Path | None, report: Report) -> Cer
     pair = key.read_bytes(), chain.read_bytes()
     authorities = None if client_ca is None else client_ca.read_bytes()
     try:
-        context.load_cert_chain(chain, key, password=lambda: b"")  # without one, OpenSSL asks the terminal
+        context.load_cert_chain(chain, key, password=lambda: b"")  # without one, OpenSSL prompts on the terminal
         if client_ca is not None:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED

@@ -1,4 +1,4 @@
-"""What the calls refuse before anything is sent: each error names the argument and what was given."""
+"""What the calls reject before anything is sent: each error names the argument and what was given."""
 
 from __future__ import annotations
 

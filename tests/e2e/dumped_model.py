@@ -28,7 +28,7 @@ class Shop(tf.keras.Model):
 
 
 def build(users: int = 16, items: int = 16) -> tf.keras.Model:
-    """Sizes say nothing: a dynamic table grows as it is trained."""
+    """Sizes are no bound: a dynamic table grows as it is trained."""
     model = Shop(users, items)
     one = tf.constant([0], tf.int64)
     model({"user": one, "hour": one, "item": one, "history": tf.ragged.constant([[0, 1]], tf.int64)})

@@ -50,7 +50,7 @@ def count_of(service: Process, sample: str) -> float:
 
 
 def wait_for(service: Process, workers: str) -> None:
-    """Waits until every worker is ready: each says so only of itself."""
+    """Waits until every worker is ready: each reports only itself."""
     service.event("listening")
     until(lambda: count_of(service, "rowcast_workers") == int(workers) and count_of(service, "rowcast_ready") == 1)
 

@@ -72,12 +72,12 @@ class Shop:
 
 def export(*arguments: object) -> tuple[Any, str]:
     """Runs the command line in this process; returns its exit code and all that it printed."""
-    told = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         patch.setattr(sys, "argv", ["rowcast-export", *map(str, arguments)])
         with pytest.raises(SystemExit) as finished:
             main()
-    return finished.value.code, told.getvalue()
+    return finished.value.code, output.getvalue()
 
 
 def write_recipe(folder: Path, **parts: Any) -> Path:
@@ -114,8 +114,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 @pytest.fixture(scope="module")
 def served(shop: Shop) -> Iterator[Process]:
-    code, told = export("run", write_recipe(shop.folder))
-    assert code == 0, told
+    code, output = export("run", write_recipe(shop.folder))
+    assert code == 0, output
     process = Process(shop.folder / "bundles")
     process.event("listening")
     yield process
@@ -126,7 +126,7 @@ def test_service_answers_by_keys_as_the_original_does(shop: Shop, served: Proces
     history = [int(key) for key in shop.items[[4, 7, 4, 499]]]
     candidates = [int(key) for key in shop.items[::25]]
     user = int(shop.users[2999])
-    asked = {"user": user, "hour": 13, "history": history}
+    request = {"user": user, "hour": 13, "history": history}
     for url in (f"http://127.0.0.1:{served.ports['http']}", f"grpc://127.0.0.1:{served.ports['grpc']}"):
         with Client(url) as client:
 
@@ -134,20 +134,20 @@ def test_service_answers_by_keys_as_the_original_does(shop: Shop, served: Proces
                 (answer,) = client.rank(context, features={"item": candidates}, model="shop")
                 return [each.score for each in answer]
 
-            found = scores(asked)
+            found = scores(request)
             np.testing.assert_allclose(found, shop.scores(user, 13, history, candidates), rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(scores(asked | {"history": [5, *history]}), found, rtol=1e-5)  # 5 is no item
+            np.testing.assert_allclose(scores(request | {"history": [5, *history]}), found, rtol=1e-5)  # 5 is no item
 
 
 def test_verify_holds_a_bundle_to_its_dumps(shop: Shop, served: Process) -> None:
     assert served.process.poll() is None
-    code, told = export("verify", shop.folder / "bundles/shop/1", "--recipe", write_recipe(shop.folder), "--full")
-    assert code == 0, told
-    assert "rows of table user_bias" in told
+    code, output = export("verify", shop.folder / "bundles/shop/1", "--recipe", write_recipe(shop.folder), "--full")
+    assert code == 0, output
+    assert "rows of table user_bias" in output
 
 
 @pytest.mark.parametrize(
-    ("parts", "code", "told"),
+    ("parts", "code", "output"),
     [
         ({"features": {"user": {"ids": {"kind": "keyed"}}}}, 2, 'are found by key; say ids = { kind = "keyed" }'),
         ({"tables": {}}, 2, "has no keys; name the dump that has them as tables."),
@@ -163,8 +163,8 @@ def test_verify_holds_a_bundle_to_its_dumps(shop: Shop, served: Process) -> None
     ],
 )
 def test_plan_of_a_dump_that_does_not_fit_tells_what_to_say(
-    shop: Shop, parts: dict[str, Any], code: int, told: str
+    shop: Shop, parts: dict[str, Any], code: int, output: str
 ) -> None:
     found, printed = export("plan", write_recipe(shop.folder, **parts))
     assert found == code, printed
-    assert told in printed
+    assert output in printed

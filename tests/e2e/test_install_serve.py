@@ -75,7 +75,7 @@ def serving(
 
 
 def assert_answers(url: str, small: SmallBundle) -> None:
-    """Asserts that the service at an address retrieves and ranks what numpy says."""
+    """Asserts that the service at an address retrieves and ranks what numpy computes."""
     with Client(url) as client:
         query = small.vectors[3].astype(np.float64)
         found = client.retrieve(vectors=query, k=5, exact=True, attributes=["title"], model="movies")
@@ -129,7 +129,7 @@ def test_service_where_tensorflow_is_installed_does_not_map_it(
     listing = run(
         sys.executable, "-c", "import importlib.util as u; print(u.find_spec('tensorflow'))", directory=tmp_path
     )
-    assert "ModuleSpec" in listing, "this test says something only where TensorFlow is installed"
+    assert "ModuleSpec" in listing, "this test proves something only where TensorFlow is installed"
     with serving(root, tmp_path) as (pid, http, grpc):
         assert_answers(http, small)
         assert_answers(grpc, small)

@@ -1,6 +1,6 @@
-"""The main path with real processes and sockets: a model is trained, exported, served and asked.
+"""The main path with real processes and sockets: a model is trained, exported, served and queried.
 
-What is asked is compared with what TensorFlow computes from the original model, restored from the same checkpoint.
+Every answer is compared with what TensorFlow computes from the original model, restored from the same checkpoint.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def drop(bundle: Path, root: Path, version: int) -> None:
 
 
 def check_retrieved(client: Client, world: World, place: int, k: int = 5) -> int:
-    """Asks for neighbors and holds them against the original of the version that answered; returns that version."""
+    """Requests neighbors and compares them with the original of the version that answered; returns that version."""
     answer = client.retrieve(EXAMPLES[place], k=k, attributes=["title", "year"])
     ids, scores = world.originals[answer.version].nearest(place, k)
     assert answer[0].ids.tolist() == ids
@@ -167,7 +167,7 @@ def check_retrieved(client: Client, world: World, place: int, k: int = 5) -> int
 
 
 def check_all(client: Client, world: World, version: int) -> None:
-    """Asks every call, one request and several, and compares with the original model."""
+    """Sends every call, one request and several, and compares with the original model."""
     original = world.originals[version]
     for place, example in enumerate(EXAMPLES):
         assert check_retrieved(client, world, place) == version

@@ -20,8 +20,8 @@ BLOCKS = dict(re.findall(r"<!-- ([\w.]+) -->\n```\w*\n(.*?)```", PAGE, re.DOTALL
 
 
 def printed(program: str, *arguments: str) -> str:
-    told = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(told):
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
         patch.setattr(sys, "argv", [program, *arguments])
         if program == "python":
             patch.syspath_prepend(str(Path.cwd()))
@@ -30,7 +30,7 @@ def printed(program: str, *arguments: str) -> str:
             with pytest.raises(SystemExit) as finished:
                 main()
             assert finished.value.code == 0
-    return told.getvalue()
+    return output.getvalue()
 
 
 def test_page_leads_a_model_from_training_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,8 +40,8 @@ def test_page_leads_a_model_from_training_to_answers(tmp_path: Path, monkeypatch
         Path(name).write_text(text)
     printed("python", "train.py")
     sys.modules.pop("model")
-    told = printed("rowcast-export", "explain", "recipe.toml", "--html", "shop.html").splitlines()
-    assert [line for line in BLOCKS["explain"].splitlines() if line not in told] == []
+    output = printed("rowcast-export", "explain", "recipe.toml", "--html", "shop.html").splitlines()
+    assert [line for line in BLOCKS["explain"].splitlines() if line not in output] == []
     assert "<svg" in Path("shop.html").read_text()
     printed("rowcast-export", "run", "recipe.toml")
     service = Process(Path("bundles").absolute())

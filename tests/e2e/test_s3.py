@@ -149,5 +149,5 @@ def test_bundle_goes_from_s3_over_s3_to_a_host_whatever_is_killed(
         file = tmp_path / f"root/tables/1/tables/t{number:02}/rows-00000-of-00001.bin"
         np.testing.assert_array_equal(np.fromfile(file, "<f4").reshape(ROWS, DIM), values(number))
     assert programs.run("rowcast-serve", "pull", "s3://models/none", tmp_path / "root")[0] == 3
-    told = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.suffix in (".journal", ".json"))
-    assert SECRET.encode() not in told
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.suffix in (".journal", ".json"))
+    assert SECRET.encode() not in written

@@ -73,7 +73,7 @@ def answers(root: Path) -> dict[str, Any]:
     """Returns what a service over `root` answers to one retrieval and one ranking."""
     running = RunningService(root)
     try:
-        details = running.application.engine.model(Target("movies"))
+        details = running.dataplane.engine.model(Target("movies"))
         calls = {each["call"]: {feature["name"] for feature in each["features"]} for each in details["calls"]}
         sent = {name: column for name, column in CONTEXT.items() if name in calls["retrieve"]}
         found = running.execute(Retrieval(Target("movies"), k=5, features=sent), "retrieve")

@@ -20,12 +20,12 @@ def _vectors(size: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def _reference(vectors: NDArray[np.float32], query: NDArray[np.float32], distance: Distance) -> NDArray[np.float64]:
-    wide, asked = vectors.astype(np.float64), query.astype(np.float64)
+    wide, wide_query = vectors.astype(np.float64), query.astype(np.float64)
     if distance == "squared_l2":
-        return np.array([-float(np.sum((row - asked) ** 2)) for row in wide])
-    dots = np.array([float(np.sum(row * asked)) for row in wide])
+        return np.array([-float(np.sum((row - wide_query) ** 2)) for row in wide])
+    dots = np.array([float(np.sum(row * wide_query)) for row in wide])
     if distance == "cosine":
-        dots /= np.array([np.linalg.norm(row) for row in wide]) * np.linalg.norm(asked)
+        dots /= np.array([np.linalg.norm(row) for row in wide]) * np.linalg.norm(wide_query)
     return dots
 
 

@@ -1,4 +1,4 @@
-"""Places in stores: what a URL means, what is told of a file, and that no credential leaves the environment."""
+"""Places in stores: what a URL means, what is reported of a file, and that no credential leaves the environment."""
 
 from __future__ import annotations
 

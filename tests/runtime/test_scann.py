@@ -24,13 +24,13 @@ def _vectors(size: int, dim: int = 16, seed: int = 0) -> NDArray[np.float32]:
 
 
 def _reference(vectors: NDArray[np.float32], queries: NDArray[np.float32], distance: Distance) -> NDArray[np.float64]:
-    wide, asked = vectors.astype(np.float64), queries.astype(np.float64)
+    wide, wide_queries = vectors.astype(np.float64), queries.astype(np.float64)
     if distance == "cosine":
         wide = wide / np.sqrt((wide**2).sum(1, keepdims=True))
-        asked = asked / np.sqrt((asked**2).sum(1, keepdims=True))
+        wide_queries = wide_queries / np.sqrt((wide_queries**2).sum(1, keepdims=True))
     if distance == "squared_l2":
-        return np.array([-((wide - query) ** 2).sum(1) for query in asked])
-    return np.array([(wide * query).sum(1) for query in asked])
+        return np.array([-((wide - query) ** 2).sum(1) for query in wide_queries])
+    return np.array([(wide * query).sum(1) for query in wide_queries])
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""Writes small towers as flatbuffers and SavedModels, with their weights as the oracle's input.
+"""Writes small towers as flatbuffers and SavedModels, with their weights for the reference.
 
-In a process of its own, so that the tests of rooms without TensorFlow stay in a process without TensorFlow.
+In a process of its own, so that the tests of packages without TensorFlow stay in a process without TensorFlow.
 """
 
 from __future__ import annotations

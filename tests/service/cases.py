@@ -38,7 +38,7 @@ class Case:
 
     Attributes:
       json: a JSON value, or raw bytes.
-      message: fields of the message, or raw bytes; None: the message that says what the JSON value does.
+      message: fields of the message, or raw bytes; None: the message with the content of the JSON value.
     """
 
     call: str
@@ -104,7 +104,7 @@ def columns(examples: Sequence[Mapping[str, Any]]) -> dict[str, pb.Column]:
 
 
 def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the message that says what a JSON body does, written apart from the service's readers."""
+    """Fields of the message with the content of a JSON body, written apart from the service's readers."""
     options = {"k", "attributes", "index", "exact", "heads", "tower", "formula"} | (
         {"feature"} if call == "lookup" else set() if call == "rank" else {"candidates"}
     )

@@ -24,7 +24,7 @@ from bundle.features.reader import Column
 from runtime.towers import Tensor, Tower
 from service.app import Worker
 from service.config import ServiceSettings
-from service.dataplane import Application
+from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.models.version import ModelVersion
 from service.observability.logging import JsonLines
@@ -72,8 +72,8 @@ class RunningService:
         self.grpc = f"127.0.0.1:{self.worker.bound_grpc_port}"
 
     @property
-    def application(self) -> Application:
-        return self.worker.application
+    def dataplane(self) -> Dataplane:
+        return self.worker.dataplane
 
     def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Runs a coroutine on the event loop of the service."""
@@ -82,7 +82,7 @@ class RunningService:
     def execute(self, request: Any, call: str = "rank", timeout_s: float = 10.0) -> Any:
         """Has the engine answer a request."""
         context = RequestContext(call, "test-request", time.monotonic() + timeout_s)
-        return self.call(self.application.engine.execute(request, context))
+        return self.call(self.dataplane.engine.execute(request, context))
 
     def scan(self) -> None:
         """Scans the root now."""
@@ -145,7 +145,7 @@ class RunningService:
 
 
 class WaitingTower:
-    """Runs another tower, but only once it is released; tells when it was entered."""
+    """Runs another tower, but only once it is released; `entered` is set when it is called."""
 
     def __init__(self, network: Tower) -> None:
         self._network = network

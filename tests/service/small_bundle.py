@@ -54,7 +54,7 @@ from bundle.tables.reader import ShardWriter
 from bundle.tables.vocabularies import write_vocabulary
 from runtime.scann import write_index
 from tests.service import small_model
-from tests.service.small_pieces import cut_tower, write_users
+from tests.service.small_pieces import split_tower, write_users
 from tests.tensorflow_process import with_tensorflow
 
 USERS, CITIES, GENRES = 50, 16, 6
@@ -130,7 +130,7 @@ def write_small_bundle(
       size: candidates.
       saved_model_only: towers that get no compiled form.
       index_kind, parameters: of the index, for `write_index`.
-      features: pages that replace those of `feature_pages`.
+      features: entries that replace those of `feature_entries`.
       without: `indexes` or `ranking`: leaves those out.
       row_types: tables written as int8 rows, or as they lie in a checkpoint, amid other bytes of one file.
       parts, formula: of the ranking tower. users: with a store `users` of the contexts of `small_pieces`.
@@ -147,35 +147,33 @@ def write_small_bundle(
     vectors = _candidate_vectors(edition, tables, genres, years)
     with Staging(root, model, version) as staging:
         place = staging.directory
-        pages = {name: _write_table(place, name, rows, (row_types or {}).get(name)) for name, rows in tables.items()}
+        entries = {name: _write_table(place, name, rows, (row_types or {}).get(name)) for name, rows in tables.items()}
         named = (name for name in small_model.INPUTS if name not in without)
-        tower_pages = {
-            name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in named
-        }
+        written = {name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in named}
         if parts or formula:
-            tower_pages["ranking"] = cut_tower(tower_pages["ranking"], place, towers / str(edition), parts, formula)
+            written["ranking"] = split_tower(written["ranking"], place, towers / str(edition), parts, formula)
         indexed = {} if "indexes" in without else {"movies": _write_index(place, vectors, index_kind, parameters or {})}
         manifest = Manifest(
             model=model,
             version=version,
             created="2026-01-01T00:00:00Z",
             provenance=_provenance(version),
-            tables=pages,
+            tables=entries,
             vocabularies=_write_vocabularies(place, ids, id_kind),
             keys={name: _write_keys(place, name, values) for name, values in (keys or {}).items()},
-            features={**feature_pages(), **(features or {})},
-            towers=tower_pages,
+            features={**feature_entries(), **(features or {})},
+            towers=written,
             candidates={"movies": _write_corpus(place, ids, genres, years, titles)},
             contexts={"users": write_users(place, ids)} if users else {},
             indexes=indexed,
-            verification=_verification(pages),
+            verification=_verification(entries),
             files=tuple(file for name in DIRECTORIES if (place / name).exists() for file in staging.digests(name)),
         )
         final = staging.commit(manifest)
     return SmallBundle(final, manifest, edition, tables, ids, genres, years, titles, vectors)
 
 
-def feature_pages() -> dict[str, Feature]:
+def feature_entries() -> dict[str, Feature]:
     """The features of the small model: each kind, id rule, unknown rule and default once."""
     movies = VocabularyIds(vocabulary="movies", first_row=1)
     return {
@@ -358,8 +356,8 @@ def _write_index(
     )
 
 
-def _verification(pages: Mapping[str, Table]) -> Verification:
-    checks = {name: TableCheck(rows_compared=page.rows, rows=page.rows) for name, page in pages.items()}
+def _verification(entries: Mapping[str, Table]) -> Verification:
+    checks = {name: TableCheck(rows_compared=entry.rows, rows=entry.rows) for name, entry in entries.items()}
     return Verification(tables=checks, examples=1, tolerance="1e-5 + 1e-5 |y|")
 
 

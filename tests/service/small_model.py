@@ -1,4 +1,4 @@
-"""A model small enough to be told in numpy: its towers, their weights by edition, and their formulas in float64.
+"""A model small enough to be written in numpy: its towers, their weights by edition, and their formulas in float64.
 
 Only `compile_towers` needs TensorFlow.
 """

@@ -25,19 +25,19 @@ STORED_USERS: dict[int, tuple[tuple[int, ...], tuple[float, ...], tuple[float, f
 """Of each stored user: the places of the candidates liked with their weights, and the mood."""
 
 
-def cut_tower(page: Tower, place: Path, edition: Path, parts: bool, formula: str | None) -> Tower:
-    """Returns the page of the ranking tower with its parts, which are put into the bundle, and with a formula."""
-    return page.model_copy(update={"parts": _write_parts(place, edition) if parts else (), "formula": formula})
+def split_tower(entry: Tower, place: Path, edition: Path, parts: bool, formula: str | None) -> Tower:
+    """Returns the entry of the ranking tower with its parts, which are put into the bundle, and a formula."""
+    return entry.model_copy(update={"parts": _write_parts(place, edition) if parts else (), "formula": formula})
 
 
 def _write_parts(place: Path, edition: Path) -> tuple[TowerPart, ...]:
-    pages = []
+    entries = []
     for part, (per, features, _) in small_model.PARTS.items():
         file = paths.compiled_tower("ranking", "f32", part)
         (place / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(edition / "ranking/parts" / part / "compiled-f32.tflite", place / file)
         form = TowerForm(kind="litert", precision="f32", path=file, max_abs_error={part: 0.0})
-        pages.append(
+        entries.append(
             TowerPart(
                 name=part,
                 per="context" if per == "context" else "candidate",
@@ -59,11 +59,11 @@ def _write_parts(place: Path, edition: Path) -> tuple[TowerPart, ...]:
                 forms=(form,),
             )
         )
-    return tuple(pages)
+    return tuple(entries)
 
 
 def write_users(place: Path, movies: Array) -> Corpus:
-    """Puts the context store of users into a bundle; returns its page. `movies`: ids of the candidates."""
+    """Puts the context store of users into a bundle; returns its manifest entry. `movies`: ids of the candidates."""
     ids = np.array(list(STORED_USERS))
     liked = [movies[list(places)] for places, _, _ in STORED_USERS.values()]
     offsets = np.concatenate([[0], np.cumsum([len(some) for some in liked])]).astype(np.int64)

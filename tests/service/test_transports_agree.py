@@ -74,7 +74,7 @@ def _attribute(message: pb.Attribute) -> list[Any]:
 
 
 def _results(name: str, message: Any) -> dict[str, Any]:
-    """What a message says, in the JSON form of a list of results; written apart from the service's writers."""
+    """The content of a message, in the JSON form of a list of results; written apart from the service's writers."""
     head: dict[str, Any] = {"model": message.model.name, "version": message.model.version}
     if name == "lookup" or name == "embed":
         rows = [list(map(float, each)) for each in np.frombuffer(message.vectors, "<f4").reshape(-1, message.dim)]
@@ -184,7 +184,7 @@ def test_transports_without_a_model_are_not_ready(serve: Callable[..., RunningSe
 
 def test_transports_of_a_draining_service_are_not_ready(fresh: Clients) -> None:
     fresh.expect("OK")
-    fresh.service.application.engine.drain()
+    fresh.service.dataplane.engine.drain()
     fresh.expect("NOT_READY")
 
 

@@ -25,7 +25,7 @@ def publish(root: Path, version: int, model: str = "movies") -> None:
 
 @dataclass
 class _EmptyVersions:
-    """Loads nothing of a version, or fails as a test says."""
+    """Loads nothing of a version, or fails as a test wants."""
 
     root: Path
     failing: dict[int, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class _EmptyVersions:
 
 
 class Worker:
-    """One worker. It arranges what is loaded in a thread, as soon as that is desired, and loads when a test says so."""
+    """One worker. A thread arranges what is loaded as soon as that is desired; a test calls `scan` for loads."""
 
     def __init__(self, settings: ServiceSettings, run_directory: Path, pid: int | None = None) -> None:
         self._run_directory, self._pid = run_directory, pid or os.getpid()

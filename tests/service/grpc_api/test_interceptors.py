@@ -48,7 +48,7 @@ def never_sends(channel: grpc.Channel, method: str, metadata: tuple[tuple[str, s
 
 @pytest.fixture
 def own(write: Callable[..., SmallBundle], serve: Callable[..., RunningService], tmp_path: Path) -> RunningService:
-    """A service with one place for requests and a token, whose query tower waits or fails as a test says."""
+    """A service with one place for requests and a token, whose query tower waits or fails as a test wants."""
     write()
     (tmp_path / "tokens").write_text(f"client {TOKEN}\n")
     return serve(tokens=tmp_path / "tokens", max_concurrent_requests=1, inline_max_us=0, request_timeout_s=60)
@@ -82,7 +82,7 @@ def test_cancelled_and_expired_calls_end_their_requests(own: RunningService) -> 
             assert tower.entered.wait(WAIT_S)
             if end == "cancel":
                 made.cancel()
-            until(lambda: own.application.engine.inflight == 0)  # while the tower still computes
+            until(lambda: own.dataplane.engine.inflight == 0)  # while the tower still computes
             assert made.code().name == ("CANCELLED" if end == "cancel" else "DEADLINE_EXCEEDED")
             tower.release.set()
         until(lambda: counted(own, "retrieve", "CANCELLED") + counted(own, "retrieve", "DEADLINE") == 2)
@@ -136,11 +136,11 @@ def test_message_over_the_limit_decompressed_or_not_is_resource_exhausted(
 def test_message_that_does_not_arrive_ends_at_the_body_timeout(service: RunningService, channel: grpc.Channel) -> None:
     found = outcome(never_sends(channel, "Embed"))
     assert (found.code, found.status.name) == ("DEADLINE", "DEADLINE_EXCEEDED")
-    assert service.application.dataplane.budget.held == 0
+    assert service.dataplane.budget.held == 0
 
 
 def test_answers_that_nobody_reads_count_as_bytes_in_flight(service: RunningService) -> None:
-    budget = service.application.dataplane.budget
+    budget = service.dataplane.budget
     with connect(service.grpc) as client:
         client.sendall(PREFACE + request_frames(f"/{SERVICE}/Lookup", lookup(*range(8_000)).SerializeToString()))
         until(lambda: budget.held > 8_000 * 4 * DIM)

@@ -32,7 +32,7 @@ WATCH = "/grpc.health.v1.Health/Watch"
 
 def test_port_in_use_is_an_error_that_names_it(service: RunningService) -> None:
     async def start() -> None:
-        await GrpcServer(service.application).start("127.0.0.1", int(service.grpc.partition(":")[2]))
+        await GrpcServer(service.dataplane).start("127.0.0.1", int(service.grpc.partition(":")[2]))
 
     with pytest.raises(OSError, match=rf"gRPC cannot listen on {service.grpc}"):
         asyncio.run(start())

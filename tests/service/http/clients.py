@@ -60,4 +60,4 @@ def one_in_progress(service: RunningService, **options: Any) -> Iterator[None]:
         tower.release.set()
         sender.join(20)
     assert answers == [200]
-    until(lambda: service.application.engine.inflight == 0)
+    until(lambda: service.dataplane.engine.inflight == 0)

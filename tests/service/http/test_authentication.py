@@ -96,7 +96,7 @@ def test_body_of_a_client_without_a_token_is_not_read(length: int | None, servic
         connection.sendall(head(length))
         answer = received(connection)  # which is closed, with the body never sent
     assert answer.startswith(b"HTTP/1.1 401 ")
-    assert service.application.dataplane.budget.held == 0
+    assert service.dataplane.budget.held == 0
 
 
 def test_overloaded_service_checks_the_token_first(

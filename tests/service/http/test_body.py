@@ -52,12 +52,12 @@ def test_body_that_does_not_arrive_in_time_is_rejected(headers: list[str], servi
     with connected(service) as connection:
         connection.sendall(head(100, *headers))
         connection.sendall(b"x" * 50)
-        until(lambda: service.application.dataplane.budget.held == 50)
+        until(lambda: service.dataplane.budget.held == 50)
         answer = received(connection)
     assert answer.startswith(b"HTTP/1.1 100 " if "expect" in str(headers) else b"HTTP/1.1 504 ")
     assert b"HTTP/1.1 504 " in answer
     assert b'"code":"DEADLINE"' in answer
-    assert service.application.dataplane.budget.held == 0
+    assert service.dataplane.budget.held == 0
 
 
 def test_rejected_request_with_a_small_body_keeps_its_connection(service: RunningService) -> None:
@@ -80,7 +80,7 @@ def test_gzip_body_of_any_size_is_answered(
         assert httpx.post(service.http + RETRIEVE, content=body, headers=GZIP).status_code == 200
     body = gzip.compress(TEXT + b" " * 4 * MIB)
     assert httpx.post(service.http + RETRIEVE, content=body, headers=GZIP).status_code == 413
-    assert service.application.dataplane.budget.held == 0
+    assert service.dataplane.budget.held == 0
 
 
 def test_many_gzip_bodies_at_once_stay_within_the_bytes_in_flight(
@@ -91,7 +91,7 @@ def test_many_gzip_bodies_at_once_stay_within_the_bytes_in_flight(
     limit = 64 * MIB
     service = serve(max_inflight_bytes=limit, request_timeout_s=60)
     body = gzip.compress(TEXT + b" " * 15 * MIB)
-    budget, memory, peaks, done = service.application.dataplane.budget, psutil.Process(), [0, 0], threading.Event()
+    budget, memory, peaks, done = service.dataplane.budget, psutil.Process(), [0, 0], threading.Event()
     before = memory.memory_info().rss
 
     def watch() -> None:

@@ -123,7 +123,7 @@ def test_bad_request_is_rejected_in_the_one_form(
     assert answer.status_code == status
     assert message in error_of(answer)["message"]
     assert http.post(RETRIEVE, json=BODY).status_code == 200
-    assert service.application.dataplane.budget.held == 0
+    assert service.dataplane.budget.held == 0
 
 
 def test_failure_of_a_protobuf_call_is_an_error_details_message(http: httpx.Client) -> None:
@@ -183,7 +183,7 @@ def test_client_that_hangs_up_is_cancelled(serve: Callable[..., RunningService],
                 connection.sendall(sent)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 if number == 1:
-                    until(lambda: service.application.engine.inflight == 2)
+                    until(lambda: service.dataplane.engine.inflight == 2)
             until(lambda number=number: cancelled() == number)  # type: ignore[misc]
 
 

@@ -152,5 +152,5 @@ def test_scan_keeps_the_memory_of_the_previous_version_only_while_there_is_room(
     monkeypatch.setattr("service.models.loader.free_bytes", lambda: 0)
     write(version=4, size=4000)
     driven.scan()
-    assert driven.states() == {4: "failed", 3: "available", 2: "kept"}, "the kept one would not make room enough"
+    assert driven.states() == {4: "failed", 3: "available", 2: "kept"}, "the kept one would not free enough memory"
     assert "MiB of memory beside its tables in each process, 0 MiB are free" in driven.problem(4)

@@ -1,4 +1,4 @@
-"""The page of metrics of one process and of several workers."""
+"""The metrics of one process and of several workers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ for line in sys.stdin:
 """
 
 
-def samples(page: bytes) -> dict[str, float]:
+def samples(rendered: bytes) -> dict[str, float]:
     """Values by name and labels, as `name{label=value,...}`, labels in alphabetical order."""
     found = {}
-    for family in text_string_to_metric_families(page.decode()):
+    for family in text_string_to_metric_families(rendered.decode()):
         for sample in family.samples:
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
             found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
@@ -57,7 +57,7 @@ class Worker:
             answer = self.process.stdout.readline()
         return answer
 
-    def page(self) -> dict[str, float]:
+    def rendered(self) -> dict[str, float]:
         return samples(eval(self.run("metrics.render()")))
 
     def kill(self) -> None:
@@ -78,11 +78,11 @@ def workers(tmp_path: Path) -> Iterator[tuple[Worker, Worker]]:
 def test_metrics_bugs_before_the_first_are_zero() -> None:
     metrics = Metrics()
     metrics.load_finished("m", "available", 0.5)
-    page = samples(metrics.render())
-    assert page["rowcast_requests_total{call=rank,code=INTERNAL,transport=grpc}"] == 0
-    assert page["rowcast_requests_total{call=other,code=DATA_LOSS,transport=http}"] == 0
-    assert [page[f"rowcast_loads_total{{model=m,outcome={each}}}"] for each in LOAD_OUTCOMES] == [1, 0, 0]
-    assert page["rowcast_load_seconds{model=m}"] == 0.5
+    rendered = samples(metrics.render())
+    assert rendered["rowcast_requests_total{call=rank,code=INTERNAL,transport=grpc}"] == 0
+    assert rendered["rowcast_requests_total{call=other,code=DATA_LOSS,transport=http}"] == 0
+    assert [rendered[f"rowcast_loads_total{{model=m,outcome={each}}}"] for each in LOAD_OUTCOMES] == [1, 0, 0]
+    assert rendered["rowcast_load_seconds{model=m}"] == 0.5
 
 
 def test_render_shows_what_was_counted() -> None:
@@ -97,7 +97,7 @@ def test_render_shows_what_was_counted() -> None:
     metrics.count("oov_ids", 4, "m", "user")
     for features in (("user", "item"), ("user",)):
         metrics.looked_up("m", features, 2)
-    page = samples(metrics.render())
+    rendered = samples(metrics.render())
     expected = {
         "rowcast_phase_seconds_count{call=rank,phase=queue}": 1,
         "rowcast_requests_total{call=embed,code=OK,transport=grpc}": 2,
@@ -109,8 +109,8 @@ def test_render_shows_what_was_counted() -> None:
         "rowcast_feature_examples_total{feature=user,model=m}": 4,
         "rowcast_feature_examples_total{feature=item,model=m}": 2,
     }
-    assert {key: page[key] for key in expected} == expected
-    assert not [key for key in page if key.endswith("_created")]
+    assert {key: rendered[key] for key in expected} == expected
+    assert not [key for key in rendered if key.endswith("_created")]
 
 
 def test_render_shows_what_is_set() -> None:
@@ -118,7 +118,7 @@ def test_render_shows_what_is_set() -> None:
     metrics.set("desired_state_revision", 7)
     metrics.root_scanned(readable=True)
     metrics.set("certificate_expiry_timestamp_seconds", 2e9, "server")
-    page = samples(metrics.render())
+    rendered = samples(metrics.render())
     rows = "numpy" if native.MISSING else "compiled"
     expected = {
         "rowcast_ready": 0,
@@ -128,25 +128,25 @@ def test_render_shows_what_is_set() -> None:
         "rowcast_certificate_expiry_timestamp_seconds{certificate=server}": 2e9,
         f"rowcast_build_info{{format=1,product={version('rowcast')},rows={rows}}}": 1,
     }
-    assert {key: page[key] for key in expected} == expected
-    assert page["rowcast_root_scanned_timestamp_seconds"] > 1.7e9
-    assert page["process_start_time_seconds"] > 1.7e9
-    assert page["rowcast_page_faults_total{kind=minor}"] > 0
+    assert {key: rendered[key] for key in expected} == expected
+    assert rendered["rowcast_root_scanned_timestamp_seconds"] > 1.7e9
+    assert rendered["process_start_time_seconds"] > 1.7e9
+    assert rendered["rowcast_page_faults_total{kind=minor}"] > 0
     assert CONTENT_TYPE.startswith("text/plain; version=0.0.4")
 
 
 def test_versions_that_are_gone_count_as_none() -> None:
     metrics = Metrics()
     metrics.versions({"m": {"available": 2, "loading": 1}, "n": {"failed": 1}}, {"m": 3})
-    page = samples(metrics.render())
-    assert [page[f"rowcast_versions{{model=m,state={state}}}"] for state in STATES] == [1, 2, 0, 0, 0]
-    assert page["rowcast_versions{model=n,state=failed}"] == 1
-    assert (page["rowcast_current_version{model=m}"], page["rowcast_current_version{model=n}"]) == (3, 0)
+    rendered = samples(metrics.render())
+    assert [rendered[f"rowcast_versions{{model=m,state={state}}}"] for state in STATES] == [1, 2, 0, 0, 0]
+    assert rendered["rowcast_versions{model=n,state=failed}"] == 1
+    assert (rendered["rowcast_current_version{model=m}"], rendered["rowcast_current_version{model=n}"]) == (3, 0)
     metrics.versions({"m": {"available": 1}}, {"m": 4})
-    page = samples(metrics.render())
-    assert page["rowcast_versions{model=m,state=available}"] == 1
-    assert page["rowcast_versions{model=m,state=loading}"] == 0
-    assert page["rowcast_versions{model=n,state=failed}"] == 0
+    rendered = samples(metrics.render())
+    assert rendered["rowcast_versions{model=m,state=available}"] == 1
+    assert rendered["rowcast_versions{model=m,state=loading}"] == 0
+    assert rendered["rowcast_versions{model=n,state=failed}"] == 0
 
 
 def test_render_several_workers_any_of_them_shows_the_whole_service(workers: tuple[Worker, Worker]) -> None:
@@ -167,7 +167,7 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(workers: tup
     )
     other.run("metrics.set('model_memory_bytes', 100, 'm')", "metrics.set('model_resident_table_bytes', 2500, 'm')")
     other.run("metrics.set('ready', 0)")
-    page = one.page()
+    rendered = one.rendered()
     expected = {
         "rowcast_requests_total{call=rank,code=OK,transport=http}": 2,
         "rowcast_request_seconds_bucket{call=rank,le=0.001,transport=http}": 1,
@@ -185,8 +185,8 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(workers: tup
         "rowcast_model_resident_table_bytes{model=m}": 2500,
         "rowcast_feature_examples_total{feature=user,model=m}": 3,
     }
-    assert {key: page[key] for key in expected} == expected
-    assert other.page().keys() == page.keys()
+    assert {key: rendered[key] for key in expected} == expected
+    assert other.rendered().keys() == rendered.keys()
 
 
 def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges(workers: tuple[Worker, Worker]) -> None:
@@ -196,8 +196,8 @@ def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges(workers:
         "metrics.set('inflight_requests', 3)",
         "metrics.request_finished('grpc', 'embed', 'OK', 0.1)",
     )
-    assert (one.page()["rowcast_ready"], one.page()["rowcast_workers"]) == (0, 2)
+    assert (one.rendered()["rowcast_ready"], one.rendered()["rowcast_workers"]) == (0, 2)
     other.kill()
-    page = one.page()
-    assert (page["rowcast_ready"], page["rowcast_workers"], page["rowcast_inflight_requests"]) == (1, 1, 0)
-    assert page["rowcast_requests_total{call=embed,code=OK,transport=grpc}"] == 1
+    rendered = one.rendered()
+    assert (rendered["rowcast_ready"], rendered["rowcast_workers"], rendered["rowcast_inflight_requests"]) == (1, 1, 0)
+    assert rendered["rowcast_requests_total{call=embed,code=OK,transport=grpc}"] == 1
