@@ -19,7 +19,7 @@ from export.cli.main import main
 from export.frameworks.loading import load_tensorflow
 from tests.e2e.process import Process
 from tests.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
-from tests.export.exporting import toml
+from tests.export.movies_job import toml
 
 USERS, ITEMS = 3000, 500
 RECIPE: dict[str, Any] = {

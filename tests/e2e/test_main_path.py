@@ -26,9 +26,9 @@ from bundle.format.manifest import dump
 from bundle.storage.staging import read_manifest
 from export.model.code import load_factory
 from tests.e2e.process import WAIT_S, Process, until
-from tests.export.cutting import HERE, movies_recipe, save_checkpoint
-from tests.export.exporting import MOVIE_IDS, MOVIES, changed, genres_of, recipe_of, title_of, write_project, year_of
 from tests.export.forked_runs import ForkedRuns
+from tests.export.movies_job import MOVIE_IDS, MOVIES, changed, genres_of, recipe_of, title_of, write_project, year_of
+from tests.export.traced_models import HERE, movies_recipe, save_checkpoint
 
 Array = NDArray[Any]
 Example = dict[str, Any]

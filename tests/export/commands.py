@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.export.exporting import visible
+from tests.export.movies_job import visible
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     code: Any
     out: str
     err: str
 
     @property
-    def told(self) -> str:
-        """The one line that is no progress."""
+    def message(self) -> str:
+        """The one line that is not progress."""
         lines = [line for line in self.err.splitlines() if not line.startswith("  ")]
         assert len(lines) == 1, self.err
         assert lines[0].startswith("rowcast-export: ")
@@ -27,19 +27,19 @@ class Done:
         return lines[0]
 
     @property
-    def page(self) -> dict[str, Any]:
+    def json(self) -> dict[str, Any]:
         assert self.code == 0, self.err
-        page: dict[str, Any] = json.loads(self.out)
-        return page
+        parsed: dict[str, Any] = json.loads(self.out)
+        return parsed
 
 
-Command = Callable[..., Done]
+Command = Callable[..., CommandResult]
 
 
-def refused(command: Command, project: Path, code: int, *told: str, subcommand: str = "run") -> None:
+def refused(command: Command, project: Path, code: int, *expected: str, subcommand: str = "run") -> None:
     done = command(subcommand, project)
     assert done.code == code, done.err
-    for words in told:
-        assert words in done.told
+    for words in expected:
+        assert words in done.message
     assert done.out == ""
     assert visible(project.parent / "bundles") == []

@@ -7,26 +7,26 @@ from pathlib import Path
 import pytest
 
 from export.cli.main import main
-from tests.export.commands import Command, Done
-from tests.export.cutting import Cut, ads_recipe, cut, movies_recipe
-from tests.export.exporting import Recipe, recipe_of, write_project
+from tests.export.commands import Command, CommandResult
 from tests.export.forked_runs import ForkedRuns
+from tests.export.movies_job import Recipe, recipe_of, write_project
+from tests.export.traced_models import TracedCheckpoint, ads_recipe, movies_recipe, save_and_trace
 
 
 @pytest.fixture(scope="session")
-def movies(tmp_path_factory: pytest.TempPathFactory) -> Cut:
+def movies(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
     """Two towers and a ranker over one call of a TFRS layer."""
-    return cut(movies_recipe(), tmp_path_factory.mktemp("movies"))
+    return save_and_trace(movies_recipe(), tmp_path_factory.mktemp("movies"))
 
 
 @pytest.fixture(scope="session")
-def ads(tmp_path_factory: pytest.TempPathFactory) -> Cut:
+def ads(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
     """The mid-level API, with weights, a sequence and sparse bags."""
-    return cut(ads_recipe(), tmp_path_factory.mktemp("ads"))
+    return save_and_trace(ads_recipe(), tmp_path_factory.mktemp("ads"))
 
 
 @pytest.fixture(scope="session")
-def recipe(movies: Cut) -> Recipe:
+def recipe(movies: TracedCheckpoint) -> Recipe:
     """A whole job over the movies' checkpoint."""
     return recipe_of(movies.prefix)
 
@@ -49,7 +49,7 @@ def undisturbed(recipe: Recipe, forked: ForkedRuns, tmp_path_factory: pytest.Tem
 def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs the command line in this process."""
 
-    def run(*arguments: object) -> Done:
+    def run(*arguments: object) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["rowcast-export", *map(str, arguments)])
         capfd.readouterr()
         try:
@@ -57,6 +57,6 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
                 main()
         finally:
             gc.enable()  # a process that goes on looks for garbage
-        return Done(finished.value.code, *capfd.readouterr())
+        return CommandResult(finished.value.code, *capfd.readouterr())
 
     return run

@@ -14,8 +14,8 @@ import numpy as np
 
 from bundle.storage import journal
 from tests.export.checkpoint.bundles import write_bundle
-from tests.export.exporting import aside, facts, visible
 from tests.export.forked_runs import ForkedRuns
+from tests.export.movies_job import facts, hidden, visible
 
 KILLED = (-signal.SIGKILL, -signal.SIGALRM)
 TABLES = 5
@@ -90,7 +90,7 @@ def resume(forked: ForkedRuns, job: Job, place: Path, expected: Expected) -> Non
         again = {path for path, seen in finished.items() if _seen(bundle / path) != seen}
         assert again == set(), f"finished files were written again: {sorted(again)}"
     assert facts(bundle) == expected.facts
-    assert aside(root) == []
+    assert hidden(root) == []
 
 
 def journaled(parent: Path) -> Mapping[str, tuple[int, int]]:

@@ -12,7 +12,7 @@ from export.cli.published_page import published_json
 from export.jobs.staged import Published
 from export.recipe.settings import ExportSettings
 from tests.export.commands import Command
-from tests.export.cutting import Cut
+from tests.export.traced_models import TracedCheckpoint
 
 TEXT = Path(__file__).parents[2].joinpath("docs/reference/export.md").read_text()
 WORDS = set(re.findall(r"`(\w+)`", TEXT))
@@ -20,13 +20,13 @@ WORDS = set(re.findall(r"`(\w+)`", TEXT))
 
 @pytest.mark.parametrize("name", ["inspect", "plan", "run", "verify"])
 def test_export_page_names_the_fields_of_each_command(
-    command: Command, undisturbed: Path, movies: Cut, name: str
+    command: Command, undisturbed: Path, movies: TracedCheckpoint, name: str
 ) -> None:
     if name == "run":
         page = published_json(Published(undisturbed, staging.read_manifest(undisturbed), ())) | {"seconds": {}}
     else:
         given = {"inspect": movies.prefix, "plan": undisturbed.parents[2] / "recipe.toml", "verify": undisturbed}
-        page = command(name, given[name], "--json").page
+        page = command(name, given[name], "--json").json
     parts = [page, *page["tables"].values()] if name in ("inspect", "plan") else [page]
     parts += page["towers"].values() if name == "plan" else []
     parts += [*page["slots"], *page["dense"]] if name == "inspect" else []

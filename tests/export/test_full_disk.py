@@ -11,15 +11,15 @@ import pytest
 from export.errors import DestinationError
 from export.jobs.destinations import Destination
 from export.jobs.staged import staged
-from tests.export.commands import Done
-from tests.export.exporting import Recipe, aside, changed, facts, visible, write_project
+from tests.export.commands import CommandResult
 from tests.export.forked_runs import ForkedRuns
+from tests.export.movies_job import Recipe, changed, facts, hidden, visible, write_project
 
 KIB = 1 << 10
 
 
 def told(output: Path) -> str:
-    return Done(6, "", output.read_text()).told
+    return CommandResult(6, "", output.read_text()).message
 
 
 def test_run_whose_files_grow_too_large_at_every_step_exits_6_then_resumes_with_more_room(
@@ -38,7 +38,7 @@ def test_run_whose_files_grow_too_large_at_every_step_exits_6_then_resumes_with_
     assert status == 0
     assert failed >= 3
     assert facts(root / "movies/1") == facts(undisturbed)
-    assert aside(root) == []
+    assert hidden(root) == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from bundle.storage import staging
 from runtime.object_store import RemotePath
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
-from tests.export.exporting import Recipe, changed, export, facts, write_project
+from tests.export.movies_job import Recipe, changed, export, facts, write_project
 from tests.stores import CountedStore
 
 

@@ -20,10 +20,10 @@ from export.verify.audit import audit
 from export.verify.model_checks import audit_model
 from export.verify.rankings import check_effects
 from tests.export.commands import Command
-from tests.export.cutting import HERE, save_checkpoint
-from tests.export.exporting import toml
 from tests.export.forked_runs import ForkedRuns
-from tests.export.splitting import experts_recipe
+from tests.export.movies_job import toml
+from tests.export.ranking_parts import experts_recipe
+from tests.export.traced_models import HERE, save_checkpoint
 
 EXAMPLES = 48
 USERS = 9
@@ -96,7 +96,7 @@ def page(split_bundle: Path) -> Manifest:
 
 
 def test_plan_tells_parts_costs_and_what_litert_lacks(recipe: Path, command: Command) -> None:
-    page = command("plan", recipe, "--json").page
+    page = command("plan", recipe, "--json").json
     tower = page["towers"]["ranking"]
     parts = {part["name"]: part for part in tower["parts"]}
     assert (parts["context"]["per"], parts["context"]["features"]) == ("context", ["history", "user", "age"])

@@ -22,7 +22,7 @@ from export.errors import CheckpointError
 from export.model.roots import open_job
 from export.recipe.schema import ExportJob
 from runtime.litert import CompiledTower
-from tests.export.exporting import export
+from tests.export.movies_job import export
 from tests.golden import averaged_models
 from tests.golden.averaged_models import FACTORIES, ITEMS, PRICES
 from tests.golden.rankers import saved_model_scores, write_recipe

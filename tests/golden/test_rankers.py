@@ -12,7 +12,7 @@ import pytest
 from rowcast_client import RowcastError
 
 from export.frameworks.loading import load_tensorflow
-from tests.export.exporting import export
+from tests.export.movies_job import export
 from tests.golden import models
 from tests.golden.rankers import Inputs, assert_ranked, saved_model_scores, serving, write_recipe
 

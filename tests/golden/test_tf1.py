@@ -11,7 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from bundle.format.manifest import EmbeddedFeature
-from tests.export.exporting import export
+from tests.export.movies_job import export
 from tests.golden import tf1_ranker
 from tests.golden.rankers import assert_ranked, serving, write_recipe
 

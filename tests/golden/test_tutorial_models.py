@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from export.frameworks.loading import load_tensorflow
-from tests.export.exporting import export
+from tests.export.movies_job import export
 from tests.golden import tutorial_models as tutorial
 from tests.golden.rankers import assert_ranked, serving
 

@@ -11,7 +11,7 @@ from bundle.storage import staging
 from bundle.tables.reader import TableReader
 from tests.export.checkpoint.bundles import write_bundle
 from tests.export.commands import Command
-from tests.export.exporting import visible
+from tests.export.movies_job import visible
 
 TABLE = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32)
 STORED = {
@@ -25,7 +25,7 @@ STORED = {
 def test_tables_dtype_of_all_and_of_one_converts_rows_and_leaves_slots(command: Command, tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", STORED)
     said = ("--dtype", "int8", "--dtype", "city=float32", "--table", "city=city/embeddings", "--with-slots", "--full")
-    page = command("tables", tmp_path / "c", tmp_path / "out", *said, "--json").page
+    page = command("tables", tmp_path / "c", tmp_path / "out", *said, "--json").json
     assert set(page["table_errors"]) == {"user", "item", "city"}
     assert page["table_errors"]["city"]["max_abs"] == 0
     found = staging.read_manifest(tmp_path / "out/tables/1")
@@ -44,12 +44,12 @@ def test_tables_dtype_of_all_and_of_one_converts_rows_and_leaves_slots(command: 
     assert np.abs(item - TABLE).max() <= np.abs(TABLE).max() / 254 * 1.001
     np.testing.assert_array_equal(slot, TABLE + 1)
     done = command("verify", tmp_path / "out/tables/1", "--checkpoint", tmp_path / "c", "--full", "--json")
-    assert done.page["tables"]["item"] == {"rows_compared": 30, "rows": 30}
+    assert done.json["tables"]["item"] == {"rows_compared": 30, "rows": 30}
 
 
 def test_tables_of_float64_become_float32_unasked_and_say_so(command: Command, tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", STORED)
-    page = command("tables", tmp_path / "c", tmp_path / "out", "--json").page
+    page = command("tables", tmp_path / "c", tmp_path / "out", "--json").json
     assert set(page["table_errors"]) == {"item"}
     assert any("converted from float64 to float32" in note for note in page["notes"])
 
@@ -71,4 +71,4 @@ def test_tables_that_cannot_be_converted_as_said_are_refused(
     write_bundle(tmp_path / "c", STORED | {"bad/embeddings": values})
     done = command("tables", tmp_path / "c", tmp_path / "out", *said)
     assert (done.code, visible(tmp_path / "out")) == (code, [])
-    assert what in done.told
+    assert what in done.message

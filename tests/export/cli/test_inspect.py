@@ -24,7 +24,7 @@ def test_inspect_tells_every_variable_once_and_shows_what_is_left_out(command: C
     )
     variables: dict[str, Any] = {name + SUFFIX: TABLE for name in ("e/t", "e/t.Sa", "w")}
     write_bundle(tmp_path / "ckpt-7", variables | {GRAPH: graph})
-    page = command("inspect", tmp_path, "--json").page
+    page = command("inspect", tmp_path, "--json").json
     keys = [each["key"] for part in (page["tables"].values(), page["slots"], page["dense"]) for each in part]
     assert sorted(keys) == sorted(variables)
     assert page["tables"]["items[1]"] | {"slots": ["accumulators"], "bytes": 96} == page["tables"]["items[1]"]
@@ -41,13 +41,13 @@ def test_inspect_of_a_checkpoint_that_lacks_a_file_tells_what_it_holds_and_exits
 ) -> None:
     variables: dict[str, Any] = {"user/embeddings": TABLE, "item/embeddings": TABLE, "global_step": np.array(5)}
     write_bundle(tmp_path / "c", variables, files=3)
-    whole = command("inspect", tmp_path / "c", "--json").page
+    whole = command("inspect", tmp_path / "c", "--json").json
     assert (whole["complete"], whole["problems"], whole["step"]) == (True, [], 5)
     (tmp_path / "c.data-00000-of-00003").unlink()
     done = command("inspect", tmp_path / "c", "--json")
     page = json.loads(done.out)
     assert (done.code, page["complete"], set(page["tables"])) == (3, False, {"user", "item"})
-    assert "c.data-00000-of-00003 cannot be read: No such file" in done.told
+    assert "c.data-00000-of-00003 cannot be read: No such file" in done.message
     assert "incomplete: data file" in command("inspect", tmp_path / "c").out
 
 

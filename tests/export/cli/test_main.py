@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.export.commands import Command, refused
-from tests.export.cutting import Cut
-from tests.export.exporting import Recipe, write_project
+from tests.export.movies_job import Recipe, write_project
+from tests.export.traced_models import TracedCheckpoint
 
 PROGRAM = Path(sys.executable).with_name("rowcast-export")
 NAMED = "genres=model/embedding/_tpu_embedding/genres.Sall"
 
 
-def test_inspect_tells_tables_and_imports_no_tensorflow(movies: Cut) -> None:
+def test_inspect_tells_tables_and_imports_no_tensorflow(movies: TracedCheckpoint) -> None:
     program = (
         "import sys, export.cli.main\n"
         f"sys.argv = ['rowcast-export', 'inspect', {str(movies.prefix)!r}, '--json']\n"
@@ -38,7 +38,7 @@ def test_inspect_tells_tables_and_imports_no_tensorflow(movies: Cut) -> None:
 
 
 def test_plan_tells_all_and_touches_nothing(command: Command, project: Path) -> None:
-    page = command("plan", project, "--json").page
+    page = command("plan", project, "--json").json
     assert page["destination"] == str(project.parent / "bundles/movies/1")
     assert page["tables"].keys() == {"users", "movies", "hours", "genres_all"}
     assert page["towers"]["query"]["features"] == ["history", "hour", "user_id"]
@@ -76,9 +76,9 @@ def test_run_shows_what_was_proved(undisturbed: Path) -> None:
 
 
 def test_verify_of_a_bundle_and_its_checkpoint_finds_all_in_order(
-    command: Command, undisturbed: Path, movies: Cut
+    command: Command, undisturbed: Path, movies: TracedCheckpoint
 ) -> None:
-    page = command("verify", undisturbed, "--checkpoint", movies.prefix, "--full", "--json").page
+    page = command("verify", undisturbed, "--checkpoint", movies.prefix, "--full", "--json").json
     assert page["tables"]["users"] == {"rows_compared": 50, "rows": 50}
     assert "tower ranking, litert int8" in page["opened"]
     assert "index movies" in page["opened"]
@@ -87,8 +87,8 @@ def test_verify_of_a_bundle_and_its_checkpoint_finds_all_in_order(
     assert "is whole" in shown
 
 
-def test_tables_without_model_code_then_verify(command: Command, movies: Cut, tmp_path: Path) -> None:
-    page = command("tables", movies.prefix, tmp_path, "--table", NAMED, "--json").page
+def test_tables_without_model_code_then_verify(command: Command, movies: TracedCheckpoint, tmp_path: Path) -> None:
+    page = command("tables", movies.prefix, tmp_path, "--table", NAMED, "--json").json
     assert page["bundle"] == str(tmp_path / "tables/1")
     assert set(page["verification"]["tables"]) == {"users", "movies", "hours", "genres"}
     raw = (tmp_path / "tables/1/tables/genres/rows-00000-of-00001.bin").read_bytes()
@@ -96,8 +96,8 @@ def test_tables_without_model_code_then_verify(command: Command, movies: Cut, tm
     assert command("verify", page["bundle"], "--checkpoint", movies.prefix).code == 0
     again = command("tables", movies.prefix, tmp_path, "--table", NAMED, "--version", 1)
     assert again.code == 6
-    assert "is there already" in again.told
-    assert command("tables", movies.prefix, tmp_path, "--table", NAMED, "--json").page["version"] == 2
+    assert "is there already" in again.message
+    assert command("tables", movies.prefix, tmp_path, "--table", NAMED, "--json").json["version"] == 2
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_tables_without_model_code_then_verify(command: Command, movies: Cut, tm
 def test_arguments_that_cannot_be_meant_exit_2(command: Command, arguments: list[str], told: str) -> None:
     done = command(*arguments)
     assert (done.code, done.out) == (2, "")
-    assert told in done.told
+    assert told in done.message
 
 
 def test_no_arguments_show_the_commands_and_an_option_the_version(command: Command) -> None:

@@ -11,10 +11,19 @@ from typing import Any
 import pytest
 
 from export.checkpoint.reader import open_checkpoint
-from tests.export.commands import Command, Done, refused
-from tests.export.cutting import Cut, movies_recipe, save_checkpoint
-from tests.export.exporting import Recipe, aside, asked, changed, facts, visible, write_examples, write_project
+from tests.export.commands import Command, CommandResult, refused
 from tests.export.forked_runs import ForkedRuns
+from tests.export.movies_job import (
+    Recipe,
+    changed,
+    example_requests,
+    facts,
+    hidden,
+    visible,
+    write_examples,
+    write_project,
+)
+from tests.export.traced_models import TracedCheckpoint, movies_recipe, save_checkpoint
 
 DATA, INDEX = "ckpt-3.data-00000-of-00001", "ckpt-3.index"
 
@@ -43,7 +52,7 @@ def flipped(path: Path, at: int) -> None:
 def test_damaged_checkpoint_exits_3_and_names_the_file(
     command: Command,
     recipe: Recipe,
-    movies: Cut,
+    movies: TracedCheckpoint,
     tmp_path: Path,
     subcommand: str,
     file: str,
@@ -58,14 +67,14 @@ def test_damaged_checkpoint_exits_3_and_names_the_file(
     done = command(subcommand, *arguments.get(subcommand, [project]), "--json")
     assert done.code == 3
     assert done.out == "" or file == DATA  # `inspect` tells what it could read
-    assert told in done.told
-    assert "ckpt-3" in done.told
+    assert told in done.message
+    assert "ckpt-3" in done.message
     assert visible(tmp_path / "bundles") == []
 
 
 @pytest.mark.parametrize("variable", ["embedding/_tpu_embedding/users", "query_tower/layer_with_weights-0/kernel"])
 def test_bit_flip_in_a_stored_variable_exits_3_and_names_it(
-    command: Command, recipe: Recipe, movies: Cut, tmp_path: Path, variable: str
+    command: Command, recipe: Recipe, movies: TracedCheckpoint, tmp_path: Path, variable: str
 ) -> None:
     for each in (INDEX, DATA):
         shutil.copy(movies.prefix.parent / each, tmp_path)
@@ -111,13 +120,13 @@ def test_model_that_is_not_the_checkpoints_exits_3_and_names_its_variables(
 def test_limit_that_is_not_reached_exits_5_and_publishes_nothing(
     command: Command, recipe: Recipe, tmp_path: Path, key: str, value: Any, told: str
 ) -> None:
-    write_examples(tmp_path, asked())
+    write_examples(tmp_path, example_requests())
     limited = changed(recipe, key, value)
     asks = changed(limited, "verify.examples", "examples.jsonl") if key == "indexes.movies" else limited
     project = write_project(tmp_path, asks)
     refused(command, project, 5, told, "keeps what is finished")
     done = command("clean", project.parent / "bundles")
-    assert (done.code, aside(project.parent / "bundles")) == (0, [])
+    assert (done.code, hidden(project.parent / "bundles")) == (0, [])
     assert "removed" in done.out
 
 
@@ -134,20 +143,20 @@ def test_file_that_is_damaged_between_steps_exits_5_and_publishes_nothing(
 ) -> None:
     output = project.parent / "output"
     assert forked.run(["run", str(project)], output, damages={"after": after, "file": file}) == 5
-    assert told in Done(5, "", output.read_text()).told
+    assert told in CommandResult(5, "", output.read_text()).message
     assert visible(project.parent / "bundles") == []
     assert forked.run(["run", str(project)], output) == 0, output.read_text()
     assert facts(project.parent / "bundles/movies/1") == facts(undisturbed)
-    assert aside(project.parent / "bundles") == []
+    assert hidden(project.parent / "bundles") == []
 
 
 def test_verify_of_a_damaged_bundle_or_against_another_checkpoint_exits_5(
-    command: Command, undisturbed: Path, movies: Cut, tmp_path: Path
+    command: Command, undisturbed: Path, movies: TracedCheckpoint, tmp_path: Path
 ) -> None:
     other, _ = save_checkpoint(movies_recipe(), tmp_path, seed=6)
     done = command("verify", undisturbed, "--checkpoint", other)
-    assert (done.code, "row" in done.told) == (5, True)
+    assert (done.code, "row" in done.message) == (5, True)
     file, bundle = "towers/query/compiled-f32.tflite", shutil.copytree(undisturbed, tmp_path / "bundle")
     flipped(bundle / file, 100)
     done = command("verify", bundle)
-    assert (done.code, f"file {file!r} differs from its checksum" in done.told) == (5, True)
+    assert (done.code, f"file {file!r} differs from its checksum" in done.message) == (5, True)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.export.checkpoint.bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
 from tests.export.commands import Command
-from tests.export.exporting import visible
+from tests.export.movies_job import visible
 
 VALUES = np.arange(40, dtype=np.float32).reshape(10, 4)
 NAMES = ["a/b", "..", ".", "../../../outside", "/etc/x", "a\0b", "\x1b[31mred\x07", "[bold]b", "\u202eabc", "n\nl"]
@@ -39,7 +39,7 @@ def test_hostile_names_are_shown_without_being_obeyed(command: Command, tmp_path
     done = command("inspect", tmp_path / "c")
     assert done.code == 0
     assert not OBEYED.search(done.out)
-    page = command("inspect", tmp_path / "c", "--json").page
+    page = command("inspect", tmp_path / "c", "--json").json
     assert set(page["tables"]) == set(NAMES)
     assert {table["rows"] for table in page["tables"].values()} == {10}
 
@@ -52,8 +52,8 @@ def test_table_whose_name_is_no_file_name_is_refused_and_writes_nothing(
     before = everything(tmp_path)
     done = command("tables", tmp_path / "c", tmp_path / "out")
     assert done.code == 4
-    assert not OBEYED.search(done.told)
-    assert "--table NAME=" in done.told or len(name) > 1000  # of a long sentence the middle is left out
+    assert not OBEYED.search(done.message)
+    assert "--table NAME=" in done.message or len(name) > 1000  # of a long sentence the middle is left out
     assert [path for path in everything(tmp_path) if path not in before] in ([], ["out"])
 
 
@@ -81,8 +81,8 @@ def test_model_whose_name_is_no_file_name_exits_2(command: Command, tmp_path: Pa
 def test_table_named_twice_exits_with_both_meanings(command: Command, tmp_path: Path) -> None:
     write_tables(tmp_path / "c/ckpt-1", ["a", "b"])
     done = command("tables", tmp_path / "c", tmp_path / "out", "--table", "t=e/a", "--table", "t=e/b")
-    assert (done.code, "--table names 't' twice, as 'e/a' and 'e/b'" in done.told) == (2, True)
+    assert (done.code, "--table names 't' twice, as 'e/a' and 'e/b'" in done.message) == (2, True)
     done = command("tables", tmp_path / "c", tmp_path / "out", "--table", "t=e/a", "--table", f"u=e/a{SUFFIX}")
-    assert (done.code, "tables 't' and 'u' are both said to be 'e/a" in done.told) == (4, True)
+    assert (done.code, "tables 't' and 'u' are both said to be 'e/a" in done.message) == (4, True)
     assert visible(tmp_path / "out") == []
     assert command("tables", tmp_path / "c", tmp_path / "out", "--table", "t=e/a", "--table", "t=e/a").code == 0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.export.commands import Command, refused
-from tests.export.cutting import Cut
-from tests.export.exporting import Recipe, changed, write_corpus, write_project
+from tests.export.movies_job import Recipe, changed, write_corpus, write_project
+from tests.export.traced_models import TracedCheckpoint
 
 
 @pytest.mark.parametrize(
@@ -110,18 +110,18 @@ def test_candidate_that_does_not_fit_exits_4_and_names_row_and_column(command: C
 
 
 def test_table_that_is_not_in_the_checkpoint_exits_4_with_the_nearest(
-    command: Command, recipe: Recipe, movies: Cut, tmp_path: Path
+    command: Command, recipe: Recipe, movies: TracedCheckpoint, tmp_path: Path
 ) -> None:
     key = "model/embedding/_tpu_embedding/user"
     refused(command, write_project(tmp_path, changed(recipe, "tables.users.key", key)), 4, repr(key), "did you mean")
     done = command("tables", movies.prefix, tmp_path, "--table", f"users={key}")
     assert done.code == 4
-    assert "did you mean 'model/embedding/_tpu_embedding/users'?" in done.told
+    assert "did you mean 'model/embedding/_tpu_embedding/users'?" in done.message
 
 
 def test_plan_links_slot_variables_as_it_links_their_tables(command: Command, recipe: Recipe, tmp_path: Path) -> None:
     project = write_project(tmp_path, changed(recipe, "output.with_slots", True))
-    tables = command("plan", project, "--tables", "link", "--json").page["tables"]
+    tables = command("plan", project, "--tables", "link", "--json").json["tables"]
     slots = [name for name in tables if ".slot." in name]
     assert slots
     for name in slots:

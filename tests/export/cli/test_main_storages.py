@@ -17,7 +17,7 @@ from export.errors import CheckpointError
 from export.model.weights import TrainedModel
 from tests.export.checkpoint.orbax_trees import write_step
 from tests.export.commands import Command
-from tests.export.exporting import visible
+from tests.export.movies_job import visible
 
 Write = Callable[[Path], Path]
 TABLE = np.arange(40, dtype=np.float32).reshape(10, 4)
@@ -50,15 +50,15 @@ def test_tables_and_verify_of_other_storages(
 ) -> None:
     (tmp_path / "c").mkdir()
     checkpoint = write(tmp_path / "c")
-    page = command("inspect", checkpoint, "--json").page
+    page = command("inspect", checkpoint, "--json").json
     assert (page["storage"], page["step"], page["complete"]) == (write.__name__.capitalize(), 7, True)
     assert page["tables"][name]["slots"] == slots
     said = ("--tables", name)
-    page = command("tables", checkpoint, tmp_path / "out", *said, "--json").page
+    page = command("tables", checkpoint, tmp_path / "out", *said, "--json").json
     assert list(page["verification"]["tables"]) == [name]
     bundle = tmp_path / "out/tables/1"
     np.testing.assert_array_equal(rows_of(bundle)[name], TABLE)
-    audit = command("verify", bundle, "--checkpoint", checkpoint, "--full", "--json").page
+    audit = command("verify", bundle, "--checkpoint", checkpoint, "--full", "--json").json
     assert audit["tables"][name]["rows_compared"] == 10
 
 
@@ -66,11 +66,11 @@ def test_tables_of_a_stack_asks_for_its_layout_and_takes_it(command: Command, tm
     (tmp_path / "c").mkdir()
     done = command("tables", orbax(tmp_path / "c"), tmp_path / "out", "--tables", "a_b")
     assert done.code == 4
-    assert "--layout" in done.told
+    assert "--layout" in done.message
     assert visible(tmp_path / "out") == []
     tables = {"a": LAYOUT | {"rows": 9}, "b": LAYOUT | {"rows": 3, "offset": 5, "rotation": 1}}
     (tmp_path / "layout.json").write_text(json.dumps({"tables": tables}))
-    command("tables", tmp_path / "c", tmp_path / "out", "--layout", tmp_path / "layout.json", "--json").page  # noqa: B018
+    command("tables", tmp_path / "c", tmp_path / "out", "--layout", tmp_path / "layout.json", "--json").json  # noqa: B018
     rows = rows_of(tmp_path / "out/tables/1")
     np.testing.assert_array_equal(rows["a"], STACK[[0, 8, 1, 9, 2, 10, 3, 11, 4], :3])
     np.testing.assert_array_equal(rows["b"], STACK[[13, 5, 14], :3])

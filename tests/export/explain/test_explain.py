@@ -21,7 +21,7 @@ from export.explain.page import explain_page
 from export.explain.text import WIDTH, explain_text
 from tests.conftest import write_sample_bundle
 from tests.export.commands import Command
-from tests.export.exporting import Recipe, changed, write_project
+from tests.export.movies_job import Recipe, changed, write_project
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e"
 
@@ -171,7 +171,7 @@ def test_explain_of_a_bundle_writes_text_page_and_json(command: Command, sample:
     assert done.out.endswith(f"\nand as a page: {tmp_path / 'page.html'}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
-    shown = command("explain", sample, "--json").page
+    shown = command("explain", sample, "--json").json
     assert [each["name"] for each in shown["features"]] == list(page.features)
     tables = {each["name"]: (each["rows"], each["dim"]) for each in shown["tables"]}
     assert tables == {name: (table.rows, table.dim) for name, table in page.tables.items()}
@@ -193,9 +193,9 @@ def test_explain_of_what_it_cannot_draw_exits_with_the_cure(
     assert command("explain", tmp_path).code == 2
     assert command("explain", tmp_path / "no.toml").code == 2
     inline = write_project(tmp_path, changed(recipe, "output.tables", "inline"))
-    assert "keeps its tables inside" in command("explain", inline).told
+    assert "keeps its tables inside" in command("explain", inline).message
     done = command("explain", sample, "--html", tmp_path / "no/page.html")
-    assert (done.code, "choose a file that can be written" in done.told) == (6, True)
+    assert (done.code, "choose a file that can be written" in done.message) == (6, True)
     damaged = tmp_path / "movies/1"
     damaged.mkdir(parents=True)
     (damaged / "manifest.json").write_bytes(

@@ -10,7 +10,7 @@ from export.errors import VerificationFailed
 from export.frameworks.loading import load_tensorflow
 from export.model.code import load_factory
 from runtime.towers import open_tower
-from tests.export.exporting import export
+from tests.export.movies_job import export
 
 HERE = Path(__file__).parent
 RECIPE = """

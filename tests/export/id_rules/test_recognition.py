@@ -17,8 +17,8 @@ from export.model.manifest_features import describe_features
 from export.model.tracing import trace_towers
 from export.recipe.schema import ExportJob, FeaturePart
 from export.verify.examples import Examples
-from tests.export.cutting import Cut
-from tests.export.lookups.gathering import HERE, hold, inlined, make, recipe
+from tests.export.lookups.parity_checks import HERE, check_parity, check_self_contained, recipe, train_and_trace
+from tests.export.traced_models import TracedCheckpoint
 
 TITLES = ["Star Wars (1977)", "The  of\tthe\u00a0star", "DON'T don't", "\u00c9t\u00e9 in love", "a", "\u65e5 b!", "*"]
 TITLES += ["none of it", "in love", "a b a b a b a b a b", "<br />Of<br />Wars", "", " "]
@@ -81,9 +81,9 @@ def column_of(name: str) -> Column:
     return Column(array, None if single else np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def made_of(function: str, directory: Path, **code: Any) -> Cut:
+def made_of(function: str, directory: Path, **code: Any) -> TracedCheckpoint:
     job = job_of(function, **code)
-    return make(job, {name: tensor_of(name) for name in job.inputs}, directory)
+    return train_and_trace(job, {name: tensor_of(name) for name in job.inputs}, directory)
 
 
 BUILDS: dict[str, dict[str, Any]] = {
@@ -93,22 +93,26 @@ BUILDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", params=BUILDS)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cut:
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
     return made_of(f"build_{request.param}", tmp_path_factory.mktemp(request.param), **BUILDS[request.param])
 
 
-def test_ids_that_rules_tell_leave_the_towers_and_give_the_original_s_rows(made: Cut, tmp_path: Path) -> None:
+def test_ids_that_rules_tell_leave_the_towers_and_give_the_original_s_rows(
+    made: TracedCheckpoint, tmp_path: Path
+) -> None:
     assert made.model.notes == ()
     dense = {name for name, spec in made.model.spec.features.items() if isinstance(spec, DenseSpec)}
     assert dense <= {"n@values"}
-    hold(made, tmp_path, Examples(N, {name: column_of(name) for name in made.model.spec.inputs}))
-    hold(made, tmp_path)
+    check_parity(made, tmp_path, Examples(N, {name: column_of(name) for name in made.model.spec.inputs}))
+    check_parity(made, tmp_path)
 
 
 @pytest.mark.parametrize("made", ["rules", "layer", "bags", "columns", "encodings", "titles"], indirect=True)
-def test_ids_that_rules_tell_are_made_inside_a_self_contained_saved_model(made: Cut, tmp_path: Path) -> None:
+def test_ids_that_rules_tell_are_made_inside_a_self_contained_saved_model(
+    made: TracedCheckpoint, tmp_path: Path
+) -> None:
     sent = [{name: each[name] for name in made.job.inputs} for each in EXAMPLES]
-    assert inlined(made, tmp_path, sent)["verification"]["examples"] == N
+    assert check_self_contained(made, tmp_path, sent)["verification"]["examples"] == N
 
 
 @pytest.mark.parametrize(
@@ -143,8 +147,8 @@ def test_ids_that_no_rule_tells_let_a_table_stay_inside_within_the_limit(tmp_pat
     assert not made.model.spec.tables
     (note,) = made.model.notes
     assert "of 20000 rows (234.4 KiB) stays inside the towers: its ids are computed by operation" in note
-    hold(made, tmp_path, Examples(N, {"item": Column(np.arange(N) * 1005)}))
-    assert inlined(made, tmp_path)["tables"] == {}
+    check_parity(made, tmp_path, Examples(N, {"item": Column(np.arange(N) * 1005)}))
+    assert check_self_contained(made, tmp_path)["tables"] == {}
     strings = trace_towers(job_of("build_weak"), HERE)
     assert strings.spec.features == {"city": DenseSpec("city", "string", ())}
     with pytest.raises(NotConvertible, match=r"tf.py_function.*id_models.py:\d+"):

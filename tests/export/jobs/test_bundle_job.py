@@ -13,22 +13,22 @@ from bundle.storage import staging
 from bundle.stores.reader import CandidateStore
 from bundle.tables.reader import TableReader
 from tests.export.commands import Command
-from tests.export.cutting import Cut
-from tests.export.exporting import (
+from tests.export.forked_runs import ForkedRuns
+from tests.export.movies_job import (
     MOVIE_IDS,
     MOVIES,
     Recipe,
-    aside,
-    asked,
     changed,
+    example_requests,
     facts,
+    hidden,
     title_of,
     visible,
     write_examples,
     write_project,
     year_of,
 )
-from tests.export.forked_runs import ForkedRuns
+from tests.export.traced_models import TracedCheckpoint
 
 Facts = tuple[dict[str, Any], dict[str, bytes]]
 KILLED = -signal.SIGKILL
@@ -45,7 +45,7 @@ def expected(undisturbed: Path) -> Facts:
     return facts(undisturbed)
 
 
-def test_run_every_table_is_external_and_bit_equal(undisturbed: Path, movies: Cut) -> None:
+def test_run_every_table_is_external_and_bit_equal(undisturbed: Path, movies: TracedCheckpoint) -> None:
     page = staging.read_manifest(undisturbed)
     assert set(page.tables) == set(movies.tables)
     for name, values in movies.tables.items():
@@ -61,7 +61,7 @@ def test_run_every_table_is_external_and_bit_equal(undisturbed: Path, movies: Cu
 
 def test_run_manifest_tells_what_was_verified(expected: Facts, undisturbed: Path) -> None:
     page, _ = expected
-    assert aside(undisturbed.parents[1]) == []
+    assert hidden(undisturbed.parents[1]) == []
     assert page["version"] == 1
     assert page["verification"]["examples"] == 24
     assert all(check["rows_compared"] == check["rows"] for check in page["verification"]["tables"].values())
@@ -95,7 +95,7 @@ def test_run_killed_at_every_step_resumes_to_the_same_bundle(
         assert visible(project.parent / "bundles") == []
     assert forked.run(job_of(project), project.parent / "output") == 0
     assert facts(project.parent / "bundles/movies/1") == expected
-    assert aside(project.parent / "bundles") == []
+    assert hidden(project.parent / "bundles") == []
 
 
 def edit(base: Path, file: str, before: str, after: str) -> None:
@@ -144,7 +144,7 @@ def test_check_that_fails_keeps_what_is_finished(
     forked: ForkedRuns, recipe: Recipe, tmp_path: Path, key: str, value: Any, told: str
 ) -> None:
     project, staged = write_project(tmp_path, changed(recipe, key, value)), tmp_path / "bundles/movies/.staging-1"
-    write_examples(tmp_path, [asked()[0] | {"year": float("nan")}, *asked()[1:]])
+    write_examples(tmp_path, [example_requests()[0] | {"year": float("nan")}, *example_requests()[1:]])
     assert forked.run(job_of(project), tmp_path / "output") == 5
     text = (tmp_path / "output").read_text()
     assert told in text
@@ -181,7 +181,7 @@ def test_run_that_is_interrupted_exits_130_says_so_and_resumes(
     lines = [line for line in (tmp_path / "output").read_text().splitlines() if not line.startswith("  ")]
     assert lines == ["rowcast-export: interrupted; run the same command again to resume"]
     assert visible(project.parent / "bundles") == []
-    assert aside(project.parent / "bundles") == [".staging-1", ".staging-1.journal"]
+    assert hidden(project.parent / "bundles") == [".staging-1", ".staging-1.journal"]
 
 
 def test_run_whose_staged_files_were_damaged_while_it_lay_writes_them_again(

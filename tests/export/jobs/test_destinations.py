@@ -19,7 +19,7 @@ from runtime.object_store import RemotePath, located
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
 from tests.export.checkpoint.bundles import write_bundle
-from tests.export.commands import Command, Done
+from tests.export.commands import Command, CommandResult
 from tests.export.forked_runs import ForkedRuns
 
 VALUES = {f"t{number}": np.full((1000, 8), number, np.float32) for number in range(3)}
@@ -43,7 +43,7 @@ NAMED = [option for name in VALUES for option in ("--table", f"{name}={name}")]
 
 
 @pytest.fixture
-def export(command: Command, checkpoint: Path, store: RemotePath, tmp_path: Path) -> Callable[..., Done]:
+def export(command: Command, checkpoint: Path, store: RemotePath, tmp_path: Path) -> Callable[..., CommandResult]:
     """Exports the checkpoint's tables to the store."""
     given = ["tables", checkpoint, store, "--model", "m", *NAMED, "--scratch", tmp_path / "scratch", "--json"]
     return lambda *more: command(*given, *more)
@@ -59,22 +59,22 @@ def assert_written(store: RemotePath) -> None:
 
 
 def test_publish_to_a_store_sends_once_what_a_service_pulls(
-    export: Callable[..., Done], store: RemotePath, tmp_path: Path
+    export: Callable[..., CommandResult], store: RemotePath, tmp_path: Path
 ) -> None:
-    assert export().page["bundle"] == f"{store}/m/1"
+    assert export().json["bundle"] == f"{store}/m/1"
     assert_written(store)
     assert set((store / "m").listing()) == {"1"}
     assert [path.name for path in (tmp_path / "scratch").rglob("*") if path.is_file()] == ["owner"]
     assert pull(find_bundle(str(store)), tmp_path / "root", None).bundle == tmp_path / "root/m/1"
     again = export("--version", 1)
-    assert (again.code, f"{store}/m/1 is there already" in again.told) == (6, True)
+    assert (again.code, f"{store}/m/1 is there already" in again.message) == (6, True)
     (store / "m/9/tables/t0/rows-00000-of-00001.bin").write(b"unfinished")
-    assert export().page["version"] == 2
+    assert export().json["version"] == 2
 
 
 @pytest.mark.parametrize("store", ["local"], indirect=True)
 def test_publish_to_a_store_that_stopped_sends_again_only_what_is_not_there(
-    export: Callable[..., Done], store: RemotePath
+    export: Callable[..., CommandResult], store: RemotePath
 ) -> None:
     obstacle = shard_of(store, "t2") / "in-the-way"
     obstacle.write(b"")
@@ -89,11 +89,11 @@ def test_publish_to_a_store_that_stopped_sends_again_only_what_is_not_there(
 
 
 def test_publish_to_a_store_second_exporter_of_a_version_is_refused(
-    export: Callable[..., Done], store: RemotePath
+    export: Callable[..., CommandResult], store: RemotePath
 ) -> None:
     with Lease(store / "m", 1, "another").hold():
         done = export()
-    assert (done.code, "m/1 is being written by another run" in done.told) == (6, True)
+    assert (done.code, "m/1 is being written by another run" in done.message) == (6, True)
     assert export().code == 0
 
 
@@ -106,7 +106,7 @@ def test_publish_to_a_store_second_exporter_of_a_version_is_refused(
 )
 def test_url_that_cannot_be_used_so_exits_2(command: Command, arguments: tuple[str, ...], told: str) -> None:
     done = command(*arguments)
-    assert (done.code, told in done.told) == (2, True)
+    assert (done.code, told in done.message) == (2, True)
 
 
 def test_tables_to_a_url_stages_in_the_scratch_directory(
@@ -115,7 +115,7 @@ def test_tables_to_a_url_stages_in_the_scratch_directory(
     monkeypatch.chdir(tmp_path)
     done = command("tables", checkpoint, store, "--table", "a=t1", "--tables", "link")
     assert (done.code, f"cannot be linked into {store.url.partition(':')[0]}://" in done.err) == (2, True)
-    page = command("tables", checkpoint, store, "--table", "a=t1", "--json").page
+    page = command("tables", checkpoint, store, "--table", "a=t1", "--json").json
     assert page["bundle"] == f"{store}/tables/1"
     assert len(list((tmp_path / ".rowcast-scratch").iterdir())) == 1
 

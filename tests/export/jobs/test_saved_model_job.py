@@ -22,9 +22,9 @@ from export.model.code import load_factory
 from export.saved_model.files import COPY_BYTES
 from tests.export.checkpoint.bundles import Box, write_bundle
 from tests.export.commands import Command, refused
-from tests.export.cutting import HERE, Cut, one_recipe, save_checkpoint
-from tests.export.exporting import MOVIE_IDS, Recipe, aside, changed, recipe_of, values_of, write_project
 from tests.export.forked_runs import ForkedRuns
+from tests.export.movies_job import MOVIE_IDS, Recipe, changed, hidden, recipe_of, values_of, write_project
+from tests.export.traced_models import HERE, TracedCheckpoint, one_recipe, save_checkpoint
 
 Values = NDArray[Any]
 Answers = dict[str, dict[str, Values]]
@@ -34,7 +34,7 @@ GRID: list[Box] = [[(0, 24), (0, 1)], [(0, 9), (1, 3)], [(9, 15), (1, 3)]]
 N = 50
 
 
-def original(made: Cut, tables: Mapping[str, Values]) -> Any:
+def original(made: TracedCheckpoint, tables: Mapping[str, Values]) -> Any:
     """The uncut model as TensorFlow restores it, with other values in its tables."""
     tf = load_tensorflow()
     model = load_factory(made.job.code.factory, HERE)()
@@ -49,7 +49,7 @@ def published(forked: ForkedRuns, project: Path, **dies: Any) -> tuple[Path, dic
     output = project.parent / "output"
     if dies:
         assert forked.run(["run", str(project), "--version", "7"], output, **dies) == -signal.SIGKILL
-        assert aside(project.parent / "bundles") == [".staging-7", ".staging-7.journal", ".staging-7.lock"]
+        assert hidden(project.parent / "bundles") == [".staging-7", ".staging-7.journal", ".staging-7.lock"]
     assert forked.run(["run", str(project), "--version", "7", "--json"], output) == 0, output.read_text()
     text = output.read_text()
     page = json.loads(text[text.index("{") :])
@@ -76,7 +76,7 @@ def bags(count: int, of: list[Any], longest: int, seed: int) -> tuple[list[Any],
 
 
 @pytest.fixture(scope="module")
-def movie_tables(movies: Cut) -> dict[str, Values]:
+def movie_tables(movies: TracedCheckpoint) -> dict[str, Values]:
     """Stored as bfloat16, as float16 in slices that TensorFlow itself cannot restore, as a grid, and plainly."""
     stored: dict[str, Values] = dict(movies.tables)
     stored["users"] = stored["users"].astype(ml_dtypes.bfloat16)
@@ -86,7 +86,10 @@ def movie_tables(movies: Cut) -> dict[str, Values]:
 
 @pytest.fixture(scope="module")
 def inlined(
-    movies: Cut, movie_tables: dict[str, Values], forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory
+    movies: TracedCheckpoint,
+    movie_tables: dict[str, Values],
+    forked: ForkedRuns,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, dict[str, Any]]:
     root = tmp_path_factory.mktemp("inline")
     keys = {"users": "users", "movies": "movies", "hours": "hours", "genres_all": "genres.Sall"}
@@ -117,7 +120,7 @@ def test_savedmodel_lies_where_tensorflow_serving_looks_and_no_service_of_ours(
     assert (directory / "assets" / "movie_ids.txt").is_file()
     assert staging.committed_versions(root, "movies") == []
     assert staging.next_version(root, "movies") == 8
-    assert aside(root) == []
+    assert hidden(root) == []
     report = json.loads((directory / "assets.extra" / "rowcast.json").read_text())
     assert report == {key: value for key, value in page.items() if key not in ("saved_model", "seconds")}
     assert report["verification"]["loaded_by"] == ["tf.saved_model.load", "tf.compat.v1.saved_model.load"]
@@ -131,7 +134,7 @@ def test_savedmodel_lies_where_tensorflow_serving_looks_and_no_service_of_ours(
 
 
 def test_answers_to_raw_ids_are_those_of_the_original_model(
-    inlined: tuple[Path, dict[str, Any]], movies: Cut, movie_tables: dict[str, Values]
+    inlined: tuple[Path, dict[str, Any]], movies: TracedCheckpoint, movie_tables: dict[str, Values]
 ) -> None:
     tf = load_tensorflow()
     random = np.random.default_rng(1)
@@ -185,7 +188,7 @@ def test_unknown_ids_follow_each_features_rule(inlined: tuple[Path, dict[str, An
         signatures["candidate"](movie_id=tf.constant([1], tf.int64), **movie)
 
 
-def stacked_ads(made: Cut, directory: Path) -> Path:
+def stacked_ads(made: TracedCheckpoint, directory: Path) -> Path:
     """The ads' checkpoint as two chips of two sparse cores each would lay it: `ads` and `words` in one stack.
 
     Returns a layout file that says so.
@@ -204,7 +207,7 @@ def stacked_ads(made: Cut, directory: Path) -> Path:
     return directory / "layout.json"
 
 
-def test_stack_is_served_as_it_lies_and_linked(ads: Cut, forked: ForkedRuns, tmp_path: Path) -> None:
+def test_stack_is_served_as_it_lies_and_linked(ads: TracedCheckpoint, forked: ForkedRuns, tmp_path: Path) -> None:
     recipe = changed(
         ads.job.model_dump(mode="json", exclude_unset=True), "checkpoint.layout", str(stacked_ads(ads, tmp_path))
     )
@@ -221,14 +224,14 @@ def test_stack_is_served_as_it_lies_and_linked(ads: Cut, forked: ForkedRuns, tmp
 
 
 def test_plan_tells_what_signatures_take_and_writes_nothing(command: Command, project: Path) -> None:
-    page = command("plan", project, "--tables", "inline", "--json").page
+    page = command("plan", project, "--tables", "inline", "--json").json
     assert set(page["tables"]) == {"movies", "genres_all", "users", "hours"}
     inputs = {"movie_id": ["movie_id"], "genres": ["genres", "genres_1"], "year": ["year"]}
     assert page["signatures"]["candidate"]["inputs"] == inputs
     assert page["written_bytes"] == page["read_bytes"] == ((50 + 40) * 8 + (24 + 9) * 4) * 4
     assert (page["files"], page["tasks"]) == (1, 4)
     assert page["peak_memory_bytes"] == min(page["workers"], 4) * COPY_BYTES
-    linked = command("plan", project, "--tables", "inline-link", "--workers", "3", "--json").page
+    linked = command("plan", project, "--tables", "inline-link", "--workers", "3", "--json").json
     assert (linked["data"], linked["tasks"], linked["peak_memory_bytes"]) == ("linked", 0, 0)
     assert linked["workers"] == 3
     shown = " ".join(command("plan", project, "--tables", "inline").out.split())
@@ -258,9 +261,9 @@ def test_large_keras_embedding_is_linked_too(command: Command, monkeypatch: pyte
     prefix, _ = save_checkpoint(job, tmp_path, beside=(3, 5))
     recipe = changed(job.model_dump(mode="json", exclude_unset=True), "checkpoint.path", str(prefix))
     project = write_project(tmp_path / "project", changed(recipe, "output.tables", "inline-link"))
-    (note,) = command("plan", project, "--json").page["notes"]
+    (note,) = command("plan", project, "--json").json["notes"]
     assert "also holds gone.weight [3, 5], of which the model code has nothing" in note
-    page = command("run", project, "--json").page
+    page = command("run", project, "--json").json
     assert page["notes"] == [note]
     assert page["table_bytes"] == 20_000 * 3 * 4
     assert page["verification"]["examples"] == 256

@@ -14,8 +14,8 @@ from bundle.storage import staging
 from bundle.tables.reader import TableReader
 from tests.export.checkpoint.bundles import GRAPH, SUFFIX, Box, node, object_graph, write_bundle
 from tests.export.commands import Command
-from tests.export.exporting import visible
 from tests.export.forked_runs import ForkedRuns
+from tests.export.movies_job import visible
 
 TABLE = np.arange(70, dtype=np.float32).reshape(10, 7)
 ROWS: list[Box] = [[(0, 4), (0, -1)], [(4, 3), (0, -1)], [(7, 3), (0, -1)]]
@@ -35,7 +35,7 @@ def test_tables_plan_with_slots_where_none_is_known_says_so(command: Command, tm
     write_bundle(tmp_path / "c", {"user/embeddings": TABLE})
     plan = ("tables", tmp_path / "c", tmp_path / "out", "--with-slots", "--plan")
     assert "280 B read, 280 B written, 1 file, 1 task" in command(*plan).out
-    page = command(*plan, "--json").page
+    page = command(*plan, "--json").json
     assert page["notes"] == ["no slot variables are kept: the checkpoint tells none that belongs to a table"]
 
 
@@ -47,9 +47,9 @@ def test_tables_of_partitions_come_out_in_order_when_the_user_says_mod(
     layout = tmp_path / "layout.toml"
     layout.write_text('[tables.user]\nkey = "user/embeddings"\nkind = "mod"\n')
     said = {"--mod": "user", "--layout": layout}[how]
-    command("tables", tmp_path / "c", tmp_path / "out", how, said, "--json").page  # noqa: B018
+    command("tables", tmp_path / "c", tmp_path / "out", how, said, "--json").json  # noqa: B018
     np.testing.assert_array_equal(bundle(tmp_path / "out")["rows"]["user"], TABLE)
-    page = command("inspect", tmp_path / "c", how, said, "--json").page
+    page = command("inspect", tmp_path / "c", how, said, "--json").json
     assert page["tables"]["user"]["layout"] == {"kind": "mod", "starts": [0, 4, 7]}
 
 
@@ -63,11 +63,11 @@ def test_tables_exports_what_it_can_and_tells_the_rest(command: Command, tmp_pat
     ]
     variables: dict[str, Any] = {f"e/{name}{SUFFIX}": TABLE for name in ("items", "a.Sb")}
     write_bundle(tmp_path / "c", {**variables, "n/embeddings": TABLE, GRAPH: object_graph(*nodes)})
-    notes = command("tables", tmp_path / "c", tmp_path / "out", "--json").page["notes"]
+    notes = command("tables", tmp_path / "c", tmp_path / "out", "--json").json["notes"]
     assert set(bundle(tmp_path / "out")["rows"]) == {"items"}
     assert any("'lost' is not exported: its variable was not saved" in note for note in notes)
     assert any("'a/b' cannot be called so" in note and "--table NAME=a/b" in note for note in notes)
-    command("tables", tmp_path / "c", tmp_path / "other", "--table", "ab=a/b", "--json").page  # noqa: B018
+    command("tables", tmp_path / "c", tmp_path / "other", "--table", "ab=a/b", "--json").json  # noqa: B018
     assert set(bundle(tmp_path / "other")["rows"]) == {"items", "ab"}
 
 
@@ -81,7 +81,7 @@ def test_tables_that_cannot_be_exported_exit_4_with_the_reason(
     write_bundle(tmp_path / "c", {"k": TABLE, "n": TABLE.astype(np.int64)})
     done = command("tables", tmp_path / "c", tmp_path / "out", *said)
     assert (done.code, visible(tmp_path / "out")) == (4, [])
-    assert told in done.told
+    assert told in done.message
 
 
 @pytest.mark.parametrize("failures", [2, 1000])

@@ -9,8 +9,8 @@ import pytest
 from export.frameworks.loading import tf
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.cutting import Cut
-from tests.export.lookups.gathering import HERE, hold, inlined, make, recipe
+from tests.export.lookups.parity_checks import HERE, check_parity, check_self_contained, recipe, train_and_trace
+from tests.export.traced_models import TracedCheckpoint
 
 ID, RAGGED = {"dtype": "int64"}, {"dtype": "int64", "kind": "ragged"}
 MID_LEVEL = {
@@ -27,7 +27,7 @@ def mid_level_inputs() -> dict[str, Any]:
     return {"item": tf.constant([1, 2], tf.int64), "bag": bag, "recent": bag, "weights": tf.cast(bag, tf.float32)}
 
 
-def kinds(made: Cut) -> dict[str, tuple[str, str, int | None, str | None]]:
+def kinds(made: TracedCheckpoint) -> dict[str, tuple[str, str, int | None, str | None]]:
     embedded = {name: spec for name, spec in made.model.spec.features.items() if isinstance(spec, FeatureSpec)}
     return {name: (spec.table, spec.kind, spec.length, spec.combiner) for name, spec in embedded.items()}
 
@@ -35,7 +35,7 @@ def kinds(made: Cut) -> dict[str, tuple[str, str, int | None, str | None]]:
 @pytest.mark.parametrize("function", ["build_serving", "build_v0", "build_v2"])
 def test_mid_level_layer_of_each_generation_equals_the_original(function: str, tmp_path: Path) -> None:
     # What was trained on TPUs is served by another program: V0 and V2 cannot be without TPUs, but their tables can.
-    made = make(recipe("build_serving", MID_LEVEL), mid_level_inputs(), tmp_path)
+    made = train_and_trace(recipe("build_serving", MID_LEVEL), mid_level_inputs(), tmp_path)
     assert made.keys == KEYS
     if function != "build_serving":
         job = recipe(function, MID_LEVEL)
@@ -45,7 +45,7 @@ def test_mid_level_layer_of_each_generation_equals_the_original(function: str, t
         "bag": ("items", "bag", None, "mean"),
         "recent": ("items", "sequence", 2, None),
     }
-    hold(made, tmp_path)
+    check_parity(made, tmp_path)
 
 
 def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -> None:
@@ -69,21 +69,21 @@ def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -
     def tables(model: Any) -> dict[str, Any]:
         return {layer.name: layer.embeddings.value for layer in model.embedding._layers}
 
-    made = make(job, given, tmp_path, tables)
+    made = train_and_trace(job, given, tmp_path, tables)
     assert kinds(made) == {
         "item": ("embedding.items", "single", None, None),
         "recent": ("embedding.items", "sequence", 3, None),
         "tags": ("embedding.tags", "bag", None, "sqrtn"),
         "words": ("embedding.tags", "bag", None, "sqrtn"),
     }
-    hold(made, tmp_path)
-    assert set(inlined(made, tmp_path)["tables"]) == {"embedding.items", "embedding.tags"}
+    check_parity(made, tmp_path)
+    assert set(check_self_contained(made, tmp_path)["tables"]) == {"embedding.items", "embedding.tags"}
 
 
 @pytest.mark.parametrize("call", ["placed", "twice"])
 def test_inputs_with_several_places_or_readers_are_read_as_they_are(call: str, tmp_path: Path) -> None:
     inputs: dict[str, Any] = MID_LEVEL | ({"item": {**ID, "shape": [2]}} if call == "placed" else {})
     job = recipe("build_serving", inputs, towers={"tower": {"role": "query", "call": call}})
-    report = inlined(make(job, mid_level_inputs(), tmp_path), tmp_path)
+    report = check_self_contained(train_and_trace(job, mid_level_inputs(), tmp_path), tmp_path)
     assert set(report["tables"]) == {"items"}
     assert ("recent" in report["signatures"]["tower"]["inputs"]) == (call == "placed")

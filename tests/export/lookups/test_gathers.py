@@ -14,8 +14,8 @@ from export.errors import NotConvertible
 from export.frameworks.loading import tf
 from export.graph.specs import DenseSpec, FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.cutting import Cut
-from tests.export.lookups.gathering import HERE, hold, make, recipe
+from tests.export.lookups.parity_checks import HERE, check_parity, recipe, train_and_trace
+from tests.export.traced_models import TracedCheckpoint
 
 ID = {"dtype": "int64"}
 EVERYTHING = {
@@ -47,12 +47,12 @@ def example_inputs() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Cut:
+def everything(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
     job = recipe("build_everything", EVERYTHING, {"vector": "vector", "score": "score"})
-    return make(job, example_inputs(), tmp_path_factory.mktemp("everything"))
+    return train_and_trace(job, example_inputs(), tmp_path_factory.mktemp("everything"))
 
 
-def test_every_way_to_gather_becomes_features(everything: Cut) -> None:
+def test_every_way_to_gather_becomes_features(everything: TracedCheckpoint) -> None:
     features = everything.model.spec.features
     told = {
         name: (spec.table, spec.kind, spec.combiner) if isinstance(spec, FeatureSpec) else (spec.reads[0], spec.take)
@@ -76,13 +76,13 @@ def test_every_way_to_gather_becomes_features(everything: Cut) -> None:
     assert everything.model.notes == ()
 
 
-def test_small_tables_and_positions_stay_inside(everything: Cut) -> None:
+def test_small_tables_and_positions_stay_inside(everything: TracedCheckpoint) -> None:
     shapes = {tuple(variable.shape) for variable in everything.model.towers[0].variables}
     assert {(50, 3), (3, 4)} < shapes
     assert not any(rows == 20_000 for rows, *_ in shapes)
 
 
-def test_tables_are_found_in_the_checkpoint_by_the_model_s_objects(everything: Cut) -> None:
+def test_tables_are_found_in_the_checkpoint_by_the_model_s_objects(everything: TracedCheckpoint) -> None:
     assert everything.keys == {
         "items": "model/items/embeddings/.ATTRIBUTES/VARIABLE_VALUE",
         "wide": "model/wide/embeddings/.ATTRIBUTES/VARIABLE_VALUE",
@@ -92,8 +92,8 @@ def test_tables_are_found_in_the_checkpoint_by_the_model_s_objects(everything: C
     }
 
 
-def test_towers_of_gathers_equal_the_original(everything: Cut, tmp_path: Path) -> None:
-    forms = hold(everything, tmp_path)["tower"]
+def test_towers_of_gathers_equal_the_original(everything: TracedCheckpoint, tmp_path: Path) -> None:
+    forms = check_parity(everything, tmp_path)["tower"]
     assert [form.kind for form in forms] == ["saved_model", "litert"]
 
 
@@ -110,10 +110,10 @@ def test_functional_model_with_masks_equals_the_original(function: str, tmp_path
     }
     if not floats:
         inputs["hour"], given["hour"] = ID, given["item"]
-    made = make(recipe(function, inputs), given, tmp_path)
+    made = train_and_trace(recipe(function, inputs), given, tmp_path)
     assert set(made.model.spec.tables) == {"items"}
     assert isinstance(made.model.spec.features["recent@values"], DenseSpec)
-    hold(made, tmp_path)
+    check_parity(made, tmp_path)
     assert np.unique(made.examples().columns["recent"].values).size > 10
 
 
@@ -121,12 +121,12 @@ def test_tables_of_billions_of_rows_are_traced_in_less_than_a_gigabyte() -> None
     program = f"""
 import json, re, sys
 sys.path.insert(0, {str(HERE.parents[2])!r})
-from tests.export import cutting
-from tests.export.lookups.gathering import HERE, recipe
+from tests.export import traced_models
+from tests.export.lookups.parity_checks import HERE, recipe
 from tests.export.lookups.test_gathers import EVERYTHING
 from export.model.tracing import trace_towers
 traced = trace_towers(recipe("build_everything_huge", EVERYTHING, {{"vector": "vector"}}), HERE)
-layer = trace_towers(cutting.one_recipe("build_huge"), cutting.HERE)
+layer = trace_towers(traced_models.one_recipe("build_huge"), traced_models.HERE)
 rows = [table.rows for model in (traced, layer) for table in model.spec.tables.values()]
 # Not ru_maxrss, which knows the process that this one was forked from, too.
 peak = int(re.search(r"VmHWM:\\s+([0-9]+)", open("/proc/self/status").read())[1]) << 10
@@ -140,7 +140,7 @@ print(json.dumps({{"rows": rows, "peak": peak}}))
 
 
 def test_tied_weights_stay_inside_and_the_plan_says_why(tmp_path: Path) -> None:
-    made = make(recipe("build_tied", {"item": ID}), {"item": tf.constant([1], tf.int64)}, tmp_path)
+    made = train_and_trace(recipe("build_tied", {"item": ID}), {"item": tf.constant([1], tf.int64)}, tmp_path)
     assert not made.model.spec.tables
     (note,) = made.model.notes
     assert re.fullmatch(
@@ -148,7 +148,7 @@ def test_tied_weights_stay_inside_and_the_plan_says_why(tmp_path: Path) -> None:
         r"\(MatMul\) \(gather_models.py:\d+\); to take it out, read it by lookups only",
         note,
     )
-    hold(made, tmp_path)
+    check_parity(made, tmp_path)
 
 
 def test_tied_weights_beyond_the_limit_are_refused() -> None:
@@ -172,11 +172,11 @@ def test_partial_tpu_embedding_tables_of_both_kinds_are_cut(tmp_path: Path) -> N
     inputs = {"small": ID, "large": {"dtype": "int64", "kind": "ragged"}}
     given = {"small": one, "large": tf.ragged.constant([[1, 2]], dtype=tf.int64)}
     job = recipe("build_partial", inputs, code={"table_threshold": 10})
-    made = make(job, given, tmp_path)
+    made = train_and_trace(job, given, tmp_path)
     assert {name: table.rows for name, table in made.model.spec.tables.items()} == {
         "embedding.small": 100,
         "large": 101,
     }
-    hold(made, tmp_path)
+    check_parity(made, tmp_path)
     with pytest.raises(NotConvertible, match=r"Only tf\.Tensor input is supported for Keras embedding"):
         trace_towers(recipe("build_partial", {**inputs, "small": inputs["large"]}), HERE)

@@ -10,7 +10,7 @@ from export.errors import NotConvertible
 from export.frameworks.loading import tf
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.lookups.gathering import HERE, hold, inlined, make, recipe
+from tests.export.lookups.parity_checks import HERE, check_parity, check_self_contained, recipe, train_and_trace
 
 RAGGED = {"dtype": "int64", "kind": "ragged"}
 INPUTS = {"bag": RAGGED, "recent": RAGGED}
@@ -23,15 +23,15 @@ def bags() -> dict[str, Any]:
 
 @pytest.mark.parametrize("features", [{}, HASHED], ids=["rows", "hashed"])
 def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(features: dict[str, Any], tmp_path: Path) -> None:
-    made = make(recipe("build_ragged", INPUTS, features=features), bags(), tmp_path)
+    made = train_and_trace(recipe("build_ragged", INPUTS, features=features), bags(), tmp_path)
     embedded = {name: spec for name, spec in made.model.spec.features.items() if isinstance(spec, FeatureSpec)}
     assert {name: (spec.kind, spec.combiner, spec.length) for name, spec in embedded.items()} == {
         "bag@items": ("bag", "mean", None),
         "bag@items.sum": ("bag", "sum", None),
         "recent": ("sequence", None, 3),
     }
-    hold(made, tmp_path)
-    signature = inlined(made, tmp_path)["signatures"]["tower"]
+    check_parity(made, tmp_path)
+    signature = check_self_contained(made, tmp_path)["signatures"]["tower"]
     assert signature["inputs"] == {"bag": ("bag", "bag_1"), "recent": ("recent", "recent_1")}
 
 
@@ -40,12 +40,12 @@ WHY = r"its ids are those of input 'bag', whose rows are read as they are \(gath
 
 @pytest.mark.parametrize("function", ["build_ragged_odd", "build_ragged_of_any_length"])
 def test_ragged_rows_that_stay_ragged_are_read_inside_the_tower_within_the_limit(function: str, tmp_path: Path) -> None:
-    made = make(recipe(function, INPUTS), bags(), tmp_path)
+    made = train_and_trace(recipe(function, INPUTS), bags(), tmp_path)
     assert not made.model.spec.tables
     assert re.search(f"'items' of 20000 rows .312.5 KiB. stays inside the towers: {WHY}", made.model.notes[0])
     assert made.model.notes[1] == (
         "input 'bag' goes into the towers, of an example 64 values at most (inputs.bag.length_max)"
     )
-    hold(made, tmp_path)
+    check_parity(made, tmp_path)
     with pytest.raises(NotConvertible, match=r"whose rows are read as they are.*right behind the lookup; or raise"):
         trace_towers(recipe(function, INPUTS, code={"inline_bytes_max": 1000}), HERE)

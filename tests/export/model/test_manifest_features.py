@@ -9,7 +9,7 @@ from export.errors import UsageError
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.model.manifest_features import describe_features
 from export.recipe.schema import ExportJob
-from tests.export.cutting import movies_recipe
+from tests.export.traced_models import movies_recipe
 
 MODEL = ModelSpec(
     tables={"users": TableFacts("users", "users", 10, 2)},

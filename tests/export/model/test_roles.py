@@ -9,7 +9,7 @@ from export.errors import UsageError
 from export.graph.specs import DenseSpec, ModelSpec, TowerSpec
 from export.model.roles import input_roles
 from export.recipe.schema import ExportJob
-from tests.export.cutting import recipe
+from tests.export.traced_models import recipe
 
 Role = Literal["query", "candidate", "ranking"]
 READ: dict[str, tuple[Role, tuple[str, ...]]] = {

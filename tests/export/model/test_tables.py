@@ -18,10 +18,10 @@ from export.frameworks.placeholders import remember_line
 from export.model.tables import recognise_tables
 from export.recipe.schema import ExportJob
 from tests.export.checkpoint.bundles import write_bundle
-from tests.export.cutting import Cut
+from tests.export.traced_models import TracedCheckpoint
 
 
-def tables(movies: Cut, base: Path, checkpoint_at: Path | None = None, **said: Any) -> Inventory:
+def tables(movies: TracedCheckpoint, base: Path, checkpoint_at: Path | None = None, **said: Any) -> Inventory:
     """What is found for the movies' recipe with keys of some sections changed."""
     page = movies.job.model_dump()
     for section, keys in said.items():
@@ -30,7 +30,7 @@ def tables(movies: Cut, base: Path, checkpoint_at: Path | None = None, **said: A
     return recognise_tables(opened, movies.model, ExportJob.model_validate(page), base)
 
 
-def test_recognise_tables_with_slots_adds_those_of_the_models_tables(movies: Cut, tmp_path: Path) -> None:
+def test_recognise_tables_with_slots_adds_those_of_the_models_tables(movies: TracedCheckpoint, tmp_path: Path) -> None:
     found = tables(movies, tmp_path, output={"with_slots": True})
     assert {table.name for table in found.tables if not table.slot_of} >= set(movies.tables)
     slots = {table.name: table for table in found.tables if table.slot_of}
@@ -38,7 +38,7 @@ def test_recognise_tables_with_slots_adds_those_of_the_models_tables(movies: Cut
     assert all((spec.rows, spec.dim) == movies.tables[spec.slot_of].shape for spec in slots.values())
 
 
-def test_recognise_tables_follows_the_layout_file(movies: Cut, tmp_path: Path) -> None:
+def test_recognise_tables_follows_the_layout_file(movies: TracedCheckpoint, tmp_path: Path) -> None:
     users = tables(movies, tmp_path).table("users")
     stated = (
         f'[tables.users]\nkey = "{users.key}"\nkind = "sparse_core"\nrows = {users.rows}\ndim = {users.dim}\ncores = '
@@ -54,7 +54,7 @@ def test_recognise_tables_follows_the_layout_file(movies: Cut, tmp_path: Path) -
         tables(movies, tmp_path, checkpoint={"layout": "none.toml"})
 
 
-def test_recognise_tables_by_mod_takes_the_recipes_word(movies: Cut, tmp_path: Path) -> None:
+def test_recognise_tables_by_mod_takes_the_recipes_word(movies: TracedCheckpoint, tmp_path: Path) -> None:
     saved, key = open_checkpoint(movies.prefix), tables(movies, tmp_path).table("users").key
     rows = len(movies.tables["users"])
     dealt = [np.arange(first, rows, 3) for first in range(3)]
@@ -74,7 +74,7 @@ def test_recognise_tables_by_mod_takes_the_recipes_word(movies: Cut, tmp_path: P
     np.testing.assert_array_equal(stored[stored_rows(found.layout, np.arange(rows))], movies.tables["users"])
 
 
-def test_recognise_tables_that_were_trained_otherwise_tells_the_line(movies: Cut, tmp_path: Path) -> None:
+def test_recognise_tables_that_were_trained_otherwise_tells_the_line(movies: TracedCheckpoint, tmp_path: Path) -> None:
     def found(other: Any, **changed: Any) -> None:
         spec = movies.model.spec
         tables = dict(spec.tables) | {"users": replace(spec.tables["users"], **changed)}

@@ -13,10 +13,10 @@ from export.model.tracing import trace_towers
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.towers.manifest_towers import check_limits
-from tests.export.cutting import HERE, IDS, Cut, movies_recipe, one_recipe, recipe, save_checkpoint
+from tests.export.traced_models import HERE, IDS, TracedCheckpoint, movies_recipe, one_recipe, recipe, save_checkpoint
 
 
-def test_trace_towers_movies_finds_tables_and_features(movies: Cut) -> None:
+def test_trace_towers_movies_finds_tables_and_features(movies: TracedCheckpoint) -> None:
     assert movies.model.spec.tables == {
         "genres_all": TableFacts("genres_all", "genres/all", 9, 4),
         "movies": TableFacts("movies", "movies", 40, 8),
@@ -33,7 +33,7 @@ def test_trace_towers_movies_finds_tables_and_features(movies: Cut) -> None:
     }
 
 
-def test_trace_towers_one_call_of_the_layer_is_split_by_what_each_tower_needs(movies: Cut) -> None:
+def test_trace_towers_one_call_of_the_layer_is_split_by_what_each_tower_needs(movies: TracedCheckpoint) -> None:
     needed = {name: {part.feature for part in tower.inputs} for name, tower in movies.model.spec.towers.items()}
     assert needed == {
         "query": {"user_id", "history", "hour"},
@@ -46,7 +46,7 @@ def test_trace_towers_one_call_of_the_layer_is_split_by_what_each_tower_needs(mo
     assert query.result == "vector"
 
 
-def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(ads: Cut) -> None:
+def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(ads: TracedCheckpoint) -> None:
     assert ads.model.spec.features == {
         "ad": FeatureSpec("ad", "ads"),
         "clicks": FeatureSpec(
@@ -210,7 +210,7 @@ def test_check_limits_limit_of_a_float32_tower_is_refused() -> None:
         check_limits(job, trace_towers(job, HERE).spec)
 
 
-def test_trace_towers_weights_that_the_recipe_does_not_tell_are_named(ads: Cut) -> None:
+def test_trace_towers_weights_that_the_recipe_does_not_tell_are_named(ads: TracedCheckpoint) -> None:
     page = ads.job.model_dump()
     page["inputs"]["click_weights"]["weights_for"] = None
     with pytest.raises(UsageError, match=r'write inputs.click_weights.weights_for = "clicks"'):
@@ -229,7 +229,7 @@ def test_trace_towers_input_that_is_no_id_of_an_example_is_rejected(item: dict[s
         trace_towers(one_recipe("build_plain", item=item), HERE)
 
 
-def test_trace_towers_refusal_inside_keras_layers_is_one_sentence(movies: Cut) -> None:
+def test_trace_towers_refusal_inside_keras_layers_is_one_sentence(movies: TracedCheckpoint) -> None:
     page = movies.job.model_dump()
     page["inputs"]["user_id"]["shape"] = [2, 2]
     with pytest.raises(NotConvertible, match=r"\Afeature 'user_id' was given a dense tensor of shape [^\n]*\Z"):

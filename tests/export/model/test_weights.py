@@ -13,7 +13,7 @@ from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph, load_named
 from export.model.roots import build_root, open_job
 from export.model.weights import TrainedModel
-from tests.export.cutting import movies_recipe
+from tests.export.traced_models import movies_recipe
 
 v1 = tf.compat.v1
 CODE = "model_tf1.py:build"

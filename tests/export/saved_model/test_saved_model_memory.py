@@ -12,8 +12,8 @@ import numpy as np
 from export.checkpoint.formats.tensorbundle import data_file, write_index
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import Entry, Slice
-from tests.export.cutting import HERE, one_recipe, save_checkpoint
-from tests.export.exporting import changed, write_project
+from tests.export.movies_job import changed, write_project
+from tests.export.traced_models import HERE, one_recipe, save_checkpoint
 
 HOLDS = """
 import sys

@@ -12,7 +12,7 @@ from bundle.features.reader import open_features
 from bundle.storage import staging
 from tests.export.checkpoint.dump_files import hugectr_dump, sok_dump
 from tests.export.commands import Command
-from tests.export.exporting import visible
+from tests.export.movies_job import visible
 
 RANDOM = np.random.default_rng(4)
 IDS = np.unique(RANDOM.integers(0, 2**62, 3000))
@@ -31,7 +31,7 @@ def looked_up(bundle: Path, table: str, ids: list[int]) -> np.ndarray:
 def test_tables_of_a_dump_answer_by_their_keys(command: Command, tmp_path: Path, dtype: str) -> None:
     keys = IDS.astype(dtype) if dtype.endswith("64") else RANDOM.permutation(IDS.size * 3)[: IDS.size].astype(dtype)
     dump = sok_dump(tmp_path / "dump", "user_0", keys, ROWS, m=ROWS)
-    page = command("tables", dump, tmp_path / "out", "--table", "users=user_0", "--json").page
+    page = command("tables", dump, tmp_path / "out", "--table", "users=user_0", "--json").json
     bundle = tmp_path / "out/tables/1"
     assert page["verification"]["tables"]["users"] == {"rows_compared": 3000, "rows": 3000}
     wanted = [0, 2999, 17, 17]
@@ -44,12 +44,12 @@ def test_tables_of_a_dump_answer_by_their_keys(command: Command, tmp_path: Path,
 def test_tables_of_several_hugectr_folders_are_read_by_their_names(command: Command, tmp_path: Path) -> None:
     hugectr_dump(tmp_path / "dump/users", IDS, ROWS, np.zeros(IDS.size, np.uint64))
     hugectr_dump(tmp_path / "dump/items", IDS[:10], ROWS[:10])
-    tables = command("inspect", tmp_path / "dump", "--json").page["tables"]
+    tables = command("inspect", tmp_path / "dump", "--json").json["tables"]
     assert {name: (table["rows"], table["keys"]) for name, table in tables.items()} == {
         "items": (10, "items/key"),
         "users": (3000, "users/key"),
     }
-    command("tables", tmp_path / "dump", tmp_path / "out", "--dtype", "float16", "--json").page  # noqa: B018
+    command("tables", tmp_path / "dump", tmp_path / "out", "--dtype", "float16", "--json").json  # noqa: B018
     found = looked_up(tmp_path / "out/tables/1", "items", [int(IDS[3])])
     np.testing.assert_array_equal(found, ROWS[3:4].astype(np.float16))
 
@@ -71,19 +71,19 @@ def test_dump_with_keys_that_are_no_ids_exits_3_and_leaves_nothing(
     sok_dump(tmp_path / "dump", "t", keys, ROWS[:3])
     done = command("tables", tmp_path / "dump", tmp_path / "out")
     assert done.code == 3
-    assert told in done.told
+    assert told in done.message
     assert visible(tmp_path / "out") == []
 
 
 def test_verify_finds_keys_that_lead_elsewhere(command: Command, tmp_path: Path) -> None:
     sok_dump(tmp_path / "dump", "t", IDS, ROWS)
-    command("tables", tmp_path / "dump", tmp_path / "out", "--json").page  # noqa: B018
+    command("tables", tmp_path / "dump", tmp_path / "out", "--json").json  # noqa: B018
     moved = IDS.copy()
     moved[[10, 20]] = moved[[20, 10]]
     sok_dump(tmp_path / "dump", "t", moved, ROWS)
     done = command("verify", tmp_path / "out/tables/1", "--checkpoint", tmp_path / "dump")
     assert done.code == 5
-    assert f"key {IDS[20]} of the dump is row 10 there and row 20 by the bundle's index" in done.told
+    assert f"key {IDS[20]} of the dump is row 10 there and row 20 by the bundle's index" in done.message
     damaged = tmp_path / "out/tables/1/keys/t.bin"
     damaged.chmod(0o644)
     data = bytearray(damaged.read_bytes())
@@ -91,4 +91,4 @@ def test_verify_finds_keys_that_lead_elsewhere(command: Command, tmp_path: Path)
     damaged.write_bytes(data)
     done = command("verify", tmp_path / "out/tables/1")
     assert done.code == 5
-    assert "keys/t.bin" in done.told
+    assert "keys/t.bin" in done.message

@@ -15,11 +15,11 @@ from export.towers.compiled import compile_tower
 from export.towers.savedmodels import write_saved_model
 from runtime.litert import CompiledTower
 from runtime.savedmodel import SavedModelTower
-from tests.export.cutting import HERE, Cut, one_recipe, save_checkpoint
+from tests.export.traced_models import HERE, TracedCheckpoint, one_recipe, save_checkpoint
 
 
 @pytest.fixture(scope="module")
-def ranking(movies: Cut, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ranking(movies: TracedCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("ranking")
     trained = TrainedModel(movies.model.root, open_checkpoint(movies.prefix), "model")
     write_saved_model(movies.model.towers[2], trained, directory / "saved_model")

@@ -9,7 +9,7 @@ from bundle.format import manifest
 from export.errors import NotConvertible
 from export.graph.specs import TowerSpec
 from export.towers.manifest_towers import describe_tower
-from tests.export.cutting import movies_recipe
+from tests.export.traced_models import movies_recipe
 
 TOWER = TowerSpec(
     name="query",

@@ -6,8 +6,8 @@ import pytest
 from export.graph.pruning import TracedTower
 from export.towers.packing import pack
 from export.towers.parts import split_tower
-from tests.export.cutting import IDS
-from tests.export.splitting import AGE, FEATURES, made_values, run, run_parts, traced
+from tests.export.ranking_parts import AGE, FEATURES, made_values, run, run_parts, traced
+from tests.export.traced_models import IDS
 
 NAMES = [f"c{number}" for number in range(90)]
 

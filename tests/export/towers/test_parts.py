@@ -6,8 +6,8 @@ import pytest
 from export.graph.pruning import TracedTower
 from export.towers.half_products import in_bfloat16
 from export.towers.parts import Split, split_tower
-from tests.export.cutting import IDS, RAGGED
-from tests.export.splitting import AGE, CONTEXT, FEATURES, TASKS, made_values, run, run_parts, traced
+from tests.export.ranking_parts import AGE, CONTEXT, FEATURES, TASKS, made_values, run, run_parts, traced
+from tests.export.traced_models import IDS, RAGGED
 
 
 def split(tower: TracedTower) -> Split:

@@ -10,17 +10,19 @@ from export.frameworks.loading import tf
 from export.model.tracing import TracedModel, trace_towers
 from export.model.weights import TrainedModel
 from export.towers.savedmodels import content_of_saved_model, save_function, write_saved_model
-from tests.export.cutting import HERE, Cut, movies_recipe
+from tests.export.traced_models import HERE, TracedCheckpoint, movies_recipe
 
 
-def written(movies: Cut, number: int, directory: Path) -> Path:
+def written(movies: TracedCheckpoint, number: int, directory: Path) -> Path:
     tower = movies.model.towers[number]
     trained = TrainedModel(movies.model.root, open_checkpoint(movies.prefix), "model")
     write_saved_model(tower, trained, directory / tower.spec.name)
     return directory / tower.spec.name
 
 
-def test_write_saved_model_stores_the_checkpoint_s_weights_and_no_table(movies: Cut, tmp_path: Path) -> None:
+def test_write_saved_model_stores_the_checkpoint_s_weights_and_no_table(
+    movies: TracedCheckpoint, tmp_path: Path
+) -> None:
     for variable in movies.model.towers[0].variables:
         variable.assign(tf.zeros(variable.shape))
     written_to = tf.train.load_checkpoint(str(written(movies, 0, tmp_path) / "variables" / "variables"))
@@ -32,13 +34,15 @@ def test_write_saved_model_stores_the_checkpoint_s_weights_and_no_table(movies: 
     assert sorted(each.tobytes() for each in stored) == sorted(each.tobytes() for each in weights)
 
 
-def test_write_saved_model_destination_that_is_a_file_is_told(movies: Cut, tmp_path: Path) -> None:
+def test_write_saved_model_destination_that_is_a_file_is_told(movies: TracedCheckpoint, tmp_path: Path) -> None:
     (tmp_path / "query").write_text("in the way")
     with pytest.raises(DestinationError, match=r"tower 'query' cannot be written to"):
         written(movies, 0, tmp_path)
 
 
-def test_restore_weights_that_differ_names_the_variables_which_the_tower_reads(movies: Cut, ads: Cut) -> None:
+def test_restore_weights_that_differ_names_the_variables_which_the_tower_reads(
+    movies: TracedCheckpoint, ads: TracedCheckpoint
+) -> None:
     def restore(model: TracedModel, tower: int, prefix: Path, path: str = "model") -> None:
         TrainedModel(model.root, open_checkpoint(prefix), path).restore_weights(model.towers[tower].variables)
 
@@ -53,7 +57,9 @@ def test_restore_weights_that_differ_names_the_variables_which_the_tower_reads(m
         restore(movies.model, 0, movies.prefix, "modle")
 
 
-def test_write_saved_model_again_has_the_same_content_and_of_other_weights_another(movies: Cut, tmp_path: Path) -> None:
+def test_write_saved_model_again_has_the_same_content_and_of_other_weights_another(
+    movies: TracedCheckpoint, tmp_path: Path
+) -> None:
     """TensorFlow counts functions up over the process, and a resumed run has traced fewer of them."""
     contents = [content_of_saved_model(written(movies, 2, tmp_path / name)) for name in "ab"]
     assert contents[0] == contents[1]

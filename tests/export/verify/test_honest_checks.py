@@ -13,7 +13,7 @@ from bundle.storage import staging
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 from tests.export.commands import Command
-from tests.export.exporting import MOVIE_IDS, Recipe, asked, changed, write_examples, write_project
+from tests.export.movies_job import MOVIE_IDS, Recipe, changed, example_requests, write_examples, write_project
 
 
 def with_examples(recipe: Recipe) -> Recipe:
@@ -32,7 +32,7 @@ def test_recall_on_invented_queries_is_told_and_stops_nothing(command: Command, 
 
 
 def test_recall_on_the_recipes_examples_is_representative(command: Command, recipe: Recipe, tmp_path: Path) -> None:
-    write_examples(tmp_path, asked())
+    write_examples(tmp_path, example_requests())
     limited = changed(with_examples(recipe), "indexes.movies.recall", {"value": 0.9})
     done = command("run", write_project(tmp_path, limited), "--json")
     assert done.code == 0, done.err
@@ -48,7 +48,7 @@ def packed(values: list[Any]) -> Column:
 
 def recorded(bundle: Path) -> list[dict[str, Any]]:
     """Examples with the scores that the trained model gave, computed from the bundle of the right recipe."""
-    page, examples = staging.read_manifest(bundle), asked()
+    page, examples = staging.read_manifest(bundle), example_requests()
     features, tower = open_features(bundle, page), page.towers["ranking"]
     columns = {name: packed([each[name] for each in examples]) for name in examples[0]}
     found = features.activations(list(page.features), columns, len(examples))
@@ -67,7 +67,7 @@ def test_outputs_that_training_recorded_find_ids_of_other_rows(
     (tmp_path / "shifted.txt").write_text("".join(f"{movie}\n" for movie in [*MOVIE_IDS[1:], MOVIE_IDS[0]]))
     wrong = changed(changed(right, "verify.expected", {"score": "seen"}), "vocabularies.movies.file", "shifted.txt")
     done = command("run", write_project(tmp_path, wrong))
-    assert (done.code, "ids lead to other rows than in training" in done.told) == (5, True)
+    assert (done.code, "ids lead to other rows than in training" in done.message) == (5, True)
 
 
 def test_features_of_one_vocabulary_that_begin_at_other_rows_are_pointed_out(

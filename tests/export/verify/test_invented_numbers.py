@@ -16,7 +16,7 @@ from export.model.tracing import trace_towers
 from export.verify.examples import make_examples
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
-from tests.export.cutting import recipe
+from tests.export.traced_models import recipe
 
 HERE = Path(__file__).parents[1] / "frameworks"
 

@@ -19,8 +19,8 @@ from export.errors import VerificationFailed
 from export.recipe.schema import IndexPart
 from export.verify.model_checks import check_recall
 from tests.export.commands import Command
-from tests.export.cutting import Cut
-from tests.export.exporting import MOVIES, Recipe, changed, write_project
+from tests.export.movies_job import MOVIES, Recipe, changed, write_project
+from tests.export.traced_models import TracedCheckpoint
 from tests.hostile.manifest_edits import Json, rewrite
 
 GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
@@ -34,7 +34,7 @@ def bundle(undisturbed: Path, tmp_path: Path) -> Path:
 
 
 def test_verify_with_a_recipe_runs_the_model_and_measures_recall(command: Command, bundle: Path, project: Path) -> None:
-    page = command("verify", bundle, "--recipe", project, "--json").page
+    page = command("verify", bundle, "--recipe", project, "--json").json
     assert page["model_check"] == {"examples": 24, "recall": {"movies": 1.0}}
     assert {check["rows_compared"] for check in page["tables"].values()} != {0}
     assert page["unlisted"] == []
@@ -114,13 +114,18 @@ def reseal(bundle: Path) -> None:
     ],
 )
 def test_verify_of_what_is_not_the_models_or_the_corpuss_exits_5(
-    command: Command, bundle: Path, project: Path, movies: Cut, damage: Callable[[Path, Path], None], told: str
+    command: Command,
+    bundle: Path,
+    project: Path,
+    movies: TracedCheckpoint,
+    damage: Callable[[Path, Path], None],
+    told: str,
 ) -> None:
     damage(bundle, movies.prefix)
     reseal(bundle)
     done = command("verify", bundle, "--recipe", project)
     assert done.code == 5
-    assert told in done.told
+    assert told in done.message
 
 
 def test_verify_with_another_models_recipe_exits_2(
@@ -128,7 +133,7 @@ def test_verify_with_another_models_recipe_exits_2(
 ) -> None:
     other = write_project(tmp_path / "other", changed(recipe, "model", "films"))
     done = command("verify", bundle, "--recipe", other)
-    assert (done.code, "the recipe is of model 'films'" in done.told) == (2, True)
+    assert (done.code, "the recipe is of model 'films'" in done.message) == (2, True)
 
 
 def test_check_recall_is_that_of_exact_search_over_the_vectors(tmp_path: Path) -> None:

@@ -17,27 +17,27 @@ from export.verify.parity import check_towers
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results, reference_results
 from export.verify.reference_tables import ReadRows
-from tests.export.checking import Written, write_towers
-from tests.export.cutting import HERE, IDS, Cut, cut, recipe
+from tests.export.traced_models import HERE, IDS, TracedCheckpoint, recipe, save_and_trace
+from tests.export.written_towers import Written, write_towers
 
 
-def reference_of(made: Cut, examples: Examples | None = None) -> Reference:
-    examples = examples or make_examples(made.model.spec, made.pages, {}, 64)
+def reference_of(made: TracedCheckpoint, examples: Examples | None = None) -> Reference:
+    examples = examples or make_examples(made.model.spec, made.features, {}, 64)
     return Reference(made.job, HERE, made.model.spec, made.prefix, rows_of(made), examples, made.reader)
 
 
-def rows_of(made: Cut) -> ReadRows:
+def rows_of(made: TracedCheckpoint) -> ReadRows:
     checkpoint = open_checkpoint(made.prefix)
     keys = TrainedModel(made.model.root, checkpoint, "model").table_keys(made.model.tables)
     return checkpoint_rows(checkpoint, {name: TableSource(layout="plain", key=key) for name, key in keys.items()})
 
 
 @pytest.fixture(scope="module")
-def written(ads: Cut, tmp_path_factory: pytest.TempPathFactory) -> Written:
+def written(ads: TracedCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Written:
     return write_towers(ads.model, ads.job, ads.prefix, tmp_path_factory.mktemp("written"))
 
 
-def test_reference_equals_a_dense_computation_of_the_query_tower(movies: Cut) -> None:
+def test_reference_equals_a_dense_computation_of_the_query_tower(movies: TracedCheckpoint) -> None:
     reference, checkpoint = reference_of(movies), open_checkpoint(movies.prefix)
     layer = "model/query_tower/layer_with_weights-{}/{}/.ATTRIBUTES/VARIABLE_VALUE"
     weights = [
@@ -59,7 +59,9 @@ def test_reference_equals_a_dense_computation_of_the_query_tower(movies: Cut) ->
         np.testing.assert_allclose(vectors[example], hidden @ weights[2] + weights[3], rtol=1e-5, atol=1e-5)
 
 
-def test_check_tower_weights_sequences_and_sparse_bags_agree_and_no_number_never(ads: Cut, written: Written) -> None:
+def test_check_tower_weights_sequences_and_sparse_bags_agree_and_no_number_never(
+    ads: TracedCheckpoint, written: Written
+) -> None:
     reference = reference_of(ads)
     expected = reference_results(reference)
     verified = check_towers(reference, *written, expected)
@@ -70,8 +72,8 @@ def test_check_tower_weights_sequences_and_sparse_bags_agree_and_no_number_never
         check_towers(reference, *written, expected)
 
 
-def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, written: Written) -> None:
-    columns = dict(make_examples(ads.model.spec, ads.pages, {}, 4).columns)
+def test_check_tower_unknown_ids_follow_their_rules(ads: TracedCheckpoint, written: Written) -> None:
+    columns = dict(make_examples(ads.model.spec, ads.features, {}, 4).columns)
     columns["ad"] = Column(np.array([3, 999, -1, 4]))
     columns["clicks"] = Column(
         np.array([1, 999, 2, -7]), np.array([0, 3, 4, 4, 4]), np.array([1.0, 5.0, 2.0, 1.0], np.float32)
@@ -82,7 +84,7 @@ def test_check_tower_unknown_ids_follow_their_rules(ads: Cut, written: Written) 
     assert len(check_towers(reference, *written, expected)["context"].forms) == 2
 
 
-def test_reference_rows_that_tensorflow_would_not_find_are_refused(movies: Cut) -> None:
+def test_reference_rows_that_tensorflow_would_not_find_are_refused(movies: TracedCheckpoint) -> None:
     page = movies.job.model_dump()
     page["features"]["hour"] = {"ids": {"kind": "hash"}}  # while the bundle takes hours for rows
     with pytest.raises(
@@ -93,7 +95,7 @@ def test_reference_rows_that_tensorflow_would_not_find_are_refused(movies: Cut) 
 
 def test_check_tower_tower_in_half_precision_is_told_the_cure_and_held_to_its_limit(tmp_path: Path) -> None:
     job = recipe("build_half", {"item": IDS}, {"tower": {"role": "query"}})
-    made = cut(job, tmp_path)
+    made = save_and_trace(job, tmp_path)
     written = write_towers(made.model, job, made.prefix, tmp_path)
     expected = reference_results(reference_of(made))
     nearly = {"tower": {"result": expected["tower"]["result"] + np.float32(0.01)}}
@@ -107,11 +109,11 @@ def test_check_tower_tower_in_half_precision_is_told_the_cure_and_held_to_its_li
         check_towers(limited, *written, {"tower": {"result": expected["tower"]["result"] + 1}})
 
 
-def test_reference_table_of_the_recipe_s_unknown_row(movies: Cut) -> None:
+def test_reference_table_of_the_recipe_s_unknown_row(movies: TracedCheckpoint) -> None:
     page = movies.job.model_dump()
     page["features"]["hour"] = {"unknown": {"rule": "row", "row": 5}}
     job = ExportJob.model_validate(page)
-    known = make_examples(movies.model.spec, movies.pages, {}, 3)
+    known = make_examples(movies.model.spec, movies.features, {}, 3)
     beyond = Examples(3, {**known.columns, "hour": Column(np.array([24, 5, -1]))})
     fifth = Examples(3, {**known.columns, "hour": Column(np.array([5, 5, 5]))})
     results = [reference_results(replace(reference_of(movies, examples), job=job)) for examples in (beyond, fifth)]
@@ -123,7 +125,7 @@ def test_reference_of_numbers_that_the_model_takes_no_root_of_is_of_others_or_re
     function: str, given: str, tmp_path: Path
 ) -> None:
     job = recipe(function, {"item": IDS, "age": {"dtype": "float32"}}, {"tower": {"role": "query"}})
-    made = cut(job, tmp_path)
+    made = save_and_trace(job, tmp_path)
     reference = reference_of(made)
     assert (reference.examples.columns["age"].values < 0).any()
     if given == "none":

@@ -9,7 +9,7 @@ import pytest
 
 from bundle.storage.staging import check_files, read_manifest
 from tests.export.commands import Command, refused
-from tests.export.exporting import Recipe, changed, export, write_project
+from tests.export.movies_job import Recipe, changed, export, write_project
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from tests.export.exporting import recipe_of, write_project
 from tests.export.forked_runs import ForkedRuns
 from tests.export.killed_jobs import KILLED, Expected, Job, journaled, resume, tables_job, undisturbed
+from tests.export.movies_job import recipe_of, write_project
 from tests.golden.test_checkpoints import ENVIRONMENT
 
 ALL_S_MAX = 600
@@ -182,8 +182,8 @@ def write_layouts(base: Path) -> list[Job]:
 def write_run(base: Path) -> Job:
     """Has TensorFlow write the movies' checkpoint, and a whole recipe beside it."""
     code = (
-        "import sys; from pathlib import Path; from tests.export.cutting import cut, movies_recipe\n"
-        "cut(movies_recipe(), Path(sys.argv[1]))"
+        "import sys; from pathlib import Path; from tests.export.traced_models import movies_recipe, save_and_trace\n"
+        "save_and_trace(movies_recipe(), Path(sys.argv[1]))"
     )
     write_by_tensorflow(code, base)
     prefix = next(base.rglob("*.index")).with_suffix("")

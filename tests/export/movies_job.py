@@ -21,7 +21,7 @@ from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
 from export.towers.savedmodels import content_of_saved_model
 from tests.export.checkpoint.bundles import GRAPH
-from tests.export.cutting import HERE, movies_recipe
+from tests.export.traced_models import HERE, movies_recipe
 
 MOVIES = 40
 MOVIE_IDS = [100 + 7 * row for row in range(MOVIES)]
@@ -58,8 +58,8 @@ def write_corpus(path: Path, rows: Mapping[int, Mapping[str, str]] | None = None
     path.write_text("\n".join(lines) + "\n")
 
 
-def asked(count: int = 24) -> list[dict[str, Any]]:
-    """Raw examples, as callers would send them."""
+def example_requests(count: int = 24) -> list[dict[str, Any]]:
+    """Raw examples, as clients send them."""
     return [
         {
             "user_id": row % 10,
@@ -148,12 +148,12 @@ def export(recipe: Path, version: int | None = None, progress: Progress | None =
 
 
 def visible(root: Path) -> list[str]:
-    """Everything under a root that is not aside."""
+    """All files and directories under a root but the hidden ones of a model."""
     found = [path.relative_to(root) for path in root.rglob("*")] if root.is_dir() else []
     return sorted(str(path) for path in found if len(path.parts) > 1 and not path.parts[1].startswith("."))
 
 
-def aside(root: Path) -> list[str]:
+def hidden(root: Path) -> list[str]:
     return sorted(path.name for path in root.glob("*/.*"))
 
 

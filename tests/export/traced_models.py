@@ -103,26 +103,26 @@ def one_recipe(function: str, **inputs: Any) -> ExportJob:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A traced model beside what was trained: the checkpoint, and keys and values of the tables there."""
+class TracedCheckpoint:
+    """A traced model with its checkpoint, and the keys and values of its tables there."""
 
     job: ExportJob
     prefix: Path
     model: TracedModel
     keys: Mapping[str, str]
     tables: Mapping[str, NDArray[np.float32]]
-    pages: Mapping[str, manifest.Feature]
+    features: Mapping[str, manifest.Feature]
     vocabularies: Mapping[str, NDArray[Any]]
     reader: FeatureReader
 
     def examples(self, n: int = 40) -> Examples:
-        return make_examples(self.model.spec, self.pages, self.vocabularies, n)
+        return make_examples(self.model.spec, self.features, self.vocabularies, n)
 
 
 def save_checkpoint(
     job: ExportJob, directory: Path, seed: int = 5, beside: Sequence[int] = ()
 ) -> tuple[Path, dict[str, NDArray[np.float32]]]:
-    """Builds the uncut model with random weights and saves it as a training script would, slots beside tables.
+    """Builds the whole model with random weights and saves it as a training script would, slots beside tables.
 
     `beside` is the shape of the weight of an object that the model had in training and its code lacks now.
     """
@@ -142,14 +142,14 @@ def save_checkpoint(
     return Path(prefix), tables
 
 
-def cut(job: ExportJob, directory: Path) -> Cut:
-    return traced_beside(save_checkpoint(job, directory)[0], job, HERE, directory)
+def save_and_trace(job: ExportJob, directory: Path) -> TracedCheckpoint:
+    return trace_checkpoint(save_checkpoint(job, directory)[0], job, HERE, directory)
 
 
-def traced_beside(prefix: Path, job: ExportJob, base: Path, directory: Path) -> Cut:
-    """Traces a recipe's model, and opens what its features read of a checkpoint."""
+def trace_checkpoint(prefix: Path, job: ExportJob, base: Path, directory: Path) -> TracedCheckpoint:
+    """Traces a recipe's model, and opens the tables and vocabularies that its features read."""
     model, checkpoint = trace_towers(job, base), open_checkpoint(prefix)
-    pages = describe_features(model.spec, job)
+    features = describe_features(model.spec, job)
     keys = TrainedModel(model.root, checkpoint, "model").table_keys(model.tables)
     keys |= {name: part.key for name, part in job.tables.items() if part.key is not None}
     tables = {name: checkpoint.read_all(keys[name]) for name in model.spec.tables}
@@ -157,8 +157,10 @@ def traced_beside(prefix: Path, job: ExportJob, base: Path, directory: Path) -> 
         name: TableReader(directory, write_table(directory, name, values, "float32", []))
         for name, values in tables.items()
     }
-    held = {name: as_array(found) for name, found in model_vocabularies(model.spec).items()}
-    for name, array in held.items():
+    vocabularies = {name: as_array(found) for name, found in model_vocabularies(model.spec).items()}
+    for name, array in vocabularies.items():
         write_vocabulary(directory / f"{name}.arrow", array)
-    opened = {name: Vocabulary.open(directory / f"{name}.arrow") for name in held}
-    return Cut(job, prefix, model, keys, tables, pages, held, FeatureReader(pages, readers, opened))
+    opened = {name: Vocabulary.open(directory / f"{name}.arrow") for name in vocabularies}
+    return TracedCheckpoint(
+        job, prefix, model, keys, tables, features, vocabularies, FeatureReader(features, readers, opened)
+    )

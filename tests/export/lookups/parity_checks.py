@@ -1,4 +1,4 @@
-"""Cuts a model of gather_models.py, writes its bundle's parts and holds them to the original."""
+"""Traces a model of gather_models.py, writes its bundle's parts and compares them with the original."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from export.verify.examples import Examples
 from export.verify.parity import check_towers
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, reference_results
-from tests.export import cutting
-from tests.export.checking import write_towers
-from tests.export.cutting import Cut, traced_beside
+from tests.export import traced_models
+from tests.export.traced_models import TracedCheckpoint, trace_checkpoint
+from tests.export.written_towers import write_towers
 
 HERE = Path(__file__).parent
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -37,11 +37,11 @@ Beside = Callable[[Any], Mapping[str, Any]]
 def recipe(function: str, inputs: Mapping[str, Any], outputs: Mapping[str, str] = NONE, **parts: Any) -> ExportJob:
     tower = {"role": "query", "outputs": outputs, **({"result": next(iter(outputs))} if outputs else {})}
     code = {"code": {"factory": f"gather_models.py:{function}"} | parts.pop("code", {})}
-    return cutting.recipe("", inputs, {"tower": tower}, code | parts)
+    return traced_models.recipe("", inputs, {"tower": tower}, code | parts)
 
 
 def train(job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Beside, seed: int = 7) -> Path:
-    """Builds the uncut model by calling it, with random weights, and saves it, and what stands beside it."""
+    """Builds the whole model by calling it, with random weights, saves it, and what a script saves beside it."""
     load_tensorflow()  # as the exporter needs it, before the model imports it
     model = load_factory(job.code.factory, HERE)()
     model(dict(inputs))
@@ -52,14 +52,16 @@ def train(job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Be
     return Path(tf.train.Checkpoint(model=model, **beside(model)).write(str(directory / "ckpt")))
 
 
-def make(
+def train_and_trace(
     job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Beside = lambda _: MappingProxyType({})
-) -> Cut:
-    return traced_beside(train(job, inputs, directory, beside), job, HERE, directory)
+) -> TracedCheckpoint:
+    return trace_checkpoint(train(job, inputs, directory, beside), job, HERE, directory)
 
 
-def hold(made: Cut, directory: Path, examples: Examples | None = None) -> dict[str, tuple[manifest.TowerForm, ...]]:
-    """Writes every tower twice, and holds both to the original model on examples."""
+def check_parity(
+    made: TracedCheckpoint, directory: Path, examples: Examples | None = None
+) -> dict[str, tuple[manifest.TowerForm, ...]]:
+    """Writes every tower twice, and compares both with the original model on examples."""
     examples = examples or made.examples()
     checkpoint = open_checkpoint(made.prefix)
     read_rows = checkpoint_rows(
@@ -72,16 +74,18 @@ def hold(made: Cut, directory: Path, examples: Examples | None = None) -> dict[s
     return {name: tower.forms for name, tower in check_towers(reference, *written, expected).items()}
 
 
-def inlined(made: Cut, directory: Path, examples: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Exports a self-contained SavedModel: two loaders are given examples, and compared with the original model."""
-    told: dict[str, Any] = {
+def check_self_contained(
+    made: TracedCheckpoint, directory: Path, examples: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Exports a self-contained SavedModel: two loaders run examples, compared with the original model."""
+    updates: dict[str, Any] = {
         "checkpoint": made.job.checkpoint.model_copy(update={"path": str(made.prefix)}),
         "output": made.job.output.model_copy(update={"root": str(directory / "out"), "tables": "inline"}),
     }
     if examples:
         (directory / "examples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in examples))
-        told["verify"] = made.job.verify.model_copy(update={"examples": str(directory / "examples.jsonl")})
-    prepared = prepare_inline(made.job.model_copy(update=told), HERE, ExportSettings())
+        updates["verify"] = made.job.verify.model_copy(update={"examples": str(directory / "examples.jsonl")})
+    prepared = prepare_inline(made.job.model_copy(update=updates), HERE, ExportSettings())
     report = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
     assert report["verification"]["loaded_by"] == ["tf.saved_model.load", "tf.compat.v1.saved_model.load"]
     return report

@@ -1,4 +1,4 @@
-"""Traces of the models of ranking_models.py, and their parts run one after the other."""
+"""Traces of the models of ranking_models.py, and runs of their parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from export.graph.pruning import TracedPart, TracedTower
 from export.model.tracing import trace_towers
 from export.recipe.schema import ExportJob
 from runtime.tower_inputs import tower_inputs
-from tests.export.cutting import HERE, IDS, RAGGED, recipe
+from tests.export.traced_models import HERE, IDS, RAGGED, recipe
 
 Values = dict[str, NDArray[Any]]
 
@@ -48,9 +48,9 @@ def made_values(tower: TracedTower, n: int) -> Values:
     }
 
 
-def run(cut: TracedTower | TracedPart, values: Values, n: int) -> Values:
-    inputs = tower_inputs(cut.spec.inputs, values, n)
-    results = cut.function(*(tf.constant(inputs[each.name]) for each in cut.spec.inputs))
+def run(tower: TracedTower | TracedPart, values: Values, n: int) -> Values:
+    inputs = tower_inputs(tower.spec.inputs, values, n)
+    results = tower.function(*(tf.constant(inputs[each.name]) for each in tower.spec.inputs))
     return {name: result.numpy() for name, result in results.items()}
 
 
