@@ -82,8 +82,7 @@ class Worker:
             self.metrics,
         )
         self.certificates = Certificates.of(settings, self._report_expiry)
-        record = None if self._request_log is None else self._request_log.offer
-        self.dataplane = Dataplane(self.engine, settings, self.metrics, record, self.certificates)
+        self.dataplane = Dataplane(self.engine, settings, self.metrics, self._request_log, self.certificates)
         self.grpc = GrpcServer(self.dataplane)
         self.bound_grpc_port = 0
         self._checked_required = False
