@@ -32,7 +32,7 @@ class ByteBudget:
     """Bytes of request bodies that a process holds, compressed and decompressed alike. Belongs to one event loop."""
 
     def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
-        """Begins with none."""
+        """Creates an empty budget."""
         self._max_bytes, self._retry_after_s = settings.max_inflight_bytes, settings.retry_after_s
         self._metrics = metrics
         self.held = 0
@@ -69,7 +69,7 @@ class Dataplane:
         request_log: RequestLog | None = None,
         certificates: Certificates | None = None,
     ) -> None:
-        """Answers from an engine; `request_log` is given a request after its answer, unless it names a version."""
+        """Creates the data plane of an engine; requests that name no version are logged once answered."""
         self.engine, self.settings, self.metrics, self._request_log = engine, settings, metrics, request_log
         self.tokens, self.certificates = TokenStore.of(settings.tokens), certificates
         self.budget = ByteBudget(settings, metrics)

@@ -35,7 +35,7 @@ log = logger(__name__)
 DRAINED = "the service is drained; `rowcast-serve ctl undrain` makes it accept calls again"
 _MISSING = "the desired state names it (in a pin, a label or a load), and it is not under the root"
 FOLLOW_S = 0.1
-"""Between two looks at the state file."""
+"""Between two reads of the state file."""
 
 
 class Poller:
@@ -48,7 +48,7 @@ class Poller:
     """
 
     def __init__(self, settings: ServiceSettings, loader: Loader, manager: VersionManager, metrics: Metrics) -> None:
-        """Looks at nothing yet."""
+        """Creates a poller; `start` runs it."""
         self._settings, self._loader, self._manager, self._metrics = settings, loader, manager, metrics
         self.state = StateFile.of(settings)
         self._lock = threading.RLock()
