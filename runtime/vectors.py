@@ -25,7 +25,7 @@ class VectorFile:
     """
 
     def __init__(self, path: Path, dim: int) -> None:
-        """Takes a file.
+        """Creates the reader of a file.
 
         Raises:
           OSError: there is none.

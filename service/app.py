@@ -68,7 +68,7 @@ class Worker:
     """The parts of one serving process."""
 
     def __init__(self, settings: ServiceSettings, run_directory: Path, grpc_port: int) -> None:
-        """Builds everything and starts nothing; `grpc_port`: 0 for any free one."""
+        """Creates all parts and starts none; `grpc_port`: 0 for any free one."""
         self._settings, self._run_directory, self._grpc_port = settings, run_directory, grpc_port
         threads = compute_threads(settings.workers, settings.threads)
         self.metrics, self.versions = Metrics(), VersionManager()
@@ -82,8 +82,7 @@ class Worker:
             self.metrics,
         )
         self.certificates = Certificates.of(settings, self._report_expiry)
-        record = None if self._request_log is None else self._request_log.offer
-        self.dataplane = Dataplane(self.engine, settings, self.metrics, record, self.certificates)
+        self.dataplane = Dataplane(self.engine, settings, self.metrics, self._request_log, self.certificates)
         self.grpc = GrpcServer(self.dataplane)
         self.bound_grpc_port = 0
         self._checked_required = False

@@ -15,6 +15,7 @@ from service.engine.engine import Engine
 from service.engine.requests import Target
 from service.errors import Overloaded
 from service.observability.metrics import Metrics
+from service.request_log.record import RequestLog
 from service.security.principal import authorize
 from service.security.tls import Certificates
 from service.security.tokens import TokenStore
@@ -25,15 +26,13 @@ _INLINE_BYTES = 64 << 10
 """Larger bodies are decoded in a thread: a body of this size takes about a millisecond."""
 
 Result = TypeVar("Result")
-Record = Callable[[str, str, bool, bytes], None]
-"""Takes the model, the call, whether the body is protobuf, and the body of an answered request."""
 
 
 class ByteBudget:
     """Bytes of request bodies that a process holds, compressed and decompressed alike. Belongs to one event loop."""
 
     def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
-        """Begins with none."""
+        """Creates an empty budget."""
         self._max_bytes, self._retry_after_s = settings.max_inflight_bytes, settings.retry_after_s
         self._metrics = metrics
         self.held = 0
@@ -67,11 +66,11 @@ class Dataplane:
         engine: Engine,
         settings: ServiceSettings,
         metrics: Metrics,
-        record: Record | None = None,
+        request_log: RequestLog | None = None,
         certificates: Certificates | None = None,
     ) -> None:
-        """Answers from an engine; `record` is given a request after its answer, unless it names a version."""
-        self.engine, self.settings, self.metrics, self._record = engine, settings, metrics, record
+        """Creates the data plane of an engine; requests that name no version are logged once answered."""
+        self.engine, self.settings, self.metrics, self._request_log = engine, settings, metrics, request_log
         self.tokens, self.certificates = TokenStore.of(settings.tokens), certificates
         self.budget = ByteBudget(settings, metrics)
         self._decoders = ThreadPoolExecutor(DECODERS, "rowcast-decode")
@@ -101,8 +100,8 @@ class Dataplane:
             wanted: Target = request.target
             authorize(context.principal, wanted.model)
             answer = await self.engine.execute(request, context)
-            if self._record is not None and wanted.version is None and not wanted.label:
-                self._record(answer.model, context.call, is_protobuf, body)
+            if self._request_log is not None and wanted.version is None and not wanted.label:
+                self._request_log.offer(answer.model, context.call, is_protobuf, body)
             return answer, several
 
     def close(self) -> None:

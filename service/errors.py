@@ -107,7 +107,7 @@ class Overloaded(ServiceError):
     code = Code.OVERLOADED
 
     def __init__(self, message: str, retry_after_s: float, reason: str = "bytes") -> None:
-        """Takes the message, when to retry, and the limit that was hit: one of the reasons of `Metrics.rejected`."""
+        """Creates the error; `reason`: the limit that was hit: one of `metrics.REJECTIONS`."""
         super().__init__(message)
         self.retry_after_s, self.reason = retry_after_s, reason
 

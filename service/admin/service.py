@@ -36,7 +36,7 @@ class Service:
     """One service. The methods block, and may be called from any thread."""
 
     def __init__(self, settings: ServiceSettings, run_directory: Path) -> None:
-        """Takes the directory that the workers write their statuses to."""
+        """Creates the service of a run directory, to which the workers write their statuses."""
         self._settings, self._run_directory, self._state = settings, run_directory, StateFile.of(settings)
 
     def status(self) -> Status:

@@ -192,7 +192,7 @@ def _bag(bag: Any, where: str) -> tuple[list[Any], list[Any]]:
     ids = listed(fields(bag, ("ids", "weights"), where).get("ids"), f"{where}.ids")
     weights = listed(bag.get("weights", [1.0] * len(ids)), f"{where}.weights")
     if len(weights) != len(ids):
-        raise InvalidArgument(f"{where} has {len(ids)} ids and {len(weights)} weights; as many were expected")
+        raise InvalidArgument(f"{where} has {len(ids)} ids and {len(weights)} weights; one for each id was expected")
     return ids, weights
 
 

@@ -49,7 +49,7 @@ def split(answer: Any, count: int) -> list[Any]:
     """Returns the answer of each of `count` merged requests.
 
     Raises:
-      ValueError: it is no answer to so many.
+      ValueError: the answer is not to `count` requests.
     """
     offsets: Offsets = answer.neighbors.offsets if isinstance(answer, Retrieved) else answer.offsets
     if offsets.size != count + 1:

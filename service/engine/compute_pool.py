@@ -15,7 +15,7 @@ class ComputePool:
     """A bounded thread pool that counts its idle threads."""
 
     def __init__(self, threads: int) -> None:
-        """Starts with no thread; each starts with its first task."""
+        """Creates the pool; each thread starts with its first task."""
         self.threads = threads
         self._executor = ThreadPoolExecutor(threads, "rowcast-compute")
         self._busy, self._lock = 0, threading.Lock()

@@ -57,7 +57,7 @@ class Execution:
         metrics: Metrics | None = None,
         pool: ComputePool | None = None,
     ) -> None:
-        """Begins a batch; by its call alone: one of the warm-up or of a replay.
+        """Creates the execution of a batch; with a call alone, of a warm-up or a replay.
 
         Args:
           contexts: of its requests; none: nothing ends it early.

@@ -46,7 +46,7 @@ class Engine:
     """Answers the five calls; raises only `ServiceError`. Its methods run on one event loop."""
 
     def __init__(self, versions: VersionManager, settings: ServiceSettings, metrics: Metrics, threads: int) -> None:
-        """Answers from the loaded versions, with so many compute threads."""
+        """Creates an engine over the loaded versions; `threads`: that compute."""
         self._versions, self._settings, self._metrics = versions, settings, metrics
         inline_s = _INLINE_S if threads > 1 else _INLINE_ALONE_S
         self._scheduler = Scheduler(
@@ -178,7 +178,7 @@ class Engine:
         self._metrics.set("queue_candidates", self._scheduler.queued_cost)
 
     def drain(self) -> None:
-        """Rejects every new request from now on; those in progress go on."""
+        """Rejects every new request from now on; those in progress continue."""
         self._draining = self.shutting_down = True
 
     async def drained(self, timeout_s: float) -> bool:

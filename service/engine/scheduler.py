@@ -82,7 +82,7 @@ class BatchQueue:
     """Jobs in order of arrival, those with equal keys together."""
 
     def __init__(self, batch_max: int) -> None:
-        """Begins empty; `batch_max`: jobs in one batch."""
+        """Creates an empty queue; `batch_max`: jobs in one batch."""
         self._batch_max = batch_max
         self._jobs: OrderedDict[Hashable, dict[Job, None]] = OrderedDict()
         self._size = 0
@@ -146,7 +146,7 @@ class Scheduler:
         batch_max: int = 16,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins with no job.
+        """Creates a scheduler without jobs.
 
         Args:
           compute: computes a batch.

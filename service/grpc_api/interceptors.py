@@ -111,7 +111,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
 
 
 class Reading:
-    """Receives at most so many messages at a time: half of them for as long as a call may take, half for BRIEF_S."""
+    """Receives at most `most` messages at a time: half of them for as long as a call may take, half for BRIEF_S."""
 
     BRIEF_S = 0.5
 

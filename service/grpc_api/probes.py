@@ -29,7 +29,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
     """Surrounds the methods of health and reflection."""
 
     def __init__(self, calls: CallInterceptor) -> None:
-        """Takes what authenticates clients."""
+        """Creates the interceptor; `calls` authenticates clients."""
         self._authenticate = calls.authenticate
         self._reading = Reading(MAX_READING)
         self._streams: set[asyncio.Task[Any] | None] = set()

@@ -31,7 +31,7 @@ class MethodNotAllowed(InvalidArgument):
     """The path does not have this method. HTTP has a status of its own for that."""
 
     def __init__(self, method: str, allowed: str) -> None:
-        """Takes the method that was sent and those that the path has."""
+        """Creates the error; `allowed`: the methods of the path."""
         super().__init__(f"method {method[:20]} is not allowed for this path; {allowed} is")
         self.allowed = allowed
 

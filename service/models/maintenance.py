@@ -24,7 +24,7 @@ log = logger(__name__)
 CHECK_S = 15.0
 """Between two reports of memory, which look at samples of every table, and between two scrubs."""
 PREFETCH_S = 1.0
-"""Between two looks for versions to prefetch."""
+"""Between two searches for versions to prefetch."""
 
 
 class _Ended(Exception):
@@ -46,7 +46,7 @@ class Maintenance:
         stopping: Event,
         damaged: Callable[[ModelVersion, Exception], object],
     ) -> None:
-        """Does nothing yet.
+        """Creates the maintenance; its `loops` do the work.
 
         Args:
           stopping: ends what is in progress.

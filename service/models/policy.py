@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from service.config import ServiceSettings
 from service.models.desired_state import DesiredModel
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What is loaded of a model without an entry in the desired state.
-
-    Attributes:
-      latest: that many of the newest versions.
-      keep_previous: whether the version that was current before stays loaded, so that a rollback takes no time.
-    """
-
-    latest: int = 1
-    keep_previous: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,7 +54,7 @@ def named(desired: DesiredModel) -> list[int]:
 
 def arrangement(
     desired: DesiredModel,
-    policy: Policy,
+    settings: ServiceSettings,
     known: Collection[int],
     loaded: Collection[int],
     failed: Collection[int],
@@ -84,7 +72,7 @@ def arrangement(
         return Arrangement(None)
     allowed = set(loaded) - set(desired.unloaded)
     order = ranked(desired, {*known, *loaded})
-    good = [version for version in order if version in allowed][: policy.latest]
+    good = [version for version in order if version in allowed][: settings.latest_versions]
     if good:
         current: int | None = good[0]
     else:
@@ -100,6 +88,6 @@ def arrangement(
     if current is not None:
         kept.add(current)
     previous = before.previous if current == before.current else before.current
-    if not policy.keep_previous or previous not in allowed or previous not in known or previous in kept:
+    if not settings.keep_previous or previous not in allowed or previous not in known or previous in kept:
         previous = None
     return Arrangement(current, frozenset(kept), previous, labels)

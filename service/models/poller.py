@@ -24,7 +24,7 @@ from service.models.failures import LoadFailure, fingerprint, is_expected
 from service.models.loader import InsufficientMemory, Loader
 from service.models.maintenance import Maintenance
 from service.models.manager import VersionManager
-from service.models.policy import Policy, arrangement, named, ranked
+from service.models.policy import arrangement, named, ranked
 from service.models.state_file import StateFile
 from service.models.version import ModelVersion, stamp_of
 from service.observability.logging import fields, logger, set_level
@@ -35,7 +35,7 @@ log = logger(__name__)
 DRAINED = "the service is drained; `rowcast-serve ctl undrain` makes it accept calls again"
 _MISSING = "the desired state names it (in a pin, a label or a load), and it is not under the root"
 FOLLOW_S = 0.1
-"""Between two looks at the state file."""
+"""Between two reads of the state file."""
 
 
 class Poller:
@@ -48,10 +48,9 @@ class Poller:
     """
 
     def __init__(self, settings: ServiceSettings, loader: Loader, manager: VersionManager, metrics: Metrics) -> None:
-        """Looks at nothing yet."""
+        """Creates a poller; `start` runs it."""
         self._settings, self._loader, self._manager, self._metrics = settings, loader, manager, metrics
         self.state = StateFile.of(settings)
-        self._policy = Policy(settings.latest_versions, settings.keep_previous)
         self._lock = threading.RLock()
         self.known: Mapping[str, list[int]] = {}
         self.revision = 0
@@ -149,7 +148,7 @@ class Poller:
             self._fail(model, version, LoadFailure(0, _MISSING, retry_at=0.0))
         available = 0
         for version in ranked(desired, known):
-            if available == self._policy.latest:
+            if available == self._settings.latest_versions:
                 break
             available += self._ensure_loaded(model, version)
         for version in named(desired):
@@ -210,7 +209,7 @@ class Poller:
                 return
             loaded, before = self._manager.arranged(model)
             failed = {version for name, version in list(self._failures) if name == model}
-            after = arrangement(desired.of(model), self._policy, self.known.get(model, ()), loaded, failed, before)
+            after = arrangement(desired.of(model), self._settings, self.known.get(model, ()), loaded, failed, before)
             if after != before or loaded - {*after.loaded, after.previous}:
                 self._manager.arrange(model, after)
 

@@ -40,7 +40,7 @@ class StateFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Names the file, which need not exist; reads nothing yet."""
+        """Creates the reader and writer of a file, which need not exist."""
         self.path = path
         self.desired: Desired | None = None
         self.problem = ""

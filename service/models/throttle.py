@@ -23,7 +23,7 @@ class LoadThrottle:
     """Called after each chunk of work by the thread that loads."""
 
     def __init__(self, inflight: Callable[[], int] = lambda: 0, sleep: Callable[[float], object] = time.sleep) -> None:
-        """Starts with no work done.
+        """Creates a throttle.
 
         Args:
           inflight: returns the number of requests being served.

@@ -43,7 +43,7 @@ class JsonLines(logging.Formatter):
     """One JSON object a line: time, level, logger, event, the event's fields and, of an exception, its traceback."""
 
     def __init__(self, always: Mapping[str, Any]) -> None:
-        """Makes a formatter; `always`: fields of every line."""
+        """Creates a formatter; `always`: fields of every line."""
         super().__init__()
         self._always = always
 

@@ -53,7 +53,7 @@ class RequestWriter:
     """Writes the requests of one model. Several processes may write to its directory."""
 
     def __init__(self, directory: Path, file_bytes: int, files_max: int) -> None:
-        """Names the directory, which only the service's user may read.
+        """Creates the writer of a directory, which only the service's user may read.
 
         Args:
           file_bytes: of one file.

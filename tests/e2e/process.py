@@ -22,10 +22,11 @@ PROGRAM = [str(Path(sys.executable).with_name("rowcast-serve"))]
 
 def until(what: Callable[[], bool]) -> None:
     """Waits for what a thread or another process brings about in its own time."""
-    end = time.monotonic() + WAIT_S
+    end, pause_s = time.monotonic() + WAIT_S, 0.005
     while not what():
         assert time.monotonic() < end
-        time.sleep(0.01)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.1)  # a process that starts needs the core itself
 
 
 class Lines:

@@ -39,8 +39,9 @@ def is_ready(client: httpx.Client) -> bool:
 
 def versions_of(service: Process, path: str = "movies") -> set[int | None]:
     """The versions that answer on connections of their own, which reach every worker."""
-    url = f"http://127.0.0.1:{service.ports['http']}/v1/models/{path}:retrieve"
-    return {httpx.post(url, json=BODY, timeout=WAIT_S).json().get("version") for _ in range(8)}
+    call, alone = f"/v1/models/{path}:retrieve", {"connection": "close"}
+    with client_of(service) as client:
+        return {client.post(call, json=BODY, headers=alone).json().get("version") for _ in range(8)}
 
 
 def count_of(service: Process, sample: str) -> float:

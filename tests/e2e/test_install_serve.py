@@ -36,17 +36,17 @@ def run(*command: str | Path, directory: Path) -> str:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin directory of an environment made by the steps of the Dockerfile's target `serve`."""
     place = tmp_path_factory.mktemp("install")
-    run(sys.executable, "-m", "venv", "build", directory=place)
-    python = place / "build" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--constraint", CONSTRAINTS, "hatchling", "numpy", directory=place)
+    pips = {}
+    for name in ("build", "packages"):
+        run(sys.executable, "-m", "venv", "--without-pip", name, directory=place)
+        pips[name] = (sys.executable, "-m", "pip", "--python", place / name / "bin/python")
+    install = ("install", "--no-compile", "--constraint", CONSTRAINTS)
+    run(*pips["build"], *install, "hatchling", "numpy", directory=place)
     build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", place / "wheels", REPOSITORY)
-    run(python, "-m", "pip", *build, directory=place)
+    run(*pips["build"], *build, directory=place)
     (wheel,) = (place / "wheels").glob("rowcast-*.whl")
-    run(sys.executable, "-m", "venv", "--without-pip", "packages", directory=place)
-    target = place / "packages" / "bin" / "python"
-    install = ("--python", target, "install", "--constraint", CONSTRAINTS, f"{wheel}[serve]")
-    run(python, "-m", "pip", *install, directory=place)
-    return target.parent
+    run(*pips["packages"], *install, f"{wheel}[serve]", directory=place)
+    return place / "packages/bin"
 
 
 @pytest.fixture(scope="module")

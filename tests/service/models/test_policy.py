@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.config import ServiceSettings
 from service.models.desired_state import DesiredModel, RolledBack
-from service.models.policy import Arrangement, Policy, arrangement, ranked
+from service.models.policy import Arrangement, arrangement, ranked
 
+SETTINGS = ServiceSettings(root=Path.cwd())
 NOTHING = DesiredModel()
-
-
 BACK = DesiredModel(rolled_back=RolledBack(to=1, above=2))
 CANARY = DesiredModel(labels={"canary": 3})
 
@@ -41,8 +42,9 @@ def roles(current: int | None, *others: int, previous: int | None = None, **labe
 def test_arrangement_of_what_is_loaded(
     wanted: DesiredModel, known: set[int], loaded: set[int], failed: Any, before: Arrangement, expected: Arrangement
 ) -> None:
-    assert arrangement(wanted, Policy(), known, loaded, failed, before) == expected
-    assert arrangement(wanted, Policy(keep_previous=False), known, loaded, failed, before).previous is None
+    assert arrangement(wanted, SETTINGS, known, loaded, failed, before) == expected
+    alone = SETTINGS.model_copy(update={"keep_previous": False})
+    assert arrangement(wanted, alone, known, loaded, failed, before).previous is None
 
 
 VERSIONS = st.sets(st.integers(1, 6))
@@ -67,11 +69,12 @@ DESIRED = st.builds(
 def test_arrangement_any_desired_state_uses_loaded_versions_and_keeps_no_more_than_needed(
     states: list[DesiredModel], known: set[int], loads: list[set[int]], latest: int, keep: bool
 ) -> None:
-    policy, before, loaded = Policy(latest, keep), Arrangement(None), set[int]()
+    settings = SETTINGS.model_copy(update={"latest_versions": latest, "keep_previous": keep})
+    before, loaded = Arrangement(None), set[int]()
     for wanted, arrived in zip(states, loads, strict=False):
         loaded |= arrived & known
         served = before.current is not None
-        before = arrangement(wanted, policy, known, loaded, (), before)
+        before = arrangement(wanted, settings, known, loaded, (), before)
         assert {*before.loaded, before.current, before.previous} - {None} <= loaded
         assert before.current is None or before.current in before.loaded
         assert before.previous not in before.loaded
