@@ -111,7 +111,7 @@ def trace_job(
     trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
     trained.find_weights(read.values())
     dense = {entry.key for entry in inventory.dense}
-    also_stored = trained.trained_beside(dense)
+    also_stored = trained.note_unmatched_weights(dense)
     destination = open_destination(job.output.root, base, settings.scratch)
     number = version or destination.next_version(job.model)
     return TracedJob(job, base, checkpoint, inventory, traced, pages, also_stored, destination, number)

@@ -1,7 +1,7 @@
 """Loads the user's model code: the recipe's `package.module:function` or `file.py:function`, and calls it.
 
-The user's modules are found after rowcast's own. One that is called as a package of rowcast would be hidden by it, and
-its import would fail in strange ways or, worse, give the wrong module: so each such case has a message of its own.
+rowcast's own modules come first on the path. A user module with the name of a rowcast package is hidden by it: its
+import would fail in confusing ways or return the wrong module, so each such case has its own message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def load_factory(reference: str, base: Path) -> Factory:
       A function without arguments. It raises NotConvertible where the user's function raises, and may be called again
       for another, independent instance of the model.
     Raises:
-      UsageError: no such file, module or function, one that takes a name of rowcast's own, or one that needs arguments.
+      UsageError: there is no such file, module or function, or its name is that of a rowcast package.
       NotConvertible: the module raises while it is imported.
     """
     source, separator, function_name = reference.rpartition(":")
@@ -48,7 +48,7 @@ def load_factory(reference: str, base: Path) -> Factory:
     else:
         folder = base.resolve()
         _check_name(source.partition(".")[0], f"the module {source!r}")
-    with _findable(folder), _problems_named(reference, folder, "importing it"):
+    with _on_python_path(folder), _user_errors(reference, folder, "importing it"):
         module = _load_file(path, source) if source.endswith(".py") else _load_module(source, folder)
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -62,7 +62,7 @@ def load_factory(reference: str, base: Path) -> Factory:
         )
 
     def build() -> Any:
-        with _findable(folder), _problems_named(reference, folder, "calling it"):
+        with _on_python_path(folder), _user_errors(reference, folder, "calling it"):
             model = function()
         if model is None:
             raise NotConvertible(f"factory {reference} returned None; it must return the built model")
@@ -91,7 +91,7 @@ def _load_file(path: Path, source: str) -> ModuleType:
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(path)
     try:
-        # Compiled anew: what Python compiled before is known by its second and size, which a changed file may share.
+        # Always compiled: Python's bytecode cache compares time (in seconds) and size, which a changed file may share.
         exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))  # noqa: S102 - the user's
     except BaseException:
         del sys.modules[name]
@@ -113,8 +113,8 @@ def _load_module(source: str, folder: Path) -> ModuleType:
 
 
 @contextlib.contextmanager
-def _findable(folder: Path) -> Iterator[None]:
-    """Lets the user's modules in `folder` be imported; last on the path, so that they never hide rowcast's own."""
+def _on_python_path(folder: Path) -> Iterator[None]:
+    """Adds `folder` to the end of the import path, so that the user's modules never hide rowcast's own."""
     entry = str(folder)
     sys.path.append(entry)
     try:
@@ -125,15 +125,18 @@ def _findable(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _problems_named(reference: str, folder: Path, doing: str) -> Iterator[None]:
-    """Turns whatever the user's code raises into an error that names the factory and, where it is so, a hidden name."""
+def _user_errors(reference: str, folder: Path, doing: str) -> Iterator[None]:
+    """Converts errors of the user's code into one that names the factory and, if there is one, the hidden package."""
     try:
         yield
     except (UsageError, NotConvertible):
         raise
-    except (Exception, SystemExit) as problem:  # a script that exits must not end the export as if it were done
+    except (
+        Exception,
+        SystemExit,
+    ) as problem:  # a script that calls exit() must not end the export as if it had succeeded
         missing = (problem.name or "").partition(".")[0] if isinstance(problem, ImportError) else ""
-        hidden = [missing] if missing in RESERVED else [name for name in RESERVED if _beside(folder, name)]
+        hidden = [missing] if missing in RESERVED else [name for name in RESERVED if _hides_package(folder, name)]
         if hidden and isinstance(problem, ImportError | AttributeError):
             names = " and ".join(repr(name) for name in hidden)
             raise UsageError(
@@ -144,6 +147,6 @@ def _problems_named(reference: str, folder: Path, doing: str) -> Iterator[None]:
         raise NotConvertible(f"factory {reference}: {doing} raised {raised}") from problem
 
 
-def _beside(folder: Path, name: str) -> bool:
-    own = Path(__file__).resolve().parents[1]  # a checkout of rowcast hides nothing of the user's
+def _hides_package(folder: Path, name: str) -> bool:
+    own = Path(__file__).resolve().parents[1]  # in a checkout of rowcast these are its own packages
     return folder != own and ((folder / f"{name}.py").is_file() or (folder / name).is_dir())

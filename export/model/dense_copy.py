@@ -1,9 +1,9 @@
-"""What TensorFlow restores the model's dense variables from: the checkpoint, or files beside it that stand for it.
+"""The checkpoint that TensorFlow restores dense variables from: the original, or local files that replace it.
 
-Of a checkpoint in a store, a local copy without its tables: TensorFlow restores from local files only. Its data files
-have their full length and hold the dense variables at their places; what was not copied is a hole that takes no disk.
-Holes are never read: no table is part of the model that is restored (`export/verify/reference_model.py`). Where moving
-averages are asked for, an index of its own, which leads to the average wherever TensorFlow looks for the variable.
+For a checkpoint in an object store, a local copy without its tables: TensorFlow restores from local files only. Its
+data files are sparse: they have their full length and hold the dense variables at their offsets. Holes are never read:
+no table is part of the model that is restored (`export/verify/reference_model.py`). With
+moving averages, a separate index in which the entry of each variable is that of its average.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from runtime.object_store import RemotePath
 
 
 def local_prefix(checkpoint: Checkpoint, inventory: Inventory, directory: Path) -> Path:
-    """Returns the prefix of a checkpoint on this machine: its own, or that of what stands for it.
+    """Returns a local prefix of a checkpoint: its own, or that of the files that replace it.
 
     Args:
-      checkpoint: open.
-      inventory: knows which of its variables are dense.
-      directory: of the copy; made if it is needed.
+      checkpoint: the open checkpoint.
+      inventory: lists its dense variables.
+      directory: where files are written; created if needed.
     Raises:
       CheckpointError: the checkpoint cannot be read.
       OSError: the copy cannot be written.
@@ -56,7 +56,7 @@ def _copied(checkpoint: Checkpoint, prefix: RemotePath, inventory: Inventory, di
 
 
 def _averaged(checkpoint: Checkpoint, directory: Path) -> Path:
-    """Writes an index in which the entry of a variable is that of its average, over links to the data files."""
+    """Writes an index in which variables have the entries of their averages, with links to the data files."""
     directory.mkdir(exist_ok=True)
     remote = isinstance(checkpoint.prefix, RemotePath)
     averages = checkpoint.storage.averages

@@ -1,4 +1,4 @@
-"""What features are called: as their input where nothing else reads it, else with what they read of it."""
+"""Names of features: that of their input if nothing else reads it, else with the table that they read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from export.lookups.records import table_name
 Features = Mapping[str, FeatureSpec | DenseSpec]
 
 
-def name_while_traced(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> str:
-    """Returns a feature's name among others; equal ones of several calls have one name.
+def traced_name(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> str:
+    """Returns a unique name for a feature; equal features of several calls share one.
 
-    It is `<input>@<table>`, of a cross `<a>*<b>@<table>`, of one of several values `<input>[<place>]@<table>`; and
-    what the feature does, where that is not enough.
+    It is `<input>@<table>`, for a cross `<a>*<b>@<table>`, for one of several values `<input>[<place>]@<table>`,
+    followed by the combiner or a number where that is not unique.
     """
     if feature not in names:
         read = "*".join(feature.inputs) if feature.place is None else f"{feature.inputs[0]}[{feature.place}]"
@@ -29,12 +29,12 @@ def name_while_traced(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> st
     return names[feature]
 
 
-def finally_named(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpec:
-    """Gives the features that are used their names in the bundle.
+def with_bundle_names(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpec:
+    """Returns the model with the bundle's names of features and vocabularies.
 
     Args:
-      model: with the names they had while it was traced.
-      vocabularies: names that the recipe has given to vocabularies.
+      model: with the names that features had while it was traced.
+      vocabularies: names that the recipe gives to vocabularies.
     """
     readers: dict[str, int] = {}
     for spec in model.features.values():
@@ -68,7 +68,7 @@ def _tower(tower: TowerSpec, names: Mapping[str, str]) -> TowerSpec:
 
 
 def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, FeatureSpec | DenseSpec]:
-    """Gives the vocabularies that the model holds a name each; equal ones share it."""
+    """Names the model's own vocabularies; equal ones share a name."""
     known: dict[Keys, str] = {}
     named: dict[str, FeatureSpec | DenseSpec] = {}
     for name, spec in features.items():

@@ -1,7 +1,6 @@
-"""Lookups that a tower does itself: rows of a table inside it by ids that it computes, combined as a service does.
+"""Lookups that run inside a tower: it holds the table, computes the ids and combines rows as a service does.
 
-Other operations than TensorFlow's own lookups have, since LiteRT runs these, and since empty bags at the end of a batch
-are to be there.
+They use operations that LiteRT has, and keep empty bags at the end of a batch; TensorFlow's own lookups do neither.
 Source: TensorFlow 2.20, python/ops/embedding_ops.py (what is pruned, how weights count).
 """
 
@@ -18,14 +17,14 @@ from export.lookups.ragged import dense_rows
 from export.lookups.records import Lookup
 
 
-def may_stay(lookup: Lookup) -> bool:
-    """Returns whether a tower can do a lookup: of a plain variable, by ids that are computed in its graph."""
+def can_be_inlined(lookup: Lookup) -> bool:
+    """Returns whether a lookup can run inside a tower: in a plain variable, by ids that its graph computes."""
     plain = isinstance(lookup.variable, placeholder_class()) and not lookup.variable.mod
     return plain and len(lookup.ids) == 1 and not lookup.keys
 
 
-def put_inside(lookups: Iterable[Lookup], graph: Any) -> None:
-    """Lets the graph of a call do lookups itself."""
+def insert_lookups(lookups: Iterable[Lookup], graph: Any) -> None:
+    """Adds lookups to the graph of a call, in place of their placeholders."""
     for lookup in lookups:
         with graph.as_default():
             values = tf.reshape(look_up(lookup), [-1, *lookup.activation.shape.as_list()[1:]])
@@ -35,12 +34,12 @@ def put_inside(lookups: Iterable[Lookup], graph: Any) -> None:
 
 
 def look_up(lookup: Lookup) -> Any:
-    """Returns what the placeholder of a lookup stands for, [batch or ids, ..., dim] float32, within its graph."""
+    """Returns the result of a lookup within its graph, [batch or ids, ..., dim] float32."""
     (ids,) = lookup.ids
     if getattr(lookup.variable, "from_end", False):
         ids = _from_end(ids, lookup.table.rows)
     if lookup.encoding == "dense" and lookup.kind != "bag":
-        return _one_each(lookup, ids)
+        return _row_per_id(lookup, ids)
     if lookup.kind == "sequence":
         rows = ids.with_values(tf.cast(lookup.variable.sparse_read(ids.values), tf.float32))
         return dense_rows(rows, lookup.length)
@@ -55,7 +54,7 @@ def _from_end(ids: Any, rows: int) -> Any:
     return ids.with_values(counted) if isinstance(ids, tf.RaggedTensor) else counted
 
 
-def _one_each(lookup: Lookup, ids: Any) -> Any:
+def _row_per_id(lookup: Lookup, ids: Any) -> Any:
     if lookup.rule is None and lookup.unknown is None and lookup.padding is None:
         return tf.cast(lookup.variable.sparse_read(ids), tf.float32)
     rows, kept = _rows(lookup, ids)
@@ -64,7 +63,7 @@ def _one_each(lookup: Lookup, ids: Any) -> Any:
 
 
 def _rows(lookup: Lookup, ids: Any) -> tuple[Any, Any]:
-    """Returns rows of ids, as a column that has a rule makes them, and which of them count: others are padding."""
+    """Returns the rows of ids by the lookup's rule, and which of them are no padding."""
     rows = ids if lookup.rule is None else rows_of(lookup.rule, ids, {})
     if lookup.unknown is not None and lookup.unknown.row is not None:
         known = (rows >= 0) & (rows < lookup.table.rows)
@@ -75,7 +74,7 @@ def _rows(lookup: Lookup, ids: Any) -> tuple[Any, Any]:
 
 
 class _Bags(NamedTuple):
-    """Ids of a batch: [m] of them, the [m] examples that they are of, and how many examples there are."""
+    """Ids of a batch: [m] ids, the [m] numbers of their examples, and the number of examples."""
 
     ids: Any
     examples: Any
@@ -95,7 +94,7 @@ def _combined(lookup: Lookup, bags: _Bags) -> Any:
     (rows, kept), weights = _rows(lookup, bags.ids), tf.ones(tf.shape(bags.ids))
     if lookup.weights is not None:
         weights = tf.cast(getattr(lookup.weights, "values", lookup.weights), tf.float32)
-    if lookup.encoding != "ragged":  # what is pruned counts nothing, wherever it reads
+    if lookup.encoding != "ragged":  # pruned ids have weight zero, whatever row they read
         if lookup.weights is not None and lookup.combiner != "sum":
             kept &= weights > 0
         rows, weights = tf.where(kept, rows, tf.zeros_like(rows)), tf.where(kept, weights, tf.zeros_like(weights))

@@ -1,4 +1,4 @@
-"""Which tables leave the towers: large ones leave, what is read whole stays inside, and so do small plain ones."""
+"""Decides which tables stay inside the towers: small plain ones, and those that a tower reads as a whole."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ _FIXED = "give the lookup as many ids of each example, as to_tensor(shape=[None,
 
 
 Read = tuple[Any, NoRule]
-"""A variable that a tower reads otherwise than by a recorded lookup; `cure` is "" where it does not look rows up."""
+"""A variable that a tower reads other than by a recorded lookup; `cure` is "" if it reads no rows."""
 
 
-def lookups_inside(
-    lookups: Sequence[Lookup], reads: Iterable[Read], job: ExportJob, inside: bool
+def find_inline_lookups(
+    lookups: Sequence[Lookup], reads: Iterable[Read], job: ExportJob, inline_all: bool
 ) -> tuple[set[Lookup], tuple[str, ...]]:
-    """Decides which lookups the towers do themselves.
+    """Returns the lookups that stay inside the towers.
 
     Args:
       lookups: of every call, resolved.
-      reads: what towers read of tables beside them.
+      reads: how towers read tables other than by lookups.
       job: the recipe, with its limits.
-      inside: what plain gathers read stays, whatever its size.
+      inline_all: tables that plain gathers read stay, whatever their size.
     Returns:
-      Those lookups, and notes for the plan: tables that stay though they are not small.
+      The lookups, and notes for the plan about large tables that stay.
     Raises:
-      NotConvertible: a table cannot leave, and is too large to stay; names the user's line and the cure.
+      NotConvertible: a table cannot be extracted and is too large to stay; names the user's line and the cure.
     """
-    leaving = {_key(each) for each in lookups if not _may_stay(each, job)}
-    if inside:
+    leaving = {_key(each) for each in lookups if not _can_be_inlined(each, job)}
+    if inline_all:
         return {each for each in lookups if each.no_rule or _key(each) not in leaving}, ()
     gathered = {_key(each): each for each in lookups if each.gather or each.no_rule}
-    because: dict[str, NoRule] = {}
+    reasons: dict[str, NoRule] = {}
     notes = []
     for each in lookups:
         if each.no_rule:
             line = "" if each.line in each.no_rule.why else at_line(each.line)
-            because.setdefault(_key(each), each.no_rule._replace(why=f"its ids are {each.no_rule.why}{line}"))
+            reasons.setdefault(_key(each), each.no_rule._replace(why=f"its ids are {each.no_rule.why}{line}"))
     for key, (variable, read) in {resource(variable.handle): (variable, read) for variable, read in reads}.items():
         if key in gathered:
-            because.setdefault(key, read._replace(cure="read it by lookups only"))
+            reasons.setdefault(key, read._replace(cure="read it by lookups only"))
         elif variable.shape[0] > job.code.table_threshold:
             name, line = variable.name.partition(":")[0], at_line(line_of_variable(variable))
             what = f"variable {name!r} {variable.shape.as_list()}{line}"
             note = _within_limit(what, variable, read._replace(cure=read.cure or _OUTSIDE), job)
             notes += [note] if read.cure else []
-    for key, why_inside in because.items():
+    for key, reason in reasons.items():
         table, variable = gathered[key].table, gathered[key].variable
-        note = _within_limit(f"table {table.name!r} of {table.rows} rows", variable, why_inside, job)
+        note = _within_limit(f"table {table.name!r} of {table.rows} rows", variable, reason, job)
         variable.restored = True
         notes += [note] if table.rows > job.code.table_threshold else []
     small = {_key(each) for each in lookups if each.gather and each.table.rows <= job.code.table_threshold}
-    stay = set(because) | (small - leaving)
+    stay = set(reasons) | (small - leaving)
     plain = {each for each in lookups if each.gather and _key(each) in stay and each.feature and each.feature.plain}
     return plain | {each for each in lookups if each.no_rule}, tuple(notes)
 
@@ -71,19 +71,19 @@ def _key(lookup: Lookup) -> str:
     return "" if lookup.variable is None else resource(lookup.variable.handle)
 
 
-def _may_stay(lookup: Lookup, job: ExportJob) -> bool:
-    """Returns whether the model's own graph does all that a lookup is, and the recipe says nothing of it."""
+def _can_be_inlined(lookup: Lookup, job: ExportJob) -> bool:
+    """Returns whether the model's own graph computes a lookup fully, and the recipe does not change it."""
     if lookup.feature is None:
         return True
     name = lookup.feature.reads[0]
     ruled = name in job.features and bool({"ids", "unknown"} & job.features[name].model_fields_set)
-    # Within a tower, rows of the `mod` strategy would be others.
+    # Inside a tower the `mod` strategy would read other rows.
     spread = getattr(lookup.variable, "mod", False)
     return lookup.gather and lookup.feature.plain and not (ruled or spread or lookup.table.name in job.tables)
 
 
 def _within_limit(what: str, variable: Any, why: NoRule, job: ExportJob) -> str:
-    """Returns a note of what stays inside the towers.
+    """Returns a note about a variable that stays inside the towers.
 
     Raises:
       NotConvertible: it is larger than the recipe allows.
@@ -97,16 +97,16 @@ def _within_limit(what: str, variable: Any, why: NoRule, job: ExportJob) -> str:
     return f"{what} ({size_text(size)}) stays inside the towers: {why.why}; to take it out, {why.cure}"
 
 
-def reads_beside(
+def find_other_reads(
     tower: str, results: Iterable[Any], stops: Iterable[Any], graph: Any, tables: Mapping[str, Any]
 ) -> list[Read]:
-    """Finds what a tower reads of tables otherwise than by a recorded lookup.
+    """Finds how a tower reads tables other than by a recorded lookup.
 
     Args:
       tower: its name.
-      results, stops: what it returns, and the placeholders of lookups.
-      graph: of the call.
-      tables: variables that are gathered from, by their resources.
+      results, stops: its outputs, and the placeholders of lookups.
+      graph: the graph of the call.
+      tables: variables that lookups read, by their resources.
     """
     found = needed(results, stops)
     captured = {inner.name: tables[resource(outer)] for outer, inner in graph.captures if resource(outer) in tables}
@@ -125,7 +125,7 @@ def reads_beside(
 
 
 def _reader(operation: Any) -> Any:
-    """Returns what uses the value of a variable, instead of what merely reads it."""
+    """Returns the operation that uses the value of a variable, past those that only read or move it."""
     while operation.type in ("ReadVariableOp", "Identity", "Cast", "Transpose") and operation.outputs[0].consumers():
         operation = operation.outputs[0].consumers()[0]
     return operation

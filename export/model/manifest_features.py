@@ -1,4 +1,4 @@
-"""What was traced and what the recipe says -> the manifest's entries of features."""
+"""Combines traced features with the recipe into the manifest's feature entries."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _AS_TRACED = (
     *("kind", "table", "combiner", "length", "indicator", "max_norm"),
     *("empty_row", "place", "filler_row", "ordinal"),
 )
-"""Fields of a feature that the model alone decides."""
+"""Fields of a feature that only the model determines."""
 
 
 def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, manifest.Feature]:
-    """Turns what was traced and what the recipe says into the manifest's features.
+    """Returns the manifest's features from the traced model and the recipe.
 
     Raises:
-      UsageError: the recipe speaks of an input or vocabulary that is not there, or gives numbers an id rule; or it must
-        say of an input whose it is.
+      UsageError: the recipe names an unknown input or vocabulary, gives an id rule to an input of numbers, or must
+        state the role of an input.
     """
     named = [("features", name) for name in job.features]
     for kind, parts in (("candidates", job.candidates), ("contexts", job.contexts)):
@@ -36,7 +36,7 @@ def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, mani
         for name in part.features:
             if roles[name] != "context":
                 raise UsageError(
-                    f"contexts.{store}.features.{name}: features.{name}.role says that it is a candidate's"
+                    f"contexts.{store}.features.{name}: features.{name}.role states that it belongs to a candidate"
                 )
     return {
         name: _dense(spec, model, job, roles) if isinstance(spec, DenseSpec) else _embedded(spec, model, job, roles)
@@ -99,8 +99,10 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles:
     if isinstance(rule, manifest.SeveralIds):
         parts = [job.features.get(name, schema.FeaturePart()) for name in spec.reads]
         keys = zip(rule.keys, spec.reads, parts, strict=True)
-        told = [key.model_copy(update={"role": roles[name], "default": each.default}) for key, name, each in keys]
-        rule = rule.model_copy(update={"keys": tuple(told)})
+        stated_keys = [
+            key.model_copy(update={"role": roles[name], "default": each.default}) for key, name, each in keys
+        ]
+        rule = rule.model_copy(update={"keys": tuple(stated_keys)})
     ids_are_the_models = spec.rule is not None or isinstance(rule, manifest.IdentityIds)
     return manifest.EmbeddedFeature(
         **{field: getattr(spec, field) for field in _AS_TRACED},
@@ -119,7 +121,7 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles:
 
 
 def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob) -> None:
-    """Holds keyed ids to tables with keys, and tables with keys to keyed ids."""
+    """Checks that keyed ids have a table with keys, and a table with keys has keyed ids."""
     name, dump = spec.reads[0], job.tables.get(spec.table, schema.TablePart()).dump
     if isinstance(rule, manifest.KeyedIds) and dump is None:
         raise UsageError(
@@ -127,7 +129,9 @@ def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob
             f"tables.{spec.table}.dump"
         )
     if dump is not None and not isinstance(rule, manifest.KeyedIds):
-        cure = 'say ids = { kind = "keyed" }' if spec.rule is None else f"but the model makes rows of it ({rule.kind})"
+        cure = (
+            'write ids = { kind = "keyed" }' if spec.rule is None else f"but the model makes rows of it ({rule.kind})"
+        )
         raise UsageError(f"features.{name}.ids: rows of table {spec.table!r}, a dump, are found by key; {cure}")
 
 
@@ -145,13 +149,11 @@ def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) 
             kind = spec.rule.kind if spec.rule is not None else ""
             raise UsageError(f"features.{name}.ids: the model itself makes rows of this input ({kind}); leave it out")
         if "unknown" in stated and all(each.unknown is not None for each in readers):
-            raise UsageError(
-                f"features.{name}.unknown: the model itself says what becomes of unknown ids; leave it out"
-            )
+            raise UsageError(f"features.{name}.unknown: the model itself defines what unknown ids become; leave it out")
 
 
 def describe_ids(spec: FeatureSpec, part: schema.FeaturePart, rows: int, job: schema.ExportJob) -> manifest.IdRule:
-    """Returns the manifest's rule of ids that the recipe states the rule of.
+    """Returns the manifest's form of an id rule that the recipe states.
 
     Raises:
       UsageError: the rule names no vocabulary, or does not fit it or the table of so many rows.
@@ -183,5 +185,5 @@ def _check_reach(spec: FeatureSpec, key: str, last: int, rows: int) -> None:
     if last >= rows:
         raise UsageError(
             f"features.{spec.reads[0]}.ids.{key} reaches row {last}, table {spec.table!r} has {rows} rows; these "
-            "are not the ones that were trained with"
+            "are not the ones of training"
         )

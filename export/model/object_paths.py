@@ -1,4 +1,4 @@
-"""Where variables sit in the user's model: by the attributes that lead to them, as checkpoints know them."""
+"""Attribute paths of the variables of the user's model, by which object-based checkpoints store them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def object_paths(root: Any) -> dict[str, tuple[str, Any]]:
 def name_tables(
     variables: Mapping[str, Any], paths: Mapping[str, tuple[str, Any]], taken: set[str]
 ) -> dict[str, TableFacts]:
-    """Returns what tables that are plain variables are called, by their resources; not as those in `taken`.
+    """Names the tables that are plain variables, by their resources; avoids the names in `taken`.
 
-    A table is called as its object path without what Keras adds to it; a layer that Keras numbers, by the name that its
-    owner gave it. `config_name` is the whole path, or, of a variable outside the model's objects, its name: a table of
-    TF1 is called as the last scope of that.
+    A name is the object path without what Keras adds to it, or, for a layer in a numbered list of Keras, the layer's
+    name. `config_name` is the whole path, or, for a variable outside the model's objects, its variable name, whose
+    last scope then names the table.
     """
     named: dict[str, TableFacts] = {}
     for key, variable in variables.items():
@@ -55,7 +55,7 @@ def _short(path: str, owner: Any) -> str:
     if len(steps) > 1 and steps[-1] in ("embeddings", "_embeddings"):
         steps = steps[:-1]
     own = getattr(owner, "name", "")
-    # Keras counts the layers of a class that it names itself: the number is another in each program.
+    # Keras numbers the layers that it names itself: the number differs between programs.
     counted = re.sub(r"(?<!^)(?=[A-Z])", "_", type(owner).__name__).lower()
     if _COUNTED.fullmatch(steps[-1]) and isinstance(own, str) and own and not re.fullmatch(rf"{counted}(_\d+)?", own):
         return own

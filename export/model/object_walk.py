@@ -13,18 +13,18 @@ from export.frameworks.loading import tf
 from export.graph.origins import resource
 
 _COUNTED = re.compile(r"((layer|layer_with_weights)-)?\d+")
-"""Names that Keras and lists give to what they hold: without one of them the others are not what was trained."""
+"""Numbered names of Keras and of lists: if one is missing, the others are not those of training."""
 
 
 @dataclass(frozen=True)
-class Walked:
+class ModelObject:
     """An object of the model.
 
     Attributes:
-      resource: of a variable; "" of any other object.
-      path: of attributes from the model to it.
+      resource: the resource of a variable; "" for any other object.
+      path: its attribute path from the model.
       owner: the object that tracks it.
-      node: of the checkpoint's object at that path; None where there is none.
+      node: the checkpoint's object at that path; None if there is none.
       children: names of the objects that it tracks.
     """
 
@@ -36,14 +36,14 @@ class Walked:
 
 
 @dataclass(frozen=True)
-class LeftOver:
-    """An object of the checkpoint for which the model has none.
+class UnmatchedObject:
+    """An object of the checkpoint without a counterpart in the model.
 
     Attributes:
-      owner: path of the model's object that held it; "" for the model itself.
-      name: what that called it.
-      counted: whether it was one of a list of layers or variables, of which the model now has fewer.
-      keys: of its variables, by their attribute paths from the model.
+      owner: path of the model's object that held it; "" is the model itself.
+      name: its attribute there.
+      counted: whether it was in a list of layers or variables that is shorter in the model.
+      keys: checkpoint keys of its variables, by their attribute paths from the model.
     """
 
     owner: str
@@ -52,13 +52,13 @@ class LeftOver:
     keys: dict[str, str]
 
 
-def walk(root: Any, graph: ObjectGraph | None = None, start: int | None = None) -> list[Walked]:
+def walk(root: Any, graph: ObjectGraph | None = None, start: int | None = None) -> list[ModelObject]:
     """Returns every object of a model, the nearest first; `start` is the root's node in the checkpoint's graph.
 
-    Without a graph also the layers that Keras 3 has in lists and dicts: TensorFlow's checkpoints do not hold them.
+    Without a graph also the layers that Keras 3 holds in lists and dicts, which TensorFlow's checkpoints leave out.
     """
     view = tf.train.TrackableView(root)
-    found: list[Walked] = []
+    found: list[ModelObject] = []
     seen = {id(root)}
     queue: list[tuple[Any, str, Any, int | None]] = [(root, "", None, start)]
     for trackable, path, owner, node in queue:  # grows while it is walked: breadth first
@@ -66,7 +66,7 @@ def walk(root: Any, graph: ObjectGraph | None = None, start: int | None = None) 
         if graph is None:
             children |= {layer.name: layer for layer in getattr(trackable, "_layers", ()) if is_keras_3_layer(layer)}
         handle = getattr(trackable, "handle", None)
-        found.append(Walked("" if handle is None else resource(handle), path, owner, node, tuple(children)))
+        found.append(ModelObject("" if handle is None else resource(handle), path, owner, node, tuple(children)))
         for name, child in children.items():
             if id(child) not in seen:
                 seen.add(id(child))
@@ -75,12 +75,14 @@ def walk(root: Any, graph: ObjectGraph | None = None, start: int | None = None) 
     return found
 
 
-def left_over(walked: Sequence[Walked], graph: ObjectGraph, entries: Container[str]) -> list[LeftOver]:
-    """Returns what the checkpoint holds of the model's objects beyond those that the model has.
+def unmatched_objects(
+    walked: Sequence[ModelObject], graph: ObjectGraph, entries: Container[str]
+) -> list[UnmatchedObject]:
+    """Returns the objects that the checkpoint holds and the model has no counterpart for.
 
     Args:
       walked: as `walk` returns them.
-      graph: of the checkpoint.
+      graph: the checkpoint's object graph.
       entries: keys of its variables.
     """
     both = [(each, graph.nodes[each.node].children) for each in walked if each.node is not None]
@@ -90,17 +92,17 @@ def left_over(walked: Sequence[Walked], graph: ObjectGraph, entries: Container[s
     for each, stored in both:
         for name, node in stored.items():
             counted = _COUNTED.fullmatch(name) is not None
-            # A layer makes its variables when it is called: that it has none does not mean that it is another.
+            # A layer creates its variables when it is called: a layer without variables may still be the same.
             if node not in known and (counted or not graph.nodes[node].key):
                 below = dict(_variables(graph, node, _joined(each.path, name), known))
                 keys = {path: key for path, key in below.items() if key in entries}
                 if keys:
-                    found.append(LeftOver(each.path, name, counted, keys))
+                    found.append(UnmatchedObject(each.path, name, counted, keys))
     return found
 
 
 def _variables(graph: ObjectGraph, node: int, path: str, known: set[int]) -> Iterator[tuple[str, str]]:
-    """Yields path and key of the variables at a node and below it; its nodes become known."""
+    """Yields path and key of the variables at a node and below it, and adds its nodes to `known`."""
     known.add(node)
     queue = [(node, path)]
     for at, where in queue:  # grows while it is walked: breadth first

@@ -1,4 +1,4 @@
-"""Whose each input is, a context's or a candidate's: as the recipe states it, else by what uses it."""
+"""Roles of inputs, context or candidate: as the recipe states, else from what uses them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from export.recipe.schema import ExportJob
 def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
     """Returns the role of each input.
 
-    What a query tower reads and what a context store holds is of contexts; what a candidate tower reads and what a
-    corpus holds is of candidates. Of any other, a ranking tower takes one value for all candidates.
+    Inputs of query towers and context stores are of contexts; inputs of candidate towers and corpora are of candidates.
+    All others are of contexts: a ranking tower takes one value for all candidates.
 
     Raises:
-      UsageError: towers and stores disagree about an input that a ranking tower reads, and the recipe is silent.
+      UsageError: towers and stores disagree about an input that a ranking tower reads, and the recipe states no role.
     """
     uses: dict[str, dict[Role, str]] = {}
     for name, role, by in _uses(model, job):
@@ -38,7 +38,7 @@ def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
 
 
 def _uses(model: ModelSpec, job: ExportJob) -> Iterator[tuple[str, Role, str]]:
-    """Yields inputs, what they are, and what uses them so."""
+    """Yields an input, its role, and what implies that role."""
     for store, contexts in job.contexts.items():
         yield from ((name, "context", f"contexts.{store}") for name in contexts.features)
     for corpus, candidates in job.candidates.items():

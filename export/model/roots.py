@@ -1,4 +1,4 @@
-"""Opens what a recipe's training left: its checkpoint, and the model that its factory returns."""
+"""Opens a recipe's checkpoint and builds its model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from export.tables.dumped import open_dumps, with_dumps
 
 
 def open_job(job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
-    """Opens a recipe's checkpoint, with dumped tables, and says in the recipe how variables are found in it.
+    """Opens a recipe's checkpoint with its dumped tables; the recipe returned states how variables are found in it.
 
     Args:
       job: the recipe.
       base: its folder.
     Raises:
-      CheckpointError: there is none, or it cannot be read, or it lacks the averages that the recipe asks for.
+      CheckpointError: it is missing or unreadable, or lacks the averages that the recipe requests.
     """
     checkpoint = open_checkpoint(place_of(job.checkpoint.path, base))
     if job.checkpoint.by is None:
@@ -43,7 +43,7 @@ def _averaged(checkpoint: Checkpoint, job: ExportJob) -> Checkpoint:
     if not averages and not (by_names and any(key.endswith(AVERAGE) for key in checkpoint.entries)):
         which = f"none of its variables is called ...{AVERAGE}" if by_names else "no optimizer in it keeps some"
         raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} has no moving averages ({which}), which checkpoint.averages asks for; "
+            f"checkpoint {checkpoint.prefix} has no moving averages ({which}), which checkpoint.averages requests; "
             "leave it out"
         )
     storage = replace(checkpoint.storage, averages=averages)
@@ -51,11 +51,11 @@ def _averaged(checkpoint: Checkpoint, job: ExportJob) -> Checkpoint:
 
 
 def build_root(job: ExportJob, base: Path) -> Any:
-    """Returns the recipe's model: what its factory returns, or, of a checkpoint by names, a NamedGraph of it.
+    """Returns what the recipe's factory returns; as a NamedGraph where the checkpoint is read by names.
 
     Raises:
       UsageError: there is no such factory.
-      NotConvertible: it raises, or returns what the checkpoint does not go with.
+      NotConvertible: it raises, or its result does not fit the kind of checkpoint.
     """
 
     def load() -> Any:

@@ -1,4 +1,4 @@
-"""Turns a lookup of several ids of an example into one that is a feature: of all of them together, or of each."""
+"""Converts a lookup of several ids per example into features: one for all of them, or one for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from export.lookups.records import Lookup
 
 
 def flattened_from(ids: Any) -> int:
-    """Returns how many values an example has in what ids that lie one after another were made of, as a guess."""
+    """Guesses how many values per example there were before the model flattened its ids."""
     seen: set[str] = set()
     queue = [ids]
     while queue:
@@ -28,7 +28,7 @@ def flattened_from(ids: Any) -> int:
 
 
 def by_example(lookup: Lookup, size: int) -> Lookup:
-    """Returns the lookup of ids that the model flattened, `tf.reshape(ids, [-1])`, as one of each example's `size`."""
+    """Converts a lookup of flattened ids, `tf.reshape(ids, [-1])`, into one of `size` ids per example."""
     with lookup.activation.graph.as_default():
         activation = _placeholder(lookup, [None, size, lookup.table.dim])
         join(lookup.activation, tf.reshape(activation, [-1, lookup.table.dim]))
@@ -36,9 +36,9 @@ def by_example(lookup: Lookup, size: int) -> Lookup:
 
 
 def columns_of(lookup: Lookup, size: int) -> list[Lookup]:
-    """Returns a lookup of each of the `size` ids that an example has; together they answer the one that was recorded.
+    """Splits a lookup of `size` ids per example into one for each; their rows together are its result.
 
-    Its ids in the graph are known to no operation: these lookups leave the towers.
+    No operation of the graph computes their ids, so these lookups cannot stay inside the towers.
     """
     with lookup.activation.graph.as_default():
         activations = [_placeholder(lookup, [None, lookup.table.dim]) for _ in range(size)]

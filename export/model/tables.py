@@ -1,5 +1,5 @@
 """Finds every table of a model in its checkpoint, under the bundle's names: by the model's objects, by metadata, or as
-the recipe says."""
+the recipe states."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from export.user_lines import at_line
 
 
 def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob, base: Path) -> Inventory:
-    """Finds every table that a tower of the model reads; with their slot variables if the recipe wants them.
+    """Finds every table that a tower of the model reads, with slot variables if the recipe requests them.
 
     Args:
       checkpoint: the open checkpoint.
       traced: the model.
       job: the recipe.
-      base: its folder, which its paths are relative to.
+      base: the folder that its paths are relative to.
     Raises:
-      NotConvertible: a table is not there, or cannot be exported; says how to name it.
-      CheckpointError: a table has another shape there.
+      NotConvertible: a table is missing or cannot be exported; the message shows how to name it.
+      CheckpointError: a table has another shape in the checkpoint.
     """
     layouts = read_layouts(base / job.checkpoint.layout) if job.checkpoint.layout is not None else {}
     found = recognise(checkpoint, Statements(layouts=layouts))
@@ -49,7 +49,7 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
     if isinstance(traced.root, NamedGraph):
         mod |= {name for name, variable in traced.tables.items() if _is_mod(variable, checkpoint, named[name])}
     inventory = recognise(checkpoint, Statements(named, tuple(sorted(mod)), layouts))
-    if isinstance(traced.root, NamedGraph):  # the model's own lookups have the strategy
+    if isinstance(traced.root, NamedGraph):  # the model's own lookups state the strategy
         tables = tuple(replace(each, note="") if each.note == DIV_OR_MOD else each for each in inventory.tables)
         inventory = replace(inventory, tables=tables)
     for name, spec in traced.spec.tables.items():
@@ -58,7 +58,7 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
 
 
 def _by_name(found: Inventory, spec: TableFacts, variable: Any, trained: TrainedModel) -> str:
-    """Returns what the checkpoint calls a table that is not where the model's objects lead to."""
+    """Returns the checkpoint's name of a table that is not found by the model's objects."""
     line = line_of_variable(variable)
     if not trained.object_path and (place := trained.holder_of(variable)):
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Finds the inputs and the id rule behind each lookup of a traced call."""
+"""Finds the inputs and the id rule of each lookup of a traced call."""
 
 from __future__ import annotations
 
@@ -21,61 +21,61 @@ from export.id_rules.recognition import blamed, cure_of
 from export.id_rules.several import find_several
 from export.id_rules.texts import changed_text, find_text
 from export.lookups.records import Lookup, NoRule
-from export.model.inline_lookups import may_stay
+from export.model.inline_lookups import can_be_inlined
 from export.model.several_ids import by_example, columns_of, flattened_from
 from export.recipe.schema import InputPart
 from export.user_lines import at_line, line_of_operation
 
 _COMBINE = (
     "make the rows dense by tf.reduce_sum or tf.reduce_mean with axis=1, or by to_tensor(shape=[None, LENGTH]), right "
-    "behind the lookup"
+    "after the lookup"
 )
 
 
 def resolve_lookups(call: TracedCall) -> list[Lookup]:
-    """Finds what every lookup of a call reads; their tables have their names in the bundle.
+    """Resolves every lookup of a call; its tables already have the bundle's names.
 
     Returns:
-      The lookups, each with its feature, or with the reason why it has none and stays in the graph.
+      The lookups, each with its feature, or with the reason why it stays in the graph.
     Raises:
-      NotConvertible: a lookup that cannot stay in the graph has ids that are computed; names the user's line.
+      NotConvertible: a lookup that cannot stay in the graph reads computed ids; names the user's line.
       UsageError: weights are not declared as such.
     """
     captured = {inner.name: outer for outer, inner in call.function.graph.captures}
     followed = Followed(sources_of(call.inputs), captured)
-    return [each for lookup in call.lookups for each in _all_of(lookup, call.parts, followed)]
+    return [each for lookup in call.lookups for each in _resolve(lookup, call.parts, followed)]
 
 
-def _all_of(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed) -> list[Lookup]:
+def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed) -> list[Lookup]:
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a lookup of each."""
-    changed = _of_changed_text(lookup, call)
+    changed = _from_changed_text(lookup, call)
     if changed is not None:
         lookup = replace(lookup, rule=None, unknown=None, keys=())
     call = replace(call, from_end=getattr(lookup.variable, "from_end", False))
-    # What a rule of the lookup's own goes on with is no row of a table yet.
+    # With a rule of the lookup's own, its ids are not rows of the table yet.
     rows = lookup.table.rows if lookup.rule is None else None
     found = [_ids(ids, call, rows) for ids in lookup.ids] if changed is None else [changed]
     known = [each for each in found if isinstance(each, FoundIds)]
     why = next((each for each in found if isinstance(each, NoRule)), None)
-    one = _one_each(lookup) and lookup.length in (None, 1) and why is not None
+    one = _one_row_per_id(lookup) and lookup.length in (None, 1) and why is not None
     made = find_several(lookup.ids[0], call, lookup.table.rows) if one else None
     if made is not None:
         joined = replace(lookup, kind="single", length=None, rule=made.rule, unknown=made.unknown, keys=made.keys)
         return [_resolved(joined, parts, call, [FoundIds(each) for each in (made.source, *made.others)])]
-    why = why or _odd_weights(lookup, call)
-    if not _one_each(lookup) or (why and why.cure == _COMBINE):
-        return _left(lookup, why) if why else [_resolved(lookup, parts, call, known)]
-    return _each_of(lookup, known, why, parts, call)
+    why = why or _computed_weights(lookup, call)
+    if not _one_row_per_id(lookup) or (why and why.cure == _COMBINE):
+        return _inlined(lookup, why) if why else [_resolved(lookup, parts, call, known)]
+    return _resolve_per_id(lookup, known, why, parts, call)
 
 
-def _each_of(
+def _resolve_per_id(
     lookup: Lookup, known: list[FoundIds], why: NoRule | None, parts: Mapping[str, InputPart], call: Followed
 ) -> list[Lookup]:
-    """Resolves a lookup that answers each of its ids: as one feature where they are an input's, else by place."""
+    """Resolves a lookup with a row per id: as one feature if the ids are one input, else as one for each position."""
     size, flat = lookup.length or 1, lookup.gather and lookup.ids[0].shape.rank == 1
     if flat and (why or known[0].source.place is None):
-        size = flattened_from(lookup.ids[0]) if why else _places(known[0], parts)
-    if not why and _places(known[0], parts) == size:
+        size = flattened_from(lookup.ids[0]) if why else _ids_per_example(known[0], parts)
+    if not why and _ids_per_example(known[0], parts) == size:
         whole = lookup if size == (lookup.length or 1) else by_example(lookup, size)
         return [_resolved(whole, parts, call, known)]
     several = _columns(lookup.ids[0], size, lookup.table, call)
@@ -85,43 +85,43 @@ def _each_of(
     if not why:
         name, shape = known[0].source.name, lookup.ids[0].shape
         how = f"those of input {name!r}, {parts[name].shape} in each example, in a tensor of shape {shape}"
-        return _left(lookup, NoRule(how, "keep each example's ids together"))
-    return _left(lookup, several)
+        return _inlined(lookup, NoRule(how, "keep each example's ids together"))
+    return _inlined(lookup, several)
 
 
-def _left(lookup: Lookup, why: NoRule) -> list[Lookup]:
-    """Returns a lookup that its tower does itself, if it can."""
-    if lookup.gather or may_stay(lookup):
+def _inlined(lookup: Lookup, why: NoRule) -> list[Lookup]:
+    """Returns a lookup that stays in its tower, if it can."""
+    if lookup.gather or can_be_inlined(lookup):
         return [replace(lookup, no_rule=why)]
     raise NotConvertible(
-        f"ids of feature {lookup.path!r} are {why.why}, not taken from an input as it is; {why.cure}; a rule "
-        "of your own from id to row is stated in the recipe's features.<input>.ids"
+        f"ids of feature {lookup.path!r} are {why.why}, not an unchanged input; {why.cure}; your own rule "
+        "from id to row can be stated in the recipe's features.<input>.ids"
     )
 
 
-def _one_each(lookup: Lookup) -> bool:
-    """Returns whether a lookup answers each of its ids, of which an example has just so many."""
+def _one_row_per_id(lookup: Lookup) -> bool:
+    """Returns whether a lookup returns a row per id, for a fixed number of ids per example."""
     return lookup.encoding == "dense" and lookup.kind != "bag" and len(lookup.ids) == 1
 
 
-def _places(found: FoundIds, parts: Mapping[str, InputPart]) -> int:
-    """Returns how many ids an example has in what was found."""
+def _ids_per_example(found: FoundIds, parts: Mapping[str, InputPart]) -> int:
+    """Returns how many ids an example has in a source."""
     return math.prod(parts[found.source.name].shape) if found.source.place is None else 1
 
 
 def _columns(ids: Any, size: int, table: TableFacts, call: Followed) -> list[FoundIds] | NoRule:
-    """Returns what is known of each id of an example, or by what one of them is computed."""
+    """Returns the source and rule of each id of an example, or why one has none."""
     found = [find_chain(Values(ids, place, size), call, table.rows) for place in range(size)]
     known = [each for each in found if isinstance(each, FoundIds) and each.source.part == "dense"]
     if len(known) == size:
         return known
-    return _odd(next((each for each in found if isinstance(each, Values)), Values(ids)), call, table.rows)
+    return _no_rule_for(next((each for each in found if isinstance(each, Values)), Values(ids)), call, table.rows)
 
 
 def _resolved(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed, known: list[FoundIds]) -> Lookup:
     names = tuple(each.source.name for each in known)
     first, part = known[0], parts[names[0]]
-    made = _behind(known, lookup)
+    made = _combined_rule(known, lookup)
     rule = made.rule
     if lookup.ids_max is not None and isinstance(rule, TextIds):
         rule = rule.model_copy(update={"length": lookup.ids_max})
@@ -155,8 +155,8 @@ def _may_be_negative(rule: IdRule) -> bool:
     return isinstance(rule, ComputedIds) and reach_of(rule)[0] < 0
 
 
-def _of_changed_text(lookup: Lookup, call: Followed) -> FoundIds | None:
-    """Returns the one text of an example that a column of strings is given changed, and what both make of it."""
+def _from_changed_text(lookup: Lookup, call: Followed) -> FoundIds | None:
+    """Returns the text that a column of strings reads after changes, with one rule for both; else None."""
     ids = lookup.ids[0]
     single = lookup.kind == "single" and len(lookup.ids) == 1 and isinstance(lookup.rule, HashIds | VocabularyIds)
     changed = changed_text(ids, call) if single and ids.dtype.name == "string" else None
@@ -164,12 +164,12 @@ def _of_changed_text(lookup: Lookup, call: Followed) -> FoundIds | None:
         return None
     source, steps = changed
     if lookup.padding is not None and any(step.do not in ("lower", "upper") for step in steps):
-        return None  # a text that is none may be made of another one
+        return None  # a change may produce the padding
     return FoundIds(source, TextIds(steps=steps, ids=lookup.rule), lookup.unknown, lookup.keys)
 
 
-def _behind(known: list[FoundIds], lookup: Lookup) -> FoundIds:
-    """Returns what makes rows of an input: what the model computes of it, and then the lookup's own rule.
+def _combined_rule(known: list[FoundIds], lookup: Lookup) -> FoundIds:
+    """Combines what the model computes from an input with the lookup's own rule.
 
     Raises:
       NotConvertible: no rule describes both; names the feature.
@@ -185,24 +185,24 @@ def _behind(known: list[FoundIds], lookup: Lookup) -> FoundIds:
     for each, padding in zip(known, paddings, strict=True):
         if padding is not None and each.rule is not None and may_be_none(each):
             raise NotConvertible(
-                f"{computed}, and may be {padding!r}, which is no id to it; compute what never is, as a remainder is "
-                "not, or give the column the input as it is"
+                f"{computed}, and may be {padding!r}, which it takes for no id; compute a value that never is, e.g. a "
+                "remainder, or give the column the unchanged input"
             )
     made = crossed_by(known, own) if crossed else followed_by(known[0], own)
     if made is None:
-        raise NotConvertible(f"{computed}, which no rule describes together; give the column the input as it is")
+        raise NotConvertible(f"{computed}, which no rule describes together; give the column the unchanged input")
     return made
 
 
-def _odd_weights(lookup: Lookup, call: Followed) -> NoRule | None:
-    """Returns what is odd about weights that the model computes, where its tower can look up with them."""
-    if lookup.weights is None or not may_stay(lookup):
+def _computed_weights(lookup: Lookup, call: Followed) -> NoRule | None:
+    """Returns why a lookup stays inside: the model computes its weights; None if it does not, or cannot stay."""
+    if lookup.weights is None or not can_be_inlined(lookup):
         return None
     found = call.origin(Values(getattr(lookup.weights, "values", lookup.weights)))
     if isinstance(found, Source):
         return None
     return NoRule(
-        f"looked up with weights that are computed by {_described(found)} of the model", "give it an input of weights"
+        f"looked up with weights that are computed by {_origin_text(found)} of the model", "give it an input of weights"
     )
 
 
@@ -213,8 +213,8 @@ def _weights(lookup: Lookup, name: str, parts: Mapping[str, InputPart], call: Fo
     source = call.origin(Values(values))
     if not isinstance(source, Source):
         raise NotConvertible(
-            f"weights of feature {lookup.path!r} are computed by {_described(source)} of the model, not taken from an "
-            "input as it is; give the model an input that holds them"
+            f"weights of feature {lookup.path!r} are computed by {_origin_text(source)} of the model, not an "
+            "unchanged input; give the model an input that holds them"
         )
     if parts[source.name].weights_for != name:
         raise UsageError(
@@ -225,7 +225,7 @@ def _weights(lookup: Lookup, name: str, parts: Mapping[str, InputPart], call: Fo
 
 
 def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | NoRule:
-    """Returns where ids come from, or by what they are computed."""
+    """Returns the source and rule of ids, or why they have none."""
     if isinstance(value, tf.RaggedTensor):
         values, structure, part = value.values, {"splits": value.row_splits}, "values"
     elif isinstance(value, tf.SparseTensor):
@@ -235,27 +235,27 @@ def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | NoRule:
     found = find_chain(Values(values), call, rows)
     if not isinstance(found, FoundIds):
         text = None if rows is None else find_text(values, call, rows, structure.get("splits"))
-        return text or _odd(found, call, rows)
+        return text or _no_rule_for(found, call, rows)
     if found.source.part != part and part == "dense":
-        return NoRule(f"those of input {found.source.name!r}, whose rows are read as they are", _COMBINE)
+        return NoRule(f"those of input {found.source.name!r}, whose ragged rows it reads", _COMBINE)
     if found.source.part != part:
         return NoRule(f"computed by {found.source.name!r} of the model")
     for what, tensor in structure.items():
         source = call.origin(Values(tensor))
         if not isinstance(source, Source) or source.part != what:
-            return NoRule(f"computed by {_described(source)} of the model")
+            return NoRule(f"computed by {_origin_text(source)} of the model")
         if source.name != found.source.name:
             both = " and ".join(sorted({source.name, found.source.name}))
             return NoRule(f"put together from inputs {both}")
     return found
 
 
-def _odd(values: Values, call: Followed, rows: int | None) -> NoRule:
+def _no_rule_for(values: Values, call: Followed, rows: int | None) -> NoRule:
     culprit = blamed(values, call, rows)
-    return NoRule(f"computed by {_described(culprit)} of the model", cure_of(culprit))
+    return NoRule(f"computed by {_origin_text(culprit)} of the model", cure_of(culprit))
 
 
-def _described(found: Source | Values) -> str:
+def _origin_text(found: Source | Values) -> str:
     if isinstance(found, Source):
         return f"{found.name!r} ({found.part})"
     operation = found.tensor.op

@@ -1,6 +1,6 @@
-"""Builds the user's model without its tables, traces each call once, and prunes it at its lookups into towers.
+"""Builds the user's model without its tables, traces each call once, and prunes the graph at lookups into towers.
 
-What the model must be, and why it is partitioned at its lookups: docs/adr/0002-lookups-are-extracted-while-tracing.md.
+What it requires, and why it partitions at lookups: docs/adr/0002-lookups-are-extracted-while-tracing.md.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from export.graph.pruning import TracedCall, TracedTower, prune, tower_results
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.lookups.interception import lookups_intercepted
 from export.lookups.records import Lookup, MakeTable
-from export.model.calling import trace_call, zeros
-from export.model.feature_names import finally_named, name_while_traced
-from export.model.inline_lookups import put_inside
-from export.model.inline_tables import Read, lookups_inside, reads_beside
+from export.model.call_tracing import trace_call, zeros
+from export.model.feature_names import traced_name, with_bundle_names
+from export.model.inline_lookups import insert_lookups
+from export.model.inline_tables import Read, find_inline_lookups, find_other_reads
 from export.model.object_paths import name_tables, object_paths
 from export.model.roots import build_root
 from export.model.traced_lookups import resolve_lookups
@@ -33,7 +33,7 @@ from export.recipe.schema import ExportJob, TowerPart
 from export.tables.dumped import open_dumps
 
 Call = tuple[str, tuple[str, ...]]
-"""Path of what is called, and names of the inputs that it takes."""
+"""The attribute path of a call, and the names of its inputs."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class TracedModel:
     """The model without its tables, and its towers.
 
     Attributes:
-      spec: what was found.
+      spec: its tables, features and towers.
       towers: in the recipe's order.
       root: what the factory returned.
       tables: the placeholder variable of each table of `spec.tables`.
-      notes: for the plan: tables that could not be taken out.
+      notes: for the plan, such as tables that could not be extracted.
     """
 
     spec: ModelSpec
@@ -77,12 +77,12 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
         calls[path, inputs] = trace_call(root, path, {which: job.inputs[which] for which in inputs}, make_table)
     lookups = _Lookups(job, root, {name: calls[key] for name, key in key_of.items()})
     lookups.resolve()
-    lookups.divide(inside)
+    lookups.extract(inside)
     ordered = [prune(name, part, calls[key_of[name]], layer_tables) for name, part in job.towers.items()]
     for name, dumped in open_dumps(job, base).items():
         if name in lookups.tables:
             lookups.tables[name] = replace(lookups.tables[name], rows=dumped.keys.shape[0])
-    spec = finally_named(lookups.describe(ordered), job.vocabularies)
+    spec = with_bundle_names(lookups.describe(ordered), job.vocabularies)
     towers = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
     if isinstance(root, NamedGraph):
         fill(each for tower in towers for each in tower.variables)
@@ -90,7 +90,7 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
         for variable in tower.variables:
             give_value(variable)
     variables = {name: lookups.variables[name] for name in spec.tables}
-    return TracedModel(spec, towers, root, variables, (*lookups.notes, *_bags_taken(spec)))
+    return TracedModel(spec, towers, root, variables, (*lookups.notes, *_bag_notes(spec)))
 
 
 def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
 
 
 def _table_maker(names: dict[str, str]) -> MakeTable:
-    """Returns what makes the tables of embedding layers, and notes their names by their resources."""
+    """Returns the function that creates tables of embedding layers and adds their names, by resource, to `names`."""
 
     def make(table: TableFacts) -> Any:
         shape = (table.rows, table.dim)
@@ -114,7 +114,7 @@ def _table_maker(names: dict[str, str]) -> MakeTable:
 
 
 class _Lookups:
-    """The lookups of all calls: what each is, whether it leaves, and what leaves is called.
+    """The lookups of all calls: what each reads, whether it is extracted, and under which name.
 
     Attributes:
       tables, variables: by the table's name.
@@ -130,18 +130,18 @@ class _Lookups:
             results, _ = tower_results(name, job.towers[name], call.result)
             self._results[name] = call, list(results.values())
         self._below: dict[str, int] = {}
-        """Rows of the smallest table inside the towers that an input reads, by its name."""
+        """Rows of the smallest table inside the towers that each input indexes, by the input's name."""
         self.tables: dict[str, TableFacts] = {}
         self.variables: dict[str, Any] = {}
         self.notes: tuple[str, ...] = ()
 
     def resolve(self) -> None:
-        """Leaves out lookups that no tower needs, and finds what the others read."""
+        """Drops lookups that no tower needs, and finds the inputs of all others."""
         for call in self._calls:
             tensors = [each for other, results in self._results.values() if other is call for each in results]
             stops = needed(tensors, [each.activation for each in call.lookups]).stops
             call.lookups = [each for each in call.lookups if each.activation.name in stops]
-        read = [each for each in self._every() if each.variable is not None]
+        read = [each for each in self._all_lookups() if each.variable is not None]
         known = {resource(each.variable.handle): each.table for each in reversed(read) if each.table.name}
         plain = {resource(each.variable.handle): each.variable for each in read if not each.table.name}
         known |= name_tables(plain, object_paths(self._root), {each.name for each in known.values()})
@@ -152,24 +152,24 @@ class _Lookups:
             ]
             call.lookups = resolve_lookups(call)
 
-    def divide(self, inside: bool) -> None:
-        """Lets calls do the lookups that stay inside, and makes features of all others."""
+    def extract(self, inside: bool) -> None:
+        """Inlines the lookups that stay inside, and turns all others into features."""
         reads = [read for name, (call, results) in self._results.items() for read in self._reads(name, call, results)]
-        stay, self.notes = lookups_inside(self._every(), reads, self._job, inside)
+        stay, self.notes = find_inline_lookups(self._all_lookups(), reads, self._job, inside)
         names: dict[FeatureSpec, str] = {}
         for call in self._calls:
-            put_inside([each for each in call.lookups if each in stay], call.function.graph)
+            insert_lookups([each for each in call.lookups if each in stay], call.function.graph)
             for each in call.lookups:
                 if each.feature is None:
                     continue
                 if each not in stay:
-                    self._leave(call, each, name_while_traced(each.feature, names))
-                elif each.feature.place is None:  # each place of an input has a limit of its own
+                    self._extract(call, each, traced_name(each.feature, names))
+                elif each.feature.place is None:  # each position of an input has its own limit
                     (name,) = each.feature.inputs
                     self._below[name] = min(each.table.rows, self._below.get(name, each.table.rows))
 
     def describe(self, towers: Iterable[TracedTower]) -> ModelSpec:
-        """Returns what towers need, under the names that features have while they are traced."""
+        """Returns the tables and features that towers need, under their names while tracing."""
         weights = {part.weights_for: name for name, part in self._job.inputs.items() if part.weights_for}
         embedded = {name: feature for call in self._calls for name, feature in call.features.items()}
         specs = {tower.spec.name: tower.spec for tower in towers}
@@ -187,7 +187,7 @@ class _Lookups:
         used = {feature.table for feature in features.values() if isinstance(feature, FeatureSpec)}
         return ModelSpec({name: table for name, table in self.tables.items() if name in used}, features, specs)
 
-    def _every(self) -> list[Lookup]:
+    def _all_lookups(self) -> list[Lookup]:
         return [each for call in self._calls for each in call.lookups]
 
     @staticmethod
@@ -196,9 +196,9 @@ class _Lookups:
         gathered = [each.variable for each in call.lookups if each.gather]
         gathered += [each for each in graph.variables if isinstance(each, placeholder_class())]
         tables = {resource(variable.handle): variable for variable in gathered}
-        return reads_beside(tower, results, [each.activation for each in call.lookups], graph, tables)
+        return find_other_reads(tower, results, [each.activation for each in call.lookups], graph, tables)
 
-    def _leave(self, call: TracedCall, lookup: Lookup, name: str) -> None:
+    def _extract(self, call: TracedCall, lookup: Lookup, name: str) -> None:
         table, variable = lookup.table, lookup.variable
         if variable is not None:
             if self.variables.setdefault(table.name, variable) is not variable:
@@ -213,9 +213,9 @@ class _Lookups:
             call.features[name], call.activations[name] = lookup.feature, lookup.activation
 
 
-def _bags_taken(spec: ModelSpec) -> Iterator[str]:
-    """Yields notes of inputs whose ids towers take themselves."""
+def _bag_notes(spec: ModelSpec) -> Iterator[str]:
+    """Yields notes about ragged and sparse inputs that go into the towers."""
     for feature in spec.features.values():
         if isinstance(feature, DenseSpec) and feature.take == "padded":
             (name,), (size,) = feature.reads, feature.shape
-            yield f"input {name!r} goes into the towers, of an example {size} values at most (inputs.{name}.length_max)"
+            yield f"input {name!r} goes into the towers, at most {size} values per example (inputs.{name}.length_max)"

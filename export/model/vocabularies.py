@@ -1,4 +1,4 @@
-"""Vocabularies of the training program -> the bundle's: from files with one key a line, or from the model itself."""
+"""Writes a bundle's vocabularies from files with one key per line, or from the model itself."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from export.errors import UsageError
 
 
 def read_keys(path: Path, dtype: Literal["int64", "string"]) -> NDArray[Any]:
-    """Reads the keys of a vocabulary file, UTF-8, one a line.
+    """Reads the keys of a UTF-8 vocabulary file, one per line.
 
     Returns:
       [size] int64, or [size] object holding str.
 
     Raises:
-      UsageError: the file is missing or empty, or a line is no key; names the line.
+      UsageError: the file is missing or empty, or a line is not a key; names the line.
     """
     try:
-        # Only "\n" ends a line: str.splitlines also cuts at characters that a key may hold.
+        # Only "\n" ends a line: str.splitlines also splits at characters that a key may contain.
         lines = path.read_bytes().decode().removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(f"vocabulary file {path} cannot be read: {problem}") from problem
     if lines == [""]:
-        raise UsageError(f"vocabulary file {path} is empty; one key a line was expected")
+        raise UsageError(f"vocabulary file {path} is empty; one key per line was expected")
     if dtype == "string":
         return np.array([line.removesuffix("\r") for line in lines], object)
     keys = np.empty(len(lines), np.int64)
@@ -37,33 +37,33 @@ def read_keys(path: Path, dtype: Literal["int64", "string"]) -> NDArray[Any]:
         try:
             keys[number - 1] = int(line)
         except (ValueError, OverflowError) as problem:
-            raise UsageError(f"vocabulary file {path}, line {number}: {line!r} is no int64") from problem
+            raise UsageError(f"vocabulary file {path}, line {number}: {line!r} is not an int64") from problem
     return keys
 
 
 def write_vocabulary(source: Path, dtype: Literal["int64", "string"], destination: Path) -> int:
-    """Writes a bundle's vocabulary from the training program's file.
+    """Writes a bundle's vocabulary from a file of the training program.
 
     Returns:
-      How many keys it holds.
+      How many keys it has.
 
     Raises:
-      UsageError: the file cannot be read, a line is no key, or a key comes twice.
+      UsageError: the file cannot be read, a line is not a key, or a key occurs twice.
     """
     return _write(read_keys(source, dtype), destination, f"vocabulary file {source}")
 
 
 def write_model_vocabulary(name: str, keys: Sequence[int] | Sequence[str], destination: Path) -> int:
-    """Writes a vocabulary that the model itself holds; returns how many keys it has.
+    """Writes a vocabulary of the model; returns how many keys it has.
 
     Raises:
-      UsageError: a key comes twice.
+      UsageError: a key occurs twice.
     """
     return _write(as_array(keys), destination, f"vocabulary {name!r} of the model")
 
 
 def as_array(keys: Sequence[int] | Sequence[str]) -> NDArray[Any]:
-    """Returns keys as `read_keys` does."""
+    """Returns keys as an array, in the form of `read_keys`."""
     return np.array(keys, object if any(isinstance(key, str) for key in keys) else np.int64)
 
 

@@ -1,8 +1,8 @@
-"""Dense weights of towers from a checkpoint, by its object graph or by names; never a live value, never a table.
+"""Reads the dense weights of towers from a checkpoint, by its object graph or by variable names.
 
 The user's model and the checkpoint's object graph are walked together by attribute names, as TensorFlow's own restore
-does, but only the variables that a tower reads are read and checked: so tables cost nothing, and what the towers do not
-need may be missing.
+does, but only the variables that a tower reads are read and checked: tables cost nothing, and variables that no tower
+needs may be missing.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from export.errors import CheckpointError
 from export.frameworks.named_graphs import NamedGraph
 from export.frameworks.placeholders import line_of_variable
 from export.graph.origins import resource
-from export.model.object_walk import LeftOver, Walked, left_over, walk
+from export.model.object_walk import ModelObject, UnmatchedObject, unmatched_objects, walk
 from export.user_lines import at_line
 
 _SHOWN = 5
 _UNSEEN = (
-    "tf.train.Checkpoint passes over what the model holds otherwise than as its attributes, as layers that Keras 3 has "
-    "in lists and dicts. Let an attribute hold them, where the model is made for training and in the factory: "
-    "`model.saved = tf.train.Checkpoint(layers=model.layers)`, or `block.saved` of the layer whose list it is; and "
-    "write the checkpoint anew"
+    "tf.train.Checkpoint saves only what a model holds as attributes, not layers in lists and dicts of Keras 3. "
+    "Add an attribute that holds them, both in training and in the factory: "
+    "`model.saved = tf.train.Checkpoint(layers=model.layers)`, or `block.saved` of the layer that owns the list; then "
+    "write the checkpoint again"
 )
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a variable sits: `path` of attributes from the model, and its `key` in the checkpoint ("": not there)."""
+    """A variable's attribute `path` from the model, and its `key` in the checkpoint ("" if it is not there)."""
 
     path: str
     key: str
@@ -46,7 +46,7 @@ class TrainedModel:
 
     Attributes:
       root: the model.
-      checkpoint: what was trained.
+      checkpoint: its checkpoint.
       object_path: attribute path of the model in the checkpoint, the recipe's `checkpoint.object_path`.
     """
 
@@ -55,18 +55,18 @@ class TrainedModel:
     object_path: str
 
     def restore_weights(self, variables: Iterable[Any]) -> None:
-        """Assigns each variable its value in the checkpoint; errors as of `find_weights`."""
+        """Assigns each variable its value in the checkpoint; raises what `find_weights` does."""
         for variable, key in self.find_weights(variables):
             variable.assign(self.checkpoint.read_all(key))
             if hasattr(variable, "restored"):
-                variable.restored = True  # a matrix that is no table, whatever its size: TensorFlow saves it
+                variable.restored = True  # not a table, whatever its size: TensorFlow saves it
 
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
-        """Finds the key of each variable of the model, as a tower reads them, in the checkpoint; reads none.
+        """Returns each variable that a tower reads with its key in the checkpoint; reads no value.
 
         Raises:
-          CheckpointError: the checkpoint has no object graph or no object there, or variables are missing or of another
-            shape or dtype, or it has more layers in a list of which the tower reads some; names them.
+          CheckpointError: the checkpoint has no object graph or no such object; variables are missing or of another
+            shape or dtype; or a list that the tower reads has more layers there; names them.
         """
         variables, places = list(variables), self.places
         problems, found, lines = [], [], {}
@@ -76,7 +76,7 @@ class TrainedModel:
             if problem := _problem(variable, place, made, self.checkpoint):
                 problems.append(problem)
             found.append((variable, place.key))
-        for left in self.left_over:
+        for left in self.unmatched_objects:
             read = [line for path, line in lines.items() if path.startswith(f"{left.owner}." if left.owner else "")]
             if left.counted and read:
                 held = _shapes(left.keys, self.checkpoint)
@@ -85,13 +85,13 @@ class TrainedModel:
             more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
             why = "The model code is not the one that was saved"
             if not isinstance(self.root, NamedGraph):
-                why += f", or checkpoint.object_path ({self.object_path!r}) is not where the model sits"
+                why += f", or checkpoint.object_path ({self.object_path!r}) is not the path of the model"
                 why = next(filter(None, map(self.why_missing, variables)), why)
             raise CheckpointError(f"checkpoint {self.checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. {why}")
         return found
 
     def why_missing(self, variable: Any) -> str:
-        """Returns why the checkpoint lacks a variable that TensorFlow could not have saved, and the cure; else ""."""
+        """Returns why TensorFlow could not save a variable, and the cure; "" if it could."""
         seen = isinstance(self.root, NamedGraph) or resource(variable.handle) in self.places
         return "" if seen else _UNSEEN
 
@@ -113,10 +113,10 @@ class TrainedModel:
             kind = checkpoint.storage.kind
             how = "by variable names" if kind == "TensorFlow" else f"by {kind}"
             raise CheckpointError(
-                f"checkpoint {checkpoint.prefix} was saved {how}, without an object graph, by which a model's weights "
-                "are found; load it into the model and save that with tf.train.Checkpoint, or export its tables alone "
-                "(rowcast-export tables); where code of TF1 builds the graph, let the factory return a function that "
-                "does"
+                f"checkpoint {checkpoint.prefix} was saved {how}, without an object graph, which is needed to find "
+                "a model's weights; load it into the model and save that with tf.train.Checkpoint, or export tables "
+                "(rowcast-export tables); for TF1 code, let the factory return a function that builds "
+                "the graph"
             )
         places: dict[str, Place] = {}
         for each in self._walked(graph):
@@ -127,8 +127,8 @@ class TrainedModel:
                 places[each.resource] = Place(each.path, key if key in checkpoint.entries else "")
         return places
 
-    def _walked(self, graph: ObjectGraph) -> list[Walked]:
-        """Walks the model and the checkpoint's graph together."""
+    def _walked(self, graph: ObjectGraph) -> list[ModelObject]:
+        """Returns the model's objects with their nodes in the checkpoint's graph."""
         node = 0
         for step in path_steps(self.object_path):
             children = graph.nodes[node].children
@@ -141,7 +141,7 @@ class TrainedModel:
         return walk(self.root, graph, node)
 
     def holder_of(self, variable: Any) -> str:
-        """Returns the object at the top of the checkpoint that holds the model with a variable; "": there is none."""
+        """Returns the top-level object of the checkpoint under which a variable of the model is found; "" if none."""
         graph = self.checkpoint.graph
         if graph is None or isinstance(self.root, NamedGraph):
             return ""
@@ -152,46 +152,46 @@ class TrainedModel:
         return ""
 
     @cached_property
-    def left_over(self) -> list[LeftOver]:
-        """What the checkpoint holds of the model's objects beyond those that the model has; nothing by names."""
+    def unmatched_objects(self) -> list[UnmatchedObject]:
+        """Objects that the checkpoint holds and the model lacks; none for a checkpoint by names."""
         graph = self.checkpoint.graph
         if graph is None or isinstance(self.root, NamedGraph):
             return []
-        return left_over(self._walked(graph), graph, self.checkpoint.entries)
+        return unmatched_objects(self._walked(graph), graph, self.checkpoint.entries)
 
-    def trained_beside(self, dense: Collection[str]) -> tuple[str, ...]:
-        """Returns a note where the checkpoint holds matrices of the model that its code has not, by objects or by name.
+    def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
+        """Returns a note if the checkpoint holds matrices that the model code lacks.
 
         Args:
-          dense: keys of what is neither a table nor an optimizer's.
+          dense: keys of variables that are neither tables nor an optimizer's.
         """
         checkpoint = self.checkpoint
         found = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
         if isinstance(self.root, NamedGraph):
             known = {place.key for place in self.places.values()} | {*self.root.variables}
-            matrices = {key: key for key in sorted(found - known)}  # averages stand beside their values
+            matrices = {key: key for key in sorted(found - known)}  # averages are stored beside their variables
         else:
-            beyond = [left.keys for left in self.left_over if not found.isdisjoint(left.keys.values())]
+            beyond = [left.keys for left in self.unmatched_objects if not found.isdisjoint(left.keys.values())]
             matrices = {path: key for keys in beyond for path, key in keys.items()}
         if not matrices:
             return ()
         return (
-            f"checkpoint {checkpoint.name} also holds {_shapes(matrices, checkpoint)}, of which the model code has "
-            "nothing; where that is part of what was trained to give these outputs, the code is another",
+            f"checkpoint {checkpoint.name} also holds {_shapes(matrices, checkpoint)}, which the model code "
+            "lacks; if they are needed for these outputs, the code is not the one that was trained",
         )
 
     def table_keys(self, tables: Mapping[str, Any]) -> dict[str, str]:
         """Returns the checkpoint's key of each of the model's tables, given by name.
 
-        A table that the checkpoint stores otherwise than as a variable of its own (a stack of a SparseCore) is left
-        out: it is known there by its name.
+        Tables that are not variables of their own there (those in a SparseCore stack) are left out: they are found by
+        name.
         """
         found = {name: self.places.get(resource(variable.handle)) for name, variable in tables.items()}
         return {name: place.key for name, place in found.items() if place is not None and place.key}
 
 
 def _problem(variable: Any, place: Place, made: str, checkpoint: Checkpoint) -> str:
-    """Returns what keeps a variable from its value in the checkpoint; "" if nothing does."""
+    """Returns why a variable cannot be restored from the checkpoint; "" if it can."""
     path, shape, dtype = place.path, tuple(variable.shape.as_list()), variable.dtype.name
     if not place.key:
         return f"{path} {list(shape)}{made} is not in the checkpoint"
@@ -199,8 +199,8 @@ def _problem(variable: Any, place: Place, made: str, checkpoint: Checkpoint) -> 
     if tuple(entry.shape) != shape or entry.dtype != dtype:
         return f"{path} is {dtype} {list(shape)} in the model{made} and {entry.dtype} {list(entry.shape)} there"
     spread = getattr(variable, "mod", False) and is_partitioned(entry)
-    where = "saved in partitions that the `mod` strategy looks up, and stays inside a tower as a whole, where its rows"
-    return f"{path} was {where} are others" if spread else ""
+    where = "saved in partitions that the `mod` strategy looks up, and stays inside a tower as a whole, where it"
+    return f"{path} was {where} would read other rows" if spread else ""
 
 
 def _shapes(keys: Mapping[str, str], checkpoint: Checkpoint) -> str:

@@ -18,7 +18,7 @@ from export.frameworks.loading import tf
 from export.graph.origins import distinct_identifiers, resource
 from export.graph.pruning import TracedTower, tables_of
 from export.graph.specs import SIGNATURE, Keys
-from export.model.calling import input_spec
+from export.model.call_tracing import input_spec
 from export.model.manifest_features import model_vocabularies
 from export.model.tracing import TracedModel
 from export.recipe.schema import ExportJob, InputPart

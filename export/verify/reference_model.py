@@ -25,7 +25,7 @@ from export.frameworks.named_graphs import NamedGraph
 from export.frameworks.points import NORMALIZATIONS
 from export.graph.specs import DenseSpec, FeatureSpec
 from export.lookups.filled_ids import average_none_as_zeros
-from export.model.calling import resolve_call
+from export.model.call_tracing import resolve_call
 from export.model.roots import build_root
 from export.model.weights import path_steps
 from export.recipe.schema import name_of_call

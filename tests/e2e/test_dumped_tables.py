@@ -149,7 +149,7 @@ def test_verify_holds_a_bundle_to_its_dumps(shop: Shop, served: Process) -> None
 @pytest.mark.parametrize(
     ("parts", "code", "output"),
     [
-        ({"features": {"user": {"ids": {"kind": "keyed"}}}}, 2, 'are found by key; say ids = { kind = "keyed" }'),
+        ({"features": {"user": {"ids": {"kind": "keyed"}}}}, 2, 'are found by key; write ids = { kind = "keyed" }'),
         ({"tables": {}}, 2, "has no keys; name the dump that has them as tables."),
         (
             {"tables": RECIPE["tables"] | {"user_bias": {"dump": "dumps/sok", "key": "bias"}}},

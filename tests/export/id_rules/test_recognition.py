@@ -132,7 +132,7 @@ def test_ids_that_rules_tell_are_made_inside_a_self_contained_saved_model(
         ("separated", TEXTS, r"LINE.*split at whitespace or into characters"),
         ("zeroed", TEXTS, r"LINE.*where no word has the row 0"),
         ("unadapted", TEXTS, r"ids are looked up LINE in a vocabulary that is not there"),
-        ("none", {}, r"'less_embedding' are computed .* may be -1.*as a remainder is not"),
+        ("none", {}, r"'less_embedding' are computed .* may be -1.*e.g. a remainder"),
         ("filled_beyond", {}, r"has default_id=20000, which is no row of its 20000"),
     ],
 )

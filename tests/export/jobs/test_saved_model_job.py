@@ -262,7 +262,7 @@ def test_large_keras_embedding_is_linked_too(command: Command, monkeypatch: pyte
     recipe = changed(job.model_dump(mode="json", exclude_unset=True), "checkpoint.path", str(prefix))
     project = write_project(tmp_path / "project", changed(recipe, "output.tables", "inline-link"))
     (note,) = command("plan", project, "--json").json["notes"]
-    assert "also holds gone.weight [3, 5], of which the model code has nothing" in note
+    assert "also holds gone.weight [3, 5], which the model code lacks" in note
     page = command("run", project, "--json").json
     assert page["notes"] == [note]
     assert page["table_bytes"] == 20_000 * 3 * 4

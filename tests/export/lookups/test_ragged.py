@@ -35,7 +35,7 @@ def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(features: dict
     assert signature["inputs"] == {"bag": ("bag", "bag_1"), "recent": ("recent", "recent_1")}
 
 
-WHY = r"its ids are those of input 'bag', whose rows are read as they are \(gather_models.py:\d+\).*to_tensor\(shape="
+WHY = r"its ids are those of input 'bag', whose ragged rows it reads \(gather_models.py:\d+\).*to_tensor\(shape="
 
 
 @pytest.mark.parametrize("function", ["build_ragged_odd", "build_ragged_of_any_length"])
@@ -44,8 +44,8 @@ def test_ragged_rows_that_stay_ragged_are_read_inside_the_tower_within_the_limit
     assert not made.model.spec.tables
     assert re.search(f"'items' of 20000 rows .312.5 KiB. stays inside the towers: {WHY}", made.model.notes[0])
     assert made.model.notes[1] == (
-        "input 'bag' goes into the towers, of an example 64 values at most (inputs.bag.length_max)"
+        "input 'bag' goes into the towers, at most 64 values per example (inputs.bag.length_max)"
     )
     check_parity(made, tmp_path)
-    with pytest.raises(NotConvertible, match=r"whose rows are read as they are.*right behind the lookup; or raise"):
+    with pytest.raises(NotConvertible, match=r"whose ragged rows it reads.*right after the lookup; or raise"):
         trace_towers(recipe(function, INPUTS, code={"inline_bytes_max": 1000}), HERE)

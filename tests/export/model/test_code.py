@@ -28,7 +28,7 @@ def test_load_factory_file_runs_the_file_once(tmp_path: Path) -> None:
     assert load_factory("model.py:build", tmp_path)() == [1, 1]
 
 
-def test_load_factory_changed_file_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_factory_changed_file_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)  # within a second and of one size: a compiled file looks new
     path = write(tmp_path / "model.py", "def build():\n    return 1\n")
     assert load_factory("model.py:build", tmp_path)() == 1
@@ -64,7 +64,7 @@ def test_load_factory_malformed_reference_names_the_form(reference: str, tmp_pat
         ("model.py:build", r"has no function 'build'; it has build_all, make"),
     ],
 )
-def test_load_factory_that_is_not_there_names_what_is_missing(reference: str, message: str, tmp_path: Path) -> None:
+def test_load_factory_missing_factory_names_what_is_missing(reference: str, message: str, tmp_path: Path) -> None:
     write(tmp_path / "model.py", "def make(): ...\ndef build_all(): ...\n")
     with pytest.raises(UsageError, match=message):
         load_factory(reference, tmp_path)
@@ -80,7 +80,7 @@ def test_load_factory_that_is_not_there_names_what_is_missing(reference: str, me
         ("def build(): pass", r"returned None; it must return the built model"),
     ],
 )
-def test_factory_that_fails_names_what_it_raised(text: str, message: str, tmp_path: Path) -> None:
+def test_factory_that_raises_names_the_error(text: str, message: str, tmp_path: Path) -> None:
     write(tmp_path / "model.py", f"{text}\n")
     with pytest.raises(NotConvertible, match=message):
         load_factory("model.py:build", tmp_path)()
@@ -88,7 +88,7 @@ def test_factory_that_fails_names_what_it_raised(text: str, message: str, tmp_pa
 
 @pytest.mark.parametrize("reference", ["{name}.py:build", "{name}.model:build"])
 @pytest.mark.parametrize("name", RESERVED)
-def test_load_factory_called_as_a_package_of_rowcast_says_so(name: str, reference: str, tmp_path: Path) -> None:
+def test_load_factory_with_the_name_of_a_rowcast_package_is_refused(name: str, reference: str, tmp_path: Path) -> None:
     for file in (f"{name}.py", f"{name}/__init__.py", f"{name}/model.py"):
         write(tmp_path / file, "def build():\n    return 1\n")
     with pytest.raises(UsageError, match=f"'{name}' is a package of rowcast itself, which hides it; rename"):
@@ -100,7 +100,7 @@ def test_load_factory_called_as_a_package_of_rowcast_says_so(name: str, referenc
     ["from {name} import layers_of_mine", "import {name}.layers_of_mine", "import {name}\n{name}.layers_of_mine"],
 )
 @pytest.mark.parametrize("name", RESERVED)
-def test_load_factory_model_that_imports_a_hidden_package_says_so(name: str, line: str, tmp_path: Path) -> None:
+def test_load_factory_model_that_imports_a_hidden_package_is_refused(name: str, line: str, tmp_path: Path) -> None:
     write(tmp_path / name / "__init__.py", "")
     write(tmp_path / name / "layers_of_mine.py", "WIDTH = 3\n")
     write(tmp_path / "model.py", line.format(name=name) + "\ndef build():\n    return 1\n")

@@ -35,7 +35,7 @@ def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
     unknown = job(features={"user": {"unknown": {"rule": "refuse"}}})
     with pytest.raises(UsageError, match=r"features.kind.ids: the model itself makes rows of this input \(vocabulary"):
         describe_features(ModelSpec(MODEL.tables, {"kind": kind}, {}), ids)
-    with pytest.raises(UsageError, match=r"features.user.unknown: the model itself says"):
+    with pytest.raises(UsageError, match=r"features.user.unknown: the model itself defines"):
         describe_features(ModelSpec(MODEL.tables, {"user": user}, {}), unknown)
 
 
@@ -100,6 +100,6 @@ def test_describe_features_takes_rules_and_defaults_from_the_recipe() -> None:
         ),
     ],
 )
-def test_describe_features_recipe_that_does_not_fit_says_so(parts: dict[str, Any], message: str) -> None:
+def test_describe_features_recipe_that_does_not_fit_is_refused(parts: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message.replace("?", r"\?")):
         describe_features(MODEL, job(**parts))

@@ -68,35 +68,38 @@ def built(make: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (Listed, r"blocks \(test_object_walk.py:\d+\) has no 2, but there is blocks.2.kernel \[3, 3\], blocks.2.bias"),
         (sequential, r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is layer_with_weights-2.kernel"),
         (functional, r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is layer_with_weights-2.kernel"),
     ],
 )
-def test_fewer_layers_than_were_trained_are_refused_with_the_line(
-    make: Callable[[int], Any], told: str, tmp_path: Path
+def test_fewer_layers_than_in_training_are_refused_with_the_line(
+    make: Callable[[int], Any], message: str, tmp_path: Path
 ) -> None:
     checkpoint = saved(make(3), tmp_path)
     whole, fewer = built(lambda: make(3)), built(lambda: make(2))
     assert len(TrainedModel(whole, checkpoint, "model").find_weights(whole.trainable_variables)) == 6
-    with pytest.raises(CheckpointError, match=told + r".*\. The model code is not the one that was saved"):
+    with pytest.raises(CheckpointError, match=message + r".*\. The model code is not the one that was saved"):
         TrainedModel(fewer, checkpoint, "model").find_weights(fewer.trainable_variables)
 
 
-def test_layer_that_training_alone_calls_is_no_other_model(tmp_path: Path) -> None:
+def test_layer_that_only_training_calls_is_accepted(tmp_path: Path) -> None:
     checkpoint = saved(Listed(3), tmp_path)
     model = built(lambda: Listed(3, unused=1))
     assert len(TrainedModel(model, checkpoint, "model").find_weights(model.trainable_variables)) == 4
-    assert {left.name for left in TrainedModel(model, checkpoint, "model").left_over} <= {"optimizer", "keras_api"}
+    assert {left.name for left in TrainedModel(model, checkpoint, "model").unmatched_objects} <= {
+        "optimizer",
+        "keras_api",
+    }
 
 
-def test_layers_that_the_code_lacks_are_noted_and_no_optimizer_or_metric_is(tmp_path: Path) -> None:
+def test_layers_that_the_code_lacks_are_noted_but_no_optimizer_or_metric(tmp_path: Path) -> None:
     checkpoint = saved(Named("first", "second"), tmp_path)
     dense = {entry.key for entry in recognise(checkpoint).dense}
     whole, fewer = built(lambda: Named("first", "second")), built(lambda: Named("first"))
-    assert TrainedModel(whole, checkpoint, "model").trained_beside(dense) == ()
+    assert TrainedModel(whole, checkpoint, "model").note_unmatched_weights(dense) == ()
     TrainedModel(fewer, checkpoint, "model").find_weights(fewer.trainable_variables)
-    (note,) = TrainedModel(fewer, checkpoint, "model").trained_beside(dense)
-    assert "checkpoint model also holds second.kernel [3, 3], second.bias [3], of which the model code has" in note
+    (note,) = TrainedModel(fewer, checkpoint, "model").note_unmatched_weights(dense)
+    assert "checkpoint model also holds second.kernel [3, 3], second.bias [3], which the model code lacks" in note

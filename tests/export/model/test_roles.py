@@ -28,7 +28,7 @@ RESULT = TowerOutput(name="result", dtype="float32", shape=(None,))
 MODEL = ModelSpec(
     {},
     {name: DenseSpec(name, "float32", ()) for name in ("user", "country", "item", "price", "age", "hour")},
-    {name: tower(name, *told) for name, told in READ.items()},
+    {name: tower(name, *read) for name, read in READ.items()},
 )
 STORES = {
     "candidates": {"items": {"file": "i.csv", "id": "id", "features": {"price": "price"}}},
@@ -46,26 +46,26 @@ def test_input_roles_follow_from_towers_and_stores() -> None:
     roles = input_roles(MODEL, job())
     assert roles == {
         "user": "context",
-        "country": "context",  # told both ways, but no ranking tower reads it
+        "country": "context",  # both, but no ranking tower reads it
         "item": "candidate",
         "price": "candidate",
         "age": "context",
-        "hour": "context",  # nothing tells
+        "hour": "context",  # unused: the default
     }
 
 
-def test_input_roles_that_the_recipe_states_hold() -> None:
+def test_input_roles_that_the_recipe_states_win() -> None:
     stated = {"hour": {"role": "candidate"}, "price": {"role": "context"}}
     roles = input_roles(MODEL, job(features=stated))
     assert (roles["hour"], roles["price"]) == ("candidate", "context")
 
 
-def test_input_roles_told_both_ways_must_be_stated() -> None:
+def test_input_roles_that_conflict_must_be_stated() -> None:
     both = STORES["candidates"]["items"] | {"features": {"user": "user"}}
-    told = (
+    message = (
         "input 'user' is a context's by tower 'ask', and a candidate's by candidates.items; state .* features.user.role"
     )
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         input_roles(MODEL, job(candidates={"items": both}))
     stated = job(candidates={"items": both}, features={"user": {"role": "candidate"}})
     assert input_roles(MODEL, stated)["user"] == "candidate"

@@ -1,4 +1,4 @@
-"""The tables of a model in its checkpoint: by its objects, by name, and as the recipe says."""
+"""The tables of a model in its checkpoint: by its objects, by name, and as the recipe states."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.export.checkpoint.bundles import write_bundle
 from tests.export.traced_models import TracedCheckpoint
 
 
-def tables(movies: TracedCheckpoint, base: Path, checkpoint_at: Path | None = None, **said: Any) -> Inventory:
+def tables(movies: TracedCheckpoint, base: Path, checkpoint_at: Path | None = None, **sections: Any) -> Inventory:
     """What is found for the movies' recipe with keys of some sections changed."""
-    page = movies.job.model_dump()
-    for section, keys in said.items():
-        page[section] |= keys
+    recipe = movies.job.model_dump()
+    for section, keys in sections.items():
+        recipe[section] |= keys
     opened = open_checkpoint(checkpoint_at or movies.prefix)
-    return recognise_tables(opened, movies.model, ExportJob.model_validate(page), base)
+    return recognise_tables(opened, movies.model, ExportJob.model_validate(recipe), base)
 
 
 def test_recognise_tables_with_slots_adds_those_of_the_models_tables(movies: TracedCheckpoint, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_recognise_tables_follows_the_layout_file(movies: TracedCheckpoint, tmp_
         tables(movies, tmp_path, checkpoint={"layout": "none.toml"})
 
 
-def test_recognise_tables_by_mod_takes_the_recipes_word(movies: TracedCheckpoint, tmp_path: Path) -> None:
+def test_recognise_tables_by_mod_follows_the_recipe(movies: TracedCheckpoint, tmp_path: Path) -> None:
     saved, key = open_checkpoint(movies.prefix), tables(movies, tmp_path).table("users").key
     rows = len(movies.tables["users"])
     dealt = [np.arange(first, rows, 3) for first in range(3)]
@@ -74,18 +74,18 @@ def test_recognise_tables_by_mod_takes_the_recipes_word(movies: TracedCheckpoint
     np.testing.assert_array_equal(stored[stored_rows(found.layout, np.arange(rows))], movies.tables["users"])
 
 
-def test_recognise_tables_that_were_trained_otherwise_tells_the_line(movies: TracedCheckpoint, tmp_path: Path) -> None:
+def test_recognise_tables_of_other_code_names_the_line(movies: TracedCheckpoint, tmp_path: Path) -> None:
     def found(other: Any, **changed: Any) -> None:
         spec = movies.model.spec
         tables = dict(spec.tables) | {"users": replace(spec.tables["users"], **changed)}
         model = replace(movies.model, spec=replace(spec, tables=tables), tables=dict(movies.model.tables) | other)
         recognise_tables(open_checkpoint(movies.prefix), model, movies.job, tmp_path)
 
-    told = r"'users' is \[51, 8\] in the model \(tower_models.py:\d+\) and \[50, 8\] in checkpoint .* not the one"
-    with pytest.raises(CheckpointError, match=told):
+    message = r"'users' is \[51, 8\] in the model \(tower_models.py:\d+\) and \[50, 8\] in checkpoint .* not the one"
+    with pytest.raises(CheckpointError, match=message):
         found({}, rows=51)
     strange = tf.Variable([[1.0]])
     remember_line(strange)
-    told = r"'users' of the model \(test_tables.py:\d+\): checkpoint .* no table 'people' .*tables.NAME.key"
-    with pytest.raises(NotConvertible, match=told):
+    message = r"'users' of the model \(test_tables.py:\d+\): checkpoint .* no table 'people' .*tables.NAME.key"
+    with pytest.raises(NotConvertible, match=message):
         found({"users": strange}, config_name="people")

@@ -104,11 +104,11 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
         ("build_reads_a_hash_table", r"reads a resource that is no variable \(.*\) \(tower_models.py:\d+\); do that"),
         (
             "build_runs_python",
-            r"TypeError: .* \(tower_models.py:\d+\); .*; and what tf.py_function .* \(tower_models.py:\d+\) .*: do",
+            r"TypeError: .* \(tower_models.py:\d+\); .*; and what tf.py_function .* \(tower_models.py:\d+\) .*: compute",
         ),
         (
             "build_raises",
-            r"call with inputs item raised ValueError: .*no such way.*\(tower_models.py:\d+\); it was given each",
+            r"call with inputs item raised ValueError: .*no such way.*\(tower_models.py:\d+\); each input has",
         ),
         (
             "shape_models.py:build_reads_early",
@@ -124,16 +124,16 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
         ("build_decides", r"as a Python `bool`.*\(tower_models.py:\d+\); a call is traced .*tf.where"),
         (
             "build_wants_another_input",
-            r"KeyError: 'hour' \(tower_models.py:\d+\); it was given the inputs that the recipe declares: name",
+            r"KeyError: 'hour' \(tower_models.py:\d+\); it was given the inputs that the recipe declares: declare",
         ),
         (
             "build_wants_another_shape",
-            r"Dimensions must be equal.*\(tower_models.py:\d+\); it was given each input in the kind, dtype and shape",
+            r"Dimensions must be equal.*\(tower_models.py:\d+\); each input has the kind, dtype and shape",
         ),
         ("build_a_fixed_batch", r"output 'result' has shape \(4, 2\); \[batch, ...\]"),
     ],
 )
-def test_trace_towers_model_that_cannot_be_cut_names_why_and_the_cure(function: str, message: str) -> None:
+def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(function: str, message: str) -> None:
     with pytest.raises(NotConvertible, match=f"(?s){message}"):
         trace_towers(one_recipe(function), HERE)
 
@@ -150,7 +150,7 @@ def test_trace_towers_model_that_cannot_be_cut_names_why_and_the_cure(function: 
         ({"serve": "int8"}, "towers.tower.precisions has no 'int8'"),
     ],
 )
-def test_trace_towers_recipe_that_the_model_does_not_fit_says_so(part: dict[str, object], message: str) -> None:
+def test_trace_towers_recipe_that_does_not_fit_the_model_is_refused(part: dict[str, object], message: str) -> None:
     job = recipe("build_plain", {"item": {"dtype": "int64"}}, {"tower": {"role": "query", **part}})
     with pytest.raises(UsageError, match=message):
         trace_towers(job, HERE)
@@ -163,7 +163,7 @@ def test_trace_towers_recipe_that_the_model_does_not_fit_says_so(part: dict[str,
         ({"outputs": {"vector": "qeury"}}, r"towers.query.outputs names 'qeury'"),
     ],
 )
-def test_trace_towers_outputs_that_are_not_there_are_named(outputs: dict[str, Any], message: str) -> None:
+def test_trace_towers_missing_outputs_are_named(outputs: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         trace_towers(movies_recipe(towers={"query": {"role": "query", **outputs}}), HERE)
 
@@ -185,11 +185,11 @@ PAIR = {"user": {"dtype": "int64"}, "item": {"dtype": "int64"}}
         (
             {"query": "wrong_key"},
             NotConvertible,
-            "call 'wrong_key' with inputs user, item raised ValueError: .{,120}; it was given",
+            "call 'wrong_key' with inputs user, item raised ValueError: .{,120}; each input has",
         ),
     ],
 )
-def test_trace_towers_calls_that_cannot_be_cut_name_why_and_the_cure(
+def test_trace_towers_calls_that_cannot_be_partitioned_name_why_and_the_cure(
     calls: dict[str, str], problem: type[Exception], message: str
 ) -> None:
     towers = {
@@ -210,11 +210,11 @@ def test_check_limits_limit_of_a_float32_tower_is_refused() -> None:
         check_limits(job, trace_towers(job, HERE).spec)
 
 
-def test_trace_towers_weights_that_the_recipe_does_not_tell_are_named(ads: TracedCheckpoint) -> None:
-    page = ads.job.model_dump()
-    page["inputs"]["click_weights"]["weights_for"] = None
+def test_trace_towers_undeclared_weights_are_named(ads: TracedCheckpoint) -> None:
+    changed = ads.job.model_dump()
+    changed["inputs"]["click_weights"]["weights_for"] = None
     with pytest.raises(UsageError, match=r'write inputs.click_weights.weights_for = "clicks"'):
-        trace_towers(ExportJob.model_validate(page), HERE)
+        trace_towers(ExportJob.model_validate(changed), HERE)
 
 
 @pytest.mark.parametrize(
@@ -229,20 +229,20 @@ def test_trace_towers_input_that_is_no_id_of_an_example_is_rejected(item: dict[s
         trace_towers(one_recipe("build_plain", item=item), HERE)
 
 
-def test_trace_towers_refusal_inside_keras_layers_is_one_sentence(movies: TracedCheckpoint) -> None:
-    page = movies.job.model_dump()
-    page["inputs"]["user_id"]["shape"] = [2, 2]
+def test_trace_towers_error_inside_keras_layers_is_one_sentence(movies: TracedCheckpoint) -> None:
+    changed = movies.job.model_dump()
+    changed["inputs"]["user_id"]["shape"] = [2, 2]
     with pytest.raises(NotConvertible, match=r"\Afeature 'user_id' was given a dense tensor of shape [^\n]*\Z"):
-        trace_towers(ExportJob.model_validate(page), HERE)
+        trace_towers(ExportJob.model_validate(changed), HERE)
 
 
 def test_trace_towers_input_that_would_be_sent_in_two_dtypes_is_refused(tmp_path: Path) -> None:
-    page = one_recipe("build_reads_the_ids").model_dump(mode="json", exclude_unset=True)
-    page["features"] = {"item": {"ids": {"kind": "hash", "dtype": "string"}}}
-    page["output"] = {"root": str(tmp_path), "tables": "inline"}
-    page["checkpoint"]["path"] = str(save_checkpoint(one_recipe("build_reads_the_ids"), tmp_path)[0])
+    changed = one_recipe("build_reads_the_ids").model_dump(mode="json", exclude_unset=True)
+    changed["features"] = {"item": {"ids": {"kind": "hash", "dtype": "string"}}}
+    changed["output"] = {"root": str(tmp_path), "tables": "inline"}
+    changed["checkpoint"]["path"] = str(save_checkpoint(one_recipe("build_reads_the_ids"), tmp_path)[0])
     with pytest.raises(NotConvertible, match="input 'item' would be sent as int64 and as string"):
-        prepare_inline(ExportJob.model_validate(page), HERE, ExportSettings())
+        prepare_inline(ExportJob.model_validate(changed), HERE, ExportSettings())
 
 
 @pytest.mark.parametrize("function", ["build_large_keras_table", "build_called_keras_table"])

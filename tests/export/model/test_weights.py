@@ -56,25 +56,25 @@ def test_restore_weights_by_names_reads_partitions_as_one(prefix: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "message"),
     [
         (build(name="other"), r"tower/other \[4, 2\] is not in the checkpoint\. The model code is not the one"),
         (build(width=3), r"tower/kernel is float32 \[4, 3\] in the model and float32 \[4, 2\] there"),
         (build(), "saved in partitions that the `mod` strategy looks up"),
     ],
 )
-def test_find_weights_by_names_what_does_not_fit_is_told(model: Any, told: str, prefix: Path) -> None:
+def test_find_weights_by_names_of_other_variables_is_refused(model: Any, message: str, prefix: Path) -> None:
     root = traced(model)
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         TrainedModel(root, open_checkpoint(prefix), "").find_weights(root.variables.values())
 
 
 def test_matrices_by_names_that_the_graph_lacks_are_noted(prefix: Path) -> None:
     checkpoint = open_checkpoint(prefix)
     root = traced(build())
-    assert TrainedModel(root, checkpoint, "").trained_beside(set(checkpoint.entries)) == ()
-    (note,) = TrainedModel(traced(build(name="other")), checkpoint, "").trained_beside(set(checkpoint.entries))
-    assert "also holds tower/kernel [4, 2], of which the model code has nothing" in note
+    assert TrainedModel(root, checkpoint, "").note_unmatched_weights(set(checkpoint.entries)) == ()
+    (note,) = TrainedModel(traced(build(name="other")), checkpoint, "").note_unmatched_weights(set(checkpoint.entries))
+    assert "also holds tower/kernel [4, 2], which the model code lacks" in note
 
 
 class Listed(keras.Model):  # type: ignore[misc]
@@ -89,7 +89,7 @@ class Listed(keras.Model):  # type: ignore[misc]
         return self.out(second(first(inputs)))
 
 
-def test_find_weights_of_listed_layers_of_keras_3_are_found_as_the_message_tells(tmp_path: Path) -> None:
+def test_find_weights_of_listed_keras_3_layers_follows_the_cure_of_its_message(tmp_path: Path) -> None:
     for saved in (False, True):
         model = Listed()
         if saved:
@@ -100,11 +100,11 @@ def test_find_weights_of_listed_layers_of_keras_3_are_found_as_the_message_tells
         if saved:
             assert len(TrainedModel(model, checkpoint, "model").find_weights(variables)) == 6
         else:
-            with pytest.raises(CheckpointError, match=r"\[4, 3\] is not in .* Keras 3 .*`model.saved = .*layers=model"):
+            with pytest.raises(CheckpointError, match=r"\[4, 3\] is not in .* Keras 3.*`model.saved = .*layers=model"):
                 TrainedModel(model, checkpoint, "model").find_weights(variables)
 
 
-def test_open_job_of_a_checkpoint_without_objects_finds_by_names(prefix: Path, tmp_path: Path) -> None:
+def test_open_job_of_a_checkpoint_without_objects_reads_by_names(prefix: Path, tmp_path: Path) -> None:
     (tmp_path / "model_tf1.py").write_text("def build():\n    return lambda inputs: inputs\n")
     stated = movies_recipe().model_copy(update={"code": movies_recipe().code.model_copy(update={"factory": CODE})})
     part = stated.checkpoint.model_copy(update={"path": str(prefix)})

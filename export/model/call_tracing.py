@@ -1,4 +1,4 @@
-"""Calls the user's model in a graph, once for each call of the recipe, with placeholders where it looks up."""
+"""Traces the calls of the recipe: the user's model runs in a graph in which a placeholder replaces each lookup."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _WRAPPED = re.compile(
     r"(?:\x1b\[0m)?\n\s*\n",
     re.DOTALL,
 )
-"""What a layer raised itself, in the message that Keras 2 or 3 makes of it."""
+"""The error that a layer raised, inside the message of Keras 2 or 3."""
 _RAISED = re.compile(r"^\s*(\w*(?:Error|Exception): .*?)\s*$", re.MULTILINE)
 
 
 def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns what a tower's `call` names, taking one dict of inputs, in inference mode.
+    """Returns the callable that a tower's `call` names: it takes one dict of inputs and runs in inference mode.
 
     Raises:
       UsageError: the model has no such attribute, or it cannot be called.
@@ -44,7 +44,7 @@ def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
         target = getattr(target, step)
     if not callable(target):
         raise UsageError(f"{name_of_call(path)} is a {type(target).__name__}, which cannot be called")
-    # A tf.function would put the lookups into a graph of its own, out of sight: its Python function is traced instead.
+    # A tf.function would hide the lookups in a graph of its own, so its Python function is traced instead.
     target = getattr(target, "python_function", target)
     try:
         parameters = inspect.signature(getattr(target, "call", target)).parameters
@@ -60,7 +60,7 @@ def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def input_spec(part: InputPart) -> Any:
-    """Returns the TensorFlow type of one declared input, the batch left open."""
+    """Returns the TensorFlow type of one declared input, for any batch size."""
     dtype = tf.as_dtype(part.dtype)
     if part.kind == "ragged":
         return tf.RaggedTensorSpec([None, None], dtype, ragged_rank=1, row_splits_dtype=tf.int64)
@@ -70,7 +70,7 @@ def input_spec(part: InputPart) -> Any:
 
 
 def zeros(lookup: Lookup) -> Any:
-    """Answers a lookup with zeros of its shape: while the model is built, nobody reads the values."""
+    """Returns zeros of a lookup's shape: while the model is built, nothing reads the values."""
     activation = tf.zeros([batch_size(lookup.ids[0]), *lookup.shape[1:]])
     return activation if tf.executing_eagerly() else tf.ensure_shape(activation, lookup.shape)
 
@@ -80,11 +80,11 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
 
     Args:
       root: the model.
-      path: of what is called.
+      path: the attribute path of the callable.
       parts: the inputs that it takes.
-      make_table: as of `lookups_intercepted`.
+      make_table: as for `lookups_intercepted`.
     Raises:
-      NotConvertible: the model raises; names the user's line.
+      NotConvertible: the model raises an error; names the user's line.
     """
     target = resolve_call(root, path)
     lengths: dict[str, Any] = {}
@@ -98,16 +98,16 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
 
     names: dict[str, int] = {}
 
-    def distinct(make_variable: Callable[..., Any], **how: Any) -> Any:
-        # wrap_function knows variables by their names, which layers of Keras 3 that are built here may share.
+    def create_variable(make_variable: Callable[..., Any], **how: Any) -> Any:
+        # wrap_function needs distinct variable names; Keras 3 layers that are built here may share one.
         name = how.get("name") or "Variable"
         names[name] = names.get(name, 0) + 1
         return make_variable(**{**how, "name": name if names[name] == 1 else f"{name}_{names[name]}"})
 
     def body(inputs: Mapping[str, Any]) -> Any:
         recorder.graph = tf.compat.v1.get_default_graph()
-        given.update(_opened(inputs, parts, lengths))
-        with tf.variable_creator_scope(distinct):
+        given.update(_with_row_lengths(inputs, parts, lengths))
+        with tf.variable_creator_scope(create_variable):
             return converted(dict(given))
 
     eagerly = tf.config.functions_run_eagerly()
@@ -120,8 +120,8 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
         raise
     except Exception as problem:
         raise NotConvertible(
-            f"{name_of_call(path)} with inputs {', '.join(parts)} raised {_in_one_line(problem)}"
-            f"{at_line(line_of_exception(problem))}; {_cure(problem)}{_python_code(recorder.graph)}"
+            f"{name_of_call(path)} with inputs {', '.join(parts)} raised {_one_line(problem)}"
+            f"{at_line(line_of_exception(problem))}; {_cure(problem)}{_python_code_cure(recorder.graph)}"
         ) from problem
     finally:
         tf.config.run_functions_eagerly(eagerly)
@@ -129,7 +129,7 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
 
 
 class _Recorder:
-    """Answers lookups with placeholders of the one graph that is traced."""
+    """Replaces lookups by placeholders of the traced graph."""
 
     def __init__(self, given: Mapping[str, Any], lengths: dict[str, Any]) -> None:
         self.lookups: list[Lookup] = []
@@ -137,10 +137,10 @@ class _Recorder:
         self._given, self._lengths = given, lengths
 
     def record(self, lookup: Lookup) -> Any:
-        """Answers a lookup that no graph could do without its table."""
+        """Returns the placeholder of a lookup that cannot run without its table."""
         graph = tf.compat.v1.get_default_graph()
         if tf.executing_eagerly() or "scratch_graph" in getattr(graph, "name", ""):
-            return zeros(lookup)  # Keras asks for shapes only
+            return zeros(lookup)  # Keras only infers shapes
         if graph is not self.graph:
             raise NotConvertible(
                 f"feature {lookup.path!r} is looked up inside a tf.function, tf.cond or tf.while_loop of the model"
@@ -149,16 +149,16 @@ class _Recorder:
         return self._placeholder(lookup, gather=False)
 
     def record_gather(self, lookup: Lookup) -> Any:
-        """Answers a gather from a plain variable; elsewhere than in the traced graph TensorFlow does it."""
+        """Returns the placeholder of a gather from a plain variable; None outside the traced graph."""
         return self._placeholder(lookup, gather=True) if tf.compat.v1.get_default_graph() is self.graph else None
 
     def lengths_of(self, ids: Any) -> Any:
-        """Answers how many places of a dense input are taken, of each example."""
+        """Returns how many positions of a dense input each example uses."""
         source = Followed(sources_of(self._given), {}).origin(Values(ids))
         if not isinstance(source, Source):
             raise NotConvertible(
-                f"a sequence column is given ids that the model computes{at_line(current_line())}; give it an input as "
-                "it is"
+                f"a sequence column reads ids that the model computes{at_line(current_line())}; give it an unchanged "
+                "input"
             )
         if source.name not in self._lengths:
             made = tf.compat.v1.placeholder(tf.int64, [None], name=identifier(f"{source.name}_lengths"))
@@ -172,11 +172,13 @@ class _Recorder:
         return activation if shape == lookup.shape else tf.expand_dims(activation, 1)
 
 
-def _opened(inputs: Mapping[str, Any], parts: Mapping[str, InputPart], lengths: dict[str, Any]) -> dict[str, Any]:
-    """Puts ragged and sparse inputs together anew, so that all but their values depends on their lengths alone.
+def _with_row_lengths(
+    inputs: Mapping[str, Any], parts: Mapping[str, InputPart], lengths: dict[str, Any]
+) -> dict[str, Any]:
+    """Rebuilds ragged and sparse inputs from their values and row lengths.
 
-    What a model computes of row lengths, splits or indices then needs one dense input. Weights have the lengths of
-    their ids.
+    Whatever a model computes from row lengths, splits or indices then needs one dense input. Weights share the lengths
+    of their ids.
     """
     given = dict(inputs)
     for name in sorted(inputs, key=lambda each: parts[each].weights_for is not None):
@@ -205,8 +207,8 @@ def _opened(inputs: Mapping[str, Any], parts: Mapping[str, InputPart], lengths: 
     return given
 
 
-def _in_one_line(problem: Exception) -> str:
-    """Returns an exception in one line: Keras and AutoGraph wrap what was raised in call stacks."""
+def _one_line(problem: Exception) -> str:
+    """Returns an exception as one line: Keras and AutoGraph wrap the original in call stacks."""
     wrapped = _WRAPPED.findall(str(problem))
     if wrapped:
         return f"{type(problem).__name__}: {' '.join(wrapped[-1].split())}"
@@ -214,28 +216,26 @@ def _in_one_line(problem: Exception) -> str:
     return raised[-1] if raised else f"{type(problem).__name__}: {' '.join(str(problem).split())}"
 
 
-def _python_code(graph: Any) -> str:
-    """Returns what to change of a call that ran Python code before it raised: that may well be why."""
+def _python_code_cure(graph: Any) -> str:
+    """Returns what to change in a call that ran Python code before it raised, which is the likely cause."""
     traced = graph.get_operations() if graph is not None else ()
     for operation in traced:
         if operation.type in PYTHON_CODE:
             return (
                 f"; and what tf.py_function or tf.numpy_function{at_line(line_of_operation(operation))} returned has "
-                "no known shape, and no place in a bundle: do the same with TensorFlow's own operations, or before the "
-                "model and give it the result as an input"
+                "no known shape and cannot be part of a bundle: compute it with TensorFlow's operations, or before the "
+                "model and pass the result as an input"
             )
     return ""
 
 
 def _cure(problem: Exception) -> str:
     """Returns what to change, as far as the message shows."""
-    text = _in_one_line(problem)
+    text = _one_line(problem)
     if "numpy" in text:
-        return "a call is traced without values: let it use TensorFlow's operations in place of NumPy's and of .numpy()"
+        return "a call is traced without values: use TensorFlow operations instead of NumPy's and of .numpy()"
     if text.startswith("OperatorNotAllowedInGraphError"):
-        return (
-            "a call is traced without values: let it use tf.where, tf.cond or tf.unstack in place of Python's own words"
-        )
+        return "a call is traced without values: use tf.where, tf.cond or tf.unstack instead of Python statements"
     if text.startswith("KeyError"):
-        return "it was given the inputs that the recipe declares: name all that the model wants there"
-    return "it was given each input in the kind, dtype and shape that the recipe declares: compare them with training's"
+        return "it was given the inputs that the recipe declares: declare every input that the model reads"
+    return "each input has the kind, dtype and shape that the recipe declares: compare them with those of training"
