@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from service.config import ServiceSettings
 from service.errors import ServiceError
 from service.models.desired_state import DesiredModel, RolledBack
 from service.models.manager import Lease, VersionManager
-from service.models.policy import Policy, arrangement, ranked
+from service.models.policy import arrangement, ranked
 from service.models.version import ModelVersion
 
 VERSIONS = st.integers(1, 5)
 SETS = st.sets(VERSIONS).map(tuple)
 MODEL = "m"
+SETTINGS = ServiceSettings(root=Path.cwd())
 
 
 @dataclass(eq=False)
@@ -40,7 +43,7 @@ class Managing(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.manager, self.wanted, self.policy = VersionManager(), DesiredModel(), Policy()
+        self.manager, self.wanted, self.settings = VersionManager(), DesiredModel(), SETTINGS
         self.opened: list[Opened] = []
         self.held: list[tuple[Lease, Opened]] = []
         self.known: set[int] = set()
@@ -48,7 +51,7 @@ class Managing(RuleBasedStateMachine):
 
     def arrange(self) -> None:
         loaded, before = self.manager.arranged(MODEL)
-        self.manager.arrange(MODEL, arrangement(self.wanted, self.policy, self.known, loaded, self.failed, before))
+        self.manager.arrange(MODEL, arrangement(self.wanted, self.settings, self.known, loaded, self.failed, before))
 
     @rule(version=VERSIONS)
     def load(self, version: int) -> None:
@@ -80,7 +83,7 @@ class Managing(RuleBasedStateMachine):
 
     @rule(latest=st.integers(1, 3), keep=st.booleans())
     def choose(self, latest: int, keep: bool) -> None:
-        self.policy = Policy(latest, keep)
+        self.settings = SETTINGS.model_copy(update={"latest_versions": latest, "keep_previous": keep})
         self.arrange()
 
     @rule(version=VERSIONS)

@@ -104,8 +104,8 @@ def test_tables_whose_reads_bring_nothing_are_read_again_and_else_named(
         np.testing.assert_array_equal(bundle(tmp_path / "out")["rows"]["user"], TABLE)
     else:
         assert (done.code, visible(tmp_path / "out")) == (3, [])
-        assert "cannot be read at byte 1: no bytes were read" in done.told
-        assert "run again: it resumes" in done.told
+        assert "cannot be read at byte 1: no bytes were read" in done.message
+        assert "run again: it resumes" in done.message
 
 
 def test_tables_that_are_linked_are_verified_in_full_or_not_at_all(command: Command, tmp_path: Path) -> None:
