@@ -252,7 +252,7 @@ def lookup(feature: str, ids: Candidates, **options: Unpack[CallOptions]) -> Cal
     Raises:
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
-    pack_ids("ids", ids)  # refuses what is no flat list of ids
+    pack_ids("ids", ids)  # rejects what is no flat list of ids
     request = pb.LookupRequest(feature=feature, ids=pack_column(feature, ids))
     return _call("Lookup", request, pb.LookupResponse, unpack_looked_up, **options)
 

@@ -128,7 +128,7 @@ def pack_offsets(name: str, offsets: ArrayLike) -> bytes:
 def pack_vectors(vectors: ArrayLike) -> tuple[bytes, int]:
     """Packs a vector [dim], or [n, dim] of them, as float32; returns their number too."""
     try:
-        with np.errstate(over="ignore"):  # becomes infinite, which the service refuses by name
+        with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
             values = np.atleast_2d(np.asarray(vectors, dtype="<f4"))
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"vectors are no numbers, [dim] or [n, dim]: {error}") from error
@@ -171,7 +171,7 @@ def _flat(what: str, values: Any) -> NDArray[Any]:
         values = _array(what, list(values) if is_list(values) else [values])
     array: NDArray[Any] = values
     if array.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # becomes infinite, which the service refuses by name
+        with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
             return array.astype(np.float32, copy=False)
     if array.dtype.kind not in "iuO":
         raise InvalidArgument(f"{what} is an array of {array.dtype}: expected integers, floats or strings")

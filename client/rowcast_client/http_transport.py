@@ -31,7 +31,7 @@ KEPT_S = 30.0
 """How long an idle connection is kept: well below the time after which services and proxies close it."""
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEPT_S)
 PROXIES = {413: "TOO_LARGE", 429: "OVERLOADED", 502: "NOT_READY", 503: "NOT_READY", 504: "DEADLINE"}
-"""Status -> code, for refusals without an error of rowcast: those of a proxy on the way."""
+"""Status -> code, for rejections without an error of rowcast: those of a proxy on the way."""
 
 
 class HttpTransport(Transport):
@@ -68,10 +68,10 @@ class HttpTransport(Transport):
     def read(self, call: Call[Any], answer: httpx.Response) -> Any:
         """Reads the result of a call."""
         if answer.status_code != HTTPStatus.OK:
-            refusal = self._refusal(answer)
-            if isinstance(refusal, NotFound):
+            rejection = self._rejection(answer)
+            if isinstance(rejection, NotFound):
                 self.only_model = ""  # another may be the only one by now
-            raise refusal
+            raise rejection
         kind = _kind(answer)
         if kind == PROTOBUF:
             return self.unpack(call, answer.content)
@@ -104,7 +104,7 @@ class HttpTransport(Transport):
         verb = "" if call.method == "GetModel" else f":{call.method.lower()}"
         return f"/v1/models/{quote(spec.name or self.only_model, safe='')}{version}{verb}"
 
-    def _refusal(self, answer: httpx.Response) -> RowcastError:
+    def _rejection(self, answer: httpx.Response) -> RowcastError:
         details = _error_details(answer)
         if details is None:
             status = answer.status_code

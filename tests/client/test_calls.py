@@ -60,7 +60,7 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("call", "arguments", "options", "message"), CASES)
-def test_call_with_what_cannot_be_sent_is_refused_by_name(
+def test_call_with_what_cannot_be_sent_is_rejected_by_name(
     call: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):

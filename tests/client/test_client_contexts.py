@@ -82,7 +82,7 @@ def test_formula_orders_by_all_ways(service: RunningService) -> None:
         (calls.retrieve(context_ids=7, model="named"), "no context store"),
     ],
 )
-def test_refused_calls_say_why_by_all_ways(service: RunningService, call: Any, message: str) -> None:
+def test_rejected_calls_report_why_by_all_ways(service: RunningService, call: Any, message: str) -> None:
     for way in WAYS:
         with pytest.raises(InvalidArgument, match=message):
             way.send(service.url(way), call)

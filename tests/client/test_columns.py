@@ -147,18 +147,18 @@ def test_pack_requests_of_what_is_no_feature_value_names_feature_and_fault(value
     assert message in str(caught.value)
 
 
-def test_pack_requests_of_a_name_that_is_no_text_is_refused() -> None:
+def test_pack_requests_of_a_name_that_is_no_text_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="feature 5 is named by a int"):
         pack_requests({5: 1})  # type: ignore[dict-item]
 
 
-def test_pack_requests_where_kinds_differ_between_requests_is_refused() -> None:
+def test_pack_requests_where_kinds_differ_between_requests_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="feature 'history' holds int, str"):
         pack_requests([{"history": [1]}, {"history": ["a"]}])
 
 
 @pytest.mark.parametrize("requests", [[], "user=5", 5, [5], [{"user": 1}, 5]])
-def test_pack_requests_of_what_is_no_request_is_refused(requests: Any) -> None:
+def test_pack_requests_of_what_is_no_request_is_rejected(requests: Any) -> None:
     with pytest.raises(InvalidArgument, match="request"):
         pack_requests(requests)
 
@@ -169,17 +169,17 @@ def test_pack_requests_where_one_lacks_a_feature_names_it() -> None:
 
 
 @pytest.mark.parametrize("ids", ["abc", 5, [1.5], {"a": 1}, [None], [1, "a"]])
-def test_pack_ids_of_what_is_no_list_of_ids_is_refused(ids: Any) -> None:
+def test_pack_ids_of_what_is_no_list_of_ids_is_rejected(ids: Any) -> None:
     with pytest.raises(InvalidArgument, match="exclude"):
         pack_ids("exclude", ids)
 
 
-def test_pack_vectors_of_one_and_of_several_says_how_many() -> None:
+def test_pack_vectors_of_one_and_of_several_returns_how_many() -> None:
     assert pack_vectors([0.5, 1.0]) == (struct.pack("<2f", 0.5, 1.0), 1)
     assert pack_vectors(np.ones((3, 2)))[1] == 3
 
 
 @pytest.mark.parametrize("vectors", [[], ["a"], [[1.0], [1.0, 2.0]], np.ones((2, 2, 2))])
-def test_pack_vectors_of_what_is_no_vector_is_refused(vectors: Any) -> None:
+def test_pack_vectors_of_what_is_no_vector_is_rejected(vectors: Any) -> None:
     with pytest.raises(InvalidArgument, match="vectors"):
         pack_vectors(vectors)

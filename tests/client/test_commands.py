@@ -41,7 +41,7 @@ def test_parse_feature_of_a_written_value_takes_its_natural_kind(text: str, feat
 
 
 @pytest.mark.parametrize("text", ["user", "=5", ":=5", "user:={"])
-def test_parse_feature_of_anything_else_is_refused(text: str) -> None:
+def test_parse_feature_of_anything_else_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected name=value|no JSON"):
         parse_feature(text)
 
@@ -89,7 +89,7 @@ def test_rowcast_with_a_token_sends_it_from_the_environment_or_a_file(
         (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", 5),
     ],
 )
-def test_rowcast_refused_says_one_sentence_and_exits_by_code(
+def test_rowcast_rejected_prints_one_sentence_and_exits_by_code(
     reply: Any, status: int, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with http_server([reply]) as server:

@@ -138,7 +138,7 @@ def test_rank_of_packed_contexts_is_the_same_as_of_listed_ones() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
-def test_write_body_of_a_number_that_json_has_not_is_refused(value: float) -> None:
+def test_write_body_of_a_number_that_json_has_not_is_rejected(value: float) -> None:
     with pytest.raises(InvalidArgument, match="NaN or an infinity"):
         json_bodies.write_body(calls.embed({"dense": [value]}))
 
@@ -164,7 +164,7 @@ ATTRIBUTES = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(st.lists(st.lists(st.tuples(INT64, FLOAT32, ATTRIBUTES), max_size=4), min_size=1, max_size=3), st.booleans())
-def test_read_body_of_neighbors_is_what_the_message_says(lists: list[list[Any]], strings: bool) -> None:
+def test_read_body_of_neighbors_is_that_of_the_message(lists: list[list[Any]], strings: bool) -> None:
     rows = [row for rows in lists for row in rows]
     ids = (
         np.array([f"id {one}" for one, _, _ in rows], object)
@@ -189,7 +189,7 @@ def test_read_body_of_neighbors_is_what_the_message_says(lists: list[list[Any]],
     "ids", [None, np.array([5, 2**60, 7]), np.array([2**60] * 3), np.array(["a", "b", "c"], object)]
 )
 @pytest.mark.parametrize("offsets", [[0, 3], [0, 1, 3], [0, 0, 3]])
-def test_read_body_of_ranked_candidates_is_what_the_message_says(ids: Any, offsets: list[int]) -> None:
+def test_read_body_of_ranked_candidates_is_that_of_the_message(ids: Any, offsets: list[int]) -> None:
     scores = np.array([0.1, 0.2, 0.3], np.float32)
     positions = np.array([0, 1, 0], np.int32)
     answer = requests.Ranked("m", 1, ids, positions, scores, {"click": scores * 2}, np.array(offsets, np.int64))
@@ -197,7 +197,7 @@ def test_read_body_of_ranked_candidates_is_what_the_message_says(ids: Any, offse
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_read_body_of_vectors_is_what_the_message_says(count: int) -> None:
+def test_read_body_of_vectors_is_that_of_the_message(count: int) -> None:
     vectors = np.linspace(-1, 1, count * 4, dtype=np.float32).reshape(count, 4)
     answers_equal(calls.embed({"a": 1}), requests.Embedded("m", 1, vectors), several=count > 1)
     found = np.arange(count) % 2 == 0

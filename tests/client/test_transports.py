@@ -38,7 +38,7 @@ from tests.client.servers import EMBED, NOT_READY, OK, OVERLOADED, WAYS, Reply, 
 KEY, CERTIFICATE = (Path(__file__).parent / "certificates" / name for name in ("localhost.key", "localhost.pem"))
 HTTP = Way("http", "protobuf", asynchronous=False)
 QUICK = Retries(backoff_s=0.01)
-REFUSALS = [
+REJECTIONS = [
     (Reply("INVALID_ARGUMENT", 400, "INVALID_ARGUMENT"), InvalidArgument),
     (Reply("TOO_LARGE", 413, "RESOURCE_EXHAUSTED"), TooLarge),
     (Reply("UNAUTHENTICATED", 401, "UNAUTHENTICATED"), Unauthenticated),
@@ -98,8 +98,8 @@ def test_client_that_has_to_wait_past_its_deadline_gives_up_at_once(way: Way) ->
     assert time.monotonic() - started < 4
 
 
-@pytest.mark.parametrize(("reply", "kind"), REFUSALS, ids=lambda one: getattr(one, "code", ""))
-def test_client_refused_raises_the_services_error_and_never_tries_again(
+@pytest.mark.parametrize(("reply", "kind"), REJECTIONS, ids=lambda one: getattr(one, "code", ""))
+def test_client_rejected_raises_the_services_error_and_never_tries_again(
     way: Way, reply: Reply, kind: type[RowcastError]
 ) -> None:
     with way.server([reply]) as server, pytest.raises(kind) as caught:
@@ -149,7 +149,7 @@ def test_client_keeps_one_connection_for_many_calls() -> None:
     assert server.connections == 2
 
 
-def test_client_of_what_is_no_rowcast_service_says_so() -> None:
+def test_client_of_what_is_no_rowcast_service_is_reported() -> None:
     page = http_page(b"hi", "text/html", "404 Not Found")
     with http_server([page]) as server, Client(server.url) as client, pytest.raises(BadAnswer) as caught:
         client.models()
@@ -172,13 +172,13 @@ def test_client_whose_connection_breaks_tries_again() -> None:
 
 
 @pytest.mark.parametrize("body", ['{"model": "m"}', "[]", "null", "{", '{"model": "m", "version": 1, "vector": ["a"]}'])
-def test_client_of_a_broken_json_answer_says_so(body: str) -> None:
+def test_client_of_a_broken_json_answer_is_reported(body: str) -> None:
     with http_server([http_page(body.encode(), "application/json")]) as server, pytest.raises(BadAnswer) as caught:
         Way("http", "json", asynchronous=False).send(server.url, EMBED)
     assert "its application/json body is no answer of Embed" in caught.value.message
 
 
-def test_client_of_a_message_that_does_not_hold_together_says_so(way: Way) -> None:
+def test_client_of_a_message_that_does_not_hold_together_is_reported(way: Way) -> None:
     broken = pb.EmbedResponse(vectors=b"12345", dim=1).SerializeToString()
     if way.transport == "http":
         broken = http_page(broken)
@@ -208,7 +208,9 @@ def test_http_client_without_a_model_name_requests_the_only_one(asynchronous: bo
 
 
 @pytest.mark.parametrize(("names", "kind"), [([], NotReady), (["a", "b"], InvalidArgument)])
-def test_http_client_without_a_model_name_and_no_only_model_says_so(names: list[str], kind: type[RowcastError]) -> None:
+def test_http_client_without_a_model_name_and_no_only_model_is_reported(
+    names: list[str], kind: type[RowcastError]
+) -> None:
     listed = pb.ListModelsResponse(models=[pb.ModelState(name=name) for name in names]).SerializeToString()
     with (
         http_server([http_page(listed)]) as server,
@@ -274,7 +276,7 @@ def tls_of(way: Way, mutual: bool) -> Any:
         ({"url": "grpc://host", "retries": 3}, "retries is 3"),
     ],
 )
-def test_client_with_a_wrong_argument_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+def test_client_with_a_wrong_argument_is_rejected_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         Client(**options)
     assert message in str(caught.value)
@@ -285,12 +287,12 @@ def test_client_with_a_wrong_argument_is_refused_by_name(options: dict[str, Any]
     ("call", "message"),
     [({"timeout_s": -1}, "timeout_s"), ({"request_id": "a b"}, "request_id is 'a b'"), ({"request_id": 5}, "is 5")],
 )
-def test_call_with_a_wrong_option_is_refused_before_it_is_sent(call: dict[str, Any], message: str) -> None:
+def test_call_with_a_wrong_option_is_rejected_before_it_is_sent(call: dict[str, Any], message: str) -> None:
     with Client("http://127.0.0.1:1") as client, pytest.raises(InvalidArgument, match=message):
         client.embed({"user": 5}, model="m", **call)
 
 
-def test_closed_client_says_that_it_is_closed() -> None:
+def test_closed_client_reports_that_it_is_closed() -> None:
     client = Client("http://127.0.0.1:1")
     client.close()
     with pytest.raises(InvalidArgument, match="is closed"):

@@ -162,7 +162,7 @@ def test_verify_holds_a_bundle_to_its_dumps(shop: Shop, served: Process) -> None
         ({"output": {"root": "bundles", "tables": "inline"}}, 2, "is for bundles"),
     ],
 )
-def test_plan_of_a_dump_that_does_not_fit_tells_what_to_say(
+def test_plan_of_a_dump_that_does_not_fit_reports_what_to_set(
     shop: Shop, parts: dict[str, Any], code: int, output: str
 ) -> None:
     found, printed = export("plan", write_recipe(shop.folder, **parts))

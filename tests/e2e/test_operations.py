@@ -156,7 +156,9 @@ def test_service_takes_new_certificates_and_tokens_while_it_serves(
     assert service.stop() == 0
 
 
-def test_page_of_a_running_service_has_what_the_dashboard_and_the_alerts_ask_for(write: Write, launch: Launch) -> None:
+def test_metrics_of_a_running_service_include_those_of_the_dashboard_and_the_alerts(
+    write: Write, launch: Launch
+) -> None:
     write()
     service = launch()
     with service.client() as client:

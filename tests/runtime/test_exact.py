@@ -120,7 +120,7 @@ def test_exact_search_of_a_mapped_file_needs_no_copy(tmp_path: Path) -> None:
     np.testing.assert_array_equal(positions, ExactIndex(vectors, "dot_product").search(vectors[:1], 3)[0])
 
 
-def test_exact_squared_l2_tells_neighbors_apart_far_from_the_origin() -> None:
+def test_exact_squared_l2_distinguishes_neighbors_far_from_the_origin() -> None:
     # The expanded square |x|^2 - 2xq + |q|^2 would lose these differences in float32.
     vectors = (1000 + np.arange(8, dtype=np.float32)[:, None] * 0.01 * np.ones((8, 4))).astype(np.float32)
 
@@ -155,7 +155,7 @@ def test_normalised_zeros_stay_zeros() -> None:
         (np.zeros((1, 6), np.float32), 0, "k is 0"),
     ],
 )
-def test_exact_search_wrong_query_is_refused(queries: NDArray[np.float32], k: int, message: str) -> None:
+def test_exact_search_wrong_query_is_rejected(queries: NDArray[np.float32], k: int, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         ExactIndex(_vectors(10, 6), "dot_product").search(queries, k)
 
@@ -169,7 +169,7 @@ def test_exact_search_large_finite_query_is_no_infinity() -> None:
 
 
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2"])
-def test_exact_search_scores_beyond_float32_are_told_as_infinities_and_none_is_lost(distance: Distance) -> None:
+def test_exact_search_scores_beyond_float32_are_infinities_and_none_is_lost(distance: Distance) -> None:
     vectors = np.array([[1, 1], [1, -1], [2, 2], [-2, 2], [2, -2]], np.float32)
 
     positions, scores = ExactIndex(vectors, distance).search(np.full((1, 2), 3e38, np.float32), 5)

@@ -164,17 +164,17 @@ def test_compiled_tower_no_examples_gives_empty_outputs(towers: Path) -> None:
         ({"user": np.zeros((3, 32), np.float32)}, "takes no inputs of shapes"),
     ],
 )
-def test_compiled_tower_wrong_input_is_refused_and_the_next_call_works(
+def test_compiled_tower_wrong_input_is_rejected_and_the_next_call_works(
     towers: Path, changed: dict[str, NDArray[np.float32] | None], message: str
 ) -> None:
     tower = CompiledTower(towers / "query" / F32)
     inputs = _query_inputs(2)
     wrong = {name: value for name, value in (inputs | changed).items() if value is not None}
 
-    with pytest.raises(InvalidInput) as refusal:
+    with pytest.raises(InvalidInput) as rejection:
         tower.run(wrong)
 
-    assert message in str(refusal.value)
+    assert message in str(rejection.value)
     assert tower.run(inputs)["vector"].shape == (2, 64)
 
 

@@ -27,19 +27,19 @@ def test_located_url_path_and_file_url_mean_their_places(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "url", ["s3://key:secret@bucket/x", "s3://key@bucket/x", "https://host/x?X-Amz-Signature=secret"]
 )
-def test_located_url_with_credentials_is_refused_without_telling_them(url: str) -> None:
+def test_located_url_with_credentials_is_rejected_without_showing_them(url: str) -> None:
     with pytest.raises(ValueError, match="credentials") as problem:
         located(url)
     assert "secret" not in str(problem.value)
 
 
 @pytest.mark.parametrize("url", ["s3://", "gs:///"])
-def test_located_url_without_a_bucket_is_refused(url: str) -> None:
+def test_located_url_without_a_bucket_is_rejected(url: str) -> None:
     with pytest.raises(ValueError, match=f"URL {url} names no bucket; {url[:2]}://BUCKET/PATH was expected"):
         located(url)
 
 
-def test_located_unknown_scheme_is_refused() -> None:
+def test_located_unknown_scheme_is_rejected() -> None:
     with pytest.raises(ValueError, match="scheme 'foo'"):
         located("foo://bucket/x")
 
@@ -62,7 +62,7 @@ def test_remote_path_rewritten_file_has_another_stamp(store: RemotePath) -> None
     assert (store / "a").stamp() != before
 
 
-def test_remote_path_write_new_refuses_what_is_there(store: RemotePath) -> None:
+def test_remote_path_write_new_rejects_what_is_there(store: RemotePath) -> None:
     (store / "a").write(b"one", new=True)
     with pytest.raises(FileExistsError) as problem:
         (store / "a").write(b"two", new=True)
@@ -77,7 +77,7 @@ def test_remote_path_removed_twice_is_no_error(store: RemotePath) -> None:
     assert not (store / "a").is_file()
 
 
-def test_remote_path_missing_file_is_told_with_its_url(store: RemotePath) -> None:
+def test_remote_path_missing_file_is_reported_with_its_url(store: RemotePath) -> None:
     with pytest.raises(FileNotFoundError) as problem:
         (store / "a").read(0, 1)
     assert (problem.value.errno, problem.value.filename) == (errno.ENOENT, f"{store}/a")

@@ -71,13 +71,13 @@ for name, wrong in (("missing", {"user": inputs["user"]}),
                     ("dtype", inputs | {"user": inputs["user"].astype(np.float64)})):
     try:
         tower.run(wrong)
-    except InvalidInput as refusal:
-        seen[name] = str(refusal)
+    except InvalidInput as rejection:
+        seen[name] = str(rejection)
 for name, directory in (("gone", root / "gone"), ("damaged", root / "damaged" / "saved_model")):
     try:
         SavedModelTower(directory)
-    except TowerUnreadable as refusal:
-        seen[name] = str(refusal)
+    except TowerUnreadable as rejection:
+        seen[name] = str(rejection)
 # TensorFlow adds up a product in an order that hangs on how many rows there are, so that the last bits do too.
 ranking = SavedModelTower(root / "ranking" / "saved_model")
 x = random.normal(size=(500, 40)).astype(np.float32)

@@ -206,7 +206,7 @@ def test_no_queries_give_empty_answers(tree: Path) -> None:
         (np.zeros((1, 16), np.float32), 0, "k is 0"),
     ],
 )
-def test_wrong_query_is_refused_and_the_next_search_works(
+def test_wrong_query_is_rejected_and_the_next_search_works(
     tree: Path, queries: NDArray[np.float32], k: int, message: str
 ) -> None:
     index = ScannIndex.load(tree, "dot_product", _vectors(4000))
@@ -284,12 +284,12 @@ def test_index_of_another_size_or_distance_is_unreadable(tree: Path) -> None:
         ({"num_leaves": 2.5}, r"'num_leaves' is 2\.5"),
     ],
 )
-def test_build_with_wrong_parameters_is_refused(changed: dict[str, Any], message: str) -> None:
+def test_build_with_wrong_parameters_is_rejected(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidIndex, match=message):
         ScannIndex.build(_vectors(4000), "dot_product", "tree_ah", TREE | changed)
 
 
-def test_build_of_a_tree_over_too_few_vectors_is_refused() -> None:
+def test_build_of_a_tree_over_too_few_vectors_is_rejected() -> None:
     few = {"num_leaves": 2, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 4}
 
     with pytest.raises(InvalidIndex, match="ScaNN builds no tree_ah index over 8 vectors of dim 16"):

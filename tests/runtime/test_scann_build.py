@@ -73,7 +73,7 @@ def test_build_files_blocks_may_be_encoded_in_any_order_at_once(file: VectorFile
     assert _recall(ScannIndex.load(tmp_path / "two", "dot_product", file.mapped), file, "dot_product") > 0.95
 
 
-def test_build_files_that_cannot_be_built_is_refused(file: VectorFile, tmp_path: Path) -> None:
+def test_build_files_that_cannot_be_built_is_rejected(file: VectorFile, tmp_path: Path) -> None:
     with pytest.raises(InvalidIndex, match="'reorder' is 0; a positive integer"):
         build_files(file, "dot_product", "tree_ah", TREE | {"reorder": 0}, tmp_path / "built")
 

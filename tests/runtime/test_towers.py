@@ -35,7 +35,7 @@ def _query_spec(**changes: str) -> Tower:
     )
 
 
-def test_open_tower_takes_the_precision_asked_else_the_served_one(towers: Path) -> None:
+def test_open_tower_takes_the_wanted_precision_else_the_served_one(towers: Path) -> None:
     random = np.random.default_rng(4)
     inputs = {"user": random.normal(size=(4, 32)).astype("<f4"), "history": random.normal(size=(4, 64)).astype("<f4")}
     f32 = CompiledTower(towers / "query" / F32).run(inputs)["vector"]
@@ -54,10 +54,10 @@ def test_open_tower_takes_the_precision_asked_else_the_served_one(towers: Path) 
     ],
 )
 def test_open_tower_other_than_the_manifest_is_unreadable(towers: Path, changes: dict[str, str], message: str) -> None:
-    with pytest.raises(TowerUnreadable) as refusal:
+    with pytest.raises(TowerUnreadable) as rejection:
         open_tower(towers, _query_spec(**changes))
 
-    assert message in str(refusal.value).replace("sorted", "")
+    assert message in str(rejection.value).replace("sorted", "")
 
 
 def test_open_tower_without_the_precision_names_the_forms(towers: Path) -> None:

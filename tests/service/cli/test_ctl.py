@@ -168,7 +168,7 @@ def test_report_has_versions_settings_states_and_problems_and_no_secret(
     )
 
 
-def test_version_that_cannot_be_loaded_exits_5_and_says_why(start: Start) -> None:
+def test_version_that_cannot_be_loaded_exits_5_and_reports_why(start: Start) -> None:
     service = start()
     service.worker.failing[2] = "vectors.bin differs from its checksum"
     publish(service.root, 2)

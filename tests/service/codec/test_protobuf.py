@@ -132,7 +132,7 @@ def test_retrieved_packs_neighbors_and_every_kind_of_attribute() -> None:
     assert list(message.neighbors.attributes["none"].nulls) == [0, 1]
 
 
-def test_recommended_with_no_neighbor_of_string_ids_still_says_their_kind() -> None:
+def test_recommended_with_no_neighbor_of_string_ids_keeps_their_kind() -> None:
     empty = Neighbors(np.array([], dtype=object), np.array([], dtype=np.float32), np.array([0, 0]))
     message = protobuf.recommended_message(Recommended("m", 1, empty, np.array([], dtype=np.float32)))
     assert message.neighbors.ids.WhichOneof("kind") == "strings"

@@ -119,7 +119,7 @@ def test_log_names_the_client_of_a_request_that_fails_and_not_its_token(http: ht
     assert ONE not in lines.getvalue()
 
 
-def test_document_of_a_service_with_tokens_says_so(http: httpx.Client) -> None:
+def test_document_of_a_service_with_tokens_requires_one(http: httpx.Client) -> None:
     document = http.get("/openapi.json", headers=bearer(ALL)).json()
     operations = [each for item in document["paths"].values() for each in item.values()]
     assert all(each["security"] == [{"token": []}] for each in operations)

@@ -52,7 +52,7 @@ def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> 
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_answers_are_as_their_schema_says(name: str, http: httpx.Client) -> None:
+def test_answers_are_as_in_their_schema(name: str, http: httpx.Client) -> None:
     body, (request, response) = BODIES[name], SCHEMAS[name]
     request.model_validate(body)
     request.model_validate(request.model_json_schema()["examples"][0])

@@ -80,7 +80,7 @@ def test_health_of_a_service_with_a_model_is_good(http: httpx.Client) -> None:
     assert http.get("/readyz").json() == {"ready": True}
 
 
-def test_health_of_a_service_without_a_model_says_why(serve: Callable[..., RunningService]) -> None:
+def test_health_of_a_service_without_a_model_reports_why(serve: Callable[..., RunningService]) -> None:
     service = serve()
     with log_lines() as lines:
         answer = httpx.get(service.http + "/readyz")

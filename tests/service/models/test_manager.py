@@ -55,7 +55,7 @@ def test_release_of_the_last_lease_closes_a_retired_version(manager: VersionMana
         (None, "bad", NotReady, "could not be loaded"),
     ],
 )
-def test_acquire_version_or_label_that_is_not_served_says_why(
+def test_acquire_version_or_label_that_is_not_served_reports_why(
     manager: VersionManager, version: int | None, label: str, kind: type[Exception], message: str
 ) -> None:
     for number in (1, 2):
@@ -79,7 +79,7 @@ def test_acquire_version_or_label_that_is_not_served_says_why(
         (lambda to: (serve(to, loaded("m")), to.suspend("drained")), "m", NotReady, "drained"),
     ],
 )
-def test_acquire_without_a_current_version_says_why(
+def test_acquire_without_a_current_version_reports_why(
     manager: VersionManager, prepare: Callable[[VersionManager], Any], model: str, kind: type[Exception], message: str
 ) -> None:
     prepare(manager)
