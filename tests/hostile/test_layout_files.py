@@ -17,7 +17,7 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import ExportError
 from export.tables.plan import plan_tables
 from tests.export.checkpoint.bundles import write_bundle
-from tests.export.checkpoint.inventory.test_layout_file import SPEC_TEXT, STACK, TOML, spec_bytes, stated
+from tests.export.checkpoint.inventory.test_layout_file import KEY, SPEC_TEXT, STACK, TOML, spec_bytes, stated
 from tests.hostile.mutations import NUMBERS, flip, reword
 from tests.hostile.ordeal import deadline
 
@@ -42,7 +42,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     """Variables that the sound files speak of."""
     root = tmp_path_factory.mktemp("layouts")
     stated(root, TOML)
-    files = {"stack": STACK, "genres": STACK[:7], "ages": STACK[:10], "users_items": STACK}
+    files = {KEY: STACK, "genres": STACK[:10], "ages": STACK[:128]}
     write_bundle(root / "all/ckpt-1", files)
     return open_checkpoint(root / "all")
 

@@ -35,14 +35,6 @@ def test_read_slices_cut_in_any_way_gives_the_rows(tmp_path: Path, cut: str, fil
         np.testing.assert_array_equal(checkpoint.read("v", first, count), VALUES[first : first + count])
 
 
-def test_read_all_scalar_and_empty_variables(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"step": np.array(7), "none": np.zeros((0, 4), np.float32)})
-    checkpoint = open_checkpoint(tmp_path)
-    assert int(checkpoint.read_all("step")) == 7
-    assert checkpoint.read_all("none").shape == (0, 4)
-    assert checkpoint.read("none", 0, 0).shape == (0, 4)
-
-
 @pytest.mark.parametrize(
     "boxes",
     [
@@ -137,11 +129,8 @@ def test_name_that_is_no_utf8_can_be_told(tmp_path: Path) -> None:
     assert open_checkpoint(tmp_path).name == "ckpt-\\xff\x1b"
 
 
-@pytest.mark.parametrize(
-    ("name", "what"), [("model.pt", "of PyTorch"), ("rows.npz", "of numpy"), ("x.ckpt", "PyTorch")]
-)
-def test_open_checkpoint_of_another_librarys_zip_file_says_what_it_is(tmp_path: Path, name: str, what: str) -> None:
-    with zipfile.ZipFile(tmp_path / name, "w") as file:
+def test_open_checkpoint_of_a_zip_file_of_pytorch_says_what_it_is(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.ckpt", "w") as file:
         file.writestr("archive/data.pkl", b"x")
-    with pytest.raises(CheckpointError, match=what):
-        open_checkpoint(tmp_path / name)
+    with pytest.raises(CheckpointError, match="PyTorch"):
+        open_checkpoint(tmp_path / "x.ckpt")

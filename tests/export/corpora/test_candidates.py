@@ -142,15 +142,6 @@ def test_write_vectors_unfit_candidate_is_named(
     assert told in str(refusal.value)
 
 
-def test_write_vectors_without_the_tower_is_not_convertible(towers: Path, tmp_path: Path) -> None:
-    features = _features()
-    corpus = write_candidates(tmp_path, "movies", PART, features, _stage(tmp_path, towers, ["3,1999"]).parent)
-    (tmp_path / "candidate" / "compiled-f32.tflite").unlink()
-
-    with pytest.raises(NotConvertible, match=r"index 'nearest', corpus 'movies'.*missing"):
-        write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
-
-
 def test_write_candidates_where_nothing_can_be_written_is_a_destination_error(towers: Path, tmp_path: Path) -> None:
     source = _stage(tmp_path, towers, ["3,1999"])
     (tmp_path / "candidates").write_text("a file where the directory should be")

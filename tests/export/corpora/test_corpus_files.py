@@ -13,7 +13,7 @@ import pytest
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, HashIds
 from export.corpora import files as corpus_files
 from export.corpora.files import locate_corpus, read_rows
-from export.errors import NotConvertible, UsageError
+from export.errors import UsageError
 from export.recipe.schema import CorpusPart
 from tests.export.corpora.example_files import write_examples
 from tests.export.corpora.written import held
@@ -73,10 +73,6 @@ def _packed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: [value for each in rows for value in each[name]] for name in ROWS[0]}
 
 
-def _held(tmp_path: Path, part: CorpusPart) -> dict[str, Any]:
-    return held(tmp_path, part, FEATURES)
-
-
 def _expected() -> dict[str, Any]:
     return {
         "ids": [each["id"][0] for each in ROWS],
@@ -96,14 +92,14 @@ def test_write_candidates_of_part_files_holds_all_in_the_order_of_names(tmp_path
         name, zipped = kind.removesuffix(".gz"), [True] if kind.endswith(".gz") else []
         WRITERS[name](ROWS[first : first + 5], tmp_path / f"parts/part-{number}.{kind}", *zipped)
 
-    assert _held(tmp_path, _part()) == _expected()
+    assert held(tmp_path, _part(), FEATURES) == _expected()
 
 
 def test_write_candidates_of_prebatched_records_holds_each(tmp_path: Path) -> None:
     full = [row for place, row in enumerate(ROWS) if place not in (2, 3, 5)]
     write_examples(tmp_path / "b.tfrecord", [_packed(full[:4]), _packed(full[4:5]), _packed(full[5:])])
 
-    found = _held(tmp_path, _part(file="b.tfrecord", prebatched=True))
+    found = held(tmp_path, _part(file="b.tfrecord", prebatched=True), FEATURES)
 
     kept = [place for place in range(len(ROWS)) if place not in (2, 3, 5)]
     assert found == {key: [values[place] for place in kept] for key, values in _expected().items()}
@@ -168,58 +164,3 @@ def test_locate_corpus_that_cannot_be_meant_is_a_usage_error(
         locate_corpus(tmp_path, "items", _part(**changes))
 
     assert told in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("examples", "part", "told"),
-    [
-        ([{"id": [1]}, {"id": [2, 3]}], {}, "column 'id', record 2: '[2, 3]' holds several values; one was"),
-        ([{"id": [1]}, {"id": [1]}], {}, "id 1 stands in record 1 of a.tfrecord and record 2 of a.tfrecord"),
-        (
-            [{"id": [1], "year": [0.5]}, {"id": [2]}],
-            {"features": {"place": "year"}},
-            "record 1 has 1 values; a feature of",
-        ),
-        ([{"id": [1, 2], "y": ["a", ""]}], {"features": {"studio": "y"}, "prebatched": True}, "candidate 2, record 1"),
-    ],
-)
-def test_write_candidates_of_examples_that_do_not_fit_names_the_record(
-    tmp_path: Path, examples: list[dict[str, Any]], part: dict[str, Any], told: str
-) -> None:
-    write_examples(tmp_path / "a.tfrecord", examples)
-
-    with pytest.raises(NotConvertible) as refusal:
-        _held(tmp_path, CorpusPart(**({"file": "a.tfrecord", "id": "id"} | part)))
-
-    assert told in str(refusal.value)
-
-
-def test_write_candidates_of_a_feature_that_no_record_holds_is_a_usage_error(tmp_path: Path) -> None:
-    write_examples(tmp_path / "a.tfrecord", [{"id": [1]}, {"id": [2]}])
-
-    with pytest.raises(UsageError, match=r"no record of a\.tfrecord has a value in column 'yaer'"):
-        _held(tmp_path, CorpusPart(file="a.tfrecord", id="id", features={"year": "yaer"}))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "problem"),
-    [
-        ({"id": [1, 2]}, {"id": [3, 2]}, "id 2 stands in row 2 of a.parquet and row 2 of b.parquet"),
-        ({"id": [1, 2]}, {"id": ["3"]}, "b.parquet, column 'id' holds string, the ids above are integers"),
-        (
-            {"id": [1], "x": [1]},
-            {"id": [2], "x": ["one"]},
-            "'items', b.parquet: attribute x holds large_string after int64",
-        ),
-    ],
-)
-def test_write_candidates_of_files_that_do_not_go_together_names_them(
-    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], problem: str
-) -> None:
-    for name, columns in (("a", first), ("b", second)):
-        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
-
-    with pytest.raises(NotConvertible) as refusal:
-        _held(tmp_path, CorpusPart(file="?.parquet", id="id", attributes=tuple(set(first) - {"id"})))
-
-    assert problem in str(refusal.value)

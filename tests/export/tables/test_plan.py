@@ -17,10 +17,7 @@ from export.errors import CheckpointError, DestinationError, NotConvertible, Usa
 from export.jobs.space import check_plan_fits
 from export.tables import plan as planning
 from export.tables.plan import Writing, plan_tables
-from export.tables.tasks import STORE_BYTES
-from runtime.object_store import RemotePath
 from tests.export.checkpoint.bundles import write_bundle
-from tests.stores import uploaded
 
 
 class Opened(NamedTuple):
@@ -138,14 +135,3 @@ def test_check_space_counts_what_tasks_put_aside(tmp_path: Path, monkeypatch: py
     free(monkeypatch, plan.bytes + 2 * 20 * 64 - 1)
     with pytest.raises(DestinationError, match="1 B more; free some"):
         check_plan_fits(plan, tmp_path)
-
-
-def test_plan_counts_what_reading_from_a_store_holds(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "made/ckpt-1", {"t": np.zeros((10, 4), np.float32)})
-    store = uploaded(tmp_path / "made", RemotePath(f"memory://{tmp_path}"))
-    peaks = []
-    for place in (tmp_path / "made", store):
-        checkpoint = open_checkpoint(place)
-        plan = plan_tables(checkpoint, recognise(checkpoint, Statements({"t": "t"})), tmp_path)
-        peaks.append(plan.peak_memory_bytes)
-    assert peaks[1] - peaks[0] == STORE_BYTES

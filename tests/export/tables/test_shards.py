@@ -59,12 +59,6 @@ def test_copy_rows_any_cut_writes_the_table_bit_for_bit(
     assert (page.rows, page.dim, page.dtype) == (ROWS, DIM, values.dtype.name)
 
 
-def test_manifest_table_without_all_shards_is_refused(tmp_path: Path) -> None:
-    plan = planned(tmp_path, shard_rows=60)
-    with pytest.raises(ValueError, match="shards"):
-        manifest_table(plan.tables[0], [copy_rows(plan.tasks[0])])
-
-
 def damage(directory: Path, at: int, file: str = "ckpt.data-00001-of-00002") -> None:
     """Changes a byte as a failing disk does: without a new time."""
     data, before = bytearray((directory / file).read_bytes()), (directory / file).stat()
@@ -104,13 +98,6 @@ def test_check_sources_missing_task_is_found(tmp_path: Path) -> None:
     receipts = [copy_rows(task) for task in plan.tasks]
     with pytest.raises(CheckpointError, match=r"1944 of the 2424 bytes .* were read; run the export again"):
         check_sources(plan, receipts[:2] + receipts[3:])
-
-
-def test_copy_rows_data_file_deleted_meanwhile_says_so(tmp_path: Path) -> None:
-    plan = planned(tmp_path)
-    (tmp_path / "ckpt.data-00001-of-00002").unlink()
-    with pytest.raises(CheckpointError, match="max_to_keep"):
-        copy_rows(plan.tasks[0])
 
 
 def test_copy_rows_destination_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -37,17 +37,12 @@ def zarr3(rows: int, shard: int, chunk: int, codecs: list[dict[str, Any]]) -> di
     return {"driver": "zarr3", "metadata": metadata}
 
 
-def kvstore(directory: Path, *, packed: bool) -> dict[str, Any]:
-    base = {"driver": "file", "path": f"{directory}/"}
-    return {"driver": "ocdbt", "base": base, "path": "emb/"} if packed else base
-
-
 def values_of(rows: int) -> np.ndarray[Any, Any]:
     return (np.arange(rows * DIM, dtype=np.uint32) % 9973).astype(np.float32).reshape(rows, DIM)
 
 
-def write(directory: Path, told: dict[str, Any], values: np.ndarray[Any, Any], *, packed: bool = True) -> ArrayStore:
-    where = kvstore(directory, packed=packed)
+def write(directory: Path, told: dict[str, Any], values: np.ndarray[Any, Any]) -> ArrayStore:
+    where = {"driver": "file", "path": f"{directory}/"}
     array = tensorstore.open({**told, "kvstore": where, "create": True}).result()
     array[: len(values)].write(values).result()
     return ArrayStore(json.dumps({"driver": told["driver"], "kvstore": where}), (1, DIM))
@@ -70,12 +65,11 @@ FORMS = {
 
 @pytest.mark.parametrize("chunk", [70, LARGE_ROWS])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("packed", [True, False])
-def test_array_is_read_forwards_backwards_and_in_leaps(tmp_path: Path, form: str, chunk: int, packed: bool) -> None:
+def test_array_is_read_forwards_backwards_and_in_leaps(tmp_path: Path, form: str, chunk: int) -> None:
     count = chunk * 2 + chunk // 2  # the last chunk is cut short, and not stored
     values = values_of(count)
     values[2 * chunk :] = 0
-    rows = ArrayRows(write(tmp_path, FORMS[form](count, chunk), values[: 2 * chunk], packed=packed))
+    rows = ArrayRows(write(tmp_path, FORMS[form](count, chunk), values[: 2 * chunk]))
     places = [(0, 3), (3, 5), (chunk - 2, 4), (count - 1, 1), (chunk + 7, 20), (0, 1), (2 * chunk - 9, 30)]
     for first, size in places:
         np.testing.assert_array_equal(read(rows, first, size), values[first : first + size])
@@ -85,7 +79,7 @@ def test_array_is_read_forwards_backwards_and_in_leaps(tmp_path: Path, form: str
 @pytest.mark.parametrize("damage", ["overwritten", "emptied", "halved", "gone"])
 def test_damaged_chunk_is_a_checkpoint_error(tmp_path: Path, chunk: int, damage: str) -> None:
     values = np.random.default_rng(0).standard_normal((chunk, DIM), np.float32)  # packs badly
-    store = write(tmp_path, FORMS["zarr2_zstd"](chunk, chunk), values, packed=False)
+    store = write(tmp_path, FORMS["zarr2_zstd"](chunk, chunk), values)
     file = tmp_path / "0.0"
     data = file.read_bytes()
     changed = {"overwritten": bytes(20) + data[20:], "emptied": b"", "halved": data[: len(data) // 2]}

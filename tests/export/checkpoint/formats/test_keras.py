@@ -102,14 +102,6 @@ def test_compressed_archive_is_refused_with_the_cure(tmp_path: Path) -> None:
         open_checkpoint(path)
 
 
-@pytest.mark.parametrize("size", [-1, 600, 9])
-def test_file_that_is_cut_short_is_a_checkpoint_error(tmp_path: Path, size: int) -> None:
-    path = write_weights(tmp_path / "a.weights.h5")
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(CheckpointError):
-        open_checkpoint(path)
-
-
 def test_damage_that_makes_the_hdf5_library_loop_is_refused(tmp_path: Path) -> None:
     path = write_weights(tmp_path / "a.weights.h5")
     content = bytearray(path.read_bytes())
@@ -126,9 +118,7 @@ def test_sharded_weights_are_read_as_one(tmp_path: Path) -> None:
     for number, name in enumerate(names):
         with h5py.File(tmp_path / name, "w") as file:
             file.create_dataset(f"layers/{'xy'[number]}/vars/0", data=TABLE + number)
-    checkpoint = open_checkpoint(tmp_path)
-    assert sorted(checkpoint.entries) == ["layers/x/vars/0", "layers/y/vars/0"]
-    np.testing.assert_array_equal(checkpoint.read_all("layers/y/vars/0"), TABLE + 1)
+    np.testing.assert_array_equal(open_checkpoint(tmp_path).read_all("layers/y/vars/0"), TABLE + 1)
     (tmp_path / names[1]).unlink()
     with pytest.raises(CheckpointError, match="not beside it"):
         open_checkpoint(index)

@@ -16,55 +16,31 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible, UsageError
 from tests.export.checkpoint.bundles import GRAPH, field, write_bundle
 
-STACK = np.zeros((64, 8), np.float32)
-TOML = """
-[tables.users]
-key = "stack"
-kind = "sparse_core"
-rows = 50
-dim = 5
-cores = 4
-
-[tables.items]
-key = "stack"
-kind = "sparse_core"
-rows = 8
-dim = 8
-cores = 4
-offset = 13
-rotation = 1
-
-[tables.genres]
-key = "genres"
-kind = "mod"
-partitions = 3
-
-[tables.ages]
-key = "ages"
-kind = "plain"
-rows = 9
-dim = 3
-"""
+PAGE = Path(__file__).parents[4].joinpath("docs/reference/checkpoints.md").read_text()
+TOML = next(part for part in PAGE.split("```toml\n")[1:] if "sparse_core" in part).split("```")[0]
+"""The example of the page."""
+KEY = "params.embedding.users_items.table"
+STACK = np.zeros((1920, 16), np.float32)
 SPEC_TEXT = """
 # as str() of the message writes it
 stacked_table_specs {
   stack_name: "users_items"
-  stack_vocab_size: 64
-  stack_embedding_dim: 8
-  num_sparsecores: 4
+  stack_vocab_size: 1920
+  stack_embedding_dim: 16
+  num_sparsecores: 8
   table_specs {
-    table_name: "users" vocab_size: 50 embedding_dim: 5
+    table_name: "users" vocab_size: 1000 embedding_dim: 16
     feature_specs { feature_name: 'user' input_shape: 8 input_shape: 1 }
   }
-  table_specs < table_name: "items"; vocab_size: 8, embedding_dim: 8 row_offset_in_shard: 13 shard_rotation: 1 >
+  table_specs < table_name: "items"; vocab_size: 503, embedding_dim: 16 row_offset_in_shard: 128 shard_rotation: 4 >
 }
 """
 
 
 def spec_bytes() -> bytes:
-    users = field(1, "users") + field(2, 50) + field(3, 5) + field(11, field(1, "user"))
-    items = field(1, "items") + field(2, 8) + field(3, 8) + field(9, 13) + field(10, 1)
-    stack = field(1, "users_items") + field(2, 64) + field(3, 8) + field(9, 4) + field(10, users) + field(10, items)
+    users = field(1, "users") + field(2, 1000) + field(3, 16) + field(11, field(1, "user"))
+    items = field(1, "items") + field(2, 503) + field(3, 16) + field(9, 128) + field(10, 4)
+    stack = field(1, "users_items") + field(2, 1920) + field(3, 16) + field(9, 8) + field(10, users) + field(10, items)
     return field(1, stack)
 
 
@@ -74,20 +50,20 @@ def written(directory: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def stated(directory: Path, content: str | bytes, name: str = "layout.toml", key: str = "stack") -> Inventory:
-    variables: dict[str, Any] = {key: STACK, "genres": STACK[:7], "ages": STACK[:10], "ages/Adam": STACK[:10]}
+def stated(directory: Path, content: str | bytes, name: str = "layout.toml", key: str = KEY) -> Inventory:
+    variables: dict[str, Any] = {key: STACK, "genres": STACK[:10], "ages": STACK[:128], "ages/Adam": STACK[:128]}
     write_bundle(directory / "ckpt-1", variables)
     layouts = read_layouts(written(directory, name, content))
     return recognise(open_checkpoint(directory), Statements(layouts=layouts))
 
 
-def test_layout_file_says_stacks_partitions_and_padding(tmp_path: Path) -> None:
+def test_layout_file_of_the_page_is_read_as_the_page_says(tmp_path: Path) -> None:
     found = stated(tmp_path, TOML)
     assert {table.name: (table.rows, table.dim, table.layout) for table in found.tables} == {
-        "ages": (9, 3, Plain()),
-        "genres": (7, 8, Mod((0, 3, 5))),
-        "items": (8, 8, SparseCore(4, 16, 13, 1)),
-        "users": (50, 5, SparseCore(4, 16, 0, 0)),
+        "ages": (100, 16, Plain()),
+        "genres": (10, 16, Mod((0, 3, 6, 8))),
+        "items": (503, 16, SparseCore(8, 240, 128, 4)),
+        "users": (1000, 16, SparseCore(8, 240, 0, 0)),
     }
     assert {table.origin for table in found.tables} == {"layout file"}
     assert [slot.name for slot in found.table("ages").slots] == ["Adam"]
@@ -101,8 +77,8 @@ def test_embedding_spec_says_the_same_of_the_variable_that_bears_the_stacks_name
 ) -> None:
     found = stated(tmp_path, content, name, key)
     assert {table.name: (table.key, table.rows, table.dim, table.layout) for table in found.tables} == {
-        "items": (key, 8, 8, SparseCore(4, 16, 13, 1)),
-        "users": (key, 50, 5, SparseCore(4, 16, 0, 0)),
+        "items": (key, 503, 16, SparseCore(8, 240, 128, 4)),
+        "users": (key, 1000, 16, SparseCore(8, 240, 0, 0)),
     }
 
 
@@ -130,7 +106,7 @@ def test_embedding_spec_whose_stack_is_not_one_variable_is_refused(tmp_path: Pat
         ("l.yaml", "tables: {}", "ends in '.yaml'; .toml, .json"),
         ("l.pb", b"\x0a\xff", "no EmbeddingSpecProto"),
         ("l.textproto", "stacked_table_specs {", "protobuf's text format"),
-        ("l.textproto", SPEC_TEXT.replace("num_sparsecores: 4", ""), "64 rows on 0 cores"),
+        ("l.textproto", SPEC_TEXT.replace("num_sparsecores: 8", ""), "1920 rows on 0 cores"),
         ("l.textproto", SPEC_TEXT.replace('"items"', '"users"'), "'users' twice"),
         ("l.textproto", SPEC_TEXT.replace('table_name: "items";', ""), "without table_name"),
     ],
@@ -145,16 +121,16 @@ def test_layout_file_that_cannot_be_meant_is_refused(
 @pytest.mark.parametrize(
     ("before", "after", "what"),
     [
-        ("offset = 13", "offset = 12", "'users' and 'items' overlap"),
-        ("cores = 4\noffset", "cores = 2\noffset", "4 and 2 cores|2 and 4 cores"),
-        ("rows = 50", "rows = 80", "takes rows 0 to 20"),
-        ("dim = 5", "dim = 9", r"shape \[50, 9\]"),
-        ('key = "genres"', 'key = "stack"', "only the tables of a SparseCore stack share one"),
-        ("rows = 9", "rows = 11", r"'ages' has the shape \[11, 3\]"),
-        ('kind = "mod"', 'kind = "mod"\nrows = 5', r"'genres' has the shape \[5, 8\]"),
+        ("offset = 128", "offset = 120", "'users' and 'items' overlap"),
+        ("cores = 8\noffset", "cores = 5\noffset", "5 and 8 cores|8 and 5 cores"),
+        ("rows = 1000", "rows = 2000", "takes rows 0 to 250"),
+        ("dim = 16", "dim = 17", r"shape \[1000, 17\]"),
+        ('key = "genres"', f'key = "{KEY}"', "only the tables of a SparseCore stack share one"),
+        ("rows = 100\n", "rows = 129\n", r"'ages' has the shape \[129, 16\]"),
+        ('kind = "mod"', 'kind = "mod"\nrows = 5', r"'genres' has the shape \[5, 16\]"),
         ('key = "genres"', 'key = "genre"', "did you mean 'genres'"),
         ('key = "ages"', 'key = "ages/Adam"', "slot variable"),
-        ("partitions = 3", "", "lies in 1 row range"),
+        ("partitions = 4", "", "lies in 1 row range"),
     ],
 )
 def test_layout_that_contradicts_the_checkpoint_is_refused(tmp_path: Path, before: str, after: str, what: str) -> None:
@@ -164,23 +140,7 @@ def test_layout_that_contradicts_the_checkpoint_is_refused(tmp_path: Path, befor
 
 def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"layer/embeddings": STACK})
-    layouts = {"users": StatedTable(key="layer/embeddings", kind="sparse_core", rows=50, dim=5, cores=4)}
+    layouts = {"users": StatedTable(key="layer/embeddings", kind="sparse_core", rows=1000, dim=16, cores=8)}
     found = recognise(open_checkpoint(tmp_path), Statements({"people": "users"}, layouts=layouts))
     assert [(table.name, table.layout.kind) for table in found.tables] == [("people", "sparse_core")]
     assert GRAPH not in [entry.key for entry in found.dense]
-
-
-def test_layout_file_of_the_page_is_read_as_the_page_says(tmp_path: Path) -> None:
-    page = Path(__file__).parents[4].joinpath("docs/reference/checkpoints.md").read_text()
-    example = next(part for part in page.split("```toml\n")[1:] if "sparse_core" in part).split("```")[0]
-    stack = np.zeros((1920, 16), np.float32)
-    variables = {"params.embedding.users_items.table": stack, "genres": stack[:10], "ages": stack[:128]}
-    write_bundle(tmp_path / "ckpt-1", variables)
-    layouts = read_layouts(written(tmp_path, "layout.toml", example))
-    found = recognise(open_checkpoint(tmp_path), Statements(layouts=layouts))
-    assert {table.name: (table.rows, table.dim, table.layout) for table in found.tables} == {
-        "ages": (100, 16, Plain()),
-        "genres": (10, 16, Mod((0, 3, 6, 8))),
-        "items": (503, 16, SparseCore(8, 240, 128, 4)),
-        "users": (1000, 16, SparseCore(8, 240, 0, 0)),
-    }

@@ -61,12 +61,6 @@ def test_recognise_table_that_is_called_like_a_slot_stays_a_table(tmp_path: Path
     assert [slot.key for slot in found.slots] == ["e/a.S2accumulators" + SUFFIX]
 
 
-def test_recognise_two_objects_with_tables_of_one_name_qualifies_both(tmp_path: Path) -> None:
-    more = [node({"_variables": 7}), node({"items": 8}), node({"parameters": 9}), node(key="f/t" + SUFFIX)]
-    found = inventory(tmp_path, embedding_object({"e": 1, "f": 6}, extra=more), {**PAIR, "f/t" + SUFFIX: TABLE})
-    assert [table.name for table in found.tables] == ["e.items", "f.items"]
-
-
 def test_recognise_keras_layers_of_one_name_are_told_by_their_paths(tmp_path: Path) -> None:
     nodes = [
         node({"a": 1, "b": 2}),
