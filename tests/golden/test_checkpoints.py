@@ -20,7 +20,6 @@ from export.checkpoint.inventory.slot_tables import with_slots
 from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import open_checkpoint
 from export.cli.main import main
-from export.errors import CheckpointError
 from tests.export.checkpoint.dump_files import collection_dump
 from tests.golden.copies import copied
 from tests.hostile.damage import case_files, trial
@@ -133,44 +132,11 @@ def test_slot_variables_of_a_stack_are_kept_where_their_tables_lie(written: Path
     assert len(copied(checkpoint, kept, tmp_path)) == 3 * len(found.tables)
 
 
-def test_shared_small_table_of_a_partial_layer_names_its_features(written: Path) -> None:
-    notes = {table.name: table.note for table in recognise(open_checkpoint(written / "partial")).tables}
-    assert "also read by 'other_genre'" in notes["genre"]
-    assert "'age'" in notes["age"]
-
-
-@pytest.mark.parametrize(("name", "noted"), [("tf1_rows", True), ("tf1_columns", False), ("tf1_adam", False)])
-def test_partitions_of_rows_are_noted(written: Path, name: str, noted: bool) -> None:
-    table = recognise(open_checkpoint(written / name)).tables[0]
-    assert ("--mod" in table.note) == noted
-    assert table.slices == {"tf1_rows": 4, "tf1_columns": 3, "tf1_adam": 1}[name]
-
-
-def test_open_checkpoint_of_the_first_format_is_refused_by_name(written: Path) -> None:
-    with pytest.raises(CheckpointError, match="V1 checkpoint"):
-        open_checkpoint(written / "version_one")
-
-
-def test_optimizer_state_of_keras_is_left_out_though_it_has_the_shape_of_tables(written: Path) -> None:
-    found = recognise(open_checkpoint(written / "keras_float32"))
-    shapes = [tuple(open_checkpoint(written / "keras_float32").entries[slot.key].shape) for slot in found.slots]
-    assert shapes.count((101, 8)) == 2
-    assert (101, 8) not in [entry.shape for entry in found.dense]
-
-
 def test_table_with_lora_weights_beside_it_is_refused_with_the_cure(written: Path) -> None:
     (refused,) = recognise(open_checkpoint(written / "keras_3_attributes")).refused
     assert refused.name == "movies"
     assert "LoRA" in refused.reason
     assert "save_weights" in refused.reason
-
-
-def test_size_limited_case_is_cut_irregularly_over_files(written: Path) -> None:
-    """Guards the case itself: it must go on exercising many slices, several files and values at odd offsets."""
-    entries = open_checkpoint(written / "size_limited").entries
-    tables = [entry for entry in entries.values() if len(entry.shape) == 2]
-    assert all(len(entry.slices) > 3 and entry.files > 3 for entry in tables)
-    assert any(part.offset % 4 for entry in tables for part in entry.slices)
 
 
 @pytest.fixture(scope="module")

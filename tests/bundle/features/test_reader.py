@@ -59,24 +59,6 @@ def test_rows_below_0_are_counted_from_the_end_where_the_feature_says_so(reader:
     assert activation.unknown == 2
 
 
-@pytest.mark.parametrize(
-    "user",
-    [
-        *(column(49, 0), column(0, 50), column(-1, 3), column(4, 5, offsets=[0, 1, 2]), column("4", "5")),
-        *(Column(np.array([7, 8], np.int32)), Column(np.arange(8)[::4])),
-    ],
-)
-def test_features_looked_up_together_are_as_each_alone(reader: FeatureReader, user: Column) -> None:
-    columns = {"user": user, "strict": column(3, 23), "name": column("bob", "eve")}
-    names = ["user", "strict", "hour", "name"]
-    together = reader.activations(names, columns, 2)
-    assert list(together) == names
-    for name in names:
-        alone = reader.activation(name, columns, 2)
-        assert (together[name].values == alone.values).all(), name
-        assert together[name].unknown == alone.unknown, name
-
-
 def test_unknown_id_that_is_refused_is_named_with_its_own_table(reader: FeatureReader) -> None:
     both = ["user", "strict"]  # 24 is a row of the users' table only
     assert reader.activations(both, {"user": column(24, 49), "strict": column(0, 1)}, 2)["user"].unknown == 0

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import os
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bundle.errors import DigestMismatch, RowOutOfRange
+from bundle.errors import RowOutOfRange
 from bundle.format import manifest as entries
 from bundle.format.checksums import crc32c
 from bundle.storage.residency import PIECE_BYTES
@@ -72,42 +72,6 @@ def test_warm_brings_rows_and_scales_into_memory(tmp_path: Path, native: bool) -
     assert reader.resident_bytes() == 0
 
 
-def test_gather_after_close_raises(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(bytes(8))
-    reader = TableReader(tmp_path, table("t", 0, 1, 2))
-    reader.close()
-    with pytest.raises(RowOutOfRange, match="closed"):
-        reader.gather(np.array([0]))
-
-
-def test_open_of_a_file_that_is_short_by_a_byte_raises_before_mapping(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(bytes(79))
-    with pytest.raises(DigestMismatch, match=r"'t' has 79 bytes.*byte 80"):
-        TableReader(tmp_path, table("t", 0, 10, 2))
-
-
-def test_shard_writer_digests_what_lies_on_disk(tmp_path: Path) -> None:
-    data = os.urandom(entries.BLOCK_BYTES + 100)
-    with ShardWriter(tmp_path / "deep" / "t") as writer:
-        writer.write(data[:1000])
-        writer.write(memoryview(data)[1000:5000])
-        writer.write(np.frombuffer(data, np.uint8)[5000:])
-    digest = writer.close()
-    assert (tmp_path / "deep" / "t").read_bytes() == data
-    assert (digest.bytes, digest.crc32c) == (len(data), crc32c(data))
-    assert digest.blocks == (crc32c(data[: entries.BLOCK_BYTES]), crc32c(data[entries.BLOCK_BYTES :]))
-
-
-def test_shard_writer_of_a_known_size_takes_bytes_in_any_order(tmp_path: Path) -> None:
-    data = os.urandom(entries.BLOCK_BYTES + 100)
-    with ShardWriter(tmp_path / "t", size=len(data)) as writer:
-        for start in (5000, 0, 1000):
-            writer.place(start, data[start : {5000: len(data), 0: 1000, 1000: 5000}[start]])
-    digest = writer.close()
-    assert (tmp_path / "t").read_bytes() == data
-    assert (digest.bytes, digest.crc32c) == (len(data), crc32c(data))
-
-
 def test_shard_writer_of_an_unknown_size_places_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="size"), ShardWriter(tmp_path / "t") as writer:
         writer.place(0, b"abc")
@@ -122,15 +86,17 @@ def test_shard_writer_left_by_an_exception_removes_its_file(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("placed", [False, True])
-def test_a_shard_is_whole_whose_sync_begins_while_it_is_written(tmp_path: Path, placed: bool) -> None:
+def test_shard_written_in_pieces_is_whole_and_so_is_its_digest(tmp_path: Path, placed: bool) -> None:
     data = np.random.default_rng(3).integers(0, 256, 2 * SYNC_BYTES + 5, np.uint8)
-    with ShardWriter(tmp_path / "t", size=data.size if placed else None) as writer:
-        at = 0
-        for piece in np.array_split(data, 7):
+    parts = np.array_split(data, 7)
+    pieces = list(zip(accumulate(map(len, parts), initial=0), parts, strict=False))
+    with ShardWriter(tmp_path / "deep" / "t", size=data.size if placed else None) as writer:
+        for at, piece in reversed(pieces) if placed else pieces:
             if placed:
                 writer.place(at, piece)
             else:
                 writer.write(piece)
-            at += piece.size
-    assert (np.fromfile(tmp_path / "t", np.uint8) == data).all()
-    assert writer.close().crc32c == crc32c(data)
+    assert (np.fromfile(tmp_path / "deep" / "t", np.uint8) == data).all()
+    digest, starts = writer.close(), range(0, data.size, entries.BLOCK_BYTES)
+    assert (digest.bytes, digest.crc32c) == (data.size, crc32c(data))
+    assert digest.blocks == tuple(crc32c(data[start : start + entries.BLOCK_BYTES]) for start in starts)

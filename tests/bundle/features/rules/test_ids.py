@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.features.rules.ids import OneInput, cast, resolve_all, rule_of, within
+from bundle.features.rules.ids import OneInput, cast, rule_of, within
 from bundle.format.manifest import BucketIds, Cast, ComputedIds, HashIds, IdentityIds, IdOperation, VocabularyIds
 from bundle.tables.vocabularies import IntegerKeys, Vocabulary
 from tests.bundle.features.readers import objects
@@ -80,15 +80,6 @@ def test_hash_is_that_of_the_decimal_string_and_keeps_the_row_of_its_mask_apart(
         masked = rows(HashIds(buckets=1000, first_row=1, mask=-5), sent, 2000)
         assert masked.tolist() == [each + 1 if value != -5 else 0 for each, value in zip(expected, values, strict=True)]
     assert (rows(HashIds(buckets=1000), values, 10) == [each if each < 10 else -1 for each in expected]).all()
-
-
-def test_rules_resolve_together_what_each_resolves_alone() -> None:
-    told = (IdentityIds(), HashIds(buckets=7), HashIds(buckets=9, first_row=2), HashIds(buckets=9, key=(1, 2)))
-    rules = [rule_of(each, {}) for each in told] * 2
-    sent = [np.arange(place, place + 5) for place in range(6)] + [objects("1", "22")] * 2
-    names = [f"f{place}" for place in range(8)]
-    alone = [rule.resolve(name, values).tolist() for rule, name, values in zip(rules, names, sent, strict=True)]
-    assert [found.tolist() for found in resolve_all(rules, names, sent)] == alone
 
 
 NO_INTEGERS: list[NDArray[Any]] = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +41,6 @@ def reader(tmp_path: Path) -> FeatureReader:
     single = crossed(kind="single", combiner=None)
     features = {"bag": crossed(), "single": single, "joined": joined(), "listed": joined(listed), "around": around}
     return open_reader(tmp_path, "7_X_a", **features)
-
-
-def test_cross_has_a_row_for_every_combination_the_last_input_fastest(reader: FeatureReader) -> None:
-    sent = {"user": column(7, 8, offsets=[0, 2]), "genre": column("a", "b", "c", offsets=[0, 3])}
-    rows, offsets = reader.rows("bag", sent, 1)
-    assert offsets.tolist() == [0, 6]
-    pairs = [{"user": column(user), "genre": column(genre)} for user, genre in product((7, 8), "abc")]
-    one_by_one = [reader.rows("bag", pair, 1)[0][0] for pair in pairs]
-    assert rows.tolist() == one_by_one
-    assert len(set(one_by_one)) > 3
 
 
 def test_cross_of_long_bags_is_refused_before_it_is_made(reader: FeatureReader) -> None:
