@@ -14,7 +14,12 @@ WIDTH = 80
 def explain_text(drawing: Drawing) -> str:
     """Returns lines of at most WIDTH characters, but for names that are longer."""
     totals = ", ".join(f"{figure} {what}" for figure, what in drawing.totals)
-    lines = [f"{drawing.model}: what was cut, from {drawing.source}", *_wrapped(totals, 0), "", "features -> tables"]
+    lines = [
+        f"{drawing.model}: how it is partitioned, from {drawing.source}",
+        *_wrapped(totals, 0),
+        "",
+        "features -> tables",
+    ]
     for group in grouped(drawing):
         lines += _group(group)
     if drawing.towers:

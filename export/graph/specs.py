@@ -184,11 +184,11 @@ class TowerSpec:
 
     @property
     def half_cure(self) -> str:
-        """What to do about a tower that computes in half precision, as the end of a message; "" if it does not."""
+        """What to do about a tower that computes in half precision, a clause of a message; "" if it does not."""
         if not self.half:
             return ""
         return (
-            f"; it computes in {self.half}, which LiteRT does not run and no two programs round alike: let the factory "
+            f"it computes in {self.half}, which LiteRT does not run and no two programs round alike: let the factory "
             "build the model under the policy 'float32' (its weights are float32 either way)"
         )
 

@@ -130,7 +130,7 @@ class _Bundle:
             ),
             files=tuple(file for step in written for file in self.stage.files(step)),
         )
-        with progress.step("page checked"):
+        with progress.step("manifest checked"):
             check_page(reference, self.directory, page)
         features.close()
         return Published(self.draft.publish(page, progress), page, tuple(self.notes))

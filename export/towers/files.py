@@ -83,9 +83,8 @@ class TowerFiles:
             if not reason:
                 forms.append(_form("litert", precision, path))
             elif isinstance(traced, TracedTower):
-                self.notes.append(
-                    f"tower {tower!r} is not compiled for LiteRT ({precision}): {reason}{traced.spec.half_cure}"
-                )
+                why = "; ".join(filter(None, (reason, traced.spec.half_cure)))
+                self.notes.append(f"tower {tower!r} is not compiled for LiteRT ({precision}): {why}")
         return tuple(forms)
 
     def _saved(self, traced: TracedTower | TracedPart, tower: str, part: str, precision: Precision) -> str:

@@ -67,7 +67,7 @@ def check_candidates(root: Path, page: Manifest, job: ExportJob, base: Path, ori
             raise VerificationFailed(
                 f"index {name!r}: the vector of candidate {store.ids(positions).tolist()[place]!r} (row "
                 f"{positions[place] + 1} of corpus {index.corpus!r}) is not what the original model gives; "
-                f"{int(missed.any(axis=1).sum())} of {positions.size} compared are wrong; nothing is published"
+                f"{int(missed.any(axis=1).sum())} of {positions.size} compared are wrong"
             )
 
 
@@ -96,7 +96,7 @@ def _check_store(store: StoredColumns, name: str, part: CorpusPart, files: list[
             if not _same(row[column], value, part.list_separator):
                 raise VerificationFailed(
                     f"corpus {name!r}, row {positions[place] + 1}: {what} is {value!r} in the bundle, column "
-                    f"{column!r} of {told} says {row[column]!r}; nothing is published"
+                    f"{column!r} of {told} says {row[column]!r}"
                 )
 
 

@@ -23,7 +23,7 @@ Values = Mapping[str, NDArray[Any]]
 ABSOLUTE, RELATIVE = 1e-5, 1e-5
 TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * |y|"
 """The parity rule of float32 forms."""
-UNLIKE = "it would not answer as the model does, so nothing is published"
+UNLIKE = "it would not answer as the model does"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class OpenForm:
                 less = "where its tables are converted, choose a dtype that loses less"
             cure = f"raise it, or {less}"
         if precision == "f32" and self.spec.half:
-            cure = f"nothing is published{self.spec.half_cure}, or set {key} to what may differ"
+            cure = f"{self.spec.half_cure}, or set {key} to what may differ"
         return largest_difference(f"{self.told}, output {output!r}", got, expected, limit, key, cure)
 
 

@@ -61,7 +61,7 @@ def check_effects(
             if limit is not None and better * figure < better * limit:
                 raise VerificationFailed(
                     f"{where}, output {output!r}: {told}, towers.{tower}.{key}.{precision} = {limit:g}; change the "
-                    f"limit, or leave {precision!r} out of its precisions: nothing is published"
+                    f"limit, or leave {precision!r} out of its precisions"
                 )
 
 

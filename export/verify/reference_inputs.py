@@ -132,7 +132,7 @@ class Reference:
             place = int(np.argmax(found != right))
             raise VerificationFailed(
                 f"feature {name!r}: id {values.tolist()[place]!r} is row {found[place]} in the bundle and row "
-                f"{right[place]} {told}; {int((found != right).sum())} of {found.size} differ; nothing is published"
+                f"{right[place]} {told}; {int((found != right).sum())} of {found.size} differ"
             )
 
     def _keys(self, name: str, rows: Rows, file: KeyFile) -> Rows:

@@ -97,6 +97,6 @@ def measure_effects(
         here = [f"towers.{name}.max_abs_error.f32 (here {max(effects[name].values()):.3g})" for name in unstated]
         raise VerificationFailed(
             f"tables {', '.join(tables)} are converted, so the parity rule does not bind the towers that read them: "
-            f"state what their answers may differ by as {', '.join(here)}; nothing is published"
+            f"state what their answers may differ by as {', '.join(here)}"
         )
     return effects
