@@ -1,4 +1,4 @@
-"""What a categorical feature column does to ids, as data.
+"""Id rules of categorical feature columns.
 
 Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py, and feature_column.py for the classes of TF1, which
 have the same fields under the same names with a leading underscore.
@@ -31,10 +31,10 @@ class ColumnRule:
     """How a categorical column turns raw inputs into rows.
 
     Attributes:
-      inputs: keys of the raw inputs; several of a cross.
+      inputs: keys of the raw inputs; several for a cross.
       rule, unknown, keys: as in Lookup.
-      weights: key of the input that holds a weight beside each id.
-      sequence: whether each place has a row of its own.
+      weights: key of the input that holds a weight for each id.
+      sequence: whether each position has its own row.
     """
 
     inputs: tuple[str, ...]
@@ -46,16 +46,16 @@ class ColumnRule:
 
 
 def column_rule(column: Any, read: Read) -> ColumnRule:
-    """Returns what a categorical column does.
+    """Returns the rule of a categorical column.
 
     Raises:
-      NotConvertible: it does what no rule of a manifest says; names it, and the cure.
+      NotConvertible: no rule of a manifest describes it; names the column and the cure.
     """
     for kinds, find in _RULES.items():
         if is_a(column, *kinds):
             return find(column, read)
     raise NotConvertible(
-        f"column {column.name!r} is a {type(column).__name__}, whose rule from id to row is not known; use one of "
+        f"column {column.name!r} is a {type(column).__name__}, whose rule from id to row is unknown; use one of "
         "TensorFlow's own categorical columns"
     )
 
@@ -99,7 +99,7 @@ def _vocabulary(column: Any, _read: Read) -> ColumnRule:
 def _lines(column: Any) -> list[str]:
     where = f"column {column.key!r}: vocabulary_file {column.vocabulary_file!r}"
     if getattr(column, "file_format", None) == "tfrecord_gzip":
-        raise NotConvertible(f"{where} is a TFRecord file; write it as text, one key a line")
+        raise NotConvertible(f"{where} is a TFRecord file; write it as text, one key per line")
     try:
         with tf.io.gfile.GFile(column.vocabulary_file, "rb") as file:
             lines: list[str] = file.read().decode().removesuffix("\n").split("\n")
@@ -112,11 +112,11 @@ def _lines(column: Any) -> list[str]:
 
 
 def bucket_rules(column: Any) -> list[BucketIds]:
-    """Returns the rule of each of the numbers that a bucketised column has for an example.
+    """Returns the rule of each number that a bucketized column has for an example.
 
-    The buckets of each number lie behind those of the one before it.
+    The buckets of each number follow those of the number before it.
     Raises:
-      NotConvertible: they are normalised by what no rule describes; names the column, and the cure.
+      NotConvertible: no rule describes how they are normalized; names the column and the cure.
     """
     source = column.source_column
     numbers, boundaries = math.prod(source.shape), tuple(float(each) for each in column.boundaries)
@@ -125,8 +125,8 @@ def bucket_rules(column: Any) -> list[BucketIds]:
         found = _normalised(source.normalizer_fn, list(source.shape), boundaries)
     if found is None:
         raise NotConvertible(
-            f"column {column.name!r} makes buckets of what normalizer_fn returns, which does not rise with the number, "
-            "or is no computation that is known to; apply the inverse to its boundaries, and leave normalizer_fn out"
+            f"column {column.name!r} makes buckets of what normalizer_fn returns, which is not known to rise "
+            "with the number; apply the inverse to its boundaries, and leave normalizer_fn out"
         )
     size = len(boundaries) + 1
     return [rule.model_copy(update={"first_row": rule.first_row + at * size}) for at, rule in enumerate(found)]
@@ -135,7 +135,7 @@ def bucket_rules(column: Any) -> list[BucketIds]:
 def _normalised(
     normalizer: Callable[[Any], Any], shape: list[int], boundaries: tuple[float, ...]
 ) -> list[BucketIds] | None:
-    """Returns the buckets that each number falls into when they are normalised; None if no step function does so."""
+    """Returns the buckets of each number after normalization; None if they are not a step function."""
 
     def bucket(number: Any) -> Any:
         return tf.raw_ops.Bucketize(input=normalizer(number), boundaries=list(boundaries))
@@ -153,7 +153,7 @@ def _normalised(
 
 def _crossed(column: Any, read: Read) -> ColumnRule:
     found = [_key_of(column, leaf, read) for leaf in _leaves(column)]
-    # TensorFlow's operation takes what is sparse first; the ids of columns are.
+    # TensorFlow's operation takes sparse inputs first; ids of columns are sparse.
     found.sort(key=lambda each: each.dense)
     hash_key = CROSS_KEY if column.hash_key is None else int(column.hash_key)
     keys = tuple(each.key for each in found)
@@ -164,7 +164,7 @@ def _crossed(column: Any, read: Read) -> ColumnRule:
 
 
 class _Crossed(NamedTuple):
-    """One of the inputs of a cross, with the keys of its vocabulary if it has one."""
+    """One input of a cross, with the keys of its vocabulary if it has one."""
 
     input: str
     key: CrossKey
@@ -178,26 +178,25 @@ def _key_of(column: Any, leaf: Any, read: Read) -> _Crossed:
         dense = not isinstance(values, tf.SparseTensor)
         if dense and values.shape.as_list()[1:] != [1]:
             raise NotConvertible(
-                f"column {column.name!r} crosses dense input {leaf!r} of shape {values.shape}; one value an example "
+                f"column {column.name!r} crosses dense input {leaf!r} of shape {values.shape}; one value per example "
                 "was expected: declare it as sparse in the recipe"
             )
-        return _Crossed(leaf, CrossKey(dtype=_sent(values)), dense)
+        return _Crossed(leaf, CrossKey(dtype=_key_dtype(values)), dense)
     if is_a(leaf, "Bucketized"):
         key, (rule, *others) = leaf.source_column.key, bucket_rules(leaf)
         if others:
             raise NotConvertible(
-                f"column {leaf.name!r} makes buckets of {1 + len(others)} numbers an example; give each its own column"
+                f"column {leaf.name!r} makes buckets of {1 + len(others)} numbers per example; give each its own column"
             )
         if rule.first_row:
             raise NotConvertible(
-                f"column {column.name!r} crosses buckets of {key!r} that no number falls into; leave out the "
-                "boundaries that are not reached"
+                f"column {column.name!r} crosses buckets of {key!r} that no number reaches; leave out their boundaries"
             )
         return _Crossed(key, CrossKey(dtype="int64", boundaries=rule.boundaries))
     if not is_a(leaf, "IdentityCategorical", "VocabularyListCategorical", "VocabularyFileCategorical"):
         raise NotConvertible(
-            f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; inputs, and columns of "
-            "buckets, identities and vocabularies are crossed"
+            f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; only inputs and columns of "
+            "buckets, identities and vocabularies can be crossed"
         )
     found, values = column_rule(leaf, read), read(leaf.key)
     ids = found.rule if isinstance(found.rule, VocabularyIds) else None
@@ -205,7 +204,7 @@ def _key_of(column: Any, leaf: Any, read: Read) -> _Crossed:
     return _Crossed(
         leaf.key,
         CrossKey(
-            dtype=_sent(values),
+            dtype=_key_dtype(values),
             ids=(ids or IdentityIds()) if rows else None,
             rows=rows_of(leaf) if rows else None,
             unknown_row=found.unknown.row if found.unknown is not None else None,
@@ -215,12 +214,12 @@ def _key_of(column: Any, leaf: Any, read: Read) -> _Crossed:
     )
 
 
-def _sent(values: Tensors) -> Literal["int64", "string"]:
+def _key_dtype(values: Tensors) -> Literal["int64", "string"]:
     return "string" if values.dtype.name == "string" else "int64"
 
 
 def padding_of(ids: Any) -> int | str:
-    """Returns what stands in a dense tensor where there is no id.
+    """Returns the value that marks a missing id in a dense tensor.
 
     Source: TensorFlow 2.20, feature_column_v2.py, _to_sparse_input_and_drop_ignore_values.
     """
@@ -228,7 +227,7 @@ def padding_of(ids: Any) -> int | str:
 
 
 def _leaves(column: Any) -> list[Any]:
-    """Returns what is crossed, crosses of crosses taken apart, as TensorFlow does."""
+    """Returns the crossed columns and inputs; nested crosses are flattened, as in TensorFlow."""
     return [leaf for key in column.keys for leaf in (_leaves(key) if is_a(key, "Crossed") else [key])]
 
 

@@ -1,9 +1,8 @@
-"""Intercepts the embedding layers of TensorFlow and TFRS: who makes their tables, and who answers their lookups.
+"""Intercepts the embedding layers of TensorFlow and TFRS: the creation of their tables, and their lookups.
 
 On a CPU every such layer (TFRS `TPUEmbedding`, the mid-level `TPUEmbedding` and `TPUEmbeddingForServing`, a direct call
 of `serving_embedding_lookup`; by `export/frameworks/tpu_layers.py` also `TPUEmbeddingV0` and `TPUEmbeddingV2`) does two
-things that matter here: it makes its tables in `_create_variables_and_slots`, and looks them up by one function,
-`cpu_embedding_lookup`.
+things: it creates its tables in `_create_variables_and_slots`, and reads them by one function, `cpu_embedding_lookup`.
 Source: TensorFlow 2.20, python/tpu/tpu_embedding_for_serving.py and tpu_embedding_v2.py; TFRS 0.7.7.
 """
 
@@ -29,7 +28,7 @@ def table_facts(config: Any) -> TableFacts:
     """Returns the facts of a TableConfig.
 
     Raises:
-      NotConvertible: it has no name that a checkpoint could know it by.
+      NotConvertible: it has no name to find it in a checkpoint by.
     """
     if not config.name:
         raise NotConvertible(
@@ -40,14 +39,13 @@ def table_facts(config: Any) -> TableFacts:
 
 
 def intercept_layers(hooks: Hooks, make_table: MakeTable, answer: Answer, *, tracked: bool) -> None:
-    """Makes tables by `make_table` and answers lookups by `answer`.
+    """Replaces the creation of tables by `make_table` and lookups by `answer`.
 
     Args:
-      hooks: replace what layers do.
+      hooks: receives the replacements.
       make_table: returns the variable of a table; no slot variables are made.
       answer: returns the activation of one lookup.
-      tracked: whether the tables are part of the model's object graph: where they are not, TensorFlow's restore passes
-        them by.
+      tracked: whether the tables are part of the model's object graph; TensorFlow's restore ignores others.
     """
 
     def made(config: Any) -> Any:
@@ -68,7 +66,7 @@ def intercept_layers(hooks: Hooks, make_table: MakeTable, answer: Answer, *, tra
 
 
 def original_lookup() -> Original:
-    """Returns TensorFlow's own lookup, which works while it is replaced, too; to be called before."""
+    """Returns a copy of TensorFlow's own lookup that keeps working while the original is replaced; call it before."""
     load_tensorflow()
     _, _, lookup = LAYER_LOOKUP.find() or (None, None, None)
     original: Original = copy_of(lookup)
@@ -76,10 +74,10 @@ def original_lookup() -> Original:
 
 
 def describe_lookups(inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any) -> list[Lookup]:
-    """Returns what a call of an embedding layer looks up, feature by feature.
+    """Returns the lookups of a call of an embedding layer, one for each feature.
 
     Raises:
-      NotConvertible: a combination that TensorFlow rejects on a CPU, or whose batch is not known from its shape.
+      NotConvertible: a combination that TensorFlow rejects on a CPU, or whose shape does not give the batch.
     """
     nest = tf.nest
     nest.assert_same_structure(inputs, feature_config)
@@ -94,14 +92,14 @@ def describe_lookups(inputs: Any, weights: Any, tables: Mapping[Any, Any], featu
 def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> Lookup:
     encoding: Encoding
     if isinstance(ids, tf.SparseTensor):
-        # As TensorFlow does it: where output_shape is given, max_sequence_length is not heeded.
+        # As in TensorFlow, output_shape overrides max_sequence_length.
         encoding, length = "sparse", None if config.output_shape else config.max_sequence_length or None
     elif isinstance(ids, tf.RaggedTensor):
         encoding, length = "ragged", config.max_sequence_length or None
         if config.output_shape:
             raise NotConvertible(
                 f"feature {path!r} is ragged and has output_shape={config.output_shape}, which fixes the batch; "
-                "leave output_shape out, or give max_sequence_length"
+                "leave output_shape out, or set max_sequence_length"
             )
     else:
         ids = tf.convert_to_tensor(ids)
@@ -124,7 +122,7 @@ def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:
         what = "a sequence feature" if config.max_sequence_length else "a weighted feature"
         raise NotConvertible(
             f"feature {path!r} is {what}, and was given a dense tensor; write "
-            'kind = "ragged" or "sparse" for its input in the recipe, as the model takes it'
+            'kind = "ragged" or "sparse" for its input in the recipe, whichever the model expects'
         )
     if ids.shape.rank not in (1, 2) or (ids.shape.rank == 2 and ids.shape[1] is None):
         raise NotConvertible(
@@ -140,5 +138,5 @@ def _check_weights(path: str, ids: Any, weights: Any, length: int | None, config
         raise NotConvertible(f"feature {path!r} is a sequence feature, which takes no weights")
     if isinstance(ids, tf.SparseTensor) and not config.validate_weights_and_indices:
         raise NotConvertible(
-            f"feature {path!r} is weighted with validate_weights_and_indices=False, a rule that is not carried over"
+            f"feature {path!r} is weighted with validate_weights_and_indices=False, which no bundle supports"
         )

@@ -1,7 +1,7 @@
-"""Intercepts Keras' encodings of ids as numbers: one_hot, multi_hot and count, of every layer that has an output_mode.
+"""Intercepts Keras' one_hot, multi_hot and count encodings of ids, in every layer that has an output_mode.
 
-Ids that a rule describes become an indicator: a service counts them, where a tower would need strings, hashes or lookup
-tables, or a count of ids, which LiteRT does not have.
+Ids that a rule describes become an indicator, which a service computes: a tower would need strings, hashes, lookup
+tables or a count of ids, none of which LiteRT has.
 Source: tf-keras 2.20, layers/preprocessing/preprocessing_utils.py, and Keras 3.15, src/utils/numerical_utils.py:
 encode_categorical_inputs.
 """
@@ -19,18 +19,18 @@ from export.id_rules.chains import find_chain
 from export.id_rules.found import FoundIds
 from export.id_rules.several import find_several
 from export.lookups.feature_columns import WIDTH_MAX
-from export.lookups.filled_ids import call_so_far, words_of
+from export.lookups.padded_ids import current_call, words_of
 from export.lookups.records import Answer, Lookup, of_indicator
 
 
 def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
-    """Answers encodings of ids that a rule describes by `answer`; Keras does all others."""
+    """Replaces encodings of ids that a rule describes by `answer`; Keras computes all others."""
 
     def encoded(original: Callable[..., Any], **how: Any) -> Any:
         lookup = _lookup(**how)
         if lookup is None:
             return original(**how)
-        with tf.control_dependencies(None):  # what Keras asserts of ids
+        with tf.control_dependencies(None):  # without Keras' assertions about ids
             found = answer(lookup)
             if how["output_mode"] == "multi_hot" and lookup.kind == "bag":
                 found = tf.minimum(found, 1.0)
@@ -42,7 +42,7 @@ def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
 
 
 def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | None:
-    """Returns what an encoding counts; None where no rule describes its ids, or a tower does it as well."""
+    """Returns the lookup of an encoding; None if no rule describes its ids, or if a tower can compute it."""
     beside = [how.get("sparse"), how.get("count_weights")]
     if any(each is not None and each is not False for each in beside) or depth > WIDTH_MAX:
         return None
@@ -53,7 +53,7 @@ def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | N
     if not isinstance(inputs, tf.Tensor) or tf.executing_eagerly():
         return None
     if inputs.op.type == "Cast" and inputs.op.inputs[0].dtype.is_integer:
-        inputs = inputs.op.inputs[0]  # rows, of which there are few, as Keras 3 gives them to another layer
+        inputs = inputs.op.inputs[0]  # few rows, which Keras 3 casts for another layer
     dense = inputs.dtype.is_integer and inputs.shape.rank in (1, 2)
     size = per_example(inputs) if dense else None
     counted = output_mode in ("multi_hot", "count") and dense and inputs.shape.rank == 2
@@ -68,8 +68,8 @@ def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | N
 
 
 def _is_described(ids: Any, size: int, depth: int) -> bool:
-    """Returns whether a rule makes these of an input, all of its values, or one of each of some."""
-    call = call_so_far(ids)
+    """Returns whether a rule describes these ids: all values of one input, or one value of each of several."""
+    call = current_call(ids)
     if call is None:
         return False
     with tf.init_scope():  # tables are read for their keys
@@ -77,5 +77,5 @@ def _is_described(ids: Any, size: int, depth: int) -> bool:
         if not isinstance(found, FoundIds):
             return size == 1 and find_several(ids, call, depth) is not None
     own = ids.graph.get_tensor_by_name(found.source.name)
-    odd = own.dtype.name == "string" or found.rule is not None or size > 1  # LiteRT makes one of one integer
+    odd = own.dtype.name == "string" or found.rule is not None or size > 1  # LiteRT can encode a single integer
     return odd and (found.source.place is not None or per_example(own) == size)

@@ -1,6 +1,6 @@
 """Intercepts embedding columns where column, table and raw inputs are known: before the id rule, after the combiner.
 
-What a column does to ids (hash, vocabulary, buckets, cross) becomes data; none of its operations enter the graph.
+A column's rule for ids (hash, vocabulary, buckets, cross) becomes data; none of its operations enter the graph.
 Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py, feature_column.py (TF1's), python/tpu/
 feature_column.py and feature_column_v2.py, which call the former on a CPU.
 """
@@ -25,19 +25,19 @@ from export.lookups.column_rules import Read, bucket_rules, column_rule, padding
 from export.lookups.records import Answer, Lookup, Tensors, of_indicator, of_table
 
 WIDTH_MAX = 1 << 16
-"""As `indicator` of a feature: a request takes so many numbers for each example."""
+"""The limit of `indicator` in the manifest: numbers per example."""
 
 Lengths = Callable[[Tensors], Any]
-"""(dense ids [n, length]) -> [n] int64 how many of each example's places are taken."""
+"""(dense ids [n, length]) -> [n] int64, the number of positions that each example uses."""
 
 
 def no_lengths(ids: Tensors) -> Any:
-    """Answers lengths with zeros: while the model is built, nobody reads them."""
+    """Returns zero lengths: while the model is built, nothing reads them."""
     return tf.zeros(tf.shape(ids)[:1], tf.int64)
 
 
 def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
-    """Answers lookups of embedding and indicator columns by `answer`, and lengths of sequences by `lengths`."""
+    """Replaces lookups of embedding and indicator columns by `answer`, and lengths of sequences by `lengths`."""
 
     def embedded(_: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
         read, table = reader_of(inputs, *how, **named), table_of_column(column, *how, **named)
@@ -48,7 +48,7 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
     def indicated(_: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
         check_width(column)
         ids = column.categorical_column
-        if is_a(ids, "Bucketized"):  # of numbers: the tower makes the same of them
+        if is_a(ids, "Bucketized"):  # of numbers: the tower computes it itself
             return buckets_of(ids, inputs, *how, **named)
         return combined(describe_column(column.name, ids, "sum", reader_of(inputs, *how, **named), None), "sum")
 
@@ -75,7 +75,7 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
         INDICATOR_SEQUENCES: partial(sequence, indicated),
         (LINEAR_COLUMN,): linear,
     }
-    hooks.enter_context(deprecations_silenced())  # every call of a feature column says that it is deprecated
+    hooks.enter_context(deprecations_silenced())  # every call of a feature column warns that it is deprecated
     for points, replacement in replacements.items():
         for point in points:
             hooks.replace(point, replacement)
@@ -85,41 +85,41 @@ def check_weights(column: Any, lookups: list[Lookup]) -> None:
     """Rejects a weighted column whose lookup is not the safe one.
 
     Raises:
-      NotConvertible: as said; names the column, and the cure.
+      NotConvertible: it is such a column; names it and the cure.
     """
     if lookups[0].weights is not None and not column.use_safe_embedding_lookup:
         raise NotConvertible(
             f"column {column.name!r} is weighted with use_safe_embedding_lookup=False, whose treatment of weights "
-            "<= 0 is not carried over; leave it out"
+            "<= 0 no bundle supports; leave it out"
         )
 
 
 def check_width(column: Any) -> None:
-    """Rejects an indicator column that gives more numbers for an example than a service makes.
+    """Rejects an indicator column that is wider than a service supports.
 
     Raises:
-      NotConvertible: as said; names the column, and the cure.
+      NotConvertible: it is too wide; names the column and the cure.
     """
     rows = rows_of(column.categorical_column)
     if rows > WIDTH_MAX:
         raise NotConvertible(
-            f"column {column.name!r} is an indicator of {rows} numbers an example, and at most {WIDTH_MAX} are made: "
-            "train an embedding_column of it; where one dense layer reads it, as the wide part of a model, that with "
-            "combiner='sum', and that layer's rows as its table, gives the same"
+            f"column {column.name!r} is an indicator of {rows} numbers per example; at most {WIDTH_MAX} are supported: "
+            "train an embedding_column instead; if a single dense layer reads it, as in the wide part of a model, one "
+            "with combiner='sum' and that layer's kernel as its table is equivalent"
         )
 
 
 def describe_column(name: str, column: Any, combiner: Combiner, read: Read, table: Any) -> list[Lookup]:
-    """Returns what a categorical column looks up: one lookup, or one for each of several numbers' buckets.
+    """Returns the lookups of a categorical column: one, or one for each number of a bucketized column.
 
     Args:
-      name: of the column that looks up.
-      column: of TF1 or TF2.
+      name: name of the embedding or indicator column.
+      column: the categorical column, of TF1 or TF2.
       combiner: of its rows.
       read: returns the raw inputs.
-      table: its variable; None: an indicator of its ids.
+      table: its variable; None for an indicator.
     Raises:
-      NotConvertible: a combination that no feature of a bundle does; names the column, and the cure.
+      NotConvertible: no feature of a bundle can do it; names the column and the cure.
     """
 
     def lookup(ids: Tensors, **how: Any) -> Lookup:
@@ -158,7 +158,7 @@ def describe_column(name: str, column: Any, combiner: Combiner, read: Read, tabl
 
 
 def _encoding(name: str, ids: tuple[Tensors, ...]) -> tuple[Encoding, int | None]:
-    """Returns how ids come, and how many places each example of dense ones has."""
+    """Returns the encoding of ids, and the length of dense ones."""
     if any(isinstance(each, tf.SparseTensor) for each in ids):
         return "sparse", None
     shapes = [each.shape.as_list() if each.shape.rank is not None else None for each in ids]

@@ -1,4 +1,4 @@
-"""Intercepts what is gathered one row for each id: `tf.gather`, `tf.nn.embedding_lookup`, Embedding layers."""
+"""Intercepts gathers of one row per id: `tf.gather`, `tf.nn.embedding_lookup`, Embedding layers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from export.lookups.records import Answer, Lookup, of_table
 
 
 def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
-    """Answers gathers from placeholder variables, where an example has a fixed number of ids.
+    """Replaces gathers from placeholder variables if each example has a fixed number of ids.
 
     Args:
-      hooks: replace what gathers.
-      answer: what it returns has the lookup's shape; where it returns None, TensorFlow gathers.
-      first: is tried before.
+      hooks: receives the replacements.
+      answer: returns rows in the lookup's shape; None leaves the gather to TensorFlow.
+      first: tried before `answer`.
     """
 
     def gather(variable: Any, ids: Any) -> Any:
         ids = tf.convert_to_tensor(ids)
-        if tf.executing_eagerly():  # a factory that calls its model: the values matter to nobody, unless they are kept
+        if tf.executing_eagerly():  # a factory that calls its model: values matter only if they are kept
             return early_rows([*ids.shape, variable.shape[1]], variable.dtype)
         found = first(variable, ids)
         if found is not None:
@@ -41,7 +41,7 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
 
 
 def describe_gather(variable: Any, ids: Any) -> Lookup | None:
-    """Returns a gather as a lookup; None where its ids are not those of a batch, as of positions in a sequence."""
+    """Returns a gather as a lookup; None if its ids are not of a batch, such as positions in a sequence."""
     ids = tf.convert_to_tensor(ids)
     if ids.shape.rank is None or ids.shape.rank < 1 or ids.shape[0] is not None or None in ids.shape[1:]:
         return None
@@ -50,7 +50,7 @@ def describe_gather(variable: Any, ids: Any) -> Lookup | None:
 
 
 def gather_in_keras_3(hooks: Hooks) -> None:
-    """Lets the Embedding of Keras 3 gather from a placeholder; its own way there is to read the whole table first.
+    """Makes the Embedding of Keras 3 gather from a placeholder; by itself it reads the whole table first.
 
     Source: Keras 3.15, src/layers/core/embedding.py and src/backend/tensorflow/numpy.py (`take`).
     """

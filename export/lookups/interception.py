@@ -1,4 +1,4 @@
-"""Every way of looking up, intercepted at once."""
+"""Intercepts every kind of lookup."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from export.frameworks.squeezes import keep_batches
 from export.lookups.embedding_layers import intercept_layers
 from export.lookups.encodings import intercept_encodings
 from export.lookups.feature_columns import Lengths, intercept_columns, no_lengths
-from export.lookups.filled_ids import FilledIds, intercept_averages
 from export.lookups.gathers import intercept_gathers
 from export.lookups.keras_rs import intercept_keras_rs
+from export.lookups.padded_ids import PaddedIds, intercept_averages
 from export.lookups.ragged import intercept_ragged
 from export.lookups.records import Answer, Lookup, MakeTable
 from export.lookups.sparse import intercept_sparse
@@ -26,34 +26,34 @@ from export.lookups.sparse import intercept_sparse
 def lookups_intercepted(
     make_table: MakeTable, answer: Answer, gather: Answer, lengths: Lengths = no_lengths
 ) -> Iterator[None]:
-    """Makes no table, and answers every lookup, within the `with`.
+    """Allocates no table and replaces every lookup inside the `with` block.
 
     Args:
       make_table: returns the variable of an embedding layer's table.
       answer: returns the activation of a lookup.
-      gather: likewise, of one that gathers a row for each id and does no more; it may return None.
+      gather: likewise for a plain gather of one row per id; may return None.
       lengths: returns how many ids of each example a sequence column has.
     Raises:
-      ExportError: what `answer` raised, freed of the call stacks that Keras and AutoGraph wrap it in.
+      ExportError: raised by `answer`; without the call stacks that Keras and AutoGraph add.
     """
-    answer, gather = _scaling(answer), _scaling(gather)
-    filled = FilledIds(answer)
+    answer, gather = _with_max_norm(answer), _with_max_norm(gather)
+    padded = PaddedIds(answer)
     with tables_unallocated(), Hooks() as hooks:
         restore_normalizations(hooks, kept=True)
         keep_batches(hooks)
         intercept_layers(hooks, make_table, answer, tracked=True)
-        intercept_gathers(hooks, gather, filled.gather)
+        intercept_gathers(hooks, gather, padded.gather)
         intercept_sparse(hooks, answer)
-        intercept_ragged(hooks, answer, gather, filled.fill)
-        intercept_averages(hooks, filled)
+        intercept_ragged(hooks, answer, gather, padded.pad)
+        intercept_averages(hooks, padded)
         intercept_keras_rs(hooks, answer)
         intercept_encodings(hooks, answer)
         intercept_columns(hooks, answer, lengths)
         yield
 
 
-def _scaling(answer: Answer) -> Answer:
-    """Scales rows of ids one by one that are longer than a lookup's `max_norm` in the graph; those of bags are data."""
+def _with_max_norm(answer: Answer) -> Answer:
+    """Clips rows to a lookup's `max_norm` in the graph; for bags the service does."""
 
     def scaled(lookup: Lookup) -> Any:
         found = answer(lookup)

@@ -1,6 +1,6 @@
-"""Intercepts what keras-rs looks up: its DistributedEmbedding is, off TPUs, an EmbedReduce for each table.
+"""Intercepts the lookups of keras-rs: off TPUs, a DistributedEmbedding is an EmbedReduce for each table.
 
-An EmbedReduce of dense ids is a gather whose rows are combined in the tower; of ragged and sparse ids it is a bag.
+With dense ids, an EmbedReduce is a gather whose rows the tower combines; with ragged and sparse ids it is a bag.
 Source: keras-rs 0.4.0, src/layers/embedding/embed_reduce.py and base_distributed_embedding.py.
 """
 
@@ -17,7 +17,7 @@ from export.lookups.records import Answer, of_table
 
 
 def intercept_keras_rs(hooks: Hooks, answer: Answer) -> None:
-    """Answers bags of EmbedReduce layers."""
+    """Replaces the bags of EmbedReduce layers."""
 
     def combined(call: Callable[..., Any], layer: Any, inputs: Any, weights: Any = None) -> Any:
         table = table_of_layer(layer)
@@ -25,7 +25,7 @@ def intercept_keras_rs(hooks: Hooks, answer: Answer) -> None:
         alike = weights is None or type(weights) is type(inputs)
         if not (bag and alike and isinstance(table, placeholder_class())):
             return call(layer, inputs, weights)
-        # Nothing is pruned: the divisor is whatever the weights sum up to.
+        # Nothing is pruned: the divisor is the sum of the weights.
         how = {"path": layer.name, "weights": weights, "combiner": layer.combiner}
         return tf.cast(answer(of_table(table, inputs, kind="bag", encoding="ragged", **how)), layer.compute_dtype)
 

@@ -1,7 +1,7 @@
-"""Intercepts what fills ragged ids up to be dense, as TextVectorization does, and lookups of what comes of it.
+"""Intercepts the padding of ragged ids, as TextVectorization does it, and lookups of the padded ids.
 
-Words that a rule describes (`id_rules/texts.py`) become a sequence where they are filled up to a length, and a bag
-where their rows are averaged under Keras' mask: then it does not matter how long the longest text of a batch is.
+Words that a rule describes (`id_rules/texts.py`) become a sequence where they are padded to a length, and a bag
+where their rows are averaged under Keras' mask: the longest text of a batch then does not matter.
 Source: tf-keras 2.20, layers/pooling/global_average_pooling1d.py and layers/core/embedding.py; Keras 3.15, likewise.
 """
 
@@ -30,31 +30,31 @@ _SEQUENCE: dict[str, Any] = {"kind": "sequence", "encoding": "ragged"}
 
 
 @dataclass(frozen=True, eq=False)
-class Filled:
-    """Ragged ids that were filled up.
+class Padded:
+    """Ragged ids that were padded.
 
     Attributes:
       ids: a RaggedTensor.
-      length: which they were cut or filled up to; None: the longest one's.
-      apart: whether no word has the row 0, which fills up.
+      length: the length that they were truncated or padded to; None: that of the longest.
+      zero_is_padding: whether no word has row 0, which is the padding.
     """
 
     ids: Any
     length: int | None
-    apart: bool
+    zero_is_padding: bool
 
 
-class FilledIds:
-    """Remembers words that were filled up, and rows that were read by them."""
+class PaddedIds:
+    """Remembers padded words, and the rows that were read by them."""
 
     def __init__(self, answer: Answer) -> None:
-        """Takes what answers a lookup."""
+        """Takes the function that returns a lookup's placeholder."""
         self._answer = answer
-        self._ids: dict[str, Filled] = {}
-        self._rows: dict[str, tuple[Any, Filled]] = {}
+        self._ids: dict[str, Padded] = {}
+        self._rows: dict[str, tuple[Any, Padded]] = {}
 
-    def fill(self, ids: Any, length: int | None, default: Any, made: Any) -> Any:
-        """Returns `made`, which is ragged ids filled up; of words with a length, numbers that a service makes."""
+    def pad(self, ids: Any, length: int | None, default: Any, made: Any) -> Any:
+        """Returns `made`, the padded ids; for words with a length, numbers that a service computes instead."""
         integers = isinstance(made, tf.Tensor) and ids.dtype.is_integer and ids.ragged_rank == 1
         words = words_of(ids) if integers and default in (None, 0) else None
         if words is None:
@@ -63,50 +63,50 @@ class FilledIds:
         if length is not None and count is not None and count <= _EXACT_MAX:
             numbers = self._answer(of_indicator(ids.values.op.name, count, ids, 1, **_SEQUENCE, length=length))
             made = tf.cast(tf.squeeze(numbers, 2), ids.dtype)
-        self._ids[made.name] = Filled(ids, length, _apart(words))
+        self._ids[made.name] = Padded(ids, length, _zero_is_padding(words))
         return made
 
     def gather(self, variable: Any, ids: Any) -> Any:
-        """Returns the rows of words that were filled up; None of all other ids."""
-        filled = self._of(ids)
-        if filled is None or variable.dtype != tf.float32:
+        """Returns the rows of padded words; None for all other ids."""
+        padded = self._of(ids)
+        if padded is None or variable.dtype != tf.float32:
             return None
-        if filled.length is None:  # whose rows it depends on its company: those under a mask do not
+        if padded.length is None:  # its rows depend on the rest of the batch, unless they are masked
             found = super(placeholder_class(), variable).sparse_read(ids)  # type: ignore[misc]
         else:
-            lookup = of_table(variable, filled.ids, **_SEQUENCE, length=filled.length, filler_row=0)
+            lookup = of_table(variable, padded.ids, **_SEQUENCE, length=padded.length, filler_row=0)
             found = self._answer(lookup)
-        self._rows[found.name] = variable, filled
+        self._rows[found.name] = variable, padded
         return found
 
     def averaged(self, rows: Any, mask: Any) -> Any:
-        """Returns the mean of rows of words under a mask; None where the mask is another than `ids != 0`."""
+        """Returns the mean of masked rows of words; None if the mask is not `ids != 0`."""
         if tf.executing_eagerly() or not isinstance(rows, tf.Tensor) or not isinstance(mask, tf.Tensor):
             return None
-        variable, filled = self._rows.get(_handed_on(rows, self._rows).name, (None, None))
-        if filled is None or not filled.apart or mask.op.type != "NotEqual":
+        variable, padded = self._rows.get(_unchanged_source(rows, self._rows).name, (None, None))
+        if padded is None or not padded.zero_is_padding or mask.op.type != "NotEqual":
             return None
         ids, other = mask.op.inputs
-        if self._of(ids) is not filled or tf.get_static_value(other) != 0:
+        if self._of(ids) is not padded or tf.get_static_value(other) != 0:
             return None
-        how = {"kind": "bag", "encoding": "ragged", "combiner": "mean", "ids_max": filled.length}
-        return self._answer(of_table(variable, filled.ids, **how))
+        how = {"kind": "bag", "encoding": "ragged", "combiner": "mean", "ids_max": padded.length}
+        return self._answer(of_table(variable, padded.ids, **how))
 
-    def _of(self, ids: Any) -> Filled | None:
-        return self._ids.get(_handed_on(ids, self._ids).name) if hasattr(ids, "op") else None
+    def _of(self, ids: Any) -> Padded | None:
+        return self._ids.get(_unchanged_source(ids, self._ids).name) if hasattr(ids, "op") else None
 
 
 def words_of(ids: Any) -> FoundIds | None:
-    """Returns how ragged ids are the words of texts; None if they are others, or no call of the model is traced."""
-    call = call_so_far(ids.values)
+    """Returns the source and rule of ragged ids that are words of texts; None for others, or outside a traced call."""
+    call = current_call(ids.values)
     if call is None:
         return None
     with tf.init_scope():  # tables are read for their keys
         return find_text(ids.values, call, _ANY, ids.row_splits)
 
 
-def call_so_far(ids: Any) -> Followed | None:
-    """Returns the call that is being traced, as far as ids depend on it; None elsewhere."""
+def current_call(ids: Any) -> Followed | None:
+    """Returns the call that is being traced, as far as ids depend on it; None outside one."""
     graph = tf.compat.v1.get_default_graph()
     if tf.executing_eagerly() or not getattr(graph, "name", "").startswith("wrapped_function"):
         return None
@@ -115,8 +115,8 @@ def call_so_far(ids: Any) -> Followed | None:
     return Followed({each.name: Source(each.name, "dense") for each in inputs}, captured)
 
 
-def _apart(words: FoundIds) -> bool:
-    """Returns whether no word has the row 0."""
+def _zero_is_padding(words: FoundIds) -> bool:
+    """Returns whether no word has row 0."""
     assert isinstance(words.rule, TextIds)  # noqa: S101 - of find_text
     rule = words.rule.ids
     if isinstance(rule, HashIds):
@@ -125,8 +125,8 @@ def _apart(words: FoundIds) -> bool:
     return rule.first_row > 0 and others and (words.unknown is None or words.unknown.row != 0)
 
 
-def _handed_on(tensor: Any, known: Mapping[str, Any]) -> Any:
-    """Returns the tensor behind operations that change neither values nor shape, as soon as it is known."""
+def _unchanged_source(tensor: Any, known: Mapping[str, Any]) -> Any:
+    """Returns the known tensor that operations passed on without a change of values or shape."""
     while tensor.name not in known and hands_on(tensor.op):
         before = tensor.op.inputs[0]
         if str(before.shape) != str(tensor.shape):
@@ -135,11 +135,11 @@ def _handed_on(tensor: Any, known: Mapping[str, Any]) -> Any:
     return tensor
 
 
-def intercept_averages(hooks: Hooks, filled: FilledIds) -> None:
-    """Answers GlobalAveragePooling1D of rows of words, under their mask."""
+def intercept_averages(hooks: Hooks, padded: PaddedIds) -> None:
+    """Replaces GlobalAveragePooling1D over masked rows of words."""
 
     def mean(call: Callable[..., Any], layer: Any, inputs: Any, mask: Any = None) -> Any:
-        found = filled.averaged(inputs, mask) if layer.data_format == "channels_last" else None
+        found = padded.averaged(inputs, mask) if layer.data_format == "channels_last" else None
         if found is None:
             return call(layer, inputs, mask=mask)
         found = tf.cast(found, inputs.dtype)
@@ -149,8 +149,8 @@ def intercept_averages(hooks: Hooks, filled: FilledIds) -> None:
         hooks.replace(point, mean)
 
 
-def average_none_as_zeros(hooks: Hooks) -> None:
-    """Lets the mean of rows that are all masked be zeros, as a bundle has it, where Keras divides zero by zero."""
+def average_empty_as_zeros(hooks: Hooks) -> None:
+    """Makes the mean of fully masked rows zeros, as in a bundle; Keras divides zero by zero."""
 
     def mean(call: Callable[..., Any], layer: Any, inputs: Any, mask: Any = None) -> Any:
         found = call(layer, inputs, mask=mask)

@@ -1,8 +1,8 @@
-"""Intercepts lookups that keep their ids ragged, and what makes them dense again: a sum, a mean, a cut to a length.
+"""Intercepts lookups of ragged ids, and the operation that makes their rows dense: a sum, a mean or `to_tensor`.
 
-A bundle has no ragged activation. `tf.nn.embedding_lookup`, `tf.gather` and Embedding layers of ragged ids are answered
-as gathers of flat ids; `tf.reduce_sum`, `tf.reduce_mean` and `to_tensor` of these rows become a bag or a sequence. A
-tower that reads the rows otherwise has to gather them itself.
+A bundle has no ragged activation. `tf.nn.embedding_lookup`, `tf.gather` and Embedding layers of ragged ids become
+gathers of flat ids; `tf.reduce_sum`, `tf.reduce_mean` and `to_tensor` of these rows become a bag or a sequence. A
+tower that reads the rows in another way has to gather them itself.
 Source: TensorFlow 2.20, python/ops/ragged/: ragged_embedding_ops.py, ragged_gather_ops.py, ragged_math_ops.py.
 """
 
@@ -20,20 +20,20 @@ from export.graph.specs import Combiner
 from export.lookups.gathers import describe_gather
 from export.lookups.records import Answer, Lookup, of_table
 
-Fill = Callable[[Any, int | None, Any, Any], Any]
-"""(ragged ids, length or None, what fills them up, what they are then) -> what they are then."""
+Pad = Callable[[Any, int | None, Any, Any], Any]
+"""(ragged ids, length or None, default value, padded ids) -> the padded ids to use."""
 Original = Callable[..., Any]
 
 
-def intercept_ragged(hooks: Hooks, answer: Answer, gather: Answer, fill: Fill) -> None:
-    """Answers ragged lookups in placeholder variables where they are made dense.
+def intercept_ragged(hooks: Hooks, answer: Answer, gather: Answer, pad: Pad) -> None:
+    """Replaces ragged lookups in placeholder variables where their rows are made dense.
 
     Args:
-      hooks: replace what looks up and what makes dense.
-      answer, gather: answer these, and their rows.
-      fill: returns what ids are that were made dense.
+      hooks: receives the replacements.
+      answer, gather: return the placeholders of lookups, and of their ragged rows.
+      pad: replaces ids that were padded.
     """
-    lookups = _RaggedLookups(answer, gather, fill)
+    lookups = _RaggedLookups(answer, gather, pad)
     hooks.replace(RAGGED_LOOKUP, lookups.look_up)
     hooks.replace(RAGGED_GATHER, lookups.gather)
     hooks.replace(RAGGED_SUM, partial(lookups.reduce, "sum"))
@@ -42,9 +42,9 @@ def intercept_ragged(hooks: Hooks, answer: Answer, gather: Answer, fill: Fill) -
 
 
 def look_up_ragged_by_row(hooks: Hooks) -> None:
-    """Lets TensorFlow do ragged lookups without reading whole tables.
+    """Makes TensorFlow's ragged lookups read single rows instead of whole tables.
 
-    The mean of an empty bag is zeros, as a bundle has it, where TensorFlow divides zero by zero.
+    The mean of an empty bag is zeros, as in a bundle; TensorFlow divides zero by zero.
     """
     held: list[Any] = []
 
@@ -70,12 +70,12 @@ def look_up_ragged_by_row(hooks: Hooks) -> None:
 
 
 def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
-    """Does what `to_tensor` does of ragged rows of one rank, by operations that LiteRT has.
+    """Returns `rows.to_tensor()`, computed by operations that LiteRT has.
 
     Args:
       rows: a RaggedTensor of a graph.
-      length: of the result; None: the longest row's.
-      default: what fills rows up, of any shape that fits a value; None: zeros.
+      length: of the result; None: that of the longest row.
+      default: the padding, of any shape that broadcasts to a value; None: zeros.
     """
     lengths = rows.row_lengths()
     width = tf.reduce_max(tf.concat([[0], lengths], 0)) if length is None else tf.constant(length, tf.int64)
@@ -89,24 +89,24 @@ def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
 
 
 class _RaggedLookups:
-    """Ragged lookups that wait to be made dense."""
+    """Ragged lookups whose rows are not dense yet."""
 
-    def __init__(self, answer: Answer, gather: Answer, fill: Fill) -> None:
-        self._answer, self._gather, self._fill = answer, gather, fill
+    def __init__(self, answer: Answer, gather: Answer, pad: Pad) -> None:
+        self._answer, self._gather, self._pad = answer, gather, pad
         self._waiting: dict[str, tuple[Any, Any]] = {}
 
     def look_up(self, original: Original, **how: Any) -> Any:
-        """Answers `tf.nn.embedding_lookup`."""
+        """Replaces `tf.nn.embedding_lookup`."""
         rows = self._rows(how["params"], how["ids"]) if how["max_norm"] is None else None
         return original(**how) if rows is None else rows
 
     def gather(self, original: Original, **how: Any) -> Any:
-        """Answers `tf.gather`."""
+        """Replaces `tf.gather`."""
         rows = self._rows(how["params"], how["indices"]) if not how["axis"] and not how["batch_dims"] else None
         return original(**how) if rows is None else rows
 
     def reduce(self, combiner: Combiner, original: Original, **how: Any) -> Any:
-        """Answers `tf.reduce_sum` or `tf.reduce_mean` of each example's rows."""
+        """Replaces `tf.reduce_sum` or `tf.reduce_mean` of each example's rows."""
         each = how["axis"] in (1, -2, [1], (1,))
         lookup = self._lookup(how["input_tensor"], kind="bag", combiner=combiner) if each else None
         if lookup is None:
@@ -117,7 +117,7 @@ class _RaggedLookups:
     def to_tensor(
         self, original: Original, rows: Any, default_value: Any = None, name: str | None = None, shape: Any = None
     ) -> Any:
-        """Answers `to_tensor` with a length."""
+        """Replaces `to_tensor`; with a length, by a sequence."""
         sizes = [] if shape is None else shape.as_list() if hasattr(shape, "as_list") else list(shape)
         length = sizes[1] if len(sizes) > 1 else None
         if isinstance(length, int) and default_value in (None, 0):
@@ -126,7 +126,7 @@ class _RaggedLookups:
                 return self._answer(lookup)
         plain = not tf.executing_eagerly() and rows.ragged_rank == 1 and None not in rows.shape[2:]
         if plain and (not sizes or sizes[0] is None) and sizes[2:] in ([], list(rows.shape[2:])):
-            return self._fill(rows, length, default_value, dense_rows(rows, length, default_value))
+            return self._pad(rows, length, default_value, dense_rows(rows, length, default_value))
         return original(rows, default_value, name, shape)
 
     def _rows(self, params: Any, ids: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What an interception records of one lookup, whichever way the model looks up."""
+"""The record of one lookup, whichever API the model uses."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ Tensors = Any
 
 
 class NoRule(NamedTuple):
-    """How the model computes ids that no rule describes, as the end of a sentence, and what to change."""
+    """Why no rule describes ids, as the end of a sentence, and what to change."""
 
     why: str
-    cure: str = "give its lookup an input as it is"
+    cure: str = "give its lookup an unchanged input"
 
 
 @dataclass(frozen=True, eq=False)
 class Lookup(LookupConfig):
-    """One reading of one table, with one combiner.
+    """One lookup in one table, with one combiner.
 
     Attributes:
-      path: of the feature, layer or column, for messages.
-      table: what it reads; of an indicator, how many rows its ids may have.
-      variable: the table's variable, as the model holds it; None of an indicator.
-      ids: what the ids are computed from, before `rule`; several only of a cross.
-      weights: beside the ids.
-      length: of one dense id in a dimension of its own, too: 1.
-      ids_max: of a bag, how many ids of an example it takes at most.
-      activation: the placeholder of what it returns, in a traced call.
-      gather: whether it is a gather from a plain variable, which could as well stay in the graph.
-      line: of the user's code.
-      feature: what callers send for it; None: not resolved, or `no_rule`.
+      path: name of the feature, layer or column, for messages.
+      table: the table; for an indicator, its number of rows.
+      variable: the table's variable in the model; None for an indicator.
+      ids: tensors that `rule` is applied to; several only for a cross.
+      weights: one for each id.
+      length: also 1 for a single dense id with its own dimension.
+      ids_max: for a bag, the maximum number of ids per example.
+      activation: the placeholder of its result, in a traced call.
+      gather: whether it is a gather from a plain variable, which may stay in the graph.
+      line: the user's line.
+      feature: its feature; None before it is resolved, or with `no_rule`.
       no_rule: why there is no such feature.
     """
 
@@ -55,7 +55,7 @@ class Lookup(LookupConfig):
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """Of the activation; None is the batch."""
+        """Shape of the activation; None is the batch."""
         return (None, self.table.dim) if self.length is None else (None, self.length, self.table.dim)
 
 
@@ -70,31 +70,31 @@ def of_table(variable: Any, ids: Tensors, **how: Any) -> Lookup:
 
 
 def of_indicator(path: str, rows: int, ids: Tensors, dim: int | None = None, **how: Any) -> Lookup:
-    """Returns a lookup without a table: its ids, of so many rows, become as many numbers, or one number (`dim` 1)."""
+    """Returns a lookup without a table: ids below `rows` become that many numbers, or one number (`dim` 1)."""
     return Lookup(path, TableFacts("", path, rows, dim or rows), None, (ids,), **how)
 
 
 def facts_of(variable: Any) -> TableFacts:
-    """Returns a table as its variable has it; what it is called in the bundle is known when the model is built."""
+    """Returns the facts of a table's variable; its name in the bundle is known once the model is built."""
     rows, dim = variable.shape.as_list()
     return TableFacts("", variable.name.partition(":")[0], rows, dim)
 
 
 def table_name(name: str, what: str) -> str:
-    """Returns what a table is called in a bundle.
+    """Returns the bundle's name of a table.
 
     Args:
-      name: as the model calls it; what no file may be called is replaced by `_`.
-      what: the table, for messages.
+      name: the model's name; characters that no file name may have become `_`.
+      what: the kind of object, for messages.
     Raises:
-      NotConvertible: nothing of it can be a name.
+      NotConvertible: it cannot be a name.
     """
     made = "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in name)
     if not paths.is_name(made):
-        raise NotConvertible(f"{what} {name!r} cannot be called so in a bundle: begin with a letter or digit")
+        raise NotConvertible(f"{what} {name!r} cannot be a name in a bundle: begin with a letter or digit")
     return made
 
 
 def batch_size(ids: Tensors) -> Any:
-    """Returns the number of examples that ids are of, as a scalar tensor."""
+    """Returns the batch size of ids, as a scalar tensor."""
     return ids.nrows() if isinstance(ids, tf.RaggedTensor) else tf.shape(ids)[0]

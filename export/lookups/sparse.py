@@ -1,4 +1,4 @@
-"""Intercepts lookups that combine: `embedding_lookup_sparse`, `safe_embedding_lookup_sparse`, ragged ids.
+"""Intercepts lookups with a combiner: `embedding_lookup_sparse`, `safe_embedding_lookup_sparse`, ragged ids.
 
 Source: TensorFlow 2.20, python/ops/embedding_ops.py, ragged/ragged_embedding_ops.py, ragged/ragged_math_ops.py.
 """
@@ -19,7 +19,7 @@ from export.lookups.records import Answer, Lookup, of_table
 
 
 def intercept_sparse(hooks: Hooks, answer: Answer) -> None:
-    """Answers lookups that combine; what is not recognised, TensorFlow does itself."""
+    """Replaces lookups with a combiner; TensorFlow does those that are not recognized."""
 
     def combined(names: str, encoding: Encoding, original: Callable[..., Any], **how: Any) -> Any:
         table, ids, weights = (how[name] for name in names.split())
@@ -29,7 +29,7 @@ def intercept_sparse(hooks: Hooks, answer: Answer) -> None:
 
     for point in SPARSE_LOOKUPS:
         hooks.replace(point, partial(combined, "params sp_ids sp_weights", "ragged"))
-    for point in SAFE_LOOKUPS:  # they drop negative ids and weights <= 0, and are called so in a manifest
+    for point in SAFE_LOOKUPS:  # they drop negative ids and weights <= 0: "sparse" in a manifest
         hooks.replace(point, partial(combined, "embedding_weights sparse_ids sparse_weights", "sparse"))
 
 
@@ -50,6 +50,6 @@ def _bag(table: Any, ids: Any, encoding: Encoding, weights: Any, how: Mapping[st
     )
     if lookup.empty_row is not None and not 0 <= lookup.empty_row < lookup.table.rows:
         raise NotConvertible(
-            f"lookup {lookup.path!r} has default_id={lookup.empty_row}, which is no row of its {lookup.table.rows}"
+            f"lookup {lookup.path!r} has default_id={lookup.empty_row}, which is not among its {lookup.table.rows} rows"
         )
     return lookup

@@ -24,7 +24,7 @@ from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph
 from export.frameworks.points import NORMALIZATIONS
 from export.graph.specs import DenseSpec, FeatureSpec
-from export.lookups.filled_ids import average_none_as_zeros
+from export.lookups.padded_ids import average_empty_as_zeros
 from export.model.call_tracing import resolve_call
 from export.model.roots import build_root
 from export.model.weights import path_steps
@@ -168,7 +168,7 @@ def reference_results(reference: Reference) -> Results:
         with Hooks() as hooks, tables.answering(), tf.device("/CPU:0"):
             bags = [spec for spec in model.features.values() if isinstance(spec, FeatureSpec) and spec.kind == "bag"]
             if any(isinstance(spec.rule, TextIds) for spec in bags):
-                average_none_as_zeros(hooks)
+                average_empty_as_zeros(hooks)
             root = build_root(job, reference.base)
             given = {name: reference.input(name) for tower in model.towers.values() for name in tower.call_inputs}
             calls = {(tower.call, tower.call_inputs) for tower in model.towers.values()}

@@ -57,27 +57,27 @@ TEXTS = {"inline_bytes_max": 4000, "table_threshold": 100}
 
 def job_of(function: str, **code: Any) -> ExportJob:
     code = {"factory": f"id_models.py:{function}", **code}
-    inputs = {name: told for name, (told, _) in SENT.items() if "functional" not in function or name == "titles"}
+    inputs = {name: pattern for name, (pattern, _) in SENT.items() if "functional" not in function or name == "titles"}
     return recipe("", inputs, code=code)
 
 
 def tensor_of(name: str) -> Any:
     """Returns what builds a model: zeros, or the first texts, of three examples."""
-    told = SENT[name][0]
-    if told["dtype"] == "string":
+    pattern = SENT[name][0]
+    if pattern["dtype"] == "string":
         return tf.constant([each[name] for each in EXAMPLES[:3]])
-    if "kind" not in told:
-        return tf.zeros([3, *told.get("shape", [])], told["dtype"])
-    ragged = tf.ragged.constant([[0, 0], [], [0]], told["dtype"])
-    return ragged if told["kind"] == "ragged" else ragged.to_sparse()
+    if "kind" not in pattern:
+        return tf.zeros([3, *pattern.get("shape", [])], pattern["dtype"])
+    ragged = tf.ragged.constant([[0, 0], [], [0]], pattern["dtype"])
+    return ragged if pattern["kind"] == "ragged" else ragged.to_sparse()
 
 
 def column_of(name: str) -> Column:
-    told, values = SENT[name][0], [each[name] for each in EXAMPLES]
+    pattern, values = SENT[name][0], [each[name] for each in EXAMPLES]
     lengths = [len(each) if isinstance(each, list) else 1 for each in values]
     flat = [one for each in values for one in (each if isinstance(each, list) else [each])]
-    array = np.array(flat, object if told["dtype"] == "string" else told["dtype"])
-    single = "kind" not in told and (not told.get("shape") or name in ("x", "n"))
+    array = np.array(flat, object if pattern["dtype"] == "string" else pattern["dtype"])
+    single = "kind" not in pattern and (not pattern.get("shape") or name in ("x", "n"))
     return Column(array, None if single else np.concatenate([[0], np.cumsum(lengths)]))
 
 
@@ -97,9 +97,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return made_of(f"build_{request.param}", tmp_path_factory.mktemp(request.param), **BUILDS[request.param])
 
 
-def test_ids_that_rules_tell_leave_the_towers_and_give_the_original_s_rows(
-    made: TracedCheckpoint, tmp_path: Path
-) -> None:
+def test_ids_of_known_rules_are_extracted_and_give_the_original_s_rows(made: TracedCheckpoint, tmp_path: Path) -> None:
     assert made.model.notes == ()
     dense = {name for name, spec in made.model.spec.features.items() if isinstance(spec, DenseSpec)}
     assert dense <= {"n@values"}
@@ -108,7 +106,7 @@ def test_ids_that_rules_tell_leave_the_towers_and_give_the_original_s_rows(
 
 
 @pytest.mark.parametrize("made", ["rules", "layer", "bags", "columns", "encodings", "titles"], indirect=True)
-def test_ids_that_rules_tell_are_made_inside_a_self_contained_saved_model(
+def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
     made: TracedCheckpoint, tmp_path: Path
 ) -> None:
     sent = [{name: each[name] for name in made.job.inputs} for each in EXAMPLES]
@@ -133,16 +131,16 @@ def test_ids_that_rules_tell_are_made_inside_a_self_contained_saved_model(
         ("zeroed", TEXTS, r"LINE.*where no word has the row 0"),
         ("unadapted", TEXTS, r"ids are looked up LINE in a vocabulary that is not there"),
         ("none", {}, r"'less_embedding' are computed .* may be -1.*e.g. a remainder"),
-        ("filled_beyond", {}, r"has default_id=20000, which is no row of its 20000"),
+        ("filled_beyond", {}, r"has default_id=20000, which is not among its 20000 rows"),
     ],
 )
-def test_ids_that_no_rule_tells_name_the_line_and_the_cure(function: str, code: dict[str, int], message: str) -> None:
-    told = re.sub(r"\((\w+)\)", r"\\(\1\\)", message).replace("LINE", r"\(id_models.py:\d+\)")
-    with pytest.raises(NotConvertible, match=told):
+def test_ids_without_a_rule_name_the_line_and_the_cure(function: str, code: dict[str, int], message: str) -> None:
+    pattern = re.sub(r"\((\w+)\)", r"\\(\1\\)", message).replace("LINE", r"\(id_models.py:\d+\)")
+    with pytest.raises(NotConvertible, match=pattern):
         trace_towers(job_of(f"build_{function}", **({"inline_bytes_max": 1000} | code)), HERE)
 
 
-def test_ids_that_no_rule_tells_let_a_table_stay_inside_within_the_limit(tmp_path: Path) -> None:
+def test_table_of_ids_without_a_rule_stays_inside_within_the_limit(tmp_path: Path) -> None:
     made = made_of("build_squared", tmp_path)
     assert not made.model.spec.tables
     (note,) = made.model.notes
@@ -155,14 +153,14 @@ def test_ids_that_no_rule_tells_let_a_table_stay_inside_within_the_limit(tmp_pat
         trace_towers(job_of("build_python"), HERE)
 
 
-def test_rule_of_the_recipe_for_an_input_whose_places_are_read_is_refused() -> None:
+def test_rule_of_the_recipe_for_an_input_read_by_position_is_refused() -> None:
     job = job_of("build_places")
     job = job.model_copy(update={"features": {"x": FeaturePart.model_validate({"ids": {"kind": "hash"}})}})
     with pytest.raises(UsageError, match=r"features.x.ids: the model takes ids out of this input by their places"):
         describe_features(trace_towers(job, HERE).spec, job)
 
 
-def test_ids_of_one_input_as_its_places_and_together(tmp_path: Path) -> None:
+def test_ids_of_one_input_by_position_and_together(tmp_path: Path) -> None:
     spec = trace_towers(job_of("build_places"), HERE).spec
     found = [each for each in spec.features.values() if isinstance(each, FeatureSpec)]
     assert {(each.kind, each.length, each.place) for each in found if each.table == "kept.flat"} == {

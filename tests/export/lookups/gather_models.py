@@ -138,7 +138,7 @@ def build_partial():
 
 
 class MidLevel(tf.Module):
-    """The mid-level API of each generation of TPUs; weights, sequences and shapes as FeatureConfigs say."""
+    """The mid-level API of each generation of TPUs; weights, sequences and shapes as FeatureConfigs state."""
 
     def __init__(self, layer):
         super().__init__()

@@ -81,7 +81,7 @@ def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("call", ["placed", "twice"])
-def test_inputs_with_several_places_or_readers_are_read_as_they_are(call: str, tmp_path: Path) -> None:
+def test_inputs_with_several_positions_or_readers_are_read_unchanged(call: str, tmp_path: Path) -> None:
     inputs: dict[str, Any] = MID_LEVEL | ({"item": {**ID, "shape": [2]}} if call == "placed" else {})
     job = recipe("build_serving", inputs, towers={"tower": {"role": "query", "call": call}})
     report = check_self_contained(train_and_trace(job, mid_level_inputs(), tmp_path), tmp_path)

@@ -60,7 +60,7 @@ def test_columns_intercepted_sequence_takes_the_declared_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "told"),
+    ("column", "message"),
     [
         (
             lambda: embedded(fc.crossed_column([fc.bucketized_column(fc.numeric_column("ids", 2), [1.0]), "ids"], 5)),
@@ -73,11 +73,11 @@ def test_columns_intercepted_sequence_takes_the_declared_length() -> None:
         (lambda: embedded(fc.crossed_column([identity("ids"), "ids"], 5)), "declare it as sparse"),
         (
             lambda: embedded(fc.crossed_column([fc.sequence_categorical_column_with_identity("ids", 5), "ids"], 5)),
-            "crosses column 'ids', a SequenceCategoricalColumn; inputs, and columns of buckets",
+            "crosses column 'ids', a SequenceCategoricalColumn; only inputs and columns of buckets",
         ),
         (
             lambda: fc.indicator_column(fc.categorical_column_with_hash_bucket("ids", 70_000, tf.int64)),
-            "'ids_indicator' is an indicator of 70000 numbers an example, and at most 65536",
+            "'ids_indicator' is an indicator of 70000 numbers per example; at most 65536",
         ),
         (
             lambda: embedded(fc.weighted_categorical_column(identity("ids"), "w"), use_safe_embedding_lookup=False),
@@ -85,12 +85,12 @@ def test_columns_intercepted_sequence_takes_the_declared_length() -> None:
         ),
     ],
 )
-def test_columns_intercepted_what_no_feature_does_is_refused(column: Any, told: str) -> None:
-    with pytest.raises(NotConvertible, match=told):
+def test_columns_intercepted_unsupported_column_is_refused(column: Any, message: str) -> None:
+    with pytest.raises(NotConvertible, match=message):
         by_column([column()], {"ids": dense(tf.int64, 2), "w": dense(tf.float32, 2)})
 
 
-def test_columns_intercepted_sequence_of_any_length_is_refused() -> None:
+def test_columns_intercepted_sequence_without_a_length_is_refused() -> None:
     layer = tf.keras.experimental.SequenceFeatures([embedded(fc.sequence_categorical_column_with_identity("seen", 9))])
     with pytest.raises(NotConvertible, match="declare input 'seen' as dense"):
         by_column([], {"seen": SPARSE}, layer)

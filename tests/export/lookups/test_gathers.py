@@ -52,7 +52,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
     return train_and_trace(job, example_inputs(), tmp_path_factory.mktemp("everything"))
 
 
-def test_every_way_to_gather_becomes_features(everything: TracedCheckpoint) -> None:
+def test_every_kind_of_gather_becomes_features(everything: TracedCheckpoint) -> None:
     features = everything.model.spec.features
     told = {
         name: (spec.table, spec.kind, spec.combiner) if isinstance(spec, FeatureSpec) else (spec.reads[0], spec.take)
@@ -156,7 +156,7 @@ def test_tied_weights_beyond_the_limit_are_refused() -> None:
         trace_towers(recipe("build_tied_huge", {"item": ID}), HERE)
 
 
-def test_table_that_is_looked_up_in_a_condition_is_held_to_the_limit() -> None:
+def test_table_that_is_looked_up_in_a_condition_is_checked_against_the_limit() -> None:
     traced = trace_towers(recipe("build_hidden", {"item": ID}), HERE)
     assert not traced.spec.tables
     (note,) = traced.notes
@@ -167,7 +167,7 @@ def test_table_that_is_looked_up_in_a_condition_is_held_to_the_limit() -> None:
         trace_towers(recipe("build_hidden", {"item": ID}, code={"inline_bytes_max": 1000}), HERE)
 
 
-def test_partial_tpu_embedding_tables_of_both_kinds_are_cut(tmp_path: Path) -> None:
+def test_partial_tpu_embedding_tables_of_both_kinds_are_extracted(tmp_path: Path) -> None:
     one = tf.constant([1], tf.int64)
     inputs = {"small": ID, "large": {"dtype": "int64", "kind": "ragged"}}
     given = {"small": one, "large": tf.ragged.constant([[1, 2]], dtype=tf.int64)}

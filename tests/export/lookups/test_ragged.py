@@ -39,7 +39,7 @@ WHY = r"its ids are those of input 'bag', whose ragged rows it reads \(gather_mo
 
 
 @pytest.mark.parametrize("function", ["build_ragged_odd", "build_ragged_of_any_length"])
-def test_ragged_rows_that_stay_ragged_are_read_inside_the_tower_within_the_limit(function: str, tmp_path: Path) -> None:
+def test_ragged_rows_that_are_not_reduced_stay_inside_the_tower_within_the_limit(function: str, tmp_path: Path) -> None:
     made = train_and_trace(recipe(function, INPUTS), bags(), tmp_path)
     assert not made.model.spec.tables
     assert re.search(f"'items' of 20000 rows .312.5 KiB. stays inside the towers: {WHY}", made.model.notes[0])
