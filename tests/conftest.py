@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,14 +35,41 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-SOURCE = entries.TableSource(layout="plain", key="model/table")
-
-
 def write_table(directory: Path, name: str, stored: NDArray[Any], dtype: Any, cuts: list[int]) -> entries.Table:
     """Writes [rows, dim] of a stored dtype as shards that begin at row 0 and at each cut."""
     rows, dim = stored.shape
     shards = write_shards(directory, stored, cuts, partial(paths.table_shard, name))
-    return entries.Table(rows=rows, dim=dim, dtype=dtype, shards=shards, source=SOURCE)
+    return entries.Table(rows=rows, dim=dim, dtype=dtype, shards=shards, source=plain_source(name))
+
+
+def write_int8_table(
+    directory: Path, name: str, rows: NDArray[Any], cuts: list[int], scale_cuts: list[int]
+) -> entries.Table:
+    """Writes [rows, dim] float32 as int8 rows and their scales, each as shards that begin at row 0 and at each cut."""
+    scales = (np.abs(rows).max(axis=1) / 127).astype("<f4")
+    stored = np.rint(rows / scales[:, np.newaxis]).astype(np.int8)
+    served = stored * scales[:, np.newaxis]
+    cosines = (rows * served).sum(axis=1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(served, axis=1)
+    return entries.Table(
+        rows=len(rows),
+        dim=rows.shape[1],
+        dtype="int8",
+        shards=write_shards(directory, stored, cuts, partial(paths.table_shard, name)),
+        scales=write_shards(directory, scales, scale_cuts, partial(paths.table_scales, name)),
+        error=entries.TableError(
+            source_dtype="float32",
+            max_abs=float(np.abs(rows - served).max()),
+            rms=float(np.sqrt(np.square(rows - served).mean())),
+            cosine_min=float(cosines.min()),
+            cosine_mean=float(cosines.mean()),
+        ),
+        source=plain_source(name),
+    )
+
+
+def plain_source(table: str) -> entries.TableSource:
+    """Says that a table was a variable of its own."""
+    return entries.TableSource(layout="plain", key=f"model/{table}")
 
 
 def write_shards(
@@ -74,7 +101,7 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
             "users": write_table(staging.directory, "users", users, "float32", [20, 21]),
             "movies": write_table(staging.directory, "movies", movies, "bfloat16", []),
             "hours": write_table(staging.directory, "hours", hours, "float16", [12]),
-            "brands": _write_int8_table(staging.directory, random.integers(-127, 128, (12, 5)).astype(np.int8)),
+            "brands": write_int8_table(staging.directory, "brands", random.standard_normal((12, 5)), [7], [3, 4]),
         }
         write_vocabulary(staging.directory / paths.vocabulary("movies"), np.array([10, 5, 70, 8], np.int64))
         write_vocabulary(staging.directory / paths.vocabulary("names"), np.array(["ann", "bob"], object))
@@ -100,18 +127,14 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
             model=model,
             version=version,
             created="2026-01-01T00:00:00Z",
-            provenance=_provenance(),
+            provenance=provenance(),
             tables=tables,
             vocabularies=vocabularies,
             keys={"shops": entries.KeyIndex(file=paths.key_index("shops"), size=4)},
             features=_features(),
             towers={"query": _tower()},
             candidates={"movies": entries.Corpus(file=paths.candidate_store("movies"), **vars(store))},
-            verification=entries.Verification(
-                tables={name: entries.TableCheck(rows_compared=1, rows=table.rows) for name, table in tables.items()},
-                examples=1,
-                tolerance="1e-5 + 1e-5 |y|",
-            ),
+            verification=verification(tables),
             files=(
                 *staging.digests("vocabularies"),
                 *staging.digests("keys"),
@@ -120,19 +143,6 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
             ),
         )
         return staging.commit(manifest)
-
-
-def _write_int8_table(directory: Path, stored: NDArray[np.int8]) -> entries.Table:
-    scales = np.linspace(0, 1, len(stored)).astype("<f4")
-    return entries.Table(
-        rows=len(stored),
-        dim=stored.shape[1],
-        dtype="int8",
-        shards=write_shards(directory, stored, [7], partial(paths.table_shard, "brands")),
-        scales=write_shards(directory, scales, [3, 4], partial(paths.table_scales, "brands")),
-        error=entries.TableError(source_dtype="float32", max_abs=0.5, rms=0.1, cosine_min=0.9, cosine_mean=0.95),
-        source=entries.TableSource(layout="sparse_core", key="stack", cores=4, core_rows=8, offset=0, rotation=1),
-    )
 
 
 def _features() -> dict[str, entries.Feature]:
@@ -185,9 +195,21 @@ def _tower() -> entries.Tower:
     )
 
 
-def _provenance() -> entries.Provenance:
+def verification(tables: Mapping[str, entries.Table]) -> entries.Verification:
+    """Says that all rows and one example were compared."""
+    checks = {name: entries.TableCheck(rows_compared=table.rows, rows=table.rows) for name, table in tables.items()}
+    return entries.Verification(tables=checks, examples=1, tolerance="1e-5 + 1e-5 |y|")
+
+
+def provenance(step: int = 1) -> entries.Provenance:
+    """Says where an invented model came from."""
     return entries.Provenance(
-        checkpoint="ckpt-1", step=1, fingerprint="crc32c:00000000", model_code="m:f", exporter="0.1.0", libraries={}
+        checkpoint=f"ckpt-{step}",
+        step=step,
+        fingerprint="crc32c:00000000",
+        model_code="small_model:build",
+        exporter="0.1.0",
+        libraries={},
     )
 
 

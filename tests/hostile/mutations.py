@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import struct
 from collections.abc import Callable, Mapping
 
 from google.protobuf.empty_pb2 import Empty
@@ -89,7 +88,7 @@ def change_bytes(rng: random.Random, files: Files) -> None:
 
 def change_entries(rng: random.Random, files: Files) -> None:
     """Entries of the index: their messages, their keys, which there are."""
-    name, pairs = _index(rng, files)
+    name, pairs = _index(files)
     for _ in range(rng.choice([1, 1, 2, 5])):
         key = rng.choice(sorted(pairs) or [b"x"])
         kind = rng.randrange(9)
@@ -105,30 +104,23 @@ def change_entries(rng: random.Random, files: Files) -> None:
 
 
 def change_blocks(rng: random.Random, files: Files) -> None:
-    """The index' blocks: prefixes, restart points, handles, kinds, the footer."""
-    name, pairs = _index(rng, files)
-    ordered = sorted(pairs.items())
-    body = block(ordered, interval=rng.choice([1, 2, 16, 1000]))[:-5]
-    last = ordered[-1][0] if ordered else b"z"
-    kind = rng.randrange(5)
+    """The index' blocks, sealed anew: entries with their prefixes and restart points, handles, kinds, the footer."""
+    name, pairs = _index(files)
+    body = block(sorted(pairs.items()), interval=rng.choice([1, 2, 16, 1000]))[:-5]
+    kind = rng.randrange(4)
     if kind == 0:
         body = flip(rng, body)
-    elif kind == 1:
-        body = body[:-4] + struct.pack("<I", rng.choice(NUMBERS) & 0xFFFFFFFF)
-    sealed_body = sealed(body, rng.choice([0, 0, 0, 0, 1, 2, 255]))
-    handle = (0, len(sealed_body) - 5)
+    start, size = rng.choices(NUMBERS, k=2) if kind == 1 else (0, len(body))
+    index = block([(max(pairs, default=b"z"), varint(start) + varint(size))] * rng.choice([1, 1, 2]))
     if kind == 2:
-        handle = (rng.choice(NUMBERS), rng.choice(NUMBERS))
-    index = block([(last, varint(handle[0]) + varint(handle[1]))] * rng.choice([1, 1, 2]))
-    if kind == 3:
         index = sealed(flip(rng, index[:-5]))
-    whole = joined(sealed_body, index)
-    files[name] = whole[:-48] + flip(rng, whole[-48:-8]).ljust(40, b"\0")[:40] + whole[-8:] if kind == 4 else whole
+    whole = joined(sealed(body, rng.choice([0, 0, 0, 0, 1, 2, 255])), index)
+    files[name] = whole[:-48] + flip(rng, whole[-48:-8]).ljust(40, b"\0")[:40] + whole[-8:] if kind == 3 else whole
 
 
 def change_text(rng: random.Random, files: Files) -> None:
     """The object graph or another stored message, sealed in its data file and in the index."""
-    name, pairs = _index(rng, files)
+    name, pairs = _index(files)
     texts = [key for key, value in pairs.items() if value.startswith(b"\x08\x07")]
     if not texts:
         return change_entries(rng, files)
@@ -151,17 +143,18 @@ def change_text(rng: random.Random, files: Files) -> None:
 CHANGES: tuple[Change, ...] = (change_bytes, change_entries, change_entries, change_blocks, change_text, change_text)
 
 
-def mutated(seed: int, files: Mapping[str, bytes]) -> Files:
-    """Returns files with one to three changes, the same for the same seed."""
+def damaged(seed: int, files: Mapping[str, bytes]) -> Files:
+    """Returns the files of a checkpoint with one to three changes, the same for the same seed."""
     rng = random.Random(seed)
     result = dict(files)
+    changes = CHANGES if any(name.endswith(".index") for name in files) else (change_bytes,)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         with contextlib.suppress(Exception):  # an earlier change may have left nothing that can be changed so
-            rng.choice(CHANGES)(rng, result)
+            rng.choice(changes)(rng, result)
     return result
 
 
-def _index(rng: random.Random, files: Files) -> tuple[str, Pairs]:
+def _index(files: Files) -> tuple[str, Pairs]:
     name = next(each for each in files if each.endswith(".index"))
     return name, dict(read_table(files[name]))
 

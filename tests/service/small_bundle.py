@@ -10,7 +10,7 @@ Everything differs from version to version, so that an answer mixed of two versi
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,18 +31,13 @@ from bundle.format.manifest import (
     Index,
     KeyIndex,
     Manifest,
-    Provenance,
     Recall,
     Table,
-    TableCheck,
-    TableError,
-    TableSource,
     Tower,
     TowerForm,
     TowerInput,
     TowerOutput,
     Unknown,
-    Verification,
     Vocabulary,
     VocabularyIds,
 )
@@ -53,6 +48,7 @@ from bundle.tables.key_index import KeyIndexWriter
 from bundle.tables.reader import ShardWriter
 from bundle.tables.vocabularies import write_vocabulary
 from runtime.scann import write_index
+from tests.conftest import plain_source, provenance, verification, write_int8_table, write_table
 from tests.service import small_model
 from tests.service.small_pieces import split_tower, write_users
 from tests.tensorflow_process import with_tensorflow
@@ -157,7 +153,7 @@ def write_small_bundle(
             model=model,
             version=version,
             created="2026-01-01T00:00:00Z",
-            provenance=_provenance(version),
+            provenance=provenance(version),
             tables=entries,
             vocabularies=_write_vocabularies(place, ids, id_kind),
             keys={name: _write_keys(place, name, values) for name, values in (keys or {}).items()},
@@ -166,7 +162,7 @@ def write_small_bundle(
             candidates={"movies": _write_corpus(place, ids, genres, years, titles)},
             contexts={"users": write_users(place, ids)} if users else {},
             indexes=indexed,
-            verification=_verification(entries),
+            verification=verification(entries),
             files=tuple(file for name in DIRECTORIES if (place / name).exists() for file in staging.digests(name)),
         )
         final = staging.commit(manifest)
@@ -221,32 +217,12 @@ def _write_keys(place: Path, name: str, keys: Array) -> KeyIndex:
 
 
 def _write_table(place: Path, name: str, rows: Array, row_type: str | None) -> Table:
-    if row_type is not None:
-        return (_write_int8_table if row_type == "int8" else _write_linked_table)(place, name, rows)
-    shards = _write_halves(place, name, rows, paths.table_shard)
-    return Table(rows=len(rows), dim=rows.shape[1], dtype="float32", shards=shards, source=_source(name))
-
-
-def _write_int8_table(place: Path, name: str, rows: Array) -> Table:
-    scales = (np.abs(rows).max(axis=1) / 127).astype(np.float32)
-    stored = np.rint(rows / scales[:, np.newaxis]).astype(np.int8)
-    served = stored * scales[:, np.newaxis]
-    cosines = (rows * served).sum(axis=1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(served, axis=1)
-    return Table(
-        rows=len(rows),
-        dim=rows.shape[1],
-        dtype="int8",
-        shards=_write_halves(place, name, stored, paths.table_shard),
-        scales=_write_halves(place, name, scales, paths.table_scales),
-        error=TableError(
-            source_dtype="float32",
-            max_abs=float(np.abs(rows - served).max()),
-            rms=float(np.sqrt(np.square(rows - served).mean())),
-            cosine_min=float(cosines.min()),
-            cosine_mean=float(cosines.mean()),
-        ),
-        source=_source(name),
-    )
+    half = len(rows) // 2
+    if row_type == "linked":
+        return _write_linked_table(place, name, rows)
+    if row_type == "int8":
+        return write_int8_table(place, name, rows, [half], [half])
+    return write_table(place, name, rows, "float32", [half])
 
 
 def _write_linked_table(place: Path, name: str, rows: Array) -> Table:
@@ -261,27 +237,7 @@ def _write_linked_table(place: Path, name: str, rows: Array) -> Table:
                 ManifestShard(file=file, offset=offset, first_row=first, rows=len(part), crc32c=crc32c(data), blocks=())
             )
             offset += len(data) + 6
-    return Table(rows=len(rows), dim=rows.shape[1], dtype="float32", shards=tuple(shards), source=_source(name))
-
-
-def _write_halves(
-    place: Path, name: str, values: Array, file_of: Callable[[str, int, int], str]
-) -> tuple[ManifestShard, ...]:
-    half = len(values) // 2
-    shards = []
-    for number, (first, part) in enumerate([(0, values[:half]), (half, values[half:])]):
-        file = file_of(name, number, 2)
-        with ShardWriter(place / file) as writer:
-            writer.write(np.ascontiguousarray(part).tobytes())
-        digest = writer.close()
-        shards.append(
-            ManifestShard(file=file, first_row=first, rows=len(part), crc32c=digest.crc32c, blocks=digest.blocks)
-        )
-    return tuple(shards)
-
-
-def _source(name: str) -> TableSource:
-    return TableSource(layout="plain", key=f"model/{name}")
+    return Table(rows=len(rows), dim=rows.shape[1], dtype="float32", shards=tuple(shards), source=plain_source(name))
 
 
 def _write_tower(place: Path, edition: Path, name: str, saved_model_only: bool) -> Tower:
@@ -353,20 +309,4 @@ def _write_index(
         vectors=paths.index_vectors("movies"),
         parameters=dict(parameters),
         recall=Recall(k=10, value=1.0, low=0.9, queries=100, target=0.95),
-    )
-
-
-def _verification(entries: Mapping[str, Table]) -> Verification:
-    checks = {name: TableCheck(rows_compared=entry.rows, rows=entry.rows) for name, entry in entries.items()}
-    return Verification(tables=checks, examples=1, tolerance="1e-5 + 1e-5 |y|")
-
-
-def _provenance(version: int) -> Provenance:
-    return Provenance(
-        checkpoint=f"ckpt-{version}",
-        step=version,
-        fingerprint="crc32c:00000000",
-        model_code="small_model:build",
-        exporter="0.1.0",
-        libraries={},
     )
