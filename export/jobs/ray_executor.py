@@ -89,8 +89,8 @@ class RayExecutor:
         except (OSError, RuntimeError, ray.exceptions.RayError) as problem:
             raise UsageError(
                 f"no Ray cluster can be used at {self.where}: {_first_line(problem)}; give the address that "
-                "`ray start --head` printed, the same releases of Ray and Python everywhere, and RAY_AUTH_MODE=token if "
-                "the cluster asks for tokens"
+                "`ray start --head` printed, the same releases of Ray and Python everywhere, and RAY_AUTH_MODE=token "
+                "if the cluster asks for tokens"
             ) from problem
         try:
             yield ray
