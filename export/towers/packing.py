@@ -12,7 +12,7 @@ from typing import Any
 
 from bundle.format.manifest import TowerInput
 from export.frameworks.loading import tf
-from export.graph.origins import distinct_identifiers, hands_on
+from export.graph.origins import distinct_identifiers, keeps_values
 from export.towers.rewriting import Rewriting, Traced
 
 FEATURES_MAX = 8
@@ -82,7 +82,7 @@ def _behind(tensor: Any, members: Mapping[str, tuple[TowerInput, Any]]) -> str |
     """Returns the input whose numbers a tensor holds, row by row."""
     shape = tensor.shape.as_list() if tensor.shape.rank else None
     while tensor.name not in members:
-        if not _adds_axis(tensor.op) and (not hands_on(tensor.op) or tensor.op.type == "Cast"):
+        if not _adds_axis(tensor.op) and (not keeps_values(tensor.op) or tensor.op.type == "Cast"):
             return None
         tensor = tensor.op.inputs[0]
     return str(tensor.name) if shape == [None, _width(members[tensor.name][0])] else None
