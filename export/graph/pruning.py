@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from bundle.format import manifest
 from export.errors import NotConvertible, UsageError
-from export.frameworks.internals import join, read_instead, set_captures, table_of, without_gradient
+from export.frameworks.internals import join, set_captures, set_input, table_of, without_gradient
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import bytes_of, line_of_early
 from export.graph.bag_inputs import add_bag_placeholders
@@ -255,7 +255,7 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
                     join(operation.outputs[0], tf.shape(same, operation.outputs[0].dtype))
                     continue
                 same = tf.cast(same, ids.dtype)
-            read_instead(operation, 0, same)
+            set_input(operation, 0, same)
 
 
 def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from export.frameworks.hook_points import ENCODINGS
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
-from export.frameworks.points import ENCODINGS
 from export.graph.input_paths import Values, per_example
 from export.id_rules.chains import find_chain
 from export.id_rules.resolved_ids import ResolvedIds

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bundle.format.manifest import HashIds, TextIds
+from export.frameworks.hook_points import AVERAGES
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class
-from export.frameworks.points import AVERAGES
 from export.graph.input_paths import CallGraph
 from export.graph.origins import Source, keeps_values, needed
 from export.id_rules.chains import row_count

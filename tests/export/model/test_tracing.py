@@ -114,7 +114,7 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
             "shape_models.py:build_reads_early",
             r"were read while the model was made \(.*shape_models.py:\d+\), .* they are constants",
         ),
-        ("build_untold", r"raised ValueError: The last dimension .* should be defined.*\(tower_models.py:\d+\)"),
+        ("build_unknown_shape", r"raised ValueError: The last dimension .* should be defined.*\(tower_models.py:\d+\)"),
         (
             "build_takes_values",
             r"AttributeError: .*'numpy' \(tower_models.py:\d+\); a call is traced without values: .*NumPy's",
