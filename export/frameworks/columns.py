@@ -1,4 +1,4 @@
-"""What embedding columns of TF1 and TF2 keep their tables in, and how they are given raw inputs.
+"""Tables and raw inputs of the embedding columns of TF1 and TF2.
 
 Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py and feature_column.py (TF1's).
 """
@@ -13,7 +13,7 @@ from export.frameworks.loading import tf
 
 
 def reader_of(inputs: Any, state: Any = None, *_how: Any, **named: Any) -> Callable[[Any], Any]:
-    """Returns what reads a raw input by its key; takes the arguments of any column's method."""
+    """Returns the function that reads a raw input by its key; takes the arguments of any column's method."""
     from tensorflow.python.feature_column import feature_column_v2
 
     if not isinstance(inputs, feature_column_v2.FeatureTransformationCache):
@@ -23,7 +23,7 @@ def reader_of(inputs: Any, state: Any = None, *_how: Any, **named: Any) -> Calla
 
 
 def table_of_column(column: Any, state: Any = None, *_how: Any, **named: Any) -> Any:
-    """Returns the variable of an embedding column's table; takes what its method is given behind the inputs."""
+    """Returns the variable of an embedding column's table; takes its method's arguments after the inputs."""
     v1 = tf.compat.v1
     state = named.get("state_manager", named.get("weight_collections", state))
     if hasattr(column, "shared_embedding_column_creator"):
@@ -43,7 +43,7 @@ def table_of_column(column: Any, state: Any = None, *_how: Any, **named: Any) ->
 
 
 def buckets_of(column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
-    """Returns what a bucketised column gives, a number for each bucket, by TensorFlow; takes its method's arguments."""
+    """Returns a bucketized column's result in TensorFlow, a number per bucket; takes its method's arguments."""
     return (column.get_dense_tensor if how or named else column._get_dense_tensor)(inputs, *how, **named)
 
 
@@ -53,7 +53,7 @@ def rows_of(column: Any) -> int:
 
 
 def is_a(column: Any, *kinds: str) -> bool:
-    """Returns whether a column, or what it derives from, is TensorFlow's of one of these kinds, of TF1 or TF2."""
+    """Returns whether a column is, or derives from, one of these kinds of TF1 or TF2."""
     names = {name for kind in kinds for name in (f"{kind}Column", f"_{kind}Column")}
     return any(
         each.__name__ in names and each.__module__.startswith("tensorflow.python.feature_column")
@@ -62,7 +62,7 @@ def is_a(column: Any, *kinds: str) -> bool:
 
 
 def rows_and_lengths(rows: Any, lengths: Any) -> Any:
-    """Returns what a column of sequences returns."""
+    """Returns the result type of a sequence column."""
     from tensorflow.python.feature_column import feature_column_v2
 
     return feature_column_v2.SequenceDenseColumn.TensorSequenceLengthPair(rows, lengths)

@@ -1,4 +1,4 @@
-"""Replaces functions and methods of libraries for the length of a `with`: the one way in which that is done."""
+"""Replaces functions and methods of libraries inside a `with` block; nothing else patches libraries."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _HOOKS = "_rowcast_hooks"
 _NUMBERS = itertools.count()
 
 Answer = Callable[..., Any]
-"""(what was replaced, its arguments) -> result. Arguments of a function come by name, those of a method as given."""
+"""(original, its arguments) -> result. Functions get their arguments by name, methods as passed."""
 
 
 @dataclass(frozen=True)
 class HookPoint:
-    """A function, or a method of a class, of a library.
+    """A function or method of a library.
 
     Attributes:
-      module: that holds it.
+      module: the module that defines it.
       name: `function` or `Class.method`.
-      takes: the parameters that replacements rely on, with spaces between them.
+      takes: the parameters that replacements rely on, separated by spaces.
     """
 
     module: str
@@ -40,7 +40,7 @@ class HookPoint:
     takes: str = ""
 
     def find(self) -> tuple[Any, str, Any] | None:
-        """Returns its owner, its name there and itself; None where nobody has imported the library.
+        """Returns its owner, its name there and itself; None if the library is not imported.
 
         Raises:
           NotConvertible: this release of the library has moved it.
@@ -68,26 +68,26 @@ class HookPoint:
 
 
 class Hooks(contextlib.ExitStack):
-    """Functions and methods that are replaced until the `with` ends.
+    """Functions and methods that are replaced until the `with` block ends.
 
-    An ExportError of a replacement leaves the `with` as it was raised, with the user's line that was running, free of
-    the call stacks that Keras and AutoGraph wrap it in.
+    An ExportError of a replacement leaves the block with the user's line that was running, and without the call stacks
+    that Keras and AutoGraph add.
     """
 
     def __init__(self) -> None:
-        """Replaces nothing as yet."""
+        """Replaces nothing yet."""
         super().__init__()
         self._raised: ExportError | None = None
 
     def __exit__(self, kind: Any, problem: Any, trace: Any) -> bool:
-        """Puts everything back."""
+        """Restores everything."""
         ended = bool(super().__exit__(kind, problem, trace))
         if problem is not None and self._raised is not None:
             raise self._raised from problem
         return ended
 
     def replace(self, point: HookPoint, answer: Answer) -> None:
-        """Lets `answer` be done in place of a function or method, if the user's model has imported its library."""
+        """Replaces a function or method by `answer`, if the user's model has imported its library."""
         place = point.find()
         if place is None:
             return
@@ -103,10 +103,10 @@ class Hooks(contextlib.ExitStack):
         self.set_attribute(owner, name, replacement)
 
     def replace_function(self, function: Any, answer: Answer) -> None:
-        """Lets `answer` be done in place of a function of a module, without a closure, under all its names.
+        """Replaces a module's function without a closure by `answer`, under all its names.
 
-        Its *code* is replaced, not the name it is bound to: it is exported under several names, and the user's modules
-        may have imported any of them before. Decorators are looked through.
+        Its *code* is replaced, not its name: libraries export it under several names, and the user's modules may have
+        imported any of them. Decorators are unwrapped.
         """
         function = inspect.unwrap(function)
         original = copy_of(function)
@@ -114,7 +114,7 @@ class Hooks(contextlib.ExitStack):
         named_only = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
         taken = [name for name in parameters if name not in named_only] + (["*", *named_only] if named_only else [])
         hooks = function.__globals__.setdefault(_HOOKS, {})
-        key = next(_NUMBERS)  # one of its own: a function may be replaced while it is
+        key = next(_NUMBERS)  # unique: a replaced function may be replaced again
         given = ", ".join(f"{name}={name}" for name in parameters)
         space: dict[str, Any] = {}
         exec(f"def answered({', '.join(taken)}):\n    return {_HOOKS}[{key!r}]({given})", space)  # noqa: S102 - names of parameters only
@@ -123,7 +123,7 @@ class Hooks(contextlib.ExitStack):
         self.set_attribute(function, "__code__", space["answered"].__code__)
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
-        """Gives an object or class another attribute."""
+        """Replaces an attribute of an object or class."""
         inherited = isinstance(owner, type) and name not in vars(owner)
         if inherited:
             self.callback(delattr, owner, name)
@@ -132,7 +132,7 @@ class Hooks(contextlib.ExitStack):
         setattr(owner, name, value)
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function whose errors leave the `with` as they are."""
+        """Returns a function whose ExportErrors leave the block unwrapped."""
 
         def watched(*arguments: Any, **how: Any) -> Any:
             try:
@@ -156,7 +156,7 @@ class Hooks(contextlib.ExitStack):
 
 
 def copy_of(function: Any) -> Any:
-    """Returns a function that does what this one does now, whatever replaces it later."""
+    """Returns a copy of a function that is not affected by later replacements."""
     function = inspect.unwrap(function)
     code, space = function.__code__, function.__globals__
     copy = types.FunctionType(code, space, function.__name__, function.__defaults__)

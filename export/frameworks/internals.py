@@ -1,4 +1,4 @@
-"""What the exporter takes of TensorFlow that is not public, without replacing it: all of it is here, and tested.
+"""The private APIs of TensorFlow that the exporter calls, all in one place and tested.
 
 Source: TensorFlow 2.20.
 """
@@ -18,12 +18,12 @@ def _internal(module: str, name: str) -> Any:
 
 
 def variable_class() -> Any:
-    """Returns the class of variables that hold nothing until a value is assigned to them."""
+    """Returns the class of variables that allocate nothing until a value is assigned."""
     return _internal("ops.resource_variable_ops", "UninitializedVariable")
 
 
 def untracked(value: Any) -> Any:
-    """Returns a value that is no part of the object graph of what it becomes an attribute of."""
+    """Wraps an attribute's value so that it is not part of the object graph."""
     return _internal("trackable.data_structures", "NoDependency")(value)
 
 
@@ -33,31 +33,31 @@ def with_paths(structure: Any) -> list[tuple[str, Any]]:
 
 
 def current_line() -> str:
-    """Returns the line of the user's code that is running, also where AutoGraph has rewritten it; "" where none is."""
+    """Returns the user's line that is running, also in code that AutoGraph rewrote; "" if there is none."""
     stack = _internal("util.tf_stack", "extract_stack")()
     return last_of_user((frame.filename, frame.lineno) for frame in stack)
 
 
 def deprecations_silenced() -> Any:
-    """Keeps TensorFlow from saying what is deprecated, within a `with`."""
+    """Silences TensorFlow's deprecation warnings inside a `with` block."""
     return _internal("util.deprecation", "silence")()
 
 
-def read_instead(operation: Any, position: int, tensor: Any) -> None:
-    """Lets an operation of a graph read another tensor as its input at a position."""
+def set_input(operation: Any, position: int, tensor: Any) -> None:
+    """Replaces an input of a graph's operation."""
     operation._update_input(position, tensor)
 
 
 def join(second: Any, first: Any) -> None:
-    """Lets all that reads one tensor of a graph read another."""
+    """Makes all readers of tensor `second` read `first` instead."""
     for operation in second.consumers():
         for position, tensor in enumerate(operation.inputs):
             if tensor is second:
-                read_instead(operation, position, first)
+                set_input(operation, position, first)
 
 
 def without_gradient(operation: Any) -> None:
-    """Takes from an operation the gradient that its function has of its own."""
+    """Removes the custom gradient of an operation."""
     if "_gradient_op_type" in operation.node_def.attr:
         operation._clear_attr("_gradient_op_type")
 
@@ -65,18 +65,18 @@ def without_gradient(operation: Any) -> None:
 def run_flat(function: Any, arguments: list[Any]) -> Any:
     """Runs a traced function.
 
-    The public way in puts all arguments into the text of an error, which it then drops.
+    The public call formats all arguments into an error text that it then discards.
     """
     return function._call_flat(arguments, function.captured_inputs)
 
 
 def set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
-    """Says what a traced graph takes from outside: pairs of what is there, and its placeholder within."""
+    """Sets the captures of a traced graph: pairs of the outer tensor and its inner placeholder."""
     graph.function_captures.reset_captures([outer for outer, _ in pairs], [inner for _, inner in pairs])
 
 
 def table_of(handle: Any) -> Any:
-    """Returns the lookup table of `tf.lookup` whose resource this is; None of others."""
+    """Returns the `tf.lookup` table of a resource; None for others."""
     parent = getattr(handle, "_parent_trackable", lambda: None)()
     return parent if isinstance(parent, tf.lookup.StaticHashTable) else None
 
@@ -88,5 +88,5 @@ def save_without_variables(module: Any, directory: str, signatures: dict[str, An
 
 
 def is_keras_3_layer(layer: Any) -> bool:
-    """Returns whether a layer is one that Keras 3 itself has, or derives from one."""
+    """Returns whether a layer is of Keras 3, or derives from one."""
     return any(kind.__module__.startswith("keras.src.layers") for kind in type(layer).__mro__)

@@ -1,4 +1,4 @@
-"""Imports TensorFlow, in one place, the way that the exporter needs it; nothing is imported before it is needed."""
+"""Imports TensorFlow lazily, configured for the exporter."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from export.errors import NotConvertible
 
 SUPPORTED = {"tensorflow": "2.20", "tf-keras": "2.20", "keras": "3.15"}
-"""Releases whose internals the partition of models relies on; others may move them, and are refused."""
+"""Releases whose internals the exporter relies on; others may move them and are rejected."""
 WRITTEN_FOR = {**SUPPORTED, "keras-rs": "0.4"}
-"""Likewise, with libraries that only some models import: others are refused where they have moved something."""
+"""Also libraries that only some models import; other releases are rejected only if they moved something."""
 
 
 def load_tensorflow() -> Any:
@@ -22,10 +22,10 @@ def load_tensorflow() -> Any:
     when `tf.keras` is first touched. A model that imports Keras 3 as `keras` is not affected.
 
     Raises:
-      NotConvertible: TensorFlow is not installed, or not in a release that is supported.
+      NotConvertible: TensorFlow is not installed, or its release is not supported.
     """
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters is raised
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors are raised anyway
     if "tensorflow" not in sys.modules:
         _check_releases()
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the parity rule is stated for CPUs
@@ -37,7 +37,7 @@ def load_tensorflow() -> Any:
 
 
 class _TensorFlow:
-    """The module `tensorflow`, which is imported when something of it is first used."""
+    """The module `tensorflow`, imported on first use."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(load_tensorflow(), name)

@@ -1,7 +1,7 @@
-"""Runs model code of TF1: a function that builds a graph whose variables are known by the names that a Saver wrote.
+"""Runs TF1 model code: a function that builds a graph whose variables have the names that a Saver wrote.
 
-Such code belongs in a graph. There its variables are made whole (a partitioned one is one variable in a checkpoint),
-without memory, and once for each name, so that all traces of a model share them.
+It runs in a graph, where each variable is created once per name, unpartitioned (as in the checkpoint) and without
+memory, so that all traces of a model share it.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from export.errors import NotConvertible
+from export.frameworks.hook_points import DISABLE_EAGER, GET_VARIABLE, LOOKUP
 from export.frameworks.hooks import Hooks
 from export.frameworks.internals import deprecations_silenced, run_flat, variable_class
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class, shape_and_dtype
-from export.frameworks.points import DISABLE_EAGER, GET_VARIABLE, LOOKUP
 
 AVERAGE = "/ExponentialMovingAverage"
-"""Ends the name of a variable's moving average."""
+"""Suffix of the name of a variable's moving average."""
 _TF1: set[str] = set()
-"""Factories whose code has switched TensorFlow to TF1's behaviour."""
+"""Factories whose code has switched TensorFlow to TF1's behavior."""
 
 
 class NamedGraph:
     """A function of one dict of inputs that builds a graph, or an object that has such methods.
 
     Attributes:
-      variables: what it has made so far, by name.
-      averages: whether their values are the moving averages of a checkpoint, where it has some.
+      variables: those created so far, by name.
+      averages: whether their values are the moving averages of a checkpoint, if it has any.
     """
 
     def __init__(
         self, build: Any, reference: str, variables: dict[str, Any] | None = None, averages: bool = False
     ) -> None:
-        """Takes what the factory that the recipe calls `reference` has returned."""
+        """Takes the result of the factory `reference` of the recipe."""
         self._build, self._reference, self.averages = build, reference, averages
         self.variables: dict[str, Any] = {} if variables is None else variables
 
@@ -43,7 +43,7 @@ class NamedGraph:
         return NamedGraph(getattr(self._build, step), self._reference, self.variables, self.averages)
 
     def key(self, name: str, held: Container[str]) -> str:
-        """Returns the key of a variable's value in a checkpoint that holds these; "" if it holds none.
+        """Returns the key of a variable's value among those of a checkpoint; "" if there is none.
 
         Source: TensorFlow 2.20, python/training/moving_averages.py, ExponentialMovingAverage.variables_to_restore.
         """
@@ -61,7 +61,7 @@ class NamedGraph:
 
         Args:
           inputs: their values.
-          read: returns the trained value of a variable by its name; None of a table, which is gathered from elsewhere.
+          read: returns the trained value of a variable by its name; None for a table, whose rows come from elsewhere.
         """
         function = tf.compat.v1.wrap_function(
             self, [{name: tf.type_spec_from_value(value) for name, value in inputs.items()}]
@@ -76,17 +76,17 @@ class NamedGraph:
 
 
 def load_named(reference: str, load: Callable[[], Any], averages: bool = False) -> NamedGraph:
-    """Loads model code as TF1's programs run: in a graph.
+    """Loads model code inside a graph, as TF1 programs run.
 
     Args:
       reference: the recipe's `code.factory`.
       load: imports the code and calls its factory.
-      averages: as of NamedGraph.
+      averages: as for NamedGraph.
     Raises:
-      NotConvertible: it returns no function.
+      NotConvertible: it does not return a function.
     """
     with _quiet(), tf.Graph().as_default(), Hooks() as hooks:
-        # Eager execution cannot be switched on again, and the exporter needs it: in the graph nothing is eager anyway.
+        # The exporter needs eager execution, which cannot be enabled again; in the graph nothing is eager anyway.
         hooks.replace(DISABLE_EAGER, lambda _: None)
         build = load()
     if not tf.__internal__.tf2.enabled():
@@ -94,16 +94,16 @@ def load_named(reference: str, load: Callable[[], Any], averages: bool = False) 
         tf.compat.v1.enable_v2_behavior()
     if hasattr(build, "_trackable_children") or not (callable(build) or hasattr(build, "__dict__")):
         raise NotConvertible(
-            f"factory {reference} returned a {type(build).__name__}, and the checkpoint knows variables by their names "
-            "alone; let it return a function of one dict of inputs that builds the graph, or load the checkpoint into "
-            "the model and save that with tf.train.Checkpoint"
+            f"factory {reference} returned a {type(build).__name__}, but the checkpoint has only the names of "
+            "variables; let it return a function of one dict of inputs that builds the graph, or load the checkpoint "
+            "into the model and save that with tf.train.Checkpoint"
         )
     return NamedGraph(build, reference, averages=averages)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps to itself that TF1 is deprecated, which TensorFlow says at every call."""
+    """Silences TensorFlow's warnings that TF1 is deprecated."""
     with deprecations_silenced(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is deprecated and will be removed")
         yield
@@ -111,7 +111,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _behaviour(reference: str) -> Iterator[None]:
-    """Gives code that has switched to TF1's behaviour its shapes, equality and control flow."""
+    """Restores TF1's shapes, equality and control flow for code that enabled TF1's behavior."""
     if reference not in _TF1:
         yield
         return
@@ -129,7 +129,7 @@ def _behaviour(reference: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _named(held: dict[str, Any]) -> Iterator[None]:
-    """Lets every variable be one of `held`, which is added to."""
+    """Takes every variable from `held`, and adds new ones to it."""
     from tensorflow.python.framework import ops
 
     def create(_make: Callable[..., Any], **how: Any) -> Any:

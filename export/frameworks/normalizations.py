@@ -1,7 +1,7 @@
-"""Lets Normalization layers compute with the mean and the variance that the checkpoint holds.
+"""Makes Normalization layers compute with the mean and the variance of the checkpoint.
 
-A layer that `adapt()` filled computes with copies of its variables, made when it was built or adapted. A restore
-reaches the variables and not the copies: a factory that does not adapt would hand on a mean of 0 and a variance of 1.
+Such a layer computes with copies of its variables, made when it was built or adapted. A restore changes the variables
+but not the copies: without `adapt()` in the factory they would be a mean of 0 and a variance of 1.
 Source: tf-keras 2.20 and Keras 3.15, layers/preprocessing/normalization.py.
 """
 
@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from export.frameworks.hook_points import NORMALIZATIONS
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
-from export.frameworks.points import NORMALIZATIONS
 
 
 def restore_normalizations(hooks: Hooks, *, kept: bool) -> None:
-    """Lets layers read their variables whenever they are called.
+    """Makes layers read their variables in every call.
 
     Args:
       hooks: replace the layers' calls.
-      kept: whether copies of values that the factory itself found by `adapt()` stay. They are constants, which ids may
-        be computed with; a reference model without them notices where the checkpoint holds others.
+      kept: whether the copies of a layer that the factory adapted stay: id rules need constants. The reference model
+        does without them, so that parity checks find where the checkpoint holds other values.
     """
 
     def read_first(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
@@ -34,14 +34,14 @@ def restore_normalizations(hooks: Hooks, *, kept: bool) -> None:
         try:
             return call(layer, inputs)
         finally:
-            layer.mean, layer.variance = copies  # what was read belongs to this graph
+            layer.mean, layer.variance = copies  # the tensors belong to this graph
 
     for point in NORMALIZATIONS:
         hooks.replace(point, read_first)
 
 
 def _adapted(layer: Any) -> bool:
-    """Returns whether a layer's variables hold anything but what they begin with."""
+    """Returns whether a layer's variables differ from their initial values."""
     with tf.init_scope():
         mean, variance = (np.asarray(each) for each in (layer.adapt_mean, layer.adapt_variance))
     return bool((mean != 0).any() or (variance != 1).any())

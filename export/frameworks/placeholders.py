@@ -1,9 +1,9 @@
-"""Variables without memory that stand for tables while a model is built, traced and called.
+"""Placeholder variables: tables without memory, while a model is built, traced and called.
 
-Every matrix of floats that the user's code makes may be a table, so each becomes a placeholder variable. It holds
-nothing until the code reads it as a whole, as a factory does that calls its model. `tf.gather`,
-`tf.nn.embedding_lookup` and the Embedding of Keras 2 all end in a variable's `sparse_read`, which a placeholder hands
-to whoever answers gathers.
+Every float matrix that the user's code creates may be a table, so each becomes a placeholder variable. It holds
+nothing until the code reads it as a whole, as in a factory that calls its model. `tf.gather`,
+`tf.nn.embedding_lookup` and the Embedding of Keras 2 all call a variable's `sparse_read`, which a placeholder
+redirects to the hook for gathers.
 Source: TensorFlow 2.20, python/ops/resource_variable_ops.py, array_ops.py (`gather`), embedding_ops.py.
 """
 
@@ -22,18 +22,18 @@ from export.frameworks.internals import current_line, variable_class
 from export.frameworks.loading import tf
 
 FIRST_VALUE_BYTES = 64 << 20
-"""A matrix up to this size is given its first value when it is read."""
+"""A matrix up to this size gets its initial value when it is read."""
 
 _EARLY = 2.0**-120
 _EARLY_LINES: list[str] = []
-"""Lines of the user's code that read rows while a model is made; they are given `_EARLY * (1 + place * 2**-23)`."""
+"""User's lines that read rows while a model is built; they get `_EARLY * (1 + place * 2**-23)`."""
 
 Gather = Callable[[Any, Any], Any]
-"""(placeholder variable, ids of any shape) -> [*shape of ids, dim], or None: let TensorFlow gather."""
+"""(placeholder variable, ids of any shape) -> [*shape of ids, dim], or None to let TensorFlow gather."""
 
 
 class _Nowhere(str):
-    """No device, and not the same as another tensor's that has none, as in a graph."""
+    """No device; unequal even to another one, as in a graph."""
 
     __slots__ = ()
     __hash__ = str.__hash__
@@ -44,10 +44,10 @@ class _Nowhere(str):
 
 @cache
 def placeholder_class() -> Any:
-    """Returns the class PlaceholderVariable; there is none before TensorFlow is loaded."""
+    """Returns the class PlaceholderVariable, which needs TensorFlow to be loaded."""
 
     class PlaceholderVariable(variable_class()):  # type: ignore[misc]
-        """A table's variable whose gathers are answered by `gather`, where one is set."""
+        """A table's variable whose gathers `gather` replaces, if it is set."""
 
         gather: Gather | None = None
         restored: bool | None = None
@@ -79,14 +79,14 @@ def placeholder_class() -> Any:
             return super()._serialize_to_tensors() if (small if self.restored is None else self.restored) else {}
 
         def _restore_from_tensors(self, restored_tensors: Any) -> Any:
-            # Without tensors nothing was read: the table is larger than what is ever restored.
+            # No tensors: the table is larger than the limit for restoring.
             return super()._restore_from_tensors(restored_tensors) if restored_tensors else None
 
     return PlaceholderVariable
 
 
 def early_rows(shape: list[int], dtype: Any) -> Any:
-    """Returns what is read of a table while the model is made: numbers next to zero, to be found where they stay."""
+    """Returns the rows of a table that is read while the model is built: tiny numbers, found again if they are kept."""
     line = current_line()
     if line not in _EARLY_LINES:
         _EARLY_LINES.append(line)
@@ -94,24 +94,24 @@ def early_rows(shape: list[int], dtype: Any) -> Any:
 
 
 def line_of_early(values: NDArray[Any]) -> str:
-    """Returns the line that read what `early_rows` gave, if a constant of float32 holds some; else ""."""
+    """Returns the user's line that read rows of `early_rows` found in a float32 constant; else ""."""
     found = values[(values >= _EARLY) & (values < 2 * _EARLY)] if values.dtype == np.float32 else np.empty(0)
     place = int((float(found.flat[0]) / _EARLY - 1) * 2.0**23) if found.size else len(_EARLY_LINES)
     return _EARLY_LINES[place] if place < len(_EARLY_LINES) else ""
 
 
 def line_of_variable(variable: Any) -> str:
-    """Returns the user's line that made a variable; "" where it is not known."""
+    """Returns the user's line that created a variable; "" if it is not known."""
     return str(getattr(variable, "_rowcast_line", ""))
 
 
 def remember_line(variable: Any) -> None:
-    """Keeps the user's line that is running, which makes a variable."""
+    """Stores the user's line that is running as the one that created a variable."""
     variable._rowcast_line = current_line()
 
 
 def give_value(variable: Any) -> None:
-    """Gives a placeholder variable without a value the one that the user's code begins with, unless it is large."""
+    """Assigns a placeholder variable its initial value, unless it has a value or is large."""
     if not isinstance(variable, placeholder_class()) or bytes_of(variable) > placeholder_class().restored_bytes_max:
         return
     with tf.init_scope():
@@ -128,13 +128,13 @@ def bytes_of(variable: Any) -> int:
 
 @contextlib.contextmanager
 def tables_unallocated() -> Iterator[list[Any]]:
-    """Makes every matrix of floats a placeholder variable within the `with`; yields them as they are made."""
+    """Makes every float matrix a placeholder variable inside the `with` block; yields the list of them."""
     made: list[Any] = []
 
     def create(make: Callable[..., Any], **how: Any) -> Any:
         try:
             shape, dtype = shape_and_dtype(how)
-        except Exception:  # noqa: BLE001 - the user's own code: TensorFlow then makes the variable, and says what is wrong
+        except Exception:  # noqa: BLE001 - the user's code: TensorFlow then creates the variable and reports the error
             return make(**how)
         table = shape.rank == 2 and shape.is_fully_defined() and dtype.is_floating
         variable = _placeholder(shape, dtype, how) if table else make(**how)
@@ -150,19 +150,19 @@ def tables_unallocated() -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def restoring_up_to(size: int) -> Iterator[None]:
-    """Lets TensorFlow restore matrices up to this size within the `with`, whatever else they are."""
+    """Makes TensorFlow restore matrices up to this size inside the `with` block."""
     with Hooks() as hooks:
         hooks.set_attribute(placeholder_class(), "restored_bytes_max", max(size, FIRST_VALUE_BYTES))
         yield
 
 
 def answer_gathers(hooks: Hooks, gather: Gather) -> None:
-    """Lets `gather` answer whatever is gathered from a placeholder variable."""
+    """Replaces gathers from placeholder variables by `gather`."""
     hooks.set_attribute(placeholder_class(), "gather", staticmethod(hooks.watched(gather)))
 
 
 def shape_and_dtype(how: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Returns shape and dtype of a variable as its creator is given it; Keras 3 gives no shape, but an initializer."""
+    """Returns shape and dtype from a variable creator's arguments; Keras 3 passes an initializer instead of a shape."""
     shape, dtype = how.get("shape"), how.get("dtype")
     value: Any = how.get("initial_value")
     if (shape is None or dtype is None) and not hasattr(value, "shape"):
@@ -181,7 +181,7 @@ def _placeholder(shape: Any, dtype: Any, how: dict[str, Any]) -> Any:
 
 
 def placeholder_of(table: Any) -> Any:
-    """Returns the placeholder variable that a lookup is given as its table, alone or in a list; None of others."""
+    """Returns the placeholder variable passed as a lookup's table, alone or in a list; None for others."""
     table = table[0] if isinstance(table, list | tuple) and len(table) == 1 else table
     table = table if isinstance(table, tf.Variable) else getattr(table, "value", table)
     return table if isinstance(table, placeholder_class()) else None

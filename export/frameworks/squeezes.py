@@ -1,6 +1,6 @@
-"""Keeps the batch where a model squeezes without saying which axes: a batch of one would lose its axis.
+"""Keeps the batch axis where a model squeezes without naming axes: a batch of one would lose it.
 
-Source: TensorFlow 2.20, python/ops/array_ops.py (`squeeze`, in which `tf.squeeze` and Keras' own end).
+Source: TensorFlow 2.20, python/ops/array_ops.py (`squeeze`, which `tf.squeeze` and Keras call).
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from export.frameworks.hook_points import SQUEEZE
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
-from export.frameworks.points import SQUEEZE
 
 
 def keep_batches(hooks: Hooks) -> None:
-    """Lets `tf.squeeze` take away axes of one value alone, where the first of all is open."""
+    """Makes `tf.squeeze` without axes remove only axes that are statically one, if the batch is open."""
 
     def squeeze(original: Callable[..., Any], **how: Any) -> Any:
         tensor = tf.convert_to_tensor(how["input"])

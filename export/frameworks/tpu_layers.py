@@ -1,7 +1,7 @@
-"""Lets embedding layers that TensorFlow makes on TPUs only be made and called on a CPU.
+"""Makes the TPU-only embedding layers of TensorFlow work on a CPU.
 
-`TPUEmbeddingV0` and `TPUEmbeddingV2` refuse to be without a TPUStrategy. What they hold is what
-`TPUEmbeddingForServing` holds, and what they look up is what `cpu_embedding_lookup` does.
+`TPUEmbeddingV0` and `TPUEmbeddingV2` require a TPUStrategy. Otherwise they hold and look up the same as
+`TPUEmbeddingForServing` and `cpu_embedding_lookup`.
 Source: TensorFlow 2.20, python/tpu/tpu_embedding_base.py, tpu_embedding_v1.py and tpu_embedding_v3.py.
 """
 
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from export.frameworks.hook_points import LAYER_TABLES, TPU_METHODS
 from export.frameworks.hooks import Answer, Hooks
 from export.frameworks.loading import load_tensorflow
-from export.frameworks.points import LAYER_TABLES, TPU_METHODS
 
 TakeTables = Callable[[Any], Any]
 """(the layer's TableConfigs) -> its variables: a dict by the tables' names of dicts."""
 
 
 def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
-    """Lets every embedding layer of the mid-level API make its tables by `create`, and be called on a CPU."""
+    """Makes every embedding layer of the mid-level API create its tables by `create` and run on a CPU."""
     load_tensorflow()
     from tensorflow.python.distribute import distribute_lib
     from tensorflow.python.tpu import tpu_embedding_base, tpu_embedding_for_serving

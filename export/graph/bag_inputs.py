@@ -1,6 +1,6 @@
-"""Lets a tower take the values of ragged and sparse inputs: in rows of one length, from which its graph takes them.
+"""Adds padded inputs to a tower that reads the values of ragged and sparse inputs.
 
-A tower's inputs have the batch open and nothing else. How many values an example has it takes beside them.
+Only the batch of a tower's inputs is variable: values are padded to one length, and lengths are a separate input.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from export.graph.origins import identifier, needed, sources_of
 from export.recipe.schema import InputPart
 
 
-def feed_bags(
+def add_bag_placeholders(
     results: Iterable[Any],
     stops: Iterable[Any],
     inputs: Mapping[str, Any],
@@ -22,14 +22,14 @@ def feed_bags(
     parts: Mapping[str, InputPart],
     fed: dict[str, Any],
 ) -> None:
-    """Puts a placeholder of rows before every ragged or sparse input whose values some results are computed of.
+    """Adds a placeholder for every ragged or sparse input whose values the results depend on.
 
     Args:
-      results, stops: of a tower: what it returns, and what is looked up for it.
-      inputs, lengths: of its call, as of TracedCall.
-      parts: what the recipe says of the inputs.
-      fed: takes the placeholders, [batch, length_max], as `<input>@padded`, those of the weights of another input's ids
-        as `<that input>@weights`.
+      results, stops: a tower's outputs, and the placeholders of its lookups.
+      inputs, lengths: those of its TracedCall.
+      parts: the recipe's inputs.
+      fed: receives the placeholders, [batch, length_max], as `<input>@padded`, for weights of another input's ids as
+        `<that input>@weights`.
     """
     sources = sources_of(inputs)
     for placeholder in needed(results, stops).placeholders:

@@ -1,9 +1,9 @@
-"""What depends on what in a traced tower: inputs behind each tensor, what its operations cost, which tensors hold rows.
+"""Data flow of a traced tower: the inputs of each tensor, the cost of operations, and which tensors hold rows.
 
-A tensor may be handed from one part of a tower to another if it holds a row for each example, computed from that
-example alone. No list of operations covers all of TensorFlow, so it is tried: the tower runs on made
-examples, then on the same ones in another order and number, and a tensor that holds rows follows them. The parity check
-with the trained weights, where contexts are run once and repeated, is what proves it (export/verify/parity.py).
+A tensor may be passed from one part of a tower to another if it holds a row for each example, computed from that
+example alone. No list of operations covers all of TensorFlow, so this is tested: the tower runs on synthetic examples,
+then on the same ones in another order and number, and the rows of such a tensor change likewise. The proof is the
+parity check with the trained weights, which runs contexts once and repeats them (export/verify/parity.py).
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _MOVING = frozenset(
         *("Unpack", "ZerosLike", "NoOp", "Size", "Rank", "Prod"),
     }
 )
-"""Operations that compute nothing worth counting."""
+"""Operations with negligible cost."""
 _LOOPING = frozenset({"While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf"})
 _LOOP_COST = 100_000
 _PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 _HANDED = ("float32", "int32", "int64")
-_MADE, _AGAIN = 6, (4, 1, 1, 5, 0, 2, 3, 3)
-"""Examples that are made, and which of them are run again."""
+_EXAMPLES, _REORDERED = 6, (4, 1, 1, 5, 0, 2, 3, 3)
+"""Number of synthetic examples, and which of them run again, in order."""
 
 
 class DataFlow:
-    """The graph of one tower, whose inputs are of a context or of a candidate."""
+    """The data flow of one tower, whose inputs belong to a context or a candidate."""
 
     def __init__(self, tower: TracedTower, per: Mapping[str, int]) -> None:
-        """Takes a tower, and CONTEXT, CANDIDATE or both of each input by name."""
+        """Takes a tower, and CONTEXT, CANDIDATE or both for each input by name."""
         self.tower = tower
         self.graph = tower.function.graph
         self.inputs = dict(
@@ -55,7 +55,7 @@ class DataFlow:
         self._sweep()
 
     def _sweep(self) -> None:
-        for operation in self.graph.get_operations():  # in the order of their making, inputs first
+        for operation in self.graph.get_operations():  # in the order of creation, inputs first
             bits = 0
             for tensor in operation.inputs:
                 bits |= self._per.get(tensor.name, 0)
@@ -72,10 +72,10 @@ class DataFlow:
     def upstream(
         self, tensors: Iterable[Any], stops: Collection[str], values: bool = False
     ) -> tuple[list[Any], set[str]]:
-        """Walks back from tensors, not beyond `stops` (names of tensors), nor, for `values`, to what gives a shape.
+        """Walks back from tensors up to `stops` (names of tensors); with `values`, ignores what only determines shapes.
 
         Returns:
-          The operations on the way that depend on an input, and the stops that were reached, inputs among them.
+          The operations on the way that depend on an input, and the stops and inputs that were reached.
         """
         found: dict[str, Any] = {}
         reached: set[str] = set()
@@ -91,17 +91,17 @@ class DataFlow:
         return list(found.values()), reached
 
     def cost(self, operations: Iterable[Any]) -> int:
-        """Returns about how many multiply-adds some operations make for one example."""
+        """Estimates the multiply-adds of operations for one example."""
         return sum(_cost(operation) for operation in operations)
 
     @property
     def loops(self) -> bool:
-        """Whether a loop of TF1 goes through the graph, where what an operation depends on may stand behind it."""
+        """Whether the graph has a TF1 loop, in which an operation may depend on later ones."""
         return any(operation.type in ("Enter", "NextIteration") for operation in self.graph.get_operations())
 
     @cached_property
     def rows(self) -> set[str]:
-        """Names of the tensors that hold a row for each example, made of that example alone."""
+        """Names of the tensors that hold a row for each example, computed from that example alone."""
         fill(self.tower.variables)
         known: dict[str, Any] = {}
         for operation in self.graph.get_operations():
@@ -111,20 +111,20 @@ class DataFlow:
         feeds = list(self.graph.inputs[: len(self.inputs)])
         tensors = {str(place): tensor for place, tensor in enumerate(known.values())}
         function, _ = narrowed(self.tower.spec.name, self.tower.function, feeds, tensors)
-        made = [_made(tensor, place) for place, tensor in enumerate(feeds)]
+        made = [_random_values(tensor, place) for place, tensor in enumerate(feeds)]
         once, again = (
             run_flat(function, [tf.constant(array) for array in arrays])
-            for arrays in (made, [array[list(_AGAIN)] for array in made])
+            for arrays in (made, [array[list(_REORDERED)] for array in made])
         )
         return {
             name
             for name, place in zip(known, tensors, strict=True)
-            if _follows(once[place].numpy(), again[place].numpy())
+            if _same_rows(once[place].numpy(), again[place].numpy())
         }
 
 
 def fill(variables: Iterable[Any]) -> None:
-    """Gives made values to variables that were built without any, until they are restored from the checkpoint."""
+    """Assigns random values to variables without any, until they are restored from the checkpoint."""
     random = np.random.default_rng(0)
     for variable in variables:
         if not variable.is_initialized():
@@ -137,9 +137,9 @@ def _may_hold_rows(tensor: Any) -> bool:
     return tensor.dtype.name in _HANDED and bool(shape.rank) and shape[0] is None and None not in shape.as_list()[1:]
 
 
-def _made(tensor: Any, seed: int) -> NDArray[Any]:
+def _random_values(tensor: Any, seed: int) -> NDArray[Any]:
     random = np.random.default_rng(seed)
-    shape = [_MADE, *(size or 1 for size in tensor.shape.as_list()[1:])]
+    shape = [_EXAMPLES, *(size or 1 for size in tensor.shape.as_list()[1:])]
     if tensor.dtype.is_floating:
         return random.standard_normal(shape).astype(tensor.dtype.as_numpy_dtype)
     if tensor.dtype.name == "string":
@@ -147,10 +147,10 @@ def _made(tensor: Any, seed: int) -> NDArray[Any]:
     return random.integers(0, 2, shape).astype(tensor.dtype.as_numpy_dtype)
 
 
-def _follows(once: NDArray[Any], again: NDArray[Any]) -> bool:
-    if once.shape[0] != _MADE or again.shape[0] != len(_AGAIN):
+def _same_rows(once: NDArray[Any], again: NDArray[Any]) -> bool:
+    if once.shape[0] != _EXAMPLES or again.shape[0] != len(_REORDERED):
         return False
-    expected = once[list(_AGAIN)]
+    expected = once[list(_REORDERED)]
     scale = np.abs(np.nan_to_num(expected, posinf=0, neginf=0)).max(initial=1.0)
     return bool(np.allclose(expected, again, rtol=1e-4, atol=1e-5 * float(scale), equal_nan=True))
 
@@ -182,7 +182,7 @@ def _einsum_cost(operation: Any) -> int:
 
 
 def _numbers(tensor: Any) -> int:
-    """Returns how many values a tensor holds of one example; a size that is not known counts as 1."""
+    """Returns how many values a tensor holds per example; an unknown size counts as 1."""
     if tensor.shape.rank is None:
         return 1
     return math.prod(size or 1 for size in tensor.shape.as_list())

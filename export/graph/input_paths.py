@@ -1,6 +1,6 @@
-"""Follows values of a traced graph back to the inputs they come from: all of a tensor, or one of each example.
+"""Follows values of a traced graph back to inputs: all values of a tensor, or one per example.
 
-What takes columns out of a wide input, or puts some side by side, is found by trying the operation on numbered values.
+Operations that select or join columns are resolved by running them on numbered values.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.frameworks.loading import tf
-from export.graph.origins import Source, Sources, hands_on
+from export.graph.origins import Source, Sources, keeps_values
 
 _MOVES = frozenset(
     {"StridedSlice", "Slice", "Split", "SplitV", "Unpack", "GatherV2", "Pack", "ConcatV2", "Transpose", "ReverseV2"}
 )
-"""Operations that take some values of a tensor, or put those of several together."""
+"""Operations that select values of a tensor, or join those of several."""
 _EXAMPLES = 2
-"""What is tried: columns are those that are the same of each."""
+"""Examples of a trial run: a column has the same source in each."""
 _FOLDED_MAX = 1 << 20
-"""Values of a constant that is computed in the graph."""
+"""Limit of the values of a constant that is computed in the graph."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +32,8 @@ class Values:
     """Values of a tensor.
 
     Attributes:
-      tensor: that holds them.
-      at, of: which one of how many that follow one another, an example's; 0 of 1: all of them.
+      tensor: the tensor that holds them.
+      at, of: position among the values of an example, and their number; 0 of 1: all values.
     """
 
     tensor: Any
@@ -42,16 +42,16 @@ class Values:
 
     @property
     def type(self) -> str:
-        """Of the operation that computes them."""
+        """Type of the operation that computes them."""
         return str(self.tensor.op.type)
 
     def of_tensor(self, tensor: Any) -> Values:
-        """Returns the same ones of a tensor that holds as many, in the same order."""
+        """Returns the values at the same position of another tensor."""
         return Values(tensor, self.at, self.of)
 
     @cached_property
     def inputs(self) -> tuple[Values, ...]:
-        """What an operation that computes value by value takes for these; () where that is not known."""
+        """The operands of an element-wise operation at this position; () if they are not known."""
         operands = self.tensor.op.inputs
         if self.of == 1:
             return tuple(map(Values, operands))
@@ -63,7 +63,7 @@ class Values:
 
 
 def _beside(tensor: Any, place: tuple[Any, ...]) -> Values:
-    """Returns the value of an operand that is broadcast to this place."""
+    """Returns the value of an operand that is broadcast to this position."""
     sizes = tensor.shape.as_list() if tensor.shape.rank is not None else []
     if not sizes or len(sizes) > len(place):
         return Values(tensor)
@@ -78,23 +78,23 @@ def _beside(tensor: Any, place: tuple[Any, ...]) -> Values:
 
 
 def per_example(tensor: Any) -> int | None:
-    """Returns how many values each example has in a tensor whose first axis is the batch; None: that is not known."""
+    """Returns how many values each example has in a tensor whose first axis is the batch; None if unknown."""
     sizes = tensor.shape.as_list() if tensor.shape.rank else [1]
     return None if sizes[0] is not None or None in sizes[1:] else math.prod(sizes[1:])
 
 
 _Taken = tuple[int, int]
-"""An operand, and which one of its examples' values."""
+"""An operand, and the position among its values per example."""
 
 
 @dataclass(frozen=True)
-class Followed:
-    """A call whose values are followed.
+class CallGraph:
+    """The graph of a traced call, in which values are followed.
 
     Attributes:
       sources: its inputs.
-      captured: what its graph takes from outside, by the name of the tensor there: handles and constants.
-      from_end: whether a table's rows are followed, of which negative ids are counted from its end, as Keras 3 does.
+      captured: handles and constants that the graph captures, by the name of the inner tensor.
+      from_end: whether negative ids count from the table's end, as in Keras 3.
     """
 
     sources: Sources
@@ -103,10 +103,10 @@ class Followed:
     _moved: dict[str, list[_Taken | None]] = field(default_factory=dict)
 
     def origin(self, values: Values) -> Source | Values:
-        """Follows values back through operations that change none.
+        """Follows values back through operations that do not change them.
 
         Returns:
-          The Source whose values they are, with a place if they are one of several, or what is computed otherwise.
+          The Source of the values, with a place if they are one of several, or the values that an operation computes.
         """
         while values.tensor.name not in self.sources:
             before = self._before(values)
@@ -121,7 +121,7 @@ class Followed:
 
     def _before(self, values: Values) -> Values | None:
         operation = values.tensor.op
-        if hands_on(operation) and not _rounds(operation):
+        if keeps_values(operation) and not _rounds(operation):
             return values.of_tensor(operation.inputs[0])
         if operation.type not in _MOVES or per_example(values.tensor) != values.of:
             return None
@@ -134,7 +134,7 @@ class Followed:
         return Values(tensor, at, per_example(tensor) or 0)
 
     def _taken(self, tensor: Any) -> list[_Taken | None]:
-        """Returns where each value of an example is taken from; [] if that depends on more than constants."""
+        """Returns the source of each value of an example; [] if it depends on more than constants."""
         if tensor.name not in self._moved:
             self._moved[tensor.name] = self._try(tensor)
         return self._moved[tensor.name]
@@ -155,7 +155,7 @@ class Followed:
             given.append(np.asarray(known))
         try:
             found = np.asarray(run(tensor.op, given)[tensor.value_index])
-        except Exception:  # noqa: BLE001 - operations of any kind: a gather by ids that are numbered beyond what it reads
+        except Exception:  # noqa: BLE001 - any operation may fail, such as a gather by numbers out of range
             return []
         if found.shape != (_EXAMPLES, *tensor.shape.as_list()[1:]):
             return []
@@ -163,7 +163,7 @@ class Followed:
         return [_place_of(int(one), int(other), operands) for one, other in columns.T]
 
     def constant(self, tensor: Any) -> NDArray[Any] | None:
-        """Returns what a tensor holds if no input has a say in it; one value may stand for all of its shape."""
+        """Returns the value of a tensor that depends on no input; a single value may represent all elements."""
         operation = tensor.op
         if operation.type == "Const":
             return np.asarray(tf.get_static_value(tensor))
@@ -186,11 +186,11 @@ class Followed:
             return None
         try:
             return np.asarray(run(tensor.op, known)[tensor.value_index])
-        except Exception:  # noqa: BLE001 - operations of any kind: what cannot be computed apart is no constant
+        except Exception:  # noqa: BLE001 - any operation may fail; then this is no constant
             return None
 
     def number(self, values: Values) -> Any:
-        """Returns the one number that these values are, everywhere, if it is known."""
+        """Returns the number that all these values equal, if it is known."""
         held = self.constant(values.tensor)
         if held is None or held.dtype.kind not in "iuf":
             return None
@@ -203,11 +203,11 @@ def _place_of(one: int, other: int, operands: list[tuple[int, int, int]]) -> _Ta
     for place, first, size in operands:
         if first <= one < first + size:
             return (place, one - first) if other == one + size else None
-    return None  # examples were taken out, or a constant stands there
+    return None  # the examples were selected, or this is a constant
 
 
 def _rounds(operation: Any) -> bool:
-    """Returns whether this is a cast to shorter floats."""
+    """Returns whether an operation is a cast to shorter floats."""
     before, after = operation.inputs[0].dtype, operation.outputs[0].dtype
     return bool(operation.type == "Cast" and before.is_floating and after.size < before.size)
 
@@ -217,7 +217,7 @@ def _is_handle(value: Any) -> bool:
 
 
 def run(operation: Any, given: list[NDArray[Any]]) -> list[Any]:
-    """Returns what an operation of a graph gives of these values, by TensorFlow itself."""
+    """Runs an operation of a graph eagerly on these values."""
     arguments: dict[str, Any] = {}
     inferred = set()
     left = iter(given)

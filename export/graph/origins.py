@@ -1,4 +1,4 @@
-"""Walks a traced graph: where a tensor's values come from, what some results need, and who reads what."""
+"""Walks a traced graph: the sources of tensors, and what results need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PYTHON_CODE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 _SAME_VALUES = frozenset(
     {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "EnsureShape", "PreventGradient"}
 )
-"""Ops that hand on their first input's values, all of them and in order."""
+"""Operations that return all values of their first input, in order."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Source:
     """An input of a traced call, or one part of it: dense, values, splits, indices or extent.
 
     Attributes:
-      place: which one of several values of a dense input, if it is one of them.
+      place: the position among several values of a dense input.
     """
 
     name: str
@@ -32,13 +32,13 @@ class Source:
 
 
 Sources = Mapping[str, Source]
-"""By the name of the input's tensor, which is unique in its graph."""
+"""Sources by the names of the inputs' tensors, which are unique in their graph."""
 
 
 def sources_of(inputs: Mapping[str, Any]) -> dict[str, Source]:
-    """Returns the tensors that make up the inputs of a traced call, by their names.
+    """Returns the sources of the tensors of a traced call's inputs, by their names.
 
-    Where inputs share a part (weights the splits of their ids), it is the first one's.
+    A part that inputs share (weights have the splits of their ids) belongs to the first one.
     """
     sources: dict[str, Source] = {}
     for name, value in inputs.items():
@@ -53,8 +53,8 @@ def sources_of(inputs: Mapping[str, Any]) -> dict[str, Source]:
     return sources
 
 
-def hands_on(operation: Any) -> bool:
-    """Returns whether an operation changes no value of its first input, as casts of integers or of floats do not."""
+def keeps_values(operation: Any) -> bool:
+    """Returns whether an operation keeps all values of its first input; casts among integers or among floats do."""
     if operation.type != "Cast":
         return operation.type in _SAME_VALUES and bool(operation.inputs)
     before, after = operation.inputs[0].dtype, operation.outputs[0].dtype
@@ -63,10 +63,10 @@ def hands_on(operation: Any) -> bool:
 
 @dataclass(frozen=True)
 class Needed:
-    """What results are computed from.
+    """The part of a graph that results are computed from.
 
     Attributes:
-      stops: names of the given stops that were reached.
+      stops: names of the stops that were reached.
       placeholders: every other placeholder: inputs and captures.
       operations: all operations on the way.
     """
@@ -77,7 +77,7 @@ class Needed:
 
 
 def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
-    """Walks back from `results`, not beyond `stops` (both tensors of one graph)."""
+    """Walks back from `results` up to `stops` (both tensors of one graph)."""
     walls = {tensor.name for tensor in stops}
     reached: set[str] = set()
     placeholders: dict[str, Any] = {}
@@ -96,7 +96,7 @@ def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
             continue
         operations[operation.name] = operation
         queue.extend(operation.inputs)
-        # A control input is an operation; any output of it stands for it, and one without outputs is walked through.
+        # A control input is an operation: any of its outputs represents it; without outputs, its inputs do.
         for control in operation.control_inputs:
             if control.outputs:
                 queue.append(control.outputs[0])
@@ -107,18 +107,18 @@ def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
 
 
 def resource(handle: Any) -> str:
-    """Returns what distinguishes one variable's resource from another's, as long as both live."""
+    """Returns a key that is unique among the resources of live variables."""
     return str(id(handle))
 
 
 def identifier(text: str) -> str:
-    """Returns a name that Python and a TensorFlow graph take for one."""
+    """Returns a name that is valid in Python and in a TensorFlow graph."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     return f"input_{name}" if not name or name[0].isdigit() or name[0] == "_" or keyword.iskeyword(name) else name
 
 
 def distinct_identifiers(names: Iterable[str]) -> dict[str, str]:
-    """Returns a distinct Python identifier for each name: signatures take no others."""
+    """Returns a distinct Python identifier for each name, as signatures require."""
     taken: dict[str, str] = {}
     for name in names:
         chosen = identifier(name)

@@ -1,6 +1,6 @@
-"""Prunes a traced call to what some of its results need: one small function for each tower.
+"""Prunes a traced call to one small function for each tower.
 
-Which features, and so which tables, a tower needs follows from what remains reachable.
+A tower needs the features, and so the tables, that remain reachable from its outputs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Self
 
 from bundle.format import manifest
 from export.errors import NotConvertible, UsageError
-from export.frameworks.internals import join, read_instead, set_captures, table_of, without_gradient
+from export.frameworks.internals import join, set_captures, set_input, table_of, without_gradient
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import bytes_of, line_of_early
-from export.graph.bag_inputs import feed_bags
+from export.graph.bag_inputs import add_bag_placeholders
 from export.graph.input_paths import per_example
 from export.graph.origins import PYTHON_CODE, Needed, distinct_identifiers, needed, resource, sources_of
 from export.graph.specs import FeatureSpec, TowerSpec
@@ -23,7 +23,7 @@ from export.recipe.schema import InputPart, TowerPart, name_of_call
 from export.user_lines import at_line, line_of_operation
 
 _TAKEN = ("float32", "int32", "int64", "string")
-_RETURN = "let it return a dict of tensors or one tensor, or let the recipe call a method of the model that does"
+_RETURN = "let it return a dict of tensors or one tensor, or name a method of the model that does in the recipe"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TracedTower:
     """A tower as a pruned function.
 
     Attributes:
-      spec: what it is.
+      spec: its description.
       function: takes the tensors of `spec.inputs`, in their order; returns a dict by the names of `spec.outputs`.
       variables: the dense variables that it reads, in the order of `spec.variables`.
     """
@@ -41,7 +41,7 @@ class TracedTower:
     variables: tuple[Any, ...]
 
     def taking(self, inputs: tuple[manifest.TowerInput, ...]) -> Self:
-        """Returns it with other descriptions of what its function takes."""
+        """Returns a copy with other input descriptions."""
         return replace(self, spec=replace(self.spec, inputs=inputs))
 
 
@@ -56,23 +56,23 @@ class TracedPart:
     """Multiply-adds for one example."""
 
     def taking(self, inputs: tuple[manifest.TowerInput, ...]) -> Self:
-        """Returns it with other descriptions of what its function takes."""
+        """Returns a copy with other input descriptions."""
         return replace(self, spec=self.spec.model_copy(update={"inputs": inputs}))
 
 
 @dataclass
 class TracedCall:
-    """One traced call of the model, in which placeholders stand for what its lookups return.
+    """One traced call of the model, in which placeholders replace lookups.
 
     Attributes:
       function: the whole call, a TensorFlow WrappedFunction.
-      inputs: its declared inputs as they arrive in the graph.
-      lengths: placeholders of how many ids each example has, by ragged or sparse input, or dense one of a sequence.
-      result: what it returns.
-      parts: what the recipe says of the inputs.
-      lookups: a Lookup each, in the order of the call.
-      bags: placeholders of the values of ragged and sparse inputs, as `feed_bags` makes them.
-      features, activations: by the feature's name: what is looked up, and its placeholder.
+      inputs: its declared inputs, as tensors of the graph.
+      lengths: placeholders of the number of ids per example, by input: ragged, sparse, or a dense sequence.
+      result: its return value.
+      parts: the recipe's inputs.
+      lookups: its Lookups, in the order of the call.
+      bags: placeholders of the values of ragged and sparse inputs, from `add_bag_placeholders`.
+      features, activations: features and their placeholders, by the feature's name.
     """
 
     function: Any
@@ -100,12 +100,14 @@ def prune(
       layer_tables: names of the tables of embedding layers, by their resources.
     Raises:
       UsageError: the call does not return what the recipe's outputs name.
-      NotConvertible: the tower needs more than activations and dense inputs; names what, and the cure.
+      NotConvertible: the tower needs more than activations and dense inputs; names it and the cure.
     """
     results, keys = tower_results(name, part, trace.result)
     with trace.function.graph.as_default():
         results = {which: tf.cast(tensor, tf.float32) for which, tensor in results.items()}
-    feed_bags(results.values(), trace.activations.values(), trace.inputs, trace.lengths, trace.parts, trace.bags)
+    add_bag_placeholders(
+        results.values(), trace.activations.values(), trace.inputs, trace.lengths, trace.parts, trace.bags
+    )
     _take_batch_from_activations(results.values(), trace)
     found = needed(results.values(), trace.activations.values())
     inputs = {
@@ -139,35 +141,35 @@ def prune(
 
 
 def _half(found: Needed) -> str:
-    """Returns the dtype of less than float32 that is computed in, if there is one."""
+    """Returns the half-precision dtype that the graph computes in, or ""."""
     dtypes = (tensor.dtype.name for operation in found.operations for tensor in operation.outputs)
     return next((name for name in dtypes if name in ("bfloat16", "float16")), "")
 
 
 def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-    """Extracts a function of its own from a traced one.
+    """Extracts a smaller function from a traced one.
 
     Args:
-      name: of the tower, for messages.
+      name: name of the tower, for messages.
       function: a TensorFlow WrappedFunction.
       feeds: tensors of its graph that the new function takes, in their order.
       fetches: tensors of its graph that it returns, by name.
     Returns:
       The function, and the variables that it reads.
     Raises:
-      NotConvertible: it needs something that is no variable.
+      NotConvertible: it reads a resource that is not a variable.
     """
     graph, everything = function.graph, function.graph.captures
     found = needed(fetches.values(), feeds)
     captures = captures_of(function, found)
-    for operation in found.operations:  # tf.nn.silu and others have gradients of their own, by what is pruned here
+    for operation in found.operations:  # custom gradients, as of tf.nn.silu, refer to what is pruned here
         if operation.type == "IdentityN":
             without_gradient(operation)
-    set_captures(graph, captures)  # prune() would hand every variable of the call to every tower
+    set_captures(graph, captures)  # prune() would pass every variable of the call to every tower
     try:
         part = function.prune(list(feeds), dict(fetches))
         if any(each.shape.rank is None for each in part.structured_outputs.values()):
-            # Shapes that code set, as Keras does of what a lookup table gives, are lost unless the graph holds them.
+            # Static shapes that code sets, as Keras does for lookup tables, are lost unless the graph has them.
             with graph.as_default():
                 shaped = {which: tf.ensure_shape(tensor, tensor.shape) for which, tensor in fetches.items()}
             part = function.prune(list(feeds), shaped)
@@ -178,17 +180,17 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
 
 
 def captures_of(function: Any, found: Needed) -> list[tuple[Any, Any]]:
-    """Returns what results capture: the variable or constant outside the graph, and its placeholder within."""
+    """Returns the captures that results need: the outer variable or constant, and its inner placeholder."""
     reached = {placeholder.name for placeholder in found.placeholders}
     return [pair for pair in function.graph.captures if pair[1].name in reached]
 
 
 def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Returns the tensors that a tower gives, and where they are in what its call returns.
+    """Returns the output tensors of a tower, and their keys in what its call returns.
 
     Raises:
       UsageError: the call does not return what the recipe's outputs name.
-      NotConvertible: a result is no dense tensor of floats with the batch alone open.
+      NotConvertible: a result is not a dense tensor of floats with a shape that is fixed but for the batch.
     """
     where = f"towers.{name}: {name_of_call(part.call)}"
     if not part.outputs:
@@ -202,7 +204,7 @@ def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, 
     else:
         if not isinstance(returned, Mapping):
             cure = f"leave towers.{name}.outputs out" if isinstance(returned, tf.Tensor) else _RETURN
-            raise UsageError(f"{where} returns no dict but a {type(returned).__name__}; {cure}")
+            raise UsageError(f"{where} returns a {type(returned).__name__}, not a dict; {cure}")
         for key in part.outputs.values():
             if key not in returned:
                 raise UsageError(
@@ -215,7 +217,7 @@ def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, 
             raise NotConvertible(f"{where}: output {which!r} is {tensor}; a dense tensor of floats was expected")
         if per_example(tensor) is None:
             raise NotConvertible(
-                f"{where}: output {which!r} has shape {tensor.shape}; [batch, ...], and only the batch open, is needed"
+                f"{where}: output {which!r} has shape {tensor.shape}; [batch, ...] with only the batch open is needed"
             )
     return chosen, keys
 
@@ -230,7 +232,7 @@ def _result_name(name: str, part: TowerPart, results: Mapping[str, Any]) -> str:
 
 
 def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> None:
-    """Lets `tf.shape` of ids or lengths read the shape of what was looked up: the batch is most often all it is for."""
+    """Replaces `tf.shape` of ids or lengths by the shape of their activation: usually only the batch is needed."""
     found = needed(results, trace.activations.values())
     readers = {
         feature.inputs[0]: name for name, feature in reversed(trace.features.items()) if len(feature.inputs) == 1
@@ -253,11 +255,11 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
                     join(operation.outputs[0], tf.shape(same, operation.outputs[0].dtype))
                     continue
                 same = tf.cast(same, ids.dtype)
-            read_instead(operation, 0, same)
+            set_input(operation, 0, same)
 
 
 def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]:
-    """Returns what a tower takes beside activations: dense inputs, and of others how many ids they hold, and these."""
+    """Returns a tower's inputs other than activations: dense inputs, lengths and padded values."""
     sources = sources_of(trace.inputs)
     known = {tensor.name: which for which, tensor in trace.bags.items()}
     known |= {tensor.name: f"{which}@lengths" for which, tensor in trace.lengths.items()}
@@ -271,7 +273,7 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
             line = _line_of_reader(placeholder, found)
             raise NotConvertible(
                 f"tower {name!r} reads {what} itself{line}, beside its lookup; only dense numbers, and how many ids an "
-                "example has, go into a tower: give the model what it needs of it as a dense input"
+                "example has, go into a tower: give the model a dense input with what it reads"
             )
         if which:
             inputs[which] = placeholder
@@ -280,7 +282,7 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
 
 
 def _check_no_untrained(name: str, found: Needed, function: Any) -> None:
-    """Rejects rows that were read while the model was made, and kept: TensorFlow neither trains nor saves them."""
+    """Rejects rows read while the model was built: they are constants, which are neither trained nor saved."""
     held = [tf.get_static_value(each.outputs[0]) for each in found.operations if each.type == "Const"]
     held += [outer.numpy() for outer, _ in captures_of(function, found) if outer.dtype == tf.float32]
     line = next(filter(None, map(line_of_early, held)), "")
@@ -298,8 +300,8 @@ def _check_no_python(name: str, found: Needed) -> None:
         if operation.type in PYTHON_CODE:
             raise NotConvertible(
                 f"tower {name!r} runs Python code by operation {operation.name!r} (tf.py_function or tf.numpy_function)"
-                f"{at_line(line_of_operation(operation))}, which no bundle can hold; do the same with TensorFlow's own "
-                "operations, or before the model and give it the result as an input"
+                f"{at_line(line_of_operation(operation))}, which no bundle can hold; compute it with TensorFlow's own "
+                "operations, or before the model and pass the result as an input"
             )
 
 
@@ -315,7 +317,7 @@ def _check_no_tables(
 
 
 def _line_of_reader(tensor: Any, found: Needed) -> str:
-    """Returns the user's line that first reads a tensor, as the part of a sentence."""
+    """Returns the user's line that first reads a tensor, as part of a sentence."""
     readers = (each for each in found.operations if any(read is tensor for read in each.inputs))
     return at_line(next((line for each in readers if (line := line_of_operation(each))), ""))
 
@@ -333,19 +335,19 @@ def _variables(
         if variable is None:
             line = _line_of_reader(inner, found)
             raise NotConvertible(
-                f"tower {name!r} reads a resource that is no variable (a hash table that changes?){line}; do that "
-                "before the model and give it the result as an input"
+                f"tower {name!r} reads a resource that is not a variable (a mutable hash table?){line}; do that "
+                "before the model and pass the result as an input"
             )
         read.append(variable)
     return tuple(read)
 
 
 def tables_of(function: Any) -> list[Any]:
-    """Returns the lookup tables of the model, of `tf.lookup`, that a traced function reads."""
+    """Returns the `tf.lookup` tables that a traced function reads."""
     found = {id(table): table for outer, _ in function.graph.captures if (table := table_of(outer)) is not None}
     return list(found.values())
 
 
 def type_of(tensor: Any) -> dict[str, Any]:
-    """Returns dtype and shape of a tensor, as a manifest names them."""
+    """Returns dtype and shape of a tensor in the manifest's form."""
     return {"dtype": tensor.dtype.name, "shape": tuple(tensor.shape.as_list())}

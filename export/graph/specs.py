@@ -1,7 +1,7 @@
-"""What makes a tower: which features and weights it needs, as frozen descriptions; without TensorFlow.
+"""Frozen descriptions of towers, their features and tables; without TensorFlow.
 
-The user's model is partitioned at its embedding lookups (docs/adr/0002-lookups-are-extracted-while-tracing.md). What is
-found is described here; the recipe turns it into manifest entries.
+The user's model is partitioned at its embedding lookups (docs/adr/0002-lookups-are-extracted-while-tracing.md). The
+recipe completes these descriptions to manifest entries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Kind = Literal["single", "bag", "sequence"]
 Encoding = Literal["dense", "sparse", "ragged"]
 Combiner = Literal["sum", "mean", "sqrtn"]
 Keys = tuple[int, ...] | tuple[str, ...]
-"""Of a vocabulary, in the order of the rows."""
+"""Keys of a vocabulary, in the order of the rows."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class TableFacts:
     """A table as the model declares it.
 
     Attributes:
-      name: its name in the bundle: the TableConfig's, with what no file may be called replaced by `_`.
-      config_name: the TableConfig's own name, by which checkpoints know it.
+      name: its name in the bundle: the TableConfig's, with characters that no file name may have replaced by `_`.
+      config_name: the TableConfig's own name, which checkpoints use.
       rows: vocabulary size.
       dim: values in a row.
     """
@@ -42,21 +42,21 @@ class TableFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LookupConfig:
-    """How ids are read from a table, as the model itself does it.
+    """How the model looks up ids in a table.
 
     Attributes:
       kind: one id (single), a combined bag, or a sequence of vectors.
       encoding: how the model takes its ids; a dense sequence holds exactly `length` ids.
-      combiner: of a bag.
-      length: of a sequence; longer ones lose their end.
-      rule: what the model itself does to ids before they are rows; None: the recipe states it.
-      unknown: what the model itself does with ids outside the table; None: the recipe states it.
-      keys: of each vocabulary that `rule` reads, as `vocabularies_of` gives them.
-      padding: the id that only fills a dense tensor up, and is none.
-      max_norm: which no row's norm exceeds when it is combined or handed on: longer ones are scaled.
-      empty_row: of a bag, the row that it reads where nothing else is left in it.
-      filler_row: of a sequence, the row that fills it up; None: zeros do.
-      config: the FeatureConfig of an embedding layer, which no two calls need share.
+      combiner: the combiner of a bag.
+      length: the length of a sequence; longer ones are truncated.
+      rule: how the model computes rows from ids; None: the recipe states it.
+      unknown: what the model does with ids outside the table; None: the recipe states it.
+      keys: the keys of each vocabulary that `rule` reads, in the order of `vocabularies_of`.
+      padding: the id that marks padding in a dense tensor.
+      max_norm: the largest norm of a row; rows with a larger norm are scaled.
+      empty_row: for a bag, the row that an empty one reads.
+      filler_row: for a sequence, the row that pads it; None: zeros.
+      config: the FeatureConfig of an embedding layer; calls need not share it.
     """
 
     kind: Kind = "single"
@@ -79,17 +79,16 @@ class FeatureSpec(LookupConfig):
 
     Attributes:
       name: the input's name.
-      table: name of the table; "" of an indicator.
-      weights: name of the input that holds a weight beside each id.
+      table: name of the table; "" for an indicator.
+      weights: name of the input that holds a weight for each id.
       ids_dtype: the input's dtype in the model's call.
       inputs: the inputs that its ids come from; (): the one of its own name.
-      places: how many ids an example has room for, of a bag that the model takes as a dense tensor, or has, where
-        `place` is given.
-      place: which one of several ids of a dense input it reads.
-      indicator: instead of a table, how many rows ids may have.
-      ordinal: whether row r of its ids is the one number r.
-      from_end: whether a row below 0 is counted from the table's end, if the recipe states no other rule.
-      cast: how what is sent becomes integers before `rule`; None: it is what ids are.
+      places: the maximum number of ids per example of a bag that is a dense tensor, or their number with `place`.
+      place: the position of its id among several of a dense input.
+      indicator: instead of a table, the number of rows.
+      ordinal: whether an id of row r becomes the single number r.
+      from_end: whether negative rows count from the table's end, unless the recipe states another rule.
+      cast: how raw values become integers before `rule`; None: they are not cast.
     """
 
     name: str
@@ -111,18 +110,18 @@ class FeatureSpec(LookupConfig):
 
     @property
     def one_each(self) -> bool:
-        """Whether callers send one value for each example, if it is not one of several places."""
+        """Whether clients send one value per example, apart from `place`."""
         return self.kind == "single" or isinstance(self.rule, manifest.TextIds)
 
     @property
     def plain(self) -> bool:
-        """Whether its ids are the rows, taken from a dense input of integers as they are."""
+        """Whether its rows are the unchanged ids of a dense integer input."""
         as_they_are = (self.rule, self.unknown, self.cast, self.place) == (None, None, None, None)
         integers = self.encoding == "dense" and self.ids_dtype in ("int32", "int64")
         return as_they_are and integers and len(self.reads) == 1
 
     def padding_of(self, name: str) -> int | str | None:
-        """Returns what only fills one of its inputs up."""
+        """Returns the padding of one of its inputs."""
         if isinstance(self.rule, manifest.CrossedIds):
             return self.rule.keys[self.reads.index(name)].padding
         return self.padding
@@ -130,13 +129,13 @@ class FeatureSpec(LookupConfig):
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """One input of numbers or strings that goes into a tower as it is; `shape` is one example's.
+    """One input of numbers or strings that a tower reads directly; `shape` is that of one example.
 
     Attributes:
-      input: the input that it is taken from; "": the one of its own name.
-      take: its numbers, or of a bag how many ids it holds, the ids themselves or their weights, as in a manifest.
-      below: where they are rows of a table inside the towers, how many rows that has.
-      weights: of a bag, the input that its weights come from.
+      input: the input that it comes from; "": the one of its own name.
+      take: its numbers, or for a bag its lengths, ids or weights, as in a manifest.
+      below: the number of rows of the table inside the towers that it indexes, if it does.
+      weights: for a bag, the input of its weights.
     """
 
     name: str
@@ -149,7 +148,7 @@ class DenseSpec:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The input that it is taken from."""
+        """The input that it comes from."""
         return (self.input or self.name,)
 
 
@@ -159,15 +158,15 @@ class TowerSpec:
 
     Attributes:
       name, role: as in the recipe.
-      call: attribute path of what is called; "" is the model itself.
+      call: attribute path of the call; "" is the model itself.
       call_inputs: names of the inputs that the original call takes.
-      keys: output name -> key in what the original call returns; None: it returns one tensor.
+      keys: output name -> key in the original call's result; None: it returns one tensor.
       inputs: activations (of embedded features) and dense inputs, in the order of the traced function.
       outputs: named results.
       result: the output that is the vector or the score.
       variables: names of the dense variables that the tower reads.
-      half: dtype of less than float32 that it computes in; "" if none.
-      largest_bytes: of its largest variable.
+      half: half-precision dtype that it computes in; "" if none.
+      largest_bytes: size of its largest variable.
     """
 
     name: str
@@ -188,14 +187,14 @@ class TowerSpec:
         if not self.half:
             return ""
         return (
-            f"it computes in {self.half}, which LiteRT does not run and no two programs round alike: let the factory "
+            f"it computes in {self.half}, which LiteRT does not run and programs round differently: let the factory "
             "build the model under the policy 'float32' (its weights are float32 either way)"
         )
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """All that was found: tables and features that some tower needs, and the towers."""
+    """The towers of a model, and the tables and features that they need."""
 
     tables: Mapping[str, TableFacts]
     features: Mapping[str, FeatureSpec | DenseSpec]
@@ -203,7 +202,7 @@ class ModelSpec:
 
     @cached_property
     def inputs(self) -> dict[str, tuple[FeatureSpec | DenseSpec, ...]]:
-        """What callers send, by name, with the features that read it; weights are sent with the ids they belong to."""
+        """Inputs that clients send, by name, with the features that read them; weights are sent with their ids."""
         found: dict[str, tuple[FeatureSpec | DenseSpec, ...]] = {}
         for spec in self.features.values():
             for name in dict.fromkeys(spec.reads):
@@ -220,7 +219,7 @@ class ModelSpec:
         return spec.indicator or self.tables[spec.table].rows
 
     def of(self, tower: str) -> ModelSpec:
-        """Returns what one tower needs of the model."""
+        """Returns the part of the model that one tower needs."""
         taken = {source for tensor in self.towers[tower].inputs for source in tensor.sources}
         features = {name: spec for name, spec in self.features.items() if name in taken}
         read = {spec.table for spec in features.values() if isinstance(spec, FeatureSpec)}

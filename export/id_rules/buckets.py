@@ -1,10 +1,9 @@
-"""Buckets: rows that rise or fall with a number in steps: buckets of it, however it was normalised before.
+"""Buckets: rows that are a step function of a number, however it is normalized before.
 
-Every operation on the way never falls as its number rises (`log1p`, a division by a positive constant, `searchsorted`,
-`floor`), or never rises (`2024 - x`), so all of them together are a step function. TensorFlow itself computes its
-value at numbers between which a step must be, until the two are neighbors in float32: what a bundle then compares with
-are these numbers. Logarithms and their like, as TensorFlow computes them, tremble by a few float32 numbers around a
-step: there it has one place.
+Each operation is monotonic (`log1p`, a division by a positive constant, `searchsorted`, `floor`, `2024 - x`), so their
+composition is a step function. Bisection with TensorFlow's own operations finds each step, until its two sides are
+neighbors in float32; these numbers are the boundaries of the bundle. TensorFlow's logarithms and similar functions are
+not monotonic within a few float32 numbers of a step: there the boundary is one of these.
 """
 
 from __future__ import annotations
@@ -17,37 +16,37 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import BucketIds
 from export.frameworks.loading import tf
-from export.graph.input_paths import Followed, Values, run
+from export.graph.input_paths import CallGraph, Values, run
 from export.graph.origins import Source
-from export.id_rules.found import Vocabularies, from_row
+from export.id_rules.resolved_ids import Vocabularies, from_row
 
 STEPS_MAX = 1 << 16
 SEARCHES = frozenset({"UpperBound", "LowerBound"})
 SERIES = frozenset({"Log", "Log1p", "Exp", "Expm1", "Tanh", "Sigmoid", "Softplus", "Erf"})
-"""Computed by series: a few numbers beside each other may fall where they should rise."""
+"""Computed by series: not monotonic between a few neighboring numbers."""
 _ALONE = SERIES | {"Bucketize", "Cast", "Floor", "Ceil", "Round", "Rint", "Sqrt", "Relu", "Neg"}
 _WITH_ANY = frozenset({"AddV2", "Add", "Sub", "Maximum", "Minimum"})
-"""Of a constant, on either side."""
+"""With a constant on either side."""
 _SCALED = frozenset({"Mul", "RealDiv", "DivNoNan", "FloorDiv"})
-"""By a constant that is not zero."""
+"""With a constant other than zero."""
 KNOWN = _ALONE | _WITH_ANY | _SCALED | SEARCHES
 _NEIGHBORS = 64
-"""Numbers beside each step that are tried, too; only they may be of the row beside it, and only if series say so."""
+"""Numbers on each side of a step that are tested too; with series, only they may have the neighboring row."""
 _WHOLE_MAX = 1 << 24
-"""Integers up to here are the same in float32."""
+"""Integers up to here are exact in float32."""
 
 Numbers = NDArray[Any]
 
 
-def find_steps(values: Values, call: Followed, rows: int | None) -> tuple[Source, BucketIds] | None:
-    """Returns the number that rows rise or fall with, and the buckets that they are of it.
+def find_steps(values: Values, call: CallGraph, rows: int | None) -> tuple[Source, BucketIds] | None:
+    """Returns the number that rows are a step function of, and its buckets.
 
     Args:
       values: rows of a table.
-      call: they are of.
-      rows: of the table; None: as many as there may be.
+      call: the traced call.
+      rows: of the table; None: any number.
     Returns:
-      None where they are no steps, or more than `STEPS_MAX`.
+      None if they are not a step function, or have more than `STEPS_MAX` steps.
     """
     chain = _chain(values, call) if values.tensor.dtype.is_integer else None
     if chain is None:
@@ -59,7 +58,7 @@ def find_steps(values: Values, call: Followed, rows: int | None) -> tuple[Source
         return None
     searched = any(each.type in {"Bucketize", *SEARCHES} for each in steps)
     if not (dtype.name == "float32" or searched):
-        return None  # integers' arithmetic has rules of its own
+        return None  # arithmetic of integers has its own rules
 
     def row(numbers: Numbers) -> NDArray[np.int64]:
         found: Numbers = numbers.astype(dtype.as_numpy_dtype)
@@ -72,8 +71,8 @@ def find_steps(values: Values, call: Followed, rows: int | None) -> tuple[Source
     return None if boundaries is None else (source, boundaries)
 
 
-def _chain(values: Values, call: Followed) -> tuple[list[Values], Values] | None:
-    """Returns operations in the order in which they are done, and what the first one takes."""
+def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Values] | None:
+    """Returns operations in the order in which they run, and the input of the first."""
     steps: list[Values] = []
     while True:
         found = call.origin(values)
@@ -86,8 +85,8 @@ def _chain(values: Values, call: Followed) -> tuple[list[Values], Values] | None
         values = taken
 
 
-def _taken(values: Values, call: Followed) -> Values | None:
-    """Returns what an operation makes something of that never turns as it rises; None if that is not known."""
+def _taken(values: Values, call: CallGraph) -> Values | None:
+    """Returns the operand in which an operation is known to be monotonic; else None."""
     kind, inputs = values.type, values.inputs
     if kind in SEARCHES:
         among = call.constant(values.tensor.op.inputs[0])
@@ -104,15 +103,15 @@ def _taken(values: Values, call: Followed) -> Values | None:
     return inputs[place] if known or scaled else None
 
 
-def _computed(values: Values, call: Followed, numbers: Numbers) -> Numbers:
-    """Returns what one operation makes of [m] numbers."""
+def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
+    """Applies one operation to [m] numbers."""
     operation = values.tensor.op
     if values.type in SEARCHES:
         among, searched = operation.inputs
         given = [np.asarray(call.constant(among)), numbers[np.newaxis].astype(searched.dtype.as_numpy_dtype)]
         return np.asarray(run(operation, given)[0]).reshape(-1)
     if values.type == "Cast" and operation.outputs[0].dtype.is_integer and numbers.dtype.kind == "f":
-        # Numbers beyond the integers, which no table has a row for, are the smallest one to TensorFlow.
+        # TensorFlow casts numbers beyond the integers, which no table has a row for, to the smallest integer.
         limits = np.iinfo(operation.outputs[0].dtype.as_numpy_dtype)
         above = np.nextafter(np.asarray(limits.max, numbers.dtype), np.asarray(0, numbers.dtype))
         numbers = np.clip(numbers, limits.min, above)
@@ -124,7 +123,7 @@ def _computed(values: Values, call: Followed, numbers: Numbers) -> Numbers:
 
 
 def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
-    """Returns the numbers at which rows begin, as buckets; None if rows ever turn, or are too many."""
+    """Returns the numbers at which rows begin, as buckets; None if rows are not monotonic or too many."""
     real = dtype is np.float32
     number = _number if real else (lambda keys: keys)
     ends = np.array([-_KEYS_MAX, _KEYS_MAX] if real else [-_WHOLE_MAX, _WHOLE_MAX])
@@ -151,7 +150,7 @@ def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
 
 
 def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], exact: bool) -> bool:
-    """Returns whether rows never fall, between the ends and close to each step."""
+    """Returns whether rows never fall, overall and close to each step."""
     steps = np.sort(steps)
     near = (np.unique(steps)[:, np.newaxis] + np.arange(-_NEIGHBORS, _NEIGHBORS + 1)).reshape(-1)
     tried = np.linspace(ends[0], ends[1], 1 << 14).astype(np.int64)
@@ -161,23 +160,23 @@ def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], exact: b
 
 
 _KEYS_MAX = int(np.array(np.finfo(np.float32).max).view(np.int32))
-"""Integers from minus this to this stand for the finite numbers of float32, in their order."""
+"""Integers from minus this to this number the finite float32 values in order."""
 
 
 def _number(keys: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Returns the numbers that some keys stand for."""
+    """Returns the float32 values of such integers."""
     bits = np.abs(keys).astype(np.uint32) | np.where(keys < 0, np.uint32(1 << 31), np.uint32(0))
     return bits.view(np.float32)
 
 
 def rows_of_buckets(rule: BucketIds, values: Any, _vocabularies: Vocabularies) -> Any:
-    """Returns what TensorFlow makes of [m] numbers by a rule."""
+    """Returns the rows of [m] numbers by a rule, in TensorFlow."""
     found = bucketized(values, rule.boundaries)
     return (len(rule.boundaries) - found if rule.falling else found) + rule.first_row
 
 
 def bucketized(values: Any, boundaries: Sequence[float]) -> Any:
-    """Returns how many boundaries are not above each number, by TensorFlow."""
+    """Returns how many boundaries are <= each number, in TensorFlow."""
     return tf.cast(tf.raw_ops.Bucketize(input=values, boundaries=list(map(float, boundaries))), tf.int64)
 
 

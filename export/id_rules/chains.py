@@ -1,7 +1,6 @@
-"""Finds rules that follow one another: what a hash, a vocabulary, buckets or arithmetic make of what others made.
+"""Finds chains of rules: a hash, a vocabulary, buckets or arithmetic applied to the result of another rule.
 
-A graph is split at a tensor between its input and the ids: whatever makes a row of that tensor's values, and whatever
-makes those of the input, are rules on their own.
+A graph is split at a tensor between its input and the ids: the computations before and after it are rules of their own.
 """
 
 from __future__ import annotations
@@ -23,77 +22,77 @@ from bundle.format.manifest import (
     TextIds,
     VocabularyIds,
 )
-from export.graph.input_paths import Followed, Values, per_example
-from export.graph.origins import hands_on
-from export.id_rules.found import FoundIds
+from export.graph.input_paths import CallGraph, Values, per_example
+from export.graph.origins import keeps_values
 from export.id_rules.integers import reach_of
-from export.id_rules.recognition import find_behind, find_ids
+from export.id_rules.recognition import find_ids, find_ids_after
+from export.id_rules.resolved_ids import ResolvedIds
 
 _LINKS = ComputedIds | HashIds | VocabularyIds | BucketIds
 _WRAPPED = ComputedIds(operations=(IdOperation(do="int32"),))
 _TRIED_MAX = 64
-"""Tensors at which a graph is split."""
+"""Maximum number of tensors at which a split is tried."""
 
 
-def find_chain(ids: Values, call: Followed, rows: int | None) -> FoundIds | Values:
-    """Follows ids back to an input, by one rule or several; arguments and result as of `find_ids`."""
+def find_chain(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Values:
+    """Follows ids back to an input through one or more rules; arguments and result as for `find_ids`."""
     found = find_ids(ids, call, rows)
-    if isinstance(found, FoundIds):
+    if isinstance(found, ResolvedIds):
         return found
-    for tensor in _between(found.tensor, call):
-        behind = find_behind(tensor, ids, call, rows)
-        if behind is None:
+    for tensor in _split_points(found.tensor, call):
+        after = find_ids_after(tensor, ids, call, rows)
+        if after is None:
             continue
-        place = behind.source.place
+        place = after.source.place
         before = find_chain(
             Values(tensor) if place is None else Values(tensor, place, per_example(tensor) or 0), call, None
         )
-        chained = followed_by(before, behind) if isinstance(before, FoundIds) else None
+        chained = followed_by(before, after) if isinstance(before, ResolvedIds) else None
         if chained is not None:
             return chained
     return found
 
 
-def followed_by(before: FoundIds, behind: FoundIds) -> FoundIds | None:
-    """Returns ids of which one rule makes integers, and another rows of these; None where no rule describes both.
+def followed_by(before: ResolvedIds, after: ResolvedIds) -> ResolvedIds | None:
+    """Returns the chain of two rules; None if no rule describes it.
 
     Args:
-      before: found without a table, so that it finds integers that are no rows, too.
-      behind: of what `before` makes.
+      before: resolved without a table, since its integers need not be rows.
+      after: what is computed from the result of `before`.
     """
     first = _links(before)
-    if first is None or (behind.rule is not None and not isinstance(behind.rule, _LINKS | ChainedIds)):
+    if first is None or (after.rule is not None and not isinstance(after.rule, _LINKS | ChainedIds)):
         return None
-    rules = (*first, *((_WRAPPED,) if behind.cast is not None else ()), *rules_of(behind.rule))
+    rules = (*first, *((_WRAPPED,) if after.cast is not None else ()), *rules_of(after.rule))
     if before.cast is not None and rules and isinstance(rules[0], BucketIds):
         return None
-    return FoundIds(before.source, _chained(rules), behind.unknown, (*before.keys, *behind.keys), before.cast)
+    return ResolvedIds(before.source, _chained(rules), after.unknown, (*before.keys, *after.keys), before.cast)
 
 
-def crossed_by(before: Sequence[FoundIds], behind: FoundIds) -> FoundIds | None:
-    """Returns ids of a cross whose values are made of what is sent; None where no rule describes both.
+def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds | None:
+    """Returns a cross of values that other rules compute; None if no rule describes it.
 
     Args:
-      before: of each of its keys, found without a table.
-      behind: the cross.
+      before: the rule of each of its keys, resolved without a table.
+      after: the cross.
     """
-    assert isinstance(behind.rule, CrossedIds)  # noqa: S101 - checked before
-    entries = [key_of(each, key) for each, key in zip(before, behind.rule.keys, strict=True)]
+    assert isinstance(after.rule, CrossedIds)  # noqa: S101 - checked before
+    entries = [key_of(each, key) for each, key in zip(before, after.rule.keys, strict=True)]
     known = tuple(each for each in entries if each is not None)
     if len(known) < len(entries):
         return None
-    listed = iter(behind.keys)
-    own = [(next(listed),) if isinstance(key.ids, VocabularyIds) else () for key in behind.rule.keys]
+    listed = iter(after.keys)
+    own = [(next(listed),) if isinstance(key.ids, VocabularyIds) else () for key in after.rule.keys]
     keys = tuple(each for found, its in zip(before, own, strict=True) for each in (*found.keys, *its))
-    return replace(behind, rule=behind.rule.model_copy(update={"keys": known}), keys=keys)
+    return replace(after, rule=after.rule.model_copy(update={"keys": known}), keys=keys)
 
 
-def key_of(before: FoundIds, key: CrossKey) -> CrossKey | None:
-    """Returns a key of a cross whose values are made of what is sent; None where no rule describes both.
+def key_of(before: ResolvedIds, key: CrossKey) -> CrossKey | None:
+    """Returns a key of a cross with the rule that its values are computed by; None if no key describes it.
 
     Args:
-      before: found without a table.
-      key: what is done to what `before` makes; its dtype is that of what is sent.
+      before: that rule, resolved without a table.
+      key: what the cross does to its result, with the dtype of the raw input.
     """
     first = _links(before)
     if first is None or (before.cast is not None and before.cast.of == "float32"):
@@ -109,12 +108,12 @@ def key_of(before: FoundIds, key: CrossKey) -> CrossKey | None:
         row = None if before.unknown is None else before.unknown.row
         return CrossKey.model_validate({**key.model_dump(), "ids": rule, "rows": rows, "unknown_row": row})
     rules = (*first, *(() if isinstance(key.ids, IdentityIds) else rules_of(key.ids)))
-    # What fills a tensor up is known of what is made, not of these: see `may_be_none`.
+    # Padding is known for computed values only, not for raw ones: see `may_be_none`.
     return key.model_copy(update={"ids": _chained(rules), "padding": None}) if key.boundaries is None else None
 
 
-def may_be_none(before: FoundIds) -> bool:
-    """Returns whether ids that are found without a table may be -1, which fills columns of a dense tensor up."""
+def may_be_none(before: ResolvedIds) -> bool:
+    """Returns whether ids resolved without a table may be -1, the padding of columns in a dense tensor."""
     rules = _links(before)
     last = rules[-1] if rules else None
     if isinstance(last, ComputedIds):
@@ -123,7 +122,7 @@ def may_be_none(before: FoundIds) -> bool:
 
 
 def rules_of(rule: IdRule | None) -> tuple[Any, ...]:
-    """Returns the rules that follow one another in a rule of one input."""
+    """Returns the rules of a chain, or a single rule."""
     return () if rule is None else rule.rules if isinstance(rule, ChainedIds) else (rule,)
 
 
@@ -131,8 +130,8 @@ def _chained(rules: tuple[Any, ...]) -> Any:
     return ChainedIds(rules=rules) if len(rules) > 1 else rules[0] if rules else None
 
 
-def _links(found: FoundIds) -> tuple[Any, ...] | None:
-    """Returns the rules of ids that others go on with, which know of no table; None if there are none such."""
+def _links(found: ResolvedIds) -> tuple[Any, ...] | None:
+    """Returns the rules of ids if another rule can follow them; else None."""
     rules = rules_of(found.rule)
     if any(not isinstance(each, _LINKS) for each in rules):
         return None
@@ -145,8 +144,8 @@ def _links(found: FoundIds) -> tuple[Any, ...] | None:
     return (*rules[:-1], last.model_copy(update={"oov_buckets": 1, "oov_first_row": found.unknown.row}))
 
 
-def row_count(found: FoundIds) -> int | None:
-    """Returns how many rows a rule of one input has, or that of a text's words; None if the rule does not say so."""
+def row_count(found: ResolvedIds) -> int | None:
+    """Returns how many rows a rule of one input or of a text's words has; None if it is not bounded."""
     rule = found.rule.ids if isinstance(found.rule, TextIds) else found.rule
     if isinstance(rule, HashIds):
         return rule.first_row + rule.buckets
@@ -159,13 +158,13 @@ def row_count(found: FoundIds) -> int | None:
     return None
 
 
-def _between(tensor: Any, call: Followed) -> Iterator[Any]:
-    """Yields what a tensor is computed of, the nearest first: integers and strings that are none of its inputs."""
+def _split_points(tensor: Any, call: CallGraph) -> Iterator[Any]:
+    """Yields the integer and string tensors between a tensor and the inputs, the nearest first."""
     queue, seen = [tensor], {tensor.name}
     tried = 0
     while queue and tried < _TRIED_MAX:
         each = queue.pop(0)
-        if each is not tensor and not hands_on(each.op) and (each.dtype.is_integer or each.dtype.name == "string"):
+        if each is not tensor and not keeps_values(each.op) and (each.dtype.is_integer or each.dtype.name == "string"):
             tried += 1
             yield each
         for before in each.op.inputs:

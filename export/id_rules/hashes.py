@@ -1,7 +1,7 @@
 """Hashes of strings, and of integers as their decimal strings.
 
-Source: TensorFlow 2.20: the operations of `tf.strings.to_hash_bucket_fast` and `_strong`, which the layer Hashing of
-tf-keras 2.20 and Keras 3.15 ends in.
+Source: TensorFlow 2.20: the operations of `tf.strings.to_hash_bucket_fast` and `_strong`, on which the layer Hashing of
+tf-keras 2.20 and Keras 3.15 is based.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 from bundle.format.manifest import HashIds
 from export.frameworks.loading import tf
-from export.graph.input_paths import Followed, Values
-from export.id_rules.found import FoundIds, Vocabularies, from_row
-from export.id_rules.integers import find_sent
+from export.graph.input_paths import CallGraph, Values
+from export.id_rules.integers import find_raw
+from export.id_rules.resolved_ids import ResolvedIds, Vocabularies, from_row
 
 HASHES = ("StringToHashBucketFast", "StringToHashBucketStrong")
 
 
-def find_hash(values: Values, call: Followed) -> FoundIds | None:
-    """Returns the input whose values are hashed, and how; None where they are computed."""
-    found = find_sent(values.inputs[0], call)
+def find_hash(values: Values, call: CallGraph) -> ResolvedIds | None:
+    """Returns the input whose values are hashed, and the rule; None if they are computed."""
+    found = find_raw(values.inputs[0], call)
     if found is None:
         return None
     operation = values.tensor.op
@@ -29,13 +29,13 @@ def find_hash(values: Values, call: Followed) -> FoundIds | None:
 
 
 def rows_of_hash(rule: HashIds, values: Any, _vocabularies: Vocabularies) -> Any:
-    """Returns what TensorFlow makes of [m] ids by a rule."""
+    """Returns the rows of [m] ids by a rule, in TensorFlow."""
     rows = hashed(values, rule.buckets, rule.key) + rule.first_row
     return rows if rule.mask is None else tf.where(texts_of(values) == str(rule.mask), tf.zeros([], tf.int64), rows)
 
 
 def hashed(values: Any, buckets: int, key: tuple[int, int] | None = None) -> Any:
-    """Returns the hashes of [m] ids, by TensorFlow."""
+    """Returns the hashes of [m] ids, in TensorFlow."""
     strings = tf.strings
     if key is not None:
         return strings.to_hash_bucket_strong(texts_of(values), buckets, list(key))

@@ -1,4 +1,4 @@
-"""Integers: as they are, cast to, or computed by sums, products, quotients, remainders and limits.
+"""Integers: unchanged, cast, or computed by sums, products, quotients, remainders and limits.
 
 Source: TensorFlow 2.20: AddV2, Sub, Mul, Neg, FloorDiv, FloorMod, TruncateMod, Minimum, Maximum, ClipByValue and Abs of
 integers, which wrap around at 32 or 64 bits.
@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from bundle.format.manifest import Cast, ComputedIds, IdOperation
 from export.frameworks.loading import tf
-from export.graph.input_paths import Followed, Values
-from export.graph.origins import Source, hands_on
-from export.id_rules.found import FoundIds, Vocabularies
+from export.graph.input_paths import CallGraph, Values
+from export.graph.origins import Source, keeps_values
+from export.id_rules.resolved_ids import ResolvedIds, Vocabularies
 
 _EITHER_WAY = {"AddV2": "add", "Mul": "multiply", "Minimum": "at_most", "Maximum": "at_least"}
 _BY_POSITIVE = {"FloorDiv": "divide", "FloorMod": "remainder", "TruncateMod": "truncated_remainder"}
@@ -31,11 +31,11 @@ _LIMITS = {bits: (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (32, 64)}
 Steps = tuple[IdOperation, ...]
 
 
-def find_whole(values: Values, call: Followed) -> FoundIds | None:
-    """Returns the input that integers are, or what is cast to them; None if they are computed otherwise."""
+def find_integer(values: Values, call: CallGraph) -> ResolvedIds | None:
+    """Returns the input of integers that are unchanged or cast from it; None if they are computed."""
     found = call.origin(values)
     if isinstance(found, Source):
-        return FoundIds(found, cast=Cast(of="int64", to="int32") if _narrows(values, call) else None)
+        return ResolvedIds(found, cast=Cast(of="int64", to="int32") if _may_wrap(values, call) else None)
     to = found.tensor.dtype.name
     if found.type != "Cast" or to not in ("int32", "int64") or not found.inputs[0].tensor.dtype.is_floating:
         return None
@@ -44,59 +44,59 @@ def find_whole(values: Values, call: Followed) -> FoundIds | None:
     if isinstance(number, Values) and rounding != "toward_zero":
         number = call.origin(number.inputs[0])
     cast = Cast(of="float32", to=to, rounding=rounding)
-    return FoundIds(number, cast=cast) if isinstance(number, Source) else None
+    return ResolvedIds(number, cast=cast) if isinstance(number, Source) else None
 
 
-def find_computed(values: Values, call: Followed) -> FoundIds | None:
-    """Returns the input that integers are computed of by constants, and how; None if it is otherwise."""
-    traced = _traced(values, call) if values.tensor.dtype.is_integer else None
+def find_computed(values: Values, call: CallGraph) -> ResolvedIds | None:
+    """Returns the input and rule of integers computed from it with constants; else None."""
+    traced = _steps_from_input(values, call) if values.tensor.dtype.is_integer else None
     return None if traced is None else replace(traced[0], rule=ComputedIds(operations=traced[1]))
 
 
-def is_made_of(values: Values, found: FoundIds, call: Followed) -> bool:
-    """Returns whether values are what some ids are made of."""
-    same = find_whole(values, call) if values.tensor.dtype.is_integer else None
+def has_same_source(values: Values, found: ResolvedIds, call: CallGraph) -> bool:
+    """Returns whether values are the input values that some ids come from."""
+    same = find_integer(values, call) if values.tensor.dtype.is_integer else None
     if same is None:
         return call.origin(values) == found.source and found.cast is None
     real = [None if each is None or each.of != "float32" else each for each in (same.cast, found.cast)]
     return same.source == found.source and real[0] == real[1]
 
 
-def find_sent(values: Values, call: Followed) -> FoundIds | None:
-    """Returns the input that integers or strings are, as its decimal strings, too; None of others."""
+def find_raw(values: Values, call: CallGraph) -> ResolvedIds | None:
+    """Returns the input of unchanged integers or strings, or of integers as decimal strings; else None."""
     if values.tensor.dtype.is_integer:
-        return find_whole(values, call)
+        return find_integer(values, call)
     texts = call.origin(values)
     if isinstance(texts, Source):
-        return FoundIds(texts)
+        return ResolvedIds(texts)
     decimal = texts.type == "AsString" and texts.tensor.op.get_attr("width") <= 0
-    return find_whole(texts.inputs[0], call) if decimal and texts.inputs[0].tensor.dtype.is_integer else None
+    return find_integer(texts.inputs[0], call) if decimal and texts.inputs[0].tensor.dtype.is_integer else None
 
 
-def _narrows(values: Values, call: Followed) -> bool:
-    """Returns whether large integers wrap around on their way from where they are computed, and so are others."""
+def _may_wrap(values: Values, call: CallGraph) -> bool:
+    """Returns whether a cast to fewer bits may have changed integers since they were computed."""
     tensor = values.tensor
     while tensor.name not in call.sources and tensor.op.inputs:
         before = tensor.op.inputs[0]
         if tensor.op.type == "Cast" and before.dtype.is_integer and before.dtype.size > tensor.dtype.size:
             return True
-        if not hands_on(tensor.op):
+        if not keeps_values(tensor.op):
             return False
         tensor = before
     return False
 
 
-def _traced(values: Values, call: Followed) -> tuple[FoundIds, Steps] | None:
-    """Returns where integers come from, and each operation that was done to them since, the first one first."""
+def _steps_from_input(values: Values, call: CallGraph) -> tuple[ResolvedIds, Steps] | None:
+    """Returns the source of integers, and the operations applied to it in order."""
     steps: list[tuple[IdOperation | None, int]] = []
     while True:
-        found = find_whole(values, call)
+        found = find_integer(values, call)
         if found is not None:
             break
         last = call.origin(values)
         if isinstance(last, Source) or last.type not in COMPUTED or not last.tensor.dtype.is_integer:
             return None
-        if _narrows(values, call):
+        if _may_wrap(values, call):
             steps.append((None, 32))
         numbers = [call.number(each) for each in last.inputs]
         operations = _operations(last.type, [None if each is None else int(each) for each in numbers])
@@ -108,7 +108,7 @@ def _traced(values: Values, call: Followed) -> tuple[FoundIds, Steps] | None:
 
 
 def _operations(kind: str, numbers: Sequence[int | None]) -> Steps | None:
-    """Returns an operation of integers as data; a number is None where it is what the others are done to."""
+    """Returns an operation on integers as data; the None among its numbers is its variable operand."""
     given, first = [each for each in numbers if each is not None], numbers[0] is None
     if len(given) != len(numbers) - 1 or any(abs(each) > _LIMITS[64][1] for each in given):
         return None
@@ -126,11 +126,11 @@ def _operations(kind: str, numbers: Sequence[int | None]) -> Steps | None:
 
 
 def _wrapped(steps: Sequence[tuple[IdOperation | None, int]], reach: tuple[int, int]) -> Steps:
-    """Puts a wrap to 32 bits where integers may leave them.
+    """Adds a wrap to 32 bits wherever integers may exceed them.
 
     Args:
-      steps: operations, and of how many bits; None is one that does nothing else.
-      reach: the smallest and the largest integer at first.
+      steps: operations with their bits; None only wraps.
+      reach: the smallest and the largest integer before them.
     """
     done: list[IdOperation] = []
     for operation, bits in steps:
@@ -145,7 +145,7 @@ def _wrapped(steps: Sequence[tuple[IdOperation | None, int]], reach: tuple[int, 
 
 
 def _reach(operation: IdOperation, reach: tuple[int, int]) -> tuple[int, int]:
-    """Returns how far integers reach after an operation that does not wrap."""
+    """Returns the range of integers after an operation that does not wrap."""
     (low, high), by = reach, operation.by or 0
     ends = sorted((low * by, high * by))
     reaches = {
@@ -162,7 +162,7 @@ def _reach(operation: IdOperation, reach: tuple[int, int]) -> tuple[int, int]:
 
 
 def reach_of(rule: ComputedIds) -> tuple[int, int]:
-    """Returns the smallest and the largest integer that a rule may make; those of 64 bits where it may wrap around."""
+    """Returns the smallest and the largest result of a rule; those of 64 bits if it may wrap around."""
     reach = _LIMITS[64]
     for each in rule.operations:
         reach = _LIMITS[32] if each.do == "int32" else _reach(each, reach)
@@ -172,7 +172,7 @@ def reach_of(rule: ComputedIds) -> tuple[int, int]:
 
 
 def rows_of_computed(rule: ComputedIds, values: Any, _vocabularies: Vocabularies) -> Any:
-    """Returns what TensorFlow makes of [m] integers by a rule."""
+    """Returns the rows of [m] integers by a rule, in TensorFlow."""
     done = {
         "add": tf.add,
         "multiply": tf.multiply,
@@ -192,7 +192,7 @@ def rows_of_computed(rule: ComputedIds, values: Any, _vocabularies: Vocabularies
 
 
 def cast(entry: Cast, values: Any) -> Any:
-    """Returns ids as the integers that a rule is given."""
+    """Returns ids as the integers that a rule takes."""
     if entry.of == "int64":
         return tf.cast(tf.cast(values, entry.to), tf.int64)
     rounded = {"toward_zero": tf.identity, "down": tf.floor, "up": tf.math.ceil, "half_even": tf.round}[entry.rounding]

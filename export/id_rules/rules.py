@@ -1,6 +1,6 @@
 """Id rules as TensorFlow's own operations, for self-contained SavedModels, and in a few words, for `explain`.
 
-Each rule of one input is in a module of its own, which also recognises it.
+Each rule of one input has its own module, which also recognizes it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from bundle.format.manifest import (
 )
 from export.frameworks.loading import tf
 from export.id_rules.buckets import bucketized, describe_buckets, rows_of_buckets
-from export.id_rules.found import Vocabularies
 from export.id_rules.hashes import describe_hash, rows_of_hash, texts_of
 from export.id_rules.integers import describe_computed, rows_of_computed
+from export.id_rules.resolved_ids import Vocabularies
 from export.id_rules.texts import changed, describe_words, words
 from export.id_rules.vocabularies import describe_vocabulary, rows_of_vocabulary
 
@@ -34,7 +34,7 @@ Rows = Callable[[Any, Any, Vocabularies], Any]
 
 
 def rows_of(rule: IdRule, values: Any, vocabularies: Vocabularies) -> Any:
-    """Returns [m] int64 rows of [m] ids by a rule of one input; outside the table where it does not know them."""
+    """Returns [m] int64 rows of [m] ids by a rule of one input; unknown ids have rows outside the table."""
     if isinstance(rule, TextIds):
         return rows_of(rule.ids, values if rule.split else words(rule, values), vocabularies)
     for each in rule.rules if isinstance(rule, ChainedIds) else (rule,):
@@ -52,12 +52,12 @@ _ROWS: dict[type, Rows] = {
 
 
 def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
-    """Returns the rows of a cross as a SparseTensor, one for every combination of an example's values.
+    """Returns the rows of a cross as a SparseTensor, one for each combination of an example's values.
 
     Args:
       rule: the cross.
       inputs: a RaggedTensor of each input's values, without padding.
-      vocabularies: that its keys read.
+      vocabularies: those that its keys read.
     """
     keys = [
         each.with_values(_made_by_key(key, each.values, vocabularies)).to_sparse()
@@ -67,12 +67,12 @@ def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies)
 
 
 def joined(rule: JoinedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
-    """Returns [batch] int64 rows of one value of each input.
+    """Returns [batch] int64 rows of strings joined from one value of each input.
 
     Args:
-      rule: what is made of them.
-      inputs: [batch] values of each.
-      vocabularies: that it reads.
+      rule: the join.
+      inputs: [batch] values of each input.
+      vocabularies: those that it reads.
     """
     parts = [rule.texts[0]]
     for key, values, text in zip(rule.keys, inputs, rule.texts[1:], strict=True):
@@ -97,8 +97,8 @@ def describe_rows(entry: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
     """Returns how the ids of a feature become rows, in a few words.
 
     Args:
-      entry: of the manifest.
-      inputs: that it reads.
+      entry: its manifest entry.
+      inputs: the inputs that it reads.
     """
     if isinstance(entry.ids, KeyedIds):
         return f"key of table {entry.table}"

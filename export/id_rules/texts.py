@@ -1,4 +1,4 @@
-"""Recognises in a graph ids that are the words of a text, and describes as data how it is changed and split.
+"""Recognizes ids of the words of a text, and describes how the text is changed and split.
 
 Source: TensorFlow 2.20: the operations of `tf.strings.lower`, `upper`, `strip`, `regex_replace`, `split`,
 `unicode_split` and `ngrams`, which the layer TextVectorization of tf-keras 2.20 and Keras 3.15 consists of.
@@ -15,29 +15,29 @@ import numpy as np
 
 from bundle.format.manifest import HashIds, TextIds, TextStep, VocabularyIds
 from export.frameworks.loading import tf
-from export.graph.input_paths import Followed, Values, per_example, run
+from export.graph.input_paths import CallGraph, Values, per_example, run
 from export.graph.origins import Source, needed
-from export.id_rules.found import FoundIds
-from export.id_rules.recognition import find_behind
+from export.id_rules.recognition import find_ids_after
+from export.id_rules.resolved_ids import ResolvedIds
 
 CHANGES = frozenset({"StringLower", "StringUpper", "StringStrip", "StaticRegexReplace"})
 _WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0, **dict.fromkeys(CHANGES, 0)}
-"""Which output of an operation is the words."""
+"""The output of each operation that holds the words."""
 _COUNTED = frozenset(
     {
         *("StridedSlice", "Cast", "Size", "Greater", "Max", "AddV2", "Mul", "Maximum", "Minimum", "Reshape", "Const"),
         *("DenseBincount", "Cumsum", "ConcatV2", "Identity"),
     }
 )
-"""What TensorFlow counts the words of each text with."""
+"""The operations by which TensorFlow counts the words of each text."""
 
 
 class _Split(NamedTuple):
-    """Words of a text, `at` once or in runs of `ngrams`.
+    """A text that is split at whitespace or into characters, perhaps into runs of `ngrams`.
 
     Attributes:
-      text: that is split.
-      starts: the tensor that the words of each text are counted from.
+      text: the text.
+      starts: the tensor from which the words of each text are counted.
     """
 
     at: Literal["whitespace", "characters"]
@@ -46,12 +46,12 @@ class _Split(NamedTuple):
     ngrams: tuple[int, ...] = ()
 
 
-def find_text(ids: Any, call: Followed, rows: int | None, splits: Any = None) -> FoundIds | None:
-    """Returns which input ids are the words of, and how they are made of it; None if they are otherwise.
+def find_text(ids: Any, call: CallGraph, rows: int | None, splits: Any = None) -> ResolvedIds | None:
+    """Returns the input whose words ids are, and the rule; None for other ids.
 
     Args:
-      ids: a tensor, flat where it is of the words of several texts.
-      call: it is of.
+      ids: a tensor, flat if texts have several words.
+      call: the traced call.
       rows: of the table.
       splits: where the words of each text begin; None: each text is one word.
     """
@@ -60,14 +60,14 @@ def find_text(ids: Any, call: Followed, rows: int | None, splits: Any = None) ->
             continue
         words = operation.outputs[_WORDS[operation.type]]
         rows_of = Values(ids) if splits is None else _never_masked(Values(ids), call, words)
-        found = find_behind(words, rows_of, call, rows)  # whatever makes a row of a string makes one of a word
+        found = find_ids_after(words, rows_of, call, rows)  # whatever computes rows of strings applies to words
         if found is not None:
             return _of_words(words, found, call, splits)
     return None
 
 
-def _never_masked(rows: Values, call: Followed, words: Any) -> Values:
-    """Returns rows without those that Keras' layers give "" instead, which is no word of a text that is split."""
+def _never_masked(rows: Values, call: CallGraph, words: Any) -> Values:
+    """Returns rows without Keras' mask for "", which is never a word of a split text."""
     made = call.origin(rows)
     if isinstance(made, Source) or made.type != "SelectV2":
         return rows
@@ -77,9 +77,9 @@ def _never_masked(rows: Values, call: Followed, words: Any) -> Values:
     return others if none == b"" else rows
 
 
-def _of_words(words: Any, found: FoundIds, call: Followed, splits: Any) -> FoundIds | None:
+def _of_words(words: Any, found: ResolvedIds, call: CallGraph, splits: Any) -> ResolvedIds | None:
     split = _split(words) if splits is not None else None
-    if (splits is not None and (split is None or not _counts(splits, split.starts))) or found.cast is not None:
+    if (splits is not None and (split is None or not _only_counts(splits, split.starts))) or found.cast is not None:
         return None
     changed = changed_text(words if split is None else split.text, call)
     if changed is None or not isinstance(found.rule, HashIds | VocabularyIds):
@@ -92,7 +92,7 @@ def _of_words(words: Any, found: FoundIds, call: Followed, splits: Any) -> Found
 
 
 def _split(words: Any) -> _Split | None:
-    """Returns how words were split; None if that is not known."""
+    """Returns how words were split; None if it is not known."""
     made = words.op
     if made.type == "StringNGrams":
         return _runs(made)
@@ -112,7 +112,7 @@ def _split(words: Any) -> _Split | None:
 
 
 def _one_by_one(encoded: Any, decoded: Any) -> bool:
-    """Returns whether each code point that was decoded is encoded again by itself."""
+    """Returns whether each decoded code point is encoded again on its own."""
     values, starts = encoded.inputs
     while values.op.type in ("Reshape", "ExpandDims"):
         values = values.op.inputs[0]
@@ -126,13 +126,13 @@ def _runs(made: Any) -> _Split | None:
     options = {name: made.get_attr(name) for name in ("separator", "pad_width", "preserve_short_sequences")}
     if split is None or options != {"separator": b" ", "pad_width": 0, "preserve_short_sequences": False}:
         return None
-    if not _counts(starts, split.starts):
+    if not _only_counts(starts, split.starts):
         return None
     return split._replace(starts=made.outputs[1], ngrams=tuple(made.get_attr("ngram_widths")))
 
 
-def _counts(splits: Any, starts: Any) -> bool:
-    """Returns whether splits say no more than how many words each text has."""
+def _only_counts(splits: Any, starts: Any) -> bool:
+    """Returns whether splits depend only on the number of words of each text."""
     if splits is starts:
         return True
     found = needed([splits], [])
@@ -143,8 +143,8 @@ def _counts(splits: Any, starts: Any) -> bool:
     return reached and "Cumsum" in walked and all(each.name in before for each in own)
 
 
-def changed_text(text: Any, call: Followed) -> tuple[Source, tuple[TextStep, ...]] | None:
-    """Returns the input that a text is made of, and each change of it, the first one first."""
+def changed_text(text: Any, call: CallGraph) -> tuple[Source, tuple[TextStep, ...]] | None:
+    """Returns the input of a text, and its changes in order."""
     steps: list[TextStep] = []
     while True:
         made = call.origin(Values(text))
@@ -173,7 +173,7 @@ def _step(change: Any) -> TextStep | None:
 
 
 def _replaced(pattern: bytes, by: bytes, change: Any) -> TextStep | None:
-    """Returns what replaces a set of ASCII characters, or one text, as TensorFlow itself does."""
+    """Returns a replacement of ASCII characters or of one text, tested with TensorFlow's own operation."""
     text = pattern.decode(errors="replace")
     plain = re.sub(r"\\(\W)", r"\1", text)  # without the backslashes of re.escape
     if text and re.fullmatch(r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+", text):
@@ -195,7 +195,7 @@ def _strings(texts: list[str]) -> Any:
 
 
 def words(rule: TextIds, texts: Any) -> Any:
-    """Returns the words of [batch] texts by TensorFlow, ragged; of texts that are not split, [batch] strings."""
+    """Returns the words of [batch] texts in TensorFlow, ragged; [batch] strings for texts that are not split."""
     strings = tf.strings
     texts = changed(rule.steps, texts)
     if rule.split is None:
@@ -206,7 +206,7 @@ def words(rule: TextIds, texts: Any) -> Any:
 
 
 def changed(steps: Iterable[TextStep], texts: Any) -> Any:
-    """Returns what TensorFlow makes of texts by some changes."""
+    """Applies changes to texts in TensorFlow."""
     strings = tf.strings
     plain = {"lower": strings.lower, "upper": strings.upper, "strip": strings.strip}
     for step in steps:
@@ -216,7 +216,7 @@ def changed(steps: Iterable[TextStep], texts: Any) -> Any:
 
 
 def describe_words(rule: TextIds) -> str:
-    """Returns what a text becomes before it has rows, in a few words."""
+    """Returns how a text is changed and split, in a few words."""
     split = {"whitespace": "the words of ", "characters": "the characters of ", None: ""}[rule.split]
     runs = f"runs of {' and '.join(map(str, rule.ngrams))} of " if rule.ngrams else ""
     first = f"the first {rule.length} of " if rule.length is not None else ""

@@ -1,7 +1,7 @@
-"""Places in a vocabulary, of the model's own lookup tables; what is not in it may be hashed or counted behind.
+"""Positions in a vocabulary of the model's lookup tables; other keys may have rows by hash or remainder.
 
-Source: TensorFlow 2.20: lookup tables, which the layers StringLookup and IntegerLookup of tf-keras 2.20 and Keras 3.15
-hold.
+Source: TensorFlow 2.20: lookup tables, as in the layers StringLookup and IntegerLookup of tf-keras 2.20 and Keras
+3.15.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 from bundle.format.manifest import ComputedIds, HashIds, Unknown, VocabularyIds
 from export.errors import NotConvertible
 from export.frameworks.loading import tf
-from export.graph.input_paths import Followed, Values
+from export.graph.input_paths import CallGraph, Values
 from export.graph.specs import Keys
-from export.id_rules.found import FoundIds, Vocabularies, from_row
 from export.id_rules.hashes import hashed
-from export.id_rules.integers import find_sent
+from export.id_rules.integers import find_raw
+from export.id_rules.resolved_ids import ResolvedIds, Vocabularies, from_row
 from export.user_lines import at_line, line_of_operation
 
 _UNNAMED = "vocabulary"
-"""What a vocabulary is called until all of them are known."""
+"""The name of a vocabulary until all of them are known."""
 
 
-def find_vocabulary(values: Values, call: Followed, rows: int | None) -> FoundIds | None:
-    """Returns the input whose values are looked up, the keys, and the row of others; None where no rule says so."""
+def find_vocabulary(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
+    """Returns the input whose values are looked up, and the rule; None if no rule describes it."""
     handle, ids, default = values.inputs
-    found = find_sent(ids, call)
+    found = find_raw(ids, call)
     table, beyond = call.captured.get(resource_name(handle.tensor)), call.number(default)
     if found is None or table is None or beyond is None or (rows is None and beyond < -1):
         return None
@@ -39,14 +39,14 @@ def find_vocabulary(values: Values, call: Followed, rows: int | None) -> FoundId
     except tf.errors.AbortedError as problem:
         raise NotConvertible(
             f"ids are looked up{at_line(line_of_operation(values.tensor.op))} in a vocabulary that is not there: "
-            "checkpoints hold none; let the factory give it to the layer, or adapt() the layer as training did"
+            "checkpoints hold none; let the factory pass it to the layer, or adapt() the layer as training did"
         ) from problem
     order = np.argsort(positions.numpy())
     places = positions.numpy()[order]
     if not places.size or not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
         return None
     ordered = keys.numpy()[order].tolist()
-    if not keys_dtype.is_integer and isinstance(call.origin(ids), Values):  # those of integers
+    if not keys_dtype.is_integer and isinstance(call.origin(ids), Values):  # decimal strings of integers
         if any(str(_integer(key)).encode() != key for key in ordered):
             return None
         ordered = list(map(_integer, ordered))
@@ -57,11 +57,11 @@ def find_vocabulary(values: Values, call: Followed, rows: int | None) -> FoundId
     return replace(found, rule=rule, unknown=row_of_unknown(beyond, rows), keys=(known,))
 
 
-def rows_beyond(found: FoundIds, listed: FoundIds) -> dict[str, Any] | None:
-    """Returns which rows keys take that a vocabulary does not hold, as fields of its rule; None where no rule says so.
+def rows_beyond(found: ResolvedIds, listed: ResolvedIds) -> dict[str, Any] | None:
+    """Returns the rows of keys outside a vocabulary, as fields of its rule; None if no rule describes them.
 
     Args:
-      found: what is done to the same values if they are not there.
+      found: the rule for the same values if they are not in it.
       listed: the vocabulary.
     """
     if (found.source, found.cast) != (listed.source, listed.cast):
@@ -80,14 +80,14 @@ def _integer(text: bytes) -> int | None:
     return int(text) if re.fullmatch(rb"-?[0-9]{1,19}", text) else None
 
 
-def size_of_table(tensor: Any, call: Followed) -> int | None:
+def size_of_table(tensor: Any, call: CallGraph) -> int | None:
     """Returns how many keys a lookup table of the model holds."""
     table = call.captured.get(resource_name(tensor.op.inputs[0]))
     return None if table is None else int(tf.raw_ops.LookupTableSizeV2(table_handle=table))
 
 
 def row_of_unknown(row: float, rows: int | None) -> Unknown | None:
-    """Returns the row of ids that have none of their own; None where it is no row of the table."""
+    """Returns the row of unknown ids; None if it is not a row of the table."""
     return Unknown(rule="row", row=int(row)) if row >= 0 and (rows is None or row < rows) else None
 
 
@@ -99,7 +99,7 @@ def resource_name(handle: Any) -> str:
 
 
 def rows_of_vocabulary(rule: VocabularyIds, values: Any, vocabularies: Vocabularies) -> Any:
-    """Returns what TensorFlow makes of [m] ids by a rule; -1 where they are unknown."""
+    """Returns the rows of [m] ids by a rule, in TensorFlow; -1 for unknown ids."""
     values = values if values.dtype == tf.string else tf.cast(values, tf.int64)
     position = vocabularies[rule.vocabulary].lookup(values)
     beyond = position

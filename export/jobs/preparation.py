@@ -23,7 +23,7 @@ from export.recipe.schema import ExportJob, TablePart
 from export.recipe.settings import ExportSettings
 from export.tables.conversions import ErrorLimits
 from export.tables.plan import ExportPlan, Writing
-from export.towers.arranged import arrange_towers
+from export.towers.arrangement import arrange_towers
 from export.towers.compiled import why_not_compiled
 from export.towers.manifest_towers import check_formulas, check_limits, check_rankings
 from export.towers.parts import Split

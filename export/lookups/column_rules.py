@@ -16,7 +16,7 @@ from bundle.format.manifest import BucketIds, CrossedIds, CrossKey, HashIds, Ide
 from export.errors import NotConvertible
 from export.frameworks.columns import is_a, rows_of
 from export.frameworks.loading import tf
-from export.graph.input_paths import Followed, Values
+from export.graph.input_paths import CallGraph, Values
 from export.graph.origins import Source
 from export.graph.specs import Keys
 from export.id_rules.buckets import find_steps
@@ -143,7 +143,7 @@ def _normalised(
     with tf.init_scope():
         function = tf.compat.v1.wrap_function(bucket, [tf.TensorSpec([None, *shape], tf.float32)])
     number, captured = function.inputs[0], {inner.name: outer for outer, inner in function.graph.captures}
-    call = Followed({number.name: Source("number", "dense")}, captured)
+    call = CallGraph({number.name: Source("number", "dense")}, captured)
     made, size = function.outputs[0], math.prod(shape)
     steps = [find_steps(Values(made, at, size), call, len(boundaries) + 1) for at in range(size)]
     known = [each for each in steps if each is not None]

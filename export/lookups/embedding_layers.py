@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from export.errors import NotConvertible
+from export.frameworks.hook_points import LAYER_LOOKUP
 from export.frameworks.hooks import Hooks, copy_of
 from export.frameworks.internals import untracked, with_paths
 from export.frameworks.loading import load_tensorflow, tf
 from export.frameworks.placeholders import remember_line
-from export.frameworks.points import LAYER_LOOKUP
 from export.frameworks.tpu_layers import make_layers_on_cpu
 from export.graph.specs import Encoding, Kind, TableFacts
 from export.lookups.records import Answer, Lookup, MakeTable, table_name

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from export.frameworks.hook_points import ENCODINGS
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
-from export.frameworks.points import ENCODINGS
 from export.graph.input_paths import Values, per_example
 from export.id_rules.chains import find_chain
-from export.id_rules.found import FoundIds
+from export.id_rules.resolved_ids import ResolvedIds
 from export.id_rules.several import find_several
 from export.lookups.feature_columns import WIDTH_MAX
 from export.lookups.padded_ids import current_call, words_of
@@ -74,7 +74,7 @@ def _is_described(ids: Any, size: int, depth: int) -> bool:
         return False
     with tf.init_scope():  # tables are read for their keys
         found = find_chain(Values(ids), call, depth)
-        if not isinstance(found, FoundIds):
+        if not isinstance(found, ResolvedIds):
             return size == 1 and find_several(ids, call, depth) is not None
     own = ids.graph.get_tensor_by_name(found.source.name)
     odd = own.dtype.name == "string" or found.rule is not None or size > 1  # LiteRT can encode a single integer

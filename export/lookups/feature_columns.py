@@ -15,11 +15,11 @@ from typing import Any
 
 from export.errors import NotConvertible
 from export.frameworks.columns import buckets_of, is_a, reader_of, rows_and_lengths, rows_of, table_of_column
+from export.frameworks.hook_points import COLUMN_ROWS, COLUMN_SEQUENCES, INDICATOR_SEQUENCES, INDICATORS, LINEAR_COLUMN
 from export.frameworks.hooks import Answer as Replacement
 from export.frameworks.hooks import HookPoint, Hooks
 from export.frameworks.internals import deprecations_silenced
 from export.frameworks.loading import tf
-from export.frameworks.points import COLUMN_ROWS, COLUMN_SEQUENCES, INDICATOR_SEQUENCES, INDICATORS, LINEAR_COLUMN
 from export.graph.specs import Combiner, Encoding
 from export.lookups.column_rules import Read, bucket_rules, column_rule, padding_of
 from export.lookups.records import Answer, Lookup, Tensors, of_indicator, of_table

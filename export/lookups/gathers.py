@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from export.frameworks.hook_points import KERAS_3_EMBEDDING
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import Gather, answer_gathers, early_rows, placeholder_class, table_of_layer
-from export.frameworks.points import KERAS_3_EMBEDDING
 from export.lookups.records import Answer, Lookup, of_table
 
 

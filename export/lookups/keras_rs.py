@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from export.frameworks.hook_points import EMBED_REDUCE
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class, table_of_layer
-from export.frameworks.points import EMBED_REDUCE
 from export.lookups.records import Answer, of_table
 
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from bundle.format.manifest import HashIds, TextIds
+from export.frameworks.hook_points import AVERAGES
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class
-from export.frameworks.points import AVERAGES
-from export.graph.input_paths import Followed
-from export.graph.origins import Source, hands_on, needed
+from export.graph.input_paths import CallGraph
+from export.graph.origins import Source, keeps_values, needed
 from export.id_rules.chains import row_count
-from export.id_rules.found import FoundIds
+from export.id_rules.resolved_ids import ResolvedIds
 from export.id_rules.texts import find_text
 from export.lookups.records import Answer, of_indicator, of_table
 
@@ -96,7 +96,7 @@ class PaddedIds:
         return self._ids.get(_unchanged_source(ids, self._ids).name) if hasattr(ids, "op") else None
 
 
-def words_of(ids: Any) -> FoundIds | None:
+def words_of(ids: Any) -> ResolvedIds | None:
     """Returns the source and rule of ragged ids that are words of texts; None for others, or outside a traced call."""
     call = current_call(ids.values)
     if call is None:
@@ -105,17 +105,17 @@ def words_of(ids: Any) -> FoundIds | None:
         return find_text(ids.values, call, _ANY, ids.row_splits)
 
 
-def current_call(ids: Any) -> Followed | None:
+def current_call(ids: Any) -> CallGraph | None:
     """Returns the call that is being traced, as far as ids depend on it; None outside one."""
     graph = tf.compat.v1.get_default_graph()
     if tf.executing_eagerly() or not getattr(graph, "name", "").startswith("wrapped_function"):
         return None
     captured = {inner.name: outer for outer, inner in graph.captures}
     inputs = [each for each in needed([ids], []).placeholders if each.name not in captured]
-    return Followed({each.name: Source(each.name, "dense") for each in inputs}, captured)
+    return CallGraph({each.name: Source(each.name, "dense") for each in inputs}, captured)
 
 
-def _zero_is_padding(words: FoundIds) -> bool:
+def _zero_is_padding(words: ResolvedIds) -> bool:
     """Returns whether no word has row 0."""
     assert isinstance(words.rule, TextIds)  # noqa: S101 - of find_text
     rule = words.rule.ids
@@ -127,7 +127,7 @@ def _zero_is_padding(words: FoundIds) -> bool:
 
 def _unchanged_source(tensor: Any, known: Mapping[str, Any]) -> Any:
     """Returns the known tensor that operations passed on without a change of values or shape."""
-    while tensor.name not in known and hands_on(tensor.op):
+    while tensor.name not in known and keeps_values(tensor.op):
         before = tensor.op.inputs[0]
         if str(before.shape) != str(tensor.shape):
             break

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from export.frameworks.hook_points import RAGGED_GATHER, RAGGED_LOOKUP, RAGGED_MEAN, RAGGED_SUM, TO_TENSOR
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class, placeholder_of
-from export.frameworks.points import RAGGED_GATHER, RAGGED_LOOKUP, RAGGED_MEAN, RAGGED_SUM, TO_TENSOR
 from export.graph.specs import Combiner
 from export.lookups.gathers import describe_gather
 from export.lookups.records import Answer, Lookup, of_table

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from export.errors import NotConvertible
+from export.frameworks.hook_points import SAFE_LOOKUPS, SPARSE_LOOKUPS
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_of
-from export.frameworks.points import SAFE_LOOKUPS, SPARSE_LOOKUPS
 from export.graph.specs import Encoding
 from export.lookups.records import Answer, Lookup, of_table
 

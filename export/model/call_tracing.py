@@ -13,7 +13,7 @@ from export.errors import ExportError, NotConvertible, UsageError
 from export.frameworks.internals import current_line
 from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph
-from export.graph.input_paths import Followed, Values
+from export.graph.input_paths import CallGraph, Values
 from export.graph.origins import PYTHON_CODE, Source, identifier, sources_of
 from export.graph.pruning import TracedCall
 from export.lookups.interception import lookups_intercepted
@@ -154,7 +154,7 @@ class _Recorder:
 
     def lengths_of(self, ids: Any) -> Any:
         """Returns how many positions of a dense input each example uses."""
-        source = Followed(sources_of(self._given), {}).origin(Values(ids))
+        source = CallGraph(sources_of(self._given), {}).origin(Values(ids))
         if not isinstance(source, Source):
             raise NotConvertible(
                 f"a sequence column reads ids that the model computes{at_line(current_line())}; give it an unchanged "

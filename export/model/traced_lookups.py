@@ -10,14 +10,14 @@ from typing import Any
 from bundle.format.manifest import ComputedIds, CrossedIds, HashIds, IdRule, TextIds, VocabularyIds
 from export.errors import NotConvertible, UsageError
 from export.frameworks.loading import tf
-from export.graph.input_paths import Followed, Values
+from export.graph.input_paths import CallGraph, Values
 from export.graph.origins import Source, sources_of
 from export.graph.pruning import TracedCall
 from export.graph.specs import FeatureSpec, LookupConfig, TableFacts
 from export.id_rules.chains import crossed_by, find_chain, followed_by, may_be_none
-from export.id_rules.found import FoundIds
 from export.id_rules.integers import reach_of
-from export.id_rules.recognition import blamed, cure_of
+from export.id_rules.recognition import cure_of, unexplained_operation
+from export.id_rules.resolved_ids import ResolvedIds
 from export.id_rules.several import find_several
 from export.id_rules.texts import changed_text, find_text
 from export.lookups.records import Lookup, NoRule
@@ -42,11 +42,11 @@ def resolve_lookups(call: TracedCall) -> list[Lookup]:
       UsageError: weights are not declared as such.
     """
     captured = {inner.name: outer for outer, inner in call.function.graph.captures}
-    followed = Followed(sources_of(call.inputs), captured)
+    followed = CallGraph(sources_of(call.inputs), captured)
     return [each for lookup in call.lookups for each in _resolve(lookup, call.parts, followed)]
 
 
-def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed) -> list[Lookup]:
+def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph) -> list[Lookup]:
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a lookup of each."""
     changed = _from_changed_text(lookup, call)
     if changed is not None:
@@ -55,13 +55,13 @@ def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed) -> 
     # With a rule of the lookup's own, its ids are not rows of the table yet.
     rows = lookup.table.rows if lookup.rule is None else None
     found = [_ids(ids, call, rows) for ids in lookup.ids] if changed is None else [changed]
-    known = [each for each in found if isinstance(each, FoundIds)]
+    known = [each for each in found if isinstance(each, ResolvedIds)]
     why = next((each for each in found if isinstance(each, NoRule)), None)
     one = _one_row_per_id(lookup) and lookup.length in (None, 1) and why is not None
     made = find_several(lookup.ids[0], call, lookup.table.rows) if one else None
     if made is not None:
         joined = replace(lookup, kind="single", length=None, rule=made.rule, unknown=made.unknown, keys=made.keys)
-        return [_resolved(joined, parts, call, [FoundIds(each) for each in (made.source, *made.others)])]
+        return [_resolved(joined, parts, call, [ResolvedIds(each) for each in (made.source, *made.others)])]
     why = why or _computed_weights(lookup, call)
     if not _one_row_per_id(lookup) or (why and why.cure == _COMBINE):
         return _inlined(lookup, why) if why else [_resolved(lookup, parts, call, known)]
@@ -69,7 +69,7 @@ def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed) -> 
 
 
 def _resolve_per_id(
-    lookup: Lookup, known: list[FoundIds], why: NoRule | None, parts: Mapping[str, InputPart], call: Followed
+    lookup: Lookup, known: list[ResolvedIds], why: NoRule | None, parts: Mapping[str, InputPart], call: CallGraph
 ) -> list[Lookup]:
     """Resolves a lookup with a row per id: as one feature if the ids are one input, else as one for each position."""
     size, flat = lookup.length or 1, lookup.gather and lookup.ids[0].shape.rank == 1
@@ -104,21 +104,21 @@ def _one_row_per_id(lookup: Lookup) -> bool:
     return lookup.encoding == "dense" and lookup.kind != "bag" and len(lookup.ids) == 1
 
 
-def _ids_per_example(found: FoundIds, parts: Mapping[str, InputPart]) -> int:
+def _ids_per_example(found: ResolvedIds, parts: Mapping[str, InputPart]) -> int:
     """Returns how many ids an example has in a source."""
     return math.prod(parts[found.source.name].shape) if found.source.place is None else 1
 
 
-def _columns(ids: Any, size: int, table: TableFacts, call: Followed) -> list[FoundIds] | NoRule:
+def _columns(ids: Any, size: int, table: TableFacts, call: CallGraph) -> list[ResolvedIds] | NoRule:
     """Returns the source and rule of each id of an example, or why one has none."""
     found = [find_chain(Values(ids, place, size), call, table.rows) for place in range(size)]
-    known = [each for each in found if isinstance(each, FoundIds) and each.source.part == "dense"]
+    known = [each for each in found if isinstance(each, ResolvedIds) and each.source.part == "dense"]
     if len(known) == size:
         return known
     return _no_rule_for(next((each for each in found if isinstance(each, Values)), Values(ids)), call, table.rows)
 
 
-def _resolved(lookup: Lookup, parts: Mapping[str, InputPart], call: Followed, known: list[FoundIds]) -> Lookup:
+def _resolved(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph, known: list[ResolvedIds]) -> Lookup:
     names = tuple(each.source.name for each in known)
     first, part = known[0], parts[names[0]]
     made = _combined_rule(known, lookup)
@@ -155,7 +155,7 @@ def _may_be_negative(rule: IdRule) -> bool:
     return isinstance(rule, ComputedIds) and reach_of(rule)[0] < 0
 
 
-def _from_changed_text(lookup: Lookup, call: Followed) -> FoundIds | None:
+def _from_changed_text(lookup: Lookup, call: CallGraph) -> ResolvedIds | None:
     """Returns the text that a column of strings reads after changes, with one rule for both; else None."""
     ids = lookup.ids[0]
     single = lookup.kind == "single" and len(lookup.ids) == 1 and isinstance(lookup.rule, HashIds | VocabularyIds)
@@ -165,17 +165,17 @@ def _from_changed_text(lookup: Lookup, call: Followed) -> FoundIds | None:
     source, steps = changed
     if lookup.padding is not None and any(step.do not in ("lower", "upper") for step in steps):
         return None  # a change may produce the padding
-    return FoundIds(source, TextIds(steps=steps, ids=lookup.rule), lookup.unknown, lookup.keys)
+    return ResolvedIds(source, TextIds(steps=steps, ids=lookup.rule), lookup.unknown, lookup.keys)
 
 
-def _combined_rule(known: list[FoundIds], lookup: Lookup) -> FoundIds:
+def _combined_rule(known: list[ResolvedIds], lookup: Lookup) -> ResolvedIds:
     """Combines what the model computes from an input with the lookup's own rule.
 
     Raises:
       NotConvertible: no rule describes both; names the feature.
     """
-    own = FoundIds(known[0].source, lookup.rule, lookup.unknown, lookup.keys)
-    if own == FoundIds(own.source):
+    own = ResolvedIds(known[0].source, lookup.rule, lookup.unknown, lookup.keys)
+    if own == ResolvedIds(own.source):
         return known[0]
     if all(each.rule is None and each.cast is None for each in known):
         return own
@@ -194,7 +194,7 @@ def _combined_rule(known: list[FoundIds], lookup: Lookup) -> FoundIds:
     return made
 
 
-def _computed_weights(lookup: Lookup, call: Followed) -> NoRule | None:
+def _computed_weights(lookup: Lookup, call: CallGraph) -> NoRule | None:
     """Returns why a lookup stays inside: the model computes its weights; None if it does not, or cannot stay."""
     if lookup.weights is None or not can_be_inlined(lookup):
         return None
@@ -206,7 +206,7 @@ def _computed_weights(lookup: Lookup, call: Followed) -> NoRule | None:
     )
 
 
-def _weights(lookup: Lookup, name: str, parts: Mapping[str, InputPart], call: Followed) -> str | None:
+def _weights(lookup: Lookup, name: str, parts: Mapping[str, InputPart], call: CallGraph) -> str | None:
     if lookup.weights is None:
         return None
     values = lookup.weights.values if hasattr(lookup.weights, "values") else lookup.weights
@@ -224,7 +224,7 @@ def _weights(lookup: Lookup, name: str, parts: Mapping[str, InputPart], call: Fo
     return source.name
 
 
-def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | NoRule:
+def _ids(value: Any, call: CallGraph, rows: int | None) -> ResolvedIds | NoRule:
     """Returns the source and rule of ids, or why they have none."""
     if isinstance(value, tf.RaggedTensor):
         values, structure, part = value.values, {"splits": value.row_splits}, "values"
@@ -233,7 +233,7 @@ def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | NoRule:
     else:
         values, structure, part = value, {}, "dense"
     found = find_chain(Values(values), call, rows)
-    if not isinstance(found, FoundIds):
+    if not isinstance(found, ResolvedIds):
         text = None if rows is None else find_text(values, call, rows, structure.get("splits"))
         return text or _no_rule_for(found, call, rows)
     if found.source.part != part and part == "dense":
@@ -250,9 +250,9 @@ def _ids(value: Any, call: Followed, rows: int | None) -> FoundIds | NoRule:
     return found
 
 
-def _no_rule_for(values: Values, call: Followed, rows: int | None) -> NoRule:
-    culprit = blamed(values, call, rows)
-    return NoRule(f"computed by {_origin_text(culprit)} of the model", cure_of(culprit))
+def _no_rule_for(values: Values, call: CallGraph, rows: int | None) -> NoRule:
+    operation = unexplained_operation(values, call, rows)
+    return NoRule(f"computed by {_origin_text(operation)} of the model", cure_of(operation))
 
 
 def _origin_text(found: Source | Values) -> str:

@@ -1,4 +1,4 @@
-"""Which precisions a recipe asks for, and whether its limits and labels fit them."""
+"""Checks the precisions of a recipe's towers, and their limits and labels."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _LIMITS = ("kendall_tau_min", "overlap_min", "auc_loss_max")
 
 
 def check_precisions(job: ExportJob) -> None:
-    """Checks that each tower's precisions have what they need, and that limits speak of what is there.
+    """Checks that each tower's precisions have limits, and that limits and labels have what they refer to.
 
     Raises:
-      UsageError: a precision below f32 has no limit of its difference, one is to be served that is not made, or a limit
-        is of a precision or needs a label that is not there.
+      UsageError: a precision below f32 has no limit for its error, the served precision is not written, or a limit has
+        no such precision or label.
     """
     _check_labels(job)
     for name, part in job.towers.items():
         for precision in part.precisions:
             if precision != "f32" and precision not in part.max_abs_error:
                 raise UsageError(
-                    f"towers.{name}.precisions has {precision!r}, which the parity rule does not bind; state its limit "
+                    f"towers.{name}.precisions has {precision!r}, which has no parity rule; state its limit "
                     f"as towers.{name}.max_abs_error.{precision}"
                 )
         if part.serve not in ("f32", *part.precisions):

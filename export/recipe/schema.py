@@ -1,4 +1,4 @@
-"""ExportJob, what to export (the recipe), and ExportSettings, how (budget, workers); unknown keys are refused."""
+"""The recipe: ExportJob and its parts; unknown keys are rejected."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class InputPart(Part):
 
 
 class VocabularyPart(Part):
-    """A vocabulary: one key a line, in the order of the rows."""
+    """A vocabulary: one key per line, in the order of the rows."""
 
     file: str
-    """UTF-8, one key a line, in the order of the rows."""
+    """UTF-8, one key per line, in the order of the rows."""
     dtype: Literal["int64", "string"] = "string"
     """Of the keys."""
 
@@ -90,7 +90,7 @@ class VocabularyRule(Part):
     oov_hash: Literal["fingerprint", "modulo"] = "fingerprint"
     """fingerprint: as of hashed ids. modulo: an integer is its own hash, as Keras' IntegerLookup has it."""
     mask: int | str | None = None
-    """The id that is row 0 whatever the vocabulary says, as the `mask_token` of Keras' layers."""
+    """The id that is row 0 whatever the vocabulary contains, as the `mask_token` of Keras' layers."""
 
     @model_validator(mode="after")
     def _placed(self) -> VocabularyRule:
@@ -337,8 +337,8 @@ def _fields_at(model: Any, location: tuple[int | str, ...]) -> list[str]:
 
 
 def explain(problem: ValidationError, model: type[BaseModel] = ExportJob) -> str:
-    """Returns the first mistake of a recipe, or of another model, in one sentence: key, value, what was expected."""
-    # A misspelt key is both unknown and missing: told as unknown, with the spelling that was meant.
+    """Returns the first mistake of a recipe, or of another model, as one sentence: key, value and expectation."""
+    # A misspelled key is both unknown and missing: reported as unknown, with the spelling that was meant.
     first = min(problem.errors(), key=lambda error: error["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
@@ -346,34 +346,34 @@ def explain(problem: ValidationError, model: type[BaseModel] = ExportJob) -> str
         return f"unknown key {where!r}" + (_nearest(str(first["loc"][-1]), known) if known else "")
     if first["type"] == "missing":
         return f"key {where!r} is missing"
-    told = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {told} (got {first['input']!r})"
+    expected = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {expected} (got {first['input']!r})"
 
 
 def read_recipe(path: Path) -> ExportJob:
     """Reads a recipe.
 
     Raises:
-      UsageError: no such file, no TOML, or a key that is unknown, missing or of the wrong type; names it.
+      UsageError: there is no such file, it is not TOML, or a key is unknown, missing or of the wrong type; names it.
     """
     try:
-        page = tomllib.loads(path.read_text())
+        parsed = tomllib.loads(path.read_text())
     except FileNotFoundError as problem:
         raise UsageError(f"recipe {path} does not exist") from problem
     except OSError as problem:
         raise UsageError(f"recipe {path} cannot be read: {problem.strerror}") from problem
     except UnicodeDecodeError as problem:
-        raise UsageError(f"recipe {path} cannot be read: it is no UTF-8 text, a TOML file was expected") from problem
+        raise UsageError(f"recipe {path} cannot be read: it is not UTF-8 text; a TOML file was expected") from problem
     except tomllib.TOMLDecodeError as problem:
         raise UsageError(f"recipe {path} cannot be read as TOML: {problem}") from problem
     except RecursionError as problem:
         raise UsageError(f"recipe {path} cannot be read: it is nested too deep") from problem
     try:
-        return ExportJob.model_validate(page)
+        return ExportJob.model_validate(parsed)
     except ValidationError as problem:
         raise UsageError(f"recipe {path}: {explain(problem)}") from problem
 
 
 def name_of_call(path: str) -> str:
-    """Returns how messages call `towers.NAME.call`; "" is the model's own."""
+    """Returns the name of a call in messages; "" is the model's own call."""
     return f"call {path!r}" if path else "the model's call"

@@ -1,4 +1,4 @@
-"""How a job runs, whatever it exports."""
+"""Settings of how a job runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RAY = re.compile(r"ray-local|(ray://)?[^\s:/]+:[0-9]{1,5}")
 
 
 class ExportSettings(BaseSettings):
-    """How the job runs; every field that is not given may come from the environment as ROWCAST_EXPORT_<NAME>."""
+    """How the job runs; fields may also be set in the environment as ROWCAST_EXPORT_<NAME>."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 

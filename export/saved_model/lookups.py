@@ -17,8 +17,8 @@ from export.errors import NotConvertible
 from export.frameworks.loading import tf
 from export.graph.pruning import TracedTower
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
-from export.id_rules.found import Vocabularies
 from export.id_rules.integers import cast
+from export.id_rules.resolved_ids import Vocabularies
 from export.id_rules.rules import crossed, joined, rows_of
 from export.id_rules.texts import words
 from export.lookups.embedding_layers import original_lookup

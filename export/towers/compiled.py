@@ -15,20 +15,20 @@ from export.graph.specs import SIGNATURE
 from export.towers.savedmodels import save_function
 
 _REASON_CHARACTERS = 300
-_LACKING = re.compile(r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that was)", re.MULTILINE)
+_MISSING = re.compile(r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that was)", re.MULTILINE)
 
 
 def compile_tower(saved_model: Path, precision: Precision, path: Path) -> str:
     """Compiles one tower; its signature `serving_default` keeps the names of the SavedModel's.
 
-    A tower with operations that LiteRT lacks is no error: it keeps its SavedModel.
+    A tower with operations that LiteRT lacks is not an error: it keeps its SavedModel.
 
     Args:
       saved_model: directory of the tower's SavedModel.
       precision: f32, or int8 (weights in int8, activations quantised by their range at run time).
-      path: file to write; nothing is written if LiteRT cannot run the tower.
+      path: file to write; not written if LiteRT cannot run the tower.
     Returns:
-      Why LiteRT cannot run the tower; "": it can.
+      Why LiteRT cannot run the tower; "" if it can.
     Raises:
       DestinationError: the file cannot be written.
     """
@@ -38,7 +38,7 @@ def compile_tower(saved_model: Path, precision: Precision, path: Path) -> str:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         flatbuffer = converter.convert()
         reason = _why_not_run(flatbuffer)
-    except Exception as problem:  # noqa: BLE001 - the converter raises of many kinds, all meaning the same
+    except Exception as problem:  # noqa: BLE001 - the converter raises many types of errors
         reason = _why_not_compiled(problem)
     if reason:
         return reason
@@ -51,7 +51,7 @@ def compile_tower(saved_model: Path, precision: Precision, path: Path) -> str:
 
 
 def why_not_compiled(tower: TracedTower) -> str:
-    """Returns what keeps a tower from LiteRT, before its weights are read; "" if nothing does."""
+    """Returns why LiteRT cannot run a tower, before its weights are read; "" if it can."""
     with TemporaryDirectory(prefix="rowcast-") as aside:
         fill(tower.variables)
         save_function(tower, Path(aside, "saved_model"))
@@ -59,7 +59,7 @@ def why_not_compiled(tower: TracedTower) -> str:
 
 
 def _why_not_run(flatbuffer: bytes) -> str:
-    """Runs the tower on batches of 1 and 3: some operations convert, and fail only then."""
+    """Runs the tower on batches of 1 and 3, since some operations convert but fail when they run."""
     import numpy as np
     from ai_edge_litert.interpreter import Interpreter
 
@@ -79,15 +79,15 @@ def _why_not_run(flatbuffer: bytes) -> str:
 
 
 def _why_not_compiled(problem: Exception) -> str:
-    """Returns what a converter complains of, without its graph."""
+    """Returns the converter's reason, without its graph."""
     text = str(problem)
-    lacking = sorted({name for listed, one in _LACKING.findall(text) for name in (listed or one).split(", ")})
-    if lacking:
-        loops = any(name.startswith("TensorList") for name in lacking)
+    missing = sorted({name for listed, one in _MISSING.findall(text) for name in (listed or one).split(", ")})
+    if missing:
+        loops = any(name.startswith("TensorList") for name in missing)
         cure = (
             ": build recurrent layers with unroll=True in the factory, which reads the same checkpoint" if loops else ""
         )
-        return f"LiteRT has no operation {', '.join(lacking)}{cure}"
+        return f"LiteRT has no operation {', '.join(missing)}{cure}"
     return next((line.strip() for line in text.splitlines() if line.strip()), type(problem).__name__)[
         :_REASON_CHARACTERS
     ]

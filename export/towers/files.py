@@ -1,7 +1,6 @@
-"""Writes every tower and part of one: as a SavedModel for CPUs, and compiled for LiteRT where that can run it.
+"""Writes towers and their parts as SavedModels for CPUs, and compiled for LiteRT where it can run them.
 
-A part without a form that its tower has would leave a service that runs that form nothing to run, so such a tower
-keeps no parts.
+Every part needs each form that its tower has; otherwise the tower is written without parts.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from export.graph.pruning import TracedPart, TracedTower
 from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob
 from export.steps import Step, versions
+from export.towers.bfloat16 import in_bfloat16
 from export.towers.compiled import compile_tower
-from export.towers.half_products import in_bfloat16
 from export.towers.manifest_towers import describe_tower
 from export.towers.rewriting import Traced
 from export.towers.savedmodels import content_of_saved_model, write_saved_model
@@ -29,12 +28,12 @@ from export.towers.savedmodels import content_of_saved_model, write_saved_model
 
 @dataclass(frozen=True)
 class TowerFiles:
-    """Where towers are written, and what of.
+    """Writes towers into a staged bundle.
 
     Attributes:
-      stage: the version being written; what it finished before is taken as it is.
-      trained: the model that they were traced from.
-      notes: what the user should know is appended.
+      stage: the version being written; files that it already finished are kept.
+      trained: the model that the towers were traced from.
+      notes: receives notes for the user.
     """
 
     stage: Staging
@@ -42,7 +41,7 @@ class TowerFiles:
     notes: list[str] = field(default_factory=list)
 
     def write(self, tower: TracedTower, parts: Sequence[TracedPart], job: ExportJob) -> manifest.Tower:
-        """Writes one tower and its parts; returns its entry in the manifest, before its forms are compared.
+        """Writes one tower and its parts; returns its manifest entry, before its forms are verified.
 
         Raises:
           CheckpointError: a weight is not in the checkpoint, or differs in shape or dtype.
@@ -88,7 +87,7 @@ class TowerFiles:
         return tuple(forms)
 
     def _saved(self, traced: TracedTower | TracedPart, tower: str, part: str, precision: Precision) -> str:
-        """Writes a SavedModel aside in every run, which takes seconds: its content shows whether it is another one."""
+        """Writes a SavedModel aside in every run (a few seconds): its content shows whether it changed."""
         path, fresh = paths.saved_model(tower, part, precision), self.stage.attempts / "saved_model"
         write_saved_model(traced, self.trained, fresh)
         Step(path, content_of_saved_model(fresh), type(None), partial(self._keep, fresh, path)).run(self.stage)

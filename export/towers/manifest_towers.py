@@ -1,4 +1,4 @@
-"""Traced towers, the recipe and what was verified -> the manifest's entries of towers."""
+"""Combines traced towers with the recipe into the manifest's tower entries."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from export.recipe import schema
 
 
 def check_limits(job: schema.ExportJob, model: ModelSpec, converted: Collection[str] = ()) -> None:
-    """Rejects limits of float32 towers that the parity rule binds.
+    """Rejects limits for float32 towers, to which the parity rule applies.
 
     Args:
       job: the recipe.
-      model: what was traced.
+      model: the traced model.
       converted: tables whose rows in the bundle are not the checkpoint's own.
     Raises:
       UsageError: a tower neither computes in half precision nor reads such a table.
@@ -27,12 +27,12 @@ def check_limits(job: schema.ExportJob, model: ModelSpec, converted: Collection[
         free = tower.half or set(converted) & set(model.of(name).tables)
         if "f32" in job.towers[name].max_abs_error and not free:
             raise UsageError(
-                f"towers.{name}.max_abs_error.f32: the tower computes in float32, which the parity rule binds"
+                f"towers.{name}.max_abs_error.f32: the tower computes in float32, to which the parity rule applies"
             )
 
 
 def check_rankings(model: ModelSpec) -> None:
-    """Checks that whatever a ranking tower gives is one number for each candidate, as services answer with.
+    """Checks that each output of a ranking tower is one number per candidate.
 
     Raises:
       NotConvertible: an output is several numbers.
@@ -42,8 +42,8 @@ def check_rankings(model: ModelSpec) -> None:
             count = _size(output)
             if tower.role == "ranking" and count != 1:
                 raise NotConvertible(
-                    f"towers.{name}: output {output.name!r} is {count} numbers for each candidate, and a ranking takes "
-                    "one; let the call return those that are wanted under names of their own, as "
+                    f"towers.{name}: output {output.name!r} is {count} numbers for each candidate, but a ranking takes "
+                    "one; let the call return the ones to use under separate names, as "
                     "{'first': scores[:, 0], 'second': scores[:, 1]}"
                 )
 
@@ -56,8 +56,8 @@ def check_formulas(job: schema.ExportJob, model: ModelSpec) -> None:
     """Checks each tower's formula against the outputs that it has.
 
     Raises:
-      UsageError: it is no formula, names what is no output or not one number for each candidate, or its tower does not
-        rank.
+      UsageError: it is not a formula, names something other than an output of one number per candidate, or its tower
+        does not rank.
     """
     for name, tower in model.towers.items():
         text = job.towers[name].formula
@@ -84,7 +84,7 @@ def describe_tower(
     forms: tuple[manifest.TowerForm, ...],
     parts: tuple[manifest.TowerPart, ...] = (),
 ) -> manifest.Tower:
-    """Turns a traced tower, its forms and its parts into its manifest entry.
+    """Returns the manifest entry of a traced tower with its forms and parts.
 
     Raises:
       NotConvertible: the precision to be served has no form.

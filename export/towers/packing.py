@@ -1,7 +1,7 @@
-"""Packs the inputs of a tower of many features: one tensor with all of them side by side, instead of one for each.
+"""Packs the inputs of a tower with many features into one tensor with all of them side by side.
 
-To hand a tensor to a tower costs about as much as a small layer, so 2 000 features one by one cost more than the
-network. They lie in the order in which the graph concatenates them, so that its widest concatenation is a slice.
+Passing a tensor to a tower costs about as much as a small layer, so 2 000 separate features cost more than the network.
+They are in the order in which the graph concatenates them, so that its widest concatenation becomes a slice.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 from bundle.format.manifest import TowerInput
 from export.frameworks.loading import tf
-from export.graph.origins import distinct_identifiers, hands_on
-from export.towers.rewriting import Rewriting, Traced
+from export.graph.origins import distinct_identifiers, keeps_values
+from export.towers.rewriting import GraphRewriter, Traced
 
 FEATURES_MAX = 8
-"""Inputs of one dtype that are handed over one by one; more are packed (measured: docs/explanation/towers.md)."""
+"""Inputs of one dtype that stay separate; more are packed (measured: docs/explanation/towers.md)."""
 
 
 def pack(tower: Traced) -> Traced:
-    """Packs the inputs of a tower, or of a part of one; sequences and what other parts return stay on their own."""
+    """Packs the inputs of a tower, or of a part of one; sequences and results of other parts stay separate."""
     groups: dict[str, list[TowerInput]] = {}
     for each in tower.spec.inputs:
         if each.feature and len(each.shape) in (1, 2) and None not in each.shape[1:]:
@@ -28,7 +28,7 @@ def pack(tower: Traced) -> Traced:
     groups = {dtype: members for dtype, members in groups.items() if len(members) > FEATURES_MAX}
     if not groups:
         return tower
-    rewriting = Rewriting(tower)
+    rewriting = GraphRewriter(tower)
     alone = dict(zip(tower.spec.inputs, rewriting.inputs, strict=True))
     packed = {}
     for dtype, members in groups.items():
@@ -41,8 +41,8 @@ def pack(tower: Traced) -> Traced:
     return finished.taking(tuple(each.model_copy(update={"name": names[each.name]}) for each in taken))
 
 
-def _pack(rewriting: Rewriting[Any], members: Mapping[str, tuple[TowerInput, Any]]) -> tuple[list[TowerInput], Any]:
-    """Lets a graph take inputs, by their tensors' names, out of one tensor; returns their order, and that tensor."""
+def _pack(rewriting: GraphRewriter[Any], members: Mapping[str, tuple[TowerInput, Any]]) -> tuple[list[TowerInput], Any]:
+    """Replaces inputs, given by their tensors' names, by slices of one tensor; returns their order and that tensor."""
     operation, first, run = _widest(rewriting.graph, members)
     order = [*run, *(name for name in members if name not in run)]
     ends = list(accumulate(_width(members[name][0]) for name in order))
@@ -61,14 +61,14 @@ def _pack(rewriting: Rewriting[Any], members: Mapping[str, tuple[TowerInput, Any
 
 
 def _widest(graph: Any, members: Mapping[str, tuple[TowerInput, Any]]) -> tuple[Any, int, list[str]]:
-    """Returns the concatenation with the longest run of inputs side by side, where it begins, and their names."""
+    """Returns the concatenation with the longest run of inputs, the start of the run, and their names."""
     widest: tuple[Any, int, list[str]] = (None, 0, [])
     for operation in graph.get_operations():
         if operation.type != "ConcatV2" or operation.outputs[0].shape.rank != 2:
             continue
         if tf.get_static_value(operation.inputs[-1]) not in (1, -1):
             continue
-        parts = [_behind(tensor, members) for tensor in list(operation.inputs)[:-1]]
+        parts = [_packed_input(tensor, members) for tensor in list(operation.inputs)[:-1]]
         first = 0
         for known, run in groupby(parts, lambda part: part is not None):
             names = [str(part) for part in run]
@@ -78,11 +78,11 @@ def _widest(graph: Any, members: Mapping[str, tuple[TowerInput, Any]]) -> tuple[
     return widest
 
 
-def _behind(tensor: Any, members: Mapping[str, tuple[TowerInput, Any]]) -> str | None:
-    """Returns the input whose numbers a tensor holds, row by row."""
+def _packed_input(tensor: Any, members: Mapping[str, tuple[TowerInput, Any]]) -> str | None:
+    """Returns the input whose values a tensor holds, row by row."""
     shape = tensor.shape.as_list() if tensor.shape.rank else None
     while tensor.name not in members:
-        if not _adds_axis(tensor.op) and (not hands_on(tensor.op) or tensor.op.type == "Cast"):
+        if not _adds_axis(tensor.op) and (not keeps_values(tensor.op) or tensor.op.type == "Cast"):
             return None
         tensor = tensor.op.inputs[0]
     return str(tensor.name) if shape == [None, _width(members[tensor.name][0])] else None

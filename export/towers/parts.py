@@ -1,9 +1,9 @@
-"""Partitions a ranking tower by data flow: what a context needs once, what candidates share, each output's own rest.
+"""Partitions a ranking tower by data flow: once per context, shared by outputs, and separate for each output.
 
-A part is a function of its own. `context` makes, once for each context, what depends on context features alone;
-`trunk` makes for each candidate what two or more outputs need; what only one output needs is a part called after it. A
-part that would save next to nothing is folded into those that take its results. Layers over both sides are divided
-first (export/towers/first_layers.py).
+Each part is a function. `context` computes, once per context, what depends on context features only; `trunk` computes,
+per candidate, what two or more outputs need; what only one output needs is a part named after it. A part that would
+save almost nothing is merged into those that read its results. Layers over both sides are divided first
+ (export/towers/divided_layers.py).
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from bundle.format import manifest
 from bundle.format.towers import Per
 from export.graph.data_flow import CANDIDATE, CONTEXT, DataFlow, named
 from export.graph.pruning import TracedPart, TracedTower, narrowed, type_of
-from export.towers.first_layers import divide_layers
+from export.towers.divided_layers import divide_layers
 
 MULTIPLY_ADDS_MIN = 256
-"""For one example: a part that would save less is not made, since each part is called on its own."""
-_AGAIN_MAX = 1.1
-"""How much of the work for candidates may be done again in several parts before they stay together."""
+"""Per example: a part that would save less is not worth its own call."""
+_REPEATED_MAX = 1.1
+"""Largest ratio of the parts' work per candidate to that of the whole; beyond it they stay together."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """What became of a tower; no parts where they would not pay."""
+    """The parts of a tower; none if they would save too little."""
 
     parts: tuple[TracedPart, ...] = ()
     notes: tuple[str, ...] = ()
-    """What stays together, and why."""
+    """Notes about what stays together, and why."""
 
 
 def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split:
     """Partitions one ranking tower.
 
     Args:
-      tower: as it was traced, an input for each feature.
-      roles: of each feature.
+      tower: as traced, with one input for each feature.
+      roles: the role of each feature.
     """
     name, outputs = tower.spec.name, dict(tower.function.structured_outputs)
     if len({tensor.name for tensor in outputs.values()}) < len(outputs):
@@ -50,14 +50,14 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
         return Split(notes=(f"tower {name!r} is not split: a loop of TF1 goes through it",))
     try:
         rows = flow.rows
-    except Exception as problem:  # noqa: BLE001 - operations raise of many kinds on examples that they cannot take
+    except Exception as problem:  # noqa: BLE001 - operations raise many types of errors on unsuitable examples
         raised = " ".join(str(problem).split())[:200]
-        return Split(notes=(f"tower {name!r} is not split: it could not be tried on made examples: {raised}",))
+        return Split(notes=(f"tower {name!r} is not split: it could not run on synthetic examples: {raised}",))
     return _Partition(flow, rows).split()
 
 
 class _Partition:
-    """Chooses the tensors that parts of one tower hand on."""
+    """Chooses the tensors between the parts of one tower."""
 
     def __init__(self, flow: DataFlow, rows: set[str]) -> None:
         self._flow, self._rows = flow, rows
@@ -82,7 +82,7 @@ class _Partition:
         for name, tensor in heads.items():
             made.append(self._part(f"head-{name}", "candidate", {tensor.name: tensor}, stops))
             stops[tensor.name] = tensor
-        if heads and sum(part.cost for part in made) > _AGAIN_MAX * whole:
+        if heads and sum(part.cost for part in made) > _REPEATED_MAX * whole:
             self._notes.append(
                 f"the outputs of tower {self._name!r} stay together: apart they would repeat what they share, since "
                 "no tensor between them holds a row for each candidate"
@@ -92,14 +92,14 @@ class _Partition:
         return Split(tuple(parts) if len(parts) > 1 else (), tuple(self._notes))
 
     def _of_context(self) -> dict[str, Any]:
-        """Returns the tensors that depend on context features alone and are taken per candidate, or are outputs."""
+        """Returns the tensors that depend on context features only and are read per candidate, or are outputs."""
         flow = self._flow
         operations, _ = flow.upstream(flow.outputs.values(), ())
         wanted = [tensor for tensor in flow.outputs.values() if flow.per(tensor) == CONTEXT]
         for operation in operations:
             if flow.per(operation.outputs[0]) != CONTEXT:
                 wanted += [tensor for tensor in operation.inputs if flow.per(tensor) == CONTEXT]
-        handed = self._handed_on(wanted, {})
+        handed = self._boundary(wanted, {})
         if not handed:
             self._note_no_context(operations)
         return handed
@@ -121,13 +121,17 @@ class _Partition:
             and all(tensor.name in self._rows or not flow.per(tensor) for tensor in operation.inputs)
             and operation.type not in ("Shape", "Placeholder")
         ]
-        why = f"operation {named(mixing[0])} makes no row of its own for each context" if mixing else "none is large"
+        why = (
+            f"operation {named(mixing[0])} does not compute a separate row for each context"
+            if mixing
+            else "none is large"
+        )
         self._notes.append(f"tower {self._name!r} has no context part: {why}")
 
     def _of_candidates(
         self, outputs: Mapping[str, Any], stops: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the tensors that one part makes for all, and the outputs that have a part of their own, in order."""
+        """Returns the tensors of the shared part, and the outputs with their own parts, in order."""
         flow = self._flow
         derived = self._derived(outputs, stops)
         primary = {name: tensor for name, tensor in outputs.items() if name not in derived}
@@ -148,11 +152,11 @@ class _Partition:
             if flow.per(taken) and uses[taken.op.name] > 1
         ]
         heads |= {name: outputs[name] for name, of in derived.items() if of & {t.name for t in heads.values()}}
-        shared = self._handed_on(wanted, stops)
+        shared = self._boundary(wanted, stops)
         return shared | {tensor.name: tensor for name, tensor in outputs.items() if name not in heads}, heads
 
     def _derived(self, outputs: Mapping[str, Any], stops: Mapping[str, Any]) -> dict[str, set[str]]:
-        """Returns the outputs that are next to nothing once others are known, as a product is, and those others."""
+        """Returns the outputs that cost almost nothing once others are known, such as a product, with those others."""
         derived: dict[str, set[str]] = {}
         for name, tensor in outputs.items():
             others = {each.name for other, each in outputs.items() if other != name and other not in derived}
@@ -161,8 +165,8 @@ class _Partition:
                 derived[name] = reached & others
         return derived
 
-    def _handed_on(self, wanted: Iterable[Any], stops: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns tensors to be handed on, by name: each holds rows and saves work; what does not is looked behind."""
+    def _boundary(self, wanted: Iterable[Any], stops: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the tensors to pass on, by name: the nearest that hold rows and save work."""
         flow = self._flow
         handed: dict[str, Any] = {}
         seen = set(stops) | set(flow.inputs)
@@ -187,7 +191,7 @@ class _Partition:
         function, variables = narrowed(
             flow.tower.spec.name, flow.tower.function, feeds, dict(zip(names, fetches.values(), strict=True))
         )
-        inputs = tuple(flow.inputs.get(tensor.name) or self._handed(tensor) for tensor in feeds)
+        inputs = tuple(flow.inputs.get(tensor.name) or self._boundary_input(tensor) for tensor in feeds)
         outputs = tuple(
             manifest.TowerOutput(name=which, **type_of(tensor))
             for which, tensor in zip(names, fetches.values(), strict=True)
@@ -196,7 +200,7 @@ class _Partition:
         return TracedPart(spec, function, variables, flow.cost(operations))
 
     def _named(self, tensor: Any, part: str) -> str:
-        """Returns what the manifest calls a part's output: the tower's output, or a name of its own."""
+        """Returns the name of a part's output in the manifest: that of the tower's output, or a generated one."""
         if tensor.name not in self._names:
             taken, number = set(self._names.values()) | set(self._flow.outputs), 0
             while (name := f"{part}_{number}") in taken:
@@ -204,6 +208,6 @@ class _Partition:
             self._names[tensor.name] = name
         return self._names[tensor.name]
 
-    def _handed(self, tensor: Any) -> manifest.TowerInput:
+    def _boundary_input(self, tensor: Any) -> manifest.TowerInput:
         name = self._names[tensor.name]
         return manifest.TowerInput(name=name, tensor=name, **type_of(tensor))

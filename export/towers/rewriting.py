@@ -1,4 +1,4 @@
-"""Changes what a traced tower, or a part of one, computes: in a copy of its graph."""
+"""Rewrites a copy of the graph of a traced tower, or of a part of one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from export.graph.pruning import TracedPart, TracedTower, narrowed
 Traced = TypeVar("Traced", TracedTower, TracedPart)
 
 
-class Rewriting(Generic[Traced]):
-    """A copy of a tower, whose graph is changed in place.
+class GraphRewriter(Generic[Traced]):
+    """A copy of a tower whose graph is changed in place.
 
     Attributes:
       tower: the copy.
-      graph: of it.
-      inputs: its tensors, in the order of `tower.spec.inputs`.
-      outputs: by name.
+      graph: its graph.
+      inputs: its input tensors, in the order of `tower.spec.inputs`.
+      outputs: its output tensors by name.
     """
 
     def __init__(self, tower: Traced) -> None:
@@ -31,12 +31,12 @@ class Rewriting(Generic[Traced]):
         self.outputs: dict[str, Any] = dict(function.structured_outputs)
 
     def put(self, old: Any, new: Any) -> None:
-        """Puts a tensor in the place of another."""
+        """Replaces one tensor by another."""
         join(old, new)
         self.outputs = {name: new if each.name == old.name else each for name, each in self.outputs.items()}
 
     def finished(self, inputs: Sequence[Any] | None = None) -> Traced:
-        """Returns the tower as it is now; it takes these tensors, if they are other ones than before."""
+        """Returns the rewritten tower; `inputs` replaces its input tensors."""
         feeds = self.inputs if inputs is None else inputs
         function, variables = narrowed(self.tower.spec.name, self.tower.function, feeds, self.outputs)
         return replace(self.tower, function=function, variables=variables)

@@ -22,12 +22,12 @@ def write_saved_model(tower: TracedTower | TracedPart, trained: TrainedModel, di
     """Restores the dense weights of a tower, or of a part of one, from the checkpoint and writes it.
 
     Its signature `serving_default` takes the tensors of `tower.spec.inputs` and returns those of `tower.spec.outputs`,
-    by their names, with the batch open.
+    by their names, for any batch size.
 
     Args:
       tower: as traced.
       trained: the model that it was traced from.
-      directory: made; must not exist or be empty.
+      directory: created; must be missing or empty.
     Raises:
       CheckpointError: a weight is not in the checkpoint, or differs in shape or dtype.
       DestinationError: the directory cannot be written.
@@ -63,12 +63,12 @@ def save_function(tower: TracedTower | TracedPart, directory: Path) -> None:
 
 
 def content_of_saved_model(directory: Path) -> list[str]:
-    """Returns digests of what a SavedModel holds, which a later run writes alike.
+    """Returns digests of a SavedModel's content that are the same in a later run.
 
-    TensorFlow numbers functions by all that the process traced before, which is less in a run that was resumed, names
-    captured tensors by their addresses, and draws a random number into `fingerprint.pb`.
+    TensorFlow numbers functions over the whole process, which has traced fewer in a resumed run, names captured tensors
+    by their addresses, and writes a random number into `fingerprint.pb`.
     """
-    from tensorflow.core.protobuf import saved_model_pb2  # TensorFlow wrote it, and is loaded
+    from tensorflow.core.protobuf import saved_model_pb2  # TensorFlow is loaded
 
     written = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
     for graph in written.meta_graphs:

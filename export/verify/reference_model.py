@@ -19,10 +19,10 @@ from bundle.errors import BundleError
 from bundle.format.manifest import TableSource, TextIds
 from export.checkpoint.reader import Checkpoint
 from export.errors import ExportError, NotConvertible, UsageError, VerificationFailed
+from export.frameworks.hook_points import NORMALIZATIONS
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph
-from export.frameworks.points import NORMALIZATIONS
 from export.graph.specs import DenseSpec, FeatureSpec
 from export.lookups.padded_ids import average_empty_as_zeros
 from export.model.call_tracing import resolve_call

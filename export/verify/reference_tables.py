@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.frameworks.hook_points import SPARSE_LOOKUPS
 from export.frameworks.hooks import Hooks
 from export.frameworks.internals import variable_class
 from export.frameworks.loading import tf
@@ -24,7 +25,6 @@ from export.frameworks.placeholders import (
     restoring_up_to,
     tables_unallocated,
 )
-from export.frameworks.points import SPARSE_LOOKUPS
 from export.graph.origins import resource
 from export.graph.specs import TableFacts
 from export.lookups.embedding_layers import intercept_layers, original_lookup

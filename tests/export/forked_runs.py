@@ -1,11 +1,11 @@
 """`rowcast-export` in children of a process that has imported all it needs but used none: quick to start, real to kill.
 
-A run may be told when it dies:
+Options of when a run dies:
   noted: N       right after its N-th step was noted in the journal
   unnoted: N     right before it: the step's files are there, the journal does not know
   seconds: S     whatever it is doing then
   operation: N   right before the N-th file or directory that it makes, renames or removes
-  stops: N       it does not die but stops right after its N-th step, which is told as a status too, until SIGCONT
+  stops: N       it does not die but stops right after its N-th step, which its status reports too, until SIGCONT
   damages: {after: STEP, file: PATH}   it does not die either: a part of a staged file turns to zeros
   file_bytes: N  it does not die either: no file that it writes can be larger
 """

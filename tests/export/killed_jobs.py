@@ -44,18 +44,18 @@ class Expected:
 
 
 def write_tables(directory: Path, rows: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Writes a checkpoint of tables that are whole, cut by rows, by columns and both, in two data files."""
+    """Writes a checkpoint of tables that are whole, sliced by rows, by columns and both, in two data files."""
     random = np.random.default_rng(7)
     third = rows // 3
     above, below = (0, third), (third, rows - third)
-    cuts: list[Any] = [
+    slices: list[Any] = [
         None,
         [[above, (0, -1)], [below, (0, -1)]],
         [[(0, -1), (4, 12)], [(0, -1), (0, 4)]],
         [[below, (0, 3)], [above, (0, 3)], [above, (3, 13)], [below, (3, 13)]],
     ]
     values = {f"t{number}": random.standard_normal((rows, 16)).astype(np.float32) for number in range(TABLES)}
-    boxes = {f"t{number}": cut for number, cut in enumerate(cuts) if cut}
+    boxes = {f"t{number}": box for number, box in enumerate(slices) if box}
     write_bundle(directory / "ckpt", values, boxes=boxes, files=2)
     return values
 
@@ -78,7 +78,7 @@ def undisturbed(forked: ForkedRuns, job: Job, place: Path) -> Expected:
 
 
 def resume(forked: ForkedRuns, job: Job, place: Path, expected: Expected) -> None:
-    """Runs a job that was killed again, by the same command, and holds the bundle to the undisturbed one."""
+    """Runs a job that was killed again, by the same command, and compares the bundle with the undisturbed one."""
     root, output = place / "bundles", place / "output"
     bundle = root / job.model / "1"
     if bundle.is_dir():  # killed between its rename and its end
@@ -99,7 +99,7 @@ def journaled(parent: Path) -> Mapping[str, tuple[int, int]]:
     if not noted.exists():
         return {}
     copied = parent.parent.parent / "journal"
-    shutil.copy(noted, copied)  # reading it cuts off a torn tail
+    shutil.copy(noted, copied)  # reading it truncates a torn tail
     steps = journal.read(copied)
     return {file.path: _seen(staged / file.path) for step in steps.values() for file in step.files}
 

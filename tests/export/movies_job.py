@@ -79,13 +79,13 @@ def write_examples(project: Path, examples: list[dict[str, Any]]) -> None:
 
 
 def recipe_of(checkpoint: Path) -> Recipe:
-    page = movies_recipe().model_dump(mode="json", include={"inputs", "towers"}, exclude_unset=True)
+    parts = movies_recipe().model_dump(mode="json", include={"inputs", "towers"}, exclude_unset=True)
     return {
         "model": "movies",
         "checkpoint": {"path": str(checkpoint), "object_path": "model"},
         "code": {"factory": "tower_models.py:build_movies"},
         "output": {"root": "bundles"},
-        **page,
+        **parts,
         "vocabularies": {"movies": {"file": "movie_ids.txt", "dtype": "int64"}},
         "features": {
             "movie_id": {"role": "candidate", "ids": {"kind": "vocabulary", "vocabulary": "movies"}},
@@ -117,16 +117,16 @@ def toml(value: Any) -> str:
 
 def changed(recipe: Recipe, path: str, value: Any) -> Recipe:
     """The recipe with one key, `a.b.c`, set; None takes it out."""
-    page = copy.deepcopy(recipe)
+    parts = copy.deepcopy(recipe)
     *parents, last = path.split(".")
-    place = page
+    place = parts
     for name in parents:
         place = place.setdefault(name, {})
     if value is None:
         del place[last]
     else:
         place[last] = value
-    return page
+    return parts
 
 
 def write_project(directory: Path, recipe: Recipe) -> Path:
@@ -162,15 +162,15 @@ def facts(bundle: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
     That is when it began, costs of searches, and the numbers that TensorFlow gives to the functions of a SavedModel.
     """
-    page: Manifest = staging.read_manifest(bundle)
-    staging.check_files(bundle, page, "full")
-    told = page.model_dump(mode="json")
-    told["created"] = ""
-    for index in told["indexes"].values():
+    manifest: Manifest = staging.read_manifest(bundle)
+    staging.check_files(bundle, manifest, "full")
+    content = manifest.model_dump(mode="json")
+    content["created"] = ""
+    for index in content["indexes"].values():
         for point in index["curve"]:
             point["relative_cost"] = 0
     numbered = ("/saved_model.pb", "/fingerprint.pb")
-    told["files"] = [file for file in told["files"] if not file["path"].endswith(numbered)]
+    content["files"] = [file for file in content["files"] if not file["path"].endswith(numbered)]
     files = {
         str(path.relative_to(bundle)): path.read_bytes()
         for path in sorted(bundle.rglob("*"))
@@ -178,7 +178,7 @@ def facts(bundle: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     }
     for path in bundle.rglob("saved_model.pb"):
         files[str(path.parent.relative_to(bundle))] = "".join(content_of_saved_model(path.parent)).encode()
-    return told, files
+    return content, files
 
 
 def values_of(prefix: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Ranking models whose data flow is worth cutting, as a user would write them: nothing here imports rowcast."""
+"""Ranking models to split by data flow, as a user would write them: nothing here imports rowcast."""
 
 # mypy: ignore-errors
 
@@ -87,7 +87,7 @@ def build_crossed():
 
 
 class Together(tf.keras.Model):
-    """Nothing to be cut: all goes into one network at once; `mixed` looks at all users of the batch before."""
+    """Nothing to split: all goes into one network at once; `mixed` looks at all users of the batch before."""
 
     def __init__(self, way):
         super().__init__()

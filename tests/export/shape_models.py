@@ -13,7 +13,7 @@ def build_reads_early():
 
 
 class Squeezed(tf.keras.Model):
-    """Axes of one value that are squeezed without being named, and a lookup table that tells no shape."""
+    """Axes of one value that are squeezed without being named, and a lookup table without a static shape."""
 
     def __init__(self):
         super().__init__()

@@ -68,7 +68,7 @@ def fail_storage(mark: str) -> int:
 
 
 def hold(pipe: str) -> None:
-    """Says its process id into a pipe, then holds the pipe open until something ends this process or this call."""
+    """Writes its process id to a pipe, then keeps the pipe open until something ends this process or this call."""
     with open(pipe, "w") as out:
         print(os.getpid(), file=out, flush=True)
         threading.Event().wait()

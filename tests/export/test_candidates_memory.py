@@ -85,9 +85,9 @@ def test_every_step_over_candidates_takes_memory_that_does_not_grow_with_them(tm
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path), kind], check=True, capture_output=True, cwd=ROOT, timeout=300
     )
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["store"] > 144 * MIB
-    assert told["candidates"] - told["begin"] < ALLOWED_BYTES
+    peaks = json.loads(done.stdout.splitlines()[-1])
+    assert peaks["store"] > 144 * MIB
+    assert peaks["candidates"] - peaks["begin"] < ALLOWED_BYTES
     if kind == "parquet":
-        assert told["vectors"] - told["candidates"] < ALLOWED_BYTES
-        assert told["indexes"] - told["written"] < VECTOR_BYTES + ALLOWED_BYTES  # one copy, which ScaNN searches
+        assert peaks["vectors"] - peaks["candidates"] < ALLOWED_BYTES
+        assert peaks["indexes"] - peaks["written"] < VECTOR_BYTES + ALLOWED_BYTES  # one copy, which ScaNN searches

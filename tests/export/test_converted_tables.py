@@ -1,4 +1,4 @@
-"""Tables whose rows are converted on their way: what is written, told, judged and refused."""
+"""Tables whose rows are converted on their way: what is written, recorded, verified and refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def copied(plan: ExportPlan) -> Table:
     return manifest_table(plan.tables[0], receipts)
 
 
-def judge(directory: Path, table: Table, rows: int | None = None) -> None:
+def verify(directory: Path, table: Table, rows: int | None = None) -> None:
     verify_tables(open_checkpoint(directory), directory / "out", {"t": table}, rows)
 
 
@@ -50,45 +50,45 @@ def alter(path: Path, at: int, change: int = 1) -> None:
 
 @pytest.mark.parametrize("source", ["f4", "f8", "i8", ml_dtypes.bfloat16])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_converted_table_is_read_as_told_and_passes_the_judge(tmp_path: Path, source: Any, dtype: str) -> None:
+def test_converted_table_has_the_recorded_error_and_is_verified(tmp_path: Path, source: Any, dtype: str) -> None:
     values = (VALUES * 100).astype(source)
-    page = copied(planned(tmp_path, values, dtype))
-    assert (page.dtype, len(page.shards), len(page.scales)) == (dtype, 4, 4 if dtype == "int8" else 0)
-    apart = TableReader(tmp_path / "out", page).gather(np.arange(ROWS)) - values.astype(np.float64)
-    assert np.abs(apart).max() == pytest.approx(page.error.max_abs if page.error else 0, rel=1e-6)
-    judge(tmp_path, page)
-    judge(tmp_path, page, 300)
+    table = copied(planned(tmp_path, values, dtype))
+    assert (table.dtype, len(table.shards), len(table.scales)) == (dtype, 4, 4 if dtype == "int8" else 0)
+    apart = TableReader(tmp_path / "out", table).gather(np.arange(ROWS)) - values.astype(np.float64)
+    assert np.abs(apart).max() == pytest.approx(table.error.max_abs if table.error else 0, rel=1e-6)
+    verify(tmp_path, table)
+    verify(tmp_path, table, 300)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
 @pytest.mark.parametrize("row", [0, 1499, 1500, 4999])
-def test_judge_finds_any_value_that_is_one_step_off(tmp_path: Path, dtype: str, row: int) -> None:
-    page = copied(planned(tmp_path, VALUES, dtype))
-    shard = page.shards[row // 1500]
-    alter(tmp_path / "out" / shard.file, (row - shard.first_row) * page.row_bytes + 2 * (page.row_bytes // DIM))
+def test_verify_tables_finds_any_value_that_is_one_step_off(tmp_path: Path, dtype: str, row: int) -> None:
+    table = copied(planned(tmp_path, VALUES, dtype))
+    shard = table.shards[row // 1500]
+    alter(tmp_path / "out" / shard.file, (row - shard.first_row) * table.row_bytes + 2 * (table.row_bytes // DIM))
     with pytest.raises(
         VerificationFailed, match=f"row {row} is not what the checkpoint's becomes as {dtype}, .*column 2"
     ):
-        judge(tmp_path, page, 300)
+        verify(tmp_path, table, 300)
 
 
-def test_judge_finds_a_scale_of_another_row(tmp_path: Path) -> None:
-    page = copied(planned(tmp_path, VALUES, "int8"))
-    path = tmp_path / "out" / page.scales[1].file
+def test_verify_tables_finds_a_scale_of_another_row(tmp_path: Path) -> None:
+    table = copied(planned(tmp_path, VALUES, "int8"))
+    path = tmp_path / "out" / table.scales[1].file
     scales = np.fromfile(path, "<f4")
     scales[[0, 1]] = scales[[1, 0]]
     scales.tofile(path)
     with pytest.raises(VerificationFailed, match="row 1500 is not what"):
-        judge(tmp_path, page, 300)
+        verify(tmp_path, table, 300)
 
 
-def test_judge_refuses_a_damaged_scale_in_full_and_an_error_that_is_told_too_small(tmp_path: Path) -> None:
-    page = copied(planned(tmp_path, VALUES, "int8"))
-    assert page.error is not None
-    lying = page.model_copy(update={"error": page.error.model_copy(update={"max_abs": page.error.max_abs / 2})})
+def test_verify_tables_refuses_a_damaged_scale_in_full_and_an_error_recorded_too_small(tmp_path: Path) -> None:
+    table = copied(planned(tmp_path, VALUES, "int8"))
+    assert table.error is not None
+    lying = table.model_copy(update={"error": table.error.model_copy(update={"max_abs": table.error.max_abs / 2})})
     with pytest.raises(VerificationFailed, match="the manifest tells"):
-        judge(tmp_path, lying)
-    alter(tmp_path / "out" / page.scales[2].file, 4 * 77)  # its last bit: too little to be seen in the values
-    judge(tmp_path, page, 300)
+        verify(tmp_path, lying)
+    alter(tmp_path / "out" / table.scales[2].file, 4 * 77)  # its last bit: too little to be seen in the values
+    verify(tmp_path, table, 300)
     with pytest.raises(VerificationFailed, match=r"scales-00002-of-00004.bin' does not match its digests"):
-        judge(tmp_path, page)
+        verify(tmp_path, table)

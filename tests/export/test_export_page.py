@@ -19,21 +19,21 @@ WORDS = set(re.findall(r"`(\w+)`", TEXT))
 
 
 @pytest.mark.parametrize("name", ["inspect", "plan", "run", "verify"])
-def test_export_page_names_the_fields_of_each_command(
+def test_export_docs_name_the_fields_of_each_command(
     command: Command, undisturbed: Path, movies: TracedCheckpoint, name: str
 ) -> None:
     if name == "run":
-        page = published_json(Published(undisturbed, staging.read_manifest(undisturbed), ())) | {"seconds": {}}
+        output = published_json(Published(undisturbed, staging.read_manifest(undisturbed), ())) | {"seconds": {}}
     else:
         given = {"inspect": movies.prefix, "plan": undisturbed.parents[2] / "recipe.toml", "verify": undisturbed}
-        page = command(name, given[name], "--json").json
-    parts = [page, *page["tables"].values()] if name in ("inspect", "plan") else [page]
-    parts += page["towers"].values() if name == "plan" else []
-    parts += [*page["slots"], *page["dense"]] if name == "inspect" else []
-    told = re.search(rf"^\*\*`{name}`.*?(?=\n\n|\Z)", TEXT, re.MULTILINE | re.DOTALL)
-    assert told
-    assert {field for part in parts for field in part} <= set(re.findall(r"`(\w+)`", told[0]))
+        output = command(name, given[name], "--json").json
+    parts = [output, *output["tables"].values()] if name in ("inspect", "plan") else [output]
+    parts += output["towers"].values() if name == "plan" else []
+    parts += [*output["slots"], *output["dense"]] if name == "inspect" else []
+    section = re.search(rf"^\*\*`{name}`.*?(?=\n\n|\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    assert section
+    assert {field for part in parts for field in part} <= set(re.findall(r"`(\w+)`", section[0]))
 
 
-def test_export_page_names_every_setting() -> None:
+def test_export_docs_name_every_setting() -> None:
     assert {f"ROWCAST_EXPORT_{name.upper()}" for name in ExportSettings.model_fields} <= WORDS

@@ -18,7 +18,7 @@ from tests.export.movies_job import Recipe, changed, facts, hidden, visible, wri
 KIB = 1 << 10
 
 
-def told(output: Path) -> str:
+def message_of(output: Path) -> str:
     return CommandResult(6, "", output.read_text()).message
 
 
@@ -32,7 +32,7 @@ def test_run_whose_files_grow_too_large_at_every_step_exits_6_then_resumes_with_
         if status == 0:
             break
         assert status == 6, output.read_text()
-        assert not told(output).startswith("rowcast-export: the destination:")  # but with its path
+        assert not message_of(output).startswith("rowcast-export: the destination:")  # but with its path
         assert visible(root) == []
         failed += 1
     assert status == 0
@@ -49,7 +49,7 @@ def test_run_whose_files_grow_too_large_at_every_step_exits_6_then_resumes_with_
         (errno.EIO, ""),
     ],
 )
-def test_disk_that_fails_is_told_with_its_path_and_the_cure(tmp_path: Path, number: int, cure: str) -> None:
+def test_disk_that_fails_is_reported_with_its_path_and_the_cure(tmp_path: Path, number: int, cure: str) -> None:
     def fail() -> None:
         with staged(Destination(tmp_path, None), "m", 1) as draft:
             (draft.stage.directory / "kept").touch()
@@ -65,5 +65,5 @@ def test_run_into_a_root_that_is_a_file_exits_6(forked: ForkedRuns, recipe: Reci
     (tmp_path / "file").write_text("kept")
     project = write_project(tmp_path, changed(recipe, "output.root", str(tmp_path / "file")))
     assert forked.run(["run", str(project)], tmp_path / "output") == 6
-    assert "choose a root that is a directory" in told(tmp_path / "output")
+    assert "choose a root that is a directory" in message_of(tmp_path / "output")
     assert (tmp_path / "file").read_text() == "kept"

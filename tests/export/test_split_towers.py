@@ -95,7 +95,7 @@ def page(split_bundle: Path) -> Manifest:
     return staging.read_manifest(split_bundle)
 
 
-def test_plan_tells_parts_costs_and_what_litert_lacks(recipe: Path, command: Command) -> None:
+def test_plan_lists_parts_costs_and_what_litert_lacks(recipe: Path, command: Command) -> None:
     page = command("plan", recipe, "--json").json
     tower = page["towers"]["ranking"]
     parts = {part["name"]: part for part in tower["parts"]}
@@ -104,9 +104,9 @@ def test_plan_tells_parts_costs_and_what_litert_lacks(recipe: Path, command: Com
     assert parts["context"]["multiply_adds"] > 1000
     assert (tower["formula"], tower["not_in_litert"]) == ("click^0.7 * like^0.3", "")
     assert (page["contexts"], page["stays"]) == (["users"], [])
-    told = command("plan", recipe)
-    assert told.code == 0
-    assert "head-share" in told.out
+    message = command("plan", recipe)
+    assert message.code == 0
+    assert "head-share" in message.out
 
 
 def test_run_of_several_heads_writes_a_part_for_each_in_every_form(split_bundle: Path, page: Manifest) -> None:
@@ -124,7 +124,7 @@ def test_run_of_several_heads_writes_a_part_for_each_in_every_form(split_bundle:
     assert tower.formula == "click^0.7 * like^0.3"
 
 
-def test_run_tells_what_int8_does_to_the_order_and_to_the_labels(page: Manifest) -> None:
+def test_run_reports_the_effect_of_int8_on_order_and_labels(page: Manifest) -> None:
     tower = page.towers["ranking"]
     (form,) = (form for form in tower.forms if form.precision == "int8")
     assert set(form.effect) == {"click", "like", "share", "both", "loyal"}
@@ -135,7 +135,7 @@ def test_run_tells_what_int8_does_to_the_order_and_to_the_labels(page: Manifest)
     assert [set(form.effect) for form in head.forms] == [set(), set(), {"click"}]
 
 
-def test_run_writes_the_store_of_contexts(split_bundle: Path, page: Manifest) -> None:
+def test_run_writes_the_context_store(split_bundle: Path, page: Manifest) -> None:
     corpus = page.contexts["users"]
     store = CandidateStore(split_bundle / corpus.file, corpus)
     (place,) = store.positions(np.array(["u3"], object))
@@ -148,8 +148,8 @@ def test_verify_of_a_split_tower_opens_every_part_and_runs_it(recipe: Path, spli
     assert report.unlisted == ()
     assert "tower ranking, part head-both, litert int8" in report.opened
     assert "contexts users" in report.opened
-    told = audit_model(report, split_bundle, read_recipe(recipe), recipe.parent)
-    assert told.model_check is not None
+    message = audit_model(report, split_bundle, read_recipe(recipe), recipe.parent)
+    assert message.model_check is not None
 
 
 def test_verify_of_a_part_with_other_weights_names_it(recipe: Path, split_bundle: Path) -> None:
@@ -173,7 +173,7 @@ def effect(**figures: float) -> HeadEffect:
 
 
 @pytest.mark.parametrize(
-    ("key", "limit", "told"),
+    ("key", "limit", "message"),
     [
         (
             "kendall_tau_min",
@@ -188,10 +188,10 @@ def effect(**figures: float) -> HeadEffect:
         ("auc_loss_max", 0.01, r"the area under the ROC curve falls by 0\.0500, from 0\.7500"),
     ],
 )
-def test_check_effects_beyond_a_limit_refuses_with_the_figures(key: str, limit: float, told: str) -> None:
+def test_check_effects_beyond_a_limit_refuses_with_the_figures(key: str, limit: float, message: str) -> None:
     page = experts_recipe().model_dump(mode="json", exclude_unset=True)
     page["towers"]["ranking"][key] = {"int8": limit}
-    with pytest.raises(VerificationFailed, match=told):
+    with pytest.raises(VerificationFailed, match=message):
         check_effects("tower 'ranking'", "ranking", "int8", {"click": effect()}, ExportJob.model_validate(page))
     page["towers"]["ranking"][key] = {"int8": 0.5 if key != "auc_loss_max" else 0.06}
     check_effects("tower 'ranking'", "ranking", "int8", {"click": effect()}, ExportJob.model_validate(page))

@@ -1,4 +1,4 @@
-"""User models to be cut, as a user would write them: nothing here imports rowcast."""
+"""User models to export, as a user would write them: nothing here imports rowcast."""
 
 # mypy: ignore-errors
 
@@ -138,7 +138,7 @@ RAISING = {
 
 
 class One(tf.keras.Model):
-    """One table; `way` tells what the model does beside a plain lookup."""
+    """One table; `way` selects what the model does besides a plain lookup."""
 
     def __init__(self, way, rows=20):
         super().__init__()
@@ -235,7 +235,7 @@ def build_two_layers():
     return TwoLayers()
 
 
-class Untold(tf.keras.Model):
+class UnknownShape(tf.keras.Model):
     """Hands a layer of Keras what has no known last dimension, which the layer refuses."""
 
     def __init__(self):
@@ -247,8 +247,8 @@ class Untold(tf.keras.Model):
         return self.out(tf.reshape(number, tf.stack([-1, tf.size(number)])))
 
 
-def build_untold():
-    return Untold()
+def build_unknown_shape():
+    return UnknownShape()
 
 
 class Rooted(tf.keras.Model):
@@ -307,7 +307,7 @@ def build_partial():
 
 
 class KerasTable(tf.keras.Model):
-    """A Keras Embedding, which is not cut: small ones stay inside."""
+    """A Keras Embedding: small ones stay inside."""
 
     def __init__(self, rows):
         super().__init__()

@@ -12,11 +12,11 @@ from bundle.features.rules.ids import OneInput, cast, rule_of
 from bundle.format.manifest import ChainedIds, IdRule, VocabularyIds, vocabularies_of
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.frameworks.loading import load_tensorflow
-from export.graph.input_paths import Followed, Values
+from export.graph.input_paths import CallGraph, Values
 from export.graph.origins import Source
 from export.id_rules import integers
 from export.id_rules.chains import find_chain
-from export.id_rules.found import FoundIds
+from export.id_rules.resolved_ids import ResolvedIds
 from export.id_rules.rules import rows_of
 
 tf = load_tensorflow()
@@ -50,7 +50,7 @@ class Computation:
         captured = {inner.name: outer for outer, inner in traced.graph.captures}
         (sent,) = [each for each in traced.inputs if each.name not in captured]
         self.made = traced(tf.constant(self.sent)).numpy().astype(np.int64)
-        self.ids, self.call = traced.outputs[0], Followed({sent.name: Source("x", "dense")}, captured)
+        self.ids, self.call = traced.outputs[0], CallGraph({sent.name: Source("x", "dense")}, captured)
 
     def _steps(self, ids: Any) -> Any:
         for _ in range(self._random.integers(1, 6)):
@@ -117,7 +117,7 @@ def named(rule: IdRule) -> OneInput:
     return rule
 
 
-def rows_inside(page: OneInput, found: FoundIds, made: Computation) -> NDArray[np.int64]:
+def rows_inside(page: OneInput, found: ResolvedIds, made: Computation) -> NDArray[np.int64]:
     """Returns what a self-contained SavedModel makes of ids by a rule."""
     sent, tables = tf.constant(made.sent), {}
     for rule, keys in zip(vocabularies_of(page), found.keys, strict=True):
@@ -134,8 +134,8 @@ def test_computations_that_rules_tell_make_tensorflow_s_integers() -> None:
     for seed in range(CONFIGURATIONS):
         made = Computation(seed)
         found = find_chain(Values(made.ids), made.call, None)
-        if not isinstance(found, FoundIds) or found.rule is None:
-            told["not told" if not isinstance(found, FoundIds) else "as they are"] += 1
+        if not isinstance(found, ResolvedIds) or found.rule is None:
+            told["not told" if not isinstance(found, ResolvedIds) else "as they are"] += 1
             continue
         page = named(found.rule)
         keys = [

@@ -1,4 +1,4 @@
-"""Models with a Normalization layer, which their factories adapt or leave as it is."""
+"""Models with a Normalization layer, which their factories adapt or not."""
 
 # mypy: ignore-errors
 

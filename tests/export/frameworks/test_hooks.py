@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from export.errors import NotConvertible
-from export.frameworks import points
+from export.frameworks import hook_points
 from export.frameworks.hooks import HookPoint, Hooks
 from export.frameworks.loading import load_tensorflow
 
@@ -17,7 +17,7 @@ def added(first: int, second: int = 2, *, third: int = 3) -> int:
     return first + second + third
 
 
-def test_hooked_function_is_answered_under_every_name_and_put_back() -> None:
+def test_hooked_function_is_replaced_under_every_name_and_restored() -> None:
     bound = added
 
     def doubled(original: Any, **how: Any) -> int:
@@ -33,10 +33,10 @@ def test_hooked_function_is_answered_under_every_name_and_put_back() -> None:
     assert bound(1) == 6
 
 
-def hook_points() -> list[HookPoint]:
+def all_points() -> list[HookPoint]:
     """Returns every point of the table, alone or in a tuple or dict."""
     found: list[HookPoint] = []
-    queue = list(vars(points).values())
+    queue = list(vars(hook_points).values())
     while queue:
         each = queue.pop()
         if isinstance(each, HookPoint):
@@ -46,14 +46,14 @@ def hook_points() -> list[HookPoint]:
     return sorted(found, key=lambda point: (point.module, point.name))
 
 
-@pytest.mark.parametrize("point", hook_points(), ids=lambda point: f"{point.module}.{point.name}")
-def test_installed_release_has_what_is_replaced(point: HookPoint) -> None:
+@pytest.mark.parametrize("point", all_points(), ids=lambda point: f"{point.module}.{point.name}")
+def test_installed_release_has_every_hook_point(point: HookPoint) -> None:
     load_tensorflow()
     pytest.importorskip(point.module.partition(".")[0])
     assert point.find() is not None
 
 
-def test_release_that_has_moved_what_is_replaced_is_named_with_the_one_to_install() -> None:
+def test_release_that_moved_a_hook_point_names_the_release_to_install() -> None:
     load_tensorflow()
     moved = HookPoint("tensorflow.python.ops.array_ops", "squeeze", "input place")
     with pytest.raises(NotConvertible, match=r"squeeze\(input, place\) is not in .* tensorflow.*'tensorflow~=2.20.0'"):
@@ -71,7 +71,7 @@ class Layer:
         return inputs + 1
 
 
-def test_replaced_method_keeps_its_signature_and_its_errors_leave_unwrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_method_keeps_its_signature_and_its_errors_are_unwrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     library = types.ModuleType("made_library")
     library.Layer = Layer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "made_library", library)

@@ -12,10 +12,10 @@ CODE = "from export.frameworks.loading import load_tensorflow; load_tensorflow()
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
-def test_release_that_is_not_supported_is_named_beside_the_one_that_is(name: str, tmp_path: Path) -> None:
-    told = tmp_path / f"{name.replace('-', '_')}-9.1.0.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.1.0\n")
+def test_unsupported_release_is_named_with_the_supported_one(name: str, tmp_path: Path) -> None:
+    metadata = tmp_path / f"{name.replace('-', '_')}-9.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.1.0\n")
     paths = f"{tmp_path}:{Path(__file__).parents[3]}"
     done = subprocess.run(
         [sys.executable, "-c", CODE], env={"PYTHONPATH": paths}, capture_output=True, text=True, check=False

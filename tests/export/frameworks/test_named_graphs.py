@@ -40,7 +40,7 @@ def test_named_graph_traced_twice_makes_each_variable_once_and_whole() -> None:
     assert first["ranker/table"].shape == (8, 4)
 
 
-def test_load_named_code_that_switches_to_tf1_gets_its_shapes_and_leaves_ours() -> None:
+def test_load_named_code_that_switches_to_tf1_gets_its_shapes_and_restores_ours() -> None:
     def switching() -> Any:
         v1.disable_v2_behavior()
 
@@ -55,6 +55,6 @@ def test_load_named_code_that_switches_to_tf1_gets_its_shapes_and_leaves_ours() 
     assert tf.constant([[1]]).shape[1] == 1
 
 
-def test_load_named_no_function_is_refused() -> None:
-    with pytest.raises(NotConvertible, match=r"model\.py:wrong returned a Sequential, and the checkpoint knows"):
+def test_load_named_without_a_function_is_refused() -> None:
+    with pytest.raises(NotConvertible, match=r"model\.py:wrong returned a Sequential, but the checkpoint has only"):
         load_named("model.py:wrong", tf.keras.Sequential)

@@ -34,7 +34,7 @@ def numbers(seed: int) -> NDArray[np.float32]:
     ("factory", "trained"),
     [("plain", 1), ("adapted", 1), ("plain", None), ("adapted", 2), ("adapted", None)],
 )
-def test_towers_normalise_by_what_the_checkpoint_holds_or_are_refused(
+def test_towers_normalize_by_the_checkpoints_values_or_are_refused(
     factory: str, trained: int | None, keras: str, tmp_path: Path
 ) -> None:
     tf = load_tensorflow()

@@ -128,7 +128,7 @@ def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
         ("unmasked", TEXTS, r"LINE.*let TextVectorization have an output_sequence_length"),
         ("unicode", TEXTS, r"LINE.*change texts by tf.strings.lower"),
         ("separated", TEXTS, r"LINE.*split at whitespace or into characters"),
-        ("zeroed", TEXTS, r"LINE.*where no word has the row 0"),
+        ("zeroed", TEXTS, r"LINE.*where no word has row 0"),
         ("unadapted", TEXTS, r"ids are looked up LINE in a vocabulary that is not there"),
         ("none", {}, r"'less_embedding' are computed .* may be -1.*e.g. a remainder"),
         ("filled_beyond", {}, r"has default_id=20000, which is not among its 20000 rows"),

@@ -101,7 +101,7 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
             "'item' is looked up inside a tf.function, tf.cond or tf.while_loop.*call the embedding",
         ),
         ("build_reads_the_table", r"reads table 'items' other than by its embedding layer \(tower_models.py:\d+\); no"),
-        ("build_reads_a_hash_table", r"reads a resource that is no variable \(.*\) \(tower_models.py:\d+\); do that"),
+        ("build_reads_a_hash_table", r"reads a resource that is not a variable .* \(tower_models.py:\d+\); do that"),
         (
             "build_runs_python",
             r"TypeError: .* \(tower_models.py:\d+\); .*; and what tf.py_function .* .*: compute",
@@ -114,7 +114,7 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
             "shape_models.py:build_reads_early",
             r"were read while the model was made \(.*shape_models.py:\d+\), .* they are constants",
         ),
-        ("build_untold", r"raised ValueError: The last dimension .* should be defined.*\(tower_models.py:\d+\)"),
+        ("build_unknown_shape", r"raised ValueError: The last dimension .* should be defined.*\(tower_models.py:\d+\)"),
         (
             "build_takes_values",
             r"AttributeError: .*'numpy' \(tower_models.py:\d+\); a call is traced without values: .*NumPy's",
@@ -144,7 +144,7 @@ def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(fu
         ({"call": "score"}, "call 'score': One has no attribute 'score'"),
         ({"call": "way"}, "call 'way' is a str, which cannot be called"),
         ({"inputs": ["items"]}, "towers.tower.inputs names 'items'; the recipe's inputs: item"),
-        ({"outputs": {"vector": "query"}}, "returns no dict but a .*; leave towers.tower.outputs out"),
+        ({"outputs": {"vector": "query"}}, "returns a .*, not a dict; leave towers.tower.outputs out"),
         ({"result": "score"}, "towers.tower.result is 'score'; it must be one of its outputs: result"),
         ({"precisions": ["f32", "int8"]}, "state its limit as towers.tower.max_abs_error.int8"),
         ({"serve": "int8"}, "towers.tower.precisions has no 'int8'"),

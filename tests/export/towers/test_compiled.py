@@ -44,15 +44,15 @@ def test_compile_tower_int8_is_smaller_and_near(ranking: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "lacking"),
+    ("function", "missing"),
     [
         ("build_odd_operation", "Betainc"),
         ("build_half", "BiasAdd, MatMul"),
         ("build_loop", "TensorListReserve: build recurrent layers with unroll=True in the factory"),
     ],
 )
-def test_compile_tower_with_an_operation_that_litert_lacks_tells_the_reason(
-    function: str, lacking: str, tmp_path: Path
+def test_compile_tower_with_an_operation_that_litert_lacks_returns_the_reason(
+    function: str, missing: str, tmp_path: Path
 ) -> None:
     job = one_recipe(function)
     prefix, _ = save_checkpoint(job, tmp_path)
@@ -60,11 +60,11 @@ def test_compile_tower_with_an_operation_that_litert_lacks_tells_the_reason(
     trained = TrainedModel(model.root, open_checkpoint(prefix), "model")
     write_saved_model(model.towers[0], trained, tmp_path / "saved_model")
     made = compile_tower(tmp_path / "saved_model", "f32", tmp_path / "compiled.tflite")
-    assert made.startswith(f"LiteRT has no operation {lacking}")
+    assert made.startswith(f"LiteRT has no operation {missing}")
     assert not (tmp_path / "compiled.tflite").exists()
 
 
-def test_compile_tower_destination_below_a_file_is_told(ranking: Path, tmp_path: Path) -> None:
+def test_compile_tower_below_a_file_is_refused(ranking: Path, tmp_path: Path) -> None:
     (tmp_path / "towers").write_text("in the way")
     with pytest.raises(DestinationError, match=r"cannot be written"):
         compile_tower(ranking / "saved_model", "f32", tmp_path / "towers" / "compiled.tflite")

@@ -23,7 +23,7 @@ TOWER = TowerSpec(
 )
 
 
-def test_describe_tower_precision_that_is_not_there_cannot_be_served() -> None:
+def test_describe_tower_missing_precision_cannot_be_served() -> None:
     form = manifest.TowerForm(kind="saved_model", precision="f32", path="towers/query/s", max_abs_error={})
     towers = {
         "query": {

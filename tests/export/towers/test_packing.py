@@ -49,6 +49,6 @@ def test_pack_of_vectors_above_each_other_takes_them_as_one(function: str) -> No
     np.testing.assert_allclose(run(packed, values, 7)["score"], run(tower, values, 7)["score"], rtol=1e-5, atol=1e-5)
 
 
-def test_pack_of_few_features_leaves_them_as_they_are() -> None:
+def test_pack_of_few_features_leaves_them_separate() -> None:
     tower = traced("build_together", ["click", "like"], FEATURES)
     assert pack(tower).spec == tower.spec

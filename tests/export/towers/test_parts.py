@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from export.graph.pruning import TracedTower
-from export.towers.half_products import in_bfloat16
+from export.towers.bfloat16 import in_bfloat16
 from export.towers.parts import Split, split_tower
 from tests.export.ranking_parts import AGE, CONTEXT, FEATURES, TASKS, made_values, run, run_parts, traced
 from tests.export.traced_models import IDS, RAGGED
@@ -102,10 +102,10 @@ def test_in_bfloat16_products_are_near_and_the_rest_is_float32(experts: TracedTo
     ("function", "note"),
     [
         ("build_together", "has no context part: only 0 multiply-adds depend on context features alone"),
-        ("build_mixed", "(Mean) makes no row of its own for each context"),
+        ("build_mixed", "(Mean) does not compute a separate row for each context"),
     ],
 )
-def test_split_tower_that_has_nothing_to_split_stays_whole_and_says_why(function: str, note: str) -> None:
+def test_split_tower_with_nothing_to_split_stays_whole_and_notes_why(function: str, note: str) -> None:
     found = split(traced(function, ["click", "like"]))
     assert found.parts == ()
     assert note in found.notes[0]

@@ -34,13 +34,13 @@ def test_write_saved_model_stores_the_checkpoint_s_weights_and_no_table(
     assert sorted(each.tobytes() for each in stored) == sorted(each.tobytes() for each in weights)
 
 
-def test_write_saved_model_destination_that_is_a_file_is_told(movies: TracedCheckpoint, tmp_path: Path) -> None:
+def test_write_saved_model_over_a_file_is_refused(movies: TracedCheckpoint, tmp_path: Path) -> None:
     (tmp_path / "query").write_text("in the way")
     with pytest.raises(DestinationError, match=r"tower 'query' cannot be written to"):
         written(movies, 0, tmp_path)
 
 
-def test_restore_weights_that_differ_names_the_variables_which_the_tower_reads(
+def test_restore_weights_that_differ_names_the_variables_of_the_tower(
     movies: TracedCheckpoint, ads: TracedCheckpoint
 ) -> None:
     def restore(model: TracedModel, tower: int, prefix: Path, path: str = "model") -> None:
@@ -57,7 +57,7 @@ def test_restore_weights_that_differ_names_the_variables_which_the_tower_reads(
         restore(movies.model, 0, movies.prefix, "modle")
 
 
-def test_write_saved_model_again_has_the_same_content_and_of_other_weights_another(
+def test_write_saved_model_again_has_the_same_content_unless_weights_differ(
     movies: TracedCheckpoint, tmp_path: Path
 ) -> None:
     """TensorFlow counts functions up over the process, and a resumed run has traced fewer of them."""

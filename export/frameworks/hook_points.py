@@ -1,4 +1,4 @@
-"""Every function and method of a library that is replaced, in one table; tests hold each to the installed release."""
+"""Every function and method of a library that is replaced; tests check each against the installed release."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TPU_CLASSES = {
     f"{_TPU}.tpu_embedding_v1": "TPUEmbeddingV0",
     f"{_TPU}.tpu_embedding_v3": "TPUEmbeddingV2",
 }
-"""Layers that TensorFlow makes on TPUs only."""
+"""Layers that TensorFlow creates only on TPUs."""
 TPU_METHODS = {
     name: tuple(HookPoint(module, f"{layer}.{name}") for module, layer in TPU_CLASSES.items())
     for name in ("__init__", "build", "_maybe_build", "embedding_tables", "embedding_lookup", "__call__")

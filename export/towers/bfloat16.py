@@ -1,9 +1,9 @@
-"""Lets a tower multiply matrices in bfloat16: weights stay float32 in its file, all but the products is float32."""
+"""Makes a tower multiply matrices in bfloat16; weights and all other operations stay float32."""
 
 from __future__ import annotations
 
 from export.frameworks.loading import tf
-from export.towers.rewriting import Rewriting, Traced
+from export.towers.rewriting import GraphRewriter, Traced
 
 _TRANSPOSED = {
     "MatMul": ("transpose_a", "transpose_b"),
@@ -14,7 +14,7 @@ _TRANSPOSED = {
 
 def in_bfloat16(tower: Traced) -> Traced:
     """Returns a tower, or a part of one, whose matrix products are in bfloat16."""
-    rewriting = Rewriting(tower)
+    rewriting = GraphRewriter(tower)
     for operation in rewriting.graph.get_operations():
         if operation.type not in _TRANSPOSED or operation.outputs[0].dtype != tf.float32:
             continue

@@ -1,7 +1,7 @@
 """Divides layers over a context's and a candidate's activations side by side: [c, x] W = c W_c + x W_x.
 
-The first half is then the context's, computed once, and what is handed on is as wide as the layer instead of the
-context. So a context of thousands of features is not repeated for every candidate.
+The first term belongs to the context and is computed once; what parts pass on is as wide as the layer instead of the
+context. A context of thousands of features is thus not repeated for every candidate.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 from export.frameworks.loading import tf
 from export.graph.data_flow import CONTEXT, DataFlow
 from export.graph.pruning import TracedTower
-from export.towers.rewriting import Rewriting
+from export.towers.rewriting import GraphRewriter
 
 COLUMNS_MIN = 64
-"""Of the context, in the input of a layer: with fewer, to hand on the layer's width costs more than it saves."""
+"""Columns of the context in the input of a layer; with fewer, dividing the layer costs more than it saves."""
 
 
 def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
-    """Returns a tower whose layers over both sides are sums of a layer over each.
+    """Returns a tower whose layers over both sides become sums of one layer over each.
 
     Args:
-      tower: as it was traced, an input for each feature.
-      per: CONTEXT, CANDIDATE or both of each input by name.
+      tower: as traced, with one input for each feature.
+      per: CONTEXT, CANDIDATE or both for each input by name.
     """
-    rewriting = Rewriting(tower)
+    rewriting = GraphRewriter(tower)
     flow = DataFlow(rewriting.tower, per)
     found = [each for operation in rewriting.graph.get_operations() if (each := _layer(operation, flow)) is not None]
     for product, join, once in found:
@@ -36,7 +36,7 @@ def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
 
 
 def _layer(operation: Any, flow: DataFlow) -> tuple[Any, Any, list[bool]] | None:
-    """Returns a product to be divided, what joins its input, and which of the joined are of the context alone."""
+    """Returns a product to divide, its input's concatenation, and which of its parts are of the context only."""
     if operation.type != "MatMul" or operation.get_attr("transpose_a") or flow.per(operation.inputs[1]):
         return None
     if operation.outputs[0].dtype.name != "float32":

@@ -1,4 +1,4 @@
-"""What recognition finds of ids: where they come from, and what is done to them on the way."""
+"""The source of ids and the rule that turns them into rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from export.graph.origins import Source
 from export.graph.specs import Keys
 
 Vocabularies = Mapping[str, Any]
-"""Key -> position, -1 if unknown, as TensorFlow's lookup tables, by name."""
+"""TensorFlow lookup tables by name: key -> position, -1 if unknown."""
 
 
 @dataclass(frozen=True)
-class FoundIds:
-    """Ids that come from one input, or from `others` beside it; the other fields are those of FeatureSpec."""
+class ResolvedIds:
+    """Ids from one input, for a cross or join also from `others`; the other fields are those of FeatureSpec."""
 
     source: Source
     rule: IdRule | None = None
@@ -27,5 +27,5 @@ class FoundIds:
 
 
 def from_row(first_row: int) -> str:
-    """Returns where the rows of a rule begin, as the end of its description."""
+    """Returns the first row of a rule, as the end of its description."""
     return f", from row {first_row}" if first_row else ""

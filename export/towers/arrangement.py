@@ -1,4 +1,4 @@
-"""What is made of traced towers before they are written: ranking towers in parts, many inputs packed into one."""
+"""Prepares traced towers for writing: splits ranking towers into parts and packs inputs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from export.towers.parts import Split, split_tower
 def arrange_towers(
     traced: TracedModel, job: ExportJob, features: Mapping[str, manifest.Feature]
 ) -> tuple[TracedModel, dict[str, Split]]:
-    """Splits the ranking towers that the recipe lets be split, and packs inputs.
+    """Splits ranking towers unless the recipe disables it, and packs inputs.
 
     Args:
-      traced: the model, an input of a tower for each feature.
+      traced: the model, with one tower input for each feature.
       job: the recipe.
       features: the manifest's.
     Returns:
-      The model with its towers as they are written, and by ranking tower its parts.
+      The model with its towers as they are written, and the parts of ranking towers by name.
     """
     splits, towers = {}, []
     for tower in traced.towers:
