@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +13,8 @@ from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
 from bundle.stores.reader import StoredColumns
 from bundle.stores.writer import StoreWriter
-from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
 from export.errors import DestinationError, NotConvertible
-from export.recipe.schema import CorpusPart
 from runtime.errors import InvalidInput
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import Tower, open_tower
@@ -25,36 +22,18 @@ from runtime.towers import Tower, open_tower
 BATCH_CANDIDATES = 2048
 """Candidates whose activations and vectors are in memory at a time."""
 
-Room = Literal["candidates", "contexts"]
-
 Moved = Callable[[int], None]
 """Takes the candidates that were dealt with since its last call."""
 
 
-def store_file(room: Room, name: str) -> str:
-    """Returns the file of the store of one corpus or of contexts."""
-    return paths.candidate_store(name) if room == "candidates" else paths.context_store(name)
-
-
-def write_candidates(
-    base: Path,
-    name: str,
-    part: CorpusPart,
-    features: Mapping[str, manifest.Feature],
-    folder: Path,
-    moved: Moved = lambda _: None,
-    room: Room = "candidates",
-) -> manifest.Corpus:
+def write_candidates(base: Path, file: str, corpus: CorpusReader, moved: Moved = lambda _: None) -> manifest.Corpus:
     """Writes the store of one corpus, or of contexts, a batch at a time.
 
     Args:
       base: directory of the bundle that is being written.
-      name: of the corpus.
-      part: what the recipe says of it.
-      features: every feature of the model.
-      folder: of the recipe, which the corpus' files are relative to.
+      file: of the store, in it.
+      corpus: where the candidates are read.
       moved: takes the candidates that were read since its last call.
-      room: whose they are.
     Returns:
       The corpus' entry in the manifest.
     Raises:
@@ -62,26 +41,24 @@ def write_candidates(
       NotConvertible: a value is no id or does not fit, or an id comes twice; names file, row and column.
       DestinationError: the store cannot be written.
     """
-    corpus = CorpusReader(locate_corpus(folder, name, part, room), name, part, features)
-    file = store_file(room, name)
     try:
         with StoreWriter(base / file) as writer:
-            for batch in corpus.batches():
+            for where, ids, features, attributes in corpus.batches():
                 try:
-                    writer.append(batch.ids, batch.features, batch.attributes)
+                    writer.append(ids, features, attributes)
                 except FormatError as problem:
-                    raise NotConvertible(f"{batch.where}: {problem}") from problem
-                moved(len(batch.ids))
+                    raise NotConvertible(f"{where}: {problem}") from problem
+                moved(len(ids))
             for attribute, kind in corpus.numeric_attributes().items():
                 writer.cast(attribute, kind)
             twice = writer.repeated()
             if twice is not None:
                 places = " and ".join(corpus.place(position) for position in twice)
-                what = f"corpus {name!r}, column {part.id!r}: id {writer.id(twice[0])!r}"
-                raise NotConvertible(f"{what} stands in {places}; ids must be distinct")
+                what = f"column {corpus.part.id!r}: id {writer.id(twice[0])!r}"
+                raise NotConvertible(f"corpus {corpus.name!r}, {what} stands in {places}; ids must be distinct")
             written = writer.finish()
     except (FormatError, FeatureError) as problem:
-        raise NotConvertible(f"corpus {name!r}: {problem}") from problem
+        raise NotConvertible(f"corpus {corpus.name!r}: {problem}") from problem
     except OSError as problem:
         raise _unwritten(f"store {file!r}", problem) from problem
     return manifest.Corpus(file=file, **vars(written))
@@ -116,8 +93,8 @@ def write_vectors(
       DestinationError: the file cannot be written.
     """
     where = f"index {index!r}, corpus {corpus_name!r}"
-    needed = list(dict.fromkeys(source for tensor in spec.inputs for source in tensor.sources))
-    inputs = {name: readers for name, readers in features.inputs.items() if set(needed) & set(readers)}
+    needed = {source for tensor in spec.inputs for source in tensor.sources}
+    inputs = {name: readers for name, readers in features.inputs.items() if needed & set(readers)}
     held = [name for name in inputs if name in corpus.features]
     try:
         store = StoredColumns(base / corpus.file, corpus)

@@ -125,8 +125,9 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
     Raises:
       NotConvertible: a value does not fit the feature.
     """
-    cells, lists = cells_of(rows, column, separator if holds_lists(feature) else None), holds_lists(feature)
-    array, kind, size = cells.array, cells.array.type, len(rows)
+    lists = holds_lists(feature)
+    cells = cells_of(rows, column, separator if lists else None)
+    array, kind = cells.array, cells.array.type
     if lists and not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
         if feature.kind != "bag" or not (types.is_integer(kind) or types.is_floating(kind)):
             raise NotConvertible(
@@ -138,7 +139,9 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
     counts = pc.fill_null(pc.list_value_length(array), 0) if lists else array.is_valid().cast(pa.int64())
     lengths = counts.to_numpy(zero_copy_only=False).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)]) if lists or not lengths.all() else None
-    flat = Cells(array.flatten() if lists else array.drop_null(), rows, column, np.repeat(np.arange(size), lengths))
+    flat = Cells(
+        array.flatten() if lists else array.drop_null(), rows, column, np.repeat(np.arange(len(rows)), lengths)
+    )
     if not isinstance(feature, DenseFeature):
         rule, cast = first_of(feature.ids), feature.cast
         if isinstance(rule, BucketIds) or (cast is not None and cast.of == "float32"):
@@ -163,7 +166,7 @@ def _check_lengths(rows: Rows, column: str, feature: DenseFeature, lengths: NDAr
 
 def attribute_array(rows: Rows, column: str, separator: str | None) -> Any:
     """Returns an Arrow array; of text, strings, or lists of strings where a separator is given."""
-    array = cells_of(rows, column, separator).array if rows.format != "parquet" else rows.columns[column]
+    array = cells_of(rows, column, separator).array
     if types.is_large_list(array.type) and types.is_null(array.type.value_type):
         # A list that is empty in all of a batch has no type of its own.
         return array.cast(pa.large_list(pa.large_string()))

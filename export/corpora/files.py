@@ -42,7 +42,6 @@ class Rows:
       columns: a `pyarrow.Array` by column. CSV: strings; TFRecord: a large_list for each candidate.
       where: names corpus and file in messages.
       first: rows of the file above these.
-      unit: what the file counts: row, record, or candidate (of a record that holds several).
       records: [n] the record of each candidate, where a record holds several.
     """
 
@@ -50,11 +49,15 @@ class Rows:
     columns: Mapping[str, Any]
     where: str
     first: int
-    unit: str = "row"
     records: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    @property
+    def unit(self) -> str:
+        """What the file counts."""
+        return "candidate" if self.records is not None else "record" if self.format == "tfrecord" else "row"
 
     def at(self, column: str, row: int) -> str:
         """Returns the place of a value in words, by its row here."""
@@ -62,18 +65,18 @@ class Rows:
         return f"{self.where}, column {column!r}, {self.unit} {self.first + row + 1}{record}"
 
 
-def locate_corpus(folder: Path, name: str, part: CorpusPart, room: str = "candidates") -> list[CorpusFile]:
+def locate_corpus(folder: Path, name: str, part: CorpusPart, section: str = "candidates") -> list[CorpusFile]:
     """Finds the files of a corpus, in the order of their candidates: that of their names.
 
     Args:
       folder: of the recipe.
       name: of the corpus.
       part: what the recipe says of it; a file, a directory of part files, a pattern, or several of these.
-      room: where the recipe says it: `candidates` or `contexts`.
+      section: of the recipe that says it: `candidates` or `contexts`.
     Raises:
       UsageError: there is none, or a file's format is unknown.
     """
-    key = f"{room}.{name}"
+    key = f"{section}.{name}"
     named = (part.file,) if isinstance(part.file, str) else part.file
     paths = [path for each in named for path in _matching(folder, each, f"{key}.file")]
     if len(set(paths)) < len(paths):
@@ -94,8 +97,7 @@ def read_batches(file: CorpusFile, name: str, part: CorpusPart, columns: Sequenc
         batched_by = part.id if part.prebatched else None
         for examples in tfrecords.read_examples(file.path, file.gzip, columns, batched_by, where):
             records = np.array(examples.records) if part.prebatched else None
-            unit = "candidate" if part.prebatched else "record"
-            yield Rows("tfrecord", examples.columns(), where, first, unit, records)
+            yield Rows("tfrecord", examples.columns(), where, first, records)
             first += len(examples.records)
         return
     try:

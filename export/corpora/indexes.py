@@ -23,7 +23,6 @@ from runtime.scann_build import Run, build_files, run_here
 from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
-Positions = NDArray[np.int64]
 Setting = dict[str, Any]
 """What one search costs by: leaves_to_search and reorder; nothing of a brute force index."""
 
@@ -87,7 +86,7 @@ class ExactAnswers:
         rows = np.linspace(0, len(queries) - 1, min(self._count, len(queries))).round().astype(np.int64)
         return np.ascontiguousarray(queries[np.unique(rows)], np.float32)
 
-    def _scores(self, positions: Positions, query: Vectors) -> NDArray[np.float64]:
+    def _scores(self, positions: NDArray[np.int64], query: Vectors) -> NDArray[np.float64]:
         # In float64, row by row: equal vectors get equal scores whatever stands beside them.
         rows = self._vectors[positions]
         if self._distance == "cosine":
@@ -136,7 +135,13 @@ def build_index(
         ) from problem
     try:
         points = _curve(_loaded(directory, part.distance, vectors, name), exact, part, parameters)
-        best = _cheapest(points, name, part, gate=representative)
+        best = _cheapest(points, part)
+        if representative and best.recall < part.recall.value:
+            raise VerificationFailed(
+                f"index {name!r}: recall@{part.recall.k} is {best.recall:.4f} at best (with {best.parameters}), the "
+                f"recipe asks for {part.recall.value}; lower indexes.{name}.recall.value, raise parameters.reorder or "
+                "leave leaves_to_search and reorder to be chosen, or set kind = 'brute_force'"
+            )
         settle(directory, **best.parameters)
         recall, _ = exact.measure(_loaded(directory, part.distance, vectors, name), {})
         if representative and recall < part.recall.value:
@@ -200,9 +205,8 @@ def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]
     unknown = sorted(set(part.parameters) - set(TREE_PARAMETERS))
     if unknown:
         raise UsageError(f"indexes.{name}.parameters: unknown key {unknown[0]!r}; known: {', '.join(TREE_PARAMETERS)}")
-    kind: Kind = "brute_force" if size < BRUTE_FORCE_BELOW else "tree_ah"
-    if part.kind != "auto":
-        kind = part.kind
+    automatic: Kind = "brute_force" if size < BRUTE_FORCE_BELOW else "tree_ah"
+    kind = automatic if part.kind == "auto" else part.kind
     if kind == "brute_force":
         if part.parameters:
             raise UsageError(
@@ -277,18 +281,10 @@ def _levels(part: IndexPart, parameters: dict[str, Any], size: int) -> list[list
     return [[{"leaves_to_search": count, "reorder": each} for each in sorted(reorders)] for count in sorted(leaves)]
 
 
-def _cheapest(points: Sequence[CostPoint], name: str, part: IndexPart, *, gate: bool) -> CostPoint:
+def _cheapest(points: Sequence[CostPoint], part: IndexPart) -> CostPoint:
+    """Returns the cheapest that reaches the recall asked for, or that of the highest recall."""
     reaching = [point for point in points if point.recall >= part.recall.value]
-    if reaching:
-        return min(reaching, key=lambda point: point.relative_cost)
-    best = max(points, key=lambda point: point.recall)
-    if not gate:
-        return best
-    raise VerificationFailed(
-        f"index {name!r}: recall@{part.recall.k} is {best.recall:.4f} at best (with {best.parameters}), "
-        f"the recipe asks for {part.recall.value}; lower indexes.{name}.recall.value, raise parameters.reorder or "
-        "leave leaves_to_search and reorder to be chosen, or set kind = 'brute_force'"
-    )
+    return min(reaching, key=lambda point: point.relative_cost) if reaching else max(points, key=lambda p: p.recall)
 
 
 def _loaded(directory: Path, distance: Distance, vectors: VectorFile, name: str) -> ScannIndex:

@@ -7,7 +7,6 @@ header.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -22,25 +21,12 @@ from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusPart
 
 FRACTION = r"^[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?$"
-KINDS = {"int64": pa.int64(), "float64": pa.float64(), "text": None}
+NUMERIC = pa.int64(), pa.float64()
 """What the text of an attribute may be in all of a corpus, the narrowest first."""
 
-
-@dataclass(frozen=True)
-class CorpusBatch:
-    """Some candidates, in the corpus' order.
-
-    Attributes:
-      ids: int64, or a `pyarrow.Array` of strings without nulls; of one type in all batches.
-      features: column by feature.
-      attributes: `pyarrow.Array` by attribute.
-      where: names corpus and file in messages.
-    """
-
-    ids: Any
-    features: dict[str, Column]
-    attributes: dict[str, Any]
-    where: str
+Batch = tuple[str, Any, dict[str, Column], dict[str, Any]]
+"""Names of corpus and file for messages; ids, int64 or a `pyarrow.Array` of strings without nulls, of one type in all
+batches; column by feature; `pyarrow.Array` by attribute."""
 
 
 class CorpusReader:
@@ -49,6 +35,9 @@ class CorpusReader:
     The values of a bag or sequence in CSV are split at `part.list_separator`, and an empty cell is an empty list. An
     attribute whose column feeds a bag is a list, too. An empty or null cell of a single or dense feature takes the
     feature's default.
+
+    Attributes:
+      name, part: of the corpus, and what the recipe says of it.
     """
 
     def __init__(
@@ -70,7 +59,7 @@ class CorpusReader:
                 raise UsageError(
                     f"candidates.{name}.features: the model has no feature {key!r}; it has {', '.join(readers)}"
                 )
-        self._files, self._name, self._part = files, name, part
+        self._files, self.name, self.part = files, name, part
         self._features = {key: input_entry(key, features[readers[key][0]]) for key in part.features}
         self._columns = list(dict.fromkeys([part.id, *part.features.values(), *part.attributes]))
         self._lists = {part.features[key] for key, feature in self._features.items() if holds_lists(feature)}
@@ -79,7 +68,7 @@ class CorpusReader:
         self._seen: set[str] = set()
         self._batches: list[tuple[int, int, str, str]] = []
 
-    def batches(self) -> Iterator[CorpusBatch]:
+    def batches(self) -> Iterator[Batch]:
         """Yields the candidates.
 
         Raises:
@@ -88,20 +77,19 @@ class CorpusReader:
             and value.
         """
         for file in self._files:
-            for rows in read_batches(file, self._name, self._part, self._columns):
+            for rows in read_batches(file, self.name, self.part, self._columns):
                 self._batches.append((len(rows), rows.first, rows.unit, file.path.name))
                 yield self._checked(rows)
         first = self._files[0].path.name
         if not self._batches:
-            raise NotConvertible(f"corpus {self._name!r}: {first} holds no candidates")
+            raise NotConvertible(f"corpus {self.name!r}: {first} holds no candidates")
         for column in self._columns:
             if column not in self._seen:
-                raise UsageError(f"corpus {self._name!r}: no record of {first} has a value in column {column!r}")
+                raise UsageError(f"corpus {self.name!r}: no record of {first} has a value in column {column!r}")
 
     def numeric_attributes(self) -> dict[str, Any]:
         """Returns the Arrow type of each attribute whose text is all numbers, after the last batch."""
-        kinds = {column: list(KINDS.values())[rank] for column, rank in self._texts.items()}
-        return {column: kind for column, kind in kinds.items() if kind is not None}
+        return {column: NUMERIC[rank] for column, rank in self._texts.items() if rank < len(NUMERIC)}
 
     def place(self, position: int) -> str:
         """Returns where a candidate stands, by its position: `row 3 of movies.csv`."""
@@ -111,11 +99,11 @@ class CorpusReader:
             position -= size
         raise IndexError(position)
 
-    def _checked(self, rows: Rows) -> CorpusBatch:
+    def _checked(self, rows: Rows) -> Batch:
         self._seen |= {
             column for column, array in rows.columns.items() if rows.format != "tfrecord" or len(array.values)
         }
-        part, ids, attributes = self._part, self._ids(rows), {}
+        part, ids, attributes = self.part, self._ids(rows), {}
         for column in part.attributes:
             separator = part.list_separator if column in self._lists else None
             attributes[column] = attribute_array(rows, column, separator)
@@ -125,12 +113,12 @@ class CorpusReader:
             key: feature_column(rows, column, self._features[key], part.list_separator)
             for key, column in part.features.items()
         }
-        return CorpusBatch(ids, columns, attributes, rows.where)
+        return rows.where, ids, columns, attributes
 
     def _ids(self, rows: Rows) -> Any:
         """Returns int64 or Arrow strings: all integers or all strings, whichever the first of a CSV file is."""
-        cells = cells_of(rows, self._part.id)
-        array, kind, where = cells.array, cells.array.type, f"{rows.where}, column {self._part.id!r}"
+        cells = cells_of(rows, self.part.id)
+        array, kind, where = cells.array, cells.array.type, f"{rows.where}, column {self.part.id!r}"
         cells.refuse(array.is_null(), "is null; every candidate needs an id")
         if types.is_floating(kind):
             cells.refuse(array.is_valid(), "is a float; ids are integers or strings")
@@ -155,7 +143,7 @@ class CorpusReader:
 
 
 def _text_kind(array: Any) -> int:
-    """Returns what all of some text is, by its place in KINDS."""
+    """Returns what all of some text is, by its place in NUMERIC, or past its end."""
     if pc.all(pc.match_substring_regex(array, INTEGER)).as_py():
         try:
             array.cast(pa.int64())

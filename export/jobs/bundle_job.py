@@ -19,6 +19,7 @@ from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary
 from export.corpora import candidates, indexes
 from export.corpora.files import locate_corpus
+from export.corpora.reading import CorpusReader
 from export.errors import UsageError
 from export.jobs import executors
 from export.jobs.preparation import Prepared, prepare
@@ -43,6 +44,7 @@ from export.verify.reference_model import checkpoint_rows, finite_results
 
 __all__ = ["Prepared", "prepare", "run"]
 
+_STORES = {"candidates": paths.candidate_store, "contexts": paths.context_store}
 _ENCODERS = 4
 """Processes that encode blocks of an index unless told otherwise: each holds up to half a GB."""
 
@@ -167,13 +169,15 @@ class _Bundle:
         return pages
 
     def _write_stores(
-        self, room: candidates.Room, parts: Mapping[str, CorpusPart], moved: Callable[[int], None]
+        self, key: str, parts: Mapping[str, CorpusPart], moved: Callable[[int], None]
     ) -> dict[str, manifest.Corpus]:
-        pages, features, base = {}, self.prepared.pages, self.prepared.base
+        pages, features, store = {}, self.prepared.pages, _STORES[key]
         for name, part in parts.items():
-            inputs = (part, content_of(file.path for file in locate_corpus(base, name, part, room)), features)
-            write = partial(candidates.write_candidates, self.directory, name, part, features, base, moved, room)
-            pages[name] = self.draft.do(Step(candidates.store_file(room, name), inputs, manifest.Corpus, write))
+            files = locate_corpus(self.prepared.base, name, part, key)
+            corpus = CorpusReader(files, name, part, features)
+            inputs = (part, content_of(file.path for file in files), features)
+            write = partial(candidates.write_candidates, self.directory, store(name), corpus, moved)
+            pages[name] = self.draft.do(Step(store(name), inputs, manifest.Corpus, write))
         return pages
 
     def _write_towers(self) -> dict[str, manifest.Tower]:

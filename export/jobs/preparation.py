@@ -153,9 +153,9 @@ def _check_files(job: ExportJob, base: Path) -> None:
     for key, file in named.items():
         if not (base / file).is_file():
             raise UsageError(f"{key}: file {base / file} does not exist")
-    for room, parts in (("candidates", job.candidates), ("contexts", job.contexts)):
+    for key, parts in (("candidates", job.candidates), ("contexts", job.contexts)):
         for name, part in parts.items():
-            locate_corpus(base, name, part, room)
+            locate_corpus(base, name, part, key)
 
 
 def _unlike_first_rows(pages: Mapping[str, manifest.Feature]) -> list[str]:

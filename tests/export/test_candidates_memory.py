@@ -25,10 +25,11 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from bundle.format import paths
-from export.corpora.candidates import write_candidates, write_vectors
+from export.corpora.candidates import write_vectors
 from export.corpora.indexes import build_index
 from export.recipe.schema import IndexPart
 from tests.export.corpora.test_candidates import PART, _features, _reader, _tower
+from tests.export.corpora.written import write
 
 base, kind = Path(sys.argv[1]), sys.argv[2]
 features = _features()
@@ -40,7 +41,7 @@ def steps(name, vectors):
     at = {"begin": peak()}
     part = PART.model_copy(update={"file": f"{name}.{kind}", "features": {"movie": "row", "year": "year"},
                                    "attributes": ("title",)})
-    corpus = write_candidates(base, "movies", part, features, base)
+    corpus = write(base, part, features, base)
     at["candidates"] = peak()
     if kind == "parquet":
         write_vectors(base, "nearest", "movies", corpus, _tower(), _reader(base, features))

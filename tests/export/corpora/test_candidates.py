@@ -12,9 +12,10 @@ from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Unkno
 from bundle.stores.reader import CandidateStore
 from bundle.tables.reader import ShardWriter, TableReader
 from export.corpora import candidates
-from export.corpora.candidates import write_candidates, write_vectors
+from export.corpora.candidates import write_vectors
 from export.errors import DestinationError, NotConvertible
 from export.recipe.schema import CorpusPart
+from tests.export.corpora.written import write
 from tests.runtime.tower_files import write_tower_files
 
 ROWS = 900
@@ -87,7 +88,7 @@ def test_write_vectors_are_the_tower_over_the_rows_in_the_files_order_whatever_t
     ids = np.random.default_rng(1).permutation(ROWS)[:500]
     source = _stage(tmp_path, towers, [f"{movie},{1950 + movie % 70}" for movie in ids])
     features = _features()
-    corpus = write_candidates(tmp_path, "movies", PART, features, source.parent)
+    corpus = write(tmp_path, PART, features, source.parent)
     assert (corpus.size, corpus.id_dtype, corpus.attributes) == (500, "int64", {"year": "int64"})
     assert corpus.file == "candidates/movies/store.arrow"
     assert CandidateStore(tmp_path / corpus.file, corpus).ids(np.arange(500)).tolist() == ids.tolist()
@@ -110,7 +111,7 @@ def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(towers: P
     source = _stage(tmp_path, towers, ["3,1", "4,1"])
     part = CorpusPart(file="movies.csv", id="id", features={"movie": "id"})
     with_default, without = _features(year_default=1.0), _features()
-    corpus = write_candidates(tmp_path, "movies", part, with_default, source.parent)
+    corpus = write(tmp_path, part, with_default, source.parent)
 
     write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, with_default))
     vectors = np.fromfile(tmp_path / paths.index_vectors("nearest"), "<f4").reshape(-1, 8)
@@ -134,7 +135,7 @@ def test_write_vectors_unfit_candidate_is_named(
     monkeypatch.setattr(candidates, "BATCH_CANDIDATES", 64)
     features = _features()
     source = _stage(tmp_path, towers, [*(f"{movie},1999" for movie in range(100)), line, "800,1999"])
-    corpus = write_candidates(tmp_path, "movies", PART, features, source.parent)
+    corpus = write(tmp_path, PART, features, source.parent)
 
     with pytest.raises(NotConvertible) as refusal:
         write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
@@ -147,4 +148,4 @@ def test_write_candidates_where_nothing_can_be_written_is_a_destination_error(to
     (tmp_path / "candidates").write_text("a file where the directory should be")
 
     with pytest.raises(DestinationError, match=r"candidates/movies/store\.arrow"):
-        write_candidates(tmp_path, "movies", PART, _features(), source.parent)
+        write(tmp_path, PART, _features(), source.parent)

@@ -8,15 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from bundle.format.manifest import Feature
+from bundle.format import paths
+from bundle.format.manifest import Corpus, Feature
 from bundle.stores.reader import CandidateStore
 from export.corpora.candidates import write_candidates
+from export.corpora.files import locate_corpus
+from export.corpora.reading import CorpusReader
 from export.recipe.schema import CorpusPart
+
+
+def write(base: Path, part: CorpusPart, features: Mapping[str, Feature], folder: Path, name: str = "movies") -> Corpus:
+    """Writes the store of a corpus whose files lie in a folder."""
+    reader = CorpusReader(locate_corpus(folder, name, part), name, part, features)
+    return write_candidates(base, paths.candidate_store(name), reader)
 
 
 def held(directory: Path, part: CorpusPart, features: Mapping[str, Feature], name: str = "items") -> dict[str, Any]:
     """Writes a corpus; returns its ids, its attributes and, for each candidate, the values of its features."""
-    corpus = write_candidates(directory / "bundle", name, part, features, directory)
+    corpus = write(directory / "bundle", part, features, directory, name)
     store = CandidateStore(directory / "bundle" / corpus.file, corpus)
     everyone = np.arange(store.size)
     found: dict[str, Any] = {"ids": store.ids(everyone).tolist()} | store.attributes(everyone, list(corpus.attributes))

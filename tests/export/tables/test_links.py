@@ -21,14 +21,10 @@ from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.shards import manifest_table
 from export.verify.table_rows import verify_tables
 from tests.export.checkpoint.bundles import write_bundle
+from tests.export.tables.test_shards import CUTS as COPIED_CUTS
+from tests.export.tables.test_shards import VALUES, damage
 
-VALUES = np.random.default_rng(3).standard_normal((101, 6)).astype(np.float32)
-CUTS: dict[str, Any] = {
-    "whole": None,
-    "rows": [[(34, 67), (0, -1)], [(0, 33), (0, -1)], [(33, 1), (0, -1)]],
-    "mod": [[(0, 51), (0, -1)], [(51, 50), (0, -1)]],
-    "columns": [[(0, -1), (4, 2)], [(0, -1), (0, 4)]],
-}
+CUTS = COPIED_CUTS | {"mod": [[(0, 51), (0, -1)], [(51, 50), (0, -1)]]}
 
 
 def planned(directory: Path, cut: str = "whole", values: Any = VALUES, dtype: str | None = None) -> ExportPlan:
@@ -77,10 +73,8 @@ def test_link_files_again_keeps_the_links_and_replaces_what_is_another_file(tmp_
 
 def test_linked_slice_that_is_damaged_is_found_by_a_full_comparison(tmp_path: Path) -> None:
     tables = linked(tmp_path, planned(tmp_path, "rows"))
-    file = tmp_path / "out" / tables["t"].shards[0].file
-    data = bytearray(file.read_bytes())
-    data[tables["t"].shards[0].offset + 5] ^= 1
-    file.write_bytes(data)
+    shard = tables["t"].shards[0]
+    damage(tmp_path / "out", shard.offset + 5, shard.file)
     with pytest.raises(VerificationFailed, match="does not match its digests"):
         verify_tables(open_checkpoint(tmp_path), tmp_path / "out", tables, None)
 
