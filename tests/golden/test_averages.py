@@ -116,10 +116,6 @@ def two_averages(prefix: Path) -> None:
     tf.train.Checkpoint(model=model, first=averaging(model), second=averaging(model)).write(str(prefix))
 
 
-def average_alone(prefix: Path) -> None:
-    tf.train.Checkpoint(optimizer=averaging(averaged_models.build())).write(str(prefix))
-
-
 @pytest.mark.parametrize(
     ("write", "told"),
     [
@@ -127,7 +123,6 @@ def average_alone(prefix: Path) -> None:
         (objects_without, "no optimizer in it keeps some.*leave it out"),
         (one_name_for_two, "not tied to one variable.*own name"),
         (two_averages, "has two moving averages, 'first/.*second/"),
-        (average_alone, "not tied to one variable"),
     ],
 )
 def test_averages_that_are_not_one_of_each_variable_are_refused(

@@ -120,22 +120,26 @@ def keras_optimizers(directory: Path, kit: Any, kinds: dict[str, tuple[Callable[
     finish(directory, values, slots, step=1, origin="Keras Embedding", candidates=len(kinds))
 
 
+class Attributes(keras.Model):  # type: ignore[misc]  # Keras has no types
+    """A subclassed model of Keras 3, whose variables bear its name, and whose layers are attributes."""
+
+    def __init__(self, **tables: Any) -> None:
+        super().__init__()
+        for name, table in tables.items():
+            setattr(self, name, table)
+        self(np.zeros(1, np.int64))
+
+    def call(self, ids: Any) -> Any:
+        return sum(table(ids) for table in self.layers)
+
+
 def keras_3_attributes(directory: Path) -> None:
-    """A subclassed model of Keras 3: the variables of its layers bear the name of the model. One layer has LoRA."""
-
-    class Model(keras.Model):  # type: ignore[misc]  # Keras has no types
-        def __init__(self) -> None:
-            super().__init__()
-            self.users, self.movies = (keras.layers.Embedding(rows, DIM, name="layer") for rows in (101, 7))
-
-        def call(self, ids: Any) -> Any:
-            return self.users(ids) + self.movies(ids)
-
-    model = Model()
-    model(np.zeros(1, np.int64))
-    model.movies.enable_lora(2)
+    """Two layers of one name, one of which has LoRA."""
+    users, movies = (keras.layers.Embedding(rows, DIM, name="layer") for rows in (101, 7))
+    model = Attributes(users=users, movies=movies)
+    movies.enable_lora(2)
     tf.train.Checkpoint(model=model).save(str(directory / "ckpt"))
-    finish(directory, {"users": np.asarray(model.users.embeddings)}, [], step=None, origin="Keras Embedding", refused=1)
+    finish(directory, {"users": np.asarray(users.embeddings)}, [], step=None, origin="Keras Embedding", refused=1)
 
 
 def keras_file(directory: Path, kit: Any, name: str, *, named: bool = True, dtype: str = "float32") -> None:
@@ -154,20 +158,10 @@ def keras_file(directory: Path, kit: Any, name: str, *, named: bool = True, dtyp
 
 
 def keras_attributes(directory: Path) -> None:
-    """A subclassed model of Keras 3, whose Embedding is an attribute with a name of its own: it must be named."""
-
-    class Model(keras.Model):  # type: ignore[misc]  # Keras has no types
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed = keras.layers.Embedding(101, DIM, name="movies")
-
-        def call(self, ids: Any) -> Any:
-            return self.embed(ids)
-
-    model = Model()
-    model(np.ones((2, 1), np.int64))
-    model.save_weights(str(directory / "model.weights.h5"))
-    values = {"movies": np.asarray(model.embed.embeddings)}
+    """Weights of an attribute whose layer has another name: it must be named."""
+    table = keras.layers.Embedding(101, DIM, name="movies")
+    Attributes(embed=table).save_weights(str(directory / "model.weights.h5"))
+    values = {"movies": np.asarray(table.embeddings)}
     finish(directory, values, [], step=None, origin="named", named={"movies": "embed/vars/0"}, candidates=0)
 
 

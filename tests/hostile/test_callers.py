@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -17,6 +18,7 @@ import pytest
 
 from service.grpc_api.servicer import SERVICE
 from tests.e2e.process import Process, until
+from tests.e2e.services import BODY, RETRIEVE, client_of, count_of
 from tests.hostile.callers import (
     GRPC_ATTACKS,
     HTTP_ATTACKS,
@@ -40,7 +42,6 @@ LIMITS = (
     *("--request-timeout-s", "20", "--body-timeout-s", "2", "--keep-alive-s", "5"),
     *("--max-concurrent-requests", "64", "--max-inflight-bytes", str(64 * MIB)),
 )
-RETRIEVE, BODY = "/v1/models/movies:retrieve", b'{"features": {"user": 3}, "k": 2}'
 RANK, RANKING = "/v1/models/movies:rank", {"context": {"user": 5}, "candidates": [1000, 1007, 1014, 1021]}
 
 
@@ -63,12 +64,8 @@ class Attacked:
             raise
         self.ports = self.process.ports
 
-    def client(self) -> httpx.Client:
-        url, verify = f"http://127.0.0.1:{self.ports['http']}", ssl.create_default_context()
-        if self.authority is not None:
-            url, verify = url.replace("http", "https"), ssl.create_default_context(cafile=str(self.authority.file))
-        headers = {"authorization": f"Bearer {TOKEN}"}
-        return httpx.Client(base_url=url, verify=verify, timeout=30, headers=headers)
+    def client(self) -> AbstractContextManager[httpx.Client]:
+        return client_of(self.process, TOKEN, None if self.authority is None else self.authority.file)
 
     def channel(self) -> grpc.Channel:
         address = f"127.0.0.1:{self.ports['grpc']}"
@@ -114,10 +111,10 @@ def endure(port: str, attack: Attack, service: Attacked) -> None:
                     if way == "gRPC":
                         retrieve(SIMPLE.body(), timeout=30, metadata=metadata)
                     elif way == "one connection":
-                        client.post(RETRIEVE, content=BODY).raise_for_status()
+                        client.post(RETRIEVE, json=BODY).raise_for_status()
                     elif way == "new connections":
                         with service.client() as new:
-                            new.post(RETRIEVE, content=BODY).raise_for_status()
+                            new.post(RETRIEVE, json=BODY).raise_for_status()
                     else:
                         client.get("/readyz").raise_for_status()
                 except (httpx.HTTPError, grpc.RpcError) as problem:
@@ -198,10 +195,7 @@ def test_overloaded_service_computes_no_rejected_request_and_recovers(root: Path
     """Bound: three requests in progress, of 48 clients that come again whatever the answer was."""
     service = Attacked(root, None, "--threads", "1", "--max-concurrent-requests", "3", "--inline-max-us", "0")
 
-    def value(sample: str) -> float:
-        lines = client.get("/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(sample))
-
+    value = partial(count_of, service.process)
     try:
         with service.client() as client, ThreadPoolExecutor(48) as pool:
             before = value('rowcast_examples_total{call="rank"}')

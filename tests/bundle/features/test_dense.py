@@ -19,12 +19,6 @@ def feature(take: str, dtype: str = "int64", **more: Any) -> Dense:
     return Dense("bag", DenseFeature.model_validate(told), drop_weights=True)
 
 
-def test_padded_bags_have_zeros_behind_their_ids() -> None:
-    found = feature("padded").activation({"bag": Column(IDS, OFFSETS)}, 3).values
-    assert found.dtype == np.int64
-    assert found.tolist() == [[5, 6, 0], [0, 0, 0], [7, 8, 0]]
-
-
 def test_strings_are_padded_with_empty_ones_and_no_others_are_taken() -> None:
     asked, texts = feature("padded", "string"), np.array(["a", "b", "", "ö"], object)
     assert asked.activation({"bag": Column(texts, OFFSETS)}, 3).values.tolist() == [
@@ -36,17 +30,20 @@ def test_strings_are_padded_with_empty_ones_and_no_others_are_taken() -> None:
         asked.activation({"bag": Column(IDS, OFFSETS)}, 3)
 
 
-def test_padded_bags_without_offsets_own_equally_many() -> None:
-    assert feature("padded").activation({"bag": Column(IDS)}, 2).values.tolist() == [[5, 6, 0], [7, 8, 0]]
-
-
-def test_weights_are_padded_as_their_ids_and_are_1_where_none_are_sent() -> None:
-    weights = np.array([0.5, 0, 2, -1], np.float32)
-    asked = feature("weights", "float32")
-    found = asked.activation({"bag": Column(IDS, OFFSETS, weights)}, 3).values
-    assert found.dtype == np.float32
-    assert found.tolist() == [[0.5, 0, 0], [0, 0, 0], [2, -1, 0]]
-    assert asked.activation({"bag": Column(IDS, OFFSETS)}, 3).values.tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 0]]
+@pytest.mark.parametrize(
+    ("take", "column", "n", "expected"),
+    [
+        ("padded", Column(IDS, OFFSETS), 3, [[5, 6, 0], [0, 0, 0], [7, 8, 0]]),
+        ("padded", Column(IDS), 2, [[5, 6, 0], [7, 8, 0]]),
+        ("weights", Column(IDS, OFFSETS, np.array([0.5, 0, 2, -1], np.float32)), 3, [[0.5, 0, 0], [0] * 3, [2, -1, 0]]),
+        ("weights", Column(IDS, OFFSETS), 3, [[1, 1, 0], [0, 0, 0], [1, 1, 0]]),
+    ],
+)
+def test_bags_and_their_weights_have_zeros_behind_them(take: str, column: Column, n: int, expected: Any) -> None:
+    dtype = {"padded": "int64", "weights": "float32"}[take]
+    found = feature(take, dtype).activation({"bag": column}, n).values
+    assert found.dtype == np.dtype(dtype)
+    assert found.tolist() == expected
 
 
 def test_bags_of_more_than_fit_are_refused_by_their_example() -> None:

@@ -17,8 +17,6 @@ from bundle.format.checksums import (
     digest,
     extend,
     joined,
-    shifted,
-    shifted_each,
 )
 
 
@@ -68,20 +66,6 @@ def test_digest_of_pieces_is_that_of_the_whole_however_they_come(size: int) -> N
     for found in (updated, summed, placed.digest(), digest(io.BytesIO(data))):
         assert (found.bytes, found.crc32c, found.blocks) == (size, google_crc32c.value(data), blocks)
     assert digest(io.BytesIO(b"abcdef"), 4).crc32c == crc32c(b"abcd")
-
-
-def test_shifted_ranges_in_any_order_add_up_to_the_crc_of_the_whole() -> None:
-    rng = random.Random(3)
-    data = rng.randbytes(9000)
-    cuts = sorted({0, 9000, *(rng.randrange(9000) for _ in range(20))})
-    ranges = list(pairwise(cuts))
-    rng.shuffle(ranges)
-    crc = 0
-    for first, end in ranges:
-        crc ^= shifted(crc32c(data[first:end]), len(data) - end)
-    assert crc == google_crc32c.value(data)
-    each = shifted_each([crc32c(data[first:end]) for first, end in ranges], [len(data) - end for _, end in ranges])
-    assert int(np.bitwise_xor.reduce(each)) == crc
 
 
 def test_pieces_that_do_not_fit_are_refused() -> None:

@@ -18,6 +18,12 @@ from bundle.tables.reader import ShardWriter
 KEY = "key"
 
 
+def finished(root: Path, *steps: str, key: str = KEY) -> list[bool]:
+    """Says which steps of version 1 a further run finds finished."""
+    with Staging(root, "movies", 1) as again:
+        return [again.finished(step, key) is not None for step in steps]
+
+
 def visible(root: Path) -> list[str]:
     model = root / "movies"
     return sorted(name for name in os.listdir(model) if not name.startswith(".")) if model.is_dir() else []
@@ -112,9 +118,7 @@ def test_step_that_a_full_disk_or_a_forgetful_run_left_is_done_again(
         for step in ("wrong", "never done"):
             stage.forget(step)
         assert stage.finished("wrong", KEY) is None
-    with Staging(tmp_path, "movies", 1) as again:
-        found = [again.finished(step, KEY) is not None for step in ("before", "during", "after", "wrong")]
-    assert found == [True, False, True, False]
+    assert finished(tmp_path, "before", "during", "after", "wrong") == [True, False, True, False]
 
 
 def test_second_run_on_a_version_is_refused_while_the_first_lives(tmp_path: Path) -> None:
@@ -167,8 +171,7 @@ def test_step_with_a_directory_covers_its_files(tmp_path: Path) -> None:
         assert [file.path for file in stage.digests("towers")] == ["towers/a", "towers/q/b"]
         assert stage.digests("none") == stage.digests("../..") == ()
     (tmp_path / "movies" / ".staging-1" / "towers" / "q" / "b").unlink()
-    with Staging(tmp_path, "movies", 1) as again:
-        assert again.finished("towers", KEY) is None
+    assert finished(tmp_path, "towers") == [False]
 
 
 def test_step_with_given_files_trusts_their_digests(tmp_path: Path) -> None:
@@ -178,9 +181,7 @@ def test_step_with_given_files_trusts_their_digests(tmp_path: Path) -> None:
         stage.finish("table t", KEY, None, [file])
         with pytest.raises(FileNotFoundError):
             stage.finish("table u", KEY, None, [File(path="u", bytes=1, crc32c=1)])
-    with Staging(tmp_path, "movies", 1) as again:
-        assert again.finished("table t", KEY) is not None
-        assert again.finished("table u", KEY) is None
+    assert finished(tmp_path, "table t", "table u") == [True, False]
 
 
 @pytest.mark.parametrize("torn", [1, 5, 9, 30])
@@ -191,11 +192,8 @@ def test_journal_torn_by_a_crash_loses_its_last_line_only(tmp_path: Path, torn: 
     journal = tmp_path / "movies" / ".staging-1.journal"
     journal.write_bytes(journal.read_bytes()[:-torn])
     with Staging(tmp_path, "movies", 1) as again:
-        assert again.finished("a", KEY) is not None
-        assert again.finished("b", KEY) is None
         again.finish("c", KEY)
-    with Staging(tmp_path, "movies", 1) as third:
-        assert [third.finished(step, KEY) is not None for step in "abc"] == [True, False, True]
+    assert finished(tmp_path, *"abc") == [True, False, True]
 
 
 def test_step_whose_key_is_another_is_done_again(tmp_path: Path) -> None:
@@ -210,9 +208,8 @@ def test_step_whose_key_is_another_is_done_again(tmp_path: Path) -> None:
         (again.directory / "old").write_bytes(b"new")
         again.finish("old", "inputs of now")
         assert [file.bytes for file in again.files("old")] == [3]
-    with Staging(tmp_path, "movies", 1) as third:
-        assert third.finished("old", "inputs of before") is None
-        assert third.finished("old", "inputs of now") is not None
+    assert finished(tmp_path, "old", key="inputs of before") == [False]
+    assert finished(tmp_path, "old", key="inputs of now") == [True]
 
 
 def test_worker_that_outlives_its_run_publishes_nothing(committed_bundle: Path, tmp_path: Path) -> None:
