@@ -8,7 +8,7 @@ SCALE ?=
 SHORT ?=
 PROCESSES ?= 2
 
-.PHONY: help venv quickstart docs demo demo-models test check stubs bench bench-against bench-peers bench-export soak soak-proxies soak-export clean
+.PHONY: help venv quickstart docs demo demo-models test test-all check stubs bench bench-against bench-peers bench-export soak soak-proxies soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -32,7 +32,10 @@ demo: venv ## train, export, serve, send requests: real recommendations (DATA=DI
 demo-models: venv ## every example trained, exported, served and compared with its model (ONLY="dlrm ple", SCALE=article)
 	$(BIN)/python -m examples.demo_models $(if $(SCALE),--scale $(SCALE)) $(foreach name,$(ONLY),--only $(name))
 
-test: venv ## the tests, in two processes (PROCESSES=N: in N, each of up to 2 GB)
+test: venv ## the tests but the slow ones, in two processes (PROCESSES=N: in N, each of up to 2 GB)
+	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile -m "not slow"
+
+test-all: venv ## all tests: also kills at every step, memory at scale, fresh installations, training, benchmarks
 	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile
 
 check: venv ## ruff, mypy, import contracts, generated files, words, duplicate code

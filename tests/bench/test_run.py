@@ -18,6 +18,8 @@ from tests.bench.report import BEGIN, END, RESULTS, Sheet, document
 from tests.bench.rounds import Rounds, block_of
 from tests.bench.run import Run
 
+pytestmark = pytest.mark.slow
+
 
 class Here(Environment):
     """The environment of the tests, which has all that the simplest peer needs."""

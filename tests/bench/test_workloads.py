@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from bundle.features.reader import Column, open_features
 from bundle.storage.staging import check_files, read_manifest
@@ -11,6 +12,8 @@ from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 from tests.bench import workload_towers
 from tests.bench.workloads import RankingWorkload, RetrievalWorkload
+
+pytestmark = pytest.mark.slow
 
 
 def test_workload_ranking_is_a_whole_bundle_that_scores_as_dcn_does(ranking: RankingWorkload) -> None:

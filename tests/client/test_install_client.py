@@ -11,6 +11,8 @@ import pytest
 
 from tests.client.servers import OK, grpc_server, http_server
 
+pytestmark = pytest.mark.slow
+
 CLIENT = Path(__file__).parents[2] / "client"
 
 
@@ -24,7 +26,6 @@ def run(*command: str | Path, directory: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.install
 def test_install_of_the_client_alone_calls_over_both_transports(tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "--without-pip", "own", directory=tmp_path)
     python = tmp_path / "own" / "bin" / "python"

@@ -18,6 +18,8 @@ from tests.e2e.process import PROGRAM, Process
 from tests.golden.write_examples import unpacked
 from tests.service.small_bundle import SmallBundle, write_small_bundle
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[2]
 CONSTRAINTS = REPOSITORY / "deploy" / "constraints.txt"
 
@@ -87,7 +89,6 @@ def assert_answers(url: str, small: SmallBundle) -> None:
         assert len(set(ranked[0].scores.tolist())) == 6
 
 
-@pytest.mark.install
 def test_install_of_serve_has_no_tensorflow_and_its_program_starts(installed: Path, tmp_path: Path) -> None:
     listing = run(sys.executable, "-m", "pip", "--python", installed / "python", "list", directory=tmp_path)
     names = {line.split()[0].lower().replace("_", "-") for line in listing.splitlines()[2:]}
@@ -100,7 +101,6 @@ def test_install_of_serve_has_no_tensorflow_and_its_program_starts(installed: Pa
     assert names - {"rowcast"} <= pinned
 
 
-@pytest.mark.install
 def test_install_of_serve_answers_over_both_transports(
     installed: Path, bundle: tuple[Path, SmallBundle], tmp_path: Path
 ) -> None:
@@ -110,7 +110,6 @@ def test_install_of_serve_answers_over_both_transports(
         assert_answers(grpc, small)
 
 
-@pytest.mark.install
 def test_install_of_serve_answers_for_every_example_as_its_trained_model_did(installed: Path, tmp_path: Path) -> None:
     root = unpacked(tmp_path / "examples")
     names = sorted(path.name for path in root.iterdir())

@@ -22,6 +22,8 @@ import pytest
 from tests.e2e.valve import Valve
 from tests.export.checkpoint.bundles import write_bundle
 
+pytestmark = pytest.mark.slow
+
 boto3 = pytest.importorskip("boto3", reason="needs moto[server]")
 PROGRAMS = Path(sys.executable).parent
 TABLES, ROWS, DIM = 20, 512, 512

@@ -18,6 +18,8 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.recipe.schema import read_recipe
 
+pytestmark = pytest.mark.slow
+
 PLANTED = generated.Shape(users=240, movies=3_000, ratings=20_000, clusters=24, sequels=0.5)
 SETTINGS = Settings(epochs=8, negatives=512)
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "movielens"

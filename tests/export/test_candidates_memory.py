@@ -15,6 +15,8 @@ from pyarrow import parquet
 from tests.export.corpora.example_files import example, record
 from tests.runtime.tower_files import write_tower_files
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 VECTOR_BYTES = 256 * MIB

@@ -15,6 +15,8 @@ from tests.export.commands import CommandResult
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import Recipe, changed, facts, hidden, visible, write_project
 
+pytestmark = pytest.mark.slow
+
 KIB = 1 << 10
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.export.forked_runs import ForkedRuns
 from tests.export.killed_jobs import KILLED, Expected, Job, resume, tables_job, undisturbed
 
+pytestmark = pytest.mark.slow
+
 ROWS = 3000
 HERE = ("--dtype", "t2=int8", "--dtype", "t4=bfloat16")
 POOL = ("--workers", "2", *HERE)

@@ -10,7 +10,10 @@ import pytest
 from tests.soak.commands import ACTIONS, press
 from tests.soak.switches import run
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="the load generator is C, and there is no compiler")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="the load generator is C, and there is no compiler"),
+]
 
 
 def test_switches_under_load_fail_no_request_and_mix_no_answer(small_towers: Path) -> None:

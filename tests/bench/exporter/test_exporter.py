@@ -7,11 +7,14 @@ from pathlib import Path
 
 import google_crc32c
 import numpy as np
+import pytest
 
 from bundle.storage.staging import read_manifest
 from export.checkpoint.reader import open_checkpoint
 from tests.bench.exporter import contests
 from tests.bench.exporter.big_checkpoints import DIM, crc_of_zeros, write_plain, write_stack
+
+pytestmark = pytest.mark.slow
 
 SIZE = 2 << 20
 

@@ -106,6 +106,7 @@ def test_ids_of_known_rules_are_extracted_and_give_the_original_s_rows(made: Tra
 
 
 @pytest.mark.parametrize("made", ["rules", "layer", "bags", "columns", "encodings", "titles"], indirect=True)
+@pytest.mark.slow
 def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
     made: TracedCheckpoint, tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def test_run_store_has_the_corpus_in_index_order(undisturbed: Path) -> None:
     assert list(told["year"]) == [year_of(row) for row in range(MOVIES)]
 
 
+@pytest.mark.slow
 def test_run_killed_at_every_step_resumes_to_the_same_bundle(
     forked: ForkedRuns, project: Path, expected: Facts
 ) -> None:
@@ -109,11 +110,11 @@ def edit(base: Path, file: str, before: str, after: str) -> None:
     ("change", "noted"),
     [
         (("movie_ids.txt", "100\n107\n", "107\n100\n"), TABLE_STEPS),
-        (("movie_ids.txt", "100\n107\n", "107\n100\n"), STEPS - 1),
-        (("movies.csv", 'Movie ""3""', 'Other ""3""'), STEPS - 1),
-        (("recipe.toml", '"count" = 24', '"count" = 25'), STEPS - 1),
+        pytest.param(("movie_ids.txt", "100\n107\n", "107\n100\n"), STEPS - 1, marks=pytest.mark.slow),
+        pytest.param(("movies.csv", 'Movie ""3""', 'Other ""3""'), STEPS - 1, marks=pytest.mark.slow),
+        pytest.param(("recipe.toml", '"count" = 24', '"count" = 25'), STEPS - 1, marks=pytest.mark.slow),
         (("recipe.toml", '_tower" = "candidate"', '_tower" = "candidate", "recall" = {"k" = 3}'), STEPS - 1),
-        (("tower_models.py", 'dense(16, "relu")', 'dense(16, "selu")'), STEPS - 1),
+        pytest.param(("tower_models.py", 'dense(16, "relu")', 'dense(16, "selu")'), STEPS - 1, marks=pytest.mark.slow),
     ],
 )
 def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(
@@ -157,6 +158,7 @@ def test_check_that_fails_keeps_what_is_finished(
     assert {path: (tmp_path / "bundles/movies/1" / path).stat().st_ino for path in kept} == kept
 
 
+@pytest.mark.slow
 def test_run_while_another_writes_the_version_exits_6_and_the_other_publishes(
     forked: ForkedRuns, command: Command, project: Path, expected: Facts, tmp_path: Path
 ) -> None:
@@ -170,6 +172,7 @@ def test_run_while_another_writes_the_version_exits_6_and_the_other_publishes(
     assert facts(project.parent / "bundles/movies/1") == expected
 
 
+@pytest.mark.slow
 def test_run_that_is_interrupted_exits_130_says_so_and_resumes(
     forked: ForkedRuns, project: Path, tmp_path: Path
 ) -> None:
@@ -184,6 +187,7 @@ def test_run_that_is_interrupted_exits_130_says_so_and_resumes(
     assert hidden(project.parent / "bundles") == [".staging-1", ".staging-1.journal"]
 
 
+@pytest.mark.slow
 def test_run_whose_staged_files_were_damaged_while_it_lay_writes_them_again(
     forked: ForkedRuns, project: Path, expected: Facts
 ) -> None:

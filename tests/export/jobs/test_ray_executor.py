@@ -25,6 +25,8 @@ from export.tables.plan import Writing, plan_tables
 from tests.export import task_functions
 from tests.export.checkpoint.bundles import write_bundle
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("ray")
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
 

@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from export.checkpoint.formats.tensorbundle import data_file, write_index
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import Entry, Slice
 from tests.export.movies_job import changed, write_project
 from tests.export.traced_models import HERE, one_recipe, save_checkpoint
+
+pytestmark = pytest.mark.slow
 
 HOLDS = """
 import sys
