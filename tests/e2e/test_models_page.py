@@ -33,6 +33,7 @@ def printed(program: str, *arguments: str) -> str:
     return output.getvalue()
 
 
+@pytest.mark.slow
 def test_page_leads_a_model_from_training_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load_tensorflow()
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,7 @@ from tests.export.movies_job import Recipe, changed, export, facts, write_projec
 from tests.stores import CountedStore
 
 
+@pytest.mark.slow
 def test_run_from_a_store_to_a_store_publishes_what_a_local_run_does(
     recipe: Recipe, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -248,6 +248,7 @@ def test_scores_over_both_transports_equal_the_trained_model(ranker: Ranker, tmp
                 assert refused.value.code == "INVALID_ARGUMENT"
 
 
+@pytest.mark.slow
 def test_self_contained_saved_model_gives_the_scores_of_the_trained_model(tmp_path: Path) -> None:
     ranker = next(each for each in RANKERS if each.factory == "Columns")
     sent = ranker.sent(np.random.default_rng(7))

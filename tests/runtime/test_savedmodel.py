@@ -121,6 +121,7 @@ def run(towers: Path, device: str, *steps: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_saved_model_tower_gives_the_values_of_a_compiled_one(towers: Path) -> None:
     damaged = towers / "damaged" / "saved_model"
     damaged.mkdir(parents=True, exist_ok=True)

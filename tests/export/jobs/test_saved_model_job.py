@@ -207,6 +207,7 @@ def stacked_ads(made: TracedCheckpoint, directory: Path) -> Path:
     return directory / "layout.json"
 
 
+@pytest.mark.slow
 def test_stack_is_served_as_it_lies_and_linked(ads: TracedCheckpoint, forked: ForkedRuns, tmp_path: Path) -> None:
     recipe = changed(
         ads.job.model_dump(mode="json", exclude_unset=True), "checkpoint.layout", str(stacked_ads(ads, tmp_path))

@@ -117,6 +117,7 @@ def test_functional_model_with_masks_equals_the_original(function: str, tmp_path
     assert np.unique(made.examples().columns["recent"].values).size > 10
 
 
+@pytest.mark.slow
 def test_tables_of_billions_of_rows_are_traced_in_less_than_a_gigabyte() -> None:
     program = f"""
 import json, re, sys
