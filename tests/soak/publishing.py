@@ -65,6 +65,7 @@ class Publisher:
 
     def roll_back_and_forth(self) -> None:
         """Makes the version before current, then the newest again; each is when the command returns."""
+        self.wait_current(self._valid[-1])  # a rollback is from what `status` shows, a moment after the log
         for command, version in zip(("rollback", "unpin"), self._valid[-2:], strict=True):
             current = self._command(command)["current"]
             if current != version:
