@@ -8,7 +8,7 @@ SCALE ?=
 SHORT ?=
 PROCESSES ?= 2
 
-.PHONY: help venv quickstart docs demo demo-models test test-all check stubs bench bench-against bench-peers bench-export soak soak-proxies soak-export clean
+.PHONY: help venv quickstart docs demo demo-models test test-all check stubs bench bench-against bench-peers bench-retrieval bench-export soak soak-proxies soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -52,6 +52,9 @@ bench-against: venv ## the service of another checkout in alternation with this 
 
 bench-peers: venv ## virtual environments of the peers of make bench, 8 GB under build/peers
 	$(BIN)/python -m tests.bench.peers.environments
+
+bench-retrieval: venv ## filtered retrieval beside ScaNN, faiss, hnswlib, LanceDB, pgvector and Chroma: a million vectors
+	$(BIN)/python -m tests.bench.retrieval
 
 bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table
 	$(BIN)/python -m tests.bench.exporter

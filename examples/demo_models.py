@@ -88,7 +88,7 @@ def show(name: str, scale: str, console: Console) -> Shown:
     shown = serve_and_ask(name, folder)
     console.print(
         f"{name}: trained in {after_training - start:.0f} s, exported in {after_export - after_training:.0f} s, "
-        f"served and called in {time.monotonic() - after_export:.0f} s; {trained.told(folder)}",
+        f"served and called in {time.monotonic() - after_export:.0f} s; {trained.shown_path(folder)}",
         highlight=False,
     )
     return shown

@@ -101,7 +101,7 @@ def read_requests(folder: Path) -> tuple[list[Body], Answers]:
 def command_line(name: str, train: Callable[..., None], variants: Sequence[str] = ()) -> None:
     """Runs `python -m examples.<name>.train`: calls train(out, scale), or train(out, scale, variant)."""
     parser = argparse.ArgumentParser(prog=f"python -m examples.{name}.train")
-    parser.add_argument("--out", type=Path, help=f"folder that is written (default: {told(BUILD / name)})")
+    parser.add_argument("--out", type=Path, help=f"folder that is written (default: {shown_path(BUILD / name)})")
     parser.add_argument(
         "--scale",
         choices=SCALES,
@@ -114,6 +114,6 @@ def command_line(name: str, train: Callable[..., None], variants: Sequence[str] 
     train(arguments.pop("out") or BUILD / name, *arguments.values())
 
 
-def told(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """Returns a path as seen from where the program was started, if that is shorter."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -33,6 +33,6 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def page_table(title: str, *columns: str) -> Table:
-    """Returns an empty table in the look of every page; long names are folded, never cut."""
+def report_table(title: str, *columns: str) -> Table:
+    """Returns an empty table in the look of every report; long names are folded, never cut."""
     return Table(*(Column(name, overflow="fold") for name in columns), title=title, title_justify="left", box=SIMPLE)

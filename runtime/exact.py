@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,14 @@ from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
+Subset = NDArray[np.integer[Any]]
 Each = Callable[[int, Callable[[int], None]], None]
 """Calls a function with every number below another, in any order, from any threads; returns once all calls have."""
 _BLOCK_BYTES = 32 << 20
+_CACHED_BYTES = 1 << 20
+"""Vectors scored at a time where few are: they stay in the processor's cache."""
+_ROUNDING = 2.0**-16
+"""Far above the error of a product of two vectors in float32, as a share of the product of their lengths."""
 
 
 class ExactIndex:
@@ -39,14 +45,18 @@ class ExactIndex:
         self.size, self.dim = vectors.shape
 
     def search(
-        self, queries: Vectors, k: int, positions_allowed: Positions | None = None, each: Each | None = None
+        self,
+        queries: Vectors,
+        k: int,
+        positions_allowed: NDArray[np.integer[Any]] | None = None,
+        each: Each | None = None,
     ) -> tuple[Positions, Vectors]:
         """Finds the k nearest of all vectors, or of some.
 
         Args:
           queries: [n, dim] float32.
           k: neighbors wanted per query.
-          positions_allowed: [m] int64, distinct; None: all.
+          positions_allowed: [m], distinct; None: all.
           each: has every block scored, perhaps by several threads; None: one after the other. The result is the same.
         Returns:
           positions [n, k] int64 and scores [n, k] float32, best first; past the end of what is there -1 and -inf.
@@ -108,7 +118,7 @@ class ExactIndex:
 
 
 def rank_exactly(
-    vectors: Vectors, query: Vectors, positions: NDArray[np.integer[Any]], k: int, distance: Distance
+    vectors: Vectors, query: Vectors, positions: Subset, k: int, distance: Distance
 ) -> tuple[Positions, Vectors]:
     """Scores some candidates exactly and picks the k best; fewer only where there are fewer.
 
@@ -123,22 +133,73 @@ def rank_exactly(
       A score depends on nothing but its vector and the query.
     """
     ordered = np.sort(positions)
-    rows = vectors.take(ordered, axis=0, mode="clip")  # faster than to check that they are inside
-    with np.errstate(over="ignore", invalid="ignore"):
-        if distance == "squared_l2":
-            rows -= query
-            scores = np.float32(0) - np.vecdot(rows, rows)
-        else:
-            scores = np.vecdot(rows, query)
-        if distance == "cosine":
-            lengths = np.sqrt(np.vecdot(rows, rows))
-            scores = np.divide(scores, lengths, out=np.zeros_like(scores), where=lengths > 0)
+    scores = exact_scores(vectors, query, ordered, distance)
     keys = -scores
     chosen = np.arange(len(keys))
     if k < len(keys):
         chosen = np.flatnonzero(~(keys > np.partition(keys, k)[k]))  # sorting few is faster
     best = chosen[np.argsort(keys[chosen], kind="stable")[:k]]
     return ordered[best].astype(np.int64), scores[best]
+
+
+def exact_scores(vectors: Vectors, query: Vectors, positions: Subset, distance: Distance) -> Vectors:
+    """Returns the scores of `rank_exactly`: [m] float32, in the order of `positions`."""
+    block = max(1, _CACHED_BYTES // (4 * vectors.shape[1]))
+    scores = np.empty(positions.size, np.float32)
+    for first in range(0, positions.size, block):
+        part = slice(first, first + block)
+        rows = vectors.take(positions[part], axis=0, mode="clip")  # faster than to check that they are inside
+        with np.errstate(over="ignore", invalid="ignore"):
+            if distance == "squared_l2":
+                rows -= query
+                scores[part] = np.float32(0) - np.vecdot(rows, rows)
+            else:
+                scores[part] = np.vecdot(rows, query)
+            if distance == "cosine":
+                lengths = np.sqrt(np.vecdot(rows, rows))
+                scores[part] = np.divide(scores[part], lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return scores
+
+
+class VectorBlock:
+    """Vectors that lie side by side, for repeated searches: a product of matrices shows which to score exactly."""
+
+    def __init__(self, vectors: Vectors, distance: Distance) -> None:
+        """Takes [m, dim] float32."""
+        self.vectors, self._distance, squares = vectors, distance, np.vecdot(vectors, vectors)
+        self._squares = None if distance == "dot_product" else squares
+        self._longest = float(np.sqrt(squares.max(initial=0)))
+
+    def search(self, queries: Vectors, counts: Sequence[int]) -> list[tuple[Positions, Vectors]]:
+        """Finds the nearest of all.
+
+        Args:
+          queries: [n, dim] float32; for cosine, of length 1.
+          counts: wanted of each, n; at least 1.
+        Returns:
+          of each what `rank_exactly` returns of all.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            keys = queries @ self.vectors.T if len(queries) > 1 else (self.vectors @ queries[0])[np.newaxis]
+            sizes = np.sqrt(np.vecdot(queries, queries)) * self._longest
+            if self._squares is not None and self._distance == "cosine":
+                lengths = np.sqrt(self._squares)
+                keys, sizes = np.divide(keys, lengths, out=np.zeros_like(keys), where=lengths > 0), np.ones(len(keys))
+            elif self._squares is not None:
+                keys, sizes = keys - self._squares / 2, sizes + self._longest**2
+            margins = (sizes * _ROUNDING).tolist()
+        return [
+            rank_exactly(self.vectors, query, _contenders(row, k, margin), k, self._distance)
+            for query, row, k, margin in zip(queries, keys, counts, margins, strict=True)
+        ]
+
+
+def _contenders(keys: Vectors, k: int, margin: float) -> Positions:
+    """Returns the places of the k largest keys, and of those that may be as large but for rounding."""
+    if k >= keys.size:
+        return np.arange(keys.size)
+    least = float(np.partition(keys, keys.size - k)[keys.size - k]) - margin
+    return np.flatnonzero(keys >= least) if math.isfinite(least) else np.arange(keys.size)
 
 
 def _in_turn(count: int, call: Callable[[int], None]) -> None:

@@ -58,8 +58,11 @@ _scann, _protos, _assets = _import_scann()
 class ScannIndex:
     """Nearest candidates by ScaNN. A search releases the GIL and changes nothing: any number of threads may search.
 
-    A tree that was built in memory reorders by itself; one that was loaded has codes and leaves only, and is
-    reordered by the vectors in their file.
+    What was built in memory scores by itself; of what was loaded the scores are those of `rank_exactly`, by the
+    vectors in their file.
+
+    Attributes:
+      reorder: candidates of a tree whose exact score is computed; 0: of a brute force index, as many as are wanted.
     """
 
     def __init__(
@@ -68,13 +71,13 @@ class ScannIndex:
         distance: Distance,
         size: int,
         dim: int,
-        reorder: int | None,
+        reorder: int,
         vectors: Vectors | None = None,
     ) -> None:
         """Wraps a searcher; use `build` or `load`."""
         self._searcher = searcher
         self.distance = distance
-        self._reorder, self._vectors = reorder, vectors
+        self.reorder, self._vectors = reorder, vectors
         self.size, self.dim = size, dim
 
     @classmethod
@@ -117,7 +120,7 @@ class ScannIndex:
             raise InvalidIndex(
                 f"ScaNN builds no {kind} index over {size} vectors of dim {dim} with {dict(parameters)}: {problem}"
             ) from problem
-        return cls(searcher, distance, size, dim, parameters.get("reorder"))
+        return cls(searcher, distance, size, dim, parameters.get("reorder", 0))
 
     @classmethod
     def load(cls, directory: Path, distance: Distance, vectors: Vectors) -> ScannIndex:
@@ -144,7 +147,7 @@ class ScannIndex:
             raise IndexUnreadable(
                 f"{where} measures {config.distance_measure.distance_measure}; {distance} was expected"
             )
-        reorder = None
+        reorder = 0
         if config.HasField("exact_reordering"):
             reorder = config.exact_reordering.approx_num_neighbors
             config.ClearField("exact_reordering")
@@ -159,7 +162,7 @@ class ScannIndex:
             raise IndexUnreadable(f"{where} cannot be loaded by ScaNN: {reason}") from problem
         if held != size:
             raise IndexUnreadable(f"{where} holds {held} vectors; {size} were expected")
-        return cls(searcher, distance, size, dim, reorder, None if reorder is None else np.asarray(vectors))
+        return cls(searcher, distance, size, dim, reorder, np.asarray(vectors))
 
     def write(self, directory: Path, leaves_to_search: int | None = None, reorder: int | None = None) -> None:
         """Writes the index' files, with paths relative to the directory, no ids, and of a tree no vectors.
@@ -176,7 +179,7 @@ class ScannIndex:
             self._searcher.serialize(str(directory), True)
         except RuntimeError as problem:
             raise OSError(f"ScaNN cannot write to {directory}: {problem}") from problem
-        if self._reorder is not None:
+        if self.reorder:
             assets = _read_assets(directory, directory.name)
             _remove_vectors(assets)
             _write_assets(directory, assets)
@@ -204,20 +207,33 @@ class ScannIndex:
         if self.distance == "cosine":
             queries = normalised(queries)
         wanted = min(k, self.size)
-        leaves = -1 if leaves_to_search is None else leaves_to_search
-        pool = -1 if self._reorder is None else min(max(reorder or self._reorder, wanted), self.size)
+        pool = min(max(reorder or self.reorder, wanted), self.size)
         positions = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
         for row, query in enumerate(queries):  # not as a batch, in which ScaNN sums in another order
             if self._vectors is None:
-                found, distances = self._searcher.search(query, wanted, pool, leaves)
+                reordered = pool if self.reorder else -1
+                found, distances = self._searcher.search(query, wanted, reordered, leaves_to_search or -1)
                 # Dot products are larger for nearer vectors, squared distances smaller.
                 best = np.float32(0) - distances if self.distance == "squared_l2" else distances
             else:
-                candidates, _ = self._searcher.search(query, pool, -1, leaves)
+                candidates = self.candidates(query, pool, leaves_to_search)
                 found, best = rank_exactly(self._vectors, query, candidates, wanted, self.distance)
             positions[row, : found.size], scores[row, : found.size] = found, best
         return positions, scores
+
+    def candidates(self, query: Vectors, pool: int, leaves_to_search: int | None = None) -> NDArray[np.uint32]:
+        """Finds the candidates of one query that seem nearest, of an index that was loaded.
+
+        Args:
+          query: [dim] float32, finite; for cosine, of length 1.
+          pool: how many; fewer are found where the leaves searched hold fewer.
+          leaves_to_search: None: as written.
+        Returns:
+          [m] uint32 positions, best first by quantised vectors.
+        """
+        found: NDArray[np.uint32] = self._searcher.search(query, pool, -1, leaves_to_search or -1)[0]
+        return found
 
 
 def settle(directory: Path, leaves_to_search: int | None = None, reorder: int | None = None) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -118,6 +119,7 @@ class Worker:
             log.warning("native_extension_missing", extra=logging.fields(problem=native.MISSING))
         self._handle_signals()
         self.versions.subscribe(self._versions_changed)
+        self._write_status()  # before the state file is read: commands from now on wait for this worker
         self.poller.start()
         heartbeat = asyncio.create_task(self._heartbeat())
         try:
@@ -207,22 +209,24 @@ class Worker:
 
     async def _heartbeat(self) -> None:
         """Reports what this worker serves to the admin API, and its load to the metrics: on changes, once a second."""
-        parent = os.getppid()
+        parent = multiprocessing.parent_process()  # as it was when this process began
         while True:
             self._changed_event.clear()
-            if self._settings.workers > 1 and os.getppid() != parent:  # the supervisor is gone
+            if parent is not None and os.getppid() != parent.pid:  # the supervisor is gone
                 os.kill(os.getpid(), signal.SIGTERM)
             if self._settings.workers == 1:  # else the parent, which systemd watches
                 processes.notify("WATCHDOG=1")
             self.engine.report_load()
             self.metrics.flush()
-            try:
-                status = WorkerStatus.of(self.versions, self.poller, resident_bytes())
-                await asyncio.to_thread(write_status, self._run_directory, status)
-            except OSError as problem:
-                log.error("status_unwritable", extra=logging.fields(problem=str(problem)))
+            await asyncio.to_thread(self._write_status)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed_event.wait(), _HEARTBEAT_S)
+
+    def _write_status(self) -> None:
+        try:
+            write_status(self._run_directory, WorkerStatus.of(self.versions, self.poller, resident_bytes()))
+        except OSError as problem:
+            log.error("status_unwritable", extra=logging.fields(problem=str(problem)))
 
     def _stop_service(self) -> None:
         """Stops the whole service: this process, or the supervisor of all workers."""

@@ -121,6 +121,9 @@ class ServiceSettings(BaseSettings):
     """Queries, contexts or examples in one request."""
     max_values: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
     """Values in one request, over all of its features, ids and exclusions."""
+    filter_cache_bytes: int = Field(default=256 * MIB, ge=0)
+    """Memory of one process for filters of requests that it may see again, with the vectors of the candidates that
+    match, bytes; 0: none is kept."""
     max_features: int = Field(default=10_000, ge=1, le=1_000_000)
     """Features in one request."""
     max_names: int = Field(default=1_000, ge=1, le=1_000_000)

@@ -37,6 +37,8 @@ _BACKLOG = 2048
 _OPEN_FILES = 1 << 16
 _ADMIN_PORT = 8090
 _POLL_S, _WATCHDOG_S = 0.02, 5.0
+_HEALTHCHECK_S = 20
+"""A worker that starts on a busy host answers within it; one killed while it is asked is replaced after it."""
 _UVICORN: dict[str, Any] = {
     **dict.fromkeys(("access_log", "server_header", "proxy_headers"), False),
     "log_config": None,
@@ -107,7 +109,7 @@ def _serve(settings: ServiceSettings, opened: contextlib.ExitStack) -> int:
         workers=settings.workers,
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
-        timeout_worker_healthcheck=60,
+        timeout_worker_healthcheck=_HEALTHCHECK_S,
         ssl_context_factory=None if settings.tls_cert is None else functools.partial(_ssl_context, settings),
         **_UVICORN,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import shutil
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -24,10 +25,17 @@ from bundle.stores.writer import write_store
 from bundle.tables.key_index import KeyIndexWriter
 from bundle.tables.reader import ShardWriter
 from bundle.tables.vocabularies import write_vocabulary
+from tests.attribute_indexes import with_filters
 from tests.export.forked_runs import ForkedRuns
 
 if TYPE_CHECKING:
     from tests.service.small_bundle import SmallBundle
+
+
+def pytest_configure() -> None:
+    """Programs that tests interrupt heed it, also where a shell started the tests in the background and ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
@@ -116,6 +124,8 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
             {"movie": Column(np.array([10, 5, 70, 8], np.int64)), "genres": genres},
             {"title": pa.array(["Ten", None, "Seventy", "Eight"]), "year": pa.array([1999, 2001, None, 1950])},
         )
+        corpus = entries.Corpus(file=paths.candidate_store("movies"), **vars(store))
+        corpus = with_filters(staging.directory, "movies", corpus, "title", "year")
         tower = staging.directory / paths.compiled_tower("query", "f32")
         tower.parent.mkdir(parents=True)
         tower.write_bytes(b"flatbuffer")
@@ -133,7 +143,7 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
             keys={"shops": entries.KeyIndex(file=paths.key_index("shops"), size=4)},
             features=_features(),
             towers={"query": _tower()},
-            candidates={"movies": entries.Corpus(file=paths.candidate_store("movies"), **vars(store))},
+            candidates={"movies": corpus},
             verification=verification(tables),
             files=(
                 *staging.digests("vocabularies"),

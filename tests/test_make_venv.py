@@ -12,7 +12,7 @@ import pytest
 PROGRAM = Path(__file__).parents[1] / "scripts" / "make_venv"
 
 
-def make(venv: Path, python: str = "", *arguments: str) -> subprocess.CompletedProcess[str]:
+def make(venv: Path | str, python: str = "", *arguments: str) -> subprocess.CompletedProcess[str]:
     """Makes an environment where no index can be reached."""
     environment = {**os.environ, "PYTHON": python, "PIP_NO_INDEX": "1"}
     command = [str(PROGRAM), str(venv), *arguments]
@@ -25,6 +25,19 @@ def interpreter(path: Path, version: str) -> str:
     path.write_text(f"#!/bin/sh\necho {version}\n")
     path.chmod(0o755)
     return str(path)
+
+
+@pytest.mark.parametrize("option", ["--upgrade", ""])
+def test_option_in_place_of_the_directory_is_rejected_with_the_usage(option: str) -> None:
+    done = make(option, "", "pip")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"'{option}' does not name a directory; usage: scripts/make_venv DIRECTORY" in done.stderr
+
+
+def test_help_prints_the_usage() -> None:
+    done = make("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: scripts/make_venv DIRECTORY ")
 
 
 @pytest.mark.parametrize(("version", "said"), [("3.10", "is Python 3.10: "), ("3.14", "is Python 3.14: ")])
@@ -51,6 +64,7 @@ def test_environment_of_another_version_is_left_alone(tmp_path: Path) -> None:
     assert Path(made).exists()
 
 
+@pytest.mark.slow
 def test_environment_without_a_network_is_continued_by_the_same_command(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     done = make(venv, sys.executable, "no-such-package")

@@ -75,12 +75,14 @@ class Dense:
             return Activation(result)
         return Activation(values)
 
-    def _stated(self, told: Any) -> NDArray[Any]:
+    def _stated(self, default: Any) -> NDArray[Any]:
         """Returns [1, *shape] numbers of a default."""
-        weighted = isinstance(told, dict) and self._drop_weights
-        values = np.asarray(told["ids"] if weighted else told)
+        weighted = isinstance(default, dict) and self._drop_weights
+        values = np.asarray(default["ids"] if weighted else default)
         if self._spec.take in ("padded", "weights"):
-            weights = np.asarray(told["weights"], np.float32).reshape(-1) if weighted and "weights" in told else None
+            weights = (
+                np.asarray(default["weights"], np.float32).reshape(-1) if weighted and "weights" in default else None
+            )
             return self._padded(Column(values.reshape(-1), None, weights), 1)
         if self._spec.take == "lengths":
             values = np.full(self.shape, values.size)
@@ -100,8 +102,8 @@ class Dense:
         if self._spec.take == "weights":
             values = np.ones(values.size, np.float32) if column.weights is None else column.weights
             if values.shape != column.values.shape:
-                told = f"{values.size} weights for {column.values.size} values; one each was expected"
-                raise FeatureError(self.read, told)
+                message = f"{values.size} weights for {column.values.size} values; one each was expected"
+                raise FeatureError(self.read, message)
         values = self._numbers(values)
         padded = np.full((n, self._size), "" if values.dtype == object else 0, values.dtype)
         padded[np.arange(self._size) < lengths[:, np.newaxis]] = values

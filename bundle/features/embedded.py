@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, UnknownRefused
 from bundle.features.columns import NO_DEFAULT, Column, one_each, place_of
+from bundle.features.rules.crosses import Crossed, Joined
 from bundle.features.rules.ids import Rule, cast, rule_of
-from bundle.features.rules.several import Crossed, Joined
 from bundle.features.rules.texts import Text
 from bundle.features.sources import Indicator
 from bundle.format.manifest import (
@@ -20,7 +20,7 @@ from bundle.format.manifest import (
     EmbeddedFeature,
     IdentityIds,
     JoinedIds,
-    SeveralIds,
+    MultiInputIds,
     TextIds,
     inputs_of,
 )
@@ -68,15 +68,15 @@ class Embedded:
         self.read = self.name if entry.place is None else place_of(self.name, entry.place)
         filled = entry.empty_row is not None or entry.filler_row is not None
         self.alike = (table.dim, entry.kind, entry.combiner, entry.length, entry.max_norm, filled)
-        self._several: Crossed | Joined | None = None
+        self._cross: Crossed | Joined | None = None
         self._words: Text | None = None
         match entry.ids:
             case CrossedIds():
-                self._several = Crossed(self._inputs, entry.ids, vocabularies)
-                self.rule = self._several.rule
+                self._cross = Crossed(self._inputs, entry.ids, vocabularies)
+                self.rule = self._cross.rule
             case JoinedIds():
-                self._several = Joined(self._inputs, entry.ids, vocabularies)
-                self.rule = self._several.rule
+                self._cross = Joined(self._inputs, entry.ids, vocabularies)
+                self.rule = self._cross.rule
             case TextIds():
                 self.rule = rule_of(entry.ids.ids, vocabularies)
                 if entry.split:
@@ -98,7 +98,7 @@ class Embedded:
     @property
     def has_default(self) -> bool:
         """Whether nothing need be sent."""
-        return len(self._defaults) == (len(set(self._inputs)) if self._several else 1)
+        return len(self._defaults) == (len(set(self._inputs)) if self._cross else 1)
 
     @property
     def combiner(self) -> Combiner:
@@ -115,8 +115,8 @@ class Embedded:
         Raises:
           FeatureError: an input must be sent, or its values do not fit; names the input.
         """
-        if self._several is not None:
-            return self._several.ids([self._sent(name, columns, n) for name in self._inputs], n)
+        if self._cross is not None:
+            return self._cross.ids([self._sent(name, columns, n) for name in self._inputs], n)
         column = self._sent(self.read, columns, n)
         if column.weights is None and self._words is None:
             return column
@@ -127,8 +127,8 @@ class Embedded:
 
     def refuse(self, value: Any) -> UnknownRefused:
         """Returns the error of an id that its table does not know."""
-        told = f"id {value!s:.80} is not in table {self.entry.table!r}, and the feature refuses unknown ids"
-        return UnknownRefused(self.name, told)
+        message = f"id {value!s:.80} is not in table {self.entry.table!r}, and the feature refuses unknown ids"
+        return UnknownRefused(self.name, message)
 
     def _sent(self, read: str, columns: Mapping[str, Column], n: int) -> Column:
         name = self.name if read == self.read else read
@@ -148,8 +148,8 @@ class Embedded:
         if not (self.entry.weighted and self.entry.kind == "bag"):
             raise FeatureError(self.name, "weights were sent; the feature takes none")
         if column.weights.shape != column.values.shape:
-            told = f"{column.weights.size} weights for {column.values.size} values; one each was expected"
-            raise FeatureError(self.name, told)
+            message = f"{column.weights.size} weights for {column.values.size} values; one each was expected"
+            raise FeatureError(self.name, message)
         return numbers(self.name, column.weights)
 
 
@@ -163,7 +163,7 @@ def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[
     Raises:
       FeatureError: a default is not written as a request would write it.
     """
-    if isinstance(entry.ids, SeveralIds):
+    if isinstance(entry.ids, MultiInputIds):
         given = {name: key.default for name, key in zip(inputs, entry.ids.keys, strict=True) if key.default is not None}
         for name, default in given.items():
             if entry.kind == "single" and isinstance(default, list):

@@ -17,10 +17,11 @@ from bundle.format.id_rules import (
     IdentityIds,
     IdRule,
     JoinedIds,
+    MultiInputIds,
     Role,
-    SeveralIds,
     TextIds,
     VocabularyIds,
+    first_of,
 )
 
 
@@ -118,13 +119,13 @@ class EmbeddedFeature(StrictModel):
             raise ValueError("'combiner' belongs to a bag, and a bag needs one")
         if (self.kind == "sequence") != (self.length is not None):
             raise ValueError("'length' belongs to a sequence, and a sequence needs one")
-        several = len(self.ids.keys) if isinstance(self.ids, SeveralIds) else None
+        several = len(self.ids.keys) if isinstance(self.ids, MultiInputIds) else None
         crossed = isinstance(self.ids, CrossedIds)
         if several is not None and (several != len(self.inputs) or several < 1 + crossed):
             raise ValueError("crossed ids need an input for each of their two or more keys, joined ones of one or more")
         if several is not None and (self.kind not in ("single", "bag" if crossed else "single") or self.weighted):
             raise ValueError("crossed ids need a single, or a bag without weights, and joined ones a single")
-        if isinstance(self.ids, SeveralIds):
+        if isinstance(self.ids, MultiInputIds):
             if self.kind == "single" and any(key.padding is not None for key in self.ids.keys):
                 raise ValueError("'padding' belongs to the keys of a bag")
             by_candidate = any(key.role == "candidate" for key in self.ids.keys)
@@ -146,7 +147,7 @@ class EmbeddedFeature(StrictModel):
             raise ValueError("'place' is one of 'places', which is given with it")
         if self.place is not None and self.kind != "single":
             raise ValueError("'place' belongs to a single")
-        if self.cast is not None and isinstance(self.ids, BucketIds | SeveralIds | TextIds):
+        if self.cast is not None and isinstance(self.ids, BucketIds | MultiInputIds | TextIds):
             raise ValueError("'cast' makes integers, which no buckets, crossed, joined ids or texts take")
         return self
 
@@ -203,15 +204,10 @@ Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
 
 def vocabularies_of(rule: IdRule) -> tuple[VocabularyIds, ...]:
     """Returns the rules of vocabularies that a rule consists of: itself, or those of its keys and what follows."""
-    rules: list[IdRule | None] = [*(key.ids for key in rule.keys)] if isinstance(rule, SeveralIds) else [rule]
+    rules: list[IdRule | None] = [*(key.ids for key in rule.keys)] if isinstance(rule, MultiInputIds) else [rule]
     rules = [each for one in rules for each in (one.rules if isinstance(one, ChainedIds) else [one])]
     rules += [rule.ids] if isinstance(rule, JoinedIds | TextIds) else []
     return tuple(each for each in rules if isinstance(each, VocabularyIds))
-
-
-def first_of(rule: IdRule) -> IdRule:
-    """Returns the rule that takes what is sent: the first of a chain, else the rule itself."""
-    return rule.rules[0] if isinstance(rule, ChainedIds) else rule
 
 
 def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[str, tuple[str, ...]]:
@@ -230,7 +226,7 @@ def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[s
 def _telling(feature: EmbeddedFeature | DenseFeature) -> int:
     if isinstance(feature, DenseFeature):
         return 3
-    return 2 if isinstance(feature.ids, SeveralIds) else int(not feature.one_each)
+    return 2 if isinstance(feature.ids, MultiInputIds) else int(not feature.one_each)
 
 
 def input_entry(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedFeature | DenseFeature:
@@ -239,23 +235,22 @@ def input_entry(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedF
     What reads one place of an input becomes the reader of a sequence of them.
     """
     if isinstance(feature, EmbeddedFeature) and feature.places is not None:
-        told = {"kind": "sequence", "length": feature.places, "place": None, "places": None}
-        return feature.model_copy(update=told)
+        changes = {"kind": "sequence", "length": feature.places, "place": None, "places": None}
+        return feature.model_copy(update=changes)
     if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, TextIds):
-        told = {"kind": "single", "ids": HashIds(buckets=1), "combiner": None, "length": None, "filler_row": None}
-        return feature.model_copy(update=told)
-    if not isinstance(feature, EmbeddedFeature) or not isinstance(feature.ids, SeveralIds):
+        changes = {"kind": "single", "ids": HashIds(buckets=1), "combiner": None, "length": None, "filler_row": None}
+        return feature.model_copy(update=changes)
+    if not isinstance(feature, EmbeddedFeature) or not isinstance(feature.ids, MultiInputIds):
         return feature
     key = feature.ids.keys[feature.inputs.index(name)]
-    rule: IdRule = HashIds(buckets=1) if key.dtype == "string" else IdentityIds()
-    if key.boundaries is not None:
-        rule = BucketIds(boundaries=key.boundaries)
-    return feature.model_copy(update={"ids": rule, "inputs": (name,), "role": key.role, "default": key.default})
+    raw = {"string": HashIds(buckets=1), "int64": IdentityIds(), "float32": first_of(key.ids)}
+    changes = {"ids": raw[key.dtype], "inputs": (name,), "role": key.role, "default": key.default}
+    return feature.model_copy(update=changes)
 
 
 def input_role_and_default(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[Role, Any]:
     """Returns the role and the default that a feature gives to one of its inputs."""
-    if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, SeveralIds):
+    if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, MultiInputIds):
         key = feature.ids.keys[feature.inputs.index(name)]
         return key.role, key.default
     return feature.role, feature.default

@@ -128,18 +128,17 @@ class TextStep(StrictModel):
 
 
 class CrossKey(StrictModel):
-    """One of the inputs of a cross; with `boundaries`, its values are buckets first, with `ids` rows."""
+    """One of the inputs of a cross."""
 
-    dtype: Literal["int64", "string"]
-    """Of what is sent."""
-    boundaries: Boundaries | None = None
+    dtype: Literal["int64", "string", "float32"]
+    """Of what is sent; float32 where `ids` are buckets, or begin with them."""
     role: Role = "context"
     """Of the input. The feature itself is the candidate's as soon as one of its inputs is."""
     default: Any = None
     """Of the input, as a feature's `default`."""
     ids: (
         Annotated[
-            IdentityIds | ComputedIds | HashIds | VocabularyIds | ChainedIds,
+            IdentityIds | ComputedIds | HashIds | VocabularyIds | BucketIds | ChainedIds,
             Field(discriminator="kind"),
         ]
         | None
@@ -156,16 +155,16 @@ class CrossKey(StrictModel):
 
     @model_validator(mode="after")
     def _rows_of_ids(self) -> CrossKey:
-        if self.steps and (self.dtype != "string" or self.boundaries is not None or self.padding is not None):
+        if self.steps and (self.dtype != "string" or self.padding is not None):
             raise ValueError("'steps' change a text, without 'padding'")
         if (self.rows is not None and self.ids is None) or (self.unknown_row is not None and self.rows is None):
             raise ValueError("'rows' are given with 'ids' only, and 'unknown_row' with 'rows'")
-        if self.ids is not None and self.boundaries is not None:
-            raise ValueError("a key has 'boundaries' or 'ids', not both")
+        if (self.dtype == "float32") != isinstance(first_of(self.ids), BucketIds):
+            raise ValueError("'dtype' is float32 where 'ids' are buckets, or begin with them, and nowhere else")
         return self
 
 
-class SeveralIds(StrictModel):
+class MultiInputIds(StrictModel):
     """Row of one value of each of several inputs together."""
 
     kind: str
@@ -173,7 +172,7 @@ class SeveralIds(StrictModel):
     """One for each of the feature's `inputs`, in their order."""
 
 
-class CrossedIds(SeveralIds):
+class CrossedIds(MultiInputIds):
     """Row = hash of one value of each input together, as TensorFlow's crossed columns do, mod `buckets`.
 
     An example with several values of an input has a row for every combination.
@@ -184,7 +183,7 @@ class CrossedIds(SeveralIds):
     hash_key: Count = CROSS_KEY
 
 
-class JoinedIds(SeveralIds):
+class JoinedIds(MultiInputIds):
     """Row = what `ids` makes of the string that one value of each input and `texts` are, one after another.
 
     Integers, and the rows that keys make of values, are written in decimal.
@@ -242,3 +241,8 @@ IdRule = Annotated[
     | KeyedIds,
     Field(discriminator="kind"),
 ]
+
+
+def first_of(rule: IdRule | None) -> IdRule | None:
+    """Returns the rule that takes what is sent: the first of a chain, else the rule itself."""
+    return rule.rules[0] if isinstance(rule, ChainedIds) else rule

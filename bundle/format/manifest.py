@@ -23,7 +23,6 @@ from bundle.format.features import (
     EmbeddedFeature,
     Feature,
     Unknown,
-    first_of,
     input_entry,
     input_role_and_default,
     inputs_of,
@@ -43,11 +42,12 @@ from bundle.format.id_rules import (
     IdRule,
     JoinedIds,
     KeyedIds,
+    MultiInputIds,
     Role,
-    SeveralIds,
     TextIds,
     TextStep,
     VocabularyIds,
+    first_of,
 )
 from bundle.format.indexes import CostPoint, Distance, Index, Recall
 from bundle.format.tables import Shard, Table, TableDtype, TableError, TableSource
@@ -74,10 +74,10 @@ __all__ = [
     "Index",
     "JoinedIds",
     "KeyedIds",
+    "MultiInputIds",
     "Precision",
     "Recall",
     "Role",
-    "SeveralIds",
     "Shard",
     "Table",
     "TableDtype",
@@ -128,6 +128,18 @@ class KeyIndex(StrictModel):
     size: Positive
 
 
+class AttributeIndex(StrictModel):
+    """Positions of candidates by the value of one attribute, for filters.
+
+    Value i of `values` has the positions `rows[ends[i - 1]:ends[i]]`, ascending.
+    """
+
+    values: Path
+    """An Arrow IPC file with the columns `value` (distinct, ascending) and `end` (int64)."""
+    rows: Path
+    """Little-endian uint32."""
+
+
 class Corpus(StrictModel):
     """Candidates, or contexts, by id: an Arrow IPC file.
 
@@ -140,6 +152,8 @@ class Corpus(StrictModel):
     features: tuple[str, ...]
     attributes: dict[str, str]
     """Arrow type by attribute."""
+    filters: dict[str, AttributeIndex] = Field(default_factory=dict)
+    """By attribute that requests may filter by."""
 
 
 class Provenance(StrictModel):
@@ -217,8 +231,8 @@ class Manifest(StrictModel):
     @model_validator(mode="after")
     def _inputs_agree(self) -> Manifest:
         for name, readers in self.inputs.items():
-            told = {repr(input_role_and_default(name, self.features[each])) for each in readers}
-            if len(told) > 1:
+            stated = {repr(input_role_and_default(name, self.features[each])) for each in readers}
+            if len(stated) > 1:
                 raise ValueError(f"features {', '.join(readers)} read {name!r} with different roles or defaults")
             places = {getattr(self.features[each], "places", None) for each in readers} - {None}
             if len(places) > 1:
@@ -261,6 +275,8 @@ class Manifest(StrictModel):
             for name, corpus in corpora.items():
                 for feature_input in corpus.features:
                     _known(feature_input, inputs, f"{kind}.{name}.features")
+                for attribute in corpus.filters:
+                    _known(attribute, corpus.attributes, f"{kind}.{name}.filters")
         for name, index in self.indexes.items():
             _known(index.corpus, self.candidates, f"indexes.{name}.corpus")
             _known(index.query_tower, self.towers, f"indexes.{name}.query_tower")

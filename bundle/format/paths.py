@@ -51,6 +51,21 @@ def candidate_store(corpus: str) -> str:
     return f"candidates/{corpus}/store.arrow"
 
 
+def attribute_index(corpus: str, number: int) -> str:
+    """Returns the directory of the index of one attribute, e.g. `candidates/movies/filters/00000`."""
+    return f"candidates/{corpus}/filters/{number:05d}"
+
+
+def attribute_values(corpus: str, number: int) -> str:
+    """Returns the Arrow IPC file of an attribute's values."""
+    return f"{attribute_index(corpus, number)}/values.arrow"
+
+
+def attribute_rows(corpus: str, number: int) -> str:
+    """Returns the file of the positions of an attribute's values."""
+    return f"{attribute_index(corpus, number)}/rows.bin"
+
+
 def index_directory(index: str) -> str:
     """Returns the directory of one ScaNN index."""
     return f"indexes/{index}/scann"

@@ -58,6 +58,7 @@ class StoredColumns:
             if arrow.kind_of(stored.type) != kind:
                 raise FormatError(f"{where} has attribute {name!r} of {stored.type}, not {kind}")
         self._features, self._attributes = tuple(corpus.features), tuple(corpus.attributes)
+        self._spreads: dict[str, tuple[int, int]] = {}
         self._batches = [dict(zip(table.column_names, batch.columns, strict=True)) for batch in table.to_batches()]
         self._starts = np.cumsum([0, *(len(batch["id"]) for batch in self._batches)])
 
@@ -101,6 +102,29 @@ class StoredColumns:
             raise FeatureError(absent[0], f"no such attribute; candidates have {', '.join(self._attributes) or 'none'}")
         taken = self._taken(positions, [f"attribute:{name}" for name in names])
         return {name: taken[f"attribute:{name}"].to_pylist() for name in names}
+
+    def numbers(self, positions: Positions, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+        """Returns attributes of numbers or bools of the candidates at [m] int64 positions, null as 0."""
+        taken = self._taken(positions, [f"attribute:{name}" for name in names])
+        return {
+            name: taken[f"attribute:{name}"].cast("float64", safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
+            for name in names
+        }
+
+    def codes(self, positions: Positions, attribute: str) -> NDArray[np.int64]:
+        """Returns what is equal for candidates with equal values of an attribute, [m] from 0; -1: it is null."""
+        taken = self._taken(positions, [f"attribute:{attribute}"])[f"attribute:{attribute}"]
+        codes: NDArray[np.int64] = taken.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
+        return codes
+
+    def spread(self, attribute: str) -> tuple[int, int]:
+        """Returns how many values an attribute has, and how many candidates have none; all are read once."""
+        if attribute not in self._spreads:
+            import pyarrow as pa
+
+            column = pa.chunked_array([batch[f"attribute:{attribute}"] for batch in self._batches])
+            self._spreads[attribute] = len(column.unique().drop_null()), column.null_count
+        return self._spreads[attribute]
 
     def _taken(self, positions: Positions, names: Sequence[str]) -> dict[str, Any]:
         """Copies what some columns hold at positions, a `pyarrow.Array` of each."""

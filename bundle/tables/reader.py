@@ -94,7 +94,7 @@ class ShardWriter:
         """
         left = contiguous(data).data
         if self._placed is None:
-            raise ValueError("the size of the file was not told")
+            raise ValueError("the size of the file was not given")
         self._placed.place(at, left)
         before = self._in_order_bytes
         if at == before:

@@ -1,6 +1,7 @@
 """Typed client of a rowcast service: HTTP and gRPC, sync and async.
 
-`Client` and `AsyncClient` have the same calls; `errors` lists what they raise; `results` describes answers.
+`Client` and `AsyncClient` have the same calls; `where` makes filters; `errors` lists what they raise; `results`
+describes answers.
 """
 
 from rowcast_client.calls import Call
@@ -24,8 +25,10 @@ from rowcast_client.errors import (
     Unimplemented,
     Unreachable,
 )
+from rowcast_client.filters import where
 from rowcast_client.results import (
     Embedded,
+    Explanation,
     LookedUp,
     Neighbor,
     Neighbors,
@@ -47,6 +50,7 @@ __all__ = [
     "DataLoss",
     "DeadlineExceeded",
     "Embedded",
+    "Explanation",
     "Internal",
     "InvalidArgument",
     "LookedUp",
@@ -69,4 +73,5 @@ __all__ = [
     "Unauthenticated",
     "Unimplemented",
     "Unreachable",
+    "where",
 ]

@@ -12,9 +12,18 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rowcast_client.candidates import Candidates, Contexts, pack_candidates, pack_contexts, pack_excluded
+from rowcast_client.candidates import (
+    Candidates,
+    Contexts,
+    offsets_of,
+    pack_candidates,
+    pack_contexts,
+    pack_excluded,
+    pack_lists,
+)
 from rowcast_client.columns import Features, is_list, pack_column, pack_ids, pack_requests, pack_vectors
 from rowcast_client.errors import InvalidArgument
+from rowcast_client.filters import Filter, pack_crowding, pack_filter
 from rowcast_client.results import (
     Embedded,
     LookedUp,
@@ -57,6 +66,40 @@ class CallOptions(VersionOptions, total=False):
     model: str
 
 
+class SelectOptions(CallOptions, total=False):
+    """Options of retrieve and recommend: which candidates are returned, how many, and in which order.
+
+    Attributes:
+      k: neighbors wanted of each request; left out or 0: 10.
+      candidates: how many are found before they are ranked or reordered; left out or 0: max(100, 10 k).
+      filter: conditions on their attributes: `where("year").at_least(1990)`, or a dict as in JSON.
+      exclude: candidates never returned: a list for all requests, or a list of lists, one per request.
+      crowding: an attribute, and how many neighbors may have the same value of it: `("seller", 3)`.
+      diversity: 0: by score alone; up to 1: less and less like the neighbors before.
+      min_score: neighbors with lower scores are left out.
+      formula: gives the score: over outputs in recommend; over `score` and numeric attributes in retrieve.
+      attributes: returned with each neighbor, such as `["title"]`.
+      index: left out: the only one.
+      recall: at least this one, by the index' measured curve; left out or 0: as exported.
+      explain: the answer has an explanation of each request.
+      context_ids: of contexts whose stored features are taken where `features` sends none: one, or a list of them.
+    """
+
+    k: int
+    candidates: int
+    filter: Filter | None
+    exclude: Candidates | None
+    crowding: tuple[str, int] | None
+    diversity: float
+    min_score: float | None
+    formula: str
+    attributes: Sequence[str]
+    index: str
+    recall: float
+    explain: bool
+    context_ids: Contexts | None
+
+
 @dataclass(frozen=True)
 class Call(Generic[Result_co]):
     """One call, ready to be sent.
@@ -68,7 +111,6 @@ class Call(Generic[Result_co]):
       unpack: reads that message.
       timeout_s: time for all attempts together; None: the client's.
       request_id: under which the service logs it; None: a new one.
-      queries: how many a retrieval's vectors are, which the message leaves to the service.
     """
 
     method: str
@@ -77,21 +119,15 @@ class Call(Generic[Result_co]):
     unpack: Callable[[Any], Result_co]
     timeout_s: float | None
     request_id: str | None
-    queries: int = 1
 
 
 def retrieve(
     features: Requests | None = None,
     *,
-    k: int = 0,
-    vectors: ArrayLike | None = None,
+    vectors: ArrayLike | Sequence[ArrayLike] | None = None,
     ids: Candidates | None = None,
-    exclude: Candidates | None = None,
-    attributes: Sequence[str] = (),
     exact: bool = False,
-    context_ids: Contexts | None = None,
-    index: str = "",
-    **options: Unpack[CallOptions],
+    **options: Unpack[SelectOptions],
 ) -> Call[Retrieved]:
     """Finds the k nearest candidates of each query.
 
@@ -99,15 +135,11 @@ def retrieve(
 
     Args:
       features: of one query, `{"user_id": 5, "history": [1, 2, 3]}`, or a list of such dicts.
-      k: neighbors wanted per query; 0: 10.
-      vectors: [dim], or [n, dim] for n queries.
-      ids: candidates whose own vectors are the queries.
-      exclude: candidates never returned: a list for all queries, or a list of lists, one per query.
-      attributes: returned with each neighbor, such as `["title"]`.
+      vectors: [dim]; [n, dim] for n queries; or n arrays [m, dim], each merged into one query, for which a
+        candidate has its best score.
+      ids: candidates whose own vectors are the queries; or n lists of such, each merged into one query.
       exact: search exactly, whatever the index.
-      context_ids: of contexts whose stored features are taken where `features` sends none: one, or a list of them.
-      index: empty: the only one.
-      options: model, version, label, timeout_s, request_id: see CallOptions.
+      options: k, filter, exclude and more: see SelectOptions; model, version, timeout_s and more: see CallOptions.
 
     Returns:
       One list of neighbors per query.
@@ -115,22 +147,21 @@ def retrieve(
     Raises:
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
-    by_features = features is not None or context_ids is not None
+    by_features = features is not None or options.get("context_ids") is not None
     if by_features + (vectors is not None) + (ids is not None) != 1:
         raise InvalidArgument("queries must be given by exactly one of features (or context_ids), vectors and ids")
-    packed, queries = pack_vectors(vectors) if vectors is not None else (b"", 1)
+    packed, counts = pack_vectors(vectors) if vectors is not None else (b"", None)
+    packed_ids, counts = pack_lists("ids", ids) if ids is not None else (None, counts)
+    selection, others = _selection(options)
     request = pb.RetrieveRequest(
-        index=_text("index", index),
-        k=_count("k", k),
         features=pack_requests(features) if features is not None else None,
         vectors=packed,
-        ids=pack_ids("ids", ids) if ids is not None else None,
-        attributes=_names("attributes", attributes),
+        ids=packed_ids,
+        query_offsets=offsets_of("queries", counts),
         exact=bool(exact),
-        context_ids=pack_contexts(context_ids),
-        **pack_excluded(exclude),
+        **selection,
     )
-    return _call("Retrieve", request, pb.RetrieveResponse, unpack_retrieved, queries, **options)
+    return _call("Retrieve", request, pb.RetrieveResponse, unpack_retrieved, **others)
 
 
 def rank(
@@ -180,31 +211,14 @@ def rank(
 
 
 def recommend(
-    features: Requests | None = None,
-    *,
-    k: int = 0,
-    candidates: int = 0,
-    exclude: Candidates | None = None,
-    attributes: Sequence[str] = (),
-    formula: str = "",
-    context_ids: Contexts | None = None,
-    index: str = "",
-    tower: str = "",
-    **options: Unpack[CallOptions],
+    features: Requests | None = None, *, tower: str = "", **options: Unpack[SelectOptions]
 ) -> Call[Retrieved]:
     """Retrieves candidates, ranks them and returns the k best, all with one version of the model.
 
     Args:
       features: query and context features of one request, or a list of them; None: all are stored, or have defaults.
-      k: recommendations wanted; 0: 10.
-      candidates: how many are retrieved and ranked; 0: max(100, 10 k).
-      exclude: candidates never returned: a list for all requests, or a list of lists, one per request.
-      attributes: returned with each neighbor.
-      formula: over the ranking tower's outputs, gives the score; empty: the model's own.
-      context_ids: of contexts whose stored features are taken where `features` sends none: one, or a list of them.
-      index: empty: the only one.
       tower: empty: the only ranking tower.
-      options: model, version, label, timeout_s, request_id: see CallOptions.
+      options: k, filter, exclude and more: see SelectOptions; model, version, timeout_s and more: see CallOptions.
 
     Returns:
       One list of neighbors per request; their scores are the ranking tower's.
@@ -212,18 +226,10 @@ def recommend(
     Raises:
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
     """
-    request = pb.RecommendRequest(
-        features=None if features is None else pack_requests(features),
-        k=_count("k", k),
-        candidates=_count("candidates", candidates),
-        attributes=_names("attributes", attributes),
-        index=_text("index", index),
-        tower=_text("tower", tower),
-        formula=_text("formula", formula),
-        context_ids=pack_contexts(context_ids),
-        **pack_excluded(exclude),
-    )
-    return _call("Recommend", request, pb.RecommendResponse, unpack_retrieved, **options)
+    packed = None if features is None else pack_requests(features)
+    selection, others = _selection(options)
+    request = pb.RecommendRequest(features=packed, tower=_text("tower", tower), **selection)
+    return _call("Recommend", request, pb.RecommendResponse, unpack_retrieved, **others)
 
 
 def embed(features: Requests, *, tower: str = "", **options: Unpack[CallOptions]) -> Call[Embedded]:
@@ -278,12 +284,19 @@ def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.ModelDet
     return _call("GetModel", pb.GetModelRequest(), pb.ModelDetails, lambda message: message, model=name, **options)
 
 
+def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:
+    """Packs what is given of SELECTION as fields of a request; returns the other options too."""
+    given: dict[str, Any] = {**options}
+    fields = {name: pack(name, given.pop(name)) for name, pack in SELECTION.items() if name in given}
+    others: Any = given
+    return fields | pack_excluded(others.pop("exclude", None)), others
+
+
 def _call(
     method: str,
     request: Any,
     response: Any,
     unpack: Callable[[Any], Result_co],
-    queries: int = 1,
     *,
     model: str = "",
     version: int = 0,
@@ -298,13 +311,19 @@ def _call(
         raise InvalidArgument(f"version is {version} and label is {label!r}: expected one of the two")
     spec = pb.ModelSpec(name=_text("model", model), version=version, label=_text("label", label))
     request.model.CopyFrom(spec)
-    return Call(method, request, response, unpack, timeout_s, request_id, queries)
+    return Call(method, request, response, unpack, timeout_s, request_id)
 
 
 def _count(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not -(2**31) <= value < 2**31:
         raise InvalidArgument(f"{name} is {value!r}: expected an integer below 2^31")
     return int(value)
+
+
+def _number(name: str, value: float | None) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating, type(None))):
+        raise InvalidArgument(f"{name} is {value!r}: expected a number")
+    return None if value is None else float(value)
 
 
 def _text(name: str, value: str | None) -> str:
@@ -318,3 +337,16 @@ def _names(name: str, values: Iterable[str]) -> list[str]:
     if listed is None or not all(isinstance(value, str) for value in listed):
         raise InvalidArgument(f"{name} is {values!r}: expected a list of names")
     return listed
+
+
+SELECTION: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("k", "candidates"), _count),
+    **dict.fromkeys(("diversity", "min_score", "recall"), _number),
+    **dict.fromkeys(("formula", "index"), _text),
+    "attributes": _names,
+    "context_ids": lambda _, given: pack_contexts(given),
+    "crowding": lambda _, given: pack_crowding(given),
+    "explain": lambda _, given: bool(given),
+    "filter": lambda _, given: pack_filter(given),
+}
+"""What packs each of SelectOptions but `exclude`, which is two fields."""

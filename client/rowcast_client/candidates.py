@@ -35,8 +35,8 @@ def pack_excluded(exclude: Candidates | None) -> dict[str, Any]:
     """
     if exclude is None:
         return {}
-    ids, counts = _pack_lists("exclude", exclude)
-    return {"exclude_ids": ids, "exclude_offsets": _offsets("exclude", counts)}
+    ids, counts = pack_lists("exclude", exclude)
+    return {"exclude_ids": ids, "exclude_offsets": offsets_of("exclude", counts)}
 
 
 def pack_candidates(
@@ -53,7 +53,7 @@ def pack_candidates(
     Raises:
       InvalidArgument: contexts, ids and features do not fit each other.
     """
-    ids, counts = (None, None) if candidates is None else _pack_lists("candidates", candidates)
+    ids, counts = (None, None) if candidates is None else pack_lists("candidates", candidates)
     packed = isinstance(context, Mapping) and any(isinstance(value, Column) for value in context.values())
     several = counts is not None if packed else not isinstance(context, Mapping)
     if ids is not None and several == (counts is None):
@@ -68,11 +68,15 @@ def pack_candidates(
             f"{contexts} contexts were sent with candidates {counts} and features of candidates {feature_counts}: "
             "expected as many lists as contexts, with one value per candidate"
         )
-    return {"candidate_ids": ids, "candidates": columns, "offsets": _offsets("candidates", counts)}
+    return {"candidate_ids": ids, "candidates": columns, "offsets": offsets_of("candidates", counts)}
 
 
-def _pack_lists(name: str, ids: Candidates) -> tuple[pb.Ids, list[int] | None]:
-    """Packed ids, and of a list of lists how many each has."""
+def pack_lists(name: str, ids: Candidates) -> tuple[pb.Ids, list[int] | None]:
+    """Packs ids; returns, of a list of lists, how many each has.
+
+    Raises:
+      InvalidArgument: they are no ids, or lists and ids are mixed.
+    """
     if not is_list(ids):
         raise InvalidArgument(f"{name} is {ids!r}: expected a list of ids")
     nested = {isinstance(one, LISTS) for one in ids}
@@ -83,7 +87,8 @@ def _pack_lists(name: str, ids: Candidates) -> tuple[pb.Ids, list[int] | None]:
     return pack_ids(name, [one for several in ids for one in several]), [len(several) for several in ids]
 
 
-def _offsets(name: str, counts: list[int] | None) -> bytes:
+def offsets_of(name: str, counts: list[int] | None) -> bytes:
+    """Packs the running sums of counts as [n + 1] int32; None: there are none."""
     return b"" if counts is None else pack_offsets(name, np.cumsum([0, *counts]))
 
 

@@ -73,7 +73,6 @@ class _Connection:
         self,
         url: str,
         *,
-        body: str = "protobuf",
         timeout_s: float = TIMEOUT_S,
         retries: Retries | None = None,
         ca_file: File = None,
@@ -86,7 +85,6 @@ class _Connection:
 
         Args:
           url: `http://host:port`, `https://…`, `grpc://…` or `grpcs://…`.
-          body: of HTTP: "protobuf", the fast one, or "json".
           timeout_s: time for a call, all its attempts together.
           retries: when a call is tried again; `Retries(attempts_max=1)`: never.
           ca_file: authorities trusted over TLS; None: the system's over HTTP, those that gRPC ships over gRPC.
@@ -99,9 +97,6 @@ class _Connection:
           InvalidArgument: an argument is outside what is said here.
         """
         self.address = parse_address(url)
-        if body not in ("protobuf", "json") or (body == "json" and self.address.transport == "grpc"):
-            raise InvalidArgument(f"body is {body!r}: expected 'protobuf', or 'json' with an http:// address")
-        self._body = body
         self._timeout_s = Deadline(timeout_s).timeout_s
         self._retries = Retries() if retries is None else retries
         if not isinstance(self._retries, Retries):
@@ -132,7 +127,7 @@ class _Connection:
             return GrpcTransport(self.address, self._tls, self._headers, self.asynchronous)
         from rowcast_client.http_transport import HttpTransport
 
-        return HttpTransport(self.address, self._tls, self._headers, self.asynchronous, self._body)
+        return HttpTransport(self.address, self._tls, self._headers, self.asynchronous)
 
     @contextmanager
     def _failures(self, deadline: Deadline, request_id: str) -> Iterator[None]:

@@ -125,16 +125,20 @@ def pack_offsets(name: str, offsets: ArrayLike) -> bytes:
     return values.astype("<i4").tobytes()
 
 
-def pack_vectors(vectors: ArrayLike) -> tuple[bytes, int]:
-    """Packs a vector [dim], or [n, dim] of them, as float32; returns their number too."""
+def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[int] | None]:
+    """Packs a vector [dim], [n, dim] of them, or n arrays [m, dim], as float32; returns how many each of these has."""
+    counts = None
     try:
+        if is_list(vectors) and len(vectors) and all(is_list(one) and len(one) and is_list(one[0]) for one in vectors):
+            counts = [len(one) for one in vectors]
+            vectors = [row for one in vectors for row in one]
         with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
             values = np.atleast_2d(np.asarray(vectors, dtype="<f4"))
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"vectors are no numbers, [dim] or [n, dim]: {error}") from error
     if values.ndim != 2 or values.size == 0:
-        raise InvalidArgument(f"vectors have shape {np.shape(vectors)}: expected [dim] or [n, dim]")
-    return values.tobytes(), len(values)
+        raise InvalidArgument(f"vectors have shape {values.shape}: expected [dim] or [n, dim]")
+    return values.tobytes(), counts
 
 
 def is_list(values: Any) -> TypeGuard[Sequence[Any]]:

@@ -146,39 +146,36 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
         _option("--label", help="label of a version, instead of its number"),
     ]
     shared = [_option("-m", "--model", help="model; default: the only one"), *version]
-    features = _option(
-        "-f",
-        "--feature",
-        dest="features",
-        action=_Features,
-        metavar="NAME=VALUE",
-        help="a value, several as 1,2,3, or NAME:=JSON; repeatable",
-    )
+    feature = "a value, several as 1,2,3, or NAME:=JSON; repeatable"
+    features = _option("-f", "--feature", dest="features", action=_Features, metavar="NAME=VALUE", help=feature)
     k = _option("-k", type=int, help="how many to return; default: the service's")
-    attributes = _option(
-        "-a",
-        "--attribute",
-        dest="attributes",
-        action="append",
-        help="attribute to return with each neighbor; repeatable",
-    )
-    exclude = _option("--exclude", type=_ids, help="candidate ids to leave out, separated by commas")
     context_id = _option("--context-id", dest="context_ids", type=_id, help="context whose stored features to use")
     tower = _option("--tower", help="tower; default: the only one")
     formula = _option("--formula", help="score, as a formula of outputs: click^0.7 * like^0.3")
+    selection = [
+        k,
+        context_id,
+        formula,
+        _option("--candidates", type=int, help="how many to find before they are reordered; default: max(100, 10 k)"),
+        _option("-a", "--attribute", dest="attributes", action="append", help="attribute to return; repeatable"),
+        _option("--filter", type=_json, metavar="JSON", help='conditions: {"genres": {"allow": ["Drama"]}}'),
+        _option("--exclude", type=_ids, help="candidate ids to leave out, separated by commas"),
+        _option("--crowding", type=_pair, metavar="ATTRIBUTE:N", help="at most N neighbors of one value"),
+        _option("--diversity", type=float, help="0: by score alone; up to 1: less and less alike"),
+        _option("--min-score", type=float, help="leave out neighbors with lower scores"),
+        _option("--recall", type=float, help="at least this recall of the index; default: as exported"),
+        _option("--explain", action="store_true", help="show how the neighbors were found"),
+    ]
     one_id = _option("--id", dest="ids", type=_ids, help="candidate whose neighbors to find, instead of features")
     exact = _option("--exact", action="store_true", help="search exactly, whatever the index")
     candidates = _option("-c", "--candidates", type=_ids, required=True, help="candidate ids, separated by commas")
-    retrieved = _option(
-        "--candidates", type=int, help="how many to retrieve and rank; default: the larger of 100 and 10 k"
-    )
     heads = _option("--head", dest="heads", action="append", help="output to return with the score; repeatable")
     return {
         models: [],
         model: [_option("name", nargs="?", help="model; default: the only one"), *version],
-        retrieve: [features, k, attributes, exclude, context_id, one_id, exact, *shared],
+        retrieve: [features, one_id, exact, *selection, *shared],
         rank: [candidates, features, k, heads, formula, context_id, tower, *shared],
-        recommend: [features, k, retrieved, attributes, exclude, formula, context_id, tower, *shared],
+        recommend: [features, *selection, tower, *shared],
         embed: [features, tower, *shared],
         lookup: [
             _option("-f", "--feature", required=True, help="feature whose table and id rule to use"),
@@ -197,6 +194,20 @@ def _option(*flags: str, **settings: Any) -> ArgumentParser:
 
 def _environment(name: str) -> str | None:
     return os.environ.get(f"ROWCAST_CLIENT_{name}") or None
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ArgumentTypeError(f"{text!r} is no JSON: {error}") from error
+
+
+def _pair(text: str) -> tuple[str, int]:
+    attribute, _, most = text.rpartition(":")
+    if not attribute or not INTEGER.fullmatch(most):
+        raise ArgumentTypeError(f"{text!r}: expected an attribute and a number, seller:3")
+    return attribute, int(most)
 
 
 def _read_token(file: str) -> str:

@@ -1,8 +1,7 @@
-"""Calls over HTTP/1.1: kept connections, bodies as protobuf (the fast way) or as JSON (the readable one)."""
+"""Calls over HTTP/1.1: kept connections, the messages of the contract as bodies."""
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -20,13 +19,11 @@ from rowcast_client.errors import (
     parse_retry_after,
     service_error,
 )
-from rowcast_client.json_bodies import read_body, write_body
 from rowcast_client.retries import Deadline
 from rowcast_client.stubs import embedding_service_pb2 as pb
 from rowcast_client.transport import Address, Tls, Transport
 
-PROTOBUF, JSON = "application/x-protobuf", "application/json"
-BODIES = {"protobuf": PROTOBUF, "json": JSON}
+PROTOBUF = "application/x-protobuf"
 KEPT_S = 30.0
 """How long an idle connection is kept: well below the time after which services and proxies close it."""
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEPT_S)
@@ -40,9 +37,7 @@ class HttpTransport(Transport):
     errors = httpx.HTTPError
     names_model = True
 
-    def __init__(
-        self, address: Address, tls: Tls | None, headers: Mapping[str, str], asynchronous: bool, body: str
-    ) -> None:
+    def __init__(self, address: Address, tls: Tls | None, headers: Mapping[str, str], asynchronous: bool) -> None:
         super().__init__(address)
         # Without TLS nobody is trusted: reading the system's authorities is slow.
         verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if tls is None else tls.context
@@ -53,16 +48,15 @@ class HttpTransport(Transport):
         else:
             self._client = httpx.Client(**options)
             self.close = self._client.close
-        self._body = BODIES[body]
 
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once. The timeout bounds each step of it: connecting, sending, and waiting for bytes."""
         left_s = deadline.remaining_s()
         headers = {"x-request-id": request_id, "x-request-timeout-ms": str(max(int(left_s * 1000), 1))}
-        if call.method in {"ListModels", "GetModel"}:  # descriptions have one form on this side: the contract's
-            return self._client.get(self._path(call), headers=headers | {"accept": PROTOBUF}, timeout=left_s)
-        content = write_body(call) if self._body == JSON else call.request.SerializeToString()
-        headers |= {"content-type": self._body, "accept": self._body}
+        headers["accept"] = PROTOBUF
+        if call.method in {"ListModels", "GetModel"}:
+            return self._client.get(self._path(call), headers=headers, timeout=left_s)
+        content, headers["content-type"] = call.request.SerializeToString(), PROTOBUF
         return self._client.post(self._path(call), content=content, headers=headers, timeout=left_s)
 
     def read(self, call: Call[Any], answer: httpx.Response) -> Any:
@@ -73,14 +67,9 @@ class HttpTransport(Transport):
                 self.only_model = ""  # another may be the only one by now
             raise rejection
         kind = _kind(answer)
-        if kind == PROTOBUF:
-            return self.unpack(call, answer.content)
-        if kind != JSON:
-            raise self.bad_answer(f"content-type {kind!r} instead of {self._body}")
-        try:
-            return read_body(call.method, answer.content)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise self.bad_answer(f"its {kind} body is no answer of {call.method}: {error!r}") from error
+        if kind != PROTOBUF:
+            raise self.bad_answer(f"content-type {kind!r} instead of {PROTOBUF}")
+        return self.unpack(call, answer.content)
 
     def failure(self, error: Exception, deadline: Deadline) -> RowcastError:
         """What a failed exchange means."""
@@ -122,9 +111,7 @@ def _kind(answer: httpx.Response) -> str:
 def _error_details(answer: httpx.Response) -> pb.ErrorDetails | None:
     """The service's own error; None if it is not a rowcast service that answered."""
     try:
-        if _kind(answer) == JSON:
-            return pb.ErrorDetails(**json.loads(answer.content)["error"])
         details = pb.ErrorDetails.FromString(answer.content if _kind(answer) == PROTOBUF else b"")
-    except (DecodeError, ValueError, KeyError, TypeError):
+    except DecodeError:
         return None
     return details if details.code else None

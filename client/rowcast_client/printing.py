@@ -22,7 +22,12 @@ def plain(answer: Any) -> Any:
     """An answer as JSON has it, in the form of the service's own JSON."""
     if isinstance(answer, (Retrieved, Ranked)):
         listed = "neighbors" if isinstance(answer, Retrieved) else "candidates"
-        return {"model": answer.model, "version": answer.version, listed: plain(answer[0])}
+        shown = {"model": answer.model, "version": answer.version, listed: plain(answer[0])}
+        if isinstance(answer, Retrieved) and answer.explanations:
+            shown["explanation"] = plain(answer.explanations[0])
+        if isinstance(answer, Retrieved) and answer.degraded:
+            shown["degraded"] = answer.degraded
+        return shown
     if isinstance(answer, Sequence) and not isinstance(answer, str):
         return [plain(one) for one in answer]
     if isinstance(answer, Message):
@@ -128,6 +133,11 @@ def neighbors_table(answer: Retrieved) -> Iterable[Table | str]:
         for place, one in enumerate(neighbors, start=1)
     )
     yield _table(f"{answer.model} version {answer.version}", ["", "id", *scores, *neighbors.attributes], rows)
+    for one in answer.explanations:
+        found = f"{one.matches} candidates match ({one.selectivity:.2%}), {one.scored} scored"
+        yield f"path {one.path}: {found}, {one.search_ms:.2f} ms{one.shortfall and f'; {one.shortfall}'}"
+    if answer.degraded:
+        yield f"degraded: {answer.degraded}"
 
 
 def ranked_table(answer: Ranked) -> Iterable[Table | str]:

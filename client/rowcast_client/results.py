@@ -115,15 +115,39 @@ class Neighbors(Records[Neighbor]):
     retrieval_scores: NDArray[np.float32] | None = None
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """How the neighbors of one query were found.
+
+    Attributes:
+      path: index, exact, or none where nothing could match.
+      matches: candidates that the filter, exclusions and the deny list leave.
+      selectivity: their share of the index.
+      scored: candidates whose exact score was computed.
+      shortfall: why there are fewer than k neighbors; empty: there are k.
+    """
+
+    path: str
+    matches: int
+    selectivity: float
+    scored: int
+    search_ms: float
+    shortfall: str
+
+
 @dataclass(frozen=True, eq=False)
 class Retrieved(Answer[Neighbors]):
     """Neighbors of n queries.
 
     Attributes:
       searched: candidates in the index; 0 from `recommend`.
+      explanations: of each query, if asked for.
+      degraded: of `recommend`: why some or all are in the order of retrieval, unranked; empty: all are ranked.
     """
 
     searched: int = 0
+    explanations: tuple[Explanation, ...] = ()
+    degraded: str = ""
 
 
 @dataclass(frozen=True)
@@ -195,8 +219,11 @@ def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Ret
         attributes={name: _attribute(values) for name, values in sorted(neighbors.attributes.items())},
         retrieval_scores=np.frombuffer(message.retrieval_scores, "<f4") if recommended else None,
     )
-    searched = 0 if recommended else message.searched
-    return Retrieved(message.model.name, message.model.version, packed, _offsets(neighbors, packed), searched)
+    names = Explanation.__annotations__
+    explanations = tuple(Explanation(*(getattr(each, name) for name in names)) for each in message.explanations)
+    searched, degraded = (0, message.degraded) if recommended else (message.searched, "")
+    answer = (message.model.name, message.model.version, packed, _offsets(neighbors, packed))
+    return Retrieved(*answer, searched, explanations, degraded)
 
 
 def unpack_ranked(message: pb.RankResponse) -> Ranked:

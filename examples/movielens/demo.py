@@ -20,7 +20,7 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError
+from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError, where
 
 from examples import served
 from examples.movielens import asking, data, evaluate
@@ -37,6 +37,7 @@ SHORT = replace(Settings(), epochs=2)
 SHORT_VIEWERS = 100
 TIMED = 30
 """Requests of each kind that are timed."""
+NUMBERS = ("score", "seconds", "ms", "as first", "seen", "distinct genres", "hit-rate")
 WIDEST = {"title": 26, "genres": 19}
 """Columns of the tables, in letters: all of them fit a terminal of 80."""
 
@@ -72,6 +73,11 @@ class Titles:
 
     def __init__(self, movies: data.Movies) -> None:
         self._movies = movies
+
+    def genres(self, movies: data.Ints) -> set[str]:
+        """Returns the genres of some movie ids."""
+        rows = np.searchsorted(self._movies.ids, movies).tolist()
+        return {genre for row in rows for genre in self._movies.genres[row]}
 
     def row(self, movie: int) -> tuple[str, str, str]:
         """Returns title, year and genres of a movie id."""
@@ -116,6 +122,8 @@ def demonstrate(directory: Path | None, short: bool, console: Console) -> None:
         with stages.stage("quality"):
             popular = evaluate.popularity(encoded, np.union1d(parts.train, parts.validation), questions)
             _quality(questions, popular, http, settings.rank_depth, console)
+        with stages.stage("shape"):
+            _shape(questions, Titles(found.movies), http, settings.rank_depth, console)
         with stages.stage("cost"):
             _time(questions, found.movies.ids, grpc, settings.rank_depth, console)
             _facts(service, console)
@@ -168,7 +176,7 @@ def _table(title: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(
             column,
-            justify="right" if column in ("score", "seconds", "ms") else "left",
+            justify="right" if column in NUMBERS else "left",
             no_wrap=True,
             max_width=WIDEST.get(column),
         )
@@ -202,6 +210,54 @@ def _quality(questions: Sequence[Ask], popular: list[data.Ints], http: Client, d
         console.print("It loses: on this data, what the ranker sees of a pair is nothing that the towers do not know.")
     else:
         console.print("The interval holds 0: whether ranking helps cannot be told from so few viewers.")
+
+
+def _shape(questions: Sequence[Ask], titles: Titles, http: Client, depth: int, console: Console) -> None:
+    """Shows what a filter, the exclusion of seen movies and diversity make of the lists, and what they cost."""
+    first, recommend = questions[0], partial(http.recommend, candidates=depth)
+    comedies = where("genres").any_of("Comedy") & where("year").between(1990, 1999)
+    found = recommend(asking.features(first), k=10, exclude=first.seen, filter=comedies, explain=True)
+    console.print(_movies("comedies of the 1990s (filter)", first, titles, _scored(found[0])))
+    how = found.explanations[0]
+    console.print(
+        f"{how.matches} movies match and were not seen ({how.selectivity:.1%}); {how.scored} were scored, path "
+        f"{how.path}, {how.search_ms:.1f} ms. {how.shortfall}".rstrip()
+    )
+    lists = {
+        "nothing seen before": asking.answers(recommend, questions),
+        "seen movies allowed": asking.answers(recommend, questions, seen=True),
+        "comedies of the 1990s": asking.answers(recommend, questions, filter=comedies),
+        "diversity 0.5": asking.answers(recommend, questions, diversity=0.5),
+    }
+    hits = {
+        name: np.array([np.isin(one, asked.wanted).any() for asked, one in zip(questions, found, strict=True)], float)
+        for name, found in lists.items()
+    }
+    table = _table(
+        f"lists of {evaluate.K}, means of {len(questions)} viewers",
+        "",
+        "as first",
+        "seen",
+        "distinct genres",
+        "hit-rate",
+    )
+    plain, means = lists["nothing seen before"], {}
+    for name, answers in lists.items():
+        same = np.mean([np.isin(one, other).sum() for one, other in zip(answers, plain, strict=True)])
+        seen = np.mean([np.isin(one, asked.seen).sum() for asked, one in zip(questions, answers, strict=True)])
+        means[name] = seen, np.mean([len(titles.genres(one)) for one in answers])
+        table.add_row(name, *(f"{mean:.1f}" for mean in (same, *means[name])), f"{hits[name].mean():.4f}")
+    console.print(table)
+    change = evaluate.bootstrap(hits["diversity 0.5"] - hits["nothing seen before"])
+    repeated, before, after = (
+        means["seen movies allowed"][0],
+        means["nothing seen before"][1],
+        means["diversity 0.5"][1],
+    )
+    console.print(
+        f"Without the exclusion, {repeated:.1f} of {evaluate.K} places go to movies already seen. Diversity "
+        f"changes the genres of a list from {before:.1f} to {after:.1f}, and hit-rate@{evaluate.K} by {change}."
+    )
 
 
 def _time(questions: Sequence[Ask], movies: data.Ints, grpc: Client, depth: int, console: Console) -> None:

@@ -63,7 +63,7 @@ def fit(encoded: Encoded, rows: Ints, settings: Settings, progress: Progress) ->
       encoded: the data set.
       rows: positions in Ratings that may be trained on; of each viewer a prefix.
       settings: how.
-      progress: told each epoch's number, from 1, and mean loss.
+      progress: called with each epoch's number, from 1, and mean loss.
     """
     tf.keras.utils.set_random_seed(settings.seed)
     optimizers = tf.keras.optimizers.legacy

@@ -61,7 +61,7 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
 def ask(model: PLE, feed: Feed, contexts: Columns) -> tuple[trained.Asked, Columns]:
     """Returns requests that name items by id and what the model answers to them, and the users that are stored.
 
-    Half of the users are told by id, too, and only their hour is sent.
+    Half of the users are named by id, too, and only their hour is sent.
     """
     count = size(contexts)
     shown = feed.shown(CANDIDATES * count)

@@ -115,9 +115,9 @@ def ask(program: Program, data: Impressions, count: int) -> trained.Asked:
     """Returns requests that name ads by id, some with all that is known of them, and what the model answers."""
     users, shown = data.users(count), data.shown(CANDIDATES * count)
     ads = data.of_ads(shown)
-    named, told = requests.rankings(users, {"candidates": shown}), requests.rankings(users, ads)
+    named, sent = requests.rankings(users, {"candidates": shown}), requests.rankings(users, ads)
     both = {"heads": list(HEADS)}
-    bodies = [{**(told if place % BY_ID == 0 else named)[place], **both} for place in range(count)]
+    bodies = [{**(sent if place % BY_ID == 0 else named)[place], **both} for place in range(count)]
     pairs = requests.pairs(users, ads)
     found = program.predict(pairs)
     return trained.Asked(bodies, {**found, "score": found["conversion"]}, pairs)

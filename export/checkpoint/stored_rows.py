@@ -1,7 +1,7 @@
 """Rows of a stored variable, in any order, wherever its slices lie; all that is read is summed in the same pass.
 
-A crc32c of the checkpoint covers a whole slice. What a range of a slice adds to it can be told alone (`shifted`), so
-tasks that read the ranges of a slice in any order, on any machine, together know whether the slice is whole.
+A crc32c of the checkpoint covers a whole slice. What a range of a slice adds to it can be computed alone (`shifted`),
+so tasks that read the ranges of a slice in any order, on any machine, together know whether the slice is whole.
 """
 
 from __future__ import annotations

@@ -78,7 +78,6 @@ Chosen = Annotated[
     ),
 ]
 Full = Annotated[bool, typer.Option("--full", help="Compare every row with the checkpoint, not only a sample.")]
-Slots = Annotated[bool, typer.Option("--with-slots", help="Also export slot variables, for a warm restart.")]
 Model = Annotated[str, typer.Option(metavar="NAME", help="Name of the bundle under the root.")]
 Dtypes = Annotated[
     list[str] | None,

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from export.cli import command_line as cl
 from export.cli import options
-from export.cli.terminal import kept_clean, print_page
+from export.cli.terminal import kept_clean, print_report
 from export.errors import CheckpointError, UsageError
 from export.jobs.progress import Progress
 from export.places import place_of
@@ -64,7 +64,7 @@ def inspect(
         inventory = recognise(opened, options.read_statements(named, mod, layout))
     except CheckpointError as problem:
         raise CheckpointError(problems[0] if problems else str(problem)) from problem
-    print_page(inventory_json(inventory, problems), inventory_table(inventory, problems), as_json)
+    print_report(inventory_json(inventory, problems), inventory_table(inventory, problems), as_json)
     if problems:
         raise CheckpointError(problems[0])
 
@@ -99,21 +99,21 @@ def plan_or_run(
             inline = job.output.tables in options.INLINE
             prepare = saved_model_job.prepare_inline if inline else bundle_job.prepare
             prepared = prepare(job, recipe.parent, settings, version)
-        from export.cli import plan_page, published_page, saved_model_page
+        from export.cli import plan_report, published_report, saved_model_report
 
         if isinstance(prepared, bundle_job.Prepared):
             if planned:
-                page, table = plan_page.plan_json(prepared), plan_page.plan_page(prepared, recipe.name)
+                report, table = plan_report.plan_json(prepared), plan_report.plan_report(prepared, recipe.name)
             else:
                 published = bundle_job.run(prepared, settings, progress)
-                page, table = published_page.published_json(published), published_page.published_page(published)
+                report, table = published_report.published_json(published), published_report.published_report(published)
         elif planned:
-            page = saved_model_page.plan_json(prepared, settings)
-            table = saved_model_page.plan_page(prepared, page)
+            report = saved_model_report.plan_json(prepared, settings)
+            table = saved_model_report.plan_report(prepared, report)
         else:
-            page = saved_model_job.run_inline(prepared, settings, progress)
-            table = saved_model_page.published_page(page)
-    print_page(page if planned else page | {"seconds": progress.seconds}, table, as_json)
+            report = saved_model_job.run_inline(prepared, settings, progress)
+            table = saved_model_report.published_report(report)
+    print_report(report if planned else report | {"seconds": progress.seconds}, table, as_json)
 
 
 @app.command()
@@ -123,7 +123,6 @@ def tables(
     named: cl.Named = None,
     mod: cl.Mod = None,
     layout: cl.LayoutFile = None,
-    slots: cl.Slots = False,
     model: cl.Model = "tables",
     version: cl.Version = None,
     full: cl.Full = False,
@@ -137,7 +136,7 @@ def tables(
     as_json: cl.AsJson = False,
 ) -> None:
     """Exports only tables, without model code: those that the metadata identifies or that you name."""
-    from export.cli import published_page
+    from export.cli import published_report
     from export.cli.inspect import plan_table
     from export.jobs import tables_job
     from export.jobs.destinations import open_destination
@@ -151,17 +150,17 @@ def tables(
         link, names = options.read_chosen(chosen or [])
         every, single = read_dtypes(dtypes or ())
         said = options.read_statements(named, mod, layout)
-        job = tables_job.TablesJob(model, version, said, names, Writing(dtype=every, link=link), single, slots)
+        job = tables_job.TablesJob(model, version, said, names, Writing(dtype=every, link=link), single)
         destination = open_destination(out, Path(), settings.scratch)
         prepared = tables_job.prepare_tables(place_of(checkpoint), destination, job, settings)
         if plan_only:
-            page = prepared.plan.to_json() | {"notes": list(prepared.notes)}
+            report = prepared.plan.to_json() | {"notes": list(prepared.notes)}
             table = plan_table(prepared.plan, prepared.notes)
         else:
             published = tables_job.export_tables(prepared, settings, progress)
-            page = published_page.published_json(published) | {"seconds": progress.seconds}
-            table = published_page.published_page(published)
-    print_page(page, table, as_json)
+            report = published_report.published_json(published) | {"seconds": progress.seconds}
+            table = published_report.published_report(published)
+    print_report(report, table, as_json)
 
 
 @app.command()
@@ -194,7 +193,7 @@ def verify(
                 from export.verify import model_checks
 
                 report = model_checks.audit_model(report, place, job, recipe.parent)
-    print_page(report.to_json(), report.to_table(), as_json)
+    print_report(report.to_json(), report.to_table(), as_json)
 
 
 @app.command()
@@ -206,8 +205,8 @@ def clean(root: cl.Root, older_than: cl.OlderThan = 0, as_json: cl.AsJson = Fals
         raise UsageError(f"{root} is no directory")
     removed, busy = retention.clean(root, older_than * 86_400)
     lines = [f"removed {path}" for path in removed] + [f"kept {path}: a run is writing it" for path in busy]
-    page = {"removed": [*map(str, removed)], "busy": [*map(str, busy)]}
-    print_page(page, "\n".join(lines) or "nothing is staged", as_json)
+    report = {"removed": [*map(str, removed)], "busy": [*map(str, busy)]}
+    print_report(report, "\n".join(lines) or "nothing is staged", as_json)
 
 
 @app.command()
@@ -236,13 +235,13 @@ def explain(
 
                 prepared = prepare(job, recipe.parent, options.read_settings())
                 drawing = drawings.draw_prepared(prepared, recipe.name)
-    told = explain_text(drawing)
+    text = explain_text(drawing)
     if html is not None:
         from export.explain.page import write_page
 
         write_page(drawing, html)
-        told += f"\n\nand as a page: {html}"
-    print_page(asdict(drawing), Text(told), as_json)
+        text += f"\n\nand as a page: {html}"
+    print_report(asdict(drawing), Text(text), as_json)
 
 
 @contextmanager

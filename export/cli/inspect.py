@@ -1,4 +1,4 @@
-"""What is in a checkpoint, told to people (tables for a terminal) and to programs (JSON values)."""
+"""What is in a checkpoint, for people (tables for a terminal) and for programs (JSON values)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import Mod, SparseCore
 from export.checkpoint.variables import Entry
-from export.figures import count_text, page_table, size_text
+from export.figures import count_text, report_table, size_text
 
 if TYPE_CHECKING:
     from export.tables.plan import ExportPlan
@@ -58,7 +58,7 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
     parts += _lines(f"incomplete: {problem}" for problem in problems) or [Text("all data files are there")]
     shown = sorted(sorted(inventory.tables, key=lambda spec: -spec.bytes)[:TABLES_SHOWN], key=lambda spec: spec.name)
     title = "tables" if len(shown) == len(inventory.tables) else f"tables ({len(inventory.tables)}), the largest"
-    tables = page_table(title, "table", "rows", "dim", "dtype", "size", "layout", "slices", "slots", "origin")
+    tables = report_table(title, "table", "rows", "dim", "dtype", "size", "layout", "slices", "slots", "origin")
     for spec in shown:
         slots = ", ".join(slot.name for slot in spec.slots)
         slices = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
@@ -83,7 +83,7 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
 
 def plan_table(plan: ExportPlan, notes: Sequence[str] = ()) -> RenderableType:
     """Returns a plan for a terminal: what would be read and written, what that takes, and what else is to be known."""
-    tables = page_table("plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards")
+    tables = report_table("plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards")
     for table in plan.tables:
         spec = table.spec
         counts = (str(spec.slices), f"{table.shards}, linked" if table.linked else str(table.shards))
@@ -97,14 +97,14 @@ def plan_table(plan: ExportPlan, notes: Sequence[str] = ()) -> RenderableType:
         f"{size_text(plan.peak_memory_bytes)} of memory"
         + (f"; {size_text(plan.left_out_bytes)} of slot variables left out" if plan.left_out_bytes else "")
     )
-    told = [Text(f"note: {note}") for note in (*notes, *plan.notes)]
-    return Group(tables, *told, Text(total))
+    noted = [Text(f"note: {note}") for note in (*notes, *plan.notes)]
+    return Group(tables, *noted, Text(total))
 
 
-def _lines(told: Iterable[str]) -> list[Text]:
+def _lines(texts: Iterable[str]) -> list[Text]:
     """Returns the first lines of one kind, and how many more there are."""
-    lines = list(told)
-    more = [Text(f"... and {len(lines) - LINES_SHOWN} more; --json tells all")] if len(lines) > LINES_SHOWN else []
+    lines = list(texts)
+    more = [Text(f"... and {len(lines) - LINES_SHOWN} more; --json lists all")] if len(lines) > LINES_SHOWN else []
     return [Text(line) for line in lines[:LINES_SHOWN]] + more
 
 
@@ -113,8 +113,8 @@ def _variables(title: str, entries: Sequence[Entry]) -> list[RenderableType]:
     if not entries:
         return []
     if len(entries) > VARIABLES_SHOWN:
-        title += f", the first {VARIABLES_SHOWN}; --json tells all"
-    variables = page_table("", "variable", "shape", "dtype", "size")
+        title += f", the first {VARIABLES_SHOWN}; --json lists all"
+    variables = report_table("", "variable", "shape", "dtype", "size")
     for entry in entries[:VARIABLES_SHOWN]:
         variables.add_row(escape(entry.key), escape(str(list(entry.shape))), entry.dtype, size_text(entry.bytes))
     return [Text(title), variables]
@@ -131,10 +131,10 @@ def _layout_text(spec: TableSpec) -> str:
 
 def _table_json(spec: TableSpec) -> dict[str, Any]:
     fields = asdict(replace(spec, slots=()))
-    told = {name: fields[name] for name in fields if name not in ("name", "slot_of")}
+    shown = {name: fields[name] for name in fields if name != "name"}
     layout = {"kind": spec.layout.kind, **fields["layout"]}
     slots = [slot.name for slot in spec.slots]
-    return told | {"layout": layout, "slots": slots, "keys": spec.keys or None, "note": spec.note or None}
+    return shown | {"layout": layout, "slots": slots, "keys": spec.keys or None, "note": spec.note or None}
 
 
 def _entry_json(entry: Entry) -> dict[str, Any]:

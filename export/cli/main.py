@@ -18,22 +18,22 @@ def main() -> None:
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="rowcast-export", standalone_mode=False) or 0
     except ExportError as problem:
-        _tell(str(problem))
+        _print_error(str(problem))
         code = problem.exit_code
     except ModuleNotFoundError as missing:
-        _tell(f"{missing.name} is not installed: pip install 'rowcast[export]'")
+        _print_error(f"{missing.name} is not installed: pip install 'rowcast[export]'")
         code = UsageError.exit_code
     except TyperException as problem:
         context = getattr(problem, "ctx", None)
-        page = f"{context.command_path if context else 'rowcast-export'} --help"
-        _tell(f"{problem.format_message().rstrip('.')} (`{page}` tells what there is)")
+        usage = f"{context.command_path if context else 'rowcast-export'} --help"
+        _print_error(f"{problem.format_message().rstrip('.')} (`{usage}` lists what there is)")
         code = UsageError.exit_code
     if code == INTERRUPTED:
-        _tell("interrupted; run the same command again to resume")
+        _print_error("interrupted; run the same command again to resume")
     sys.exit(code)
 
 
-def _tell(text: str) -> None:
+def _print_error(text: str) -> None:
     errors.print(f"rowcast-export: {sentence(text)}", markup=False)
 
 

@@ -2,7 +2,7 @@
 
 TensorFlow, its converter and LiteRT write to the file descriptors themselves, past every setting; user's model code
 prints. Only Python's own streams reach the terminal while a command works: `print` of model code on stderr, so that
-stdout stays one JSON page.
+stdout stays one JSON value.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from rich.segment import Segment
 from export.errors import ExportError
 
 STDOUT, STDERR = 1, 2
-PAGE_WIDTH = 160
+REPORT_WIDTH = 160
 """Of what is printed to a file or a pipe."""
 SENTENCE_CHARS_MAX = 8000
 _TAIL_BYTES = 16 << 10
 _UNSEEN = "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
 """What a terminal obeys instead of showing it: control characters, writing directions; and halves of characters."""
 _OBEYED = re.compile(f"[{_UNSEEN}]")
-_OBEYED_IN_PAGE = re.compile(f"(?!\n)[{_UNSEEN}]")
+_OBEYED_IN_REPORT = re.compile(f"(?!\n)[{_UNSEEN}]")
 
 
 class Shown:
-    """A page whose names, which any program may have chosen, cannot command the terminal."""
+    """A report whose names, which any program may have chosen, cannot command the terminal."""
 
-    def __init__(self, page: RenderableType) -> None:
-        self._page = page
+    def __init__(self, report: RenderableType) -> None:
+        self._report = report
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for segment in console.render(self._page, options):
-            text = segment.text if segment.control else _OBEYED_IN_PAGE.sub("\N{REPLACEMENT CHARACTER}", segment.text)
+        for segment in console.render(self._report, options):
+            text = segment.text if segment.control else _OBEYED_IN_REPORT.sub("\N{REPLACEMENT CHARACTER}", segment.text)
             yield Segment(text, segment.style, segment.control)
 
 
-def print_page(page: dict[str, Any], table: Any, as_json: bool) -> None:
-    """Prints a result to stdout: a page as JSON, or a table of rich."""
+def print_report(report: dict[str, Any], table: Any, as_json: bool) -> None:
+    """Prints a result to stdout: a report as JSON, or a table of rich."""
     if as_json:
-        sys.stdout.write(json.dumps(page, indent=2) + "\n")  # escaped: a path may be no UTF-8
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")  # escaped: a path may be no UTF-8
     else:
-        Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH).print(Shown(table))
+        Console(highlight=False, width=None if sys.stdout.isatty() else REPORT_WIDTH).print(Shown(table))
 
 
 def sentence(text: str) -> str:
     """Returns an error as one line: what a terminal would obey is escaped, the middle of what is too long left out."""
-    told = _OBEYED.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+    safe = _OBEYED.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
     half = SENTENCE_CHARS_MAX // 2
-    return told if len(told) <= SENTENCE_CHARS_MAX else f"{told[:half]} ... {told[-half:]}"
+    return safe if len(safe) <= SENTENCE_CHARS_MAX else f"{safe[:half]} ... {safe[-half:]}"
 
 
 @contextlib.contextmanager

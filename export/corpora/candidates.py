@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bundle.errors import BundleError, FeatureError, FormatError
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
+from bundle.stores.attribute_index import write_attribute_index
 from bundle.stores.reader import StoredColumns
 from bundle.stores.writer import StoreWriter
 from export.corpora.reading import CorpusReader
@@ -62,6 +63,30 @@ def write_candidates(base: Path, file: str, corpus: CorpusReader, moved: Moved =
     except OSError as problem:
         raise _unwritten(f"store {file!r}", problem) from problem
     return manifest.Corpus(file=file, **vars(written))
+
+
+def write_filter(
+    base: Path, name: str, number: int, corpus: manifest.Corpus, attribute: str
+) -> manifest.AttributeIndex:
+    """Writes the index of one attribute of a written corpus.
+
+    Args:
+      base: directory of the bundle that is being written.
+      name: of the corpus.
+      number: of the index.
+      corpus: the corpus' entry in the manifest.
+      attribute: one of its attributes.
+    Raises:
+      DestinationError: the files cannot be written.
+    """
+    entry = manifest.AttributeIndex(
+        values=paths.attribute_values(name, number), rows=paths.attribute_rows(name, number)
+    )
+    try:
+        write_attribute_index(base / corpus.file, attribute, base, entry)
+    except OSError as problem:
+        raise _unwritten(f"filter {attribute!r} of corpus {name!r}", problem) from problem
+    return entry
 
 
 def write_vectors(

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bundle.errors import BundleError, NotCommitted
 from bundle.format import manifest
@@ -18,10 +18,11 @@ from bundle.storage.staging import read_manifest
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
 from export.figures import size_text, thousands
-from export.id_rules.rules import describe_rows
+from export.id_rules import crosses, rules, texts
 
 if TYPE_CHECKING:  # seconds, with TensorFlow
     from export.checkpoint.inventory.specs import TableSpec
+    from export.corpora.forecasts import IndexForecast
     from export.graph.specs import TowerSpec
     from export.jobs.preparation import Prepared
 
@@ -126,6 +127,24 @@ class DrawnTower:
 
 
 @dataclass(frozen=True)
+class DrawnCurve:
+    """What the settings of an index that were tried find and cost.
+
+    Attributes:
+      index: its name.
+      k, target: recall@k was measured, and this was to be reached.
+      points: recall, cost as a share of exact search's, and the setting, by rising cost.
+      chosen: the setting of the index as it was written.
+    """
+
+    index: str
+    k: int
+    target: float
+    points: tuple[tuple[float, float, str], ...]
+    chosen: str
+
+
+@dataclass(frozen=True)
 class Drawing:
     """All that is drawn.
 
@@ -134,6 +153,7 @@ class Drawing:
       source: what it was drawn from.
       stays: what stays inside towers and why.
       stores: candidates, contexts and indexes, a line each.
+      curves: of trees, in a bundle.
     """
 
     model: str
@@ -143,6 +163,7 @@ class Drawing:
     towers: tuple[DrawnTower, ...]
     stays: tuple[str, ...]
     stores: tuple[str, ...]
+    curves: tuple[DrawnCurve, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -170,18 +191,22 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
         runs = f"a SavedModel, since {lacking}" if lacking else "LiteRT"
         size = sum(int(each.shape.num_elements()) * each.dtype.size for each in variables[name])
         towers.append(_tower(name, tower, parts, job.towers[name].formula or "", [runs], size))
-    features = _features(prepared.pages, towers)
+    features = _features(prepared.entries, towers)
     tables = [
         _table(features, name, plan.spec, plan.dtype, (plan.spec.key, plan.spec.layout.kind))
         for name, plan in ((name, plans[name]) for name in spec.tables)
     ]
     stores = [
         f"{kind} {name}: {part.id} of {part.file if isinstance(part.file, str) else f'{len(part.file)} files'}"
+        + (f", filtered by {', '.join(part.filters)}: 4 bytes for each value of a candidate" if part.filters else "")
         for kind, parts in (("candidates", job.candidates), ("contexts", job.contexts))
         for name, part in parts.items()
     ]
-    stores += [f"index {name}: {part.query_tower} finds {part.corpus}" for name, part in job.indexes.items()]
-    model, stays = f"{job.model} {prepared.version}", (*_inside(prepared.pages), *prepared.stays)
+    stores += [
+        f"index {name}: {part.query_tower} finds {part.corpus}; {_forecast_text(prepared.forecasts[name])}"
+        for name, part in job.indexes.items()
+    ]
+    model, stays = f"{job.model} {prepared.version}", (*_inside(prepared.entries), *prepared.stays)
     return Drawing(model, source, features, tuple(tables), tuple(towers), stays, tuple(stores))
 
 
@@ -216,7 +241,7 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
         for name, table in bundle.tables.items()
     ]
     stores = [
-        f"{kind} {name}: {corpus.size} by {corpus.id_dtype} id"
+        f"{kind} {name}: {corpus.size} by {corpus.id_dtype} id{_filters(corpus, bundle)}"
         for kind, corpora in (("candidates", bundle.candidates), ("contexts", bundle.contexts))
         for name, corpus in corpora.items()
     ]
@@ -224,8 +249,36 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
         f"index {name}: {index.query_tower} finds {index.corpus}, recall@{index.recall.k} {index.recall.value:.4f}"
         for name, index in bundle.indexes.items()
     ]
+    curves = tuple(_curve(name, index) for name, index in bundle.indexes.items() if len(index.curve) > 1)
     model, stays = f"{bundle.model} {bundle.version}", tuple(_inside(bundle.features))
-    return Drawing(model, source, features, tuple(tables), tuple(towers), stays, tuple(stores))
+    return Drawing(model, source, features, tuple(tables), tuple(towers), stays, tuple(stores), curves)
+
+
+def _forecast_text(forecast: IndexForecast) -> str:
+    count = (
+        "each million of candidates" if forecast.candidates is None else f"{thousands(forecast.candidates)} candidates"
+    )
+    build, load = size_text(forecast.build_bytes), size_text(forecast.load_bytes)
+    return f"{count}: {size_text(forecast.disk_bytes)} of disk, at most {build} of memory to build, {load} to load"
+
+
+def _filters(corpus: manifest.Corpus, bundle: manifest.Manifest) -> str:
+    sizes = {file.path: file.bytes for file in bundle.files}
+    told = [
+        f"{name} ({corpus.attributes[name]}, {size_text(sizes.get(each.values, 0) + sizes.get(each.rows, 0))})"
+        for name, each in corpus.filters.items()
+    ]
+    return f", filtered by {', '.join(told)}" if told else ""
+
+
+def _curve(name: str, index: manifest.Index) -> DrawnCurve:
+    points = [(point.recall, point.relative_cost, _setting(point.parameters)) for point in index.curve]
+    chosen = {key: index.parameters.get(key) for key in index.curve[0].parameters}
+    return DrawnCurve(name, index.recall.k, index.recall.target, tuple(points), _setting(chosen))
+
+
+def _setting(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in parameters.items())
 
 
 def _table(
@@ -285,12 +338,23 @@ def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) ->
     inputs, default = manifest.inputs_of(name, feature), feature.default is not None
     if isinstance(feature, manifest.DenseFeature):
         return DrawnFeature(name, inputs, feature.role, _dense_kind(feature), "", "", "", "", default, taken_by)
-    kind, ids = _embedded_kind(feature), describe_rows(feature, inputs)
+    kind, ids = _embedded_kind(feature), _describe_ids(feature, inputs)
     unknown = f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
     if feature.indicator is not None:
         kind = f"{kind}; {feature.stands_for}: {ids}; unknown: {unknown}"
     rule = feature.ids.kind
     return DrawnFeature(name, inputs, feature.role, kind, feature.table, rule, ids, unknown, default, taken_by)
+
+
+def _describe_ids(feature: manifest.EmbeddedFeature, inputs: tuple[str, ...]) -> str:
+    match feature.ids:
+        case manifest.KeyedIds():
+            return f"key of table {feature.table}"
+        case manifest.MultiInputIds() as cross:
+            return crosses.describe(cross, inputs)
+        case manifest.TextIds() as text:
+            return texts.describe(text)
+    return rules.describe(feature.ids) + (", below 0 from the end" if feature.from_end else "")
 
 
 def _dense_kind(feature: manifest.DenseFeature) -> str:

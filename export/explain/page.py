@@ -9,6 +9,7 @@ from pathlib import Path
 from string import Template
 
 from export.errors import DestinationError
+from export.explain.curve import curve_section
 from export.explain.drawing import Drawing, DrawnFeature, DrawnTable, DrawnTower, shortened
 from export.explain.picture import draw_svg
 from export.figures import natural, size_text, thousands
@@ -26,6 +27,7 @@ def explain_page(drawing: Drawing) -> str:
     lists = [
         _items("What stays inside or together, and why", drawing.stays or ["Nothing: every table is outside."]),
         _items("Stores and indexes", drawing.stores),
+        *map(curve_section, drawing.curves),
         _table("Features", drawing.features),
         _table("Tables", drawing.tables),
         _table("Towers", drawing.towers),

@@ -48,27 +48,29 @@ TPU_METHODS = {
     for name in ("__init__", "build", "_maybe_build", "embedding_tables", "embedding_lookup", "__call__")
 }
 
+_CACHE, _BUILDER = "transformation_cache state_manager", "inputs weight_collections"
+"""Parameters of the columns' methods: those of version 2, and those that version 1 calls."""
 COLUMN_ROWS = (
-    HookPoint(_COLUMNS, "EmbeddingColumn.get_dense_tensor", "transformation_cache state_manager"),
-    HookPoint(_COLUMNS, "EmbeddingColumn._get_dense_tensor", "inputs weight_collections"),
-    HookPoint(_COLUMNS, "SharedEmbeddingColumn._get_dense_tensor_internal", "transformation_cache state_manager"),
-    HookPoint(_COLUMNS_1, "_EmbeddingColumn._get_dense_tensor_internal", "inputs weight_collections"),
-    HookPoint(_COLUMNS_1, "_SharedEmbeddingColumn._get_dense_tensor_internal", "inputs weight_collections"),
+    HookPoint(_COLUMNS, "EmbeddingColumn.get_dense_tensor", _CACHE),
+    HookPoint(_COLUMNS, "EmbeddingColumn._get_dense_tensor", _BUILDER),
+    HookPoint(_COLUMNS, "SharedEmbeddingColumn._get_dense_tensor_internal", _CACHE),
+    HookPoint(_COLUMNS_1, "_EmbeddingColumn._get_dense_tensor_internal", _BUILDER),
+    HookPoint(_COLUMNS_1, "_SharedEmbeddingColumn._get_dense_tensor_internal", _BUILDER),
 )
 COLUMN_SEQUENCES = (
-    HookPoint(_COLUMNS, "EmbeddingColumn.get_sequence_dense_tensor", "transformation_cache state_manager"),
-    HookPoint(_COLUMNS, "EmbeddingColumn._get_sequence_dense_tensor", "inputs weight_collections"),
-    HookPoint(_COLUMNS, "SharedEmbeddingColumn.get_sequence_dense_tensor", "transformation_cache state_manager"),
-    HookPoint(_COLUMNS_1, "_EmbeddingColumn._get_sequence_dense_tensor", "inputs weight_collections"),
-    HookPoint(_COLUMNS_1, "_SharedEmbeddingColumn._get_sequence_dense_tensor", "inputs weight_collections"),
+    HookPoint(_COLUMNS, "EmbeddingColumn.get_sequence_dense_tensor", _CACHE),
+    HookPoint(_COLUMNS, "EmbeddingColumn._get_sequence_dense_tensor", _BUILDER),
+    HookPoint(_COLUMNS, "SharedEmbeddingColumn.get_sequence_dense_tensor", _CACHE),
+    HookPoint(_COLUMNS_1, "_EmbeddingColumn._get_sequence_dense_tensor", _BUILDER),
+    HookPoint(_COLUMNS_1, "_SharedEmbeddingColumn._get_sequence_dense_tensor", _BUILDER),
 )
 INDICATORS = (
-    HookPoint(_COLUMNS, "IndicatorColumn.transform_feature", "transformation_cache state_manager"),
+    HookPoint(_COLUMNS, "IndicatorColumn.transform_feature", _CACHE),
     HookPoint(_COLUMNS, "IndicatorColumn._transform_feature", "inputs"),
 )
 INDICATOR_SEQUENCES = (
-    HookPoint(_COLUMNS, "IndicatorColumn.get_sequence_dense_tensor", "transformation_cache state_manager"),
-    HookPoint(_COLUMNS, "IndicatorColumn._get_sequence_dense_tensor", "inputs weight_collections"),
+    HookPoint(_COLUMNS, "IndicatorColumn.get_sequence_dense_tensor", _CACHE),
+    HookPoint(_COLUMNS, "IndicatorColumn._get_sequence_dense_tensor", _BUILDER),
 )
 LINEAR_COLUMN = HookPoint(
     _COLUMNS_1, "_create_categorical_column_weighted_sum", "column builder units sparse_combiner weight_var"

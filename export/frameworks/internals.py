@@ -63,11 +63,17 @@ def without_gradient(operation: Any) -> None:
 
 
 def run_flat(function: Any, arguments: list[Any]) -> Any:
-    """Runs a traced function.
+    """Runs a traced function as it is: optimizing a graph takes longer than a few calls save.
 
     The public call formats all arguments into an error text that it then discards.
     """
-    return function._call_flat(arguments, function.captured_inputs)
+    optimizer = tf.config.optimizer
+    before = optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        return function._call_flat(arguments, function.captured_inputs)
+    finally:
+        optimizer.set_experimental_options({"disable_meta_optimizer": before})
 
 
 def set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:

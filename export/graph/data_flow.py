@@ -52,16 +52,11 @@ class DataFlow:
         )  # what follows the inputs are captures
         self.outputs: dict[str, Any] = dict(tower.function.structured_outputs)
         self._per: dict[str, int] = {name: per[spec.name] for name, spec in self.inputs.items()}
-        self._sweep()
-
-    def _sweep(self) -> None:
         for operation in self.graph.get_operations():  # in the order of creation, inputs first
             bits = 0
-            for tensor in operation.inputs:
+            controls = (tensor for control in operation.control_inputs for tensor in control.outputs)
+            for tensor in (*operation.inputs, *controls):
                 bits |= self._per.get(tensor.name, 0)
-            for control in operation.control_inputs:
-                for tensor in control.outputs:
-                    bits |= self._per.get(tensor.name, 0)
             for tensor in operation.outputs:
                 self._per.setdefault(tensor.name, bits)
 
@@ -103,24 +98,16 @@ class DataFlow:
     def rows(self) -> set[str]:
         """Names of the tensors that hold a row for each example, computed from that example alone."""
         fill(self.tower.variables)
-        known: dict[str, Any] = {}
-        for operation in self.graph.get_operations():
-            for tensor in operation.outputs:
-                if self.per(tensor) and _may_hold_rows(tensor):
-                    known[tensor.name] = tensor
+        tensors = [tensor for operation in self.graph.get_operations() for tensor in operation.outputs]
+        known = {str(place): each for place, each in enumerate(tensors) if self.per(each) and _may_hold_rows(each)}
         feeds = list(self.graph.inputs[: len(self.inputs)])
-        tensors = {str(place): tensor for place, tensor in enumerate(known.values())}
-        function, _ = narrowed(self.tower.spec.name, self.tower.function, feeds, tensors)
+        function, _ = narrowed(self.tower.spec.name, self.tower.function, feeds, known)
         made = [_random_values(tensor, place) for place, tensor in enumerate(feeds)]
         once, again = (
             run_flat(function, [tf.constant(array) for array in arrays])
             for arrays in (made, [array[list(_REORDERED)] for array in made])
         )
-        return {
-            name
-            for name, place in zip(known, tensors, strict=True)
-            if _same_rows(once[place].numpy(), again[place].numpy())
-        }
+        return {tensor.name for place, tensor in known.items() if _same_rows(once[place].numpy(), again[place].numpy())}
 
 
 def fill(variables: Iterable[Any]) -> None:

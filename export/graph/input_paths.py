@@ -167,6 +167,9 @@ class CallGraph:
         operation = tensor.op
         if operation.type == "Const":
             return np.asarray(tf.get_static_value(tensor))
+        if operation.type == "LookupTableSizeV2":
+            table = self.resource(operation.inputs[0])
+            return None if table is None else np.asarray(tf.raw_ops.LookupTableSizeV2(table_handle=table))
         if operation.type == "Placeholder":
             outer = self.captured.get(tensor.name)
             return None if outer is None or _is_handle(outer) else np.asarray(outer.numpy())
@@ -188,6 +191,16 @@ class CallGraph:
             return np.asarray(run(tensor.op, known)[tensor.value_index])
         except Exception:  # noqa: BLE001 - any operation may fail; then this is no constant
             return None
+
+    def tensor_of(self, source: Source, graph: Any) -> Any:
+        """Returns the tensor of one of its inputs."""
+        return graph.get_tensor_by_name(next(name for name, each in self.sources.items() if each == source))
+
+    def resource(self, handle: Any) -> Any:
+        """Returns what a resource's tensor captures; None if that is not known."""
+        while handle.op.type == "Identity":
+            handle = handle.op.inputs[0]
+        return self.captured.get(handle.name)
 
     def number(self, values: Values) -> Any:
         """Returns the number that all these values equal, if it is known."""

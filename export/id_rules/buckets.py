@@ -8,7 +8,6 @@ not monotonic within a few float32 numbers of a step: there the boundary is one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from bundle.format.manifest import BucketIds
 from export.frameworks.loading import tf
 from export.graph.input_paths import CallGraph, Values, run
 from export.graph.origins import Source
-from export.id_rules.resolved_ids import Vocabularies, from_row
+from export.id_rules.resolved_ids import ResolvedIds, Vocabularies, from_row
 
 STEPS_MAX = 1 << 16
 SEARCHES = frozenset({"UpperBound", "LowerBound"})
@@ -29,7 +28,7 @@ _WITH_ANY = frozenset({"AddV2", "Add", "Sub", "Maximum", "Minimum"})
 """With a constant on either side."""
 _SCALED = frozenset({"Mul", "RealDiv", "DivNoNan", "FloorDiv"})
 """With a constant other than zero."""
-KNOWN = _ALONE | _WITH_ANY | _SCALED | SEARCHES
+OPERATIONS = _ALONE | _WITH_ANY | _SCALED | SEARCHES
 _NEIGHBORS = 64
 """Numbers on each side of a step that are tested too; with series, only they may have the neighboring row."""
 _WHOLE_MAX = 1 << 24
@@ -38,8 +37,8 @@ _WHOLE_MAX = 1 << 24
 Numbers = NDArray[Any]
 
 
-def find_steps(values: Values, call: CallGraph, rows: int | None) -> tuple[Source, BucketIds] | None:
-    """Returns the number that rows are a step function of, and its buckets.
+def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
+    """Returns the input that rows are a step function of, and its buckets.
 
     Args:
       values: rows of a table.
@@ -51,14 +50,10 @@ def find_steps(values: Values, call: CallGraph, rows: int | None) -> tuple[Sourc
     chain = _chain(values, call) if values.tensor.dtype.is_integer else None
     if chain is None:
         return None
-    steps, number = chain
-    source = call.origin(number)
-    dtype = number.tensor.dtype
-    if not isinstance(source, Source) or dtype.name not in ("float32", "int32", "int64"):
+    steps, source, dtype = chain
+    searched = any(each.type in {"Bucketize", *SEARCHES} for each in steps)  # arithmetic of integers has its own rules
+    if dtype.name != "float32" and not (dtype.name in ("int32", "int64") and searched):
         return None
-    searched = any(each.type in {"Bucketize", *SEARCHES} for each in steps)
-    if not (dtype.name == "float32" or searched):
-        return None  # arithmetic of integers has its own rules
 
     def row(numbers: Numbers) -> NDArray[np.int64]:
         found: Numbers = numbers.astype(dtype.as_numpy_dtype)
@@ -68,16 +63,16 @@ def find_steps(values: Values, call: CallGraph, rows: int | None) -> tuple[Sourc
         return whole if rows is None else np.clip(whole, -1, rows)
 
     boundaries = _buckets(row, dtype.as_numpy_dtype, exact=not any(each.type in SERIES for each in steps))
-    return None if boundaries is None else (source, boundaries)
+    return None if boundaries is None else ResolvedIds(source, boundaries)
 
 
-def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Values] | None:
-    """Returns operations in the order in which they run, and the input of the first."""
+def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Any] | None:
+    """Returns operations in the order in which they run, and the input of the first with its dtype."""
     steps: list[Values] = []
     while True:
         found = call.origin(values)
         if isinstance(found, Source):
-            return (steps[::-1], values) if steps else None
+            return (steps[::-1], found, values.tensor.dtype) if steps else None
         taken = _taken(found, call)
         if taken is None:
             return None
@@ -165,22 +160,16 @@ _KEYS_MAX = int(np.array(np.finfo(np.float32).max).view(np.int32))
 
 def _number(keys: NDArray[np.int64]) -> NDArray[np.float32]:
     """Returns the float32 values of such integers."""
-    bits = np.abs(keys).astype(np.uint32) | np.where(keys < 0, np.uint32(1 << 31), np.uint32(0))
-    return bits.view(np.float32)
+    return np.where(keys < 0, -keys | 1 << 31, keys).astype(np.uint32).view(np.float32)
 
 
-def rows_of_buckets(rule: BucketIds, values: Any, _vocabularies: Vocabularies) -> Any:
+def rows_of(rule: BucketIds, values: Any, _vocabularies: Vocabularies) -> Any:
     """Returns the rows of [m] numbers by a rule, in TensorFlow."""
-    found = bucketized(values, rule.boundaries)
+    found = tf.cast(tf.raw_ops.Bucketize(input=values, boundaries=list(map(float, rule.boundaries))), tf.int64)
     return (len(rule.boundaries) - found if rule.falling else found) + rule.first_row
 
 
-def bucketized(values: Any, boundaries: Sequence[float]) -> Any:
-    """Returns how many boundaries are <= each number, in TensorFlow."""
-    return tf.cast(tf.raw_ops.Bucketize(input=values, boundaries=list(map(float, boundaries))), tf.int64)
-
-
-def describe_buckets(rule: BucketIds) -> str:
+def describe(rule: BucketIds) -> str:
     """Returns how numbers become rows, in a few words."""
     turned = ", the largest number first" if rule.falling else ""
     return f"bucket of {len(rule.boundaries) + 1}{from_row(max(rule.first_row, 0))}{turned}"

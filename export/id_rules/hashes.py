@@ -12,15 +12,18 @@ from typing import Any
 from bundle.format.manifest import HashIds
 from export.frameworks.loading import tf
 from export.graph.input_paths import CallGraph, Values
+from export.graph.origins import Source
 from export.id_rules.integers import find_raw
 from export.id_rules.resolved_ids import ResolvedIds, Vocabularies, from_row
 
-HASHES = ("StringToHashBucketFast", "StringToHashBucketStrong")
+OPERATIONS = frozenset({"StringToHashBucketFast", "StringToHashBucketStrong"})
 
 
-def find_hash(values: Values, call: CallGraph) -> ResolvedIds | None:
+def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
     """Returns the input whose values are hashed, and the rule; None if they are computed."""
-    found = find_raw(values.inputs[0], call)
+    if values.type == "AddV2":
+        return _shifted(values, call, rows)
+    found = find_raw(values.inputs[0], call) if values.type in OPERATIONS else None
     if found is None:
         return None
     operation = values.tensor.op
@@ -28,7 +31,17 @@ def find_hash(values: Values, call: CallGraph) -> ResolvedIds | None:
     return replace(found, rule=HashIds(buckets=operation.get_attr("num_buckets"), key=key))
 
 
-def rows_of_hash(rule: HashIds, values: Any, _vocabularies: Vocabularies) -> Any:
+def _shifted(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
+    """Returns a hash whose first row is shifted."""
+    for ids, other in (values.inputs, values.inputs[::-1]):
+        shift, hashed = call.number(other), call.origin(ids)
+        found = None if shift is None or isinstance(hashed, Source) else find(hashed, call, rows)
+        if found is not None and isinstance(found.rule, HashIds) and shift >= 0:
+            return replace(found, rule=found.rule.model_copy(update={"first_row": found.rule.first_row + int(shift)}))
+    return None
+
+
+def rows_of(rule: HashIds, values: Any, _vocabularies: Vocabularies) -> Any:
     """Returns the rows of [m] ids by a rule, in TensorFlow."""
     rows = hashed(values, rule.buckets, rule.key) + rule.first_row
     return rows if rule.mask is None else tf.where(texts_of(values) == str(rule.mask), tf.zeros([], tf.int64), rows)
@@ -47,7 +60,7 @@ def texts_of(values: Any) -> Any:
     return values if values.dtype == tf.string else tf.strings.as_string(values)
 
 
-def describe_hash(rule: HashIds) -> str:
+def describe(rule: HashIds) -> str:
     """Returns how ids become rows, in a few words."""
     how = "hash" if rule.key is None else "hash with a key"
     kept = "" if rule.mask is None else f", but {rule.mask!r} is row 0"

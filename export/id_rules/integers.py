@@ -1,4 +1,4 @@
-"""Integers: unchanged, cast, or computed by sums, products, quotients, remainders and limits.
+"""Integers: cast, or computed by sums, products, quotients, remainders and limits.
 
 Source: TensorFlow 2.20: AddV2, Sub, Mul, Neg, FloorDiv, FloorMod, TruncateMod, Minimum, Maximum, ClipByValue and Abs of
 integers, which wrap around at 32 or 64 bits.
@@ -19,7 +19,7 @@ from export.id_rules.resolved_ids import ResolvedIds, Vocabularies
 _EITHER_WAY = {"AddV2": "add", "Mul": "multiply", "Minimum": "at_most", "Maximum": "at_least"}
 _BY_POSITIVE = {"FloorDiv": "divide", "FloorMod": "remainder", "TruncateMod": "truncated_remainder"}
 _OF_ONE: dict[str, tuple[str, int | None]] = {"Neg": ("multiply", -1), "Abs": ("absolute", None)}
-COMPUTED = frozenset({"Sub", "ClipByValue", *_EITHER_WAY, *_BY_POSITIVE, *_OF_ONE})
+OPERATIONS = frozenset({"Sub", "ClipByValue", *_EITHER_WAY, *_BY_POSITIVE, *_OF_ONE})
 _ROUNDED: dict[str, Literal["down", "up", "half_even"]] = {
     "Floor": "down",
     "Ceil": "up",
@@ -47,10 +47,27 @@ def find_integer(values: Values, call: CallGraph) -> ResolvedIds | None:
     return ResolvedIds(number, cast=cast) if isinstance(number, Source) else None
 
 
-def find_computed(values: Values, call: CallGraph) -> ResolvedIds | None:
-    """Returns the input and rule of integers computed from it with constants; else None."""
-    traced = _steps_from_input(values, call) if values.tensor.dtype.is_integer else None
-    return None if traced is None else replace(traced[0], rule=ComputedIds(operations=traced[1]))
+def find(values: Values, call: CallGraph, _rows: int | None) -> ResolvedIds | None:
+    """Returns the input and rule of integers that are cast from floats, or computed with constants; else None."""
+    found = find_integer(values, call)
+    if found is not None:
+        return found if found.cast is not None and found.cast.of == "float32" else None
+    steps: list[tuple[IdOperation | None, int]] = []
+    while found is None:
+        last = call.origin(values)
+        if isinstance(last, Source) or last.type not in OPERATIONS or not last.tensor.dtype.is_integer:
+            return None
+        if _may_wrap(values, call):
+            steps.append((None, 32))
+        numbers = [call.number(each) for each in last.inputs]
+        operations = _operations(last.type, [None if each is None else int(each) for each in numbers])
+        if operations is None:
+            return None
+        steps += [(each, 8 * last.tensor.dtype.size) for each in reversed(operations)]
+        values = last.inputs[numbers.index(None)]
+        found = find_integer(values, call)
+    operations = _wrapped(steps[::-1], _LIMITS[8 * values.tensor.dtype.size])
+    return replace(found, rule=ComputedIds(operations=operations))
 
 
 def has_same_source(values: Values, found: ResolvedIds, call: CallGraph) -> bool:
@@ -84,27 +101,6 @@ def _may_wrap(values: Values, call: CallGraph) -> bool:
             return False
         tensor = before
     return False
-
-
-def _steps_from_input(values: Values, call: CallGraph) -> tuple[ResolvedIds, Steps] | None:
-    """Returns the source of integers, and the operations applied to it in order."""
-    steps: list[tuple[IdOperation | None, int]] = []
-    while True:
-        found = find_integer(values, call)
-        if found is not None:
-            break
-        last = call.origin(values)
-        if isinstance(last, Source) or last.type not in COMPUTED or not last.tensor.dtype.is_integer:
-            return None
-        if _may_wrap(values, call):
-            steps.append((None, 32))
-        numbers = [call.number(each) for each in last.inputs]
-        operations = _operations(last.type, [None if each is None else int(each) for each in numbers])
-        if operations is None:
-            return None
-        steps += [(each, 8 * last.tensor.dtype.size) for each in reversed(operations)]
-        values = last.inputs[numbers.index(None)]
-    return found, _wrapped(steps[::-1], _LIMITS[8 * values.tensor.dtype.size])
 
 
 def _operations(kind: str, numbers: Sequence[int | None]) -> Steps | None:
@@ -171,7 +167,7 @@ def reach_of(rule: ComputedIds) -> tuple[int, int]:
     return reach
 
 
-def rows_of_computed(rule: ComputedIds, values: Any, _vocabularies: Vocabularies) -> Any:
+def rows_of(rule: ComputedIds, values: Any, _vocabularies: Vocabularies) -> Any:
     """Returns the rows of [m] integers by a rule, in TensorFlow."""
     done = {
         "add": tf.add,
@@ -181,13 +177,12 @@ def rows_of_computed(rule: ComputedIds, values: Any, _vocabularies: Vocabularies
         "truncated_remainder": tf.truncatemod,
         "at_least": tf.maximum,
         "at_most": tf.minimum,
+        "absolute": lambda ids, _: tf.abs(ids),
+        "int32": lambda ids, _: tf.cast(tf.cast(ids, tf.int32), tf.int64),
     }
     found = tf.cast(values, tf.int64)
     for each in rule.operations:
-        if each.by is not None:
-            found = done[each.do](found, tf.constant(each.by, tf.int64))
-        else:
-            found = tf.abs(found) if each.do == "absolute" else tf.cast(tf.cast(found, tf.int32), tf.int64)
+        found = done[each.do](found, tf.constant(each.by or 0, tf.int64))
     return found
 
 
@@ -199,15 +194,12 @@ def cast(entry: Cast, values: Any) -> Any:
     return tf.cast(tf.cast(rounded(tf.cast(values, tf.float32)), entry.to), tf.int64)
 
 
-def describe_computed(rule: ComputedIds) -> str:
+def describe(rule: ComputedIds) -> str:
     """Returns how rows are computed, in a few words."""
     words = {"multiply": "*", "divide": "div", "remainder": "mod", "truncated_remainder": "mod (as in C)"}
     words |= {"at_least": "at least", "at_most": "at most", "absolute": "without its sign", "int32": "wrapped to int32"}
-    described = []
+    steps = []
     for each in rule.operations:
-        by = each.by or 0
-        sign = "-" if by < 0 else "+"
-        described.append(
-            f"{sign} {abs(by)}" if each.do == "add" else f"{words[each.do]} {'' if each.by is None else by}"
-        )
-    return f"the id {', '.join(map(str.strip, described))}"
+        word = words.get(each.do) or ("-" if (each.by or 0) < 0 else "+")
+        steps.append(word if each.by is None else f"{word} {abs(each.by) if each.do == 'add' else each.by}")
+    return f"the id {', '.join(steps)}"

@@ -25,6 +25,11 @@ class ResolvedIds:
     cast: Cast | None = None
     others: tuple[Source, ...] = ()
 
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The inputs that the ids come from."""
+        return (self.source, *self.others)
+
 
 def from_row(first_row: int) -> str:
     """Returns the first row of a rule, as the end of its description."""

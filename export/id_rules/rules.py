@@ -1,127 +1,169 @@
-"""Id rules as TensorFlow's own operations, for self-contained SavedModels, and in a few words, for `explain`.
+"""The rules of one value: recognized in a traced graph, built as TensorFlow's own operations, described.
 
-Each rule of one input has its own module, which also recognizes it.
+Each has its own module. Chains, texts and crosses consist of them.
+Source: TensorFlow 2.20 and Keras 2.20 / 3.15.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
 
-from bundle.format.manifest import (
-    BucketIds,
-    ChainedIds,
-    ComputedIds,
-    CrossedIds,
-    CrossKey,
-    EmbeddedFeature,
-    HashIds,
-    IdRule,
-    JoinedIds,
-    KeyedIds,
-    TextIds,
-    VocabularyIds,
-)
+from bundle.format.manifest import BucketIds, ChainedIds, ComputedIds, HashIds, IdRule, VocabularyIds
 from export.frameworks.loading import tf
-from export.id_rules.buckets import bucketized, describe_buckets, rows_of_buckets
-from export.id_rules.hashes import describe_hash, rows_of_hash, texts_of
-from export.id_rules.integers import describe_computed, rows_of_computed
-from export.id_rules.resolved_ids import Vocabularies
-from export.id_rules.texts import changed, describe_words, words
-from export.id_rules.vocabularies import describe_vocabulary, rows_of_vocabulary
-
-Rows = Callable[[Any, Any, Vocabularies], Any]
+from export.graph.input_paths import CallGraph, Values
+from export.graph.origins import Source
+from export.id_rules import buckets, hashes, integers, vocabularies
+from export.id_rules.integers import find_integer, has_same_source
+from export.id_rules.resolved_ids import ResolvedIds, Vocabularies
+from export.id_rules.vocabularies import row_of_unknown, rows_beyond
 
 
-def rows_of(rule: IdRule, values: Any, vocabularies: Vocabularies) -> Any:
-    """Returns [m] int64 rows of [m] ids by a rule of one input; unknown ids have rows outside the table."""
-    if isinstance(rule, TextIds):
-        return rows_of(rule.ids, values if rule.split else words(rule, values), vocabularies)
-    for each in rule.rules if isinstance(rule, ChainedIds) else (rule,):
-        rows: Rows | None = _ROWS.get(type(each))
-        values = tf.cast(values, "int64") if rows is None else rows(each, values, vocabularies)
-    return values
+class RuleModule(Protocol):
+    """The module of one rule."""
+
+    OPERATIONS: frozenset[str]
+    """The operations that it is recognized by."""
+
+    def find(self, values: Values, call: CallGraph, rows: int | None, /) -> ResolvedIds | None:
+        """Returns the input and rule of what an operation computes; None if it is another one."""
+
+    def rows_of(self, rule: Any, values: Any, vocabularies: Vocabularies, /) -> Any:
+        """Returns [m] int64 rows of [m] values, in TensorFlow; unknown ones have rows outside the table."""
+
+    def describe(self, rule: Any, /) -> str:
+        """Returns the rule in a few words."""
 
 
-_ROWS: dict[type, Rows] = {
-    HashIds: rows_of_hash,
-    VocabularyIds: rows_of_vocabulary,
-    BucketIds: rows_of_buckets,
-    ComputedIds: rows_of_computed,
+RULES: Mapping[type, RuleModule] = {
+    HashIds: hashes,
+    VocabularyIds: vocabularies,
+    ComputedIds: integers,
+    BucketIds: buckets,
 }
+Find = Callable[[Values, CallGraph, int | None], ResolvedIds | Values]
+_WHOLE_FLOATS = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
+"""Integers up to these limits are exact in each float type."""
 
 
-def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
-    """Returns the rows of a cross as a SparseTensor, one for each combination of an example's values.
-
-    Args:
-      rule: the cross.
-      inputs: a RaggedTensor of each input's values, without padding.
-      vocabularies: those that its keys read.
-    """
-    keys = [
-        each.with_values(_made_by_key(key, each.values, vocabularies)).to_sparse()
-        for key, each in zip(rule.keys, inputs, strict=True)
-    ]
-    return tf.sparse.cross_hashed(keys, rule.buckets, rule.hash_key)
+def rows_of(rule: IdRule | None, values: Any, vocabularies: Vocabularies) -> Any:
+    """Returns [m] int64 rows of [m] ids by a rule or chain, in TensorFlow; unknown ids have rows outside the table."""
+    for each in links_of(rule):
+        values = RULES[type(each)].rows_of(each, values, vocabularies)
+    return tf.cast(values, tf.int64)
 
 
-def joined(rule: JoinedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
-    """Returns [batch] int64 rows of strings joined from one value of each input.
-
-    Args:
-      rule: the join.
-      inputs: [batch] values of each input.
-      vocabularies: those that it reads.
-    """
-    parts = [rule.texts[0]]
-    for key, values, text in zip(rule.keys, inputs, rule.texts[1:], strict=True):
-        parts += [texts_of(_made_by_key(key, values, vocabularies)), text]
-    return rows_of(rule.ids, tf.strings.join(parts), vocabularies)
+def describe(rule: IdRule) -> str:
+    """Returns how ids become rows by a rule or chain, in a few words."""
+    return ", then ".join(RULES[type(each)].describe(each) for each in links_of(rule)) or "the id is the row"
 
 
-def _made_by_key(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
-    values = changed(key.steps, values)
-    if key.ids is not None:
-        rows = rows_of(key.ids, values, vocabularies)
-        if key.rows is None:
-            return rows
-        known = (rows >= 0) & (rows < key.rows)
-        return tf.where(known, rows, tf.constant(-1 if key.unknown_row is None else key.unknown_row, tf.int64))
-    if key.boundaries is not None:
-        return bucketized(values, key.boundaries)
-    return values if key.dtype == "string" else tf.cast(values, tf.int64)
+def links_of(rule: IdRule | None) -> tuple[Any, ...]:
+    """Returns the rules of a chain, or a single rule; () where the id is the row."""
+    return rule.rules if isinstance(rule, ChainedIds) else (rule,) if type(rule) in RULES else ()
 
 
-def describe_rows(entry: EmbeddedFeature, inputs: tuple[str, ...]) -> str:
-    """Returns how the ids of a feature become rows, in a few words.
+def find_ids(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Values:
+    """Follows ids back to an input through one rule.
 
     Args:
-      entry: its manifest entry.
-      inputs: the inputs that it reads.
+      ids: rows of a table.
+      call: the traced call.
+      rows: of the table; None: they are integers that another rule takes.
+    Returns:
+      The resolved ids, or the values whose computation no rule describes.
     """
-    if isinstance(entry.ids, KeyedIds):
-        return f"key of table {entry.table}"
-    return _describe(entry.ids, inputs) + (", below 0 from the end" if entry.from_end else "")
+    found = call.origin(ids)
+    if isinstance(found, Source):
+        exact = find_integer(ids, call) if rows is None and ids.tensor.dtype.is_integer else None
+        return exact or ResolvedIds(found)
+    around = {"SelectV2": _selected, "Cast": _cast_to_float_and_back}.get(found.type)
+    result = around(found, call, rows) if around is not None and found.inputs else None
+    for module in RULES.values():
+        if result is None and (found.inputs or module is buckets):
+            # A final wrap-around leads to no row of a table, but matters to a following rule.
+            result = module.find(ids if module is integers and rows is None else found, call, rows)
+    return found if result is None else result
 
 
-def _describe(rule: IdRule, inputs: tuple[str, ...]) -> str:
-    if isinstance(rule, CrossedIds):
-        return f"cross of {' and '.join(inputs)} mod {rule.buckets}"
-    if isinstance(rule, JoinedIds):
-        around = zip(rule.texts, (*inputs, ""), strict=True)
-        pieces = [piece for text, name in around for piece in (text and repr(text), name)]
-        return f"{_describe(rule.ids, inputs)} of the string {' + '.join(filter(None, pieces))}"
-    if isinstance(rule, TextIds):
-        return f"{_describe(rule.ids, inputs)} of {describe_words(rule)}"
-    if isinstance(rule, ChainedIds):
-        return ", then ".join(_describe(each, inputs) for each in rule.rules)
-    return _DESCRIPTIONS.get(type(rule), lambda _: "the id is the row")(rule)
+def find_ids_after(
+    tensor: Any, ids: Values, call: CallGraph, rows: int | None, find: Find = find_ids
+) -> ResolvedIds | None:
+    """Returns the rule that computes ids from an inner tensor, treated as an input; None if `find` finds none."""
+    link = Source(tensor.name, "dense")
+    found = find(ids, replace(call, sources={**call.sources, tensor.name: link}), rows)
+    return found if isinstance(found, ResolvedIds) and found.source.name == link.name else None
 
 
-_DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
-    HashIds: describe_hash,
-    VocabularyIds: describe_vocabulary,
-    BucketIds: describe_buckets,
-    ComputedIds: describe_computed,
-}
+def _selected(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
+    """Returns a rule with a row for unknown ids, a mask, or rows for keys outside a vocabulary."""
+    condition, first, second = values.inputs
+    for taken, other, inside in ((first, second, True), (second, first, False)):
+        row = call.number(other)
+        if row is None:
+            continue
+        found = find_ids(taken, call, rows)
+        if not isinstance(found, ResolvedIds):
+            return None
+        if found.rule is None and _is_bounds_check(condition, found, call, rows, inside):
+            return replace(found, unknown=row_of_unknown(row, rows))
+        mask = _mask(condition, found, call) if row == 0 and not inside else None
+        if mask is not None and isinstance(found.rule, VocabularyIds | HashIds) and found.rule.mask is None:
+            return replace(found, rule=found.rule.model_copy(update={"mask": mask}))
+        return None
+    listed, beyond = (first, second) if condition.type == "NotEqual" else (second, first)
+    found = find_ids(listed, call, rows)
+    compared = [_place(each, call) for each in condition.inputs if call.number(each) != -1]
+    missing = condition.type in ("Equal", "NotEqual") and compared == [_place(listed, call)]
+    if not (missing and isinstance(found, ResolvedIds) and isinstance(found.rule, VocabularyIds)) or found.unknown:
+        return None
+    others = find_ids(beyond, call, rows)
+    hashed = rows_beyond(others, found) if isinstance(others, ResolvedIds) else None
+    return replace(found, rule=found.rule.model_copy(update=hashed)) if hashed is not None else None
+
+
+def _place(values: Values, call: CallGraph) -> tuple[str, int]:
+    found = call.origin(values)
+    return (found.name, found.place or 0) if isinstance(found, Source) else (found.tensor.name, found.at)
+
+
+def _mask(condition: Values, found: ResolvedIds, call: CallGraph) -> int | str | None:
+    """Returns the id that a condition compares with."""
+    if condition.type != "Equal" or not condition.inputs or not has_same_source(condition.inputs[0], found, call):
+        return None
+    value = call.constant(condition.inputs[1].tensor)
+    one = value.flat[0] if value is not None and value.size == 1 else None
+    if isinstance(one, bytes):
+        return one.decode()
+    return int(one) if value is not None and one is not None and value.dtype.kind in "iu" else None
+
+
+def _cast_to_float_and_back(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
+    """Returns integers that are cast to floats and back, as by an Input without a dtype or a Keras 3 Sequential."""
+    number = call.origin(values.inputs[0])
+    if isinstance(number, Source) or number.type != "Cast" or not number.inputs[0].tensor.dtype.is_integer:
+        return None
+    # A float beyond its significand is another integer, but like the id that was sent it is no row of the table.
+    if rows is None or rows > _WHOLE_FLOATS.get(number.tensor.dtype.name, 0):
+        return None
+    found = find_ids(number.inputs[0], call, rows)
+    return found if isinstance(found, ResolvedIds) else None
+
+
+def _is_bounds_check(condition: Values, found: ResolvedIds, call: CallGraph, rows: int | None, inside: bool) -> bool:
+    """Returns whether a condition tests that ids are inside the table (or outside it), at one end at least.
+
+    TensorFlow finds no row for ids beyond the other end.
+    """
+    both, lower, upper = ("LogicalAnd", "GreaterEqual", "Less") if inside else ("LogicalOr", "Less", "GreaterEqual")
+    limits: dict[str, Any] = {}
+    for part in condition.inputs if condition.type == both else [condition]:
+        if len(part.inputs) != 2 or not has_same_source(part.inputs[0], found, call):
+            return False
+        limits[part.type] = call.number(part.inputs[1])
+    if rows is None:
+        return False
+    (one,) = limits.values() if list(limits) == ["NotEqual" if inside else "Equal"] else (None,)
+    beyond = one is not None and not 0 <= one < rows
+    return beyond or limits in ({lower: 0, upper: rows}, {upper: rows}, {lower: 0})

@@ -1,4 +1,4 @@
-"""Recognizes ids of the words of a text, and describes how the text is changed and split.
+"""Texts: ids of the words of a text that is changed and split.
 
 Source: TensorFlow 2.20: the operations of `tf.strings.lower`, `upper`, `strip`, `regex_replace`, `split`,
 `unicode_split` and `ngrams`, which the layer TextVectorization of tf-keras 2.20 and Keras 3.15 consists of.
@@ -17,11 +17,12 @@ from bundle.format.manifest import HashIds, TextIds, TextStep, VocabularyIds
 from export.frameworks.loading import tf
 from export.graph.input_paths import CallGraph, Values, per_example, run
 from export.graph.origins import Source, needed
-from export.id_rules.recognition import find_ids_after
+from export.id_rules import rules
 from export.id_rules.resolved_ids import ResolvedIds
+from export.id_rules.rules import Find, find_ids, find_ids_after
 
 CHANGES = frozenset({"StringLower", "StringUpper", "StringStrip", "StaticRegexReplace"})
-_WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0, **dict.fromkeys(CHANGES, 0)}
+_WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0}
 """The output of each operation that holds the words."""
 _COUNTED = frozenset(
     {
@@ -30,6 +31,10 @@ _COUNTED = frozenset(
     }
 )
 """The operations by which TensorFlow counts the words of each text."""
+
+
+Changed = tuple[ResolvedIds, tuple[TextStep, ...]]
+"""Ids of a changed text, and the changes."""
 
 
 class _Split(NamedTuple):
@@ -46,7 +51,7 @@ class _Split(NamedTuple):
     ngrams: tuple[int, ...] = ()
 
 
-def find_text(ids: Any, call: CallGraph, rows: int | None, splits: Any = None) -> ResolvedIds | None:
+def find(ids: Any, call: CallGraph, rows: int | None, splits: Any = None) -> ResolvedIds | None:
     """Returns the input whose words ids are, and the rule; None for other ids.
 
     Args:
@@ -55,15 +60,36 @@ def find_text(ids: Any, call: CallGraph, rows: int | None, splits: Any = None) -
       rows: of the table.
       splits: where the words of each text begin; None: each text is one word.
     """
+    if splits is None:
+        whole = find_changed(ids, call, rows)
+        return None if whole is None else _text_rule(*whole)
     for operation in needed([ids], []).operations:
-        if operation.type not in _WORDS:
-            continue
-        words = operation.outputs[_WORDS[operation.type]]
-        rows_of = Values(ids) if splits is None else _never_masked(Values(ids), call, words)
-        found = find_ids_after(words, rows_of, call, rows)  # whatever computes rows of strings applies to words
-        if found is not None:
-            return _of_words(words, found, call, splits)
+        if operation.type in _WORDS:
+            words = operation.outputs[_WORDS[operation.type]]
+            found = find_ids_after(words, _never_masked(Values(ids), call, words), call, rows)
+            if found is not None:
+                split = _split(words)
+                changed = None if split is None else changed_text(split.text, call)
+                if split is None or changed is None or not _only_counts(splits, split.starts):
+                    return None
+                return _text_rule(replace(found, source=changed[0]), changed[1], split=split.at, ngrams=split.ngrams)
     return None
+
+
+def find_changed(values: Any, call: CallGraph, rows: int | None, how: Find = find_ids) -> Changed | None:
+    """Returns the input and rule of values computed from a changed text, and the changes; None for others."""
+    for operation in needed([values], []).operations:
+        changed = changed_text(operation.outputs[0], call) if operation.type in CHANGES else None
+        found = None if changed is None else find_ids_after(operation.outputs[0], Values(values), call, rows, how)
+        if found is not None and changed is not None:
+            return replace(found, source=changed[0]), changed[1]
+    return None
+
+
+def _text_rule(found: ResolvedIds, steps: tuple[TextStep, ...], **how: Any) -> ResolvedIds | None:
+    if found.cast is not None or not isinstance(found.rule, HashIds | VocabularyIds):
+        return None
+    return replace(found, rule=TextIds(steps=steps, ids=found.rule, **how))
 
 
 def _never_masked(rows: Values, call: CallGraph, words: Any) -> Values:
@@ -75,20 +101,6 @@ def _never_masked(rows: Values, call: CallGraph, words: Any) -> Values:
     masked = condition.type == "Equal" and condition.inputs[0].tensor is words
     none = tf.get_static_value(condition.inputs[1].tensor) if masked else None
     return others if none == b"" else rows
-
-
-def _of_words(words: Any, found: ResolvedIds, call: CallGraph, splits: Any) -> ResolvedIds | None:
-    split = _split(words) if splits is not None else None
-    if (splits is not None and (split is None or not _only_counts(splits, split.starts))) or found.cast is not None:
-        return None
-    changed = changed_text(words if split is None else split.text, call)
-    if changed is None or not isinstance(found.rule, HashIds | VocabularyIds):
-        return None
-    source, steps = changed
-    if split is None and len(steps) == 0:
-        return None
-    how = {} if split is None else {"split": split.at, "ngrams": split.ngrams}
-    return replace(found, source=source, rule=TextIds(steps=steps, ids=found.rule, **how))
 
 
 def _split(words: Any) -> _Split | None:
@@ -133,14 +145,10 @@ def _runs(made: Any) -> _Split | None:
 
 def _only_counts(splits: Any, starts: Any) -> bool:
     """Returns whether splits depend only on the number of words of each text."""
-    if splits is starts:
-        return True
-    found = needed([splits], [])
-    own = [each for each in found.operations if each is not starts.op and each.type not in _COUNTED]
-    walked = {each.type for each in found.operations}
-    reached = any(each is starts.op for each in found.operations)
-    before = {each.name for each in needed(starts.op.inputs, []).operations}
-    return reached and "Cumsum" in walked and all(each.name in before for each in own)
+    found = needed([splits], starts.op.outputs)
+    types = {each.type for each in found.operations}
+    counted = bool(found.stops) and not found.placeholders and "Cumsum" in types and types <= _COUNTED
+    return splits is starts or counted
 
 
 def changed_text(text: Any, call: CallGraph) -> tuple[Source, tuple[TextStep, ...]] | None:
@@ -149,10 +157,9 @@ def changed_text(text: Any, call: CallGraph) -> tuple[Source, tuple[TextStep, ..
     while True:
         made = call.origin(Values(text))
         if isinstance(made, Source):
-            name = next(name for name, each in call.sources.items() if each == made)
             whole = made.part == "dense" and made.place is None
-            whole = whole and per_example(text.graph.get_tensor_by_name(name)) == 1
-            return (made, tuple(steps[::-1])) if whole else None
+            one = whole and per_example(call.tensor_of(made, text.graph)) == 1
+            return (made, tuple(steps[::-1])) if one else None
         step = _step(made.tensor.op) if made.type in CHANGES else None
         if step is None:
             return None
@@ -215,12 +222,13 @@ def changed(steps: Iterable[TextStep], texts: Any) -> Any:
     return texts
 
 
-def describe_words(rule: TextIds) -> str:
-    """Returns how a text is changed and split, in a few words."""
+def describe(rule: TextIds) -> str:
+    """Returns how a text becomes rows, in a few words."""
     split = {"whitespace": "the words of ", "characters": "the characters of ", None: ""}[rule.split]
     runs = f"runs of {' and '.join(map(str, rule.ngrams))} of " if rule.ngrams else ""
     first = f"the first {rule.length} of " if rule.length is not None else ""
-    return f"{first}{runs}{split}the text{''.join(f', {_changed(step)}' for step in rule.steps)}"
+    text = ", ".join(["the text", *map(_changed, rule.steps)])
+    return f"{rules.describe(rule.ids)} of {first}{runs}{split}{text}"
 
 
 def _changed(step: TextStep) -> str:

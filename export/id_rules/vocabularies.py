@@ -22,15 +22,17 @@ from export.id_rules.integers import find_raw
 from export.id_rules.resolved_ids import ResolvedIds, Vocabularies, from_row
 from export.user_lines import at_line, line_of_operation
 
+OPERATIONS = frozenset({"LookupTableFindV2"})
 _UNNAMED = "vocabulary"
 """The name of a vocabulary until all of them are known."""
 
 
-def find_vocabulary(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
+def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
     """Returns the input whose values are looked up, and the rule; None if no rule describes it."""
+    if values.type not in OPERATIONS:
+        return None
     handle, ids, default = values.inputs
-    found = find_raw(ids, call)
-    table, beyond = call.captured.get(resource_name(handle.tensor)), call.number(default)
+    found, table, beyond = find_raw(ids, call), call.resource(handle.tensor), call.number(default)
     if found is None or table is None or beyond is None or (rows is None and beyond < -1):
         return None
     raw, keys_dtype = tf.raw_ops, ids.tensor.dtype
@@ -80,25 +82,12 @@ def _integer(text: bytes) -> int | None:
     return int(text) if re.fullmatch(rb"-?[0-9]{1,19}", text) else None
 
 
-def size_of_table(tensor: Any, call: CallGraph) -> int | None:
-    """Returns how many keys a lookup table of the model holds."""
-    table = call.captured.get(resource_name(tensor.op.inputs[0]))
-    return None if table is None else int(tf.raw_ops.LookupTableSizeV2(table_handle=table))
-
-
 def row_of_unknown(row: float, rows: int | None) -> Unknown | None:
     """Returns the row of unknown ids; None if it is not a row of the table."""
     return Unknown(rule="row", row=int(row)) if row >= 0 and (rows is None or row < rows) else None
 
 
-def resource_name(handle: Any) -> str:
-    """Returns the name of the tensor that a resource comes from."""
-    while handle.op.type == "Identity":
-        handle = handle.op.inputs[0]
-    return str(handle.name)
-
-
-def rows_of_vocabulary(rule: VocabularyIds, values: Any, vocabularies: Vocabularies) -> Any:
+def rows_of(rule: VocabularyIds, values: Any, vocabularies: Vocabularies) -> Any:
     """Returns the rows of [m] ids by a rule, in TensorFlow; -1 for unknown ids."""
     values = values if values.dtype == tf.string else tf.cast(values, tf.int64)
     position = vocabularies[rule.vocabulary].lookup(values)
@@ -111,7 +100,7 @@ def rows_of_vocabulary(rule: VocabularyIds, values: Any, vocabularies: Vocabular
     return rows if rule.mask is None else tf.where(values == rule.mask, tf.zeros([], tf.int64), rows)
 
 
-def describe_vocabulary(rule: VocabularyIds) -> str:
+def describe(rule: VocabularyIds) -> str:
     """Returns how ids become rows, in a few words."""
     beyond = f", else hash mod {rule.oov_buckets}" if rule.oov_buckets else ""
     return f"place in vocabulary {rule.vocabulary}{from_row(rule.first_row)}{beyond}"

@@ -3,7 +3,7 @@
 prepare (export/jobs/preparation.py): recipe, checkpoint, trace, plan          touches nothing
 run: vocabularies, candidates, examples, tables, towers, parity, vectors, indexes, rows, commit
 
-What the user wrote by hand is read first: a mistake in it is told before the first table is copied.
+What the user wrote by hand is read first: a mistake in it is reported before the first table is copied.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from export.tables.key_indexes import write_key_indexes
 from export.towers.files import TowerFiles
 from export.verify import table_effects
 from export.verify.forms import TOLERANCE
-from export.verify.model_checks import check_page, examples_of
+from export.verify.model_checks import check_manifest, examples_of
 from export.verify.parity import check_towers, query_vectors
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
@@ -45,8 +45,6 @@ from export.verify.reference_model import checkpoint_rows, finite_results
 __all__ = ["Prepared", "prepare", "run"]
 
 _STORES = {"candidates": paths.candidate_store, "contexts": paths.context_store}
-_ENCODERS = 4
-"""Processes that encode blocks of an index unless told otherwise: each holds up to half a GB."""
 
 
 def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Published:
@@ -77,19 +75,19 @@ class _Bundle:
             vocabularies = self._write_vocabularies()
         with progress.step("candidates", unit="rows") as moved:
             corpora, contexts = self._write_candidates(moved), self._write_stores("contexts", self.job.contexts, moved)
-            examples = examples_of(self.job, prepared.base, spec, prepared.pages)
+            examples = examples_of(self.job, prepared.base, spec, prepared.entries)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables = copy_tables(plan, self.stage, self.settings, moved)
             keys = write_key_indexes(checkpoint, [table.spec for table in plan.tables], self.stage)
         readers = {name: TableReader(self.directory, table) for name, table in tables.items()}
-        opened = {name: Vocabulary.open(self.directory / page.file) for name, page in vocabularies.items()}
-        indexed = {name: KeyIndex(self.directory / page.file, page.size) for name, page in keys.items()}
-        features = FeatureReader(prepared.pages, readers, opened, indexed)
+        opened = {name: Vocabulary.open(self.directory / entry.file) for name, entry in vocabularies.items()}
+        indexed = {name: KeyIndex(self.directory / entry.file, entry.size) for name, entry in keys.items()}
+        features = FeatureReader(prepared.entries, readers, opened, indexed)
         with progress.step("towers"):
             towers = self._write_towers()
         read_rows = checkpoint_rows(checkpoint, {name: table.source for name, table in tables.items()})
         own = readers | table_effects.trained_tables(tables, read_rows)
-        trained = FeatureReader(prepared.pages, own, opened, indexed)
+        trained = FeatureReader(prepared.entries, own, opened, indexed)
         with progress.step("parity"):
             prefix = local_prefix(checkpoint, prepared.inventory, self.directory / ".dense")
             changed = table_effects.converted(tables)
@@ -113,8 +111,8 @@ class _Bundle:
             checks = compare_tables(checkpoint, plan, self.stage, tables, keys, rows, made_of_rows)
         forms = [form.path for tower in towers.values() for form in tower.forms]
         forms += [form.path for tower in towers.values() for part in tower.parts for form in part.forms]
-        written = [*self.draft.steps, *(page.file for page in keys.values()), *forms]
-        page = Manifest(
+        written = [*self.draft.steps, *(entry.file for entry in keys.values()), *forms]
+        complete = Manifest(
             model=self.job.model,
             version=prepared.version,
             created=begun,
@@ -122,7 +120,7 @@ class _Bundle:
             tables=tables,
             vocabularies=vocabularies,
             keys=keys,
-            features=prepared.pages,
+            features=prepared.entries,
             towers=towers,
             candidates=corpora,
             contexts=contexts,
@@ -133,52 +131,61 @@ class _Bundle:
             files=tuple(file for step in written for file in self.stage.files(step)),
         )
         with progress.step("manifest checked"):
-            check_page(reference, self.directory, page)
+            check_manifest(reference, self.directory, complete)
         features.close()
-        return Published(self.draft.publish(page, progress), page, tuple(self.notes))
+        return Published(self.draft.publish(complete, progress), complete, tuple(self.notes))
 
     def _write_vocabularies(self) -> dict[str, manifest.Vocabulary]:
-        pages = {}
+        entries = {}
         for name, part in self.job.vocabularies.items():
             file, source = paths.vocabulary(name), self.prepared.base / part.file
             write = partial(write_vocabulary, source, part.dtype, self.directory / file)
             size = self.draft.do(Step(file, (part.dtype, content_of([source])), int, write))
-            pages[name] = manifest.Vocabulary(file=file, size=size, dtype=part.dtype)
+            entries[name] = manifest.Vocabulary(file=file, size=size, dtype=part.dtype)
         for name, keys in model_vocabularies(self.prepared.traced.spec).items():
             file = paths.vocabulary(name)
             size = self.draft.do(
                 Step(file, (keys,), int, partial(write_model_vocabulary, name, keys, self.directory / file))
             )
             text = isinstance(keys[0], str)
-            pages[name] = manifest.Vocabulary(file=file, size=size, dtype="string" if text else "int64")
-        for name, feature in self.prepared.pages.items():
+            entries[name] = manifest.Vocabulary(file=file, size=size, dtype="string" if text else "int64")
+        for name, feature in self.prepared.entries.items():
             if isinstance(feature, manifest.EmbeddedFeature) and isinstance(feature.ids, manifest.VocabularyIds):
-                last = feature.ids.first_row + pages[feature.ids.vocabulary].size
+                last = feature.ids.first_row + entries[feature.ids.vocabulary].size
                 rows = feature.indicator or self.prepared.traced.spec.tables[feature.table].rows
                 if last > rows:
                     raise UsageError(
                         f"features.{name}.ids: vocabulary {feature.ids.vocabulary!r} reaches row {last - 1}, table "
                         f"{feature.table!r} has {rows} rows; the vocabulary is not the one that was trained with"
                     )
-        return pages
+        return entries
 
     def _write_candidates(self, moved: Callable[[int], None]) -> dict[str, manifest.Corpus]:
-        pages = self._write_stores("candidates", self.job.candidates, moved)
+        stores = self._write_stores("candidates", self.job.candidates, moved)
+        entries = {name: self._write_filters(name, corpus) for name, corpus in stores.items()}
         for name, index in self.job.indexes.items():
-            indexes.choose(index, name, pages[index.corpus].size)  # its mistakes too are told before tables are copied
-        return pages
+            indexes.choose(index, name, entries[index.corpus].size)  # its mistakes, too, are reported before copies
+        return entries
 
     def _write_stores(
         self, key: str, parts: Mapping[str, CorpusPart], moved: Callable[[int], None]
     ) -> dict[str, manifest.Corpus]:
-        pages, features, store = {}, self.prepared.pages, _STORES[key]
+        entries, features, store = {}, self.prepared.entries, _STORES[key]
         for name, part in parts.items():
             files = locate_corpus(self.prepared.base, name, part, key)
-            corpus = CorpusReader(files, name, part, features)
-            inputs = (part, content_of(file.path for file in files), features)
+            corpus = CorpusReader(files, name, part.stored, features)
+            inputs = (part.stored, content_of(file.path for file in files), features)
             write = partial(candidates.write_candidates, self.directory, store(name), corpus, moved)
-            pages[name] = self.draft.do(Step(store(name), inputs, manifest.Corpus, write))
-        return pages
+            entries[name] = self.draft.do(Step(store(name), inputs, manifest.Corpus, write))
+        return entries
+
+    def _write_filters(self, name: str, corpus: manifest.Corpus) -> manifest.Corpus:
+        filters, store = {}, self.stage.files(corpus.file)
+        for number, attribute in enumerate(dict.fromkeys(self.job.candidates[name].filters)):
+            write = partial(candidates.write_filter, self.directory, name, number, corpus, attribute)
+            step = Step(paths.attribute_index(name, number), (attribute, store), manifest.AttributeIndex, write)
+            filters[attribute] = self.draft.do(step)
+        return corpus.model_copy(update={"filters": filters})
 
     def _write_towers(self) -> dict[str, manifest.Tower]:
         prepared, splits = self.prepared, self.prepared.splits
@@ -202,12 +209,12 @@ class _Bundle:
     ) -> None:
         taken = {source for each in tower.inputs for source in each.sources}
         read = {
-            feature: (page, tables.get(getattr(page, "table", "")))
-            for feature, page in self.prepared.pages.items()
+            feature: (entry, tables.get(getattr(entry, "table", "")))
+            for feature, entry in self.prepared.entries.items()
             if feature in taken
         }
         made = [form.path for form in tower.forms if form.precision == "f32"]
-        made += [corpus.file, *(page.file for page in vocabularies.values())]
+        made += [corpus.file, *(entry.file for entry in vocabularies.values())]
         content = [file for path in made for file in self.stage.files(path)]
         write = partial(candidates.write_vectors, self.directory, name, part.corpus, corpus, tower, features, moved)
         self.draft.do(Step(paths.index_vectors(name), (part.corpus, read, content), int, write))
@@ -233,16 +240,15 @@ class _Bundle:
             )
 
         def write() -> manifest.Index:
-            encoders = self.settings.workers or min(_ENCODERS, executors.worker_count(0))
-            execute = executors.LocalExecutor(encoders).run
-            page = indexes.build_index(self.directory, name, part, queries, execute, representative=real)
+            execute = executors.LocalExecutor(executors.encoder_count(self.settings.workers)).run
+            built = indexes.build_index(self.directory, name, part, queries, execute, representative=real)
             if converted:
                 aside = self.directory / ".vectors"
                 candidates.write_vectors(self.directory, name, part.corpus, corpus, made_of, trained, aside=aside)
-                recall = indexes.recall_of_tables(self.directory, name, part, page, queries, right, aside)
-                page = page.model_copy(update={"recall_of_tables": recall})
+                recall = indexes.recall_of_tables(self.directory, name, part, built, queries, right, aside)
+                built = built.model_copy(update={"recall_of_tables": recall})
                 aside.unlink()
-            return page
+            return built
 
         inputs = (part, self.stage.files(paths.index_vectors(name)), queries, right, real, versions())
         return self.draft.do(Step(paths.index_directory(name), inputs, manifest.Index, write))

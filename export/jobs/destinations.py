@@ -100,12 +100,12 @@ class Destination:
         with lease.hold():
             yield lease
 
-    def publish(self, stage: Staging, page: Manifest, lease: Lease | None, moved: Callable[[int], None]) -> Place:
+    def publish(self, stage: Staging, manifest: Manifest, lease: Lease | None, moved: Callable[[int], None]) -> Place:
         """Publishes a staged version: by one rename, or by sending it with the manifest last.
 
         Args:
           stage: where its files lie; nothing of it is left.
-          page: its manifest.
+          manifest: of the bundle.
           lease: what `held` gave.
           moved: takes the bytes that were sent since its last call.
         Raises:
@@ -114,25 +114,25 @@ class Destination:
           OSError: the store or the disk refuses; what was sent is not sent again by the next run.
         """
         if self.store is None or lease is None:
-            return stage.commit(page)
-        staging.check_files(stage.directory, page, tables="full")
-        target = self.store / page.model / str(page.version)
+            return stage.commit(manifest)
+        staging.check_files(stage.directory, manifest, tables="full")
+        target = self.store / manifest.model / str(manifest.version)
         with ThreadPoolExecutor(UPLOADS, thread_name_prefix="rowcast-upload") as pool:
             try:
-                sent = [pool.submit(_send, stage.directory / path, target / path, lease) for path in _files(page)]
+                sent = [pool.submit(_send, stage.directory / path, target / path, lease) for path in _files(manifest)]
                 for done in as_completed(sent):
                     moved(done.result())
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
         lease.check()
-        data, manifest = dump(page), target / paths.MANIFEST
+        data, place = dump(manifest), target / paths.MANIFEST
         try:
-            manifest.write(data, new=True)
+            place.write(data, new=True)
         except FileExistsError as problem:
             raise DestinationExists(f"{target} appeared meanwhile; choose another version") from problem
-        if manifest.read(0, len(data) + 1) != data:
-            raise DestinationError(f"{manifest} does not hold what was sent; remove it and run the export again")
+        if place.read(0, len(data) + 1) != data:
+            raise DestinationError(f"{place} does not hold what was sent; remove it and run the export again")
         stage.discard()
         return target
 
@@ -165,15 +165,15 @@ def open_destination(text: str, base: Path, scratch: Path) -> Destination:
     return Destination(scratch.absolute() / f"{readable}-{hashlib.sha256(place.url.encode()).hexdigest()[:8]}", place)
 
 
-def published_bytes(page: Manifest) -> int:
+def published_bytes(manifest: Manifest) -> int:
     """Returns the bytes of a bundle's files but the manifest."""
-    shards = sum(size for table in page.tables.values() for _, size in table.extents())
-    return sum(file.bytes for file in page.files) + shards
+    shards = sum(size for table in manifest.tables.values() for _, size in table.extents())
+    return sum(file.bytes for file in manifest.files) + shards
 
 
-def _files(page: Manifest) -> list[str]:
-    shards = [shard.file for table in page.tables.values() for shard, _ in table.extents()]
-    return sorted({*(file.path for file in page.files), *shards})
+def _files(manifest: Manifest) -> list[str]:
+    shards = [shard.file for table in manifest.tables.values() for shard, _ in table.extents()]
+    return sorted({*(file.path for file in manifest.files), *shards})
 
 
 def _send(source: Path, target: RemotePath, lease: Lease) -> int:

@@ -15,6 +15,13 @@ from dataclasses import dataclass
 from export.errors import ExportError
 from export.jobs.attempts import Result, Task, attempt
 
+_ENCODERS = 4
+
+
+def encoder_count(wanted: int) -> int:
+    """Returns how many processes encode an index by the same setting: each holds up to half a GB, so 0 is 4 at most."""
+    return wanted or min(_ENCODERS, worker_count(0))
+
 
 def worker_count(wanted: int) -> int:
     """Returns how many workers a setting means: 0 is one for each core that this process may use."""

@@ -36,9 +36,9 @@ class Lease:
         Raises:
           VersionBusy: another owner took it.
         """
-        page = self._read()
-        if page.get("owner") != self._owner:
-            raise VersionBusy(f"{self._what} was taken over by {_told(page)}; this run published nothing")
+        holder = self._read()
+        if holder.get("owner") != self._owner:
+            raise VersionBusy(f"{self._what} was taken over by {_named(holder)}; this run published nothing")
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -51,10 +51,10 @@ class Lease:
         try:
             self._write(new=True)
         except FileExistsError:
-            page = self._read()
-            if page.get("owner") != self._owner and _age(page) <= timedelta(seconds=STALE_S):
+            holder = self._read()
+            if holder.get("owner") != self._owner and _age(holder) <= timedelta(seconds=STALE_S):
                 raise VersionBusy(
-                    f"{self._what} is being written by {_told(page)}; wait for it or choose another version"
+                    f"{self._what} is being written by {_named(holder)}; wait for it or choose another version"
                 ) from None
             self._write()
         self.check()
@@ -77,23 +77,23 @@ class Lease:
                 self._write()
 
     def _write(self, *, new: bool = False) -> None:
-        page = {"owner": self._owner, "host": socket.gethostname(), "time": datetime.now(UTC).isoformat()}
-        self._file.write(orjson.dumps(page), new=new)
+        holder = {"owner": self._owner, "host": socket.gethostname(), "time": datetime.now(UTC).isoformat()}
+        self._file.write(orjson.dumps(holder), new=new)
 
     def _read(self) -> dict[str, str]:
         try:
-            page = orjson.loads(self._file.read(0, _LEASE_BYTES_MAX))
+            holder = orjson.loads(self._file.read(0, _LEASE_BYTES_MAX))
         except (FileNotFoundError, orjson.JSONDecodeError):
             return {}
-        return {name: str(value) for name, value in page.items()} if isinstance(page, dict) else {}
+        return {name: str(value) for name, value in holder.items()} if isinstance(holder, dict) else {}
 
 
-def _age(page: dict[str, str]) -> timedelta:
+def _age(holder: dict[str, str]) -> timedelta:
     try:
-        return datetime.now(UTC) - datetime.fromisoformat(page["time"])
+        return datetime.now(UTC) - datetime.fromisoformat(holder["time"])
     except (KeyError, ValueError, TypeError):  # no lease of ours
         return timedelta.max
 
 
-def _told(page: dict[str, str]) -> str:
-    return f"another run on {page.get('host', 'an unknown host')} (last seen {page.get('time', 'never')})"
+def _named(holder: dict[str, str]) -> str:
+    return f"another run on {holder.get('host', 'an unknown host')} (last seen {holder.get('time', 'never')})"

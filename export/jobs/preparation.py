@@ -11,15 +11,17 @@ from bundle.format import manifest
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.corpora.files import locate_corpus
+from export.corpora.forecasts import IndexForecast, forecast_index
 from export.errors import UsageError
 from export.jobs.destinations import Destination, open_destination
+from export.jobs.executors import encoder_count
 from export.jobs.table_steps import plan_copy
 from export.model.manifest_features import describe_features
 from export.model.roots import open_job
 from export.model.tables import recognise_tables
 from export.model.tracing import TracedModel, trace_towers
 from export.model.weights import TrainedModel
-from export.recipe.schema import ExportJob, TablePart
+from export.recipe.schema import ExportJob, IndexPart, TablePart
 from export.recipe.settings import ExportSettings
 from export.tables.conversions import ErrorLimits
 from export.tables.plan import ExportPlan, Writing
@@ -35,7 +37,7 @@ class TracedJob:
 
     Attributes:
       base: the recipe's folder, which its paths are relative to.
-      pages: the features, as a manifest describes them.
+      entries: the features, as a manifest describes them.
       also_stored: what the checkpoint holds of the model that its code has not.
     """
 
@@ -44,7 +46,7 @@ class TracedJob:
     checkpoint: Checkpoint
     inventory: Inventory
     traced: TracedModel
-    pages: dict[str, manifest.Feature]
+    entries: dict[str, manifest.Feature]
     also_stored: tuple[str, ...]
     destination: Destination
     version: int
@@ -57,10 +59,15 @@ class TracedJob:
 
 @dataclass(frozen=True)
 class Prepared(TracedJob):
-    """The job of a bundle that is known to be possible as far as can be told without writing."""
+    """The job of a bundle that is known to be possible as far as that can be checked without writing.
+
+    Attributes:
+      forecasts: by index.
+    """
 
     splits: Mapping[str, Split]
     plan: ExportPlan
+    forecasts: Mapping[str, IndexForecast]
 
     @property
     def stays(self) -> tuple[str, ...]:
@@ -76,11 +83,11 @@ class Prepared(TracedJob):
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What of the recipe is likely a mistake."""
-        return tuple(_unlike_first_rows(self.pages))
+        return tuple(_unlike_first_rows(self.entries))
 
     @cached_property
     def not_in_litert(self) -> dict[str, str]:
-        """By tower, what keeps it from LiteRT, or "": told by compiling it with the weights that it was built with."""
+        """By tower, what keeps it from LiteRT, or "": found by compiling it with the weights that it was built with."""
         return {tower.spec.name: why_not_compiled(tower) for tower in self.traced.towers}
 
 
@@ -101,7 +108,7 @@ def trace_job(
     """
     checkpoint, job = open_job(job, base)
     traced = trace_towers(job, base, inside=inside)
-    pages = describe_features(traced.spec, job)
+    entries = describe_features(traced.spec, job)
     unknown = set(job.tables) - set(traced.spec.tables)
     if unknown:
         known = ", ".join(sorted(traced.spec.tables))
@@ -114,7 +121,7 @@ def trace_job(
     also_stored = trained.note_unmatched_weights(dense)
     destination = open_destination(job.output.root, base, settings.scratch)
     number = version or destination.next_version(job.model)
-    return TracedJob(job, base, checkpoint, inventory, traced, pages, also_stored, destination, number)
+    return TracedJob(job, base, checkpoint, inventory, traced, entries, also_stored, destination, number)
 
 
 def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> Prepared:
@@ -132,12 +139,20 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
     writing = {
         table.name: _writing(job.tables.get(table.name, TablePart()), job.output.tables == "link")
         for table in opened.inventory.tables
-        if (table.slot_of or table.name) in traced.spec.tables
+        if table.name in traced.spec.tables
     }
     plan = plan_copy(opened.checkpoint, opened.inventory, opened.destination, opened.staging, writing, settings)
     check_limits(job, traced.spec, [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype])
-    traced, splits = arrange_towers(traced, job, opened.pages)
-    return Prepared(**vars(opened) | {"traced": traced}, splits=splits, plan=plan)
+    traced, splits = arrange_towers(traced, job, opened.entries)
+    forecasts = {name: _forecast(name, part, opened, settings) for name, part in job.indexes.items()}
+    return Prepared(**vars(opened) | {"traced": traced}, splits=splits, plan=plan, forecasts=forecasts)
+
+
+def _forecast(name: str, part: IndexPart, opened: TracedJob, settings: ExportSettings) -> IndexForecast:
+    files = locate_corpus(opened.base, part.corpus, opened.job.candidates[part.corpus])
+    tower = opened.traced.spec.towers[part.candidate_tower]
+    dim = next(output.shape[-1] for output in tower.outputs if output.name == tower.result) or 1
+    return forecast_index(name, part, files, dim, encoder_count(settings.workers))
 
 
 def _writing(part: TablePart, link: bool) -> Writing:
@@ -156,14 +171,16 @@ def _check_files(job: ExportJob, base: Path) -> None:
     for key, parts in (("candidates", job.candidates), ("contexts", job.contexts)):
         for name, part in parts.items():
             locate_corpus(base, name, part, key)
+            if part.filters and key == "contexts":
+                raise UsageError(f"contexts.{name}.filters: filters are of candidates; leave it out")
 
 
-def _unlike_first_rows(pages: Mapping[str, manifest.Feature]) -> list[str]:
+def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
     """Warns of features that read one table by one vocabulary, and begin at different rows of it."""
     firsts: dict[tuple[str, str], dict[int, str]] = {}
-    for name, page in pages.items():
-        if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.VocabularyIds):
-            firsts.setdefault((page.table, page.ids.vocabulary), {}).setdefault(page.ids.first_row, name)
+    for name, entry in entries.items():
+        if isinstance(entry, manifest.EmbeddedFeature) and isinstance(entry.ids, manifest.VocabularyIds):
+            firsts.setdefault((entry.table, entry.ids.vocabulary), {}).setdefault(entry.ids.first_row, name)
     return [
         f"features {' and '.join(map(repr, rows.values()))} read table {table!r} by vocabulary {vocabulary!r} from "
         f"rows {' and '.join(map(str, rows))} on (first_row): one is likely wrong, which verify.expected would tell"

@@ -25,7 +25,7 @@ class Progress:
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description:<22}"),
             progress.BarColumn(24),
-            progress.TextColumn("{task.fields[told]}"),
+            progress.TextColumn("{task.fields[rate_text]}"),
             progress.TimeElapsedColumn(),
             progress.TimeRemainingColumn(),
             console=console,
@@ -46,13 +46,13 @@ class Progress:
           A function that takes what was moved since it was last called.
         """
         self._bars.start()
-        task = self._bars.add_task(name, total=total or None, told="")
+        task = self._bars.add_task(name, total=total or None, rate_text="")
         done, began = 0, time.perf_counter()
 
         def moved(more: int) -> None:
             nonlocal done
             done += more
-            self._bars.update(task, advance=more, told=_rate(done, time.perf_counter() - began, unit))
+            self._bars.update(task, advance=more, rate_text=_rate(done, time.perf_counter() - began, unit))
 
         try:
             yield moved

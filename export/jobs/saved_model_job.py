@@ -55,7 +55,7 @@ SMALL_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True)
 class PreparedInline(TracedJob):
-    """A job that is known to be possible as far as can be told without writing.
+    """A job that is known to be possible as far as that can be checked without writing.
 
     Attributes:
       tables: where the checkpoint stores each table.
@@ -113,9 +113,9 @@ def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version
     job, traced, checkpoint, root = opened.job, opened.traced, opened.checkpoint, opened.destination.root
     check_limits(job, traced.spec)
     for part in job.vocabularies.values():
-        read_keys(base / part.file, part.dtype)  # its mistakes are told before anything is written
+        read_keys(base / part.file, part.dtype)  # its mistakes are reported before anything is written
     tables = {name: opened.inventory.table(name) for name in traced.spec.tables}
-    graph = build_graph(job, base, traced, opened.pages, tables)
+    graph = build_graph(job, base, traced, opened.entries, tables)
     trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
     found = trained.find_weights(graph.weights.values())
     weights = {variable_key(attribute): key for attribute, (_, key) in zip(graph.weights, found, strict=True)}
@@ -171,9 +171,9 @@ def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Pro
             "links": {path.name: os.path.basename(source) for path, source in prepared.variables.links.items()},
             "verification": proof,
         }
-        page = directory / REPORT
-        page.parent.mkdir()
-        page.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
+        file = directory / REPORT
+        file.parent.mkdir()
+        file.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
         with progress.step("publish"):
             return {"saved_model": str(stage.publish())} | report
 

@@ -22,7 +22,7 @@ def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
     """
     finished_bytes = _staged_bytes(plan)
     put_aside = sorted((task.scratch_bytes for task in plan.tasks), reverse=True)[: plan.workers]
-    keyed = [table.spec.rows for table in plan.tables if table.spec.keys and not table.spec.slot_of]
+    keyed = [table.spec.rows for table in plan.tables if table.spec.keys]
     indexes = sum(index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed)  # sorted aside, and then written
     check_space(directory, plan.bytes - finished_bytes + sum(put_aside) + (0 if finished_bytes else indexes))
 
@@ -47,6 +47,6 @@ def _staged_bytes(plan: ExportPlan) -> int:
     blocks = 0
     for place in dict.fromkeys(Path(task.directory) for task in plan.tasks):
         for file in place.rglob("*"):
-            with suppress(FileNotFoundError):  # another run may be at work there, and is told of later
+            with suppress(FileNotFoundError):  # another run may be at work there, and is reported later
                 blocks += file.lstat().st_blocks
     return blocks * _BLOCK_BYTES

@@ -1,4 +1,4 @@
-"""A version while a job makes it: staged, held against other exporters, and what is told of it at the end."""
+"""A version while a job makes it: staged, held against other exporters, and what is reported of it at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 from bundle.errors import BundleError, DestinationExists, FeatureError, VersionBusy
-from bundle.format import manifest
+from bundle.format.manifest import Manifest, Provenance
 from bundle.storage import staging
 from export.checkpoint.inventory.specs import Inventory
 from export.errors import DestinationError, ExportError, UsageError, VerificationFailed
@@ -33,7 +33,7 @@ class Published:
     """A committed bundle."""
 
     directory: Place
-    page: manifest.Manifest
+    manifest: Manifest
     notes: tuple[str, ...]
     """What the user should know: towers that LiteRT cannot run, and why."""
 
@@ -56,11 +56,11 @@ class Draft:
         """Returns when the job of some inputs was begun: a resumed run writes the same manifest."""
         return Step("created", inputs, str, lambda: datetime.now(UTC).isoformat(timespec="seconds")).run(self.stage)
 
-    def publish(self, page: manifest.Manifest, progress: Progress) -> Place:
+    def publish(self, manifest: Manifest, progress: Progress) -> Place:
         """Publishes it; errors as of `Destination.publish`."""
         sent = self.destination.store is not None
-        with progress.step(*(("upload", published_bytes(page)) if sent else ("commit",))) as moved:
-            return self.destination.publish(self.stage, page, self.lease, moved)
+        with progress.step(*(("upload", published_bytes(manifest)) if sent else ("commit",))) as moved:
+            return self.destination.publish(self.stage, manifest, self.lease, moved)
 
 
 @contextmanager
@@ -80,13 +80,13 @@ def staged(destination: Destination, model: str, version: int) -> Iterator[Draft
     except BundleError as problem:
         raise ExportError(str(problem)) from problem
     except OSError as problem:
-        told = f"{problem.filename or 'the destination'}: {problem.strerror or problem}"
-        raise DestinationError(f"{told}{_CURES.get(problem.errno or 0, '')}") from problem
+        message = f"{problem.filename or 'the destination'}: {problem.strerror or problem}"
+        raise DestinationError(f"{message}{_CURES.get(problem.errno or 0, '')}") from problem
 
 
-def provenance(inventory: Inventory, model_code: str) -> manifest.Provenance:
+def provenance(inventory: Inventory, model_code: str) -> Provenance:
     """Says what is exported, by what."""
-    return manifest.Provenance(
+    return Provenance(
         checkpoint=inventory.checkpoint,
         step=inventory.step,
         fingerprint=inventory.fingerprint,

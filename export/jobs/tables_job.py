@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from bundle.format import manifest, paths
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.slot_tables import with_slots
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import NotConvertible, UsageError
@@ -34,8 +33,7 @@ class TablesJob:
       said: what the user says of tables where metadata does not; others that are identified are exported too.
       names: of the tables that are exported; () is all.
       how: how each is written.
-      dtypes: (table, dtype of its rows in the bundle) where it is not that of `how`; slot variables stay as they are.
-      keep_slots: whether the slot variables of tables are exported as well.
+      dtypes: (table, dtype of its rows in the bundle) where it is not that of `how`.
     """
 
     model: str = "tables"
@@ -44,15 +42,14 @@ class TablesJob:
     names: tuple[str, ...] = ()
     how: Writing = AS_STORED
     dtypes: tuple[tuple[str, str], ...] = ()
-    keep_slots: bool = False
 
 
 @dataclass(frozen=True)
 class PreparedTables:
-    """A job that is known to be possible as far as can be told without writing.
+    """A job that is known to be possible as far as that can be checked without writing.
 
     Attributes:
-      wanted: names of the tables, without their slot variables.
+      wanted: names of the tables.
       notes: what is left out unasked, and why.
     """
 
@@ -71,7 +68,7 @@ def prepare_tables(
 ) -> PreparedTables:
     """Opens the checkpoint and plans its tables; writes nothing.
 
-    What is a table but cannot be exported is left out, and told in the notes; not so a table that the user named.
+    What is a table but cannot be exported is left out, and listed in the notes; not so a table that the user named.
 
     Args:
       checkpoint_path: directory, prefix or .index file.
@@ -94,13 +91,9 @@ def prepare_tables(
     for name, _ in job.dtypes:
         if name not in wanted:
             raise UsageError(f"--dtype {name}=...: no table of that name is exported; these are: {', '.join(wanted)}")
-    inventory = with_slots(checkpoint, inventory, wanted) if job.keep_slots else inventory
     number = job.version or destination.next_version(job.model)
-    names = [table.name for table in inventory.tables if (table.slot_of or table.name) in wanted]
-    writing = {name: _how(job, name) if name in wanted else replace(job.how, dtype=None) for name in names}
+    writing = {table.name: _how(job, table.name) for table in inventory.tables if table.name in wanted}
     plan = plan_copy(checkpoint, inventory, destination, destination.staging(job.model, number), writing, settings)
-    if job.keep_slots and len(names) == len(wanted):
-        notes["--with-slots"] = "no slot variables are kept: the checkpoint tells none that belongs to a table"
     return PreparedTables(job, checkpoint, inventory, wanted, tuple(notes.values()), destination, number, plan)
 
 
@@ -120,7 +113,7 @@ def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: 
         with progress.step("rows compared"):
             rows = None if settings.full else SAMPLE_ROWS
             checks = compare_tables(prepared.checkpoint, plan, stage, tables, keys, rows)
-        page = manifest.Manifest(
+        written = manifest.Manifest(
             model=job.model,
             version=number,
             created=begun,
@@ -130,9 +123,9 @@ def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: 
             features={name: _feature(name, keyed=name in keys) for name in prepared.wanted},
             towers={},
             verification=manifest.Verification(tables=checks, examples=0, tolerance="no towers"),
-            files=tuple(file for page in keys.values() for file in stage.digests(page.file)),
+            files=tuple(file for index in keys.values() for file in stage.digests(index.file)),
         )
-        return Published(draft.publish(page, progress), page, (*prepared.notes, *prepared.plan.notes))
+        return Published(draft.publish(written, progress), written, (*prepared.notes, *prepared.plan.notes))
 
 
 def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:

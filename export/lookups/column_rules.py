@@ -8,79 +8,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from bundle.format.id_rules import CROSS_KEY
-from bundle.format.manifest import BucketIds, CrossedIds, CrossKey, HashIds, IdentityIds, IdRule, Unknown, VocabularyIds
+from bundle.format.manifest import BucketIds, CrossKey, HashIds, IdentityIds, Unknown, VocabularyIds
 from export.errors import NotConvertible
 from export.frameworks.columns import is_a, rows_of
 from export.frameworks.loading import tf
 from export.graph.input_paths import CallGraph, Values
 from export.graph.origins import Source
 from export.graph.specs import Keys
-from export.id_rules.buckets import find_steps
+from export.id_rules import buckets
+from export.id_rules.crosses import Key, cross_of
+from export.id_rules.resolved_ids import ResolvedIds
 from export.lookups.records import Tensors, table_name
 
 Read = Callable[[str], Tensors]
 """Returns a raw input of the model by its key, of rank 2 or more."""
 
 
-@dataclass(frozen=True)
-class ColumnRule:
-    """How a categorical column turns raw inputs into rows.
-
-    Attributes:
-      inputs: keys of the raw inputs; several for a cross.
-      rule, unknown, keys: as in Lookup.
-      weights: key of the input that holds a weight for each id.
-      sequence: whether each position has its own row.
-    """
-
-    inputs: tuple[str, ...]
-    rule: IdRule | None = None
-    unknown: Unknown | None = None
-    keys: tuple[Keys, ...] = ()
-    weights: str | None = None
-    sequence: bool = False
-
-
-def column_rule(column: Any, read: Read) -> ColumnRule:
-    """Returns the rule of a categorical column.
+def column_rule(column: Any, read: Read) -> ResolvedIds:
+    """Returns the inputs of a categorical column, by their keys, and its rule; also of one with weights or in sequence.
 
     Raises:
       NotConvertible: no rule of a manifest describes it; names the column and the cure.
     """
-    for kinds, find in _RULES.items():
-        if is_a(column, *kinds):
-            return find(column, read)
+    if is_a(column, "SequenceCategorical", "WeightedCategorical"):
+        return column_rule(column.categorical_column, read)
+    if is_a(column, "Crossed"):
+        return _crossed(column, read)
+    if is_a(column, "VocabularyListCategorical", "VocabularyFileCategorical"):
+        return _vocabulary(column)
+    if is_a(column, "HashedCategorical"):
+        return ResolvedIds(_input(column.key), HashIds(buckets=int(column.hash_bucket_size)))
+    if is_a(column, "IdentityCategorical"):
+        row = column.default_value
+        return ResolvedIds(_input(column.key), unknown=None if row is None else Unknown(rule="row", row=int(row)))
     raise NotConvertible(
         f"column {column.name!r} is a {type(column).__name__}, whose rule from id to row is unknown; use one of "
         "TensorFlow's own categorical columns"
     )
 
 
-def _sequence(column: Any, read: Read) -> ColumnRule:
-    inner = column_rule(column.categorical_column, read)
-    if inner.weights is not None or len(inner.inputs) > 1:
-        raise NotConvertible(f"column {column.name!r} is a sequence of weighted or crossed ids; take neither")
-    return replace(inner, sequence=True)
+def _input(key: str) -> Source:
+    return Source(key, "dense")
 
 
-def _weighted(column: Any, read: Read) -> ColumnRule:
-    return replace(column_rule(column.categorical_column, read), weights=column.weight_feature_key)
-
-
-def _identity(column: Any, _read: Read) -> ColumnRule:
-    default = column.default_value
-    return ColumnRule((column.key,), None, None if default is None else Unknown(rule="row", row=int(default)))
-
-
-def _hashed(column: Any, _read: Read) -> ColumnRule:
-    return ColumnRule((column.key,), HashIds(buckets=int(column.hash_bucket_size)))
-
-
-def _vocabulary(column: Any, _read: Read) -> ColumnRule:
+def _vocabulary(column: Any) -> ResolvedIds:
     keys = column.vocabulary_list if hasattr(column, "vocabulary_list") else _lines(column)
     known: Keys
     if column.dtype.is_integer:
@@ -93,7 +67,7 @@ def _vocabulary(column: Any, _read: Read) -> ColumnRule:
     )
     default = -1 if oov or column.default_value is None else int(column.default_value)
     unknown = Unknown() if default < 0 else Unknown(rule="row", row=default)
-    return ColumnRule((column.key,), rule, unknown, (known,))
+    return ResolvedIds(_input(column.key), rule, unknown, (known,))
 
 
 def _lines(column: Any) -> list[str]:
@@ -145,73 +119,50 @@ def _normalised(
     number, captured = function.inputs[0], {inner.name: outer for outer, inner in function.graph.captures}
     call = CallGraph({number.name: Source("number", "dense")}, captured)
     made, size = function.outputs[0], math.prod(shape)
-    steps = [find_steps(Values(made, at, size), call, len(boundaries) + 1) for at in range(size)]
-    known = [each for each in steps if each is not None]
-    places = [source.place or 0 for source, _ in known]
-    return [rule for _, rule in known] if places == list(range(size)) else None
+    steps = [buckets.find(Values(made, at, size), call, len(boundaries) + 1) for at in range(size)]
+    rules = [each.rule for each in steps if each is not None and isinstance(each.rule, BucketIds)]
+    places = [each.source.place or 0 for each in steps if each is not None]
+    return rules if places == list(range(size)) else None
 
 
-def _crossed(column: Any, read: Read) -> ColumnRule:
-    found = [_key_of(column, leaf, read) for leaf in _leaves(column)]
+def _crossed(column: Any, read: Read) -> ResolvedIds:
     # TensorFlow's operation takes sparse inputs first; ids of columns are sparse.
-    found.sort(key=lambda each: each.dense)
+    leaves = sorted(_leaves(column), key=lambda leaf: isinstance(leaf, str) and _is_dense(read(leaf)))
     hash_key = CROSS_KEY if column.hash_key is None else int(column.hash_key)
-    keys = tuple(each.key for each in found)
-    rule = CrossedIds(keys=keys, buckets=int(column.hash_bucket_size), hash_key=hash_key)
-    return ColumnRule(
-        tuple(each.input for each in found), rule, keys=tuple(listed for each in found for listed in each.listed)
-    )
+    return cross_of([_key_of(column, leaf, read) for leaf in leaves], int(column.hash_bucket_size), hash_key)
 
 
-class _Crossed(NamedTuple):
-    """One input of a cross, with the keys of its vocabulary if it has one."""
-
-    input: str
-    key: CrossKey
-    dense: bool = False
-    listed: tuple[Keys, ...] = ()
-
-
-def _key_of(column: Any, leaf: Any, read: Read) -> _Crossed:
+def _key_of(column: Any, leaf: Any, read: Read) -> Key:
     if isinstance(leaf, str):
         values = read(leaf)
-        dense = not isinstance(values, tf.SparseTensor)
-        if dense and values.shape.as_list()[1:] != [1]:
+        if _is_dense(values) and values.shape.as_list()[1:] != [1]:
             raise NotConvertible(
                 f"column {column.name!r} crosses dense input {leaf!r} of shape {values.shape}; one value per example "
                 "was expected: declare it as sparse in the recipe"
             )
-        return _Crossed(leaf, CrossKey(dtype=_key_dtype(values)), dense)
+        return Key(ResolvedIds(_input(leaf)), CrossKey(dtype=_key_dtype(values)))
     if is_a(leaf, "Bucketized"):
-        key, (rule, *others) = leaf.source_column.key, bucket_rules(leaf)
+        rule, *others = bucket_rules(leaf)
         if others:
             raise NotConvertible(
                 f"column {leaf.name!r} makes buckets of {1 + len(others)} numbers per example; give each its own column"
             )
-        if rule.first_row:
-            raise NotConvertible(
-                f"column {column.name!r} crosses buckets of {key!r} that no number reaches; leave out their boundaries"
-            )
-        return _Crossed(key, CrossKey(dtype="int64", boundaries=rule.boundaries))
+        return Key(ResolvedIds(_input(leaf.source_column.key)), CrossKey(dtype="float32", ids=rule))
     if not is_a(leaf, "IdentityCategorical", "VocabularyListCategorical", "VocabularyFileCategorical"):
         raise NotConvertible(
             f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; only inputs and columns of "
             "buckets, identities and vocabularies can be crossed"
         )
     found, values = column_rule(leaf, read), read(leaf.key)
-    ids = found.rule if isinstance(found.rule, VocabularyIds) else None
-    rows = found.unknown is not None and (ids is not None or found.unknown.row is not None)
-    return _Crossed(
-        leaf.key,
-        CrossKey(
-            dtype=_key_dtype(values),
-            ids=(ids or IdentityIds()) if rows else None,
-            rows=rows_of(leaf) if rows else None,
-            unknown_row=found.unknown.row if found.unknown is not None else None,
-            padding=None if isinstance(values, tf.SparseTensor) else padding_of(values),
-        ),
-        listed=found.keys,
-    )
+    entry = CrossKey(dtype=_key_dtype(values), padding=padding_of(values) if _is_dense(values) else None)
+    if found.unknown is not None:
+        rows = {"ids": found.rule or IdentityIds(), "rows": rows_of(leaf), "unknown_row": found.unknown.row}
+        entry = entry.model_copy(update=rows)
+    return Key(found, entry)
+
+
+def _is_dense(values: Tensors) -> bool:
+    return not isinstance(values, tf.SparseTensor)
 
 
 def _key_dtype(values: Tensors) -> Literal["int64", "string"]:
@@ -229,13 +180,3 @@ def padding_of(ids: Any) -> int | str:
 def _leaves(column: Any) -> list[Any]:
     """Returns the crossed columns and inputs; nested crosses are flattened, as in TensorFlow."""
     return [leaf for key in column.keys for leaf in (_leaves(key) if is_a(key, "Crossed") else [key])]
-
-
-_RULES: dict[tuple[str, ...], Callable[[Any, Read], ColumnRule]] = {
-    ("SequenceCategorical",): _sequence,
-    ("WeightedCategorical",): _weighted,
-    ("IdentityCategorical",): _identity,
-    ("HashedCategorical",): _hashed,
-    ("VocabularyListCategorical", "VocabularyFileCategorical"): _vocabulary,
-    ("Crossed",): _crossed,
-}

@@ -15,9 +15,9 @@ from export.frameworks.hook_points import ENCODINGS
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.graph.input_paths import Values, per_example
+from export.id_rules import crosses
 from export.id_rules.chains import find_chain
 from export.id_rules.resolved_ids import ResolvedIds
-from export.id_rules.several import find_several
 from export.lookups.feature_columns import WIDTH_MAX
 from export.lookups.padded_ids import current_call, words_of
 from export.lookups.records import Answer, Lookup, of_indicator
@@ -75,7 +75,7 @@ def _is_described(ids: Any, size: int, depth: int) -> bool:
     with tf.init_scope():  # tables are read for their keys
         found = find_chain(Values(ids), call, depth)
         if not isinstance(found, ResolvedIds):
-            return size == 1 and find_several(ids, call, depth) is not None
+            return size == 1 and crosses.find(ids, call, depth) is not None
     own = ids.graph.get_tensor_by_name(found.source.name)
     odd = own.dtype.name == "string" or found.rule is not None or size > 1  # LiteRT can encode a single integer
     return odd and (found.source.place is not None or per_example(own) == size)

@@ -54,8 +54,8 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
 
     def sequence(rows: Callable[..., Any], original: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
         read = reader_of(inputs, *how, **named)
-        (key,) = column_rule(column.categorical_column, read).inputs
-        return rows_and_lengths(rows(original, column, inputs, *how, **named), lengths(read(key)))
+        ids = read(column_rule(column.categorical_column, read).source.name)
+        return rows_and_lengths(rows(original, column, inputs, *how, **named), lengths(ids))
 
     def linear(_: Any, **how: Any) -> Any:  # a table with a row of weights for each id
         column, table, combiner = how["column"], how["weight_var"], how["sparse_combiner"]
@@ -131,22 +131,23 @@ def describe_column(name: str, column: Any, combiner: Combiner, read: Read, tabl
         source = column.source_column
         numbers = tf.reshape(read(source.key), [-1, math.prod(source.shape)])
         return [lookup(numbers[:, at], rule=rule) for at, rule in enumerate(bucket_rules(column))]
-    found = column_rule(column, read)
-    ids = tuple(read(key) for key in found.inputs)
+    found, sequence = column_rule(column, read), is_a(column, "SequenceCategorical")
+    ids = tuple(read(each.name) for each in found.sources)
+    weights = read(column.weight_feature_key) if is_a(column, "WeightedCategorical") else None
     encoding, width = _encoding(name, ids)
     how: dict[str, Any] = {"kind": "bag", "combiner": combiner}
-    if found.sequence and width is None:
+    if sequence and width is None:
         raise NotConvertible(
-            f"column {name!r} is a sequence of any length; declare input {found.inputs[0]!r} as dense in "
+            f"column {name!r} is a sequence of any length; declare input {found.source.name!r} as dense in "
             "the recipe, with the length that it is padded to as its shape"
         )
-    if found.sequence:
+    if sequence:
         how = {"kind": "sequence", "length": width}
-    elif len(ids) == 1 and found.weights is None and width == 1:
+    elif len(ids) == 1 and weights is None and width == 1:
         how = {}
     made = lookup(
         ids[0],
-        weights=read(found.weights) if found.weights is not None else None,
+        weights=weights,
         encoding=encoding,
         rule=found.rule,
         unknown=found.unknown,

@@ -18,9 +18,9 @@ from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class
 from export.graph.input_paths import CallGraph
 from export.graph.origins import Source, keeps_values, needed
+from export.id_rules import texts
 from export.id_rules.chains import row_count
 from export.id_rules.resolved_ids import ResolvedIds
-from export.id_rules.texts import find_text
 from export.lookups.records import Answer, of_indicator, of_table
 
 _ANY = 1 << 62
@@ -102,7 +102,7 @@ def words_of(ids: Any) -> ResolvedIds | None:
     if call is None:
         return None
     with tf.init_scope():  # tables are read for their keys
-        return find_text(ids.values, call, _ANY, ids.row_splits)
+        return texts.find(ids.values, call, _ANY, ids.row_splits)
 
 
 def current_call(ids: Any) -> CallGraph | None:

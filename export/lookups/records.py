@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 from bundle.format import paths
@@ -93,6 +94,11 @@ def table_name(name: str, what: str) -> str:
     if not paths.is_name(made):
         raise NotConvertible(f"{what} {name!r} cannot be a name in a bundle: begin with a letter or digit")
     return made
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Returns a name that is not taken: itself, or with a number from 2 on."""
+    return next(each for each in chain([name], (f"{name}_{number}" for number in count(2))) if each not in taken)
 
 
 def batch_size(ids: Tensors) -> Any:

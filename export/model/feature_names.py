@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
-from bundle.format.manifest import IdRule, JoinedIds, SeveralIds, VocabularyIds, vocabularies_of
+from bundle.format.manifest import IdRule, JoinedIds, MultiInputIds, VocabularyIds, vocabularies_of
 from export.graph.origins import distinct_identifiers
 from export.graph.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TowerSpec
-from export.lookups.records import table_name
+from export.lookups.records import free_name, table_name
 
 Features = Mapping[str, FeatureSpec | DenseSpec]
 
@@ -77,19 +77,15 @@ def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, Featur
             continue
         for keys, read in zip(spec.keys, _readers(spec.rule, spec.reads), strict=True):
             if keys not in known:
-                short = chosen = table_name(read, "vocabulary of input")
-                number = 2
-                while chosen in taken:
-                    chosen, number = f"{short}_{number}", number + 1
-                taken.add(chosen)
-                known[keys] = chosen
+                known[keys] = free_name(table_name(read, "vocabulary of input"), taken)
+                taken.add(known[keys])
         named[name] = replace(spec, rule=_with_names(spec.rule, iter([known[keys] for keys in spec.keys])))
     return named
 
 
 def _readers(rule: IdRule, reads: Sequence[str]) -> list[str]:
     """Returns the input of each vocabulary of a rule."""
-    if isinstance(rule, SeveralIds):
+    if isinstance(rule, MultiInputIds):
         ruled = [(read, key.ids) for read, key in zip(reads, rule.keys, strict=True) if key.ids is not None]
         listed = [read for read, ids in ruled for _ in vocabularies_of(ids)]
         made = isinstance(rule, JoinedIds) and isinstance(rule.ids, VocabularyIds)

@@ -7,7 +7,7 @@ Source: TensorFlow 2.20, python/ops/embedding_ops.py (what is pruned, how weight
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from export.frameworks.internals import join
 from export.frameworks.loading import tf
@@ -36,35 +36,22 @@ def insert_lookups(lookups: Iterable[Lookup], graph: Any) -> None:
 def look_up(lookup: Lookup) -> Any:
     """Returns the result of a lookup within its graph, [batch or ids, ..., dim] float32."""
     (ids,) = lookup.ids
-    if getattr(lookup.variable, "from_end", False):
-        ids = _from_end(ids, lookup.table.rows)
     if lookup.encoding == "dense" and lookup.kind != "bag":
-        return _row_per_id(lookup, ids)
+        rows, kept = _rows(lookup, ids)
+        if (lookup.rule, lookup.unknown, lookup.padding) == (None, None, None):
+            return _vectors(lookup, rows)
+        vectors = _vectors(lookup, tf.where(kept, rows, tf.zeros_like(rows)))
+        return vectors * tf.expand_dims(tf.cast(kept, tf.float32), -1)
     if lookup.kind == "sequence":
-        rows = ids.with_values(tf.cast(lookup.variable.sparse_read(ids.values), tf.float32))
-        return dense_rows(rows, lookup.length)
-    return _combined(lookup, _bags(ids))
-
-
-def _from_end(ids: Any, rows: int) -> Any:
-    flat = getattr(ids, "values", ids)
-    counted = tf.where(flat < 0, flat + tf.constant(rows, flat.dtype), flat)
-    if isinstance(ids, tf.SparseTensor):
-        return tf.SparseTensor(ids.indices, counted, ids.dense_shape)
-    return ids.with_values(counted) if isinstance(ids, tf.RaggedTensor) else counted
-
-
-def _row_per_id(lookup: Lookup, ids: Any) -> Any:
-    if lookup.rule is None and lookup.unknown is None and lookup.padding is None:
-        return tf.cast(lookup.variable.sparse_read(ids), tf.float32)
-    rows, kept = _rows(lookup, ids)
-    vectors = tf.cast(lookup.variable.sparse_read(tf.where(kept, rows, tf.zeros_like(rows))), tf.float32)
-    return vectors * tf.expand_dims(tf.cast(kept, tf.float32), -1)
+        return dense_rows(ids.with_values(_vectors(lookup, _rows(lookup, ids.values)[0])), lookup.length)
+    return _combined(lookup, *_flat(ids))
 
 
 def _rows(lookup: Lookup, ids: Any) -> tuple[Any, Any]:
     """Returns the rows of ids by the lookup's rule, and which of them are no padding."""
     rows = ids if lookup.rule is None else rows_of(lookup.rule, ids, {})
+    if getattr(lookup.variable, "from_end", False):
+        rows = tf.where(rows < 0, rows + tf.constant(lookup.table.rows, rows.dtype), rows)
     if lookup.unknown is not None and lookup.unknown.row is not None:
         known = (rows >= 0) & (rows < lookup.table.rows)
         rows = tf.where(known, rows, tf.constant(lookup.unknown.row, rows.dtype))
@@ -73,25 +60,22 @@ def _rows(lookup: Lookup, ids: Any) -> tuple[Any, Any]:
     return rows, (rows >= 0) & (ids != tf.constant(lookup.padding, ids.dtype))
 
 
-class _Bags(NamedTuple):
-    """Ids of a batch: [m] ids, the [m] numbers of their examples, and the number of examples."""
-
-    ids: Any
-    examples: Any
-    n: Any
+def _vectors(lookup: Lookup, rows: Any) -> Any:
+    return tf.cast(lookup.variable.sparse_read(rows), tf.float32)
 
 
-def _bags(ids: Any) -> _Bags:
+def _flat(ids: Any) -> tuple[Any, Any, Any]:
+    """Returns the [m] ids of a batch, the [m] numbers of their examples, and the number of examples."""
     if isinstance(ids, tf.RaggedTensor):
-        return _Bags(ids.values, ids.value_rowids(), ids.nrows())
+        return ids.values, ids.value_rowids(), ids.nrows()
     if isinstance(ids, tf.SparseTensor):
-        return _Bags(ids.values, ids.indices[:, 0], ids.dense_shape[0])
+        return ids.values, ids.indices[:, 0], ids.dense_shape[0]
     n, length = tf.shape(ids, tf.int64)[0], ids.shape[1]
-    return _Bags(tf.reshape(ids, [-1]), tf.reshape(tf.tile(tf.expand_dims(tf.range(n), 1), [1, length]), [-1]), n)
+    return tf.reshape(ids, [-1]), tf.reshape(tf.tile(tf.expand_dims(tf.range(n), 1), [1, length]), [-1]), n
 
 
-def _combined(lookup: Lookup, bags: _Bags) -> Any:
-    (rows, kept), weights = _rows(lookup, bags.ids), tf.ones(tf.shape(bags.ids))
+def _combined(lookup: Lookup, ids: Any, examples: Any, n: Any) -> Any:
+    (rows, kept), weights = _rows(lookup, ids), tf.ones(tf.shape(ids))
     if lookup.weights is not None:
         weights = tf.cast(getattr(lookup.weights, "values", lookup.weights), tf.float32)
     if lookup.encoding != "ragged":  # pruned ids have weight zero, whatever row they read
@@ -100,7 +84,7 @@ def _combined(lookup: Lookup, bags: _Bags) -> Any:
         rows, weights = tf.where(kept, rows, tf.zeros_like(rows)), tf.where(kept, weights, tf.zeros_like(weights))
     else:
         kept = tf.ones_like(rows, tf.bool)
-    of, n = tf.cast(bags.examples, tf.int32), tf.cast(bags.n, tf.int32)
+    of, n = tf.cast(examples, tf.int32), tf.cast(n, tf.int32)
 
     def added(values: Any) -> Any:
         return tf.math.unsorted_segment_sum(values, of, n)
@@ -117,5 +101,5 @@ def _combined(lookup: Lookup, bags: _Bags) -> Any:
 
 
 def _read(lookup: Lookup, rows: Any) -> Any:
-    vectors = tf.cast(lookup.variable.sparse_read(rows), tf.float32)
+    vectors = _vectors(lookup, rows)
     return vectors if lookup.max_norm is None else tf.clip_by_norm(vectors, lookup.max_norm, axes=[1])

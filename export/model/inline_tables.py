@@ -9,7 +9,7 @@ from export.errors import NotConvertible
 from export.figures import size_text
 from export.frameworks.placeholders import bytes_of, line_of_variable
 from export.graph.origins import needed, resource
-from export.id_rules.recognition import cure_of_words
+from export.id_rules.cures import cure_of_words
 from export.lookups.records import Lookup, NoRule
 from export.recipe.schema import ExportJob
 from export.user_lines import at_line, line_of_operation
@@ -111,16 +111,15 @@ def find_other_reads(
     found = needed(results, stops)
     captured = {inner.name: tables[resource(outer)] for outer, inner in graph.captures if resource(outer) in tables}
     reads = []
-    for operation in found.operations:
-        for tensor in operation.inputs:
-            if tensor.name not in captured:
-                continue
-            by = _reader(operation)
-            how = f"tower {tower!r} reads it by operation {by.name!r} ({by.type}){at_line(line_of_operation(by))}"
-            cure = _OUTSIDE if by.type in _NESTED else ""
-            if by.type == "ResourceGather":
-                cure = cure_of_words(by.inputs[1]) or _FIXED
-            reads.append((captured[tensor.name], NoRule(how, cure)))
+    for operation, tensor in [(each, tensor) for each in found.operations for tensor in each.inputs]:
+        if tensor.name not in captured:
+            continue
+        by = _reader(operation)
+        how = f"tower {tower!r} reads it by operation {by.name!r} ({by.type}){at_line(line_of_operation(by))}"
+        cure = _OUTSIDE if by.type in _NESTED else ""
+        if by.type == "ResourceGather":
+            cure = cure_of_words(by.inputs[1]) or _FIXED
+        reads.append((captured[tensor.name], NoRule(how, cure)))
     return reads
 
 

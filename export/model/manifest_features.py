@@ -95,8 +95,8 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles:
     _check_one_rule(spec, model, job)
     rule = spec.rule or describe_ids(spec, part, rows, job)
     _check_keyed(spec, rule, job)
-    crossed = isinstance(rule, manifest.SeveralIds)
-    if isinstance(rule, manifest.SeveralIds):
+    crossed = isinstance(rule, manifest.MultiInputIds)
+    if isinstance(rule, manifest.MultiInputIds):
         parts = [job.features.get(name, schema.FeaturePart()) for name in spec.reads]
         keys = zip(rule.keys, spec.reads, parts, strict=True)
         stated_keys = [

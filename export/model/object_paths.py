@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from export.graph.specs import TableFacts
-from export.lookups.records import table_name
+from export.lookups.records import free_name, table_name
 from export.model.object_walk import walk
 
 _COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")
@@ -38,12 +38,8 @@ def name_tables(
         whole = path or variable.name.partition(":")[0]
         longer = whole if path else _COLUMN.sub("", whole).replace("/", ".")
         short = table_name(_short(whole, owner) if path else longer.rpartition(".")[2], "table")
-        name = short
-        if name in taken:
-            name = table_name(longer, "table")
-        number = 2
-        while name in taken:
-            name, number = f"{short}_{number}", number + 1
+        name = table_name(longer, "table") if short in taken else short
+        name = free_name(short, taken) if name in taken else name
         taken.add(name)
         rows, dim = variable.shape.as_list()
         named[key] = TableFacts(name, whole, rows, dim)

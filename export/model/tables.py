@@ -10,7 +10,6 @@ from typing import Any
 from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.name_tables import DIV_OR_MOD, is_partitioned
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.slot_tables import with_slots
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, NotConvertible
@@ -25,7 +24,7 @@ from export.user_lines import at_line
 
 
 def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob, base: Path) -> Inventory:
-    """Finds every table that a tower of the model reads, with slot variables if the recipe requests them.
+    """Finds every table that a tower of the model reads.
 
     Args:
       checkpoint: the open checkpoint.
@@ -54,7 +53,7 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
         inventory = replace(inventory, tables=tables)
     for name, spec in traced.spec.tables.items():
         _check_shape(inventory, name, spec, line_of_variable(traced.tables[name]))
-    return with_slots(checkpoint, inventory, traced.spec.tables) if job.output.with_slots else inventory
+    return inventory
 
 
 def _by_name(found: Inventory, spec: TableFacts, variable: Any, trained: TrainedModel) -> str:

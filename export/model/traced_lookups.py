@@ -14,15 +14,15 @@ from export.graph.input_paths import CallGraph, Values
 from export.graph.origins import Source, sources_of
 from export.graph.pruning import TracedCall
 from export.graph.specs import FeatureSpec, LookupConfig, TableFacts
-from export.id_rules.chains import crossed_by, find_chain, followed_by, may_be_none
+from export.id_rules import crosses, texts
+from export.id_rules.chains import find_chain, followed_by, may_be_none
+from export.id_rules.cures import cure_of, unexplained_operation
 from export.id_rules.integers import reach_of
-from export.id_rules.recognition import cure_of, unexplained_operation
 from export.id_rules.resolved_ids import ResolvedIds
-from export.id_rules.several import find_several
-from export.id_rules.texts import changed_text, find_text
+from export.id_rules.texts import changed_text
 from export.lookups.records import Lookup, NoRule
 from export.model.inline_lookups import can_be_inlined
-from export.model.several_ids import by_example, columns_of, flattened_from
+from export.model.multi_valued_ids import by_example, columns_of, flattened_from
 from export.recipe.schema import InputPart
 from export.user_lines import at_line, line_of_operation
 
@@ -58,10 +58,10 @@ def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph) ->
     known = [each for each in found if isinstance(each, ResolvedIds)]
     why = next((each for each in found if isinstance(each, NoRule)), None)
     one = _one_row_per_id(lookup) and lookup.length in (None, 1) and why is not None
-    made = find_several(lookup.ids[0], call, lookup.table.rows) if one else None
+    made = crosses.find(lookup.ids[0], call, lookup.table.rows) if one else None
     if made is not None:
         joined = replace(lookup, kind="single", length=None, rule=made.rule, unknown=made.unknown, keys=made.keys)
-        return [_resolved(joined, parts, call, [ResolvedIds(each) for each in (made.source, *made.others)])]
+        return [_resolved(joined, parts, call, list(map(ResolvedIds, made.sources)))]
     why = why or _computed_weights(lookup, call)
     if not _one_row_per_id(lookup) or (why and why.cure == _COMBINE):
         return _inlined(lookup, why) if why else [_resolved(lookup, parts, call, known)]
@@ -188,7 +188,7 @@ def _combined_rule(known: list[ResolvedIds], lookup: Lookup) -> ResolvedIds:
                 f"{computed}, and may be {padding!r}, which it takes for no id; compute a value that never is, e.g. a "
                 "remainder, or give the column the unchanged input"
             )
-    made = crossed_by(known, own) if crossed else followed_by(known[0], own)
+    made = crosses.crossed_by(known, own) if crossed else followed_by(known[0], own)
     if made is None:
         raise NotConvertible(f"{computed}, which no rule describes together; give the column the unchanged input")
     return made
@@ -234,7 +234,7 @@ def _ids(value: Any, call: CallGraph, rows: int | None) -> ResolvedIds | NoRule:
         values, structure, part = value, {}, "dense"
     found = find_chain(Values(values), call, rows)
     if not isinstance(found, ResolvedIds):
-        text = None if rows is None else find_text(values, call, rows, structure.get("splits"))
+        text = None if rows is None else texts.find(values, call, rows, structure.get("splits"))
         return text or _no_rule_for(found, call, rows)
     if found.source.part != part and part == "dense":
         return NoRule(f"those of input {found.source.name!r}, whose ragged rows it reads", _COMBINE)

@@ -215,9 +215,17 @@ class CorpusPart(Part):
     features: dict[str, str] = {}
     """Feature -> column that holds its value, as a caller would send it."""
     attributes: tuple[str, ...] = ()
-    """Columns returned on request (and, later, filtered on)."""
+    """Columns returned on request."""
+    filters: tuple[str, ...] = ()
+    """Columns that requests may filter by, which are attributes, too."""
     list_separator: str = "|"
     """Between the values of a bag in a CSV column."""
+
+    @property
+    def stored(self) -> CorpusPart:
+        """All that its store depends on: what requests filter by is among the attributes."""
+        attributes = tuple(dict.fromkeys((*self.attributes, *self.filters)))
+        return self.model_copy(update={"attributes": attributes, "filters": ()})
 
 
 class RecallPart(Part):
@@ -282,8 +290,6 @@ class OutputPart(Part):
     checkpoint."""
     serving_default: Name | None = None
     """The tower that is `serving_default` of a self-contained SavedModel; None: the first one."""
-    with_slots: bool = False
-    """Also writes the slot variables of tables, as tables `<table>.slot.<slot>`, for a warm restart."""
 
 
 class ExportJob(Part):

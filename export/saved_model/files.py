@@ -77,7 +77,7 @@ class VariablesPlan:
       prefix: of the new checkpoint.
       files: its data files.
       links: the checkpoint's data file behind each that is a link.
-      streamed: the variables that are not copied by hand, by their new key; a slice without a crc is told one by the
+      streamed: the variables that are not copied by hand, by their new key; a slice without a crc gets that of its
         chunks.
       chunks: what is streamed into the last data file, or summed.
       end: first byte behind what is streamed.
@@ -285,7 +285,7 @@ def _chunks(key: str, piece: int, part: Slice, destination: str, at: int) -> Ite
 
 
 def _summed(entry: Entry, plan: VariablesPlan, sums: Mapping[Chunk, int]) -> Entry:
-    """Holds an entry to what was read of it; returns it with every crc told."""
+    """Holds an entry to what was read of it; returns it with every crc set."""
     chunks = [chunk for chunk in plan.chunks if chunk.key == entry.key]
     if not chunks:
         return entry

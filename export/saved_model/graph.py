@@ -51,13 +51,13 @@ def build_graph(
     job: ExportJob,
     base: Path,
     traced: TracedModel,
-    pages: Mapping[str, manifest.Feature],
+    entries: Mapping[str, manifest.Feature],
     tables: Mapping[str, TableSpec],
 ) -> InlineGraph:
     """Traces one signature for each tower; allocates no table.
 
     Args:
-      job, base, traced, pages: the recipe, its folder, its model and the description of its features.
+      job, base, traced, entries: the recipe, its folder, its model and the description of its features.
       tables: where the checkpoint stores each table.
     Raises:
       UsageError: inputs of the recipe cannot be told apart in a signature.
@@ -75,14 +75,14 @@ def build_graph(
     for variable in _distinct(traced.towers):
         weights[f"weight_{len(weights)}"] = variable
         setattr(module, f"weight_{len(weights) - 1}", variable)
-    known = _vocabularies(job, base, traced, pages)
+    known = _vocabularies(job, base, traced, entries)
     module.vocabularies = list(known.values())
     module.tables = [table for tower in traced.towers for table in tables_of(tower.function)]
 
     def gather(table: str, rows: Any) -> Any:
         return tf.gather(stored[tables[table].key], rows)
 
-    lookups = Lookups(job, traced, pages, tables, known, gather)
+    lookups = Lookups(job, traced, entries, tables, known, gather)
     signatures, inputs = {}, {}
     for tower in traced.towers:
         name = tower.spec.name
@@ -124,12 +124,12 @@ def variable_key(attribute: str) -> str:
 
 
 def _vocabularies(
-    job: ExportJob, base: Path, traced: TracedModel, pages: Mapping[str, manifest.Feature]
+    job: ExportJob, base: Path, traced: TracedModel, entries: Mapping[str, manifest.Feature]
 ) -> dict[str, Any]:
     """Returns TensorFlow's lookup tables, key -> position, -1 if unknown, of all vocabularies that features read."""
     held = model_vocabularies(traced.spec)
-    embedded = [page for page in pages.values() if isinstance(page, manifest.EmbeddedFeature)]
-    used = {rule.vocabulary for page in embedded for rule in manifest.vocabularies_of(page.ids)}
+    embedded = [entry for entry in entries.values() if isinstance(entry, manifest.EmbeddedFeature)]
+    used = {rule.vocabulary for entry in embedded for rule in manifest.vocabularies_of(entry.ids)}
     return {
         name: _held(held[name]) if name in held else positions_in_file(job.vocabularies[name], base)
         for name in sorted(used)

@@ -1,6 +1,6 @@
 """Lookups inside the graph of a self-contained SavedModel: raw ids in, what the cut towers take out.
 
-Ids become rows by the features' pages, rows become rows of the variable as the checkpoint stores it
+Ids become rows by the features' entries in the manifest, rows become rows of the variable as the checkpoint stores it
 (`export/checkpoint/layouts.py` has the formula; a stack is shared by its tables), and the gathered vectors go through
 TensorFlow's own lookup, combiner and all: that of the layer where it has one.
 """
@@ -17,9 +17,10 @@ from export.errors import NotConvertible
 from export.frameworks.loading import tf
 from export.graph.pruning import TracedTower
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
+from export.id_rules.crosses import crossed, joined
 from export.id_rules.integers import cast
 from export.id_rules.resolved_ids import Vocabularies
-from export.id_rules.rules import crossed, joined, rows_of
+from export.id_rules.rules import rows_of
 from export.id_rules.texts import words
 from export.lookups.embedding_layers import original_lookup
 from export.model.tracing import TracedModel
@@ -36,7 +37,7 @@ class Lookups:
     """Answers the lookups of towers inside a graph.
 
     Attributes:
-      job, traced, pages: the recipe, its model and the description of its features.
+      job, traced, entries: the recipe, its model and the description of its features.
       tables: where the checkpoint stores each table.
       vocabularies: of the recipe and of the model.
       gather: reads rows as they are stored.
@@ -45,7 +46,7 @@ class Lookups:
 
     job: ExportJob
     traced: TracedModel
-    pages: Mapping[str, manifest.Feature]
+    entries: Mapping[str, manifest.Feature]
     tables: Mapping[str, TableSpec]
     vocabularies: Vocabularies
     gather: Gather
@@ -84,13 +85,13 @@ class Lookups:
         return {tensor.name: tf.identity(results[tensor.name]) for tensor in tower.spec.outputs}
 
     def _activation(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> Any:
-        if spec.encoding == "dense" and spec.kind != "bag" and not isinstance(spec.rule, manifest.SeveralIds):
+        if spec.encoding == "dense" and spec.kind != "bag" and not isinstance(spec.rule, manifest.MultiInputIds):
             ids = inputs[spec.reads[0]]
             if spec.place is not None:
                 ids = tf.reshape(ids, [-1, spec.places])[:, spec.place]
             values = tf.reshape(ids, [-1])
             rows = self._rows(spec, values)
-            if (padding := self._page(spec).padding) is not None:
+            if (padding := self._entry(spec).padding) is not None:
                 rows = tf.where(values == tf.constant(padding, values.dtype), tf.constant(-1, tf.int64), rows)
             vectors = self._vectors(spec, rows)
             return vectors if spec.kind == "single" else tf.reshape(vectors, [-1, spec.length, vectors.shape[1]])
@@ -112,22 +113,22 @@ class Lookups:
 
     def _ids(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
         """Returns ids, and weights beside them, as ragged or sparse tensors without padding; of several inputs rows."""
-        page, name = self._page(spec), spec.reads[0]
-        if isinstance(page.ids, manifest.CrossedIds):
+        entry, name = self._entry(spec), spec.reads[0]
+        if isinstance(entry.ids, manifest.CrossedIds):
             each = [_unpadded(_ragged(inputs[key]), spec.padding_of(key), None)[0] for key in spec.reads]
-            return crossed(page.ids, each, self.vocabularies), None
-        if isinstance(page.ids, manifest.JoinedIds):
+            return crossed(entry.ids, each, self.vocabularies), None
+        if isinstance(entry.ids, manifest.JoinedIds):
             each = [_ragged(inputs[key]) for key in spec.reads]
-            return each[0].with_values(joined(page.ids, [key.values for key in each], self.vocabularies)), None
-        if isinstance(page.ids, manifest.TextIds):
-            return words(page.ids, tf.reshape(inputs[name], [-1])), None
+            return each[0].with_values(joined(entry.ids, [key.values for key in each], self.vocabularies)), None
+        if isinstance(entry.ids, manifest.TextIds):
+            return words(entry.ids, tf.reshape(inputs[name], [-1])), None
         weights = None if spec.weights is None else inputs[spec.weights]
         if spec.config is not None:
             return inputs[name], weights
         ids = _ragged(inputs[name])
         if weights is not None:
             weights = ids.with_values(tf.reshape(getattr(weights, "values", weights), [-1]))
-        return _unpadded(ids, page.padding, weights)
+        return _unpadded(ids, entry.padding, weights)
 
     def _by_layer(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
         """Looks up as an embedding layer does.
@@ -163,23 +164,26 @@ class Lookups:
 
     def _rows(self, spec: FeatureSpec, values: Any) -> Any:
         """Returns rows of a table for flat ids, -1 where they stay unknown."""
-        page = self._page(spec)
-        values = values if page.cast is None else cast(page.cast, values)
-        rows = rows_of(page.ids, values, self.vocabularies)  # a cross has made its rows: they are taken as they are
+        entry = self._entry(spec)
+        values = values if entry.cast is None else cast(entry.cast, values)
+        rule = entry.ids
+        if isinstance(rule, manifest.TextIds):
+            values, rule = values if rule.split else words(rule, values), rule.ids
+        rows = rows_of(rule, values, self.vocabularies)  # a cross has made its rows: they are taken as they are
         count = self.traced.spec.rows_of(spec)
-        rows = tf.where(rows < 0, rows + count, rows) if page.from_end else rows
+        rows = tf.where(rows < 0, rows + count, rows) if entry.from_end else rows
         known = (rows >= 0) & (rows < count)
-        if page.unknown.rule == "refuse":
-            told = f"feature {spec.name}: an id is not in table {spec.table}, and the feature refuses unknown ids"
-            with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(known), [told])]):
+        if entry.unknown.rule == "refuse":
+            message = f"feature {spec.name}: an id is not in table {spec.table}, and the feature refuses unknown ids"
+            with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(known), [message])]):
                 return tf.identity(rows)
-        stands = -1 if page.unknown.rule == "zeros" else page.unknown.row or 0
+        stands = -1 if entry.unknown.rule == "zeros" else entry.unknown.row or 0
         return tf.where(known, rows, tf.constant(stands, tf.int64))
 
-    def _page(self, spec: FeatureSpec) -> manifest.EmbeddedFeature:
-        page = self.pages[spec.name]
-        assert isinstance(page, manifest.EmbeddedFeature)  # noqa: S101 - described from this very spec
-        return page
+    def _entry(self, spec: FeatureSpec) -> manifest.EmbeddedFeature:
+        entry = self.entries[spec.name]
+        assert isinstance(entry, manifest.EmbeddedFeature)  # noqa: S101 - described from this very spec
+        return entry
 
     def _vectors(self, spec: FeatureSpec, rows: Any) -> Any:
         """Returns [m, dim] float32 for [m] rows; zeros where a row is -1."""
@@ -253,9 +257,9 @@ def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
     if spec.weights is not None:
         weights = inputs[spec.weights]
         bags = bags.with_values(tf.reshape(getattr(weights, "values", weights), [-1]))
-    told = f"input {name} has more than the {most} values of an example that a tower takes"
+    message = f"input {name} has more than the {most} values of an example that a tower takes"
     within = tf.reduce_all(bags.row_lengths() <= most)
-    with tf.control_dependencies([tf.debugging.Assert(within, [told])]):
+    with tf.control_dependencies([tf.debugging.Assert(within, [message])]):
         return _cast(bags.to_tensor(shape=[None, most]), spec.dtype)
 
 

@@ -78,10 +78,10 @@ def prove(
     read_rows = checkpoint_rows(checkpoint, sources)
     tables = {name: TrainedRows(name, spec, read_rows) for name, spec in lookups.tables.items()}
     vocabularies = {name: vocabulary_of(keys) for name, keys in keys_of(job, base, model).items()}
-    features = FeatureReader(lookups.pages, tables, vocabularies)  # resolves ids as a service would
+    features = FeatureReader(lookups.entries, tables, vocabularies)  # resolves ids as a service would
     with tempfile.TemporaryDirectory() as aside:
         prefix = local_prefix(checkpoint, inventory, Path(aside))
-        examples = examples_of(job, base, model, lookups.pages)
+        examples = examples_of(job, base, model, lookups.entries)
         reference, expected = finite_results(Reference(job, base, model, prefix, read_rows, examples, features))
     sent = _sent(graph, reference.examples, features)
     needed = plan.load_bytes + RESERVE_BYTES
@@ -227,10 +227,10 @@ def _ask_functions(directory: str, inputs: dict[str, Tensors]) -> Results:
 
 def _ask_session(directory: str, inputs: dict[str, Tensors]) -> Results:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        page = tf.compat.v1.saved_model.load(session, ["serve"], directory)
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], directory)
         results: Results = {}
         for name, tensors in inputs.items():
-            signature = page.signature_def[name]
+            signature = loaded.signature_def[name]
             fed = {signature.inputs[tensor].name: value for tensor, value in tensors.items()}
             results[name] = session.run({output: info.name for output, info in signature.outputs.items()}, fed)
         return results

@@ -241,7 +241,7 @@ def read_dtypes(asked: Sequence[str]) -> tuple[str | None, tuple[tuple[str, str]
 
 
 def _in_digits(value: float) -> float:
-    # Sums of float32 differ from processor to processor in their last digits; what is told does not.
+    # Sums of float32 differ from processor to processor in their last digits; what is reported does not.
     return float(f"{value:.6g}")
 
 

@@ -27,24 +27,24 @@ def write_key_indexes(
 
     Args:
       checkpoint: holds the keys.
-      tables: that are exported; slot variables have the keys of their table.
+      tables: that are exported.
       stage: where they are written.
     Returns:
-      Their pages, by the table's name.
+      Their manifest entries, by the table's name.
     Raises:
       CheckpointError: a key comes twice, or is no int64 from 0 on; names it.
     """
-    pages = {}
+    indexes = {}
     for table in tables:
-        if not table.keys or table.slot_of:
+        if not table.keys:
             continue
         file = paths.key_index(table.name)
         key = key_of(checkpoint.fingerprint, repr(table), repr(checkpoint.entries[table.keys]))
         if stage.finished(file, key) is None:
             _write(checkpoint, table, stage.directory / file)
             stage.finish(file, key)
-        pages[table.name] = manifest.KeyIndex(file=file, size=table.rows)
-    return pages
+        indexes[table.name] = manifest.KeyIndex(file=file, size=table.rows)
+    return indexes
 
 
 def _write(checkpoint: Checkpoint, table: TableSpec, path: Path) -> None:
@@ -79,7 +79,7 @@ def check_key_indexes(
     Raises:
       VerificationFailed: a key leads to another row than that of its vector.
     """
-    for name, page in keys.items():
+    for name, index in keys.items():
         dumped = checkpoint.storage.dumped.get(tables[name].source.key)
         if dumped is None:
             raise VerificationFailed(
@@ -87,10 +87,10 @@ def check_key_indexes(
                 "the dump, or with the recipe that names it"
             )
         file = KeyFile(dumped)
-        if page.size != file.size:
-            raise VerificationFailed(f"table {name!r}: its key index holds {page.size} keys, the dump {file.size}")
+        if index.size != file.size:
+            raise VerificationFailed(f"table {name!r}: its key index holds {index.size} keys, the dump {file.size}")
         try:
-            _check(name, files.locate(root, page.file), file, full)
+            _check(name, files.locate(root, index.file), file, full)
         except BundleError as problem:
             raise VerificationFailed(str(problem)) from problem
 

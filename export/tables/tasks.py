@@ -1,4 +1,4 @@
-"""What table workers are told to do: plain data, for any process on any machine that sees the files."""
+"""The tasks of table workers: plain data, for any process on any machine that sees the files."""
 
 from __future__ import annotations
 

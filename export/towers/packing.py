@@ -55,6 +55,8 @@ def _pack(rewriting: GraphRewriter[Any], members: Mapping[str, tuple[TowerInput,
             rewriting.put(operation.outputs[0], joined[0] if len(joined) == 1 else tf.concat(joined, 1))
         for start, end, name in zip([0, *ends], ends, order, strict=False):
             spec, tensor = members[name]
+            if tensor.consumers() == [operation]:
+                continue  # replaced above
             columns = packed[:, start:end]
             rewriting.put(tensor, tf.reshape(columns, [-1]) if len(spec.shape) == 1 else columns)
     return [members[name][0] for name in order], packed

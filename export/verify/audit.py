@@ -18,10 +18,11 @@ from bundle.features.reader import open_features
 from bundle.format import paths
 from bundle.format.manifest import Index, Manifest, TableCheck, Tower, TowerPart
 from bundle.storage import files, staging
+from bundle.stores.attribute_index import check_attribute_index
 from bundle.stores.reader import check_store
 from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError, VerificationFailed
-from export.figures import count_text, page_table, size_text
+from export.figures import count_text, report_table, size_text
 from export.frameworks.loading import load_tensorflow
 from export.tables.key_indexes import check_key_indexes
 from export.verify.table_rows import SAMPLE_ROWS, verify_tables
@@ -53,7 +54,7 @@ class Audit:
     files: int
     bytes: int
     unlisted: tuple[str, ...]
-    """Files in its directory that its page does not name, so that nothing ever reads them."""
+    """Files in its directory that its manifest does not name, so that nothing ever reads them."""
     tables: dict[str, TableCheck]
     """Whose rows were compared with a checkpoint; {} if none was given."""
     converted: Mapping[str, str]
@@ -65,13 +66,13 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the audit as JSON values."""
-        page = asdict(replace(self, tables={}))
-        del page["converted"]
-        return page | {"tables": {name: check.model_dump() for name, check in self.tables.items()}}
+        report = asdict(replace(self, tables={}))
+        del report["converted"]
+        return report | {"tables": {name: check.model_dump() for name, check in self.tables.items()}}
 
     def to_table(self) -> RenderableType:
         """Returns the audit for a terminal."""
-        checks = page_table(f"{self.model} version {self.version}", "checked", "result")
+        checks = report_table(f"{self.model} version {self.version}", "checked", "result")
         checks.add_row(
             "checksums", f"{count_text(self.files, 'file')}, {size_text(self.bytes)}: every byte as committed"
         )
@@ -107,31 +108,31 @@ def audit(bundle: Path, checkpoint: Checkpoint | None = None, full: bool = False
                 f"{bundle} is a SavedModel, no bundle; assets.extra/rowcast.json in it tells how it was proved before "
                 "it was published"
             )
-        page = staging.read_manifest(bundle)
-        staging.check_files(bundle, page, tables="full")
-        unlisted = check_unlisted(bundle, page)
-        opened = tuple(open_parts(bundle, page))
+        manifest = staging.read_manifest(bundle)
+        staging.check_files(bundle, manifest, tables="full")
+        unlisted = check_unlisted(bundle, manifest)
+        opened = tuple(open_parts(bundle, manifest))
     checks: dict[str, TableCheck] = {}
     if checkpoint is not None:
-        checks = verify_tables(checkpoint, bundle, page.tables, None if full else SAMPLE_ROWS)
-        check_key_indexes(checkpoint, bundle, page.tables, page.keys, full)
-    converted = {name: table.dtype for name, table in page.tables.items() if table.error is not None}
-    listed = _listed(page)
+        checks = verify_tables(checkpoint, bundle, manifest.tables, None if full else SAMPLE_ROWS)
+        check_key_indexes(checkpoint, bundle, manifest.tables, manifest.keys, full)
+    converted = {name: table.dtype for name, table in manifest.tables.items() if table.error is not None}
+    listed = _listed(manifest)
     total = sum(files.size(bundle, path) for path in listed)
-    return Audit(str(bundle), page.model, page.version, len(listed), total, unlisted, checks, converted, opened)
+    return Audit(str(bundle), manifest.model, manifest.version, len(listed), total, unlisted, checks, converted, opened)
 
 
-def check_unlisted(bundle: Path, page: Manifest) -> tuple[str, ...]:
-    """Returns the files beside those that the page names.
+def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
+    """Returns the files beside those that the manifest names.
 
     Raises:
       VerificationFailed: one lies in a directory that is opened as a whole, whose reader might take it for a part.
     """
     found = {(Path(at) / name).relative_to(bundle).as_posix() for at, _, names in os.walk(bundle) for name in names}
-    unlisted = sorted(found - _listed(page) - {paths.MANIFEST})
-    forms = [form for _, entry in _towers_and_parts(page) for form in entry.forms]
+    unlisted = sorted(found - _listed(manifest) - {paths.MANIFEST})
+    forms = [form for _, entry in _towers_and_parts(manifest) for form in entry.forms]
     opened = [str(form.path) for form in forms if form.kind == "saved_model"]
-    opened += [str(index.directory) for index in page.indexes.values()]
+    opened += [str(index.directory) for index in manifest.indexes.values()]
     for path in unlisted:
         for directory in opened:
             if path.startswith(f"{directory}/"):
@@ -142,16 +143,16 @@ def check_unlisted(bundle: Path, page: Manifest) -> tuple[str, ...]:
     return tuple(unlisted)
 
 
-def _towers_and_parts(page: Manifest) -> Iterator[tuple[str, Tower | TowerPart]]:
-    for name, tower in page.towers.items():
+def _towers_and_parts(manifest: Manifest) -> Iterator[tuple[str, Tower | TowerPart]]:
+    for name, tower in manifest.towers.items():
         yield f"tower {name}", tower
         for part in tower.parts:
             yield f"tower {name}, part {part.name}", part
 
 
-def _listed(page: Manifest) -> set[str]:
-    shards = {str(shard.file) for table in page.tables.values() for shard, _ in table.extents()}
-    return shards | {str(file.path) for file in page.files}
+def _listed(manifest: Manifest) -> set[str]:
+    shards = {str(shard.file) for table in manifest.tables.values() for shard, _ in table.extents()}
+    return shards | {str(file.path) for file in manifest.files}
 
 
 @contextmanager
@@ -167,41 +168,45 @@ def told_as_failures() -> Iterator[None]:
         raise VerificationFailed(f"{problem.filename or 'a file'}: {problem.strerror or problem}") from problem
 
 
-def open_parts(bundle: Path, page: Manifest) -> Iterator[str]:
+def open_parts(bundle: Path, manifest: Manifest) -> Iterator[str]:
     """Opens each part of a bundle as a service would, but for the index of a corpus' ids, which may be large."""
-    features = open_features(bundle, page)
+    features = open_features(bundle, manifest)
     for name, table in features.tables.items():
         table.gather(np.array([0, table.rows - 1], np.int64))
         yield f"table {name}"
     features.close()
-    for told, entry in _towers_and_parts(page):
+    for label, entry in _towers_and_parts(manifest):
         for form in entry.forms:
             if form.kind == "saved_model":
                 load_tensorflow()  # set as the exporter needs it, before SavedModels import it as it comes
             open_form(bundle, entry, form)
-            yield f"{told}, {form.kind} {form.precision}"
-    for kind, corpora in (("candidates", page.candidates), ("contexts", page.contexts)):
+            yield f"{label}, {form.kind} {form.precision}"
+    for kind, corpora in (("candidates", manifest.candidates), ("contexts", manifest.contexts)):
         for name, corpus in corpora.items():
             check_store(files.locate(bundle, corpus.file), corpus)
             yield f"{kind} {name}"
-    for name, index in page.indexes.items():
-        _check_index(bundle, page, index)
+            for attribute in corpus.filters:
+                check_attribute_index(bundle, corpus, attribute)
+                yield f"{kind} {name}, filter {attribute}"
+    for name, index in manifest.indexes.items():
+        _check_index(bundle, manifest, index)
         yield f"index {name}"
 
 
-def _check_index(bundle: Path, page: Manifest, index: Index) -> None:
-    """Searches an index for some of its own vectors; what it finds must score as the vectors at those positions do."""
-    size = page.candidates[index.corpus].size
+def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
+    """Searches an index for some of its own vectors; brute force must find what is nearest to them."""
+    size = manifest.candidates[index.corpus].size
     vectors = VectorFile(files.locate(bundle, index.vectors), index.dim)
     if len(vectors) != size:
         raise VerificationFailed(f"index {index.directory!r} has {len(vectors)} vectors; {size} were expected")
     queries = vectors[np.unique([0, size // 2, size - 1])]
     found, scores = ScannIndex.load(bundle / index.directory, index.distance, vectors.mapped).search(queries, 1)
-    exact = index.kind == "brute_force" or "reorder" in index.parameters
-    for query, at, score in zip(queries, found[:, 0], scores[:, 0], strict=True):
-        there = ExactIndex(vectors[np.array([max(at, 0)])], index.distance).search(query[np.newaxis], 1)[1][0, 0]
-        if at < 0 or (exact and not np.allclose(score, there, rtol=1e-4, atol=1e-5)):
+    best = scores  # of a tree, which may miss the nearest
+    if index.kind == "brute_force":
+        best = ExactIndex(vectors, index.distance).search(queries, 1)[1]
+    for at, score, nearest in zip(found[:, 0], scores[:, 0], best[:, 0], strict=True):
+        if at < 0 or not np.allclose(score, nearest, rtol=1e-4, atol=1e-5):
             raise VerificationFailed(
-                f"index {index.directory!r} scores {score:.6g} at position {at} for one of its own vectors, the vector "
-                f"there {there:.6g}: it was built from other vectors, or in another order"
+                f"index {index.directory!r} finds position {at} with score {score:.6g} for one of its own vectors, the "
+                f"nearest has {nearest:.6g}: it was built from other vectors, or in another order"
             )

@@ -31,12 +31,12 @@ Original = Callable[[str, Examples], NDArray[Any]]
 """(candidate tower, candidates as examples) -> [n, dim] vectors of the reference model."""
 
 
-def check_candidates(root: Path, page: Manifest, job: ExportJob, base: Path, original: Original) -> None:
+def check_candidates(root: Path, manifest: Manifest, job: ExportJob, base: Path, original: Original) -> None:
     """Compares a sample of every corpus with its file, and of every index with the reference model.
 
     Args:
       root: directory of the staged bundle.
-      page: its manifest.
+      manifest: of the bundle.
       job: the recipe.
       base: its folder.
       original: gives vectors of the reference model.
@@ -45,17 +45,17 @@ def check_candidates(root: Path, page: Manifest, job: ExportJob, base: Path, ori
     """
     stores = {}
     for kind, parts, entries in (
-        ("candidates", job.candidates, page.candidates),
-        ("contexts", job.contexts, page.contexts),
+        ("candidates", job.candidates, manifest.candidates),
+        ("contexts", job.contexts, manifest.contexts),
     ):
         for name, part in parts.items():
             stores[kind, name] = StoredColumns(files.locate(root, entries[name].file), entries[name])
-            _check_store(stores[kind, name], name, part, locate_corpus(base, name, part, kind))
-    for name, index in page.indexes.items():
-        store, corpus = stores["candidates", index.corpus], page.candidates[index.corpus]
+            _check_store(stores[kind, name], name, part.stored, locate_corpus(base, name, part, kind))
+    for name, index in manifest.indexes.items():
+        store, corpus = stores["candidates", index.corpus], manifest.candidates[index.corpus]
         positions = _sample(store.size)
-        taken = page.inputs_of(
-            source for tensor in page.towers[index.candidate_tower].inputs for source in tensor.sources
+        taken = manifest.inputs_of(
+            source for tensor in manifest.towers[index.candidate_tower].inputs for source in tensor.sources
         )
         columns = store.features(positions, [each for each in corpus.features if each in taken])
         right = original(index.candidate_tower, Examples(positions.size, columns))

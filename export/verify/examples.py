@@ -46,7 +46,7 @@ class Examples:
 def read_examples(
     path: Path,
     model: ModelSpec,
-    pages: Mapping[str, manifest.Feature],
+    entries: Mapping[str, manifest.Feature],
     count: int,
     labels: Mapping[str, str] = MappingProxyType({}),
     recorded: Mapping[str, str] = MappingProxyType({}),
@@ -71,7 +71,7 @@ def read_examples(
     columns = {}
     for name, readers in model.inputs.items():
         if name not in table:
-            if pages[readers[0].name].default is None:
+            if entries[readers[0].name].default is None:
                 raise UsageError(f"verify.examples: {path} has no {name!r}, which has no default; it has {list(table)}")
             continue
         weighted = [spec.weights for spec in readers if spec.weights]
@@ -110,7 +110,7 @@ def _column(key: str, table: Mapping[str, list[Any]], column: str, path: Path) -
 
 def make_examples(
     model: ModelSpec,
-    pages: Mapping[str, manifest.Feature],
+    entries: Mapping[str, manifest.Feature],
     keys: Keys,
     count: int,
     dumped: Keys = MappingProxyType({}),
@@ -121,7 +121,7 @@ def make_examples(
 
     Args:
       model: the traced features and tables.
-      pages: the manifest's features.
+      entries: the manifest's features.
       keys: of each vocabulary.
       count: how many.
       dumped: some keys of each table whose rows are found by key.
@@ -148,14 +148,14 @@ def make_examples(
         )
         crossed = spec is not None and len(spec.reads) > 1  # whose `ids_dtype` is that of its first input
         beyond = below or 1 << (31 if crossed or (spec and spec.ids_dtype == "int32") else 40)
-        page = pages[spec.name] if spec else None
-        if isinstance(page, manifest.EmbeddedFeature) and isinstance(page.ids, manifest.KeyedIds):
-            ids = random.choice(dumped[page.ids.keys], size)
+        entry = entries[spec.name] if spec else None
+        if isinstance(entry, manifest.EmbeddedFeature) and isinstance(entry.ids, manifest.KeyedIds):
+            ids = random.choice(dumped[entry.ids.keys], size)
         else:
             if spec is not None and isinstance(spec.rule, manifest.TextIds):
                 ids = _texts(spec.rule, keys, size, random)
             else:
-                ids = _known_ids(name, page, rows, beyond, keys, size, random)
+                ids = _known_ids(name, entry, rows, beyond, keys, size, random)
             if spec and not crossed and spec.ids_dtype == "string" and ids.dtype != object:
                 ids = ids.astype(str).astype(object)
             ids = _computable(ids, embedded, model, keys, beyond, random)
@@ -212,21 +212,18 @@ def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -
 
 def _known_ids(
     name: str,
-    page: manifest.Feature | None,
+    entry: manifest.Feature | None,
     rows: int,
     beyond: int,
     keys: Keys,
     size: int,
     random: np.random.Generator,
 ) -> NDArray[Any]:
-    rule = manifest.first_of(page.ids) if isinstance(page, manifest.EmbeddedFeature) else manifest.IdentityIds()
-    if isinstance(rule, manifest.SeveralIds) and page is not None:
-        key = rule.keys[page.inputs.index(name)]
-        if key.boundaries is not None:
-            rule = manifest.BucketIds(boundaries=key.boundaries)
-        elif key.ids is not None and isinstance(manifest.first_of(key.ids), manifest.VocabularyIds):
-            rule = manifest.first_of(key.ids)
-        else:
+    rule = manifest.first_of(entry.ids) if isinstance(entry, manifest.EmbeddedFeature) else manifest.IdentityIds()
+    if isinstance(rule, manifest.MultiInputIds) and entry is not None:
+        key = rule.keys[entry.inputs.index(name)]
+        rule = manifest.first_of(key.ids)
+        if not isinstance(rule, manifest.BucketIds | manifest.VocabularyIds):
             ids = random.integers(0, beyond, size)
             return ids if key.dtype == "int64" else ids.astype(str).astype(object)
     if isinstance(rule, manifest.VocabularyIds):
@@ -238,7 +235,7 @@ def _known_ids(
         low, high = (min(rule.boundaries, default=0.0), max(rule.boundaries, default=0.0))
         return random.uniform(low - 1, high + 1, size).astype(np.float32)
     ids = random.integers(0, max(1, min(rows, beyond)), size)
-    cast = page.cast if isinstance(page, manifest.EmbeddedFeature) else None
+    cast = entry.cast if isinstance(entry, manifest.EmbeddedFeature) else None
     if cast is None or cast.of != "float32":
         return ids
     return (ids + (-0.25 if cast.rounding == "up" else 0.25)).astype(np.float32)

@@ -31,7 +31,7 @@ class OpenForm:
     """A form of a tower, or of a part of one.
 
     Attributes:
-      told: how messages name it.
+      label: how messages name it.
       spec: the tower.
       entry: of the tower or the part in the manifest.
       form: its own entry.
@@ -39,7 +39,7 @@ class OpenForm:
       network: what runs.
     """
 
-    told: str
+    label: str
     spec: TowerSpec
     entry: Tower | TowerPart
     form: TowerForm
@@ -66,13 +66,13 @@ class OpenForm:
             cure = f"raise it, or {less}"
         if precision == "f32" and self.spec.half:
             cure = f"{self.spec.half_cure}, or set {key} to what may differ"
-        return largest_difference(f"{self.told}, output {output!r}", got, expected, limit, key, cure)
+        return largest_difference(f"{self.label}, output {output!r}", got, expected, limit, key, cure)
 
 
 def largest_difference(
     where: str, got: NDArray[Any], expected: NDArray[Any], limit: float | None, key: str, cure: str = UNLIKE
 ) -> float:
-    """Returns the largest difference of some values, told as `where`, from the reference model's.
+    """Returns the largest difference of some values, named `where` in messages, from the reference model's.
 
     Raises:
       VerificationFailed: it is beyond the limit, which `key` of the recipe states; names example and values.
@@ -105,13 +105,13 @@ def open_form(reference: Reference, root: Path, name: str, entry: Tower | TowerP
       VerificationFailed: it does not open, or is not what its entry says.
     """
     part = f"part {entry.name!r}, " if isinstance(entry, TowerPart) else ""
-    told = f"tower {name!r}, {part}{'SavedModel' if form.kind == 'saved_model' else 'LiteRT'} {form.precision}"
+    label = f"tower {name!r}, {part}{'SavedModel' if form.kind == 'saved_model' else 'LiteRT'} {form.precision}"
     limit = reference.job.towers[name].max_abs_error.get(form.precision)
     try:
         network = towers.open_form(root, entry, form)
     except BundleError as problem:
-        raise VerificationFailed(f"{told}: {problem}") from problem
-    return OpenForm(told, reference.model.towers[name], entry, form, limit, network)
+        raise VerificationFailed(f"{label}: {problem}") from problem
+    return OpenForm(label, reference.model.towers[name], entry, form, limit, network)
 
 
 def run(chain: Sequence[OpenForm], values: Values, n: int, candidates: int = 1) -> dict[str, NDArray[Any]]:
@@ -135,7 +135,7 @@ def run(chain: Sequence[OpenForm], values: Values, n: int, candidates: int = 1) 
         try:
             results = opened.network.run(tower_inputs(opened.entry.inputs, taken, n // step))
         except BundleError as problem:
-            raise VerificationFailed(f"{opened.told}, batch of {n // step}: {problem}") from problem
+            raise VerificationFailed(f"{opened.label}, batch of {n // step}: {problem}") from problem
         made |= {name: array.repeat(step, axis=0) for name, array in results.items()}
     return made
 

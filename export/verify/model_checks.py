@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.reader import open_features
-from bundle.format import manifest
-from bundle.format.manifest import Manifest
+from bundle.format.manifest import Feature, Manifest
 from bundle.storage import files
 from bundle.storage.staging import read_manifest
 from export.corpora.indexes import recall_of_tables
@@ -36,22 +35,22 @@ from export.verify.reference_model import checkpoint_rows, finite_results, refer
 from export.verify.table_effects import converted
 
 
-def examples_of(job: ExportJob, base: Path, model: ModelSpec, pages: Mapping[str, manifest.Feature]) -> Examples:
+def examples_of(job: ExportJob, base: Path, model: ModelSpec, entries: Mapping[str, Feature]) -> Examples:
     """Returns the examples of a recipe: those of its file, else made ones, the same in every run."""
     part = job.verify
     if part.examples is not None:
-        return read_examples(base / part.examples, model, pages, part.count, part.labels, part.expected)
+        return read_examples(base / part.examples, model, entries, part.count, part.labels, part.expected)
     dumped = {name: KeyFile(table).sample() for name, table in open_dumps(job, base).items()}
-    return make_examples(model, pages, keys_of(job, base, model), part.count, dumped=dumped)
+    return make_examples(model, entries, keys_of(job, base, model), part.count, dumped=dumped)
 
 
 def keys_of(job: ExportJob, base: Path, model: ModelSpec) -> Keys:
     """Returns the keys of the recipe's and the model's vocabularies."""
-    keys = {name: read_keys(base / page.file, page.dtype) for name, page in job.vocabularies.items()}
+    keys = {name: read_keys(base / part.file, part.dtype) for name, part in job.vocabularies.items()}
     return keys | {name: as_array(held) for name, held in model_vocabularies(model).items()}
 
 
-def check_page(reference: Reference, root: Path, page: Manifest) -> None:
+def check_manifest(reference: Reference, root: Path, manifest: Manifest) -> None:
     """Opens all parts of a bundle by its manifest alone, and compares its candidates with their files and the model.
 
     Raises:
@@ -63,16 +62,16 @@ def check_page(reference: Reference, root: Path, page: Manifest) -> None:
         return reference_results(replace(reference, model=alone, examples=examples))[name][alone.towers[name].result]
 
     with told_as_failures():
-        tuple(open_parts(root, page))
-        check_candidates(root, page, reference.job, reference.base, vectors)
+        tuple(open_parts(root, manifest))
+        check_candidates(root, manifest, reference.job, reference.base, vectors)
 
 
-def check_recall(root: Path, page: Manifest, name: str, part: IndexPart, queries: NDArray[np.float32]) -> float:
+def check_recall(root: Path, manifest: Manifest, name: str, part: IndexPart, queries: NDArray[np.float32]) -> float:
     """Measures recall of an index against exact search over its vectors.
 
     Args:
       root: directory of the bundle.
-      page: its manifest.
+      manifest: of the bundle.
       name: of the index.
       part: what the recipe says of it.
       queries: [q, dim] float32: what its query tower gives for the examples.
@@ -81,15 +80,16 @@ def check_recall(root: Path, page: Manifest, name: str, part: IndexPart, queries
     Raises:
       VerificationFailed: it is below the target, or below what the manifest's measurement allows.
     """
-    index = page.indexes[name]
-    told = index.recall
-    asked = part.recall.model_copy(update={"k": told.k, "queries": told.queries, "of_tables": None})
-    part = part.model_copy(update={"recall": asked, "distance": index.distance})
+    index = manifest.indexes[name]
+    measured = index.recall
+    limits = part.recall.model_copy(update={"k": measured.k, "queries": measured.queries, "of_tables": None})
+    part = part.model_copy(update={"recall": limits, "distance": index.distance})
     recall = recall_of_tables(root, name, part, index, queries, queries, files.locate(root, index.vectors)).value
-    if recall < min(told.target, told.value) or recall < told.low:
+    if recall < min(measured.target, measured.value) or recall < measured.low:
         raise VerificationFailed(
-            f"index {name!r}: recall@{told.k} is {recall:.4f} against exact search over its vectors; its page tells "
-            f"{told.value:.4f} (at least {told.low:.4f}) and the target {told.target}; export the index again"
+            f"index {name!r}: recall@{measured.k} is {recall:.4f} against exact search over its vectors; its manifest "
+            f"has {measured.value:.4f} (at least {measured.low:.4f}) and the target {measured.target}; export the "
+            "index again"
         )
     return recall
 
@@ -106,29 +106,30 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
       The report, with what was compared.
     Raises:
       UsageError: the recipe is of another model, or has not the bundle's towers.
-      VerificationFailed: a tower or a candidate is not the model's, or an index finds less than its page says.
+      VerificationFailed: a tower or a candidate is not the model's, or an index finds less than its manifest says.
       ExportError: the checkpoint or the model code is not what it was.
     """
-    page = read_manifest(bundle)
-    if job.model != page.model or set(page.towers) != set(job.towers):
+    manifest = read_manifest(bundle)
+    if job.model != manifest.model or set(manifest.towers) != set(job.towers):
         raise UsageError(
             f"the recipe is of model {job.model!r} with towers {', '.join(sorted(job.towers))}; the bundle is of "
-            f"{page.model!r} with {', '.join(sorted(page.towers)) or 'none'}; give the recipe that it was exported by"
+            f"{manifest.model!r} with {', '.join(sorted(manifest.towers)) or 'none'}; give the recipe that "
+            "it was exported by"
         )
     checkpoint, job = open_job(job, base)
     traced = trace_towers(job, base)
-    examples = examples_of(job, base, traced.spec, page.features)
+    examples = examples_of(job, base, traced.spec, manifest.features)
     with TemporaryDirectory(prefix="rowcast-") as aside, told_as_failures():
         prefix = local_prefix(checkpoint, recognise_tables(checkpoint, traced, job, base), Path(aside, "dense"))
-        features = open_features(bundle, page)
-        read_rows = checkpoint_rows(checkpoint, {name: table.source for name, table in page.tables.items()})
-        reference = Reference(job, base, traced.spec, prefix, read_rows, examples, features, converted(page.tables))
+        features = open_features(bundle, manifest)
+        read_rows = checkpoint_rows(checkpoint, {name: table.source for name, table in manifest.tables.items()})
+        reference = Reference(job, base, traced.spec, prefix, read_rows, examples, features, converted(manifest.tables))
         reference, expected = finite_results(reference)
-        check_towers(reference, bundle, page.towers, expected)
-        check_page(reference, bundle, page)
+        check_towers(reference, bundle, manifest.towers, expected)
+        check_manifest(reference, bundle, manifest)
         recall = {}
-        for name, index in page.indexes.items():
-            queries = query_vectors(reference, bundle, page.towers[index.query_tower], features)
-            recall[name] = check_recall(bundle, page, name, job.indexes[name], queries)
+        for name, index in manifest.indexes.items():
+            queries = query_vectors(reference, bundle, manifest.towers[index.query_tower], features)
+            recall[name] = check_recall(bundle, manifest, name, job.indexes[name], queries)
         features.close()
     return replace(report, model_check=ModelCheck(examples.n, recall))

@@ -75,7 +75,7 @@ def _measured(
     if form.precision != "f32":
         own = {name: expected[name] for name in outputs if name in expected}
         effect = order_effects(results, own, reference.examples.labels)
-        check_effects(opened.told, opened.spec.name, form.precision, effect, reference.job)
+        check_effects(opened.label, opened.spec.name, form.precision, effect, reference.job)
     differences = {name: errors[name] for name in outputs if name in errors}
     return form.model_copy(update={"max_abs_error": differences, "effect": effect})
 
@@ -116,7 +116,7 @@ def _check_shared(chain: Sequence[OpenForm], results: Values, whole: Values) -> 
             difference = np.abs(results[name].astype(np.float64) - whole[name])
             if not (difference <= 2 * allowed(whole[name], opened.own_limit)).all():  # each may miss the original by it
                 raise VerificationFailed(
-                    f"{opened.told}: with contexts computed once and each shared by {_CANDIDATES} candidates, output "
+                    f"{opened.label}: with contexts computed once and each shared by {_CANDIDATES} candidates, output "
                     f"{name!r} lies {difference.max():.3g} from the whole tower's; set towers.{opened.spec.name}.split "
                     "= false, and report it"
                 )

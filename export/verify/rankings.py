@@ -54,13 +54,13 @@ def check_effects(
         figures = [("kendall_tau_min", effect.kendall_tau, 1, agrees), ("overlap_min", effect.overlap, 1, kept)]
         if effect.auc is not None and effect.auc_original is not None:
             lost = effect.auc_original - effect.auc
-            told = f"the area under the ROC curve falls by {lost:.4f}, from {effect.auc_original:.4f}"
-            figures.append(("auc_loss_max", lost, -1, told))
-        for key, figure, better, told in figures:
+            message = f"the area under the ROC curve falls by {lost:.4f}, from {effect.auc_original:.4f}"
+            figures.append(("auc_loss_max", lost, -1, message))
+        for key, figure, better, message in figures:
             limit = getattr(job.towers[tower], key).get(precision)
             if limit is not None and better * figure < better * limit:
                 raise VerificationFailed(
-                    f"{where}, output {output!r}: {told}, towers.{tower}.{key}.{precision} = {limit:g}; change the "
+                    f"{where}, output {output!r}: {message}, towers.{tower}.{key}.{precision} = {limit:g}; change the "
                     f"limit, or leave {precision!r} out of its precisions"
                 )
 

@@ -1,6 +1,6 @@
 """What the reference model is called with: the examples, as they were when it was trained.
 
-The model's own id rules get what callers send; where the recipe tells the rule from id to row, the model was trained on
+The model's own id rules get what callers send; where the recipe has the rule from id to row, the model was trained on
 rows, and gets those. Where rows are found by key, the keys are what it was trained on.
 """
 
@@ -119,10 +119,10 @@ class Reference:
         """
         part = self.job.features.get(name, FeaturePart())
         if spec.table in self.dumped:
-            right, told = self.dumped[spec.table].rows(integers(name, values)), "of the dump"
+            right, source = self.dumped[spec.table].rows(integers(name, values)), "of the dump"
         else:
             rows = self.model.rows_of(spec)
-            rule, told = (
+            rule, source = (
                 describe_ids(spec, part, rows, self.job),
                 f"by the recipe's rule ({part.ids.kind}) in TensorFlow",
             )
@@ -132,7 +132,7 @@ class Reference:
             place = int(np.argmax(found != right))
             raise VerificationFailed(
                 f"feature {name!r}: id {values.tolist()[place]!r} is row {found[place]} in the bundle and row "
-                f"{right[place]} {told}; {int((found != right).sum())} of {found.size} differ"
+                f"{right[place]} {source}; {int((found != right).sum())} of {found.size} differ"
             )
 
     def _keys(self, name: str, rows: Rows, file: KeyFile) -> Rows:

@@ -112,13 +112,13 @@ def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]])
       VerificationFailed: they differ by more than a share of how much the recorded values vary.
     """
     for tower, output, values in [(tower, *each) for tower, outputs in found.items() for each in outputs.items()]:
-        told = recorded.get(f"{tower}.{output}", recorded.get(output))
-        if told is None:
+        wanted = recorded.get(f"{tower}.{output}", recorded.get(output))
+        if wanted is None:
             continue
-        right = told.reshape(len(values), -1)
+        right = wanted.reshape(len(values), -1)
         if right.size != values.size:
             raise UsageError(
-                f"verify.expected.{output}: {list(told.shape)} values were recorded, tower {tower!r} gives "
+                f"verify.expected.{output}: {list(wanted.shape)} values were recorded, tower {tower!r} gives "
                 f"{list(values.shape)}"
             )
         difference = values.reshape(right.shape) - right
@@ -221,10 +221,10 @@ def _called(root: Any, path: str, inputs: Mapping[str, Any], reference: Referenc
     except (ExportError, BundleError):
         raise
     except Exception as problem:
-        told = " ".join(str(problem).split())
+        message = " ".join(str(problem).split())
         raise NotConvertible(
             f"{name_of_call(path)} raised {type(problem).__name__} on the examples"
-            f"{at_line(line_of_exception(problem))}: {told[:300]}"
+            f"{at_line(line_of_exception(problem))}: {message[:300]}"
         ) from problem
 
 

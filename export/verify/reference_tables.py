@@ -161,5 +161,10 @@ def as_table(vectors: Any) -> Any:
 def _whole_batch(original: Callable[..., Any], **how: Any) -> Any:
     """Fills up what TensorFlow leaves out: rows of empty bags at the end of a batch."""
     found, ids = original(**how), how["sp_ids"]
-    n = ids.nrows(tf.int32) if isinstance(ids, tf.RaggedTensor) else tf.cast(ids.dense_shape[0], tf.int32)
-    return tf.pad(found, [[0, n - tf.shape(found)[0]], [0, 0]])
+    n = ids.nrows() if isinstance(ids, tf.RaggedTensor) else ids.dense_shape[0]
+
+    def filled(rows: NDArray[Any], n: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([rows, np.zeros((int(n) - len(rows), *rows.shape[1:]), rows.dtype)])
+
+    whole = tf.numpy_function(filled, [found, n], found.dtype)  # one operation, where thousands of features have one
+    return tf.ensure_shape(whole, [None, *found.shape[1:]])

@@ -41,6 +41,7 @@ EXITS = (
     (str(exit_codes.EXIT_OK), "both", "the work is done, or the service has drained"),
     (str(exit_codes.EXIT_BUG), "both", "a bug"),
     ("3", "`rowcast-serve pull`", "a store, or a bundle in it, cannot be read"),
+    ("3", "`rowcast-serve recommend`", "the model, or the file of users, cannot be read"),
     ("3", "`rowcast-serve ctl`", "the service cannot be reached"),
     (
         "4",
@@ -49,7 +50,9 @@ EXITS = (
     ),
     ("5", "`rowcast-serve ctl`", "the command is not in effect yet, or a version cannot be loaded"),
     ("5", "`rowcast-serve pull`", "a file in the store does not match its checksum; nothing is committed"),
+    ("5", "`rowcast-serve recommend`", "a file of the bundle does not match its checksum"),
     ("6", "`rowcast-serve pull`", "the destination holds another bundle, is full, busy, or cannot be written"),
+    ("6", "`rowcast-serve recommend`", "the file of lists cannot be written"),
     (str(exit_codes.EXIT_REQUIRED_MODEL), "`rowcast-serve`", "a required model could not be loaded at start"),
     (str(exit_codes.EXIT_INTERRUPTED), "both", "interrupted"),
 )

@@ -73,8 +73,8 @@ def page() -> str:
     """Returns the page."""
     parts = [HEAD]
     for title, model in SECTIONS:
-        told = " ".join((model.__doc__ or "").split())
-        parts.append(f"## `{title}`\n{told}\n")
+        summary = " ".join((model.__doc__ or "").split())
+        parts.append(f"## `{title}`\n{summary}\n")
         if model.model_fields:
             parts.append("| key | type | default | meaning |\n|---|---|---|---|")
         for name, field in model.model_fields.items():

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from service import errors
 from service.admin.commands import MODEL_COMMANDS, SERVICE_COMMANDS
-from service.admin.service import Service, Status
+from service.admin.service import Service, Status, is_followed
 from service.codec.failures import failure_of, log_failure
 from service.codec.metadata import REQUEST_ID, TRACE_PARENT, request_id_of
 from service.config import ServiceSettings
@@ -29,7 +29,8 @@ from service.security.principal import Principal, authorize, authorize_all
 from service.security.tokens import TokenStore
 
 _LOG = logger(__name__)
-MAX_BODY_BYTES = 64 << 10
+MAX_BODY_BYTES = 8 << 20
+"""Of a deny list of 100,000 ids of 80 letters."""
 _JSON = "application/json"
 _MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -84,17 +85,25 @@ def _routes(service: Service) -> APIRouter:
         authorize_all(request.state.principal)
         return service.report()
 
+    @router.get("/models/{model}/deny", summary="Get the deny list of a model")
+    def get_denied(request: Request, model: str) -> Status:
+        authorize(request.state.principal, model)
+        return service.denied(model)
+
     def add(name: str, command: type[BaseModel], prefix: str, parameters: list[Any]) -> None:
-        async def apply(request: Request) -> Status:
+        async def apply(request: Request, response: Response) -> Status:
             model = request.path_params.get("model", "")
             if model:
                 authorize(request.state.principal, model)
             else:
                 authorize_all(request.state.principal)
-            return _visible(request, await run_in_threadpool(service.apply, name, await request.body(), model))
+            status = await run_in_threadpool(service.apply, name, await request.body(), model)
+            response.status_code = 200 if is_followed(status) else 202
+            return _visible(request, status)
 
         body = {"content": {_JSON: {"schema": command.model_json_schema()}}}
-        extra = {"requestBody": body, "parameters": parameters}
+        late = {"202": {"description": "Accepted, but a worker does not follow it yet"}}
+        extra = {"requestBody": body, "parameters": parameters, "responses": late}
         router.post(prefix + name, name=name, summary=command.__doc__, openapi_extra=extra)(apply)
 
     for name, of_model in MODEL_COMMANDS.items():

@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.errors import InvalidArgument, NotFound, NotReady
+from service.errors import InvalidArgument, NotFound, NotReady, TooLarge
 from service.models import desired_state
-from service.models.desired_state import Desired, DesiredModel, LogLevel, Version
+from service.models.desired_state import DENIED_MAX, Desired, DesiredModel, Id, LogLevel, Version
 from service.models.policy import ranked
 
 
@@ -153,6 +153,37 @@ class Rollback(ModelCommand):
         return desired.changed(stopped=False, pinned=(), rolled_back=rolled_back, unloaded=unloaded)
 
 
+class _DenyList(ModelCommand):
+    ids: Annotated[list[Annotated[int, Field(ge=-(2**63), lt=2**63)] | Id], Field(min_length=1, max_length=DENIED_MAX)]
+
+    @property
+    def texts(self) -> list[str]:
+        """The ids as the desired state has them."""
+        return [*map(str, self.ids)]
+
+
+class DenyAdd(_DenyList):
+    """Withdraw candidates: retrieve and recommend return them no more, from no version."""
+
+    def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
+        """Returns the desired state after it."""
+        denied = {*desired.denied, *self.texts}
+        if len(denied) > DENIED_MAX:
+            raise TooLarge(f"the deny list would have {len(denied)} ids; at most {DENIED_MAX} are accepted")
+        return desired.changed(denied=denied)
+
+
+class DenyRemove(_DenyList):
+    """Return withdrawn candidates again."""
+
+    def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
+        """Returns the desired state after it."""
+        denied = {*desired.denied}
+        if unknown := [each for each in self.texts if each not in denied]:
+            raise InvalidArgument(f"{len(unknown)} of {len(self.ids)} ids are not denied, such as {unknown[0][:80]!r}")
+        return desired.changed(denied=denied - {*self.texts})
+
+
 class Drain(ServiceCommand):
     """Reject calls."""
 
@@ -181,6 +212,6 @@ class SetLogLevel(ServiceCommand):
 
 MODEL_COMMANDS: Mapping[str, type[ModelCommand]] = {
     each.__name__.lower(): each for each in (Load, Unload, Pin, Unpin, Label, Unlabel, Rollback)
-}
+} | {"deny/add": DenyAdd, "deny/remove": DenyRemove}
 SERVICE_COMMANDS: Mapping[str, type[ServiceCommand]] = {"drain": Drain, "undrain": Undrain, "log-level": SetLogLevel}
 COMMANDS: Mapping[str, type[ModelCommand] | type[ServiceCommand]] = {**MODEL_COMMANDS, **SERVICE_COMMANDS}

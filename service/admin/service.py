@@ -15,11 +15,11 @@ from service.admin.commands import COMMANDS, ModelCommand, ModelFacts
 from service.admin.report import report
 from service.admin.status import WorkerStatus, merged_versions, read_statuses
 from service.config import ServiceSettings
-from service.errors import InvalidArgument, NotFound
+from service.errors import InvalidArgument, NotFound, NotReady
 from service.models.desired_state import Desired, DesiredModel, first_error
 from service.models.manager import VersionState
 from service.models.policy import named, ranked
-from service.models.state_file import StateFile
+from service.models.state_file import StateFile, StateUnreadable
 from service.observability.logging import fields, logger
 from service.resources import free_bytes
 
@@ -66,14 +66,14 @@ class Service:
         return report(self._settings, self.status(), read_statuses(self._run_directory))
 
     def apply(self, name: str, body: bytes, model: str = "") -> Status:
-        """Applies a command. What needs no load is in effect when this returns; the rest is listed as `unmet`.
+        """Applies a command. What needs no load is in effect when this returns, unless `is_followed` is false of it.
 
         Args:
           name: of the command.
           body: its arguments as JSON; empty: none.
           model: that the command is for; empty: the service.
         Returns:
-          The status after it.
+          The status after it, what is not in effect yet as `unmet`, and whether the command `changed` anything.
         Raises:
           ServiceError: the arguments are invalid, there is no such version, or the state file cannot be written.
         """
@@ -82,17 +82,41 @@ class Service:
         except ValidationError as problem:
             raise InvalidArgument(first_error(problem)) from None
         given = command.model_dump(exclude_none=True)
+        before = Desired()
+
+        def edit(desired: Desired) -> Desired:
+            nonlocal before
+            before = desired
+            if isinstance(command, ModelCommand):
+                return desired.with_model(model, command.edit(desired.of(model), facts))
+            return command.edit(desired)
+
         if isinstance(command, ModelCommand):
             facts = self._find(model, {given.get("version"), *given.get("versions", ())} - {None})
-            given["model"], edit_model = model, command.edit
-            after = self._state.update(lambda desired: desired.with_model(model, edit_model(desired.of(model), facts)))
-        else:
-            after = self._state.update(command.edit)
+            given["model"] = model
+        after = self._state.update(edit)
         end = time.monotonic() + _FOLLOW_TIMEOUT_S
         while self._is_behind(after.revision) and time.monotonic() < end:
             time.sleep(_FOLLOW_INTERVAL_S)
+        if "ids" in given:
+            given["ids"] = len(given["ids"])
         _LOG.info("command_applied", extra=fields(command=name, revision=after.revision, **given))
-        return self.status()
+        return self.status() | {"changed": after != before}
+
+    def denied(self, model: str) -> Status:
+        """Returns the deny list of a model.
+
+        Raises:
+          NotFound: there is no such model.
+          NotReady: the state file cannot be read.
+        """
+        try:
+            desired = self._state.read()
+        except StateUnreadable as problem:
+            raise NotReady(str(problem)) from problem
+        if not (ids := desired.of(model).denied):
+            self._find(model, set())
+        return {"model": model, "revision": desired.revision, "ids": ids}
 
     def _is_behind(self, revision: int) -> bool:
         return any(each.revision < revision for each in read_statuses(self._run_directory))
@@ -120,6 +144,11 @@ class Service:
         return ModelFacts(frozenset(known), _current(states) or None, previous, self._settings.latest_versions)
 
 
+def is_followed(status: Status) -> bool:
+    """Returns whether every worker follows the desired state that a status shows."""
+    return all(worker["revision"] >= status["revision"] for worker in status["processes"])
+
+
 def _current(states: Sequence[VersionState]) -> int:
     return next((each.version for each in states if each.current), 0)
 
@@ -128,10 +157,11 @@ def _model(name: str, desired: DesiredModel, states: Sequence[VersionState], wor
     known = {version for worker in workers for version in (*worker.known.get(name, ()), *worker.loaded(name))}
     reports = [worker.models.get(name, ()) for worker in workers] or [()]
     unmet = {(each["version"], each["wanted"]): each for report in reports for each in _unmet(desired, known, report)}
+    wanted = desired.model_dump(mode="json", exclude_defaults=True, exclude={"denied"})
     return {
         "name": name,
         "current": _current(states) or None,
-        "wanted": desired.model_dump(mode="json", exclude_defaults=True),
+        "wanted": wanted | ({"denied": len(desired.denied)} if desired.denied else {}),
         "unmet": [unmet[key] for key in sorted(unmet)],
         "versions": [vars(state) for state in states],
     }

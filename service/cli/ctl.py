@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import ssl
 
 EXIT_UNREACHABLE, EXIT_REJECTED, EXIT_NOT_IN_EFFECT = 3, 4, 5
-_USAGE_CODES = {"INVALID_ARGUMENT", "NOT_FOUND"}
+_USAGE_CODES = {"INVALID_ARGUMENT", "NOT_FOUND", "TOO_LARGE"}
 _TIMEOUT_S, _POLL_S = 30.0, 0.05
 _Status = dict[str, Any]
 
@@ -34,6 +34,8 @@ Older = Annotated[int | None, typer.Argument(metavar="[VERSION]", help="Version 
 Versions = Annotated[list[int], typer.Argument(metavar="VERSION...", help="Version numbers.")]
 Level = Annotated[str, typer.Argument(metavar="LEVEL", help="debug, info, warning, error; setting: as started.")]
 Label = Annotated[str, typer.Argument(metavar="LABEL", help="Name of the label.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Ids; one that begins with - after --.")]
+IdsFile = Annotated[Path | None, typer.Option("--file", metavar="FILE", help="File with one id a line; -: stdin.")]
 
 CTL = typer.Typer(
     help="Sends commands to a running service through its admin API.\n\n"
@@ -42,6 +44,10 @@ CTL = typer.Typer(
     "effect yet or a version cannot be loaded, 130 interrupted.",
     no_args_is_help=True,
 )
+
+
+DENY = typer.Typer(help="Withdraws candidates of a model, and returns them again.", no_args_is_help=True)
+CTL.add_typer(DENY, name="deny")
 
 
 class CtlError(Exception):
@@ -65,7 +71,7 @@ class _Admin:
     as_json: bool
 
     def request(self, path: str, body: _Status | None = None) -> _Status:
-        """Gets the status, or (with a body) sends a command; returns the status after it. Follows no redirects.
+        """Gets what is at a path, or (with a body) sends a command; returns the status after it. Follows no redirects.
 
         Raises:
           CtlError: the service cannot be reached, or rejects the command.
@@ -87,7 +93,7 @@ class _Admin:
             raise CtlError(f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE) from None
         try:
             status: _Status = orjson.loads(content)
-            if answer.status == 200:
+            if answer.status in {200, 202}:
                 return status
             code, message = status["error"]["code"], status["error"]["message"]
         except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -185,6 +191,40 @@ def _rollback(context: typer.Context, model: Model, version: Older = None) -> No
     _run(context, "rollback", {"version": version}, model)
 
 
+@DENY.command("add")
+def _deny_add(context: typer.Context, model: Model, ids: Ids = None, file: IdsFile = None) -> None:
+    """Withdraws candidates: retrieve and recommend return them no more, from no version."""
+    _change_denied(context, "deny/add", model, ids, file)
+
+
+@DENY.command("remove")
+def _deny_remove(context: typer.Context, model: Model, ids: Ids = None, file: IdsFile = None) -> None:
+    """Returns withdrawn candidates again."""
+    _change_denied(context, "deny/remove", model, ids, file)
+
+
+@DENY.command("list")
+def _deny_list(context: typer.Context, model: Model) -> None:
+    """Prints the deny list of a model, one id a line."""
+    with _reported_errors():
+        found = context.obj.request(f"/v1/models/{quote(model, safe='')}/deny")
+    sys.stdout.write(_json(found) if context.obj.as_json else "".join(f"{each}\n" for each in found["ids"]))
+
+
+def _change_denied(context: typer.Context, command: str, model: str, ids: list[str] | None, file: Path | None) -> None:
+    given = list(ids or ())
+    with _reported_errors():
+        try:
+            text = "" if file is None else sys.stdin.read() if str(file) == "-" else file.read_text()
+        except (OSError, UnicodeDecodeError) as problem:
+            reason = getattr(problem, "strerror", None) or problem
+            raise CtlError(f"--file {file} cannot be read: {reason}", EXIT_USAGE) from None
+        given += [line.strip() for line in text.splitlines() if line.strip()]
+        if not given:
+            raise CtlError("no id is given: name ids, or a --file with one a line", EXIT_USAGE)
+    _run(context, command, {"ids": given}, model)
+
+
 @CTL.command("drain")
 def _drain(context: typer.Context) -> None:
     """Rejects calls and fails health checks; loaded versions stay."""
@@ -239,6 +279,8 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
     with _reported_errors():
         scope = f"/v1/models/{quote(model, safe='')}/" if model else "/v1/"
         status = admin.request(scope + command, body)
+        if not status.get("changed", True):
+            sys.stderr.write("rowcast-serve ctl: nothing changed: that was desired already\n")
         end = time.monotonic() + admin.wait_s
         while body is not None and _is_pending(status, model) and time.monotonic() < end:
             time.sleep(_POLL_S)

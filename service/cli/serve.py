@@ -23,6 +23,7 @@ def command() -> typer.Typer:
     """Returns the command line of the program."""
     from service.cli.ctl import CTL
     from service.cli.pull import pull_command
+    from service.cli.recommend import recommend_command
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -48,6 +49,7 @@ def command() -> typer.Typer:
     serve.__annotations__ = {each.name: each.annotation for each in parameters}
     app.callback(invoke_without_command=True)(serve)
     app.command("pull")(pull_command)
+    app.command("recommend")(recommend_command)
     app.add_typer(CTL, name="ctl")
     return app
 

@@ -29,8 +29,16 @@ SEPARATORS_PER_VALUE = 2
 and objects hold no value, but take up to 30 times the memory of their text."""
 
 Part = dict[str, Any]
+_SELECTION = ("filter", "crowding", "min_score")
 
-_EXPECTED = {int: "an integer", str: "a string", bool: "true or false", dict: "a JSON object", list: "a list"}
+_EXPECTED = {
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    dict: "a JSON object",
+    list: "a list",
+}
 
 
 def parse(body: bytes, settings: ServiceSettings) -> Any:
@@ -61,17 +69,19 @@ def read_retrieval(body: Any, target: requests.Target, settings: ServiceSettings
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
-    of_each = ("features", "vector", "id", "context_id", "exclude")
-    parts = _parts(body, (*options.RETRIEVAL, "filter"), of_each, settings)
-    kind = _one_kind(parts, ("features", "vector", "id"))
+    of_each = ("features", "vector", "vectors", "id", "ids", "context_id", "exclude")
+    parts = _parts(body, (*options.RETRIEVAL, *_SELECTION), of_each, settings)
+    kind = _one_kind(parts, ("features", "vector", "vectors", "id", "ids"))
+    merged = [listed(part[kind], kind) for part in parts] if kind in {"vectors", "ids"} else []
+    vectors = [part["vector"] for part in parts] if kind == "vector" else list(chain.from_iterable(merged))
     return requests.Retrieval(
         target,
         features=(_columns(parts, "features", settings) or None) if kind == "features" else None,
-        vectors=_vectors(parts) if kind == "vector" else None,
-        ids=_ids(parts, "id"),
-        exclude=_exclusion(parts),
-        filter=_option(body, "filter", {}) if "filter" in body else None,
+        vectors=_vectors(vectors) if kind in {"vector", "vectors"} else None,
+        ids=flat(list(chain.from_iterable(merged)), "ids") if kind == "ids" else _ids(parts, "id"),
+        query_offsets=offsets_of(list(map(len, merged))) if merged else None,
         context_ids=_ids(parts, "context_id"),
+        **_selection(body, parts, settings),
         **_options(body, options.RETRIEVAL, settings),
     )
 
@@ -110,12 +120,12 @@ def read_recommendation(body: Any, target: requests.Target, settings: ServiceSet
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
-    parts = _parts(body, options.RECOMMENDATION, ("features", "context_id", "exclude"), settings)
+    parts = _parts(body, (*options.RECOMMENDATION, *_SELECTION), ("features", "context_id", "exclude"), settings)
     return requests.Recommendation(
         target,
         features=_columns(parts, "features", settings),
-        exclude=_exclusion(parts),
         context_ids=_ids(parts, "context_id"),
+        **_selection(body, parts, settings),
         **_options(body, options.RECOMMENDATION, settings),
     )
 
@@ -144,7 +154,8 @@ def read_lookup(body: Any, target: requests.Target, settings: ServiceSettings) -
 
 def retrieved_value(answer: requests.Retrieved, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
-    return _answer(answer, _neighbors(answer.neighbors), several) | {"searched": answer.searched}
+    results = _explained(_neighbors(answer.neighbors), answer.explanations)
+    return _answer(answer, results, several) | {"searched": answer.searched}
 
 
 def ranked_value(answer: requests.Ranked, several: bool) -> dict[str, Any]:
@@ -168,7 +179,8 @@ def recommended_value(answer: requests.Recommended, several: bool) -> dict[str, 
     found = (neighbor for result in results for neighbor in result["neighbors"])
     for neighbor, score in zip(found, answer.retrieval_scores, strict=True):
         neighbor["retrieval_score"] = score
-    return _answer(answer, results, several)
+    degraded = {"degraded": answer.degraded} if answer.degraded else {}
+    return _answer(answer, _explained(results, answer.explanations), several) | degraded
 
 
 def embedded_value(answer: requests.Embedded, several: bool) -> dict[str, Any]:
@@ -225,6 +237,8 @@ def _option(body: Part, name: str, default: Any) -> Any:
     """Returns an option, of the same type as its default."""
     value = body.get(name, default)
     kind = list if default == () else type(default)
+    if kind is float and type(value) is int:
+        value = float(value)
     if type(value) is not kind:
         raise InvalidArgument(f"{name} is {shown(value)}, {_EXPECTED[kind]} was expected")
     return value
@@ -294,11 +308,11 @@ def _ids(parts: list[Part], name: str) -> requests.Ids | None:
     return flat([part[name] for part in parts], name) if _one_kind(parts, (name,)) else None
 
 
-def _vectors(parts: list[Part]) -> NDArray[np.float32]:
-    rows = [listed(part["vector"], "vector") for part in parts]
+def _vectors(vectors: list[Any]) -> NDArray[np.float32]:
+    rows = [listed(each, "vector") for each in vectors]
     if len({len(row) for row in rows}) > 1:
         raise InvalidArgument("the vectors of requests differ in length; all have the dim of the index")
-    return numbers(list(chain.from_iterable(rows)), "vector").reshape(len(rows), -1)
+    return numbers(list(chain.from_iterable(rows)), "vector").reshape(len(rows), len(rows[0]) if rows else 0)
 
 
 def _exclusion(parts: list[Part]) -> requests.Exclusion | None:
@@ -306,3 +320,37 @@ def _exclusion(parts: list[Part]) -> requests.Exclusion | None:
         return None
     lists = [listed(part.get("exclude", []), "exclude") for part in parts]
     return requests.Exclusion(flat(list(chain.from_iterable(lists)), "exclude"), offsets_of(list(map(len, lists))))
+
+
+def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict[str, Any]:
+    """Returns which candidates are allowed, of a retrieval or a recommendation."""
+    found: dict[str, Any] = {"exclude": _exclusion(parts)}
+    if "filter" in body:
+        conditions = _option(body, "filter", {})
+        at_most(settings, "max_names", len(conditions), "filter")
+        found["filter"] = {name: _condition(each, f"filter.{name}") for name, each in conditions.items()}
+    if "crowding" in body:
+        crowding = fields(body["crowding"], ("attribute", "max"), "crowding")
+        found["crowding"] = requests.Crowding(_option(crowding, "attribute", ""), _option(crowding, "max", 0))
+    if "min_score" in body:
+        found["min_score"] = _option(body, "min_score", 0.0)
+    return found
+
+
+def _condition(body: Any, where: str) -> requests.Condition:
+    lists, bounds = ("allow", "deny"), ("ge", "gt", "le", "lt")
+    condition = dict(fields(body, (*lists, *bounds), where))
+    for name, value in condition.items():
+        if name in lists:
+            values = listed(value, f"{where}.{name}")
+            truths = set(map(type, values)) == {bool}
+            condition[name] = flat([str(each).lower() for each in values] if truths else values, f"{where}.{name}")
+        elif type(value) not in {int, float}:
+            raise InvalidArgument(f"{where}.{name} is {shown(value)}, a number was expected")
+    return requests.Condition(**condition)
+
+
+def _explained(results: list[dict[str, Any]], explanations: Sequence[requests.Explanation]) -> list[dict[str, Any]]:
+    for result, explanation in zip(results, explanations, strict=False):
+        result["explanation"] = vars(explanation)
+    return results

@@ -6,7 +6,7 @@ promises to newer clients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,9 +70,9 @@ def read_retrieval(message: pb.RetrieveRequest, url: _Url, settings: ServiceSett
         features=_columns(message.features, "features", settings) or None,
         vectors=_packed(message.vectors, _FLOAT32, "vectors") if message.vectors else None,
         ids=_ids(message, "ids"),
-        exclude=_exclusion(message),
-        filter={} if message.HasField("filter") else None,
+        query_offsets=_offsets(message.query_offsets, "query_offsets"),
         context_ids=_ids(message, "context_ids"),
+        **_selection(message, settings),
         **_options(message, options.RETRIEVAL, settings),
     )
 
@@ -109,8 +109,8 @@ def read_recommendation(message: pb.RecommendRequest, url: _Url, settings: Servi
     return requests.Recommendation(
         target_of(message.model, url),
         features=_columns(message.features, "features", settings),
-        exclude=_exclusion(message),
         context_ids=_ids(message, "context_ids"),
+        **_selection(message, settings),
         **_options(message, options.RECOMMENDATION, settings),
     )
 
@@ -137,7 +137,12 @@ def read_lookup(message: pb.LookupRequest, url: _Url, settings: ServiceSettings)
 
 def retrieved_message(answer: requests.Retrieved) -> pb.RetrieveResponse:
     """Returns the answer as its message."""
-    return pb.RetrieveResponse(model=_spec(answer), neighbors=_neighbors(answer.neighbors), searched=answer.searched)
+    return pb.RetrieveResponse(
+        model=_spec(answer),
+        neighbors=_neighbors(answer.neighbors),
+        searched=answer.searched,
+        explanations=_explanations(answer.explanations),
+    )
 
 
 def ranked_message(answer: requests.Ranked) -> pb.RankResponse:
@@ -155,7 +160,13 @@ def ranked_message(answer: requests.Ranked) -> pb.RankResponse:
 def recommended_message(answer: requests.Recommended) -> pb.RecommendResponse:
     """Returns the answer as its message."""
     scores = _bytes(answer.retrieval_scores, "<f4")
-    return pb.RecommendResponse(model=_spec(answer), neighbors=_neighbors(answer.neighbors), retrieval_scores=scores)
+    return pb.RecommendResponse(
+        model=_spec(answer),
+        neighbors=_neighbors(answer.neighbors),
+        retrieval_scores=scores,
+        explanations=_explanations(answer.explanations),
+        degraded=answer.degraded,
+    )
 
 
 def embedded_message(answer: requests.Embedded) -> pb.EmbedResponse:
@@ -186,15 +197,15 @@ def _options(message: Any, known: Mapping[str, Any], settings: ServiceSettings) 
     return {name: type(default)(getattr(message, name)) for name, default in known.items()}
 
 
-def _ids(message: Any, where: str) -> requests.Ids | None:
+def _ids(message: Any, name: str, where: str = "") -> requests.Ids | None:
     """Returns the ids in a field of a message; None if it was not sent."""
-    if not message.HasField(where):
+    if not message.HasField(name):
         return None
-    ids: pb.Ids = getattr(message, where)
+    ids: pb.Ids = getattr(message, name)
     kind = ids.WhichOneof("kind")
     if kind is None:
-        raise InvalidArgument(f"{where} is empty; int64s or strings were expected")
-    return _values(ids, kind, where)
+        raise InvalidArgument(f"{where}{name} is empty; int64s or strings were expected")
+    return _values(ids, kind, f"{where}{name}")
 
 
 def _values(message: Any, kind: str, where: str) -> NDArray[Any]:
@@ -223,6 +234,36 @@ def _exclusion(message: pb.RetrieveRequest | pb.RecommendRequest) -> requests.Ex
     if ids is None and offsets is not None:
         raise InvalidArgument("exclude_offsets was sent without exclude_ids")
     return None if ids is None else requests.Exclusion(ids, offsets)
+
+
+def _selection(message: pb.RetrieveRequest | pb.RecommendRequest, settings: ServiceSettings) -> dict[str, Any]:
+    """Returns which candidates are allowed, of a retrieval or a recommendation."""
+    found: dict[str, Any] = {"exclude": _exclusion(message)}
+    if message.HasField("filter"):
+        conditions = message.filter.conditions
+        at_most(settings, "max_names", len(conditions), "filter")
+        found["filter"] = {name: _condition(each, f"filter.{name}") for name, each in conditions.items()}
+    if message.HasField("crowding"):
+        found["crowding"] = requests.Crowding(message.crowding.attribute, message.crowding.max)
+    if message.HasField("min_score"):
+        found["min_score"] = message.min_score
+    return found
+
+
+def _condition(message: pb.Condition, where: str) -> requests.Condition:
+    bounds = dict.fromkeys(("ge", "gt", "le", "lt"))
+    for name in bounds:
+        if message.HasField(name):
+            number: pb.Number = getattr(message, name)
+            kind = number.WhichOneof("kind")
+            if kind is None:
+                raise InvalidArgument(f"{where}.{name} is empty; int64 or float64 was expected")
+            bounds[name] = getattr(number, kind)
+    return requests.Condition(_ids(message, "allow", f"{where}."), _ids(message, "deny", f"{where}."), **bounds)
+
+
+def _explanations(explanations: Sequence[requests.Explanation]) -> list[pb.Explanation]:
+    return [pb.Explanation(**vars(each)) for each in explanations]
 
 
 def _spec(answer: Any) -> pb.ModelSpec:

@@ -8,7 +8,7 @@ Exclusions stay alone: over-fetching for one query would change what is found fo
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +20,12 @@ from service.engine.requests import Neighbors, Offsets, Ranked, Ranking, Retriev
 
 RANKED_MAX = 64
 """Candidates of a request that is merged: larger ones gain nothing, and the first would wait for the last."""
+_ALONE = [
+    (each.name, each.default)
+    for each in fields(Retrieval)
+    if each.name not in {"target", "features", "index", "k", "attributes"}
+]
+"""Options of retrievals, and their defaults, that are merged without them."""
 
 
 def batch_key(request: Any) -> Hashable | None:
@@ -59,14 +65,18 @@ def split(answer: Any, count: int) -> list[Any]:
 
 
 def _retrieval_key(request: Retrieval) -> Hashable | None:
-    others = (request.exclude, request.filter, request.context_ids, request.vectors, request.ids)
-    if request.features is None or request.exact or any(each is not None for each in others):
+    if request.features is None or not _is_plain(request):
         return None
     columns = _column_keys(request.features, 1)
     # More values than one are several queries or one dense value: that is not known here.
     if columns is None or any(each > 1 for _, _, each in columns):
         return None
     return ("retrieve", request.index, request.k, request.attributes, columns)
+
+
+def _is_plain(request: Retrieval) -> bool:
+    options = vars(request)
+    return all(options[name] is None if default is None else options[name] == default for name, default in _ALONE)
 
 
 def _ranking_key(request: Ranking) -> Hashable | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from service.engine.compute_pool import ComputePool
+from service.engine.estimates import LatencyEstimates
 from service.errors import Cancelled, DeadlineExceeded
 from service.observability.metrics import Metrics
 from service.security.principal import Principal
@@ -48,6 +50,7 @@ class Execution:
     Attributes:
       call: the call of every request of the batch.
       phases: seconds by phase, of the whole batch.
+      estimates: what computations of the process take, on average.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Execution:
         contexts: Sequence[RequestContext] = (),
         metrics: Metrics | None = None,
         pool: ComputePool | None = None,
+        estimates: LatencyEstimates | None = None,
     ) -> None:
         """Creates the execution of a batch; with a call alone, of a warm-up or a replay.
 
@@ -63,8 +67,9 @@ class Execution:
           contexts: of its requests; none: nothing ends it early.
           metrics: None: nothing is recorded.
           pool: whose idle threads may take part; None: the calling thread computes alone.
+          estimates: None: nothing is known yet.
         """
-        self.call, self.phases = call, dict[str, float]()
+        self.call, self.phases, self.estimates = call, dict[str, float](), estimates or LatencyEstimates()
         self._contexts, self._metrics, self._pool = contexts, metrics, pool
 
     def check(self) -> None:
@@ -95,6 +100,11 @@ class Execution:
             self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - began
 
     @property
+    def left_s(self) -> float:
+        """How long it is to the first deadline of the batch; infinite without one."""
+        return min([context.deadline for context in self._contexts], default=math.inf) - time.monotonic()
+
+    @property
     def idle_threads(self) -> int:
         """How many further threads would take part in `parallel` now."""
         return 0 if self._pool is None else self._pool.idle
@@ -120,6 +130,11 @@ class Execution:
         """Adds to a counter of `Metrics`."""
         if amount and self._metrics is not None:
             self._metrics.count(name, amount, *labels)
+
+    def gauge(self, name: str, value: float) -> None:
+        """Sets a gauge of `Metrics`."""
+        if self._metrics is not None:
+            self._metrics.set(name, value)
 
     def computed(self, examples: int, candidates: int = 0) -> None:
         """Counts the queries, contexts or examples of the batch, and its candidates."""

@@ -228,7 +228,7 @@ class Engine:
 
     def _execute(self, batch: Sequence[Job], request: Any, pool: ComputePool | None) -> Any:
         call = batch[0].context.call
-        execution = Execution(call, [job.context for job in batch], self._metrics, pool)
+        execution = Execution(call, [job.context for job in batch], self._metrics, pool, self._scheduler.estimates)
         try:
             answer = COMPUTE[type(request)](batch[0].lease.version, request, self._settings, execution)
             execution.check()

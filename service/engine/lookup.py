@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import UnknownRefused
 from bundle.features.columns import Column, Place, checked_offsets
-from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, SeveralIds, inputs_of
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, MultiInputIds, inputs_of
 from service.config import ServiceSettings
 from service.engine import validation
 from service.engine.context import Execution
@@ -178,7 +178,7 @@ def _embedded(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeat
         problem = "reads texts, which have a row for each of their words, not one"
     elif feature.place is not None:
         problem = "reads one of several values of its input: no id alone is one"
-    elif isinstance(feature.ids, SeveralIds) and len(feature.inputs) > 1:
+    elif isinstance(feature.ids, MultiInputIds) and len(feature.inputs) > 1:
         problem = "crosses several inputs: no id alone has a row of its table"
     else:
         return name, feature

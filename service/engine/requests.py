@@ -67,22 +67,77 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Retrieval(Request):
-    """The k nearest candidates of n queries, given by exactly one of features (or context ids), vectors and ids."""
+class Condition:
+    """What a candidate's values of one attribute must meet; one without a value meets `deny` alone.
+
+    Attributes:
+      allow: one of its values is among these; None: any, or none.
+      deny: none of its values is among these; wins over `allow`.
+      ge, gt, le, lt: bounds of its number.
+    """
+
+    allow: Ids | None = None
+    deny: Ids | None = None
+    ge: int | float | None = None
+    gt: int | float | None = None
+    le: int | float | None = None
+    lt: int | float | None = None
+
+
+Filter = Mapping[str, Condition]
+"""Conditions by attribute; a candidate matches if it meets all of them."""
+
+
+@dataclass(frozen=True)
+class Crowding:
+    """At most `max` neighbors for each value of an attribute; candidates without a value are not limited."""
+
+    attribute: str
+    max: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selecting(Request):
+    """What retrievals and recommendations have: which candidates may be returned, how many, and in which order."""
 
     k: int = 0
     """0: 10."""
+    candidates: int = 0
+    """How many are found for each query before they are ranked or reordered; 0: max(100, 10 k)."""
+    filter: Filter | None = None
+    exclude: Exclusion | None = None
+    crowding: Crowding | None = None
+    diversity: float = 0.0
+    """0: by score alone, to 1."""
+    min_score: float | None = None
+    """Of the scores that are returned."""
+    formula: str = ""
+    """Gives the score; empty: the bundle's own."""
+    attributes: tuple[str, ...] = ()
+    index: str = ""
+    recall: float = 0.0
+    """The least, by the index' measured curve; 0: as exported."""
+    explain: bool = False
+    context_ids: Ids | None = None
+    """[n] contexts whose stored features are taken where `features` sends none."""
+
+    @property
+    def fetched(self) -> int:
+        """How many candidates are found for each query before they are ranked or reordered."""
+        return self.candidates or max(100, 10 * (self.k or K_DEFAULT))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval(Selecting):
+    """The k nearest candidates of n queries, given by exactly one of features (or context ids), vectors and ids."""
+
     features: Columns | None = None
     vectors: Vectors | None = None
     """[n, dim] float32; a flat [n * dim] array is accepted too."""
     ids: Ids | None = None
-    exclude: Exclusion | None = None
-    attributes: tuple[str, ...] = ()
-    index: str = ""
+    query_offsets: Offsets | None = None
+    """Vectors, or ids, of one query each, merged by their best scores; None: each is a query."""
     exact: bool = False
-    filter: Mapping[str, Any] | None = None
-    context_ids: Ids | None = None
-    """[n] contexts whose stored features the queries have where `features` sends none."""
 
     @property
     def cost(self) -> int:
@@ -104,11 +159,33 @@ class Neighbors:
 
 
 @dataclass(frozen=True)
+class Explanation:
+    """How the neighbors of one query were found.
+
+    Attributes:
+      path: index, exact, or none where nothing could match.
+      matches: candidates that the filter, exclusions and the deny list leave.
+      selectivity: their share of the index.
+      scored: candidates whose exact score was computed.
+      shortfall: why there are fewer than k neighbors; empty: there are k.
+    """
+
+    path: str
+    matches: int
+    selectivity: float
+    scored: int
+    search_ms: float
+    shortfall: str = ""
+
+
+@dataclass(frozen=True)
 class Retrieved(Answer):
     """Answer to a Retrieval."""
 
     neighbors: Neighbors
     searched: int
+    explanations: tuple[Explanation, ...] = ()
+    """Of each query, if asked for."""
 
 
 @dataclass(frozen=True)
@@ -146,28 +223,12 @@ class Ranked(Answer):
     offsets: Offsets
 
 
-@dataclass(frozen=True)
-class Recommendation(Request):
+@dataclass(frozen=True, kw_only=True)
+class Recommendation(Selecting):
     """The k best of `candidates` retrieved ones, ranked, for n contexts."""
 
     features: Columns
-    k: int = 0
-    """0: 10."""
-    candidates: int = 0
-    """0: max(100, 10 k)."""
-    exclude: Exclusion | None = None
-    attributes: tuple[str, ...] = ()
-    index: str = ""
     tower: str = ""
-    formula: str = ""
-    """As a Ranking's."""
-    context_ids: Ids | None = None
-    """As a Ranking's."""
-
-    @property
-    def fetched(self) -> int:
-        """How many candidates are retrieved for each query, and ranked."""
-        return self.candidates or max(100, 10 * (self.k or K_DEFAULT))
 
     @property
     def cost(self) -> int:
@@ -181,6 +242,10 @@ class Recommended(Answer):
 
     neighbors: Neighbors
     retrieval_scores: NDArray[np.float32]
+    explanations: tuple[Explanation, ...] = ()
+    """Of each request, if asked for."""
+    degraded: str = ""
+    """Why some or all neighbors are in the order of retrieval, unranked; empty: all are ranked."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +303,8 @@ def _magnitude(value: Any) -> Hashable:
     """Returns how large the value of a field is, to a power of two; a name as it is."""
     if value is None or isinstance(value, str | int):
         return value.bit_length() if isinstance(value, int) else value
+    if isinstance(value, float | Crowding):
+        return bool(value)
     if isinstance(value, Exclusion | Column):
         value = value.ids if isinstance(value, Exclusion) else value.values
     if isinstance(value, np.ndarray | tuple):

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.features.columns import Column
 from service.config import ServiceSettings
-from service.engine import embedding, lookup, validation
+from service.engine import embedding, filters, lookup, reordering, search, validation
 from service.engine.context import Execution
-from service.engine.requests import K_DEFAULT, Exclusion, Neighbors, Offsets, Retrieval, Retrieved, Vectors
-from service.errors import InvalidArgument, Unimplemented
+from service.engine.requests import (
+    K_DEFAULT,
+    Exclusion,
+    Ids,
+    Neighbors,
+    Offsets,
+    Retrieval,
+    Retrieved,
+    Selecting,
+    Vectors,
+)
+from service.engine.search import Allowed, Found
+from service.errors import InvalidArgument
 from service.models.version import LoadedIndex, LoadedStore, ModelVersion
 
-_CELLS_MAX = 4 << 20
-"""Largest queries x candidates fetched in one search: bounds the memory of a call, 12 bytes each."""
 _NONE = np.empty(0, np.int64)
 
 Positions = NDArray[np.int64]
-
-
-class Found(NamedTuple):
-    """Positions of n queries' neighbors in the index, best first; query i owns offsets[i]:offsets[i + 1]."""
-
-    positions: Positions
-    scores: NDArray[np.float32]
-    offsets: Offsets
 
 
 def retrieve(
@@ -37,31 +37,121 @@ def retrieve(
     """Answers a Retrieval with one model version.
 
     Raises:
-      InvalidArgument, TooLarge, NotFound, Unimplemented: see service/errors.py.
+      InvalidArgument, TooLarge, NotFound: see service/errors.py.
       FeatureError: a column does not fit its feature.
     """
-    if request.filter is not None:
-        raise Unimplemented("filters are not supported yet; leave 'filter' out, or use 'exclude'")
     k = validation.check_k(request.k, K_DEFAULT, settings.max_k)
-    _, index = validation.choose_index(model_version, request.index)
-    validation.check_attributes(index.corpus, request.attributes)
-    excluded_ids = request.exclude.ids if request.exclude else None
-    columns = (request.features or {}).values()
-    validation.check_values(settings, columns, request.ids, excluded_ids, request.context_ids)
+    name, index = validation.choose_index(model_version, request.index)
+    check_selection(index, request, settings, request.ids, *(request.features or {}).values())
+    reordering.check(request, index.corpus, k)
+    formula = reordering.formula_of(request.formula, index.corpus, name) if request.formula else None
     vectors, own = _queries(model_version, index, request, settings, execution)
-    excluded = excluded_positions(index.corpus, request.exclude, len(vectors))
-    if own is not None:
-        excluded = [np.union1d(*each) for each in zip(excluded, own, strict=True)]
-    found = nearest(index, vectors, k, excluded, execution, exact=request.exact)
+    n = _count_queries(request, request.query_offsets, len(vectors))
+    queries = Queries(vectors, allowed(index, request, n, execution, own), request.query_offsets)
+    if formula is not None or request.crowding is not None or request.diversity:
+        found = pool(index, queries, request, k, settings, execution)
+    else:
+        found = _find(index, queries, request, k, execution)
     execution.computed(len(vectors))
+    if formula is not None or request.crowding is not None or request.diversity or request.min_score is not None:
+        found = reordering.reordered(index, found, request, formula, k, execution)
     with execution.phase("lookup"):
         answer = neighbors(index.corpus, found, request.attributes)
-    return Retrieved(model_version.model, model_version.version, answer, index.corpus.entry.size)
+    size, explanations = index.corpus.entry.size, search.explained(found, request, k) if request.explain else ()
+    return Retrieved(model_version.model, model_version.version, answer, size, explanations)
+
+
+class Queries(NamedTuple):
+    """The vectors of n queries, and the candidates that each may find; `offsets`: as `search.nearest`."""
+
+    vectors: Vectors
+    allowed: Allowed
+    offsets: Offsets | None = None
+
+    def only(self, query: int) -> Queries:
+        """Returns one of them."""
+        first, last = (query, query + 1) if self.offsets is None else self.offsets[query : query + 2].tolist()
+        own = self.allowed._replace(excluded=self.allowed.excluded[query : query + 1])
+        return Queries(self.vectors[first:last], own, np.array([0, last - first], np.int64))
+
+
+def pool(
+    index: LoadedIndex, queries: Queries, request: Selecting, k: int, settings: ServiceSettings, execution: Execution
+) -> Found:
+    """Finds what is ranked or reordered: `candidates` for each query, and more where crowding needs them.
+
+    Raises:
+      TooLarge: more than max_candidates.
+    """
+    n, fetched = len(queries.allowed.excluded), min(request.fetched, index.corpus.entry.size)
+    validation.at_most(settings, "max_candidates", n * fetched, "the request, over all queries,")
+    found = _find(index, queries, request, fetched, execution)
+    if request.crowding is None:
+        return found
+    return reordering.widened(
+        found,
+        lambda query, count: _find(index, queries.only(query), request, count, execution),
+        *(index.corpus, request.crowding, fetched, k),
+    )
+
+
+def _find(index: LoadedIndex, queries: Queries, request: Selecting, count: int, execution: Execution) -> Found:
+    vectors, allowed, offsets = queries
+    return search.nearest(
+        *(index, vectors, count, allowed, execution),
+        exact=isinstance(request, Retrieval) and request.exact,
+        recall=request.recall,
+        offsets=offsets,
+        explain=request.explain,
+    )
+
+
+def check_selection(
+    index: LoadedIndex, request: Selecting, settings: ServiceSettings, ids: Ids | None, *columns: Column
+) -> None:
+    """Rejects attributes that are not stored, a recall that is none, and more values than the limit.
+
+    Args:
+      ids, columns: of the queries.
+    """
+    validation.check_attributes(index.corpus, request.attributes)
+    excluded = request.exclude.ids if request.exclude else None
+    validation.check_values(settings, columns, ids, excluded, request.context_ids, *filters.tokens(request.filter))
+    if not 0 <= request.recall <= 1:
+        raise InvalidArgument(f"recall is {request.recall}; 0 (as exported) to 1 is accepted")
+
+
+def allowed(
+    index: LoadedIndex, request: Selecting, n: int, execution: Execution, own: Positions | None = None
+) -> Allowed:
+    """Returns the candidates that each of n queries may find: those that match, less the excluded and the denied.
+
+    Args:
+      own: [v] positions of the candidates that queries are; of query i those from query_offsets[i] on, else one.
+    Raises:
+      InvalidArgument: the filter does not suit the attributes, or the exclusions not the queries.
+      UnknownCandidate: an excluded id is none.
+    """
+    denied = index.corpus.denied.positions
+    if not request.filter and request.exclude is None and own is None and not denied.size:
+        return Allowed([_NONE] * n)
+    with execution.phase("search"):
+        compiled = filters.compiled(index, request.filter) if request.filter else None
+        if compiled is not None:
+            execution.count("filters", 1, "cached" if compiled.again else "compiled")
+        excluded = excluded_positions(index.corpus, request.exclude, n)
+        if own is not None:
+            merged = getattr(request, "query_offsets", None)
+            owned = np.split(own, np.arange(1, n) if merged is None else merged[1:-1])
+            excluded = [filters.distinct(np.concatenate(each)) for each in zip(excluded, owned, strict=True)]
+        if denied.size:
+            excluded = [filters.distinct(np.concatenate([denied, each])) if each.size else denied for each in excluded]
+        return Allowed(excluded, compiled)
 
 
 def neighbors(corpus: LoadedStore, found: Found, attributes: tuple[str, ...]) -> Neighbors:
     """Returns candidates as clients see them: ids, scores and attributes."""
-    positions, scores, offsets = found
+    positions, scores, offsets, _ = found
     values = corpus.store.attributes(positions, list(attributes)) if attributes else {}
     return Neighbors(corpus.store.ids(positions), scores, offsets, values)
 
@@ -70,78 +160,29 @@ def excluded_positions(corpus: LoadedStore, exclude: Exclusion | None, n: int) -
     """Returns the distinct positions that each of n queries excludes. Unknown ids exclude nothing."""
     if exclude is None:
         return [_NONE] * n
+    ids = exclude.ids
     if exclude.offsets is not None:
-        validation.check_offsets(exclude.offsets, n, int(exclude.ids.size), "exclude")
-    positions = corpus.store.positions(exclude.ids, "excluded candidate")
-    if exclude.offsets is None:
-        return [np.unique(positions[positions >= 0])] * n
-    return [np.unique(each[each >= 0]) for each in np.split(positions, exclude.offsets[1:-1])]
+        validation.check_offsets(exclude.offsets, n, int(ids.size), "exclude")
+    if n == 1 or exclude.offsets is None:
+        ids = np.sort(ids) if ids.dtype == np.int64 else ids  # found several times as fast
+        positions = corpus.store.positions(ids, "excluded candidate")
+        return [filters.distinct(positions[positions >= 0])] * n
+    positions = corpus.store.positions(ids, "excluded candidate")
+    return [filters.distinct(each[each >= 0]) for each in np.split(positions, exclude.offsets[1:-1])]
 
 
-def nearest(
-    index: LoadedIndex,
-    vectors: Vectors,
-    k: int,
-    excluded: Sequence[Positions],
-    execution: Execution,
-    *,
-    exact: bool = False,
-) -> Found:
-    """Finds the k nearest allowed candidates of each query; fewer only where fewer are allowed.
-
-    Args:
-      vectors: [n, dim] float32 queries.
-      excluded: n arrays of distinct positions.
-    Raises:
-      NotFinite: a score is beyond float32.
-    """
-    n, size = len(vectors), index.corpus.entry.size
-    fetch = [min(size, k + each.size) for each in excluded]
-    together = n if n * max(fetch) <= _CELLS_MAX else 1
-    rows: list[tuple[Positions, NDArray[np.float32]]] = []
-    for first in range(0, n, together):
-        block = slice(first, first + together)
-        with execution.phase("search"):
-            rows += _search(index, vectors[block], k, max(fetch[block]), excluded[block], execution, exact=exact)
-    positions, scores = np.concatenate([row[0] for row in rows]), np.concatenate([row[1] for row in rows])
-    validation.check_finite(scores, "a candidate's score")
-    offsets = np.fromiter(accumulate([row[0].size for row in rows], initial=0), np.int64, n + 1)
-    return Found(positions, scores, offsets)
-
-
-def _search(
-    index: LoadedIndex,
-    vectors: Vectors,
-    k: int,
-    fetch: int,
-    excluded: Sequence[Positions],
-    execution: Execution,
-    *,
-    exact: bool,
-) -> list[tuple[Positions, NDArray[np.float32]]]:
-    """Fetches as many more as are excluded, then drops those; a query that is left short of k is searched exactly."""
-    if exact:
-        found = index.exact.search(vectors, fetch, each=execution.parallel)
-    else:
-        found = index.approximate.search(vectors, fetch)
-    rows = [_allowed(*row, k) for row in zip(*found, excluded, strict=True)]
-    size = index.corpus.entry.size
-    short = [query for query, (row, _) in enumerate(rows) if row.size < min(k, size - excluded[query].size)]
-    if short and not exact:
-        found = index.exact.search(vectors[short], fetch, each=execution.parallel)
-        for query, positions, scores in zip(short, *found, strict=True):
-            rows[query] = _allowed(positions, scores, excluded[query], k)
-    return rows
-
-
-def _allowed(
-    positions: Positions, scores: NDArray[np.float32], excluded: Positions, k: int
-) -> tuple[Positions, NDArray[np.float32]]:
-    """Returns a query's first k that are allowed, of those that were found."""
-    if excluded.size or positions[-1] < 0:  # what is missing is missing at the end
-        keep = np.flatnonzero((positions >= 0) & np.isin(positions, excluded, invert=True))
-        positions, scores = positions[keep], scores[keep]
-    return positions[:k], scores[:k]
+def _count_queries(request: Retrieval, offsets: Offsets | None, vectors: int) -> int:
+    """Returns how many queries the vectors, or ids, are of."""
+    if offsets is None:
+        return vectors
+    if request.vectors is None and request.ids is None:
+        raise InvalidArgument("query_offsets are taken with vectors or ids alone")
+    n = max(1, offsets.size - 1)
+    validation.check_offsets(offsets, n, vectors, "query_offsets")
+    empty = np.flatnonzero(offsets[1:] == offsets[:-1])
+    if empty.size:
+        raise InvalidArgument(f"query {empty[0]} has no vectors or ids; at least one was expected")
+    return n
 
 
 def _queries(

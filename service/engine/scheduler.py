@@ -24,14 +24,13 @@ from typing import Any
 
 from service.engine.compute_pool import ComputePool
 from service.engine.context import RequestContext
+from service.engine.estimates import LatencyEstimates
 from service.errors import Cancelled, DeadlineExceeded, NotReady, Overloaded, ServiceError
 from service.models.manager import Lease
 from service.observability.metrics import Metrics
 
 WATCH_S = 0.005
 """Requests that are expected to wait longer have their deadline timed and their connection watched."""
-_EWMA = 0.1
-_KINDS_MAX = 4096
 _MARGIN = 2
 """Times what is expected, which is an average: with less, a long queue is answered just after the deadlines."""
 _GONE, _LATE = "the client has gone", "the deadline of the request has passed"
@@ -58,24 +57,6 @@ class Job:
     future: asyncio.Future[Any]
     expected_s: float = 0.0
     queued_at: float = field(default_factory=time.perf_counter)
-
-
-class LatencyEstimates:
-    """Exponentially weighted averages of how long a job takes, by kind."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[Hashable, float] = {}
-
-    def expected_s(self, kind: Hashable) -> float | None:
-        """Returns the estimate; None: no job of the kind was computed yet."""
-        return self._seconds.get(kind)
-
-    def observe(self, kind: Hashable, seconds: float) -> None:
-        """Takes a measurement into account."""
-        before = self._seconds.get(kind)
-        if before is None and len(self._seconds) >= _KINDS_MAX:
-            self._seconds.clear()
-        self._seconds[kind] = seconds if before is None else before + _EWMA * (seconds - before)
 
 
 class BatchQueue:

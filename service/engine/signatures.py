@@ -18,7 +18,7 @@ from bundle.format.manifest import (
     IdentityIds,
     KeyedIds,
     Manifest,
-    SeveralIds,
+    MultiInputIds,
     TextIds,
     Tower,
     TowerInput,
@@ -133,9 +133,8 @@ def type_of(manifest: Manifest, feature: Feature, name: str) -> str:
     rule = first_of(feature.ids)
     if isinstance(rule, IdentityIds | ComputedIds | KeyedIds):
         return "int64"
-    if isinstance(feature.ids, SeveralIds):
-        key = feature.ids.keys[feature.inputs.index(name)]
-        return key.dtype if key.boundaries is None else "float32"
+    if isinstance(feature.ids, MultiInputIds):
+        return feature.ids.keys[feature.inputs.index(name)].dtype
     if isinstance(rule, HashIds):
         return "int64 or string"
     return manifest.vocabularies[rule.vocabulary].dtype if isinstance(rule, VocabularyIds) else "float32"

@@ -191,7 +191,9 @@ def check_finite(array: NDArray[Any], what: str) -> None:
 
 def sends_numbers(manifest: Manifest, request: Any) -> bool:
     """Whether a request holds numbers that are computed with: vectors, weights or values of dense features."""
-    columns: list[Columns] = [value for value in vars(request).values() if isinstance(value, Mapping)]
+    columns: list[Columns] = [
+        value for name, value in vars(request).items() if name != "filter" and isinstance(value, Mapping)
+    ]
     return getattr(request, "vectors", None) is not None or any(
         column.weights is not None
         or any(isinstance(manifest.features[reader], DenseFeature) for reader in manifest.inputs.get(name, ()))

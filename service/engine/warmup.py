@@ -60,7 +60,7 @@ def run(model_version: ModelVersion, settings: ServiceSettings, throttle: Callab
         first = index.corpus.store.ids(np.zeros(1, np.int64))
         attributes = tuple(index.corpus.entry.attributes)
         for exact in (False, True) if index.vectors.nbytes <= _EXACT_BYTES_MAX else (False,):
-            search = Retrieval(Target(), 1, ids=first, index=name, attributes=attributes, exact=exact)
+            search = Retrieval(Target(), k=1, ids=first, index=name, attributes=attributes, exact=exact)
             retrieval.retrieve(model_version, search, settings, execution)
             throttle()
     for compute, request in _requests(model_version):
@@ -87,7 +87,8 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
                 continue  # such candidates are ranked by features that clients send
             query = model_version.towers[index.entry.query_tower]
             features = {**sent, **_columns(manifest, query.inputs)}
-            yield recommendation.recommend, Recommendation(Target(), features, 1, 1, index=index_name, tower=name)
+            request = Recommendation(Target(), features=features, k=1, candidates=1, index=index_name, tower=name)
+            yield recommendation.recommend, request
 
 
 def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:

@@ -1,18 +1,22 @@
-"""Request bodies: read whole, within limits on size, time and memory, and decompressed."""
+"""Bodies: of requests read whole, within limits on size, time and memory, and decompressed; of responses written."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import zlib
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 
+from google.protobuf.message import Message
+from starlette.responses import Response
 from starlette.types import Receive
 
+from service.codec import json
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, TooLarge
-from service.http.headers import Headers
+from service.http.headers import JSON, PROTOBUF, Headers, accepts_protobuf
 
 _INLINE_BYTES, _INLINE_STEP_BYTES = 16 << 10, 64 << 10
 """A gzip body up to the first size is decompressed on the event loop, as far as it yields no more than the second."""
@@ -21,6 +25,13 @@ _STEP_BYTES = 1 << 20
 
 class BodyTimeout(DeadlineExceeded):
     """The body did not arrive in time."""
+
+
+def response_of(headers: Headers, message: Callable[[], Message], value: Callable[[], Any]) -> Response:
+    """Returns a response in the form that the headers of the request name."""
+    if accepts_protobuf(headers):
+        return Response(message().SerializeToString(), media_type=PROTOBUF)
+    return Response(json.dump(value()), media_type=JSON)
 
 
 class BodyReader:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from google.protobuf.message import Message
-from starlette.responses import Response
-
-from service.codec import json
 from service.errors import InvalidArgument
 
 JSON = "application/json"
@@ -43,13 +38,11 @@ def is_protobuf(headers: Headers) -> bool:
     return media_type in _PROTOBUF_TYPES
 
 
-def response_of(headers: Headers, message: Callable[[], Message], value: Callable[[], Any]) -> Response:
-    """Returns a response in the first form that `accept` names, else in the form of the body."""
+def accepts_protobuf(headers: Headers) -> bool:
+    """Returns whether the answer is a message: the first form that `accept` names, else that of the body."""
     known = (JSON, *_PROTOBUF_TYPES)
     accepted = [each for each in map(_media_type, headers.get("accept", "").split(",")) if each in known]
-    if (accepted[0] if accepted else _media_type(headers.get("content-type", ""))) in _PROTOBUF_TYPES:
-        return Response(message().SerializeToString(), media_type=PROTOBUF)
-    return Response(json.dump(value()), media_type=JSON)
+    return (accepted[0] if accepted else _media_type(headers.get("content-type", ""))) in _PROTOBUF_TYPES
 
 
 def _media_type(text: str) -> str:

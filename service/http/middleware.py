@@ -14,8 +14,8 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import TRANSPORT_STATUS, InvalidArgument, Unauthenticated
-from service.http.body import BodyTimeout
-from service.http.headers import Headers, joined, response_of
+from service.http.body import BodyTimeout, response_of
+from service.http.headers import Headers, joined
 from service.observability import logging
 
 PROBES = frozenset({"/livez", "/readyz"})

@@ -18,8 +18,8 @@ from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.engine.requests import Target
 from service.errors import InvalidArgument, NotFound, NotReady
-from service.http.body import BodyReader
-from service.http.headers import is_protobuf, response_of
+from service.http.body import BodyReader, response_of
+from service.http.headers import is_protobuf
 from service.http.schemas import ErrorResponse
 from service.observability.metrics import CONTENT_TYPE
 from service.security.principal import authorize, authorize_all

@@ -3,7 +3,7 @@ and a test keeps both in agreement."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,24 +40,66 @@ class Query(Schema):
 
 
 class RetrieveQuery(Query):
-    """Features, a context_id, or both; else a vector; else the id of a candidate."""
+    """Features, a context_id, or both; else a vector, or several; else the id of a candidate, or several."""
 
     vector: list[float] = ABSENT
+    vectors: list[list[float]] = ABSENT
+    """Merged: each candidate has its best score."""
     id: Id = ABSENT
+    ids: list[Id] = ABSENT
+    """Merged: each candidate has its best score."""
 
 
-class RetrieveRequest(RetrieveQuery):
+class Condition(Schema):
+    """What a candidate's values of one attribute must meet. A candidate without a value meets deny alone."""
+
+    allow: list[Id | bool] = ABSENT
+    """One of its values is among these."""
+    deny: list[Id | bool] = ABSENT
+    """None of its values is among these; wins over allow."""
+    ge: float = ABSENT
+    gt: float = ABSENT
+    le: float = ABSENT
+    lt: float = ABSENT
+
+
+class Crowding(Schema):
+    """At most so many neighbors for each value of an attribute. Candidates without a value are not limited."""
+
+    attribute: str
+    max: int
+
+
+class Selection(Schema):
+    """Which candidates may be returned, how many, and in which order."""
+
+    k: int = 10
+    candidates: int = 0
+    """How many are found before they are ranked or reordered; 0: max(100, 10 k)."""
+    filter: dict[str, Condition] = ABSENT
+    """Conditions by attribute; candidates meet all of them."""
+    crowding: Crowding = ABSENT
+    diversity: float = 0.0
+    """0: by score alone; up to 1: less and less like the neighbors before."""
+    min_score: float = ABSENT
+    """Neighbors with lower scores are left out."""
+    formula: str = ""
+    """Gives the score: of outputs in recommend; of `score` and numeric attributes in retrieve."""
+    attributes: list[str] = []
+    index: str = ""
+    recall: float = 0.0
+    """At least this recall, by the index' measured curve; 0: as exported."""
+    explain: bool = False
+    """The answer has an explanation of each query."""
+
+
+class RetrieveRequest(RetrieveQuery, Selection):
     """Nearest candidates for features, a vector, or a candidate's id."""
 
     model_config = example(k=3, features={"user_id": 7})
 
-    k: int = 10
-    attributes: list[str] = []
-    index: str = ""
     exact: bool = False
     """Search exactly, whatever the index."""
-    filter: dict[str, Any] = ABSENT
-    """In the contract; answered UNIMPLEMENTED."""
     requests: list[RetrieveQuery] = ABSENT
 
 
@@ -87,19 +129,12 @@ class RankRequest(RankQuery):
     requests: list[RankQuery] = ABSENT
 
 
-class RecommendRequest(Query):
+class RecommendRequest(Query, Selection):
     """Retrieve, then rank what was retrieved, with one version of the model."""
 
     model_config = example(k=3, features={"user_id": 7})
 
-    k: int = 10
-    candidates: int = 0
-    """How many are retrieved and ranked; 0: max(100, 10 k)."""
-    attributes: list[str] = []
-    index: str = ""
     tower: str = ""
-    formula: str = ""
-    """As in rank."""
     requests: list[Query] = ABSENT
 
 
@@ -148,10 +183,26 @@ class RankedNeighbor(Neighbor):
     retrieval_score: float
 
 
+class Explanation(Schema):
+    """How the neighbors of one query were found."""
+
+    path: Literal["index", "exact", "none"]
+    matches: int
+    """Candidates that the filter, exclusions and the deny list leave."""
+    selectivity: float
+    """Their share of the index."""
+    scored: int
+    """Candidates whose exact score was computed."""
+    search_ms: float
+    shortfall: str
+    """Why there are fewer than k neighbors; empty: there are k."""
+
+
 class RetrieveResult(Schema):
     """The neighbors of one query, best first."""
 
     neighbors: list[Neighbor] = ABSENT
+    explanation: Explanation = ABSENT
 
 
 class RetrieveResponse(RetrieveResult, Answer):
@@ -181,11 +232,14 @@ class RecommendResult(Schema):
     """The neighbors of one query, best first."""
 
     neighbors: list[RankedNeighbor] = ABSENT
+    explanation: Explanation = ABSENT
 
 
 class RecommendResponse(RecommendResult, Answer):
     """The result of one query, or the results of a list."""
 
+    degraded: str = ABSENT
+    """Why some or all neighbors are in the order of retrieval, unranked."""
     results: list[RecommendResult] = ABSENT
 
 

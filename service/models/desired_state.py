@@ -1,4 +1,4 @@
-"""What operators want of the service beyond what lies under the root: pins, labels, loads, unloads, a drain.
+"""What operators want of the service beyond what lies under the root: pins, labels, loads, deny lists, a drain.
 
 One frozen value, kept as one JSON file (`state_file.py`). Without it every model serves its newest version.
 """
@@ -18,6 +18,11 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}$")]
 Versions = Annotated[
     tuple[Version, ...], Field(max_length=1000), AfterValidator(lambda found: tuple(sorted(set(found))))
 ]
+DENIED_MAX = 100_000
+"""Ids on the deny list of one model, as text: 5 and "5" are the same id."""
+
+Id = Annotated[str, Field(min_length=1, max_length=256)]
+Ids = Annotated[tuple[Id, ...], Field(max_length=DENIED_MAX), AfterValidator(lambda found: tuple(sorted(set(found))))]
 
 
 class _Strict(BaseModel):
@@ -40,6 +45,7 @@ class DesiredModel(_Strict):
       loaded: also loaded, for requests that name them.
       unloaded: never loaded.
       labels: names of versions, which stay loaded as long as they have one.
+      denied: ids of candidates that no version returns from retrieve and recommend, whether or not it has them.
     """
 
     stopped: bool = False
@@ -48,6 +54,7 @@ class DesiredModel(_Strict):
     loaded: Versions = ()
     unloaded: Versions = ()
     labels: Annotated[dict[Label, Version], Field(max_length=1000)] = {}
+    denied: Ids = ()
 
     def changed(self, **fields: object) -> DesiredModel:
         """Returns it with other values of some fields.

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,13 @@ from bundle.format import paths
 from bundle.format.formula import parse_formula
 from bundle.format.manifest import Corpus, Index, Manifest, Precision
 from bundle.storage import files, retention, staging
+from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from runtime.exact import ExactIndex
 from runtime.scann import ScannIndex
 from runtime.towers import Device, open_form
 from service.config import ServiceSettings
+from service.models.filter_cache import FilterCache
 from service.models.forms import choose_forms
 from service.models.throttle import LoadThrottle
 from service.models.towers import LoadedPart, LoadedTower
@@ -64,6 +67,10 @@ class Loader:
     threads: int
     warm_up: Callable[[ModelVersion, LoadThrottle], object]
     throttle: LoadThrottle = field(default_factory=LoadThrottle)
+
+    @cached_property
+    def _compiled(self) -> FilterCache:
+        return FilterCache(self.settings.filter_cache_bytes)
 
     def load(self, model: str, version: int) -> ModelVersion:
         """Loads one version; on any failure everything opened is closed again.
@@ -119,7 +126,7 @@ class Loader:
         corpora = {name: self._open_store(directory, name, entry) for name, entry in manifest.candidates.items()}
         contexts = {name: self._open_store(directory, name, entry) for name, entry in manifest.contexts.items()}
         indexes = {
-            name: self._open_index(directory, name, entry, corpora[entry.corpus])
+            name: self._open_index(directory, name, entry, corpora[entry.corpus], opened)
             for name, entry in manifest.indexes.items()
         }
         loaded = (reader.tables, reader, towers, corpora, contexts, indexes)
@@ -138,11 +145,17 @@ class Loader:
         return tower
 
     def _open_store(self, directory: Path, name: str, entry: Corpus) -> LoadedStore:
-        store = LoadedStore(name, entry, CandidateStore(files.locate(directory, entry.file), entry))
+        store = CandidateStore(files.locate(directory, entry.file), entry)
         self.throttle()
-        return store
+        filters = {}
+        for attribute, index in entry.filters.items():
+            filters[attribute] = AttributeIndex(directory, index, entry.attributes[attribute], entry.size)
+            self.throttle()
+        return LoadedStore(name, entry, store, filters=filters)
 
-    def _open_index(self, directory: Path, name: str, entry: Index, corpus: LoadedStore) -> LoadedIndex:
+    def _open_index(
+        self, directory: Path, name: str, entry: Index, corpus: LoadedStore, opened: ExitStack
+    ) -> LoadedIndex:
         size, path = corpus.entry.size, files.locate(directory, entry.vectors)
         found_bytes, expected_bytes = path.stat().st_size, size * entry.dim * 4
         if found_bytes != expected_bytes:
@@ -150,10 +163,13 @@ class Loader:
                 f"file {entry.vectors!r} of index {name!r} has {found_bytes} bytes, {size} vectors of {entry.dim} "
                 f"float32 have {expected_bytes}"
             )
-        vectors: NDArray[np.float32] = np.memmap(path, np.dtype("<f4"), "r", shape=(size, entry.dim))
+        vectors: NDArray[np.float32] = np.asarray(np.memmap(path, np.dtype("<f4"), "r", shape=(size, entry.dim)))
         approximate = ScannIndex.load(files.locate(directory, entry.directory), entry.distance, vectors)
         self.throttle()
-        return LoadedIndex(entry, approximate, ExactIndex(vectors, entry.distance), vectors, corpus)
+        exact = ExactIndex(vectors, entry.distance)
+        index = LoadedIndex(entry, approximate, exact, vectors, corpus, self._compiled)
+        opened.callback(self._compiled.forget, index)
+        return index
 
     def _prepare_threads(self, loaded: ModelVersion) -> None:
         """Makes the interpreters of the compute threads and the event loop; one of them is the one used here."""
@@ -166,10 +182,11 @@ class Loader:
 
 
 def forecast_bytes(manifest: Manifest, precision: Precision | None, threads: int, device: Device = "cpu") -> int:
-    """Returns an upper bound of the memory that loading a version needs, in bytes; mapped tables do not count.
+    """Returns an upper bound of the memory that loading a version needs, in bytes.
 
-    A compiled tower is packed once per thread that computes, the event loop's and the loading one among them; an index
-    is held twice while it is read; keys of stores and vocabularies become hash tables of about four times their bytes.
+    What is mapped does not count: tables, vectors, attribute indexes. A compiled tower is packed once per thread that
+    computes, the event loop's and the loading one among them; an index is held twice while it is read; keys of stores
+    and vocabularies become hash tables of about four times their bytes.
     """
     sizes = {file.path: file.bytes for file in manifest.files}
 

@@ -97,6 +97,8 @@ class Poller:
             if desired.revision != self.revision:
                 log.info("state_followed", extra=fields(revision=desired.revision))
             set_level(desired.log_level or self._settings.log_level)
+            for version in self._manager.loaded():
+                self._deny(version)
             self._manager.suspend(DRAINED if desired.draining else "")
             for model in self._manager.models():
                 self._arrange(model)
@@ -178,7 +180,9 @@ class Poller:
                 self._metrics.load_finished(model, "failed", None)
             return False
         self._failures.pop((model, version), None)
-        self._manager.add(loaded)
+        with self._lock:  # so that no revision is followed in between
+            self._deny(loaded)
+            self._manager.add(loaded)
         self._arrange(model)
         seconds = time.monotonic() - began
         self._metrics.load_finished(model, "available", seconds)
@@ -200,6 +204,12 @@ class Poller:
             self._manager.arrange(name, replace(self._manager.arranged(name)[1], previous=None))
         self._manager.wait_closed()
         return self._loader.load(model, version)
+
+    def _deny(self, version: ModelVersion) -> None:
+        """Brings the deny list of a version up to date."""
+        ids = (self.state.desired or Desired()).of(version.model).denied
+        version.deny(ids)
+        self._metrics.set("denied_ids", len(ids), version.model)
 
     def _arrange(self, model: str) -> None:
         """Arranges what is loaded of a model by the desired state."""

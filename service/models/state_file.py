@@ -19,12 +19,12 @@ from pydantic import ValidationError
 
 from bundle.storage import files
 from service.config import ServiceSettings
-from service.errors import NotReady
+from service.errors import NotReady, TooLarge
 from service.models.desired_state import Desired, first_error
 
 NAME = ".rowcast-state.json"
 """Under the root, unless a setting names another path; no model can have this name."""
-BYTES_MAX = 4 << 20
+BYTES_MAX = 64 << 20
 
 
 class StateUnreadable(Exception):
@@ -108,6 +108,7 @@ class StateFile:
           The new desired state.
         Raises:
           NotReady: the file cannot be read or written.
+          TooLarge: it would be larger than can be read.
           Exception: whatever `edit` raises; nothing is changed.
         """
         try:
@@ -119,7 +120,10 @@ class StateFile:
                 if desired == before:
                     return before
                 desired = desired.model_copy(update={"revision": before.revision + 1})
-                self._write(orjson.dumps(desired.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n")
+                content = orjson.dumps(desired.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+                if len(content) > BYTES_MAX:
+                    raise TooLarge(f"the state file would have {len(content)} bytes; at most {BYTES_MAX} are accepted")
+                self._write(content)
                 return desired
         except StateUnreadable as problem:
             raise NotReady(str(problem)) from problem

@@ -2,40 +2,61 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.reader import FeatureReader
 from bundle.format.manifest import Corpus, Index, Manifest
+from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from bundle.tables.reader import TableReader
 from runtime.exact import ExactIndex
+from runtime.scann import ScannIndex
+from service.models.filter_cache import FilterCache
 from service.models.towers import LoadedTower
+
+_DECIMAL = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 Stamp = tuple[int, int, int]
 """Identifies one state of a file: modification time (ns), bytes, inode."""
 
 
-class Searcher(Protocol):
-    """Finds nearest candidates, approximately or exactly."""
+class Denied:
+    """Candidates of one store that operators withdrew: replaced as a whole while the store is served.
 
-    def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Returns positions [n, k] int64, -1 where there are no more, and scores [n, k] float32, best first."""
-        ...
+    Attributes:
+      ids: of the deny list, of which the store may lack some.
+      positions: [d] int64, ascending.
+    """
+
+    def __init__(self) -> None:
+        self.ids: tuple[str, ...] = ()
+        self.positions = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedStore:
-    """A store of candidates or contexts by id, and its manifest entry."""
+    """A store of candidates or contexts by id, its manifest entry, which are denied, and attributes' indexes."""
 
     name: str
     entry: Corpus
     store: CandidateStore
+    denied: Denied = field(default_factory=Denied)
+    filters: Mapping[str, AttributeIndex] = field(default_factory=dict)
+
+    def deny(self, ids: tuple[str, ...]) -> None:
+        """Denies the candidates that have one of these ids, and no others."""
+        if ids != self.denied.ids:
+            strings = self.entry.id_dtype == "string"
+            known = np.array(ids, object) if strings else np.array([*map(int, filter(_is_int64, ids))], np.int64)
+            positions = np.unique(self.store.positions(known))
+            self.denied.ids, self.denied.positions = ids, positions[positions >= 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +65,15 @@ class LoadedIndex:
 
     Attributes:
       vectors: [size, dim] float32, memory-mapped; row = position in the corpus.
+      compiled: filters of this index and the others of the process.
     """
 
     entry: Index
-    approximate: Searcher
+    approximate: ScannIndex
     exact: ExactIndex
     vectors: NDArray[np.float32]
     corpus: LoadedStore
+    compiled: FilterCache
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +99,15 @@ class ModelVersion:
     close: Callable[[], Any]
     memory_bytes: int = 0
     stamp: Stamp | None = None
+
+    def deny(self, ids: tuple[str, ...]) -> None:
+        """Denies the candidates that have one of these ids, in every corpus; replaces those denied before."""
+        for corpus in self.corpora.values():
+            corpus.deny(ids)
+
+
+def _is_int64(text: str) -> bool:
+    return bool(_DECIMAL.fullmatch(text)) and -(2**63) <= int(text) < 2**63
 
 
 def stamp_of(path: Path) -> Stamp | None:

@@ -144,15 +144,9 @@ class Run:
             cpu_ms = median(each.cpu_ms for each in seen[1::2])
             best = measured.best(f"{way}, {self.checkouts[0].name}")
             beyond = f"{best.cpu_ms - cpu_ms:.3f}"
-            rows.append((f"{kind}", f"{one:.0f}", f"{two:.0f}", f"{cpu_ms:.3f}", f"{best.per_s / two:.2f}", beyond))
-        columns = (
-            "call",
-            "calls/s, 1 thread",
-            "2 threads",
-            "CPU ms",
-            f"service over {PROTOBUF} by it",
-            "CPU ms beyond",
-        )
+            rows.append((kind, f"{one:.0f}", f"{two:.0f}", f"{cpu_ms:.3f}", f"{best.per_s / two:.2f}", beyond))
+        columns = ["call", "calls/s, 1 thread", "2 threads", "CPU ms"]
+        columns += [f"service over {PROTOBUF} by it", "CPU ms beyond"]
         return Sheet("Bare tower and bare search, in process", columns, rows)
 
     def peers(self) -> list[Sheet]:

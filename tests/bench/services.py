@@ -68,10 +68,6 @@ class Program:
         except psutil.NoSuchProcess:
             return []
 
-    def processes(self) -> int:
-        """Returns how many processes it is."""
-        return len(self._tree())
-
     def memory_bytes(self) -> int:
         """Returns the proportional set size of all processes: pages that they share are counted once."""
         return int(self._sum(lambda each: each.memory_full_info().pss))

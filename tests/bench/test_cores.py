@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.bench import cores
@@ -15,9 +13,3 @@ def test_load_has_cores_of_its_own_where_there_are_enough(
     given: list[int], serving: set[int], loading: set[int]
 ) -> None:
     assert cores.split(given) == (serving, loading)
-
-
-def test_loading_without_a_split_keeps_all_cores() -> None:
-    own = os.sched_getaffinity(0)
-    with cores.loading():
-        assert os.sched_getaffinity(0) == own

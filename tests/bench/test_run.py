@@ -65,7 +65,7 @@ def test_document_writes_all_tables_and_a_summary_between_the_marks(tmp_path: Pa
     assert (results / "2026-11-22.md").read_text() == tables
     assert page.read_text().startswith(f"before\n{BEGIN}\n{how}\n\n## Ranking beside other servers")
     assert page.read_text().endswith(f"{END}\nafter\n")
-    assert "| R f32, gRPC: share of the bare call's requests/s | at least 0.82 | 0.71 | no |" in page.read_text()
+    assert "| R f32, gRPC: share of the bare call's requests/s | at least 0.82 | 0.71 |" in page.read_text()
     page.write_text("no marks")
     with pytest.raises(ValueError, match="marks"):
         document("how", [], page)

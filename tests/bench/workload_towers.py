@@ -77,22 +77,28 @@ def query_weights() -> dict[str, Any]:
     return {"inner": inner.astype(np.float32), "outer": outer.astype(np.float32)}
 
 
-def _functions(tensorflow: Any) -> dict[str, tuple[Any, Callable[..., Any]]]:
-    tf = tensorflow
-    modules = {}
-    for name, weights in (("ranking", ranking_weights()), ("query", query_weights()), ("candidate", {})):
-        modules[name] = tf.Module()
-        modules[name].kept = {key: tf.Variable(values, trainable=False) for key, values in weights.items()}
-    rank, retrieve = modules["ranking"].kept, modules["query"].kept
+def variables(tf: Any, weights: dict[str, Any]) -> dict[str, Any]:
+    """Returns TensorFlow's variables of weights."""
+    return {key: tf.Variable(values, trainable=False) for key, values in weights.items()}
+
+
+def dcn(tf: Any, weights: dict[str, Any], inputs: Any) -> Any:
+    """Scores [n, 845] inputs by DCN v2."""
+    x = inputs
+    for layer in range(3):
+        x = inputs * (x @ weights[f"down{layer}"] @ weights[f"up{layer}"] + weights[f"bias{layer}"]) + x
+    for layer in range(2):
+        x = tf.nn.relu(x @ weights[f"dense{layer}"] + weights[f"dense_bias{layer}"])
+    return {"score": tf.sigmoid(x @ weights["dense2"] + weights["dense_bias2"])[:, 0]}
+
+
+def _functions(tf: Any) -> dict[str, Callable[..., Any]]:
+    rank, retrieve = variables(tf, ranking_weights()), variables(tf, query_weights())
 
     def ranking(**inputs: Any) -> Any:
-        context = [inputs[name] for name in CONTEXT]
-        x = first = tf.concat([*context, tf.math.log1p(inputs["numbers"]), *(inputs[name] for name in CANDIDATE)], 1)
-        for layer in range(3):
-            x = first * (x @ rank[f"down{layer}"] @ rank[f"up{layer}"] + rank[f"bias{layer}"]) + x
-        for layer in range(2):
-            x = tf.nn.relu(x @ rank[f"dense{layer}"] + rank[f"dense_bias{layer}"])
-        return {"score": tf.sigmoid(x @ rank["dense2"] + rank["dense_bias2"])[:, 0]}
+        numbers = tf.math.log1p(inputs["numbers"])
+        parts = [*(inputs[name] for name in CONTEXT), numbers, *(inputs[name] for name in CANDIDATE)]
+        return dcn(tf, rank, tf.concat(parts, 1))
 
     def query(**inputs: Any) -> Any:
         hidden = tf.nn.relu(tf.concat([inputs["user"], inputs["history"]], 1) @ retrieve["inner"])
@@ -101,14 +107,11 @@ def _functions(tensorflow: Any) -> dict[str, tuple[Any, Callable[..., Any]]]:
     def candidate(**inputs: Any) -> Any:
         return {"vector": tf.identity(inputs["item"])}
 
-    return {
-        name: (modules[name], function) for name, function in zip(modules, (ranking, query, candidate), strict=True)
-    }
+    return {"ranking": ranking, "query": query, "candidate": candidate}
 
 
-def _traced(tensorflow: Any, name: str, function: Callable[..., Any]) -> TracedTower:
+def _traced(tf: Any, name: str, function: Callable[..., Any]) -> TracedTower:
     """Traces a tower as the exporter extracts it: an input for each feature."""
-    tf = tensorflow
     inputs = tuple(
         manifest.TowerInput(name=key, feature=key, dtype="float32", shape=(None, *shape))
         for key, shape in inputs_of(name).items()
@@ -118,7 +121,7 @@ def _traced(tensorflow: Any, name: str, function: Callable[..., Any]) -> TracedT
         lambda *tensors: function(**dict(zip(keys, tensors, strict=True))),
         [tf.TensorSpec(each.shape, each.dtype, each.name) for each in inputs],
     )
-    traced, variables = narrowed(name, whole, whole.graph.inputs[: len(inputs)], whole.structured_outputs)
+    traced, read = narrowed(name, whole, whole.graph.inputs[: len(inputs)], whole.structured_outputs)
     ((result, tensor),) = traced.structured_outputs.items()
     spec = TowerSpec(
         name=name,
@@ -129,9 +132,9 @@ def _traced(tensorflow: Any, name: str, function: Callable[..., Any]) -> TracedT
         inputs=inputs,
         outputs=(manifest.TowerOutput(name=result, dtype="float32", shape=tuple(tensor.shape.as_list())),),
         result=result,
-        variables=tuple(variable.name for variable in variables),
+        variables=tuple(variable.name for variable in read),
     )
-    return TracedTower(spec, traced, variables)
+    return TracedTower(spec, traced, read)
 
 
 def _forms(
@@ -158,9 +161,9 @@ def _forms(
     return tuple(forms)
 
 
-def _entry(directory: Path, tensorflow: Any, name: str, function: Callable[..., Any]) -> manifest.Tower:
+def _entry(directory: Path, tf: Any, name: str, function: Callable[..., Any]) -> manifest.Tower:
     """Writes a tower and its parts; returns its manifest entry."""
-    tower = _traced(tensorflow, name, function)
+    tower = _traced(tf, name, function)
     roles: dict[str, manifest.Role] = {key: "candidate" if key in CANDIDATE else "context" for key in inputs_of(name)}
     parts = [pack(part) for part in split_tower(tower, roles).parts] if name == "ranking" else []
     random = np.random.default_rng(0)
@@ -183,4 +186,4 @@ def _write(directory: Path, names: tuple[str, ...]) -> dict[str, manifest.Tower]
     import tensorflow as tf
 
     functions = _functions(tf)
-    return {name: _entry(directory, tf, name, functions[name][1]) for name in names}
+    return {name: _entry(directory, tf, name, functions[name]) for name in names}

@@ -1,14 +1,11 @@
 """Workloads R (ranking) and Q (retrieval) of the benchmark: synthetic bundles at a chosen scale, with requests.
 
-    R  DCN v2: 26 tables of dim 32, 10 million rows at scale 1, 13 numbers; a request is one context, 200 candidates
-    Q  two towers: a million clustered candidates of dim 64 at scale 1, a tree index; a query is a user and 50 items
-
-`python -m tests.bench.workloads ROOT [SCALE]` writes both, for `rowcast-serve --root ROOT`.
+R  DCN v2: 26 tables of dim 32, 10 million rows at scale 1, 13 numbers; a request is one context, 200 candidates
+Q  two towers: a million clustered candidates of dim 64 at scale 1, a tree index; a query is a user and 50 items
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -257,9 +254,3 @@ def write_manifest(
         ),
         files=tuple(file for name in ("towers", "candidates", "indexes") for file in stage.digests(name)),
     )
-
-
-if __name__ == "__main__":
-    size = float(sys.argv[2]) if len(sys.argv) > 2 else 0.1
-    for written in (write_ranking(Path(sys.argv[1]), size), write_retrieval(Path(sys.argv[1]), size)):
-        print(written.directory)  # noqa: T201 - its answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 import threading
 import time
@@ -106,11 +105,7 @@ def http_server(replies: list[Any], tls: ssl.SSLContext | None = None) -> Iterat
 def http_answer(reply: Reply, headers: dict[str, str]) -> bytes:
     """A whole response, in the form that was accepted."""
     error = {"code": reply.code, "message": "a sentence", "request_id": headers["x-request-id"]}
-    if headers["accept"] == "application/json":
-        value = {"model": "m", "version": 7, "vector": [0.5, 2.0]} if reply is OK else {"error": error}
-        content = json.dumps(value).encode()
-    else:
-        content = (EMBEDDED if reply is OK else pb.ErrorDetails(**error)).SerializeToString()
+    content = bytes((EMBEDDED if reply is OK else pb.ErrorDetails(**error)).SerializeToString())
     lines = [f"HTTP/1.1 {reply.status} X", f"content-type: {headers['accept']}", f"content-length: {len(content)}"]
     if reply.retry_after:
         lines.append(f"retry-after: {reply.retry_after}")
@@ -164,14 +159,13 @@ def grpc_server(replies: list[Any], tls: grpc.ServerCredentials | None = None) -
 
 @dataclass(frozen=True)
 class Way:
-    """One of the six ways to send calls: a transport, a form of bodies, and whether waiting or awaiting."""
+    """One of the four ways to send calls: a transport, and whether waiting or awaiting."""
 
     transport: str
-    body: str
     asynchronous: bool
 
     def __str__(self) -> str:
-        return f"{self.transport}-{self.body}-{'async' if self.asynchronous else 'sync'}"
+        return f"{self.transport}-{'async' if self.asynchronous else 'sync'}"
 
     def server(self, replies: list[Any], tls: Any = None) -> AbstractContextManager[Server]:
         """A server of the transport."""
@@ -181,18 +175,14 @@ class Way:
         """The answer to the last of the calls, all of one client with these options."""
         if self.asynchronous:
             return asyncio.run(self._awaited(url, sent, options))
-        with Client(url, body=self.body, **options) as client:
+        with Client(url, **options) as client:
             return [client.send(call) for call in sent][-1]
 
     async def _awaited(self, url: str, sent: Sequence[Call[Any]], options: dict[str, Any]) -> Any:
-        async with AsyncClient(url, body=self.body, **options) as client:
+        async with AsyncClient(url, **options) as client:
             return [await client.send(call) for call in sent][-1]
 
 
-WAYS = [
-    Way(transport, body, asynchronous)
-    for transport, body in (("grpc", "protobuf"), ("http", "protobuf"), ("http", "json"))
-    for asynchronous in (False, True)
-]
+WAYS = [Way(transport, asynchronous) for transport in ("grpc", "http") for asynchronous in (False, True)]
 EMBED = calls.embed({"user": 5}, model="m")
 """The call that the servers answer."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from rowcast_client import (
+    Client,
     Column,
     DeadlineExceeded,
     InvalidArgument,
@@ -18,6 +19,7 @@ from rowcast_client import (
     RowcastError,
     TooLarge,
     calls,
+    where,
 )
 from rowcast_client.calls import Call
 
@@ -121,6 +123,41 @@ def test_retrieve_by_vectors_and_by_ids_finds_the_nearest(service: RunningServic
     for one, neighbors in zip(ids, by_id, strict=True):
         assert one not in neighbors.ids.tolist()
         assert len(neighbors) == 3
+
+
+def test_retrieve_with_a_filter_finds_the_nearest_that_match_and_explains(service: RunningService) -> None:
+    wanted = (
+        where("genres").any_of("comedy", "drama") & where("genres").none_of("horror") & where("year").at_least(2000)
+    )
+    call = calls.retrieve(FEATURES, k=40, filter=wanted, attributes=["genres", "year"], model="movies", explain=True)
+    with Client(service.grpc) as client:
+        answer = client.send(call)
+        every = client.retrieve(FEATURES, k=40, attributes=["genres", "year"], model="movies")
+
+    def matches(genres: list[str] | None, year: int | None) -> bool:
+        allowed = bool({"comedy", "drama"} & {*(genres or ())}) and "horror" not in (genres or ())
+        return allowed and year is not None and year >= 2000
+
+    expected = [one.id for one in every[0] if matches(one.attributes["genres"], one.attributes["year"])]
+    assert answer[0].ids.tolist() == expected
+    (explained,) = answer.explanations
+    assert 0 < len(expected) < 20
+    assert (explained.matches, explained.selectivity) == (len(expected), len(expected) / 40)
+    assert "left by the filter" in explained.shortfall
+
+
+def test_retrieve_with_several_queries_merges_them_by_all_ways(service: RunningService) -> None:
+    several = [[1007, 1021], [1028]]
+    answer = same_by_all_ways(service, calls.retrieve(ids=several, k=3, model="movies"))
+    for found, ids in zip(answer, several, strict=True):
+        alone = same_by_all_ways(service, calls.retrieve(ids=ids, k=40, exclude=ids, model="movies"))
+        best: dict[int | str, float] = {}
+        for one in (neighbor for neighbors in alone for neighbor in neighbors):
+            best[one.id] = max(one.score, best.get(one.id, one.score))
+        assert found.ids.tolist() == sorted(best, key=lambda one: -best[one])[:3]
+    vectors = [service.movies.vectors[[1, 3]], service.movies.vectors[[4]]]
+    by_vectors = same_by_all_ways(service, calls.retrieve(vectors=vectors, exclude=several, k=3, model="movies"))
+    assert [each.ids.tolist() for each in by_vectors] == [each.ids.tolist() for each in answer]
 
 
 def test_retrieve_of_string_candidates_returns_strings(service: RunningService) -> None:

@@ -174,12 +174,13 @@ def test_pack_ids_of_what_is_no_list_of_ids_is_rejected(ids: Any) -> None:
         pack_ids("exclude", ids)
 
 
-def test_pack_vectors_of_one_and_of_several_returns_how_many() -> None:
-    assert pack_vectors([0.5, 1.0]) == (struct.pack("<2f", 0.5, 1.0), 1)
-    assert pack_vectors(np.ones((3, 2)))[1] == 3
+def test_pack_vectors_returns_how_many_each_of_several_arrays_has() -> None:
+    assert pack_vectors([0.5, 1.0]) == (struct.pack("<2f", 0.5, 1.0), None)
+    assert pack_vectors(np.ones((3, 2))) == (struct.pack("<6f", *[1] * 6), None)
+    assert pack_vectors([np.ones((2, 2)), np.ones((1, 2))]) == (struct.pack("<6f", *[1] * 6), [2, 1])
 
 
-@pytest.mark.parametrize("vectors", [[], ["a"], [[1.0], [1.0, 2.0]], np.ones((2, 2, 2))])
+@pytest.mark.parametrize("vectors", [[], ["a"], [[1.0], [1.0, 2.0]], np.ones((2, 2, 2, 2))])
 def test_pack_vectors_of_what_is_no_vector_is_rejected(vectors: Any) -> None:
     with pytest.raises(InvalidArgument, match="vectors"):
         pack_vectors(vectors)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rowcast_client import calls, where
 from rowcast_client.commands import parse_feature
+from rowcast_client.stubs import embedding_service_pb2 as pb
 
 from tests.client.servers import NOT_READY, OK, Reply, grpc_server, http_server
 
@@ -58,6 +61,42 @@ def test_rowcast_embed_prints_a_table_or_json(
         assert "0.5000 2.0000" in printed
         assert rowcast(*embed, "--json") == 0
         assert json.loads(capsys.readouterr().out) == {"model": "m", "version": 7, "vectors": [[0.5, 2.0]]}
+
+
+def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
+    rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explained = pb.Explanation(path="exact", matches=3, selectivity=0.25, scored=3, search_ms=0.5, shortfall="3 match")
+    answer = pb.RecommendResponse(
+        model=pb.ModelSpec(name="m", version=7),
+        neighbors=pb.Neighbors(ids=pb.Ids(int64s=struct.pack("<q", 5)), scores=struct.pack("<f", 2.0)),
+        retrieval_scores=struct.pack("<f", 0.5),
+        explanations=[explained],
+        degraded="out of time",
+    )
+    options = ("--crowding", "seller:3", "--diversity", "0.5", "--min-score=-1", "--recall", "0.9", "--explain")
+    with grpc_server([answer.SerializeToString()]) as server:
+        recommend = ("recommend", "-f", "user=5", "--filter", '{"year": {"ge": 1990}}', *options, "--url", server.url)
+        assert rowcast(*recommend) == 0
+        printed = capsys.readouterr().out
+        assert "path exact: 3 candidates match (25.00%), 3 scored, 0.50 ms; 3 match" in printed
+        assert "degraded: out of time" in printed
+        assert rowcast(*recommend, "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+    assert (found["explanation"]["matches"], found["degraded"]) == (3, "out of time")
+    request = pb.RecommendRequest.FromString(server.requests[0][2])
+    assert (
+        request
+        == calls.recommend(
+            {"user": 5},
+            filter=where("year").at_least(1990),
+            crowding=("seller", 3),
+            diversity=0.5,
+            min_score=-1,
+            recall=0.9,
+            explain=True,
+        ).request
+    )
 
 
 def test_rowcast_with_a_token_sends_it_from_the_environment_or_a_file(
@@ -125,6 +164,9 @@ def test_rowcast_of_nobody_exits_5_and_names_the_address(
         ("rank",),
         ("rankk",),
         ("lookup", "-f", "user"),
+        ("retrieve", "--filter", "{"),
+        ("retrieve", "--crowding", "seller"),
+        ("recommend", "--crowding", "seller:many"),
     ],
 )
 def test_rowcast_with_a_usage_error_exits_2(

@@ -57,9 +57,14 @@ def wait_for(service: Process, workers: str) -> None:
 
 
 def workers_of(service: Process) -> list[psutil.Process]:
-    children = psutil.Process(service.process.pid).children()
-    running = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
-    return [each for each in running if "spawn_main" in str(each.cmdline())]
+    return [each for each in psutil.Process(service.process.pid).children() if is_worker(each)]
+
+
+def is_worker(child: psutil.Process) -> bool:
+    try:
+        return child.status() != psutil.STATUS_ZOMBIE and "spawn_main" in str(child.cmdline())
+    except psutil.NoSuchProcess:  # it has ended since it was listed
+        return False
 
 
 def ctl(service: Process, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -99,7 +99,7 @@ def world(forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory) -> World
 
 
 class Served(Process):
-    """A running `rowcast-serve`, and the three ways to call it."""
+    """A running `rowcast-serve`, and the two ways to call it."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -110,7 +110,6 @@ class Served(Process):
         return {
             "grpc": Client(f"grpc://127.0.0.1:{ports['grpc']}", **options),
             "http": Client(f"http://127.0.0.1:{ports['http']}", **options),
-            "json": Client(f"http://127.0.0.1:{ports['http']}", body="json", **options),
         }
 
     def get(self, path: str) -> int:
@@ -272,7 +271,8 @@ def ended_while_it_answered(service: Served, world: World) -> bool:
     service.event("version_available")
     contexts = [EXAMPLES[place % len(EXAMPLES)] for place in range(100)]
     answers: list[tuple[float, float]] = []
-    busy, problems = threading.Barrier(4), []
+    clients = service.clients(retries=Retries(attempts_max=1)).values()
+    busy, problems = threading.Barrier(1 + len(clients)), []
 
     def ask_on(client: Client) -> None:
         with client:
@@ -287,8 +287,7 @@ def ended_while_it_answered(service: Served, world: World) -> bool:
             except (NotReady, Unreachable) as problem:
                 problems.append(problem)
 
-    once = Retries(attempts_max=1)
-    callers = [threading.Thread(target=ask_on, args=(each,)) for each in service.clients(retries=once).values()]
+    callers = [threading.Thread(target=ask_on, args=(each,)) for each in clients]
     for caller in callers:
         caller.start()
     busy.wait(WAIT_S)

@@ -25,7 +25,6 @@ from tests.e2e.services import (
     assert_found,
     client_of,
     ctl,
-    each_number_of_workers,
     is_ready,
     nearest,
     versions_of,
@@ -37,8 +36,11 @@ from tests.service.security.authorities import Authority
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OLD, NEW = "old-0123456789abcdef", "new-0123456789abcdef"
 
+workers = pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 
-@each_number_of_workers
+
+@workers
+@pytest.mark.slow
 def test_ctl_arranges_versions_that_a_restart_keeps(workers: str, write: Write, launch: Launch) -> None:
     write()
     service = launch("--workers", workers)
@@ -91,7 +93,7 @@ def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(
         until(lambda: client.post(RETRIEVE, json=BODY).json()["version"] == 3)
 
 
-@each_number_of_workers
+@workers
 def test_new_versions_under_load_cost_no_failed_or_mixed_answer(workers: str, write: Write, launch: Launch) -> None:
     expected = {1: nearest(write())}
     service = launch("--workers", workers)
@@ -123,7 +125,7 @@ def test_new_versions_under_load_cost_no_failed_or_mixed_answer(workers: str, wr
         assert_found(answer["neighbors"], expected[answer["version"]])
 
 
-@each_number_of_workers
+@workers
 def test_service_takes_new_certificates_and_tokens_while_it_serves(
     workers: str, write: Write, launch: Launch, tmp_path: Path
 ) -> None:

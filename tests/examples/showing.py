@@ -23,14 +23,14 @@ class Asked:
     """An example's folder, the manifest of its bundle, and what the service answered."""
 
     folder: Path
-    page: Manifest
+    manifest: Manifest
     shown: demo_models.Shown
 
 
 def ask(name: str, folder: Path) -> Asked:
     """Does with a tiny version what `make demo-models` does; the service is a process of its own."""
-    page = train_and_export(name, folder).page
-    return Asked(folder, page, demo_models.serve_and_ask(name, folder))
+    manifest = train_and_export(name, folder).manifest
+    return Asked(folder, manifest, demo_models.serve_and_ask(name, folder))
 
 
 def train_and_export(name: str, folder: Path, model: str | None = None) -> Published:

@@ -17,10 +17,10 @@ def test_service_ranks_as_tensorflow_does(cotrained: Asked) -> None:
 
 
 def test_only_the_tables_of_the_ranking_leave(cotrained: Asked) -> None:
-    assert set(cotrained.page.tables) == RANKING
-    assert set(cotrained.page.towers) == {"ranking"}
+    assert set(cotrained.manifest.tables) == RANKING
+    assert set(cotrained.manifest.towers) == {"ranking"}
 
 
 def test_input_of_two_tables_is_looked_up_in_that_of_the_ranking(cotrained: Asked) -> None:
-    read = {name: getattr(feature, "table", None) for name, feature in cotrained.page.features.items()}
+    read = {name: getattr(feature, "table", None) for name, feature in cotrained.manifest.features.items()}
     assert (read["history"], read["movie_id"]) == ("ranking_movies", "ranking_movies")

@@ -17,10 +17,12 @@ def dcn(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 
 def test_service_answers_dcn_as_tensorflow_does(dcn: Asked) -> None:
     assert dcn.shown.within
-    assert [form.kind for form in dcn.page.towers["ranking"].forms] == ["saved_model", "litert"]
+    assert [form.kind for form in dcn.manifest.towers["ranking"].forms] == ["saved_model", "litert"]
 
 
 def test_categories_with_several_ids_are_bags_that_are_averaged(dcn: Asked) -> None:
-    features = {name: feature for name, feature in dcn.page.features.items() if isinstance(feature, EmbeddedFeature)}
+    features = {
+        name: feature for name, feature in dcn.manifest.features.items() if isinstance(feature, EmbeddedFeature)
+    }
     kinds = [(features[name].kind, features[name].combiner) for name in criteo.names()]
     assert kinds == [("single", None) if most == 1 else ("bag", "mean") for most in criteo.MULTI_HOT_SIZES]

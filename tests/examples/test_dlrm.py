@@ -17,11 +17,11 @@ def test_service_answers_dlrm_as_tensorflow_does(dlrm: Asked) -> None:
 
 
 def test_bundle_of_dlrm_has_26_tables_and_a_compiled_tower(dlrm: Asked) -> None:
-    assert {name: table.rows for name, table in dlrm.page.tables.items()} == {
+    assert {name: table.rows for name, table in dlrm.manifest.tables.items()} == {
         f"table_c{place}": rows for place, rows in enumerate(criteo.scaled(300, 30), 1)
     }
-    assert [form.kind for form in dlrm.page.towers["ranking"].forms] == ["saved_model", "litert"]
-    roles = {name: feature.role for name, feature in dlrm.page.features.items()}
+    assert [form.kind for form in dlrm.manifest.towers["ranking"].forms] == ["saved_model", "litert"]
+    roles = {name: feature.role for name, feature in dlrm.manifest.features.items()}
     assert [name for name, role in roles.items() if role == "candidate"] == [f"c{place}" for place in range(17, 27)]
 
 

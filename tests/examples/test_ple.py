@@ -14,11 +14,11 @@ def ple(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 
 def test_service_answers_ple_as_tensorflow_does(ple: Asked) -> None:
     assert ple.shown.within
-    assert ple.page.towers["ranking"].formula == "click^0.7 * like^0.3"
+    assert ple.manifest.towers["ranking"].formula == "click^0.7 * like^0.3"
 
 
 def test_tower_is_cut_into_what_a_context_needs_what_heads_share_and_the_heads(ple: Asked) -> None:
-    tower = ple.page.towers["ranking"]
+    tower = ple.manifest.towers["ranking"]
     assert [part.name for part in tower.parts] == ["context", "trunk", "head-click", "head-like", "head-watch"]
     forms = [*tower.forms, *(form for part in tower.parts for form in part.forms)]
     assert [form.kind for form in forms] == ["saved_model", "litert"] * 6

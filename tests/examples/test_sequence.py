@@ -15,11 +15,11 @@ def sequence(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 
 def test_service_answers_the_sequence_model_as_tensorflow_does(sequence: Asked) -> None:
     assert sequence.shown.within
-    assert [form.kind for form in sequence.page.towers["ranking"].forms] == ["saved_model", "litert"]
+    assert [form.kind for form in sequence.manifest.towers["ranking"].forms] == ["saved_model", "litert"]
 
 
 def test_history_is_a_sequence_whose_lengths_make_the_mask(sequence: Asked) -> None:
-    history, lengths = sequence.page.features["history@movies"], sequence.page.features["history@lengths"]
+    history, lengths = sequence.manifest.features["history@movies"], sequence.manifest.features["history@lengths"]
     assert isinstance(history, EmbeddedFeature)
     assert isinstance(lengths, DenseFeature)
     assert (history.kind, history.length, history.table) == ("sequence", 5, "movies")

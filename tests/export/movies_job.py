@@ -99,6 +99,7 @@ def recipe_of(checkpoint: Path) -> Recipe:
                 "id": "movieId",
                 "features": {"movie_id": "movieId", "genres": "genres", "year": "year"},
                 "attributes": ["title", "year"],
+                "filters": ["genres", "year"],
             }
         },
         "indexes": {"movies": {"corpus": "movies", "query_tower": "query", "candidate_tower": "candidate"}},

@@ -162,29 +162,21 @@ class Interacting(tf.keras.Model):
 
     NAMES = tuple(f"s{number}" for number in range(12))
 
-    def __init__(self, way):
+    def __init__(self):
         super().__init__()
-        self.way = way
         self.embedding = embedding(self.NAMES, rows=5, dim=4)
         self.bottom, self.top = dense(4), dense(1)
 
     def call(self, features, training=False):
         found = self.embedding({name: features[name] for name in self.NAMES})
         vectors = [self.bottom(features["age"][:, None]), *found.values()]
-        if self.way == "stack":
-            stacked = tf.stack(vectors, 1)
-        else:
-            stacked = tf.concat([tf.expand_dims(vector, 1) for vector in vectors], 1)
+        stacked = tf.stack(vectors, 1)
         products = tf.matmul(stacked, stacked, transpose_b=True)
         return {"score": self.top(tf.reshape(products, [-1, 13 * 13]))[:, 0]}
 
 
 def build_stack():
-    return called(Interacting("stack"))
-
-
-def build_above():
-    return called(Interacting("above"))
+    return called(Interacting())
 
 
 class Joined(tf.keras.Model):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bundle.storage import staging
-from export.cli.published_page import published_json
+from export.cli.published_report import published_json
 from export.jobs.staged import Published
 from export.recipe.settings import ExportSettings
 from tests.export.commands import Command

@@ -107,25 +107,6 @@ def build_ads():
     return Ads()
 
 
-def build_functional():
-    """A functional Keras model, compiled as for training, with batch normalisation."""
-    config = {
-        "item": E.FeatureConfig(E.TableConfig(20, 4, name="items")),
-        "bag": E.FeatureConfig(E.TableConfig(30, 4, name="bags", combiner="sum")),
-    }
-    inputs = {
-        "item": tf.keras.Input(shape=(), dtype=tf.int64, name="item"),
-        "bag": tf.keras.Input(shape=(None,), dtype=tf.int64, ragged=True, name="bag"),
-        "x": tf.keras.Input(shape=(1,), name="x"),
-    }
-    layer = tfrs.layers.embedding.TPUEmbedding(config, tf.keras.optimizers.legacy.Adagrad(0.1))
-    found = layer({"item": inputs["item"], "bag": inputs["bag"]})
-    hidden = dense(8, "relu")(tf.concat([found["item"], found["bag"], inputs["x"]], 1))
-    model = tf.keras.Model(inputs, dense(2)(tf.keras.layers.BatchNormalization()(hidden)))
-    model.compile(tf.keras.optimizers.legacy.Adagrad(0.1), "mse")
-    return model
-
-
 RAISING = {
     "takes values": lambda features, vector: vector * vector.numpy().max(),
     "takes an array": lambda features, vector: vector * np.exp(vector),
@@ -290,20 +271,6 @@ class Half(tf.keras.Model):
 
 def build_half():
     return Half()
-
-
-class Partial(tf.keras.Model):
-    def __init__(self):
-        super().__init__()
-        config = {"item": E.FeatureConfig(E.TableConfig(20, 4, name="items"))}
-        self.embedding = tfrs.experimental.layers.embedding.PartialTPUEmbedding(config, E.SGD(0.1))
-
-    def call(self, features):
-        return self.embedding({"item": features["item"]})["item"]
-
-
-def build_partial():
-    return Partial()
 
 
 class KerasTable(tf.keras.Model):

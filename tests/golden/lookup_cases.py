@@ -62,7 +62,7 @@ class Case:
 def generate() -> dict[str, Case]:
     """Returns all cases by name, which is also that of the input, or begins those of its inputs."""
     found: dict[str, Case] = {}
-    for way in (_lookups, _clipped, _sequences, _gathers, _layers, _computed, _columns, _crosses):
+    for way in (_lookups, _clipped, _sequences, _gathers, _columns, _crosses):
         for number, each in enumerate(way()):
             name = f"{way.__name__[1:]}-{number}-{each.call}-{each.entry.kind}-{each.entry.ids.kind}"
             inputs = tuple(f"{name}.{place}" for place in range(len(each.ids))) if len(each.ids) > 1 else (name,)
@@ -126,45 +126,6 @@ def _gathers() -> Iterator[Case]:
         yield _case(call, Ids(ids.kind, width, ids.text, ids.negative), kind, combiner, **told, **rule)
 
 
-def _layers() -> Iterator[Case]:
-    """Keras' StringLookup, IntegerLookup and Hashing."""
-    for text, oov, mask, newer, (width, kind, told) in product(BOTH, (1, 2, 3, 5), BOTH, BOTH, ONE_OR_FOUR):
-        rule = entries.VocabularyIds(
-            vocabulary="strings" if text else "integers",
-            first_row=oov + mask,
-            oov_buckets=oov,
-            oov_first_row=int(mask),
-            oov_hash="fingerprint" if text else "modulo",
-            mask=("" if text else 0) if mask else None,
-        )
-        yield _case("lookup", Ids("keys", width, text, not text), kind, newer, ids=rule, **told)
-    keys: tuple[Any, ...] = (None, (77, 77), (-1, 1 << 62))
-    for text, mask, key, (width, kind, told) in product(BOTH, BOTH, keys, ONE_OR_FOUR):
-        masked = ("über" if text else 5) if mask else None
-        hashed = entries.HashIds(buckets=ROWS - mask, first_row=int(mask), key=key, mask=masked)
-        yield _case("hashing", Ids("integers", width, text, not text), kind, ids=hashed, **told)
-
-
-def _computed() -> Iterator[Case]:
-    """What a model's own code does to ids in front of a gather."""
-    arithmetic: tuple[tuple[tuple[str, int], ...], ...] = (
-        (("remainder", ROWS),),
-        (("truncated_remainder", ROWS),),
-        (("add", -3), ("remainder", 50), ("add", 7)),
-        (("add", 1 << 40), ("truncated_remainder", 50), ("add", 60)),
-        (("add", -1),),
-        (("add", 2),),
-        (("divide", 10), ("add", 1)),
-        (("add", -5), ("divide", 7), ("remainder", 13)),
-    )
-    for steps, (width, kind, told) in product(arithmetic, ONE_OR_FOUR):
-        rule = entries.ComputedIds.model_validate({"operations": [{"do": do, "by": by} for do, by in steps]})
-        yield _case("computed", Ids("integers", width, negative=True), kind, ids=rule, **told)
-    for falling, first_row, (width, kind, told) in product(BOTH, (-1, 0, 3, ROWS - 3), ONE_OR_FOUR):
-        stepped = BUCKETS.model_copy(update={"falling": falling, "first_row": first_row})
-        yield _case("stepped", Ids("numbers", width), kind, ids=stepped, **told)
-
-
 def _columns() -> Iterator[Case]:
     """Embedding columns and indicators of each kind of category."""
     listed = {text: entries.VocabularyIds(vocabulary="strings" if text else "integers") for text in BOTH}
@@ -195,7 +156,7 @@ _INTEGERS = entries.VocabularyIds(vocabulary="integers")
 CROSSED: dict[str, tuple[dict[str, Any], Ids]] = {
     "int64": ({}, Ids(negative=True)),
     "string": ({"dtype": "string"}, Ids(text=True)),
-    "buckets": ({"boundaries": BOUNDARIES}, Ids("numbers", 1)),
+    "buckets": ({"dtype": "float32", "ids": BUCKETS}, Ids("numbers", 1)),
     "rows": ({}, Ids("rows")),
     "listed": ({}, Ids("rows")),
     "row or 5": ({"ids": entries.IdentityIds(), "rows": ROWS, "unknown_row": 5}, Ids("rows", negative=True)),
@@ -260,12 +221,10 @@ def _values(ids: Ids, case: Case, size: int, random: np.random.Generator) -> NDA
         values = random.integers(0, ROWS, size)
     else:
         values = np.where(random.random(size) < 0.5, random.integers(0, 1 << 60, size), random.integers(0, 999, size))
-    if case.call == "hashing":
-        values[::7] = 5
     if ids.negative:
         values[::4] = random.integers(-5, 0, values[::4].size)
     if ids.text:
         texts = values.astype(str).astype(object)
-        texts[::9] = "" if case.call == "lookup" else "über"
+        texts[::9] = "über"
         return texts
     return values

@@ -28,14 +28,6 @@ from tests.golden.averaged_models import FACTORIES, ITEMS, PRICES
 from tests.golden.rankers import saved_model_scores, write_recipe
 
 v1 = tf.compat.v1
-Trained = tuple[Path, str, dict[bool, NDArray[Any]]]
-
-
-@pytest.fixture(scope="module", params=list(FACTORIES))
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A folder with a checkpoint, its kind, and what is predicted by the last values and by the averages."""
-    folder = tmp_path_factory.mktemp("averages")
-    return folder, request.param, averaged_models.train(request.param, folder / "ckpt" / "model")
 
 
 def recipe(folder: Path, kind: str, averages: bool = True, **more: Any) -> Path:
@@ -55,22 +47,26 @@ def answers(bundle: Path, page: Manifest) -> NDArray[Any]:
     return scores
 
 
-@pytest.mark.parametrize(("averages", "threshold"), [(False, 0), (True, 0), (True, 10_000)])
+@pytest.mark.parametrize(
+    ("kind", "averages", "threshold"),
+    [*((kind, True, 0) for kind in FACTORIES), ("slots", False, 0), ("keras 2", True, 10_000), ("tf1", True, 10_000)],
+)
 def test_bundle_holds_the_averages_of_tables_and_weights_if_it_is_asked_to(
-    trained: Trained, averages: bool, threshold: int
+    kind: str, averages: bool, threshold: int, tmp_path: Path
 ) -> None:
-    folder, kind, predicted = trained
+    predicted = averaged_models.train(kind, tmp_path / "ckpt" / "model")
     assert np.abs(predicted[False] - predicted[True]).max() > 0.01
-    page = export(recipe(folder, kind, averages, code=f", table_threshold = {threshold}")).page
-    got = answers(folder / "bundles/ranker" / str(page.version), page)
+    page = export(recipe(tmp_path, kind, averages, code=f", table_threshold = {threshold}")).manifest
+    got = answers(tmp_path / "bundles/ranker" / str(page.version), page)
     np.testing.assert_allclose(got, predicted[averages], rtol=1e-5, atol=1e-5)
     inside = threshold > 0 and kind != "tf1"  # where partitions are always a table
     assert len(page.tables) == (not inside)
 
 
-def test_self_contained_saved_model_holds_the_averages(trained: Trained) -> None:
-    folder, kind, predicted = trained
-    inline = recipe(folder, kind, output=', tables = "inline"', code=", table_threshold = 0")
+@pytest.mark.parametrize("kind", ["keras 3", pytest.param("tf1", marks=pytest.mark.slow)])
+def test_self_contained_saved_model_holds_the_averages(kind: str, tmp_path: Path) -> None:
+    predicted = averaged_models.train(kind, tmp_path / "ckpt" / "model")
+    inline = recipe(tmp_path, kind, output=', tables = "inline"', code=", table_threshold = 0")
     scores = saved_model_scores(inline, {"item": ITEMS, "price": PRICES})
     np.testing.assert_allclose(scores, predicted[True], rtol=1e-5, atol=1e-5)
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.slot_tables import with_slots
 from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import open_checkpoint
 from export.cli.main import main
@@ -45,7 +44,7 @@ CASES = (
     *("tf1_proximal_adagrad", "tf1_rows", "tf1_columns", "tf1_sharded_saver", "tf1_column", "tf1_mod"),
     *("stacks_2x4", "stacks_4x2_adam", "stacks_off", "stacks_of_two_objects"),
 )
-DAMAGES = 20
+DAMAGES = 10
 """Of each case; `python -m tests.soak.damaged_checkpoints` tries as many as there is time."""
 NOT_COPIED = ("sharded_float64", "sharded_int32", "sharded_int64")
 
@@ -115,23 +114,6 @@ def test_checkpoint_of_tensorflow_is_recognised_and_copied_bit_for_bit(
     assert copies == {name.replace("/", "_"): bits.tobytes() for name, bits in case.bits.items()}
 
 
-def test_slot_variables_of_a_stack_are_kept_where_their_tables_lie(written: Path, tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(written / "stacks_4x2_adam")
-    found = recognise(checkpoint)
-    kept = with_slots(checkpoint, found, [table.name for table in found.tables])
-    assert kept.slots == ()
-    for table in found.tables:
-        for slot in ("momenta", "velocities"):
-            spec = kept.table(f"{table.name}.slot.{slot}")
-            assert (spec.rows, spec.dim, spec.layout, spec.stored) == (
-                table.rows,
-                table.dim,
-                table.layout,
-                table.stored,
-            )
-    assert len(copied(checkpoint, kept, tmp_path)) == 3 * len(found.tables)
-
-
 def test_table_with_lora_weights_beside_it_is_refused_with_the_cure(written: Path) -> None:
     (refused,) = recognise(open_checkpoint(written / "keras_3_attributes")).refused
     assert refused.name == "movies"
@@ -179,6 +161,6 @@ def test_checkpoint_of_tensorflow_with_any_damage_gives_values_or_a_typed_error(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     files = case_files(written / name)
-    for seed in range(DAMAGES if "_h5" not in name else DAMAGES // 10):  # HDF5 takes a process each
+    for seed in range(DAMAGES if "_h5" not in name else 2):  # HDF5 takes a process each
         with TemporaryDirectory(dir=tmp_path) as directory:
             trial(seed, files, Path(directory))

@@ -23,8 +23,6 @@ from tests.golden.lookup_cases import BOUNDARIES, DIM, EXAMPLES, KEYS, ROWS, Cas
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-os.environ["KERAS_BACKEND"] = "tensorflow"
-import keras
 import tensorflow as tf
 
 CASES = generate()
@@ -107,55 +105,6 @@ def by_embedding_layer(case: Case, column: Column) -> Any:
     return tf.keras.layers.Embedding(ROWS, DIM, weights=[STORED])(ids_of(case, column))
 
 
-def by_lookup_layer(case: Case, column: Column) -> Any:
-    rule: Any = case.entry.ids
-    layers = keras.layers if case.options[0] else tf.keras.layers
-    kind, known = (layers.StringLookup, TEXTS) if case.ids[0].text else (layers.IntegerLookup, list(KEYS))
-    layer = kind(vocabulary=known, num_oov_indices=rule.oov_buckets, mask_token=rule.mask)
-    return tf.gather(TABLE, layer(ids_of(case, column)))
-
-
-def by_hashing_layer(case: Case, column: Column) -> Any:
-    rule: Any = case.entry.ids
-    ids = encoded(case, column, tf.constant(column.values))
-    made = [
-        tf.gather(TABLE, layers.Hashing(ROWS, mask_value=rule.mask, salt=rule.key)(ids))
-        for layers in (tf.keras.layers, keras.layers)
-    ]
-    tf.debugging.assert_equal(*made)
-    return made[0]
-
-
-def by_arithmetic(case: Case, column: Column) -> Any:
-    steps: dict[str, Callable[[Any, Any], Any]] = {
-        "add": lambda ids, by: ids + by,
-        "divide": lambda ids, by: ids // by,
-        "remainder": lambda ids, by: ids % by,
-        "truncated_remainder": tf.truncatemod,
-    }
-    rule: Any = case.entry.ids
-    ids = ids_of(case, column)
-    for step in rule.operations:
-        ids = steps[step.do](ids, tf.constant(step.by, tf.int64))
-    return rows_within(ids)
-
-
-def by_search(case: Case, column: Column) -> Any:
-    """Rows that rise with a number, or fall: limits of what it is less than are those that it is more than, negated."""
-    rule: Any = case.entry.ids
-    numbers = ids_of(case, column)
-    flat = tf.reshape(numbers, [-1])
-    limits = -tf.constant(BOUNDARIES[::-1]) if rule.falling else tf.constant(BOUNDARIES)
-    found = tf.searchsorted(limits, -flat if rule.falling else flat, side="left" if rule.falling else "right")
-    return rows_within(tf.reshape(found, numbers.shape) + rule.first_row)
-
-
-def rows_within(ids: Any) -> Any:
-    """Gathers rows; zeros of those beyond the table, which TensorFlow refuses on a CPU."""
-    known = (ids >= 0) & (ids < ROWS)
-    return tf.where(known[..., None], tf.gather(TABLE, tf.where(known, ids, tf.zeros_like(ids))), 0.0)
-
-
 def by_column(case: Case, column: Column) -> Any:
     rule, text = case.entry.ids, case.ids[0].text
     default = case.entry.unknown.row
@@ -212,10 +161,6 @@ CALLS: dict[str, Callable[[Case, Any], Any]] = {
     "safe": by_safe_lookup,
     "plain": by_plain_lookup,
     "embedding": by_embedding_layer,
-    "lookup": by_lookup_layer,
-    "hashing": by_hashing_layer,
-    "computed": by_arithmetic,
-    "stepped": by_search,
     "column": by_column,
     "indicator": by_column,
 }

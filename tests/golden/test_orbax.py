@@ -130,7 +130,7 @@ def test_orbax_checkpoint_with_any_damage_gives_values_or_a_typed_error(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     files = case_files(written / name)
-    for seed in range(20):
+    for seed in range(10):
         with TemporaryDirectory(dir=tmp_path) as directory:
             trial(seed, files, Path(directory))
 

@@ -235,7 +235,7 @@ def recipe_of(ranker: Ranker, directory: Path, output: str = "", contexts: tuple
 def test_scores_over_both_transports_equal_the_trained_model(ranker: Ranker, tmp_path: Path) -> None:
     sent = ranker.sent(np.random.default_rng(7))
     trained = train(ranker, sent, tmp_path)
-    page = export(recipe_of(ranker, tmp_path)).page
+    page = export(recipe_of(ranker, tmp_path)).manifest
     assert len(page.tables) == ranker.tables
     kinds = {"saved_model"} if ranker.by_tensorflow else {"saved_model", "litert"}
     assert {form.kind for form in page.towers["ranking"].forms} == kinds

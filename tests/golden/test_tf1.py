@@ -83,7 +83,9 @@ def train(prefix: Path) -> dict[str, NDArray[Any]]:
 
 def test_tf1_served_answers_equal_the_sessions_predictions(tmp_path: Path) -> None:
     predicted = train(tmp_path / "ckpt" / "model.ckpt")
-    page = export(write_recipe(tmp_path, f"{tf1_ranker.__file__}:build", INPUTS, ("click", "buy"), (*CONTEXT,))).page
+    page = export(
+        write_recipe(tmp_path, f"{tf1_ranker.__file__}:build", INPUTS, ("click", "buy"), (*CONTEXT,))
+    ).manifest
     rules = {name: each.ids.kind for name, each in page.features.items() if isinstance(each, EmbeddedFeature)}
     assert rules == {
         **dict.fromkeys(("ad", "liked", "seen", "shop", "tags", "user"), "identity"),

@@ -31,6 +31,7 @@ TITLES = ["STAR wars!", "Toy\tStory  (1971) of an unknown word", "?", ""]
 
 
 @pytest.mark.filterwarnings("ignore:Even though the `tf.config:UserWarning")  # of adapt(), in a replay
+@pytest.mark.slow
 def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: Path) -> None:
     tf.random.set_seed(3)
     model = tutorial.MovielensModel()
@@ -45,7 +46,7 @@ def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: P
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
     (tmp_path / "movies.csv").write_text("\n".join(["movie_title", *tutorial.MOVIES]))
     (tmp_path / "recipe.toml").write_text(RECIPE.format(file=tutorial.__file__))
-    page = export(tmp_path / "recipe.toml").page
+    page = export(tmp_path / "recipe.toml").manifest
     assert {form.kind for tower in page.towers.values() for form in tower.forms} == {"saved_model", "litert"}
     queries = model.query_model({name: tf.constant(sent[name][:9]) for name in ("user_id", "timestamp")}).numpy()
     movies = model.candidate_model(tf.constant(tutorial.MOVIES)).numpy()

@@ -10,23 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from bundle.errors import BundleError, DigestMismatch, FormatError, NotCommitted, UnsafePath
 from bundle.features.reader import open_features
 from bundle.format.manifest import parse
-from bundle.storage import arrow
 from bundle.storage.files import locate
 from bundle.storage.staging import check_files, read_manifest
+from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from tests.hostile.manifest_edits import rewrite, sealed, setting
 
 SHARD = "tables/users/rows-00001-of-00003.bin"
 STORE = "candidates/movies/store.arrow"
+TITLES, YEARS = (f"candidates/movies/filters/0000{number}/values.arrow" for number in (0, 1))
+TITLE_ROWS = "candidates/movies/filters/00000/rows.bin"
 VOCABULARY = "vocabularies/names.arrow"
 KEYS = "keys/shops.bin"
 TOWER = "towers/query/compiled-f32.tflite"
+WHOLE = [STORE, TITLES, TITLE_ROWS, VOCABULARY, KEYS, TOWER]
+"""Files that are read in full; a shard's may go by its size."""
 
 
 def open_all(bundle: Path, tables: Any = "sizes") -> None:
@@ -41,6 +44,8 @@ def open_unchecked(bundle: Path) -> None:
     open_features(bundle, manifest)
     for corpus in manifest.candidates.values():
         CandidateStore(locate(bundle, corpus.file), corpus)
+        for attribute, index in corpus.filters.items():
+            AttributeIndex(bundle, index, corpus.attributes[attribute], corpus.size)
 
 
 def test_sound_bundle_opens(sample_bundle: Path) -> None:
@@ -50,8 +55,11 @@ def test_sound_bundle_opens(sample_bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "damage"),
     [
-        *product([SHARD, STORE, VOCABULARY, KEYS, TOWER], ["missing", "empty", "truncated", "directory", "fifo"]),
-        *product([STORE, VOCABULARY, KEYS, TOWER], ["longer"]),
+        *product(
+            [SHARD, STORE, TITLES, TITLE_ROWS, VOCABULARY, KEYS, TOWER],
+            ["missing", "empty", "truncated", "directory", "fifo"],
+        ),
+        *product([STORE, TITLES, TITLE_ROWS, VOCABULARY, KEYS, TOWER], ["longer"]),
     ],
 )
 def test_file_that_is_not_as_it_was_is_data_loss_by_its_name(sample_bundle: Path, path: str, damage: str) -> None:
@@ -88,7 +96,7 @@ def test_damaged_arrow_file_whose_checksum_fits_never_leaves_the_map(sample_bund
     corpus = read_manifest(sample_bundle).candidates["movies"]
     for seed in range(150):
         rng = random.Random(seed)
-        victim = sample_bundle / rng.choice([STORE, VOCABULARY, "vocabularies/movies.arrow"])
+        victim = sample_bundle / rng.choice([STORE, TITLES, YEARS, TITLE_ROWS, VOCABULARY, "vocabularies/movies.arrow"])
         sound = victim.read_bytes()
         data = bytearray(sound)
         for _ in range(rng.choice([1, 1, 3, 20])):
@@ -102,12 +110,16 @@ def test_damaged_arrow_file_whose_checksum_fits_never_leaves_the_map(sample_bund
         else:  # what is not told from sound data must read as data
             store = CandidateStore(sample_bundle / STORE, corpus)
             store.features(store.positions(store.ids(np.arange(store.size))), list(corpus.features))
+            titles = AttributeIndex(sample_bundle, corpus.filters["title"], "string", corpus.size)
+            store.ids(titles.rows_of(np.array(["Ten", "Eight"], object)).astype(np.int64))
+            years = AttributeIndex(sample_bundle, corpus.filters["year"], "int64", corpus.size)
+            store.ids(years.rows_between(ge=1960).astype(np.int64))
         victim.unlink()
         victim.write_bytes(sound)
 
 
 @pytest.mark.parametrize("link", ["/etc/passwd", "../../../../outside", "loop"])
-@pytest.mark.parametrize("path", [SHARD, STORE, VOCABULARY, KEYS, TOWER])
+@pytest.mark.parametrize("path", [SHARD, *WHOLE])
 def test_link_that_leaves_the_bundle_is_refused(sample_bundle: Path, path: str, link: str) -> None:
     outside = sample_bundle.parents[1] / "outside"
     outside.write_bytes((sample_bundle / path).read_bytes())
@@ -142,7 +154,10 @@ COUNTS = (
 )
 PLACES = ("tables.users.shards.0.offset", "tables.users.shards.0.first_row", "files.0.bytes")
 PATHS = ("/etc/passwd", "../1/x", "a/../../x", "a\\..\\b", "", ".", "a//b", "a\0b", "./a")
-FILES = ("tables.users.shards.0.file", "candidates.movies.file", "files.0.path")
+FILES = (
+    *("tables.users.shards.0.file", "candidates.movies.file", "files.0.path"),
+    *(f"candidates.movies.filters.title.{file}" for file in ("values", "rows")),
+)
 
 
 @pytest.mark.parametrize("field", [*COUNTS, *PLACES, *FILES])
@@ -185,24 +200,8 @@ def test_directory_without_a_manifest_is_not_committed(sample_bundle: Path) -> N
 @pytest.mark.parametrize(
     "data", [b"", b"ARROW1", b"ARROW1\0\0" + b"\xff" * 100 + b"ARROW1", b"PK\x03\x04", b"\x80\x04\x95" + bytes(50)]
 )
-@pytest.mark.parametrize("path", [STORE, VOCABULARY])
+@pytest.mark.parametrize("path", [STORE, TITLES, VOCABULARY])
 def test_file_that_is_no_arrow_is_refused(sample_bundle: Path, path: str, data: bytes) -> None:
     (sample_bundle / path).write_bytes(data)
     with pytest.raises(FormatError, match="Arrow"):
-        open_unchecked(sample_bundle)
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"id": pa.array([1, 1, 2, 3])},
-        {"id": pa.array([1, None, 2, 3])},
-        {"id": pa.array(["a", "b", "c", "d"])},
-        {"id": pa.array([1, 2, 3])},
-        {},
-    ],
-)
-def test_store_with_other_ids_than_the_manifest_says_is_refused(sample_bundle: Path, columns: dict[str, Any]) -> None:
-    arrow.write(sample_bundle / STORE, pa.table({**columns, "x": pa.array([0] * len(columns.get("id", [0])))}))
-    with pytest.raises(FormatError):
         open_unchecked(sample_bundle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,10 @@ def write_graph(prefix: Path, *nodes: bytes, pairs: Iterable[Pair] = (), data: b
     write(prefix, [(GRAPH.encode(), entry(7, (), len(data), stored, crc)), *pairs], data + stored)
 
 
-def one_block(body: bytes, last: bytes = b"\xff") -> bytes:
-    """A table of one block, whose entries and restart points are `body`."""
-    whole = sealed(body)
-    return joined(whole, block([(last, varint(0) + varint(len(whole) - 5))]))
+def indexed(body: bytes, *handles: tuple[int, int]) -> bytes:
+    """A table of a block, and an index that names it by these handles; by default by its own."""
+    own = handles or ((0, len(body) - 5),)
+    return joined(body, block([(b"z%d" % at, varint(start) + varint(size)) for at, (start, size) in enumerate(own)]))
 
 
 def sliced(shape: tuple[int, ...], boxes: Iterable[tuple[tuple[int, int], ...]]) -> bytes:
@@ -71,7 +72,8 @@ def keys_that_unfold(prefix: Path) -> None:
     head, long = header(), b"k" * 60_000
     entries = [varint(0) + varint(0) + varint(len(head)) + head, varint(0) + varint(len(long)) + varint(2) + long]
     entries += [varint(len(long)) + varint(3) + varint(2) + struct.pack(">I", n)[1:] for n in range(MANY)]
-    write_raw(prefix, one_block(entries[0] + b"\x08\x01".join(entries[1:]) + b"\x08\x01" + struct.pack("<II", 0, 1)))
+    body = entries[0] + b"\x08\x01".join(entries[1:]) + b"\x08\x01" + struct.pack("<II", 0, 1)
+    write_raw(prefix, indexed(sealed(body)))
 
 
 # Entries.
@@ -171,16 +173,12 @@ def layout(name: str, cores: int, core_rows: int, rows: int = 1, offset: int = 0
 
 
 CLAIMS: dict[str, Claim] = {
-    "block of an exabyte": lambda prefix: write_raw(prefix, joined(b"", block([(b"a", varint(0) + varint(2**60))]))),
     "keys that unfold": keys_that_unfold,
     "entries of little": lambda prefix: write(
         prefix, ((b"%06x" % number, b"\x08\x01\x12\x04\x12\x02\x08\x00") for number in range(MANY))
     ),
     "a billion data files": lambda prefix: write(
         prefix, [(b"v", entry(1, (4,), 0, 16, 0, shard=10**9 - 1))], head=header(10**9)
-    ),
-    "product that wraps to what is there": lambda prefix: write(
-        prefix, [(b"v", entry(1, (2**32, 2**30, 4), 0, 16, 0))]
     ),
     "text of an exabyte": text_of_an_exabyte,
     "slice listed very often": lambda prefix: write(
@@ -212,6 +210,27 @@ CLAIMS: dict[str, Claim] = {
     "cores of an exabyte": lambda prefix: write_stack(prefix, layout("t", 2**62, 2**62, rows=2**62), 100),
     "cores without rows": lambda prefix: write_stack(prefix, layout("t", 2**18, 1), 2**18),
 }
+
+
+PAIRS = [(f"key/{number:05d}".encode(), bytes([number % 256]) * (number % 40)) for number in range(20)]
+OWN = (0, len(block(PAIRS)) - 5)
+TABLES = {
+    "no table": b"",
+    "table cut short": table(PAIRS)[:-1],
+    "footer that is none": table(PAIRS)[:-48] + b"\xff" * 40 + table(PAIRS)[-8:],
+    "compressed block": indexed(block(PAIRS, kind=1)),
+    "keys that do not rise": indexed(block([(b"b", b""), (b"a", b"")], interval=1)),
+    "restart points of an exabyte": indexed(sealed(b"\x00\x01\x00a" + struct.pack("<I", 0xFFFFFFFF))),
+    **{
+        f"blocks at {handles}": indexed(block(PAIRS), *handles)
+        for handles in ([(1 << 40, 10)], [(0, 1 << 62)], [((1 << 64) - 1, (1 << 64) - 1)], [(0, 0)], [OWN, OWN])
+    },
+    **{
+        f"entry {entry!r} that leaves its block": indexed(sealed(entry + struct.pack("<II", 0, 1)))
+        for entry in (b"\x05\x01\x00a", b"\x00\x7f\x00a", b"\x00\x01\x7fa", b"\x00\xff\xff\xff\xff\x0f\x00a")
+    },
+}
+CLAIMS |= {name: partial(write_raw, index=index) for name, index in TABLES.items()}
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=list(CLAIMS))

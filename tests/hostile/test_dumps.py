@@ -66,12 +66,3 @@ def test_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     sok_dump(tmp_path, os.fsdecode(b"\xff\xfe"), IDS, ROWS)
     with pytest.raises(CheckpointError, match="no UTF-8 text; rename it"):
         open_checkpoint(tmp_path)
-
-
-def test_directories_and_pipes_with_a_dumps_names_are_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "a-key").mkdir()
-    os.mkfifo(tmp_path / "b-key")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "c-key").write_bytes(b"short")
-    with pytest.raises(CheckpointError), deadline():
-        open_checkpoint(tmp_path)

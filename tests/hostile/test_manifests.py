@@ -48,6 +48,8 @@ EDITS: list[tuple[str, Any, str]] = [
     ("tables.users.error", {"source_dtype": "float64"}, "tables.users.error"),
     ("tables.users.shards.0.crc32c", 1 << 32, "less than 4294967296"),
     ("tables", [], "valid dictionary"),
+    ("candidates.movies.attributes", {"title": "string"}, GONE.replace("gone", "year")),
+    ("candidates.movies.filters.title.values", None, "candidates.movies.filters.title.values"),
     ("files", lambda files: [*files, files[0]], "files lists a path twice"),
     ("files", lambda files: [*files, {"path": SHARD, "bytes": 1, "crc32c": 1}], "whose digests its shards carry"),
     ("files", None, "valid tuple"),
@@ -138,7 +140,8 @@ CHANGES: list[tuple[str, Json, str]] = [
             ({"rows": 4}, {}, ROWS_OF_KEY),
             ({"unknown_row": 0}, {}, ROWS_OF_KEY),
             ({"ids": {"kind": "identity"}, "unknown_row": 0}, {}, ROWS_OF_KEY),
-            ({"ids": {"kind": "identity"}, "rows": 4, "boundaries": [1.0]}, {}, "'boundaries' or 'ids', not both"),
+            ({"ids": {"kind": "buckets", "boundaries": [1.0]}}, {}, "'dtype' is float32 where 'ids' are buckets"),
+            ({"dtype": "float32"}, {}, "'dtype' is float32 where 'ids' are buckets"),
         )
     ),
     ("text", {"kind": "single", "combiner": None}, SPLIT),

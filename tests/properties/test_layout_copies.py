@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory
-from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore, stored_rows
+from export.checkpoint.layouts import Layout, SparseCore, stored_rows
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, VerificationFailed
 from export.tables.plan import Writing
@@ -112,33 +112,3 @@ def test_verify_tables_stack_read_by_another_layout_is_found(
     told = entry.model_copy(update={"source": entry.source.model_copy(update=wrong)})
     with pytest.raises(VerificationFailed, match="'t1'"):
         verify_tables(checkpoint, tmp_path / "out", {"t1": told}, rows)
-
-
-@st.composite
-def layouts_of(draw: st.DrawFn) -> tuple[Layout, int]:
-    kind = draw(st.sampled_from(["plain", "mod", "sparse_core"]))
-    if kind == "plain":
-        return Plain(), draw(st.integers(1, 60))
-    lanes = draw(st.integers(1, 12))
-    if kind == "mod":
-        rows = draw(st.integers(lanes, 60))
-        held = [len(range(lane, rows, lanes)) for lane in range(lanes)]
-        return Mod(tuple(int(start) for start in np.cumsum([0, *held[:-1]]))), rows
-    rows, offset = draw(st.integers(1, 60)), draw(st.integers(0, 5))
-    return SparseCore(lanes, offset + 60 + draw(st.integers(0, 5)), offset, draw(st.integers(0, lanes - 1))), rows
-
-
-def by_definition(layout: Layout, row: int) -> int:
-    if isinstance(layout, Plain):
-        return row
-    if isinstance(layout, Mod):
-        return layout.starts[row % len(layout.starts)] + row // len(layout.starts)
-    return (row + layout.rotation) % layout.cores * layout.core_rows + layout.offset + row // layout.cores
-
-
-@given(layouts_of())
-def test_stored_rows_are_those_of_the_definition(table: tuple[Layout, int]) -> None:
-    layout, rows = table
-    everyone = np.arange(rows, dtype=np.int64)
-    stored = stored_rows(layout, everyone)
-    assert stored.tolist() == [by_definition(layout, row) for row in range(rows)]

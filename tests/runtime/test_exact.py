@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
 from runtime.errors import InvalidInput
-from runtime.exact import ExactIndex, normalised, rank_exactly
+from runtime.exact import ExactIndex, VectorBlock, normalised, rank_exactly
 
 
 def _vectors(size: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
@@ -218,3 +218,32 @@ def test_rank_exactly_scores_depend_on_nothing_but_vector_and_query(
     order = np.lexsort((positions, -alone))[:k]
     assert found.tolist() == positions[order].tolist()
     assert scores.tobytes() == alone[order].tobytes()
+
+
+@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_block_search_finds_what_ranking_all_exactly_does(distance: Distance, offset: float) -> None:
+    vectors, queries = _vectors(500, 8).round() + np.float32(offset), _vectors(5, 8, seed=1).round()  # many equal
+    vectors[::9] = 0
+    queries = normalised(queries) if distance == "cosine" else queries + np.float32(offset)
+    counts = [1, 5, 20, 499, 700]
+
+    together = VectorBlock(vectors, distance).search(queries, counts)
+
+    for query, k, (places, scores) in zip(queries, counts, together, strict=True):
+        (alone,) = VectorBlock(vectors, distance).search(query[np.newaxis], [k])
+        wanted = rank_exactly(vectors, query, np.arange(500), k, distance)
+        for found in ((places, scores), alone):
+            assert found[0].tolist() == wanted[0].tolist()
+            assert found[1].tobytes() == wanted[1].tobytes()
+
+
+def test_block_search_scores_beyond_float32_are_not_lost() -> None:
+    vectors = np.array([[1, 1], [2, 2], [-2, 2], [1, -1]], np.float32)
+
+    ((places, scores),) = VectorBlock(vectors, "dot_product").search(np.full((1, 2), 3e38, np.float32), [2])
+
+    assert places.size == 2
+    assert not np.isfinite(scores).all()
+    ((places, _),) = VectorBlock(vectors[:0], "dot_product").search(np.ones((1, 2), np.float32), [2])
+    assert places.size == 0

@@ -103,22 +103,43 @@ def columns(examples: Sequence[Mapping[str, Any]]) -> dict[str, pb.Column]:
     return {name: column([each[name] for each in examples], dense=name in _DENSE) for name in examples[0]}
 
 
+def condition(body: Mapping[str, Any]) -> pb.Condition:
+    """The message of one condition of a filter."""
+    lists = {
+        name: [str(each).lower() if isinstance(each, bool) else each for each in body[name]]
+        for name in body
+        if name in {"allow", "deny"}
+    }
+    numbers = {
+        name: pb.Number(**{"int64" if isinstance(body[name], int) else "float64": body[name]})
+        for name in body
+        if name in {"ge", "gt", "le", "lt"}
+    }
+    return pb.Condition(**{name: ids(values) for name, values in lists.items()}, **numbers)
+
+
 def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of the message with the content of a JSON body, written apart from the service's readers."""
-    options = {"k", "attributes", "index", "exact", "heads", "tower", "formula"} | (
-        {"feature"} if call == "lookup" else set() if call == "rank" else {"candidates"}
+    options = {"k", "attributes", "index", "exact", "heads", "tower", "formula", "min_score", "recall"} | (
+        {"feature"} if call == "lookup" else set() if call == "rank" else {"candidates", "diversity", "explain"}
     )
     fields = {name: value for name, value in body.items() if name in options}
     if call == "lookup":
         return fields | ({"ids": column(body["ids"])} if "ids" in body else {})
     if "filter" in body:
-        fields["filter"] = pb.Filter()
+        fields["filter"] = pb.Filter(conditions={name: condition(each) for name, each in body["filter"].items()})
+    if "crowding" in body:
+        fields["crowding"] = pb.Crowding(**body["crowding"])
     parts = body.get("requests", [body])
     first = parts[0]
     if "vector" in first:
         fields["vectors"] = f32(*[value for part in parts for value in part["vector"]])
     if "id" in first:
         fields["ids"] = ids([part["id"] for part in parts])
+    for name in {"vectors", "ids"} & set(first):
+        merged = [value for part in parts for value in part[name]]
+        fields[name] = ids(merged) if name == "ids" else f32(*[value for each in merged for value in each])
+        fields["query_offsets"] = offsets([part[name] for part in parts])
     if any("context_id" in part for part in parts):
         fields["context_ids"] = ids([part["context_id"] for part in parts])
     if any("exclude" in part for part in parts):
@@ -141,6 +162,10 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def user(value: Any = 5, **more: Any) -> dict[str, Any]:
     return {"features": {"user": value, **more}}
+
+
+def filtered(**conditions: Any) -> dict[str, Any]:
+    return {"filter": conditions, **user()}
 
 
 def rank(candidates: Sequence[Any] = (1000,), **more: Any) -> dict[str, Any]:
@@ -228,7 +253,50 @@ CASES = (
     Case("retrieve", "too many features", {"features": {f"f{n}": 1 for n in range(21)}}, LARGE),
     Case("retrieve", "an unknown model", user(), GONE, model="books"),
     Case("retrieve", "an unknown version", user(), GONE, version=7),
-    Case("retrieve", "a filter", {"filter": {}, **user()}, "UNIMPLEMENTED"),
+    Case("retrieve", "an empty filter", {"filter": {}, **user()}),
+    Case("retrieve", "a filter by values of a list", filtered(genres={"allow": ["drama", "horror", "opera"]})),
+    Case("retrieve", "a filter by a value too many have", {"k": 50, **filtered(genres={"deny": ["drama"]})}),
+    Case("retrieve", "a filter in which deny wins",
+        {"k": 50, **filtered(genres={"allow": ["drama", "comedy"], "deny": ["comedy"]})}),
+    Case("retrieve", "a filter by integers", filtered(year={"allow": [1995, "1996", 3], "deny": [1996]})),
+    Case("retrieve", "a filter by bounds", {"k": 50, **filtered(year={"ge": 1991, "lt": 2010}, rating={"gt": 0.5})}),
+    Case("retrieve", "a filter by fractions of integers", {"k": 50, **filtered(year={"gt": 1994.5, "le": 1999.5})}),
+    Case("retrieve", "a filter by truth", {"k": 50, **filtered(classic={"allow": [True]})}),
+    Case("retrieve", "a filter by bounds, allow and deny",
+        {"k": 50, **filtered(year={"ge": 1991, "allow": [1989, 1992, 93], "deny": [93]}, classic={"deny": [True]})}),
+    Case("retrieve", "a filter that denies nothing", {"k": 50, **filtered(year={"deny": []})}),
+    Case("retrieve", "bounds that contradict each other", filtered(year={"ge": 2010, "lt": 2000})),
+    Case("retrieve", "a filter of a list and exclusions",
+        {"k": 9, "filter": {"year": {"ge": 2000}}, "requests": [{**user(1), "exclude": [1105]}, user(2)]}),
+    Case("retrieve", "a filter beside an id", {"k": 50, "id": 1000, "filter": {"classic": {"allow": [True]}}}),
+    Case("retrieve", "an exact search with a filter", {"exact": True, **filtered(genres={"allow": ["drama"]})}),
+    Case("retrieve", "a filter by no attribute", filtered(yer={"ge": 1990}), BAD),
+    Case("retrieve", "a filter by what has no index", filtered(title={"allow": ["x"]}), BAD),
+    Case("retrieve", "a filter with nothing in it", filtered(year={}), BAD),
+    Case("retrieve", "a filter that allows nothing", filtered(year={"allow": []}), BAD),
+    Case("retrieve", "a filter by words of integers", filtered(year={"allow": ["late"]}), BAD),
+    Case("retrieve", "a filter by integers of words", filtered(genres={"deny": [5]}), BAD),
+    Case("retrieve", "a filter by integers of truth", filtered(classic={"allow": [1]}), BAD),
+    Case("retrieve", "a filter by bounds of words", filtered(genres={"ge": 5}), BAD),
+    Case("retrieve", "a filter by bounds of truth", filtered(classic={"le": 1}), BAD),
+    Case("retrieve", "a filter by single doubles", filtered(rating={"allow": [1]}), BAD),
+    Case("retrieve", "a filter by a bound that is no number",
+        b'{"filter": {"rating": {"ge": NaN}}, "features": {"user": 5}}', BAD,
+        message_of("retrieve", filtered(rating={"ge": NAN}))),
+    Case("retrieve", "a filter by an infinite bound",
+        b'{"filter": {"rating": {"lt": 1e999}}, "features": {"user": 5}}', BAD,
+        message_of("retrieve", filtered(rating={"lt": float("inf")}))),
+    Case("retrieve", "a filter of too many values", filtered(year={"allow": [7] * 301}), LARGE),
+    Case("retrieve", "a filter by too many attributes", filtered(**{f"a{n}": {"ge": 1} for n in range(11)}), LARGE),
+    Case("retrieve", "a recall", {"recall": 0.9, **user()}),
+    Case("retrieve", "a recall beyond one", {"recall": 1.5, **user()}, BAD),
+    Case("retrieve", "a negative recall", {"recall": -0.5, **user()}, BAD),
+    Case("retrieve", "vectors merged", {"k": 6, "vectors": [[0.5] * 8, [1, 0, 0, 0, 0, 0, 0, -1]]}),
+    Case("retrieve", "ids merged, in a list", {"k": 6, "requests": [{"ids": [1000, "1014"]}, {"ids": [1007]}]}),
+    Case("retrieve", "ids merged with a filter and exclusions",
+        {"k": 50, "ids": [1000, 1014], "exclude": [1021], "filter": {"year": {"ge": 1991}}}),
+    Case("retrieve", "no vectors to merge", {"requests": [{"vectors": [[0.5] * 8]}, {"vectors": []}]}, BAD),
+    Case("retrieve", "too many vectors to merge", {"vectors": [[0.5] * 8] * 9}, LARGE),
     Case("retrieve", "a vector of another dim", {"vector": [1.0] * 7}, BAD),
     Case("retrieve", "a vector with NaN", b'{"vector": [NaN,0,0,0,0,0,0,0]}', BAD, {"vectors": f32(NAN, *[0] * 7)}),
     Case("retrieve", "a vector with infinity", b'{"vector": [1e999,0,0,0,0,0,0,0]}', BAD,
@@ -296,6 +364,9 @@ CASES = (
     Case("recommend", "a list", {"k": 2, "candidates": 5, "requests": _EXCLUDING}),
     Case("recommend", "contexts by id",
         {"k": 3, "candidates": 20, "requests": [{"context_id": 7}, {"context_id": 21}], "formula": "watch * 2"}),
+    Case("recommend", "a filter",
+        {"k": 5, "candidates": 20, **filtered(genres={"deny": ["drama"]}, year={"gt": 1992})}),
+    Case("recommend", "a filter with nothing in it", filtered(year={}), BAD),
     Case("recommend", "fewer candidates than k", {"k": 5, "candidates": 2, **user()}, BAD),
     Case("recommend", "negative candidates", {"candidates": -1, **user()}, BAD),
     Case("recommend", "no features", {}, BAD),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,44 @@ def neighbors(small: SmallBundle, vector: Array, k: int, excluded: Sequence[Any]
         if movie not in excluded:
             pairs.append((movie, float(np.dot(candidate, vector))))
     return sorted(pairs, key=lambda pair: -pair[1])[:k]
+
+
+def attributes(small: SmallBundle, place: int) -> dict[str, Any]:
+    """The attributes of a candidate that requests may filter by."""
+    return {
+        "genres": list(small.genres[place]),
+        "year": None if place == 1 else 1990 + place,
+        "rating": place / 4,
+        "classic": None if place == 2 else place % 3 == 0,
+        "studio": None if place % 7 == 3 else f"studio {place % 5}",
+    }
+
+
+def excluded_by(small: SmallBundle, conditions: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    """The ids of the candidates that do not meet every condition of a filter."""
+    return [
+        movie
+        for place, movie in enumerate(small.ids.tolist())
+        if not all(meets(attributes(small, place)[name], condition) for name, condition in conditions.items())
+    ]
+
+
+def meets(value: Any, condition: Mapping[str, Any]) -> bool:
+    """Whether a value of an attribute, a list of them or None meets a condition: the rules, one by one."""
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    tokens = {
+        name: [int(each) if values and type(values[0]) is int else each for each in condition[name]]
+        for name in ("allow", "deny")
+        if name in condition
+    }
+    if any(each in tokens.get("deny", []) for each in values):
+        return False
+    if "allow" in tokens and not any(each in tokens["allow"] for each in values):
+        return False
+    holds: dict[str, Callable[[Any, Any], bool]] = {"ge": operator.ge, "gt": operator.gt, "le": operator.le}
+    holds["lt"] = operator.lt
+    bounds = [(holds[name], bound) for name, bound in condition.items() if name in holds]
+    return not bounds or (bool(values) and all(hold(values[0], bound) for hold, bound in bounds))
 
 
 def ranked(small: SmallBundle, movie: Any, user: int, **context: Any) -> dict[str, float]:
@@ -129,19 +168,66 @@ def _vector_of(small: SmallBundle, part: Mapping[str, Any]) -> Array:
     )
 
 
+def _numbers(small: SmallBundle, movie: Any) -> dict[str, Any]:
+    """What a formula may read of a stored candidate; null is 0."""
+    held = attributes(small, small.ids.tolist().index(movie))
+    return {name: held[name] or 0 for name in ("year", "rating", "classic")}
+
+
+def _gain(small: SmallBundle, diversity: float, every: list[dict[str, Any]], chosen: list[Any], movie: Any) -> float:
+    """Maximal marginal relevance of one candidate beside those that are chosen."""
+    scores = {each["id"]: each["score"] for each in every}
+    low, high = min(scores.values()), max(scores.values())
+    own, *others = (small.vectors[small.ids.tolist().index(each)].astype(np.float64) for each in (movie, *chosen))
+    lengths = [np.linalg.norm(own) * np.linalg.norm(other) for other in others]
+    cosines = [float(own @ other / length) for other, length in zip(others, lengths, strict=True)]
+    return float((1 - diversity) * (scores[movie] - low) / ((high - low) or 1) - diversity * max(cosines, default=0))
+
+
+def _chosen(small: SmallBundle, body: Mapping[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The best k of what was found that min_score, crowding and diversity leave."""
+    left = sorted(found, key=lambda each: -each["score"])
+    left = [each for each in left if each["score"] >= body.get("min_score", -math.inf)]
+    chosen, every, crowding = list[dict[str, Any]](), left, body.get("crowding")
+    while left and len(chosen) < (body.get("k") or 10):
+        ids = [each["id"] for each in chosen]
+        best = max(left, key=lambda each: _gain(small, body.get("diversity", 0), every, ids, each["id"]))
+        chosen.append(best)
+        left = [each for each in left if each is not best]
+        if crowding:
+            places = {movie: place for place, movie in enumerate(small.ids.tolist())}
+            own = {each["id"]: attributes(small, places[each["id"]])[crowding["attribute"]] for each in every}
+            taken = [own[each["id"]] for each in chosen]
+            full = {value for value in taken if value is not None and taken.count(value) >= crowding["max"]}
+            left = [each for each in left if own[each["id"]] not in full]
+    return {"neighbors": chosen}
+
+
 def _retrieved(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    excluded = [*part.get("exclude", []), *([int(part["id"])] if "id" in part else [])]
-    found = neighbors(small, _vector_of(small, part), body.get("k") or 10, excluded)
-    return {"neighbors": [{"id": each, "score": score} for each, score in found]}
+    own = [int(each) for each in part.get("ids", [part["id"]] if "id" in part else [])]
+    excluded = [*part.get("exclude", []), *own, *excluded_by(small, body.get("filter", {}))]
+    several = [{"vector": each} for each in part["vectors"]] if "vectors" in part else [{"id": each} for each in own]
+    best: dict[Any, float] = {}
+    for each in several or [part]:
+        for movie, score in neighbors(small, _vector_of(small, each), len(small.ids), excluded):
+            best[movie] = max(score, best.get(movie, -math.inf))
+    found = sorted(best.items(), key=lambda pair: -pair[1])
+    if "formula" in body or "diversity" in body:  # else what is best does not depend on the pool
+        found = found[: body.get("candidates") or len(found)]
+    formula = body.get("formula") or "score"
+    scored = [(movie, eval(formula, {"score": score, **_numbers(small, movie)})) for movie, score in found]
+    return _chosen(small, body, [{"id": movie, "score": score} for movie, score in scored])
 
 
-def _outputs(small: SmallBundle, movie: Any, features: Mapping[str, Any], formula: str) -> dict[str, float]:
+def _outputs(
+    small: SmallBundle, movie: Any, features: Mapping[str, Any], formula: str, **others: Any
+) -> dict[str, float]:
     context = {name: features[name] for name in ("recent", "hour", "mood", "genres", "year") if name in features}
     liked = features.get("liked", {"ids": [], "weights": []})
     context["liked"] = dict(zip(liked["ids"], liked["weights"], strict=True))
     outputs = ranked(small, movie, features["user"], **context)
     if formula:
-        outputs["score"] = eval(formula.replace("^", "**"), {"exp": math.exp, "log": math.log}, outputs)
+        outputs["score"] = eval(formula.replace("^", "**"), {"exp": math.exp, "log": math.log}, others | outputs)
     return outputs
 
 
@@ -168,15 +254,13 @@ def _recommended(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str,
     k = body.get("k") or 10
     count = body.get("candidates") or max(100, 10 * k)
     features = _stored(part, "features")
-    scored = [
-        {
-            "id": each,
-            "score": _outputs(small, each, features, body.get("formula", ""))["score"],
-            "retrieval_score": found,
-        }
-        for each, found in neighbors(small, _vector_of(small, part), count, part.get("exclude", []))
-    ]
-    return {"neighbors": sorted(scored, key=lambda neighbor: -neighbor["score"])[:k]}
+    excluded = [*part.get("exclude", []), *excluded_by(small, body.get("filter", {}))]
+    scored = []
+    for each, found in neighbors(small, _vector_of(small, part), count, excluded):
+        others = {"retrieval_score": found, **_numbers(small, each)}
+        score = _outputs(small, each, features, body.get("formula", ""), **others)["score"]
+        scored.append({"id": each, "score": score, "retrieval_score": found})
+    return _chosen(small, body, scored)
 
 
 def _embedded(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from bundle.tables.key_index import KeyIndexWriter
 from bundle.tables.reader import ShardWriter
 from bundle.tables.vocabularies import write_vocabulary
 from runtime.scann import write_index
+from tests.attribute_indexes import with_filters
 from tests.conftest import plain_source, provenance, verification, write_int8_table, write_table
 from tests.service import small_model
 from tests.service.small_pieces import split_tower, write_users
@@ -287,9 +288,12 @@ def _write_corpus(
         "year": pa.array([None if i == 1 else 1990 + i for i in range(len(ids))], pa.int64()),
         "rating": pa.array([i / 4 for i in range(len(ids))], pa.float64()),
         "genres": pa.array([list(names) for names in genres], pa.list_(pa.string())),
+        "studio": pa.array([None if i % 7 == 3 else f"studio {i % 5}" for i in range(len(ids))], pa.string()),
+        "classic": pa.array([None if i == 2 else i % 3 == 0 for i in range(len(ids))], pa.bool_()),
     }
     store = write_store(place / paths.candidate_store("movies"), ids, stored, attributes)
-    return Corpus(file=paths.candidate_store("movies"), **vars(store))
+    corpus = Corpus(file=paths.candidate_store("movies"), **vars(store))
+    return with_filters(place, "movies", corpus, "genres", "year", "rating", "studio", "classic")
 
 
 def _write_index(

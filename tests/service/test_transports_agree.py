@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,13 +14,15 @@ import pytest
 
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
-from tests.service import reference
-from tests.service.cases import CASES, LIMITS, MODEL, Case
+from tests.service import cases, reference, reordering_cases
+from tests.service.cases import LIMITS, MODEL, Case, user
 from tests.service.clients import SIMPLE, Clients
+from tests.service.engine.served import SlowTower
 from tests.service.grpc_api.requests import call
 from tests.service.running import FailingTower, RunningService
 from tests.service.small_bundle import SmallBundle, write_small_bundle
 
+CASES = (*cases.CASES, *reordering_cases.CASES)
 RESPONSES: dict[str, Any] = {
     "retrieve": pb.RetrieveResponse,
     "rank": pb.RankResponse,
@@ -156,6 +159,24 @@ def test_transports_given_the_same_request_answer_alike(case: Case, clients: Cli
     assert _is_as_expected(results, reference.answers(small, case.call, case.json)), results
 
 
+def test_transports_explain_alike(clients: Clients) -> None:
+    body = {"k": 50, "explain": True, "filter": {"year": {"ge": 2020}}, "requests": [{"id": 1000}, {"id": 1259}]}
+    for name, sent in (("retrieve", body), ("recommend", {**body, "candidates": 50, "requests": [user(1)]})):
+        (_, by_json), (_, by_protobuf), (_, by_grpc) = clients.all(Case(name, "explained", sent))
+        found = [[result["explanation"] for result in json.loads(by_json)["results"]]]
+        for message in (by_protobuf, by_grpc):
+            fields = RESPONSES[name].FromString(message).explanations
+            found.append([{at.name: getattr(one, at.name) for at in one.DESCRIPTOR.fields} for one in fields])
+        for explanations in found:
+            assert all(explanation.pop("search_ms") > 0 for explanation in explanations)
+            matches = [10, 9] if name == "retrieve" else [10]
+            assert [each["matches"] for each in explanations] == matches
+            assert [each["selectivity"] for each in explanations] == [count / 40 for count in matches]
+            assert {each["path"] for each in explanations} == {"exact"}
+            assert all("candidates are left by the filter" in each["shortfall"] for each in explanations)
+        assert found[1] == found[2]
+
+
 def test_transports_past_the_deadline_fail_alike(clients: Clients) -> None:
     for protobuf in (False, True):
         code, _ = clients.by_http(SIMPLE, protobuf, **{"x-request-timeout-ms": "0"})
@@ -208,3 +229,21 @@ def test_transports_of_a_full_service_reject_with_when_to_retry(fresh: Clients) 
     assert first.result()
     fresh.service.with_network("query", FailingTower(tower))
     fresh.expect("INTERNAL")
+
+
+def test_transports_with_too_little_time_to_rank_all_answer_in_part_by_retrieval(
+    write: Callable[..., Any], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve(request_timeout_s=3)
+    service.with_network("ranking", SlowTower(service.current(MODEL).towers["ranking"].parts[0].network))
+    clients = Clients(service)
+    assert clients.by_grpc(Case("recommend", "measured", {"k": 1, "candidates": 10, **user()}))[0] == "OK"
+    found = clients.all(Case("recommend", "slow", {"k": 40, **user()}))
+    clients.close()
+    assert [code for code, _ in found] == ["OK"] * 3, found
+    messages = [RESPONSES["recommend"].FromString(body) for _, body in found[1:]]
+    for degraded in (json.loads(found[0][1])["degraded"], *[message.degraded for message in messages]):
+        assert re.match(r"[1-9][0-9]? of 40 candidates are ranked: .* in the order of retrieval", degraded)
+    assert len(json.loads(found[0][1])["neighbors"]) == 40
+    assert service.value("rowcast_degraded_total", model=MODEL) == 3

@@ -47,7 +47,7 @@ class ModelSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., label: _Optional[str] = ...) -> None: ...
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("model", "index", "k", "features", "vectors", "ids", "exclude_ids", "exclude_offsets", "attributes", "exact", "filter", "context_ids")
+    __slots__ = ("model", "index", "k", "features", "vectors", "ids", "exclude_ids", "exclude_offsets", "attributes", "exact", "filter", "context_ids", "query_offsets", "recall", "candidates", "formula", "crowding", "diversity", "min_score", "explain")
     class FeaturesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,14 @@ class RetrieveRequest(_message.Message):
     EXACT_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
+    QUERY_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    FORMULA_FIELD_NUMBER: _ClassVar[int]
+    CROWDING_FIELD_NUMBER: _ClassVar[int]
+    DIVERSITY_FIELD_NUMBER: _ClassVar[int]
+    MIN_SCORE_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     index: str
     k: int
@@ -79,11 +87,76 @@ class RetrieveRequest(_message.Message):
     exact: bool
     filter: Filter
     context_ids: Ids
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., index: _Optional[str] = ..., k: _Optional[int] = ..., features: _Optional[_Mapping[str, Column]] = ..., vectors: _Optional[bytes] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+    query_offsets: bytes
+    recall: float
+    candidates: int
+    formula: str
+    crowding: Crowding
+    diversity: float
+    min_score: float
+    explain: bool
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., index: _Optional[str] = ..., k: _Optional[int] = ..., features: _Optional[_Mapping[str, Column]] = ..., vectors: _Optional[bytes] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., query_offsets: _Optional[bytes] = ..., recall: _Optional[float] = ..., candidates: _Optional[int] = ..., formula: _Optional[str] = ..., crowding: _Optional[_Union[Crowding, _Mapping]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ...) -> None: ...
 
 class Filter(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("conditions",)
+    class ConditionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Condition
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Condition, _Mapping]] = ...) -> None: ...
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    conditions: _containers.MessageMap[str, Condition]
+    def __init__(self, conditions: _Optional[_Mapping[str, Condition]] = ...) -> None: ...
+
+class Condition(_message.Message):
+    __slots__ = ("allow", "deny", "ge", "gt", "le", "lt")
+    ALLOW_FIELD_NUMBER: _ClassVar[int]
+    DENY_FIELD_NUMBER: _ClassVar[int]
+    GE_FIELD_NUMBER: _ClassVar[int]
+    GT_FIELD_NUMBER: _ClassVar[int]
+    LE_FIELD_NUMBER: _ClassVar[int]
+    LT_FIELD_NUMBER: _ClassVar[int]
+    allow: Ids
+    deny: Ids
+    ge: Number
+    gt: Number
+    le: Number
+    lt: Number
+    def __init__(self, allow: _Optional[_Union[Ids, _Mapping]] = ..., deny: _Optional[_Union[Ids, _Mapping]] = ..., ge: _Optional[_Union[Number, _Mapping]] = ..., gt: _Optional[_Union[Number, _Mapping]] = ..., le: _Optional[_Union[Number, _Mapping]] = ..., lt: _Optional[_Union[Number, _Mapping]] = ...) -> None: ...
+
+class Number(_message.Message):
+    __slots__ = ("int64", "float64")
+    INT64_FIELD_NUMBER: _ClassVar[int]
+    FLOAT64_FIELD_NUMBER: _ClassVar[int]
+    int64: int
+    float64: float
+    def __init__(self, int64: _Optional[int] = ..., float64: _Optional[float] = ...) -> None: ...
+
+class Crowding(_message.Message):
+    __slots__ = ("attribute", "max")
+    ATTRIBUTE_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    attribute: str
+    max: int
+    def __init__(self, attribute: _Optional[str] = ..., max: _Optional[int] = ...) -> None: ...
+
+class Explanation(_message.Message):
+    __slots__ = ("path", "matches", "selectivity", "scored", "search_ms", "shortfall")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    MATCHES_FIELD_NUMBER: _ClassVar[int]
+    SELECTIVITY_FIELD_NUMBER: _ClassVar[int]
+    SCORED_FIELD_NUMBER: _ClassVar[int]
+    SEARCH_MS_FIELD_NUMBER: _ClassVar[int]
+    SHORTFALL_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    matches: int
+    selectivity: float
+    scored: int
+    search_ms: float
+    shortfall: str
+    def __init__(self, path: _Optional[str] = ..., matches: _Optional[int] = ..., selectivity: _Optional[float] = ..., scored: _Optional[int] = ..., search_ms: _Optional[float] = ..., shortfall: _Optional[str] = ...) -> None: ...
 
 class Neighbors(_message.Message):
     __slots__ = ("ids", "scores", "offsets", "attributes")
@@ -125,14 +198,16 @@ class Lists(_message.Message):
     def __init__(self, values: _Optional[_Iterable[_Union[Strings, _Mapping]]] = ...) -> None: ...
 
 class RetrieveResponse(_message.Message):
-    __slots__ = ("model", "neighbors", "searched")
+    __slots__ = ("model", "neighbors", "searched", "explanations")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
     SEARCHED_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATIONS_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     neighbors: Neighbors
     searched: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., searched: _Optional[int] = ...) -> None: ...
+    explanations: _containers.RepeatedCompositeFieldContainer[Explanation]
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., searched: _Optional[int] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ...) -> None: ...
 
 class RankRequest(_message.Message):
     __slots__ = ("model", "tower", "context", "candidate_ids", "candidates", "offsets", "heads", "k", "formula", "context_ids")
@@ -196,7 +271,7 @@ class RankResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., heads: _Optional[_Mapping[str, bytes]] = ..., offsets: _Optional[bytes] = ...) -> None: ...
 
 class RecommendRequest(_message.Message):
-    __slots__ = ("model", "features", "k", "candidates", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids")
+    __slots__ = ("model", "features", "k", "candidates", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids", "filter", "recall", "crowding", "diversity", "min_score", "explain")
     class FeaturesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +290,12 @@ class RecommendRequest(_message.Message):
     TOWER_FIELD_NUMBER: _ClassVar[int]
     FORMULA_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
+    CROWDING_FIELD_NUMBER: _ClassVar[int]
+    DIVERSITY_FIELD_NUMBER: _ClassVar[int]
+    MIN_SCORE_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     features: _containers.MessageMap[str, Column]
     k: int
@@ -226,17 +307,27 @@ class RecommendRequest(_message.Message):
     tower: str
     formula: str
     context_ids: Ids
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., features: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., candidates: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+    filter: Filter
+    recall: float
+    crowding: Crowding
+    diversity: float
+    min_score: float
+    explain: bool
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., features: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., candidates: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., recall: _Optional[float] = ..., crowding: _Optional[_Union[Crowding, _Mapping]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ...) -> None: ...
 
 class RecommendResponse(_message.Message):
-    __slots__ = ("model", "neighbors", "retrieval_scores")
+    __slots__ = ("model", "neighbors", "retrieval_scores", "explanations", "degraded")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
     RETRIEVAL_SCORES_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATIONS_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     neighbors: Neighbors
     retrieval_scores: bytes
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., retrieval_scores: _Optional[bytes] = ...) -> None: ...
+    explanations: _containers.RepeatedCompositeFieldContainer[Explanation]
+    degraded: str
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., retrieval_scores: _Optional[bytes] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., degraded: _Optional[str] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("model", "tower", "features")

@@ -127,10 +127,10 @@ def _sok_table(directory: Path, name: str) -> DumpedTable:
 
 
 def _sok_values(path: Path, kind: int) -> _Values:
-    told, dtype = _SOK_HEAD.unpack(_head(path, _SOK_HEAD.size, "SOK"))
-    if told != kind or dtype >= len(_SOK_DTYPES):
+    header, dtype = _SOK_HEAD.unpack(_head(path, _SOK_HEAD.size, "SOK"))
+    if header != kind or dtype >= len(_SOK_DTYPES):
         raise CheckpointError(
-            f"dump file {path} does not begin as SOK begins {_SOK_KINDS[kind]} (kind {told}, dtype {dtype}); it is "
+            f"dump file {path} does not begin as SOK begins {_SOK_KINDS[kind]} (kind {header}, dtype {dtype}); it is "
             "damaged, or another program's"
         )
     return _values(path, _SOK_DTYPES[dtype], "SOK", _SOK_HEAD.size)
@@ -194,11 +194,11 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
 
 
 def _collection_values(path: Path, kind: int, number: int, dtype: str) -> _Values:
-    told = _FILE_HEAD.unpack(_head(path, _FILE_HEAD.size, _COLLECTION_WRITER))
-    if told != (kind, number, *(0,) * 30):
+    header = _FILE_HEAD.unpack(_head(path, _FILE_HEAD.size, _COLLECTION_WRITER))
+    if header != (kind, number, *(0,) * 30):
         raise CheckpointError(
             f"dump file {path} does not begin as HugeCTR begins {_SOK_KINDS[kind - 1]} of table {number} "
-            f"(kind {told[0]}, table {told[1]}); it is damaged, or another program's"
+            f"(kind {header[0]}, table {header[1]}); it is damaged, or another program's"
         )
     return _values(path, dtype, _COLLECTION_WRITER, _FILE_HEAD.size)
 

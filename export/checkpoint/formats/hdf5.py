@@ -94,16 +94,16 @@ def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Cont
     except subprocess.TimeoutExpired as problem:
         raise CheckpointError(f"{path} cannot be listed within {limit_s} s: it is damaged, copy it anew") from problem
     try:
-        told = orjson.loads(done.stdout)
+        answer = orjson.loads(done.stdout)
     except orjson.JSONDecodeError as problem:
         raise CheckpointError(
             f"{path} cannot be listed: the HDF5 library ended with code {done.returncode}; it is damaged, copy it anew"
         ) from problem
-    if "error" in told:
-        raise CheckpointError(told["error"])
-    fields = (Dataset(*each) for each in told["datasets"])
+    if "error" in answer:
+        raise CheckpointError(answer["error"])
+    fields = (Dataset(*each) for each in answer["datasets"])
     datasets = tuple(each._replace(shape=tuple(each.shape), chunks=tuple(each.chunks)) for each in fields)
-    return Contents(datasets, told["names"], told["model_config"])
+    return Contents(datasets, answer["names"], answer["model_config"])
 
 
 def _list(path: str, member: str | None) -> dict[str, Any]:

@@ -71,17 +71,17 @@ def list_keras(path: Path) -> Listing:
         if not file.is_file():
             raise CheckpointError(f"{path} names {file.name}, which is not beside it; copy all files of the save")
         start, status = 0, file.stat()
-        told = f"{status.st_size} {status.st_mtime_ns}"
+        stamp = f"{status.st_size} {status.st_mtime_ns}"
         if archived:
             start, size, crc, model = _member(file)
-            told = f"{size} {crc:08x}"
+            stamp = f"{size} {crc:08x}"
         listing = list_hdf5(str(file), WEIGHTS if archived else None)
         for dataset in listing.datasets:
             entries[dataset.key] = _entry(dataset, file, start, archived=archived)
         names |= listing.names
         model = model or _object(listing.model_config)
         listed = "".join(f"{key} {entry.dtype} {entry.shape}" for key, entry in entries.items())
-        digest = google_crc32c.extend(digest, (told + listed).encode())
+        digest = google_crc32c.extend(digest, (stamp + listed).encode())
     layers = {key: names[group] for key in entries if (group := key.rpartition("/")[0]) in names}
     return Listing(f"crc32c:{digest:08x}", entries, Storage("Keras", None, layers, model))
 

@@ -121,13 +121,13 @@ def _step(directory: Path) -> int | None:
 
 
 def _is_complete(place: OrbaxPlace) -> bool:
-    """Tells whether a checkpoint was committed: renamed when it was, or marked so where a store cannot rename."""
+    """Returns whether a checkpoint was committed: renamed when it was, or marked so where a store cannot rename."""
     if _UNFINISHED in place.directory.name:
         return False
     for directory in (place.directory, *place.items.values()):
-        told = directory / STEP
-        if not (directory / COMMITTED).is_file() and told.is_file():
-            return _json(told).get("commit_timestamp_nsecs") is not None
+        step = directory / STEP
+        if not (directory / COMMITTED).is_file() and step.is_file():
+            return _json(step).get("commit_timestamp_nsecs") is not None
     return True
 
 
@@ -143,12 +143,12 @@ def _bytes_of(file: Path) -> bytes:
     return file.read_bytes() if file.is_file() else b""
 
 
-def _list_item(directory: Path, told: bytes | None, prefix: str) -> tuple[dict[str, Entry], list[str]]:
+def _list_item(directory: Path, tree_json: bytes | None, prefix: str) -> tuple[dict[str, Entry], list[str]]:
     """Returns every array of an item, by the metadata that each keeps beside its chunks, and what is missing.
 
     Args:
       directory: of the item.
-      told: the JSON of its tree; None if it has none.
+      tree_json: of its tree; None if it has none.
       prefix: of the arrays' names.
     """
     tensorstore = load_tensorstore(f"Orbax checkpoint {directory}")
@@ -158,7 +158,7 @@ def _list_item(directory: Path, told: bytes | None, prefix: str) -> tuple[dict[s
         files = tensorstore.KvStore.open(base).result()
         stored, ends = _stored(tensorstore.ocdbt, files) if packed else ([], {})
         problems = list(_file_problems(directory, ends))
-        tree = None if told is None else orjson.loads(told)
+        tree = None if tree_json is None else orjson.loads(tree_json)
         complete = bool(tree and tree.get("store_array_data_equal_to_fill_value"))  # chunks of zeros, too
         where = {"driver": "ocdbt", "base": base, "path": ""} if packed else base
         context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})

@@ -1,4 +1,4 @@
-"""Which checkpoint a path means; what is no V2 checkpoint is told by its name, with the way out."""
+"""Which checkpoint a path means; what is no V2 checkpoint is rejected by name, with the remedy."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def _from_state(state: Place) -> Place:
         raise CheckpointError(
             f"state file {state} names no model_checkpoint_path; give the checkpoint's prefix instead"
         )
-    told = located(named) if is_url(named) else state.parent / named
-    for prefix in (told, state.parent / told.name):
+    stated = located(named) if is_url(named) else state.parent / named
+    for prefix in (stated, state.parent / stated.name):
         if _beside(prefix, ".index").is_file():
             return prefix
         if prefix.is_file() or _beside(prefix, "_temp").is_dir():

@@ -77,7 +77,7 @@ def write_index(prefix: Path, entries: Mapping[str, Entry], data_files: int) -> 
       data_files: how many there are.
     Raises:
       OSError: the file cannot be written.
-      ValueError: an entry cannot be told in an index: an unknown dtype or file, or a slice without a crc.
+      ValueError: an entry does not fit an index: an unknown dtype or file, or a slice without a crc.
     """
     numbers = {str(data_file(prefix, number, data_files)): number for number in range(data_files)}
     header = message("BundleHeaderProto", num_shards=data_files, version={"producer": FORMAT_VERSION})

@@ -16,7 +16,7 @@ def find_averages(checkpoint: Checkpoint) -> dict[str, str]:
     """Returns the key of the moving average of each variable that has one, by the variable's key.
 
     Raises:
-      CheckpointError: an average cannot be told to be of one variable, or a variable has two; names it.
+      CheckpointError: an average belongs to no one variable, or a variable has two; names it.
     """
     slots = Findings(checkpoint)
     if checkpoint.graph is not None:

@@ -122,7 +122,7 @@ def table_spec(
     layout: Layout | None = None,
     note: str = "",
 ) -> TableSpec:
-    """Returns a table of a variable of rank 2; it takes the whole of it unless told otherwise."""
+    """Returns a table of a variable of rank 2; it takes the whole of it by default."""
     stored = (entry.shape[0], entry.shape[1])
     rows, dim = stored[0] if rows is None else rows, stored[1] if dim is None else dim
     return TableSpec(

@@ -23,7 +23,7 @@ FILE_BYTES_MAX = 64 << 20
 _TEXT, _BINARY = (".textproto", ".pbtxt", ".txtpb"), (".pb", ".binpb")
 
 
-class _Page(BaseModel):
+class _LayoutFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     tables: dict[str, StatedTable]
@@ -44,14 +44,14 @@ def read_layouts(path: Path) -> dict[str, StatedTable]:
         if path.suffix in (*_TEXT, *_BINARY):
             return _stacked((parse_text if path.suffix in _TEXT else decode)("EmbeddingSpecProto", data))
         if path.suffix == ".toml":
-            return _Page.model_validate(tomllib.loads(data.decode())).tables
+            return _LayoutFile.model_validate(tomllib.loads(data.decode())).tables
         if path.suffix == ".json":
-            return _Page.model_validate(json.loads(data, object_pairs_hook=_without_repeats)).tables
+            return _LayoutFile.model_validate(json.loads(data, object_pairs_hook=_without_repeats)).tables
     except OSError as problem:
         raise UsageError(f"layout file {path} cannot be read: {problem.strerror}") from problem
     except (ValueError, RecursionError, Malformed) as problem:  # of tomllib, json and pydantic too
-        told = explain(problem, _Page) if isinstance(problem, ValidationError) else str(problem)
-        raise UsageError(f"layout file {path}: {told}; see docs/reference/checkpoints.md") from problem
+        message = explain(problem, _LayoutFile) if isinstance(problem, ValidationError) else str(problem)
+        raise UsageError(f"layout file {path}: {message}; see docs/reference/checkpoints.md") from problem
     raise UsageError(
         f"layout file {path} ends in {path.suffix!r}; .toml, .json, {', '.join((*_TEXT, *_BINARY))} are read"
     )
@@ -83,7 +83,7 @@ def _stacked(spec: Any) -> dict[str, StatedTable]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    page = dict(pairs)
-    if len(page) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError(f"key {Counter(name for name, _ in pairs).most_common(1)[0][0]!r} stands there twice")
-    return page
+    return members

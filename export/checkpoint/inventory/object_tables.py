@@ -178,8 +178,8 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
         layer = path.rpartition(".")[0]
         attribute = layer.rpartition(".")[2]
         # Keras 3 names variables of a subclassed model's layers after the model, a functional model's after the layers.
-        told = full_name is not None and not (path.endswith("._embeddings") and attribute and not attribute.isdigit())
-        short = full_name[1] if full_name and told else attribute or "embeddings"
+        usable = full_name is not None and not (path.endswith("._embeddings") and attribute and not attribute.isdigit())
+        short = full_name[1] if full_name and usable else attribute or "embeddings"
         if node.key in adapted:
             found.refuse(short, node.key, _ADAPTED)
             continue

@@ -132,7 +132,7 @@ def find_named_slots(found: Findings) -> None:
     """Finds the optimizers' variables of a checkpoint that has names alone.
 
     A name tells a slot variable only if the variable that it belongs to is there, with the same shape. An optimizer
-    that its user named (`AdamOptimizer(name="mine")`: `<variable>/mine`, `<variable>/mine_1`) is told by several
+    that its user named (`AdamOptimizer(name="mine")`: `<variable>/mine`, `<variable>/mine_1`) is recognised by several
     variables that have state of that name, or by one that is a table by its own name.
     """
     behind: dict[str, list[tuple[str, str, str]]] = {}

@@ -111,7 +111,6 @@ class TableSpec:
       bytes: of the table's values as stored, without padding.
       slots: slot variables of its variable; tables of a stack share them.
       note: what the user should know, or "".
-      slot_of: the table whose slot variable it is, kept for a warm restart; "" for a table.
       keys: key of the variable that holds the id of each row; "": ids are rows, or the model's rules make them rows.
     """
 
@@ -129,7 +128,6 @@ class TableSpec:
     bytes: int
     slots: tuple[SlotSpec, ...] = ()
     note: str = ""
-    slot_of: str = ""
     keys: str = ""
 
 

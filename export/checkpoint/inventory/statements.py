@@ -118,17 +118,17 @@ def _key(found: Findings, name: str, wanted: str, of_stack: bool = False) -> str
     """Returns the key of the variable that the user means, perhaps by the name of a stack in it."""
     key = _resolved(found, wanted) or (_stack_key(found, name, wanted) if of_stack else None)
     if key is None:
-        told = found.inventory()
-        keys = [entry.key for entry in told.candidates[:2000]] + [table.key for table in told.tables]
-        known = [each.removesuffix(VARIABLE_SUFFIX) for each in keys] + [table.name for table in told.tables]
+        inventory = found.inventory()
+        keys = [entry.key for entry in inventory.candidates[:2000]] + [table.key for table in inventory.tables]
+        known = [each.removesuffix(VARIABLE_SUFFIX) for each in keys] + [table.name for table in inventory.tables]
         close = difflib.get_close_matches(wanted, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else told.naming_help()
-        raise NotConvertible(f"table {name!r}: checkpoint {told.checkpoint} has no variable {wanted!r}; {hint}")
+        hint = f"did you mean {close[0]!r}?" if close else inventory.naming_help()
+        raise NotConvertible(f"table {name!r}: checkpoint {inventory.checkpoint} has no variable {wanted!r}; {hint}")
     slot = found.slots.get(key)
     if slot is not None and slot.name not in (AVERAGE, *AVERAGE_SLOTS):
         raise NotConvertible(
             f"table {name!r}: {key!r} is a slot variable ({slot.name} of {slot.of or 'an optimizer'}), no table; "
-            "--with-slots exports the slot variables of tables"
+            "name the variable that the optimizer trains"
         )
     return key
 

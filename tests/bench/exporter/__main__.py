@@ -43,21 +43,18 @@ def sheets(part: str, directory: Path, size: int, rounds: int) -> Iterator[Sheet
     """Yields the tables of a part."""
     rows: list[list[str]] = []
     if part == "copies":
-        limits = contests.limits(directory, size)
-        yield Sheet("host", ("what", "bytes/s"), [(what, size_text(int(rate))) for what, rate in limits.items()])
         for name, found in contests.contest_copies(directory, size, CORES, rounds).items():
-            share = found["bytes"] / found["copy"] / limits["write and sync"]
-            figures = [found[each] for each in ("cp", "copy", "command", "ratio")] + [share]
+            figures = [found[each] for each in ("cp", "copy", "command", "ratio")]
             sizes = [size_text(int(found[each])) for each in ("bytes", "peak")]
             rows.append([name, *(f"{each:.2f}" for each in figures), *sizes])
-        columns = ["layout", "cp s", "copy s", "command s", "cp / copy", "of the disk", "bytes", "largest process"]
+        columns = ["layout", "cp s", "copy s", "command s", "cp / copy", "bytes", "largest process"]
     elif part == "tensorflow":
         ways = contests.contest_tensorflow(directory, size, rounds)
         own = ways["rowcast-export tables"]
         for name, each in ways.items():
-            figures = [each.seconds, each.sync_s, each.whole_s / own.whole_s, each.peak_bytes / own.peak_bytes]
+            figures = [each.seconds, each.seconds / own.seconds, each.peak_bytes / own.peak_bytes]
             rows.append([name, *(f"{each:.2f}" for each in figures), size_text(each.peak_bytes)])
-        columns = ["way", "s", "sync after it s", "time by rowcast's", "memory by rowcast's", "largest process"]
+        columns = ["way", "s until synced", "time by rowcast's", "memory by rowcast's", "largest process"]
     else:
         for name, steps in contests.contest_sizes(directory, SIZES).items():
             rows += [[name, step, f"{ran.seconds:.2f}", size_text(ran.peak_bytes)] for step, ran in steps.items()]

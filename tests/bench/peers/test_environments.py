@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.peers.environments import ENVIRONMENTS, Environment
+from tests.bench.peers.environments import Environment
 
 
 @pytest.mark.slow
@@ -14,7 +14,3 @@ def test_environment_that_does_not_install_keeps_the_reason(tmp_path: Path) -> N
     environment.make()
     assert environment.problem.startswith("ERROR: ")
     assert "no-such-wheel.whl" in environment.problem
-
-
-def test_environments_are_named_as_their_directories() -> None:
-    assert {name: each.directory.name for name, each in ENVIRONMENTS.items()} == {name: name for name in ENVIRONMENTS}

@@ -14,7 +14,7 @@ import numpy as np
 
 from bundle.storage.staging import read_manifest
 from bundle.tables.reader import TableReader
-from tests.bench.workload_towers import CANDIDATE, CONTEXT, NUMBERS, ranking_weights
+from tests.bench.workload_towers import CANDIDATE, CONTEXT, NUMBERS, dcn, ranking_weights, variables
 from tests.tensorflow_process import with_tensorflow
 
 
@@ -36,19 +36,15 @@ def _write(bundle: Path, directory: Path) -> None:
         rows = reader.gather(np.arange(manifest.tables[name].rows))
         module.tables[name] = tf.Variable(rows, trainable=False)
         reader.close()
-    module.weights = {name: tf.Variable(values, trainable=False) for name, values in ranking_weights().items()}
-    kept = module.weights
+    module.weights = variables(tf, ranking_weights())
 
     def score(context_ids: Any, numbers: Any, candidate_ids: Any) -> dict[str, Any]:
         context = [tf.gather(module.tables[name], context_ids[at]) for at, name in enumerate(CONTEXT)]
         one = tf.concat([*context, tf.math.log1p(numbers)], 0)[tf.newaxis]
         candidates = [tf.gather(module.tables[name], candidate_ids[:, at]) for at, name in enumerate(CANDIDATE)]
-        x = first = tf.concat([tf.repeat(one, tf.shape(candidate_ids)[0], 0), *candidates], 1)
-        for layer in range(3):
-            x = first * (x @ kept[f"down{layer}"] @ kept[f"up{layer}"] + kept[f"bias{layer}"]) + x
-        for layer in range(2):
-            x = tf.nn.relu(x @ kept[f"dense{layer}"] + kept[f"dense_bias{layer}"])
-        return {"score": tf.sigmoid(x @ kept["dense2"] + kept["dense_bias2"])[:, 0]}
+        inputs = tf.concat([tf.repeat(one, tf.shape(candidate_ids)[0], 0), *candidates], 1)
+        scores: dict[str, Any] = dcn(tf, module.weights, inputs)
+        return scores
 
     specs = (
         tf.TensorSpec([len(CONTEXT)], tf.int64, "context_ids"),

@@ -156,13 +156,6 @@ def test_activation_of_no_examples_is_empty(reader: FeatureReader) -> None:
     assert {name: each.values.shape for name, each in activations.items()} == shapes
 
 
-def test_reader_lists_its_features_and_closes_its_tables(reader: FeatureReader) -> None:
-    assert "watched" in set(reader)
-    reader.close()
-    with pytest.raises(Exception, match="closed"):
-        found(reader, "user", column(1), 1)
-
-
 @pytest.mark.parametrize(
     "told",
     [
@@ -183,14 +176,6 @@ def test_default_that_does_not_fit_is_refused_when_opened(reader: FeatureReader,
     table = {} if model is DenseFeature else {"table": "users"}
     with pytest.raises(FormatError, match=r"features\.f"):
         FeatureReader({"f": model.model_validate({"role": "context", **table, **told})}, reader.tables, {})
-
-
-def test_default_of_a_weighted_bag_carries_weights(reader: FeatureReader) -> None:
-    default = {"ids": [1, 2], "weights": [0.5, 2.0]}
-    bag = EmbeddedFeature(kind="bag", combiner="sum", weighted=True, table="users", role="context", default=default)
-    users = rows_of(reader, "users").astype(np.float64)
-    values = found(FeatureReader({"f": bag}, reader.tables, {}), "f", None, 1).values
-    np.testing.assert_allclose(values[0], 0.5 * users[1] + 2 * users[2], rtol=1e-6)
 
 
 def test_open_features_of_files_that_are_not_as_the_manifest_says_is_refused(sample_bundle: Path) -> None:

@@ -85,12 +85,6 @@ def at(place: int, places: int) -> dict[str, Any]:
     return {"inputs": ("wide",), "place": place, "places": places}
 
 
-def test_input_whose_places_are_read_is_told_as_a_sequence() -> None:
-    told = entries.input_entry("wide", indicator(**at(1, 2)))
-    assert isinstance(told, entries.EmbeddedFeature)
-    assert (told.kind, told.length, told.place, told.places) == ("sequence", 2, None, None)
-
-
 def test_place_takes_no_weights_and_a_default_for_all_places(reader: FeatureReader) -> None:
     weighted = Column(np.array([0, 1]), None, np.ones(2, np.float32))
     with pytest.raises(FeatureError, match="'wide': weights were sent; the feature takes none"):

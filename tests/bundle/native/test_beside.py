@@ -86,19 +86,3 @@ def test_beside_writes_nothing_beyond_its_place(width: int) -> None:
 def test_beside_refuses_a_place_that_it_cannot_write_to(out: Any) -> None:
     with pytest.raises(ValueError, match="out must be a writable float32 array"):
         beside(out)
-
-
-OUT = np.zeros((2, 3), np.float32)
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        *((), ([ROWS], ("id",), SENT, 0, OUT, 0), ((ROWS,), (), SENT, 0, OUT, 0), ((ROWS,), ("id",), [], 0, OUT, 0)),
-        *(((ROWS,), ("id",), SENT, "0", OUT, 0), ((ROWS,), (["id"],), SENT, 0, OUT, 0)),
-    ],
-)
-def test_beside_refuses_what_is_no_call(args: Any) -> None:
-    assert native.beside is not None
-    with pytest.raises(TypeError):
-        native.beside(*args)

@@ -62,6 +62,22 @@ def test_store_written_is_the_store_opened(tmp_path: Path) -> None:
     }
 
 
+def test_store_returns_numbers_of_attributes_and_codes_of_equal_values(tmp_path: Path) -> None:
+    store, positions = write(tmp_path / "s"), np.array([2, 1, 0, 0])
+    numbers = store.numbers(positions, ["year", "score", "seen"])
+    assert {name: values.tolist() for name, values in numbers.items()} == {
+        "year": [2001, 0, 1999, 1999],
+        "score": [0, 0, 1.5, 1.5],
+        "seen": [0, 0, 1, 1],
+    }
+    for name, (first, second, third, fourth) in [(name, store.codes(positions, name)) for name in ("title", "year")]:
+        assert second == -1, name
+        assert third == fourth != first
+        assert min(first, third) >= 0
+    assert len(set(store.codes(positions, "seen").tolist())) == 3
+    assert [store.spread(name) for name in ("title", "kind", "seen", "title")] == [(2, 1), (2, 0), (2, 1), (2, 1)]
+
+
 def test_store_returns_features_as_they_were_sent(tmp_path: Path) -> None:
     found = write(tmp_path / "s").features(np.array([2, 0, 2]), list(FEATURES))
     assert found["movie"].values.tolist() == [7, 30, 7]

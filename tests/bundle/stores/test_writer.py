@@ -7,12 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bundle.errors import FormatError
 from bundle.features.columns import Column
 from bundle.format.manifest import Corpus
 from bundle.storage import arrow
 from bundle.stores import writer as store_writer
-from bundle.stores.reader import CandidateStore, StoredColumns
+from bundle.stores.reader import CandidateStore
 from bundle.stores.writer import StoreWriter, write_store
 from tests.bundle.features.readers import objects
 
@@ -66,62 +65,3 @@ def test_store_of_several_batches_reads_as_one(
         for name in written.features:
             for mine, theirs in zip(found[name], expected[name], strict=True):
                 np.testing.assert_array_equal(mine, theirs, strict=mine is not None)
-
-
-def test_store_writer_kinds_widen_with_what_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with StoreWriter(tmp_path / "s") as writer:
-        single, bag = Column(np.arange(20)), Column(np.arange(20), np.arange(21))
-        writer.append(np.arange(20), {"f": single, "b": bag}, {"x": pa.nulls(20)})
-        offsets = np.array([0, 0, 1])
-        later = {"f": Column(objects("x"), offsets), "b": Column(objects("y", "z"), np.array([0, 2, 2]))}
-        writer.append(np.array([20, 21]), later, {"x": pa.array(["u", None])})
-        written = writer.finish()
-
-    store = CandidateStore(tmp_path / "s", Corpus(file="s", **vars(written)))
-    found = store.features(np.array([0, 19, 20, 21]), ["f", "b"])
-    assert found["f"].values.tolist() == ["0", "19", "x"]
-    assert found["f"].offsets is not None
-    assert found["f"].offsets.tolist() == [0, 1, 2, 2, 3]
-    assert found["b"].values.tolist() == ["0", "19", "y", "z"]
-    assert store.attributes(np.array([0, 20, 21]), ["x"]) == {"x": [None, "u", None]}
-
-
-def test_store_writer_attribute_of_another_type_is_refused(tmp_path: Path) -> None:
-    with StoreWriter(tmp_path / "s") as writer:
-        writer.append(np.array([1]), {}, {"x": pa.array([1])})
-        with pytest.raises(FormatError, match="attribute x holds large_string after int64"):
-            writer.append(np.array([2]), {}, {"x": pa.array(["a"])})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_store_writer_cast_turns_text_into_numbers(tmp_path: Path) -> None:
-    with StoreWriter(tmp_path / "s") as writer:
-        for first in (0, 2):
-            writer.append(
-                np.arange(first, first + 2), {}, {"x": pa.array([f"{first}.5", None]), "y": pa.array(["1", "2"])}
-            )
-        writer.cast("x", pa.float64())
-        writer.cast("y", pa.int64())
-        written = writer.finish()
-
-    assert written.attributes == {"x": "double", "y": "int64"}
-    held = StoredColumns(tmp_path / "s", Corpus(file="s", **vars(written))).attributes(np.arange(4), ["x", "y"])
-    assert held == {"x": [0.5, None, 2.5, None], "y": [1, 2, 1, 2]}
-
-
-@pytest.mark.parametrize(
-    ("ids", "found"),
-    [
-        (np.array([5, 3, 9, 3, 5, 3]), (1, 3)),
-        (np.array([1, 2, 3, 4, 5, 6]), None),
-        (objects("a", "b", "", "c", "", "b"), (2, 4)),
-        (objects("a", "b", "c", "d", "e", "f"), None),
-    ],
-)
-def test_store_writer_repeated_ids_are_found_across_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: Any, found: tuple[int, int] | None
-) -> None:
-    with StoreWriter(tmp_path / "s") as writer:
-        for first in (0, 2, 4):
-            writer.append(ids[first : first + 2], {}, {})
-        assert writer.repeated() == found

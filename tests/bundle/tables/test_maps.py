@@ -9,7 +9,6 @@ import pytest
 from bundle.errors import RowOutOfRange
 from bundle.format.manifest import Shard
 from bundle.tables.maps import MappedRows
-from bundle.tables.shards import RowRange
 
 WIDTH = 12
 
@@ -32,18 +31,6 @@ def scattered(root: Path, shards: int, files: int) -> tuple[list[Shard], np.ndar
     for file, content in enumerate(contents):
         (root / f"f{file}").write_bytes(content)
     return sorted(pages, key=lambda page: page.first_row), stored
-
-
-@pytest.mark.parametrize(("shards", "files"), [(1, 1), (2, 1), (7, 3), (3000, 1), (3000, 4)])
-def test_rows_of_many_shards_in_few_files_come_as_they_lie(tmp_path: Path, shards: int, files: int) -> None:
-    pages, stored = scattered(tmp_path, shards, files)
-    mapped = MappedRows(tmp_path, pages, WIDTH)
-    rows = np.random.default_rng(6).integers(0, len(stored), 5000)
-    np.testing.assert_array_equal(mapped.take(rows), stored[rows])
-    np.testing.assert_array_equal(mapped.take(rows[:1]), stored[rows[:1]])
-    assert mapped.take(rows[:0]).shape == (0, WIDTH)
-    np.testing.assert_array_equal(mapped.read(RowRange(0, len(stored))), stored)
-    np.testing.assert_array_equal(mapped.read(RowRange(len(stored) // 2, 1)), stored[len(stored) // 2 :][:1])
 
 
 def test_shards_of_one_file_share_one_map(tmp_path: Path) -> None:

@@ -25,17 +25,6 @@ def table(file: str, offset: int, rows: int, dim: int, dtype: str = "float32") -
     )
 
 
-def test_gather_returns_stored_bits_in_the_order_asked(tmp_path: Path) -> None:
-    stored = np.random.default_rng(0).integers(0, 1 << 32, (100, 7), np.uint32)  # NaNs with payloads among them
-    (tmp_path / "t").write_bytes(stored.astype("<u4").tobytes())
-    with_duplicates = np.array([99, 0, 5, 5, 42])
-    gathered = TableReader(tmp_path, table("t", 0, 100, 7)).gather(with_duplicates)
-    assert gathered.dtype == np.float32
-    assert gathered.flags.c_contiguous
-    assert gathered.flags.owndata or gathered.base is not None
-    assert (gathered.view(np.uint32) == stored[with_duplicates]).all()
-
-
 @pytest.mark.parametrize("row", [-1, 10, 1 << 40, -(1 << 63), (1 << 63) - 1])
 def test_gather_of_a_row_outside_raises_and_names_it(tmp_path: Path, row: int) -> None:
     (tmp_path / "t").write_bytes(bytes(10 * 4 * 2))
@@ -70,12 +59,6 @@ def test_warm_brings_rows_and_scales_into_memory(tmp_path: Path, native: bool) -
     reader.close()
     assert list(warming) == []
     assert reader.resident_bytes() == 0
-
-
-def test_shard_writer_of_an_unknown_size_places_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="size"), ShardWriter(tmp_path / "t") as writer:
-        writer.place(0, b"abc")
-    assert not (tmp_path / "t").exists()
 
 
 def test_shard_writer_left_by_an_exception_removes_its_file(tmp_path: Path) -> None:

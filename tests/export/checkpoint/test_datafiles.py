@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -34,15 +33,6 @@ def read(files: DataFiles, file: RemotePath | Path, offset: int, count: int) -> 
     buffer = np.empty(count, np.uint8)
     files.read_into(str(file), offset, buffer)
     return buffer.tobytes()
-
-
-def test_read_that_brings_nothing_though_the_file_is_long_enough_may_be_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "data").write_bytes(b"12345678")
-    monkeypatch.setattr(os, "preadv", lambda *_: 0)
-    with DataFiles() as files, pytest.raises(CheckpointError, match="though the file is long enough; once it can"):
-        read(files, tmp_path / "data", 0, 8)
 
 
 def test_read_from_a_store_asks_for_its_bytes_once_in_bounded_requests(file: RemotePath) -> None:

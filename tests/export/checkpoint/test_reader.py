@@ -16,23 +16,6 @@ from tests.export.checkpoint.bundles import GRAPH, node, object_graph, write_bun
 
 ROWS, DIM = 37, 6
 VALUES = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32)
-CUTS: dict[str, list[Any]] = {
-    "rows": [[(0, 10), (0, -1)], [(10, 1), (0, -1)], [(11, 26), (0, -1)]],
-    "rows_out_of_order": [[(30, 7), (0, -1)], [(0, 30), (0, -1)]],
-    "columns": [[(0, -1), (4, 2)], [(0, -1), (0, 4)]],
-    "grid": [[(0, 20), (0, 3)], [(20, 17), (0, 3)], [(0, 20), (3, 3)], [(20, 17), (3, 3)]],
-    "bricks": [[(0, 20), (0, 3)], [(20, 17), (0, 3)], [(0, 9), (3, 3)], [(9, 28), (3, 3)]],
-}
-
-
-@pytest.mark.parametrize("cut", sorted(CUTS))
-@pytest.mark.parametrize("files", [1, 3])
-def test_read_slices_cut_in_any_way_gives_the_rows(tmp_path: Path, cut: str, files: int) -> None:
-    write_bundle(tmp_path / "c", {"v": VALUES}, boxes={"v": CUTS[cut]}, files=files)
-    checkpoint = open_checkpoint(tmp_path)
-    np.testing.assert_array_equal(checkpoint.read_all("v"), VALUES)
-    for first, count in ((0, ROWS), (0, 1), (ROWS - 1, 1), (8, 14), (19, 2), (5, 0)):
-        np.testing.assert_array_equal(checkpoint.read("v", first, count), VALUES[first : first + count])
 
 
 @pytest.mark.parametrize(
@@ -90,13 +73,6 @@ def test_read_of_what_is_not_there_or_no_number_is_refused(
     write_bundle(tmp_path / "c", {"v": VALUES, "text": b"abc", "scalar": np.array(1.0)})
     with pytest.raises(CheckpointError, match=what):
         open_checkpoint(tmp_path).read(key, first, count)
-
-
-def test_read_all_large_variable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("export.checkpoint.reader.SMALL_BYTES_MAX", VALUES.nbytes - 1)
-    write_bundle(tmp_path / "c", {"v": VALUES})
-    with pytest.raises(CheckpointError, match="too large"):
-        open_checkpoint(tmp_path).read_all("v")
 
 
 def test_read_string_any_flipped_byte_is_found(tmp_path: Path) -> None:

@@ -35,13 +35,6 @@ def test_open_checkpoint_directory_prefix_or_index_in_a_store_means_the_same(dir
     np.testing.assert_array_equal(checkpoint.read_all("t"), VALUES)
 
 
-def test_open_checkpoint_directory_in_a_store_without_state_file_takes_the_newest(directory: RemotePath) -> None:
-    (directory / "checkpoint").remove()
-    newest = directory / "ckpt-1.index"
-    newest.write(newest.read(0, newest.stamp().bytes))
-    assert open_checkpoint(directory).name == "ckpt-1"
-
-
 @pytest.mark.parametrize(
     ("given", "what"),
     [("ckpt-3", "does not exist; beside it: ckpt-1, ckpt-2"), ("ckpt-1.data-00000-of-00002", "is a data file of")],

@@ -22,9 +22,9 @@ STORED = {
 }
 
 
-def test_tables_dtype_of_all_and_of_one_converts_rows_and_leaves_slots(command: Command, tmp_path: Path) -> None:
+def test_tables_dtype_of_all_and_of_one_converts_rows(command: Command, tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", STORED)
-    said = ("--dtype", "int8", "--dtype", "city=float32", "--table", "city=city/embeddings", "--with-slots", "--full")
+    said = ("--dtype", "int8", "--dtype", "city=float32", "--table", "city=city/embeddings", "--full")
     page = command("tables", tmp_path / "c", tmp_path / "out", *said, "--json").json
     assert set(page["table_errors"]) == {"user", "item", "city"}
     assert page["table_errors"]["city"]["max_abs"] == 0
@@ -34,15 +34,10 @@ def test_tables_dtype_of_all_and_of_one_converts_rows_and_leaves_slots(command: 
         "user": "int8",
         "item": "int8",
         "city": "float32",
-        "user.slot.Adagrad": "float32",
     }
     assert set(found.features) == {"user", "item", "city"}
-    item, slot = (
-        TableReader(tmp_path / "out/tables/1", found.tables[name]).gather(np.arange(30))
-        for name in ("item", "user.slot.Adagrad")
-    )
+    item = TableReader(tmp_path / "out/tables/1", found.tables["item"]).gather(np.arange(30))
     assert np.abs(item - TABLE).max() <= np.abs(TABLE).max() / 254 * 1.001
-    np.testing.assert_array_equal(slot, TABLE + 1)
     done = command("verify", tmp_path / "out/tables/1", "--checkpoint", tmp_path / "c", "--full", "--json")
     assert done.json["tables"]["item"] == {"rows_compared": 30, "rows": 30}
 

@@ -49,12 +49,3 @@ def test_inspect_of_a_checkpoint_that_lacks_a_file_tells_what_it_holds_and_exits
     assert (done.code, page["complete"], set(page["tables"])) == (3, False, {"user", "item"})
     assert "c.data-00000-of-00003 cannot be read: No such file" in done.message
     assert "incomplete: data file" in command("inspect", tmp_path / "c").out
-
-
-def test_inspect_of_a_stored_layout_names_its_parameters(command: Command, tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"stack": np.zeros((64, 8), np.float32)})
-    layout = tmp_path / "layout.json"
-    stated = {"key": "stack", "kind": "sparse_core", "rows": 50, "dim": 5, "cores": 4, "rotation": 1}
-    layout.write_text(json.dumps({"tables": {"users": stated}}))
-    done = command("inspect", tmp_path / "c", "--layout", layout)
-    assert "sparse core 4 x 16, offset 0, rotation 1" in done.out

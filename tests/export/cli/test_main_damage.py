@@ -26,6 +26,7 @@ from tests.export.movies_job import (
 from tests.export.traced_models import TracedCheckpoint, movies_recipe, save_checkpoint
 
 DATA, INDEX = "ckpt-3.data-00000-of-00001", "ckpt-3.index"
+TOWER, USERS = "towers/query/compiled-f32.tflite", "tables/users/rows-00000-of-00001.bin"
 
 
 def cut_short(path: Path) -> None:
@@ -133,11 +134,12 @@ def test_limit_that_is_not_reached_exits_5_and_publishes_nothing(
 @pytest.mark.parametrize(
     ("after", "file", "told"),
     [
-        ("towers/query/compiled-f32.tflite", "towers/query/compiled-f32.tflite", "tower 'query', LiteRT f32"),
-        ("towers/query/compiled-f32.tflite", "tables/users/rows-00000-of-00001.bin", "tower 'query', SavedModel f32"),
-        ("indexes/movies/scann", "tables/users/rows-00000-of-00001.bin", "table 'users'"),
+        (TOWER, TOWER, "tower 'query', LiteRT f32"),
+        (TOWER, USERS, "tower 'query', SavedModel f32"),
+        ("indexes/movies/scann", USERS, "table 'users'"),
     ],
 )
+@pytest.mark.slow
 def test_file_that_is_damaged_between_steps_exits_5_and_publishes_nothing(
     forked: ForkedRuns, project: Path, undisturbed: Path, after: str, file: str, told: str
 ) -> None:
@@ -156,7 +158,7 @@ def test_verify_of_a_damaged_bundle_or_against_another_checkpoint_exits_5(
     other, _ = save_checkpoint(movies_recipe(), tmp_path, seed=6)
     done = command("verify", undisturbed, "--checkpoint", other)
     assert (done.code, "row" in done.message) == (5, True)
-    file, bundle = "towers/query/compiled-f32.tflite", shutil.copytree(undisturbed, tmp_path / "bundle")
-    flipped(bundle / file, 100)
+    bundle = shutil.copytree(undisturbed, tmp_path / "bundle")
+    flipped(bundle / TOWER, 100)
     done = command("verify", bundle)
-    assert (done.code, f"file {file!r} differs from its checksum" in done.message) == (5, True)
+    assert (done.code, f"file {TOWER!r} differs from its checksum" in done.message) == (5, True)

@@ -31,6 +31,11 @@ from tests.export.traced_models import TracedCheckpoint
         ("indexes.movies.recall", {"value": 0.9}, "indexes.movies.recall.value is a limit, which needs real queries"),
         ("verify.expected", {"vector": "seen"}, "towers query, candidate have it; write 'query.vector'"),
         ("contexts", {"users": {"file": "no.csv", "id": "userId"}}, "no.csv does not exist"),
+        (
+            "contexts",
+            {"users": {"file": "movies.csv", "id": "movieId", "filters": ["year"]}},
+            "contexts.users.filters: filters are of candidates",
+        ),
         ("code", None, "key 'code' is missing"),
         ("model", "../x", "'../x' is no name"),
         ("towers.query.inputs", ["userid"], "towers.query.inputs names 'userid'"),
@@ -41,12 +46,13 @@ from tests.export.traced_models import TracedCheckpoint
         ("candidates.movies.file", "no.csv", "no.csv does not exist"),
         ("candidates.movies.id", "id", "movies.csv has no column 'id'; it has movieId"),
         ("candidates.movies.attributes", ["titel"], "movies.csv has no column 'titel'"),
+        ("candidates.movies.filters", ["genre"], "movies.csv has no column 'genre'; it has movieId, title, genres"),
+        ("candidates.movies.filters", "year", "candidates.movies.filters: Input should be a valid tuple"),
         ("indexes.movies.corpus", "moviez", "indexes.movies.corpus names 'moviez'; the recipe has movies"),
         ("indexes.movies.query_tower", "ranking", "towers with role = 'query': query"),
         ("indexes.movies.parameters", {"leafs": 3}, "unknown key 'leafs'"),
         ("towers.ranking.max_abs_error", {}, "towers.ranking.max_abs_error.int8"),
         ("verify.examples", "no.parquet", "no.parquet does not exist"),
-        ("code.factory", "no.py:build", "no.py does not exist"),
         ("code.factory", "tower_models.py:build_movie", "has no function 'build_movie'"),
     ],
 )
@@ -54,32 +60,6 @@ def test_recipe_that_cannot_be_meant_exits_2_and_names_the_key(
     command: Command, recipe: Recipe, tmp_path: Path, key: str, value: Any, told: str
 ) -> None:
     refused(command, write_project(tmp_path, changed(recipe, key, value)), 2, told)
-
-
-@pytest.mark.parametrize("name", ["export", "runtime"])
-def test_model_package_called_as_one_of_rowcast_exits_2_and_says_so(
-    command: Command, recipe: Recipe, tmp_path: Path, name: str
-) -> None:
-    project = write_project(tmp_path, changed(recipe, "code.factory", f"{name}.model:build"))
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "model.py").write_text("def build(): return None\n")
-    refused(command, project, 2, f"{name!r} is a package of rowcast itself", "rename")
-
-
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ("return 1 / 0", "calling it raised ZeroDivisionError: division by zero"),
-        ("raise SystemExit(0)", "calling it raised SystemExit: 0"),
-        ("return None", "returned None"),
-    ],
-)
-def test_model_code_that_fails_exits_4_and_names_it(
-    command: Command, recipe: Recipe, tmp_path: Path, body: str, told: str
-) -> None:
-    project = write_project(tmp_path, changed(recipe, "code.factory", "mine.py:build"))
-    (tmp_path / "mine.py").write_text(f"def build():\n    {body}\n")
-    refused(command, project, 4, "mine.py:build", told)
 
 
 def test_ranking_output_of_several_numbers_exits_4_and_tells_how_to_name_them(
@@ -117,12 +97,3 @@ def test_table_that_is_not_in_the_checkpoint_exits_4_with_the_nearest(
     done = command("tables", movies.prefix, tmp_path, "--table", f"users={key}")
     assert done.code == 4
     assert "did you mean 'model/embedding/_tpu_embedding/users'?" in done.message
-
-
-def test_plan_links_slot_variables_as_it_links_their_tables(command: Command, recipe: Recipe, tmp_path: Path) -> None:
-    project = write_project(tmp_path, changed(recipe, "output.with_slots", True))
-    tables = command("plan", project, "--tables", "link", "--json").json["tables"]
-    slots = [name for name in tables if ".slot." in name]
-    assert slots
-    for name in slots:
-        assert tables[name]["linked"] == tables[name.partition(".slot.")[0]]["linked"] is True

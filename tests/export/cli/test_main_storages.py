@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,17 +16,13 @@ from export.errors import CheckpointError
 from export.model.weights import TrainedModel
 from tests.export.checkpoint.orbax_trees import write_step
 from tests.export.commands import Command
-from tests.export.movies_job import visible
 
 Write = Callable[[Path], Path]
 TABLE = np.arange(40, dtype=np.float32).reshape(10, 4)
-STACK = np.arange(64, dtype=np.float32).reshape(16, 4)
-LAYOUT = {"key": "params.sc_embedding_variables.a_b.table", "kind": "sparse_core", "cores": 2, "dim": 3}
 
 
 def orbax(directory: Path) -> Path:
-    leaves = {"params.user.embedding": TABLE, "opt_state.0.mu.user.embedding": TABLE + 1}
-    write_step(directory, "7", leaves | {"params.sc_embedding_variables.a_b.table": STACK})
+    write_step(directory, "7", {"params.user.embedding": TABLE, "opt_state.0.mu.user.embedding": TABLE + 1})
     return directory
 
 
@@ -60,21 +55,6 @@ def test_tables_and_verify_of_other_storages(
     np.testing.assert_array_equal(rows_of(bundle)[name], TABLE)
     audit = command("verify", bundle, "--checkpoint", checkpoint, "--full", "--json").json
     assert audit["tables"][name]["rows_compared"] == 10
-
-
-def test_tables_of_a_stack_asks_for_its_layout_and_takes_it(command: Command, tmp_path: Path) -> None:
-    (tmp_path / "c").mkdir()
-    done = command("tables", orbax(tmp_path / "c"), tmp_path / "out", "--tables", "a_b")
-    assert done.code == 4
-    assert "--layout" in done.message
-    assert visible(tmp_path / "out") == []
-    tables = {"a": LAYOUT | {"rows": 9}, "b": LAYOUT | {"rows": 3, "offset": 5, "rotation": 1}}
-    (tmp_path / "layout.json").write_text(json.dumps({"tables": tables}))
-    command("tables", tmp_path / "c", tmp_path / "out", "--layout", tmp_path / "layout.json", "--json").json  # noqa: B018
-    rows = rows_of(tmp_path / "out/tables/1")
-    np.testing.assert_array_equal(rows["a"], STACK[[0, 8, 1, 9, 2, 10, 3, 11, 4], :3])
-    np.testing.assert_array_equal(rows["b"], STACK[[13, 5, 14], :3])
-    np.testing.assert_array_equal(rows["user"], TABLE)
 
 
 @pytest.mark.parametrize("write", [orbax, keras])

@@ -13,7 +13,7 @@ from bundle.stores.reader import CandidateStore
 from bundle.tables.reader import ShardWriter, TableReader
 from export.corpora import candidates
 from export.corpora.candidates import write_vectors
-from export.errors import DestinationError, NotConvertible
+from export.errors import NotConvertible
 from export.recipe.schema import CorpusPart
 from tests.export.corpora.written import write
 from tests.runtime.tower_files import write_tower_files
@@ -141,11 +141,3 @@ def test_write_vectors_unfit_candidate_is_named(
         write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
 
     assert told in str(refusal.value)
-
-
-def test_write_candidates_where_nothing_can_be_written_is_a_destination_error(towers: Path, tmp_path: Path) -> None:
-    source = _stage(tmp_path, towers, ["3,1999"])
-    (tmp_path / "candidates").write_text("a file where the directory should be")
-
-    with pytest.raises(DestinationError, match=r"candidates/movies/store\.arrow"):
-        write(tmp_path, PART, _features(), source.parent)

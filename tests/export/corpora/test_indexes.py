@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.format import paths
-from export.corpora.indexes import build_index, recall_of_tables, wilson_low
+from export.corpora.indexes import build_index, recall_of_tables
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexPart
 from runtime.scann import ScannIndex
@@ -77,15 +77,6 @@ def test_small_corpus_is_searched_by_brute_force_with_recall_one(tmp_path: Path,
     assert [point.parameters for point in index.curve] == [{}]
 
 
-@pytest.mark.parametrize(("each", "times"), [(50, 40), (4, 1)])
-def test_equal_candidates_and_fewer_than_k_count_as_right(tmp_path: Path, each: int, times: int) -> None:
-    vectors = np.repeat(_clustered(each, 8, 5, seed=1), times, axis=0)
-
-    index = build_index(_stage(tmp_path, vectors), "movies", _part(value=1.0), _clustered(30, 8, 5, seed=2))
-
-    assert (index.recall.value, index.recall.k) == (1, 10)
-
-
 def test_target_out_of_reach_fails_and_tells_the_best_and_the_cure(tmp_path: Path) -> None:
     vectors, queries = _clustered(5000, 16, 50, seed=1), _clustered(50, 16, 50, seed=2)
     part = _part(kind="tree_ah", value=0.99, parameters={"leaves_to_search": 1, "reorder": 10})
@@ -98,16 +89,6 @@ def test_target_out_of_reach_fails_and_tells_the_best_and_the_cure(tmp_path: Pat
     assert "at best (with {'leaves_to_search': 1, 'reorder': 10})" in told
     assert "lower indexes.movies.recall.value" in told
     assert not (tmp_path / paths.index_directory("movies")).exists()
-
-
-def test_given_parameters_replace_the_chosen_ones(tmp_path: Path) -> None:
-    vectors, queries = _clustered(5000, 16, 50, seed=1), _clustered(50, 16, 50, seed=2)
-    given = {"num_leaves": 20, "leaves_to_search": 20, "reorder": 300, "dimensions_per_block": 4}
-
-    index = build_index(_stage(tmp_path, vectors), "movies", _part(kind="tree_ah", parameters=given), queries)
-
-    assert index.parameters == given
-    assert len(index.curve) == 1
 
 
 @pytest.mark.parametrize(
@@ -142,18 +123,6 @@ def test_directory_that_cannot_be_written_is_a_destination_error(tmp_path: Path)
 
     with pytest.raises(DestinationError, match="index 'movies' cannot be written"):
         build_index(tmp_path, "movies", _part(), vectors[:5])
-
-
-@pytest.mark.parametrize(
-    ("share", "queries", "low"),
-    # The bound solves (share - p)^2 = z^2 p (1 - p) / n for the smaller p.
-    [(0.95, 500, 0.9272), (1.0, 500, 0.9924), (0.5, 10, 0.2366), (0.0, 10, 0.0)],
-)
-def test_wilson_low_equals_tabulated_values(share: float, queries: int, low: float) -> None:
-    result = wilson_low(share, queries)
-
-    assert result == pytest.approx(low, abs=1e-4)
-    assert (share - result) ** 2 == pytest.approx(1.9599639845**2 * result * (1 - result) / queries, abs=1e-9)
 
 
 def test_recall_of_tables_is_that_of_what_converted_rows_find_among_trained_ones(tmp_path: Path) -> None:

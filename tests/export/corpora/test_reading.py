@@ -35,7 +35,7 @@ def _embedded(kind: str, ids: Any = None) -> EmbeddedFeature:
 _KEYS = (
     CrossKey(dtype="string", role="candidate"),
     CrossKey(dtype="int64", role="candidate"),
-    CrossKey(dtype="int64", role="candidate", boundaries=(0.5, 1.5)),
+    CrossKey(dtype="float32", role="candidate", ids=BucketIds(boundaries=(0.5, 1.5))),
 )
 FEATURES: dict[str, Feature] = {
     "movie": _embedded("single"),
@@ -234,7 +234,7 @@ HUGE = (1 << 62).to_bytes(8, "little")
         (record(b"") * 2 + record(b"abc")[:-5], {}, "record 3 is cut short; copy the file again"),
         (record(b"")[:8] + bytes(8), {}, "record 1 is no TFRecord: its length differs from its checksum"),
         (record(b"a")[:-1] + b"\x00", {}, "record 1 differs from its checksum"),
-        (gzip.compress(record(b"")), {}, "say compression = 'gzip'"),
+        (gzip.compress(record(b""), mtime=0), {}, "say compression = 'gzip'"),
         (HUGE + masked(HUGE), {}, f"claims {1 << 62} bytes; at most"),
         (gzip.compress(record(b"") * 90, mtime=0)[:-20], {"compression": "gzip"}, "a.tfrecord cannot be read"),
         (record(b""), {"compression": "gzip"}, "is it compressed at all"),

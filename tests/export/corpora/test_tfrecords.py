@@ -4,13 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from export.corpora.tfrecords import read_examples
-from export.errors import UsageError
 from export.frameworks.loading import load_tensorflow
-from tests.export.corpora.example_files import example, record
+from tests.export.corpora.example_files import example
 
 NAMES = ["id", "tags", "score", "title", "gone"]
 PLAIN: list[dict[str, Any]] = [
@@ -48,17 +45,3 @@ def test_read_examples_of_tensorflows_own_writer_gives_what_it_wrote(tmp_path: P
         "title": [["Zoë"], [""], ["x"]],
         "gone": [[], [], []],
     }
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_read_examples_of_changed_bytes_never_gives_other_values(tmp_path: Path, data: st.DataObject) -> None:
-    whole = b"".join(record(example(features)) for features in PLAIN)
-    place = data.draw(st.integers(0, len(whole) - 1))
-    changed = bytearray(whole)
-    changed[place] ^= data.draw(st.integers(1, 255))
-    path = tmp_path / "a.tfrecord"
-    path.write_bytes(changed[: data.draw(st.integers(place + 1, len(whole)))])
-
-    with pytest.raises(UsageError):
-        _read(path)

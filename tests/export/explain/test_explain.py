@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from html import unescape
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,7 +13,6 @@ import pytest
 from bundle.format import manifest
 from bundle.format.manifest import Manifest
 from bundle.storage.staging import read_manifest
-from export.explain.boxes import BOXES_MAX
 from export.explain.drawing import Drawing, draw_bundle
 from export.explain.page import explain_page
 from export.explain.text import WIDTH, explain_text
@@ -92,39 +89,6 @@ def test_text_of_a_ranker_shows_rules_parts_and_what_is_inside() -> None:
     assert "tables of at most 24 rows stay inside the towers, where hour reads them" in text
 
 
-@pytest.mark.parametrize(("features", "tables"), [(0, 0), (1, 1), (30, 7), (400, 400), (900, 3)])
-def test_picture_keeps_boxes_apart_and_few(features: int, tables: int) -> None:
-    page = explain_page(drawn(features, tables))
-    root = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
-    columns = defaultdict(list)
-    for box in root.iter("g"):
-        rect = next(iter(box.iter("rect")))
-        x, y, width, height = (float(rect.get(name, 0)) for name in ("x", "y", "width", "height"))
-        columns[x].append((y, height))
-        assert x + width <= 1152  # a window of 1200, less its margins
-        lines = [float(line.get("y", 0)) for line in box.iter("text")]
-        assert lines == sorted(set(lines))
-        assert lines[-1] <= y + height <= float(root.get("height", 0))
-    assert sum(map(len, columns.values())) < 40
-    for boxes in columns.values():
-        assert all(top + height <= below for (top, height), (below, _) in pairwise(sorted(boxes)))
-
-
-def test_boxes_stay_few_where_every_table_is_of_another_shape() -> None:
-    page = ranker(400, 200)
-    kinds: list[dict[str, object]] = [{}, {"kind": "bag", "combiner": "mean"}, {"kind": "sequence", "length": 5}]
-    for place, table in enumerate(page.tables.values()):
-        table.__dict__["dim"] = 1 + place
-    for number in range(400):
-        feature = page.features[f"f{number}"]
-        page.features[f"f{number}"] = feature.model_copy(update=kinds[number // 3 % 3])
-    text = explain_text(draw_bundle(page, "r"))
-    groups = [int(count) for count in re.findall(r"(\d+) tables  t", text)]
-    assert len(groups) <= BOXES_MAX
-    assert sum(groups) == 200
-    assert sum(map(int, re.findall(r"<- (\d+) features", text))) == 400
-
-
 def test_page_of_hundreds_lists_each_once_folds_the_lists_and_loads_nothing() -> None:
     page = explain_page(drawn(400, 400))
     assert page.count("<details open>") == 1  # the towers
@@ -136,6 +100,39 @@ def test_page_of_hundreds_lists_each_once_folds_the_lists_and_loads_nothing() ->
     assert "<script" not in page
     assert HOSTILE in unescape(page)
     assert not re.search(r"(src|href)=|url\(|@import|https?://", page)
+
+
+def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() -> None:
+    tried = [(0.5, 0.01, 1), (0.97, 0.05, 2), (0.96, 0.09, 3), (1.0, 0.4, 9), (1.0, 0.0, 10)]
+    index = manifest.Index(
+        corpus="c",
+        query_tower="q",
+        candidate_tower="c",
+        kind="tree_ah",
+        distance="dot_product",
+        dim=2,
+        directory="d",
+        vectors="v",
+        parameters={"num_leaves": 10, "leaves_to_search": 2},
+        recall=manifest.Recall(k=7, value=0.97, low=0.9, queries=9, target=0.95),
+        curve=tuple(
+            manifest.CostPoint(parameters={"leaves_to_search": leaves}, recall=recall, relative_cost=cost)
+            for recall, cost, leaves in tried
+        ),
+    )
+    whole = index.model_copy(update={"kind": "brute_force", "curve": index.curve[:1]})
+    page = ranker(1, 1).model_copy(update={"indexes": {HOSTILE: index, "whole": whole}})
+    shown = explain_page(draw_bundle(page, "bundle"))
+    plot = shown[shown.rindex("<svg") : shown.rindex("</svg>") + 6]
+    circles = list(ElementTree.fromstring(plot).iter("circle"))
+    assert [circle.get("class") for circle in circles] == ["tried", "chosen", "tried", "tried", "tried"]
+    assert circles[1][0].text == "leaves_to_search 2: recall@7 0.9700, cost 0.0500"
+    places = [(float(circle.get("cx", 0)), float(circle.get("cy", 0))) for circle in circles]
+    assert [x for x, _ in places[:4]] == sorted(x for x, _ in places[:4])
+    assert [places.index(place) for place in sorted(places, key=lambda place: -place[1])] == [0, 2, 1, 3, 4]
+    assert f"Index {HOSTILE}: recall@7 of settings by cost, 0.95 asked for" in unescape(shown)
+    assert shown.count("of settings by cost") == 2  # its heading and its label; brute force has nothing to choose
+    assert "<script" not in shown
 
 
 STEPS = [{"do": "absolute"}, {"do": "add", "by": -3}, {"do": "int32"}, {"do": "divide", "by": 10}]
@@ -165,6 +162,7 @@ def test_explain_of_a_bundle_writes_text_page_and_json(command: Command, sample:
     done, page = command("explain", sample, "--html", tmp_path / "page.html"), read_manifest(sample)
     assert done.code == 0, done.err
     assert "features -> tables" in done.out
+    assert re.search(r"filtered by title \(string, \S+ (B|KiB)\), year \(int64, ", " ".join(done.out.split()))
     for name in (*page.tables, *page.features, *page.towers, *page.candidates):
         assert re.search(rf"\b{re.escape(name)}\b", done.out), name
     assert all(len(line) <= WIDTH for line in done.out.splitlines() if "/" not in line)
@@ -184,6 +182,10 @@ def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(command: Command, 
     assert "<- history context, bag, mean; place in vocabulary movies; unknown: zeros; may be left out" in told
     assert "genres_all 9 rows x 4 float32" in told
     assert "index movies: query finds movies" in told
+    assert "filtered by genres, year: 4 bytes for each value of a candidate" in told
+    assert re.search(
+        r"query finds movies; each million of candidates: \S+ MiB of disk, at most \S+ \S+ of memory", told
+    )
     assert not (tmp_path / "bundles").exists()
 
 

@@ -1,36 +1,11 @@
 from __future__ import annotations
 
-import inspect
-import sys
-import types
-from typing import Any
-
 import pytest
 
 from export.errors import NotConvertible
 from export.frameworks import hook_points
-from export.frameworks.hooks import HookPoint, Hooks
+from export.frameworks.hooks import HookPoint
 from export.frameworks.loading import load_tensorflow
-
-
-def added(first: int, second: int = 2, *, third: int = 3) -> int:
-    return first + second + third
-
-
-def test_hooked_function_is_replaced_under_every_name_and_restored() -> None:
-    bound = added
-
-    def doubled(original: Any, **how: Any) -> int:
-        return 2 * int(original(**how))
-
-    with Hooks() as hooks:
-        hooks.replace_function(added, doubled)
-        assert bound(1) == 12
-        with Hooks() as more:
-            more.replace_function(added, doubled)
-            assert bound(1, third=0) == 12
-        assert bound(1, 1, third=1) == 6
-    assert bound(1) == 6
 
 
 def all_points() -> list[HookPoint]:
@@ -64,34 +39,3 @@ def test_release_that_moved_a_hook_point_names_the_release_to_install() -> None:
 
 def test_library_that_no_model_imports_is_left_alone() -> None:
     assert HookPoint("no_such_library.layers", "Embedding.call").find() is None
-
-
-class Layer:
-    def call(self, inputs: int) -> int:
-        return inputs + 1
-
-
-def test_replaced_method_keeps_its_signature_and_its_errors_are_unwrapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = types.ModuleType("made_library")
-    library.Layer = Layer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "made_library", library)
-    layer = Layer()
-
-    def answer(original: Any, self: Layer, inputs: int) -> int:
-        if inputs < 0:
-            raise NotConvertible("below zero")
-        return 10 * int(original(self, inputs))
-
-    def call() -> None:
-        with Hooks() as hooks:
-            hooks.replace(HookPoint("made_library", "Layer.call", "inputs"), answer)
-            assert layer.call(1) == 20
-            assert list(inspect.signature(layer.call).parameters) == ["inputs"]
-            try:
-                layer.call(-1)
-            except NotConvertible as problem:
-                raise ValueError("pages of a framework") from problem
-
-    with pytest.raises(NotConvertible, match=r"^below zero"):
-        call()
-    assert layer.call(1) == 2

@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bundle.features.reader import FeatureReader
+from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
 from export.frameworks.loading import load_tensorflow
 from export.model.code import load_factory
+from export.model.manifest_features import describe_features
+from export.model.tracing import trace_towers
+from export.verify.examples import make_examples
+from export.verify.reference_inputs import Reference
+from export.verify.reference_model import checkpoint_rows, finite_results
 from runtime.towers import open_tower
 from tests.export.movies_job import export
+from tests.export.traced_models import recipe
 
 HERE = Path(__file__).parent
 RECIPE = """
@@ -29,10 +37,9 @@ def numbers(seed: int) -> NDArray[np.float32]:
 
 
 @pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`")  # adapt()
-@pytest.mark.parametrize("keras", ["2", "3"])
 @pytest.mark.parametrize(
-    ("factory", "trained"),
-    [("plain", 1), ("adapted", 1), ("plain", None), ("adapted", 2), ("adapted", None)],
+    ("factory", "trained", "keras"),
+    [("plain", 1, "2"), ("adapted", 1, "3"), ("plain", None, "3"), ("adapted", 2, "2"), ("adapted", None, "3")],
 )
 def test_towers_normalize_by_the_checkpoints_values_or_are_refused(
     factory: str, trained: int | None, keras: str, tmp_path: Path
@@ -44,13 +51,34 @@ def test_towers_normalize_by_the_checkpoints_values_or_are_refused(
     sent = numbers(5)
     expected = model({"n": tf.constant(sent)}).numpy()
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(RECIPE.replace("FOLDER", str(HERE)).replace("FACTORY", f"{factory}_{keras}"))
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE.replace("FOLDER", str(HERE)).replace("FACTORY", f"{factory}_{keras}"))
     if factory == "adapted" and trained != 1:  # the code is not that of the checkpoint
         with pytest.raises(VerificationFailed, match="the original model gives"):
-            export(recipe)
+            export(path)
         return
-    published = export(recipe)
+    published = export(path)
     assert isinstance(published.directory, Path)
-    tower = open_tower(published.directory, published.page.towers["query"], "f32")
+    tower = open_tower(published.directory, published.manifest.towers["query"], "f32")
     np.testing.assert_allclose(tower.run({"n": sent})["result"], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`")  # adapt()
+@pytest.mark.parametrize("keras", ["2", "3"])
+def test_invented_numbers_are_those_that_a_normalization_layer_expects(keras: str, tmp_path: Path) -> None:
+    tf = load_tensorflow()
+    factory = f"normalization_models.py:build_plain_{keras}"
+    trained = np.random.default_rng(3).normal([1980, 5], [10, 0.5], (64, 2)).astype(np.float32)
+    model = load_factory(factory, HERE)()
+    model.norm.adapt(trained)
+    model({"n": tf.constant(trained)})
+    prefix = Path(tf.train.Checkpoint(model=model).write(str(tmp_path / "model")))
+    job = recipe(factory, {"n": {"dtype": "float32", "shape": [2]}}, {"query": {"role": "query"}})
+    spec = trace_towers(job, HERE).spec
+    pages = describe_features(spec, job)
+    examples, read_rows = make_examples(spec, pages, {}, 200), checkpoint_rows(open_checkpoint(prefix), {})
+    reference, _ = finite_results(Reference(job, HERE, spec, prefix, read_rows, examples, FeatureReader(pages, {}, {})))
+    found = reference.examples.columns["n"].values.reshape(200, 2)
+    around_zero = examples.columns["n"].values.reshape(200, 2)
+    expected = trained.mean(axis=0) + trained.std(axis=0) * around_zero
+    np.testing.assert_allclose(found, expected, rtol=1e-4)

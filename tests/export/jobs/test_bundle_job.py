@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from bundle.storage import staging
-from bundle.stores.reader import CandidateStore
+from bundle.stores.attribute_index import AttributeIndex
 from bundle.tables.reader import TableReader
+from tests.bundle.features.readers import objects
 from tests.export.commands import Command
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import (
-    MOVIE_IDS,
     MOVIES,
     Recipe,
     changed,
     example_requests,
     facts,
+    genres_of,
     hidden,
-    title_of,
     visible,
     write_examples,
     write_project,
@@ -32,8 +32,8 @@ from tests.export.traced_models import TracedCheckpoint
 
 Facts = tuple[dict[str, Any], dict[str, bytes]]
 KILLED = -signal.SIGKILL
-STEPS, TABLE_STEPS = 16, 7
-"""created, a vocabulary, a store, four tables, three towers in seven forms, vectors, index."""
+STEPS, TABLE_STEPS = 18, 9
+"""created, a vocabulary, a store, two filters, four tables, three towers in seven forms, vectors, index."""
 
 
 def job_of(project: Path) -> list[str]:
@@ -76,14 +76,19 @@ def test_run_manifest_tells_what_was_verified(expected: Facts, undisturbed: Path
     assert max(errors.values()) < 1e-5
 
 
-def test_run_store_has_the_corpus_in_index_order(undisturbed: Path) -> None:
-    page = staging.read_manifest(undisturbed)
-    store = CandidateStore(undisturbed / page.candidates["movies"].file, page.candidates["movies"])
-    positions = np.arange(MOVIES)
-    assert store.ids(positions).tolist() == MOVIE_IDS
-    told = store.attributes(positions, ["title", "year"])
-    assert list(told["title"]) == [title_of(row) for row in range(MOVIES)]
-    assert list(told["year"]) == [year_of(row) for row in range(MOVIES)]
+def test_run_filters_find_the_candidates_of_each_value(undisturbed: Path) -> None:
+    corpus = staging.read_manifest(undisturbed).candidates["movies"]
+    indexes = {
+        name: AttributeIndex(undisturbed, entry, corpus.attributes[name], corpus.size)
+        for name, entry in corpus.filters.items()
+    }
+    assert {name: index.kind for name, index in indexes.items()} == {"genres": "list<string>", "year": "int64"}
+    for genre in range(9):
+        found = indexes["genres"].rows_of(objects(str(genre))).tolist()
+        assert found == [row for row in range(MOVIES) if genre in genres_of(row)]
+    assert sorted(indexes["year"].rows_between(ge=1990, lt=1992)) == [
+        row for row in range(MOVIES) if year_of(row) in (1990, 1991)
+    ]
 
 
 @pytest.mark.slow
@@ -113,7 +118,16 @@ def edit(base: Path, file: str, before: str, after: str) -> None:
         pytest.param(("movie_ids.txt", "100\n107\n", "107\n100\n"), STEPS - 1, marks=pytest.mark.slow),
         pytest.param(("movies.csv", 'Movie ""3""', 'Other ""3""'), STEPS - 1, marks=pytest.mark.slow),
         pytest.param(("recipe.toml", '"count" = 24', '"count" = 25'), STEPS - 1, marks=pytest.mark.slow),
-        (("recipe.toml", '_tower" = "candidate"', '_tower" = "candidate", "recall" = {"k" = 3}'), STEPS - 1),
+        pytest.param(
+            ("recipe.toml", '_tower" = "candidate"', '_tower" = "candidate", "recall" = {"k" = 3}'),
+            STEPS - 1,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("recipe.toml", '"filters" = ["genres", "year"]', '"filters" = ["year", "title"]'),
+            STEPS - 1,
+            marks=pytest.mark.slow,
+        ),
         pytest.param(("tower_models.py", 'dense(16, "relu")', 'dense(16, "selu")'), STEPS - 1, marks=pytest.mark.slow),
     ],
 )
@@ -139,7 +153,10 @@ def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(
 
 @pytest.mark.parametrize(
     ("key", "value", "told"),
-    [("towers.ranking.max_abs_error.int8", 1e-12, "ranking"), ("verify.examples", "examples.jsonl", "verify.examples")],
+    [
+        ("towers.ranking.max_abs_error.int8", 1e-12, "ranking"),
+        pytest.param("verify.examples", "examples.jsonl", "verify.examples", marks=pytest.mark.slow),
+    ],
 )
 def test_check_that_fails_keeps_what_is_finished(
     forked: ForkedRuns, recipe: Recipe, tmp_path: Path, key: str, value: Any, told: str

@@ -31,14 +31,6 @@ def bundle(root: Path) -> dict[str, Any]:
     return {"rows": rows, "features": set(page.features)}
 
 
-def test_tables_plan_with_slots_where_none_is_known_says_so(command: Command, tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"user/embeddings": TABLE})
-    plan = ("tables", tmp_path / "c", tmp_path / "out", "--with-slots", "--plan")
-    assert "280 B read, 280 B written, 1 file, 1 task" in command(*plan).out
-    page = command(*plan, "--json").json
-    assert page["notes"] == ["no slot variables are kept: the checkpoint tells none that belongs to a table"]
-
-
 @pytest.mark.parametrize("how", ["--mod", "--layout"])
 def test_tables_of_partitions_come_out_in_order_when_the_user_says_mod(
     command: Command, tmp_path: Path, how: str

@@ -61,19 +61,8 @@ def build_everything_huge():
     return Everything(HUGE_ROWS)
 
 
-def build_keras_3():
-    """A functional model of Keras 3, with masks and a table that is called twice."""
-    item = keras.Input((), dtype="int64", name="item")
-    recent, hour = keras.Input((3,), dtype="int64", name="recent"), keras.Input((), dtype="int64", name="hour")
-    items = keras.layers.Embedding(ROWS, 4, mask_zero=True, name="items")
-    pooled = keras.layers.GlobalAveragePooling1D()(items(recent))
-    small = keras.layers.Embedding(FEW, 2)(hour)
-    hidden = keras.layers.Concatenate()([items(item), pooled, small])
-    return keras.Model({"item": item, "recent": recent, "hour": hour}, keras.layers.Dense(2)(hidden))
-
-
 def build_keras_2():
-    """The same of Keras 2, whose Input has no dtype: ids arrive as floats."""
+    """A functional model with masks, a table called twice, and an Input without a dtype: ids arrive as floats."""
     layers = tf.keras.layers
     item, recent = tf.keras.Input((1,), name="item"), tf.keras.Input((3,), dtype="int32", name="recent")
     items = layers.Embedding(ROWS, 4, mask_zero=True, name="items")

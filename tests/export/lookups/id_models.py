@@ -3,6 +3,7 @@
 # mypy: ignore-errors
 
 import math
+import re
 import string
 from functools import partial
 
@@ -18,6 +19,7 @@ LIMITS = [-1.0, 0.0, 0.25, 0.5, 3.0]
 COLORS, PAIRS = ["red", "green", "blue"], ["red_7", "blue_0", "_-1"]
 WORDS = ["the", "of", "star", "wars", "don't", "dont", "1977", "\u00e9t\u00e9", "in love", "a", "b", "\u65e5"]
 fc, E = tf.feature_column, tf.tpu.experimental.embedding
+unless = lambda ids, odd, other: tf.where(tf.equal(ids, odd), tf.constant(other, ids.dtype), ids)  # noqa: E731
 text, fast, joined = tf.strings.as_string, tf.strings.to_hash_bucket_fast, tf.strings.join
 
 
@@ -44,10 +46,6 @@ def looked_up(ids, rows=None):
 
 def held(keys, values, default, dtype=tf.int64):
     return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values, dtype, tf.int64), default)
-
-
-def none(ids):
-    return tf.where(tf.equal(ids, -1), tf.constant(9, ids.dtype), ids)
 
 
 def rules(layers):
@@ -83,7 +81,7 @@ def rules(layers):
         "listed_twice": lambda given: table.lookup(listed(given["city"]) % 3) + 1,
         "bucket": lambda given: hashing(ages(given["age"])),
         "missing": lambda given: 5 - table.lookup(given["item"]) * 2,
-        "none": lambda given: none(given["item"] % 10 - 1),
+        "none": lambda given: unless(given["item"] % 10 - 1, -1, 9),
         "two_columns": lambda given: table.lookup(given["several"] % 4)[:, 1] + 1,
     }
 
@@ -203,12 +201,16 @@ def build_columns():
     hashed, crossed = fc.categorical_column_with_hash_bucket, fc.crossed_column
     known, words = listed("tenth", [3, 1, 4], default_value=2), tf.keras.layers.StringLookup(vocabulary=COLORS)
     first, second = listed("one", ["a", "b"], default_value=1), listed("other", ["x", "y", "z"])
+    falling = fc.bucketized_column(fc.numeric_column("age", normalizer_fn=lambda age: 5 - age), [-20.0, 3.0])
+    positive = fc.bucketized_column(fc.numeric_column("place", normalizer_fn=tf.nn.relu), [-1.0, 2.0])
     embedded = [
         known,
         listed("word", [0, 2], num_oov_buckets=2),
         identity("far", 9, default_value=3),
         crossed(["tenth", "city"], 60),
         crossed([known, "word"], 70),
+        crossed([falling, "city"], 80),
+        crossed([positive, "city"], 90),
         listed("lower", COLORS, default_value=2),
         hashed("upper", 40),
     ]
@@ -332,7 +334,7 @@ def build_handmade():
 
 def _tidied(texts):
     plain = tf.strings.regex_replace(tf.strings.lower(texts), "<br />", " ")
-    return tf.strings.regex_replace(plain, f"[{__import__('re').escape(string.punctuation)}]", "")
+    return tf.strings.regex_replace(plain, f"[{re.escape(string.punctuation)}]", "")
 
 
 def functional(api):
@@ -352,8 +354,8 @@ def vectorized(words=None, mask=True, **how):
 
 def build_filled_beyond():
     """Fills empty bags with a row that its table does not have."""
-    lookup = tf.nn.safe_embedding_lookup_sparse
-    return looked_up({}, {"tags": lambda table, given: lookup(table.embeddings, given["tags"], default_id=ROWS)})
+    rows = partial(tf.nn.safe_embedding_lookup_sparse, default_id=ROWS)
+    return looked_up({}, {"tags": lambda table, given: rows(table.embeddings, given["tags"])})
 
 
 def build_zeroed():
@@ -370,11 +372,8 @@ build_separated = partial(vectorized, vocabulary=WORDS, split=lambda texts: tf.s
 def odd():
     """Returns ids that no rule tells."""
     layers, firsts = tf.keras.layers, tf.Variable(OFFSETS, trainable=False)
-    crossing, numbers = (
-        layers.HashedCrossing(ROWS),
-        {"standardize": lambda each: tf.strings.regex_replace(each, "[0-9]+", "")},
-    )
-    words = layers.TextVectorization(output_sequence_length=1, vocabulary=COLORS, **numbers)
+    crossing, digits = layers.HashedCrossing(ROWS), lambda each: tf.strings.regex_replace(each, "[0-9]+", "")
+    words = layers.TextVectorization(output_sequence_length=1, vocabulary=COLORS, standardize=digits)
     return {
         "squared": lambda given: given["item"] * given["item"] % 100,
         "python": lambda given: tf.reshape(tf.py_function(lambda ids: ids + 1, [given["item"]], tf.int64), [-1]),

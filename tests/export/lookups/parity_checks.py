@@ -58,20 +58,18 @@ def train_and_trace(
     return trace_checkpoint(train(job, inputs, directory, beside), job, HERE, directory)
 
 
-def check_parity(
-    made: TracedCheckpoint, directory: Path, examples: Examples | None = None
-) -> dict[str, tuple[manifest.TowerForm, ...]]:
-    """Writes every tower twice, and compares both with the original model on examples."""
-    examples = examples or made.examples()
+def check_parity(made: TracedCheckpoint, directory: Path, *examples: Examples) -> dict[str, manifest.Tower]:
+    """Writes every tower twice, and compares both with the original model on examples, and on those that are made."""
     checkpoint = open_checkpoint(made.prefix)
     read_rows = checkpoint_rows(
         checkpoint, {name: TableSource(layout="plain", key=key) for name, key in made.keys.items()}
     )
-    reference = Reference(made.job, HERE, made.model.spec, made.prefix, read_rows, examples, made.reader)
-    expected = reference_results(reference)
     written = write_towers(made.model, made.job, made.prefix, directory)
     assert all(len(tower.forms) == 2 for tower in written[1].values())
-    return {name: tower.forms for name, tower in check_towers(reference, *written, expected).items()}
+    for each in (*examples, made.examples()):
+        reference = Reference(made.job, HERE, made.model.spec, made.prefix, read_rows, each, made.reader)
+        checked = check_towers(reference, *written, reference_results(reference))
+    return checked
 
 
 def check_self_contained(

@@ -80,7 +80,7 @@ def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -
     assert set(check_self_contained(made, tmp_path)["tables"]) == {"embedding.items", "embedding.tags"}
 
 
-@pytest.mark.parametrize("call", ["placed", "twice"])
+@pytest.mark.parametrize("call", ["placed", pytest.param("twice", marks=pytest.mark.slow)])
 def test_inputs_with_several_positions_or_readers_are_read_unchanged(call: str, tmp_path: Path) -> None:
     inputs: dict[str, Any] = MID_LEVEL | ({"item": {**ID, "shape": [2]}} if call == "placed" else {})
     job = recipe("build_serving", inputs, towers={"tower": {"role": "query", "call": call}})

@@ -21,7 +21,7 @@ def bags() -> dict[str, Any]:
     return dict.fromkeys(INPUTS, tf.ragged.constant([[1, 2], [3]], dtype="int64"))
 
 
-@pytest.mark.parametrize("features", [{}, HASHED], ids=["rows", "hashed"])
+@pytest.mark.parametrize("features", [pytest.param({}, marks=pytest.mark.slow), HASHED], ids=["rows", "hashed"])
 def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(features: dict[str, Any], tmp_path: Path) -> None:
     made = train_and_trace(recipe("build_ragged", INPUTS, features=features), bags(), tmp_path)
     embedded = {name: spec for name, spec in made.model.spec.features.items() if isinstance(spec, FeatureSpec)}

@@ -22,12 +22,6 @@ def test_load_factory_file_beside_the_recipe_builds_independent_models(tmp_path:
     assert first is not second
 
 
-def test_load_factory_file_runs_the_file_once(tmp_path: Path) -> None:
-    write(tmp_path / "model.py", "made = []\ndef build():\n    made.append(1)\n    return made\n")
-    load_factory("model.py:build", tmp_path)()
-    assert load_factory("model.py:build", tmp_path)() == [1, 1]
-
-
 def test_load_factory_changed_file_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)  # within a second and of one size: a compiled file looks new
     path = write(tmp_path / "model.py", "def build():\n    return 1\n")

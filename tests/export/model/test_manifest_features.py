@@ -39,42 +39,6 @@ def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
         describe_features(ModelSpec(MODEL.tables, {"user": user}, {}), unknown)
 
 
-def test_describe_features_takes_rules_and_defaults_from_the_recipe() -> None:
-    features = {
-        "user": {
-            "ids": {"kind": "vocabulary", "vocabulary": "names", "first_row": 2},
-            "unknown": {"rule": "row", "row": 9},
-        },
-        "seen": {"ids": {"kind": "hash"}, "default": [1]},
-        "recent": {"ids": {"kind": "buckets", "boundaries": [1.0, 2.0]}},
-        "2nd": {"default": [0.0, 1.0]},
-    }
-    pages = describe_features(MODEL, job(features=features, vocabularies={"names": {"file": "names.txt"}}))
-    assert pages == {
-        "user": manifest.EmbeddedFeature(
-            kind="single",
-            table="users",
-            role="context",
-            ids=manifest.VocabularyIds(vocabulary="names", first_row=2),
-            unknown=manifest.Unknown(rule="row", row=9),
-        ),
-        "seen": manifest.EmbeddedFeature(
-            kind="bag",
-            table="users",
-            role="context",
-            combiner="mean",
-            encoding="ragged",
-            weighted=True,
-            ids=manifest.HashIds(buckets=10),
-            default=[1],
-        ),
-        "recent": manifest.EmbeddedFeature(
-            kind="sequence", table="users", role="context", length=3, ids=manifest.BucketIds(boundaries=(1.0, 2.0))
-        ),
-        "2nd": manifest.DenseFeature(kind="dense", role="context", shape=(2,), default=[0.0, 1.0]),
-    }
-
-
 @pytest.mark.parametrize(
     ("parts", "message"),
     [

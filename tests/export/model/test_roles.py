@@ -54,12 +54,6 @@ def test_input_roles_follow_from_towers_and_stores() -> None:
     }
 
 
-def test_input_roles_that_the_recipe_states_win() -> None:
-    stated = {"hour": {"role": "candidate"}, "price": {"role": "context"}}
-    roles = input_roles(MODEL, job(features=stated))
-    assert (roles["hour"], roles["price"]) == ("candidate", "context")
-
-
 def test_input_roles_that_conflict_must_be_stated() -> None:
     both = STORES["candidates"]["items"] | {"features": {"user": "user"}}
     message = (

@@ -30,14 +30,6 @@ def tables(movies: TracedCheckpoint, base: Path, checkpoint_at: Path | None = No
     return recognise_tables(opened, movies.model, ExportJob.model_validate(recipe), base)
 
 
-def test_recognise_tables_with_slots_adds_those_of_the_models_tables(movies: TracedCheckpoint, tmp_path: Path) -> None:
-    found = tables(movies, tmp_path, output={"with_slots": True})
-    assert {table.name for table in found.tables if not table.slot_of} >= set(movies.tables)
-    slots = {table.name: table for table in found.tables if table.slot_of}
-    assert {table.slot_of for table in slots.values()} == set(movies.tables)
-    assert all((spec.rows, spec.dim) == movies.tables[spec.slot_of].shape for spec in slots.values())
-
-
 def test_recognise_tables_follows_the_layout_file(movies: TracedCheckpoint, tmp_path: Path) -> None:
     users = tables(movies, tmp_path).table("users")
     stated = (

@@ -7,43 +7,13 @@ import pytest
 
 from export.errors import NotConvertible, UsageError
 from export.frameworks.loading import tf
-from export.graph.specs import DenseSpec, FeatureSpec, TableFacts
+from export.graph.specs import DenseSpec, FeatureSpec
 from export.jobs.saved_model_job import prepare_inline
 from export.model.tracing import trace_towers
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.towers.manifest_towers import check_limits
-from tests.export.traced_models import HERE, IDS, TracedCheckpoint, movies_recipe, one_recipe, recipe, save_checkpoint
-
-
-def test_trace_towers_movies_finds_tables_and_features(movies: TracedCheckpoint) -> None:
-    assert movies.model.spec.tables == {
-        "genres_all": TableFacts("genres_all", "genres/all", 9, 4),
-        "movies": TableFacts("movies", "movies", 40, 8),
-        "hours": TableFacts("hours", "hours", 24, 4),
-        "users": TableFacts("users", "users", 50, 8),
-    }
-    assert movies.model.spec.features == {
-        "user_id": FeatureSpec("user_id", "users"),
-        "history": FeatureSpec("history", "movies", kind="bag", encoding="ragged", combiner="mean"),
-        "hour": FeatureSpec("hour", "hours"),
-        "movie_id": FeatureSpec("movie_id", "movies"),
-        "genres": FeatureSpec("genres", "genres_all", kind="bag", encoding="ragged", combiner="sum"),
-        "year": DenseSpec("year", "float32", ()),
-    }
-
-
-def test_trace_towers_one_call_of_the_layer_is_split_by_what_each_tower_needs(movies: TracedCheckpoint) -> None:
-    needed = {name: {part.feature for part in tower.inputs} for name, tower in movies.model.spec.towers.items()}
-    assert needed == {
-        "query": {"user_id", "history", "hour"},
-        "candidate": {"movie_id", "genres", "year"},
-        "ranking": {"user_id", "history", "hour", "movie_id", "genres", "year"},
-    }
-    query = movies.model.spec.towers["query"]
-    assert {part.name: (part.dtype, part.shape) for part in query.inputs}["history"] == ("float32", (None, 8))
-    assert [(part.name, part.dtype, part.shape) for part in query.outputs] == [("vector", "float32", (None, 8))]
-    assert query.result == "vector"
+from tests.export.traced_models import HERE, IDS, TracedCheckpoint, one_recipe, recipe, save_checkpoint
 
 
 def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(ads: TracedCheckpoint) -> None:
@@ -62,12 +32,6 @@ def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(ads: Tra
     context, ranking = ads.model.spec.towers["context"], ads.model.spec.towers["ranking"]
     assert (context.result, context.keys) == ("result", {"result": None})
     assert (ranking.result, set(ranking.keys)) == ("click", {"click", "hidden"})
-
-
-def test_trace_towers_same_input_and_table_twice_is_one_feature() -> None:
-    model = trace_towers(one_recipe("build_looks_up_twice"), HERE)
-    assert [part.feature for part in model.spec.towers["tower"].inputs] == ["item"]
-    assert model.towers[0].function(tf.ones([1, 4]))["result"].shape == (1, 2)
 
 
 def test_trace_towers_squeezes_never_take_the_batch_and_shapes_are_kept() -> None:
@@ -154,18 +118,6 @@ def test_trace_towers_recipe_that_does_not_fit_the_model_is_refused(part: dict[s
     job = recipe("build_plain", {"item": {"dtype": "int64"}}, {"tower": {"role": "query", **part}})
     with pytest.raises(UsageError, match=message):
         trace_towers(job, HERE)
-
-
-@pytest.mark.parametrize(
-    ("outputs", "message"),
-    [
-        ({}, r"returns several results \(.*query.*\); name those wanted in towers.query.out"),
-        ({"outputs": {"vector": "qeury"}}, r"towers.query.outputs names 'qeury'"),
-    ],
-)
-def test_trace_towers_missing_outputs_are_named(outputs: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        trace_towers(movies_recipe(towers={"query": {"role": "query", **outputs}}), HERE)
 
 
 PAIR = {"user": {"dtype": "int64"}, "item": {"dtype": "int64"}}

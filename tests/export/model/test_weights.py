@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from export.checkpoint.reader import open_checkpoint
-from export.errors import CheckpointError
+from export.errors import CheckpointError, NotConvertible
 from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph, load_named
-from export.model.roots import build_root, open_job
 from export.model.weights import TrainedModel
-from tests.export.traced_models import movies_recipe
 
 v1 = tf.compat.v1
 CODE = "model_tf1.py:build"
@@ -45,14 +43,6 @@ def traced(model: Any) -> NamedGraph:
     specs = {"ids": tf.TensorSpec([None], tf.int64), "numbers": tf.TensorSpec([None, 4])}
     v1.wrap_function(root, [specs])
     return root
-
-
-def test_restore_weights_by_names_reads_partitions_as_one(prefix: Path) -> None:
-    root = traced(build())
-    (kernel,) = root.variables.values()
-    kernel.mod = False  # as if nothing looked rows up
-    TrainedModel(root, open_checkpoint(prefix), "").restore_weights([kernel])
-    np.testing.assert_array_equal(kernel.numpy(), tf.train.load_checkpoint(str(prefix)).get_tensor("tower/kernel"))
 
 
 @pytest.mark.parametrize(
@@ -104,10 +94,21 @@ def test_find_weights_of_listed_keras_3_layers_follows_the_cure_of_its_message(t
                 TrainedModel(model, checkpoint, "model").find_weights(variables)
 
 
-def test_open_job_of_a_checkpoint_without_objects_reads_by_names(prefix: Path, tmp_path: Path) -> None:
-    (tmp_path / "model_tf1.py").write_text("def build():\n    return lambda inputs: inputs\n")
-    stated = movies_recipe().model_copy(update={"code": movies_recipe().code.model_copy(update={"factory": CODE})})
-    part = stated.checkpoint.model_copy(update={"path": str(prefix)})
-    checkpoint, job = open_job(stated.model_copy(update={"checkpoint": part}), tmp_path)
-    assert (checkpoint.graph, job.checkpoint.by) == (None, "names")
-    assert isinstance(build_root(job, tmp_path), NamedGraph)
+def test_load_named_code_that_switches_to_tf1_gets_its_shapes_and_restores_ours() -> None:
+    def switching() -> Any:
+        v1.disable_v2_behavior()
+
+        def model(features: dict[str, Any]) -> Any:
+            return features["numbers"] * features["numbers"].shape[1].value
+
+        return model
+
+    root = load_named("model.py:switching", switching)
+    assert tf.executing_eagerly()
+    np.testing.assert_array_equal(root.run({"numbers": tf.ones([3, 2])}, lambda name: None), tf.ones([3, 2]) * 2)
+    assert tf.constant([[1]]).shape[1] == 1
+
+
+def test_load_named_without_a_function_is_refused() -> None:
+    with pytest.raises(NotConvertible, match=r"model\.py:wrong returned a Sequential, but the checkpoint has only"):
+        load_named("model.py:wrong", tf.keras.Sequential)

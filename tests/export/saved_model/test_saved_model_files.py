@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -64,13 +63,6 @@ def test_variables_of_any_slices_read_back(tmp_path: Path, boxes: list[Box], fil
     assert bool(plan.links) is link
 
 
-def test_linked_slices_are_summed_where_it_is_asked(tmp_path: Path) -> None:
-    checkpoint = checkpoint_of(tmp_path, TABLE, SHUFFLED)
-    plan = planned(checkpoint, tmp_path, link=True, check=True)
-    assert sum(chunk.bytes for chunk in plan.chunks) == TABLE.nbytes
-    assert carried_out(plan, checkpoint).read_all("table_0").tobytes() == TABLE.tobytes()
-
-
 @pytest.mark.parametrize("link", [False, True])
 @pytest.mark.parametrize("boxes", [None, ROWS, GRID])
 def test_flipped_byte_is_found_while_it_is_read(tmp_path: Path, boxes: list[Box] | None, link: bool) -> None:
@@ -86,14 +78,6 @@ def test_flipped_byte_is_found_while_it_is_read(tmp_path: Path, boxes: list[Box]
     os.utime(part.file, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(CheckpointError, match="do not match their checksum"):
         carried_out(plan, checkpoint)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
-def test_rows_of_every_float_stay_as_they_are(tmp_path: Path, dtype: Any) -> None:
-    checkpoint = checkpoint_of(tmp_path, TABLE.astype(dtype), ROWS, 2)
-    written = carried_out(planned(checkpoint, tmp_path, link=False), checkpoint)
-    assert written.read_all("table_0").tobytes() == TABLE.astype(dtype).tobytes()
-    assert written.entries["table_0"].whole
 
 
 def test_float16_that_would_stay_in_slices_is_refused_with_the_cure(tmp_path: Path) -> None:
@@ -112,9 +96,3 @@ def test_link_into_another_filesystem_is_refused_with_the_cure(tmp_path: Path) -
     plan = plan_variables(other / f"rowcast-{os.getpid()}", {"table_0": checkpoint.entries["big"]}, link=True)
     with pytest.raises(DestinationError, match=r'different filesystems; set output\.tables = "inline", which copies'):
         link_files(plan)
-
-
-def test_gap_between_slices_is_told_before_anything_is_written(tmp_path: Path) -> None:
-    checkpoint = checkpoint_of(tmp_path, TABLE, [ROWS[0], ROWS[2]])
-    with pytest.raises(CheckpointError, match="'big': at row 7"):
-        planned(checkpoint, tmp_path, link=False)

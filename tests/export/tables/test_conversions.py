@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import TableError
 from export.checkpoint.variables import NUMPY_DTYPES
-from export.errors import NotConvertible, UsageError, VerificationFailed
+from export.errors import NotConvertible, VerificationFailed
 from export.tables.conversions import (
     PIECE_VALUES,
     Conversion,
     ErrorLimits,
     ErrorSums,
-    read_dtypes,
     table_error,
-    written_dtype,
 )
 
 READ: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -115,42 +113,6 @@ def test_value_that_the_target_cannot_hold_is_refused_with_its_row(
     values[29_000, 1] = value
     with pytest.raises(NotConvertible, match=f"table 't': row 29000 .*{told}"):
         converted(values, source, target)
-
-
-def test_largest_values_that_round_into_the_target_are_kept() -> None:
-    values = np.array([[65519.996, -65504]], np.float32)
-    assert converted(values, "float32", "float16")[0].tolist() == [[65504, -65504]]
-
-
-@pytest.mark.parametrize(
-    ("stored", "asked", "expected"),
-    [
-        ("float32", None, "float32"),
-        ("float64", None, "float32"),
-        ("int32", "float32", "float32"),
-        ("float32", "int8", "int8"),
-    ],
-)
-def test_dtype_is_kept_unless_asked_for_or_float64(stored: str, asked: str | None, expected: str) -> None:
-    assert written_dtype("t", stored, asked) == expected
-
-
-@pytest.mark.parametrize(("stored", "what"), [("int64", "--dtype t=float32"), ("uint8", "holds uint8")])
-def test_dtype_of_what_may_be_no_embedding_must_be_stated(stored: str, what: str) -> None:
-    with pytest.raises(NotConvertible, match=what):
-        written_dtype("t", stored, None)
-
-
-def test_dtypes_of_all_and_of_some_tables_are_told_apart() -> None:
-    assert read_dtypes([]) == (None, ())
-    assert read_dtypes(["int8"]) == ("int8", ())
-    assert read_dtypes(["a=int8", "float16", "b=x=float32"]) == ("float16", (("a", "int8"), ("b=x", "float32")))
-
-
-@pytest.mark.parametrize("asked", ["int4", "a=int4", "a=", "="])
-def test_unknown_dtype_is_refused(asked: str) -> None:
-    with pytest.raises(UsageError, match="one of float32, bfloat16, float16, int8"):
-        read_dtypes([asked])
 
 
 @pytest.mark.parametrize(

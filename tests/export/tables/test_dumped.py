@@ -10,7 +10,7 @@ import pytest
 from bundle.features.columns import Column
 from bundle.features.reader import open_features
 from bundle.storage import staging
-from tests.export.checkpoint.dump_files import hugectr_dump, sok_dump
+from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.commands import Command
 from tests.export.movies_job import visible
 
@@ -39,19 +39,6 @@ def test_tables_of_a_dump_answer_by_their_keys(command: Command, tmp_path: Path,
     assert not looked_up(bundle, "users", [int(keys.max()) + 1]).any()
     for more in ((), ("--full",)):
         assert command("verify", bundle, "--checkpoint", dump, *more).code == 0
-
-
-def test_tables_of_several_hugectr_folders_are_read_by_their_names(command: Command, tmp_path: Path) -> None:
-    hugectr_dump(tmp_path / "dump/users", IDS, ROWS, np.zeros(IDS.size, np.uint64))
-    hugectr_dump(tmp_path / "dump/items", IDS[:10], ROWS[:10])
-    tables = command("inspect", tmp_path / "dump", "--json").json["tables"]
-    assert {name: (table["rows"], table["keys"]) for name, table in tables.items()} == {
-        "items": (10, "items/key"),
-        "users": (3000, "users/key"),
-    }
-    command("tables", tmp_path / "dump", tmp_path / "out", "--dtype", "float16", "--json").json  # noqa: B018
-    found = looked_up(tmp_path / "out/tables/1", "items", [int(IDS[3])])
-    np.testing.assert_array_equal(found, ROWS[3:4].astype(np.float16))
 
 
 @pytest.mark.parametrize(

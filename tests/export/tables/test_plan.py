@@ -13,9 +13,8 @@ import pytest
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
+from export.errors import CheckpointError, DestinationError, NotConvertible
 from export.jobs.space import check_plan_fits
-from export.tables import plan as planning
 from export.tables.plan import Writing, plan_tables
 from tests.export.checkpoint.bundles import write_bundle
 
@@ -47,12 +46,6 @@ def test_plan_tables_rows_are_cut_into_shards_that_follow_one_another(tmp_path: 
     assert len({task.step for task in plan.tasks}) == 4
 
 
-def test_plan_tables_task_names_only_slices_that_hold_its_rows(tmp_path: Path) -> None:
-    boxes = {"a": [[(0, 3), (0, -1)], [(3, 5), (0, -1)], [(8, 2), (0, -1)]]}
-    plan = plan_tables(*opened(tmp_path, {"a": values(10)}, boxes=boxes), tmp_path, writing={"a": Writing(4)})
-    assert [[part.starts[0] for part in task.slices] for task in plan.tasks] == [[0, 3], [3], [8]]
-
-
 def test_plan_tables_subset_is_what_was_asked(tmp_path: Path) -> None:
     every = opened(tmp_path, {"a": values(2), "b": values(2), "c": values(2)})
     plan = plan_tables(*every, tmp_path, tables=["c", "a", "c"])
@@ -62,27 +55,10 @@ def test_plan_tables_subset_is_what_was_asked(tmp_path: Path) -> None:
             plan_tables(*every, tmp_path, **wrong)
 
 
-def test_plan_tables_nothing_recognised_lists_the_candidates(tmp_path: Path) -> None:
-    checkpoint, _ = opened(tmp_path, {"small": values(2), "large": values(9)})
-    with pytest.raises(NotConvertible, match=r"--table NAME=KEY.*large \[9, 4\] float32; small"):
-        plan_tables(checkpoint, recognise(checkpoint), tmp_path)
-
-
-def test_plan_tables_name_that_no_bundle_can_hold_says_how_to_rename(tmp_path: Path) -> None:
-    with pytest.raises(NotConvertible, match=r"'x/y'.*--table NAME=x/y"):
-        plan_tables(*opened(tmp_path, {"x/y": values(2)}), tmp_path)
-
-
 def test_plan_tables_slices_with_a_gap_are_refused(tmp_path: Path) -> None:
     given = opened(tmp_path, {"a": values(10)}, boxes={"a": [[(0, 3), (0, -1)], [(4, 6), (0, -1)]]})
     with pytest.raises(CheckpointError, match=r"table 'a'.*at row 3"):
         plan_tables(*given, tmp_path)
-
-
-def test_plan_tables_too_many_shards_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "SHARDS_MAX", 9)
-    with pytest.raises(UsageError, match="10 files of 1 rows"):
-        plan_tables(*opened(tmp_path, {"a": values(10)}), tmp_path, writing={"a": Writing(1)})
 
 
 def chunked(directory: Path, rows: int, chunk_rows: int) -> Opened:
@@ -99,14 +75,6 @@ def test_plan_tables_chunk_that_exceeds_the_budget_is_refused(tmp_path: Path) ->
     (task,) = plan_tables(*table, tmp_path, budget_bytes=1 << 30).tasks
     assert task.memory_bytes > 3 * (64 << 20)
     assert (task.array, task.slices) == (table.checkpoint.entries["user/embeddings"].array, ())
-
-
-def test_plan_peak_memory_grows_with_workers_up_to_the_tasks(tmp_path: Path) -> None:
-    given, halves = opened(tmp_path, {"a": values(10)}), {"a": Writing(5)}
-    one, two, many = (
-        plan_tables(*given, tmp_path, writing=halves, workers=count).peak_memory_bytes for count in (1, 2, 50)
-    )
-    assert two == 2 * one == many
 
 
 def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:

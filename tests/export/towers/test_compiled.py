@@ -1,46 +1,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from bundle.format import manifest
 from export.checkpoint.reader import open_checkpoint
-from export.errors import DestinationError
+from export.errors import NotConvertible
 from export.model.tracing import trace_towers
 from export.model.weights import TrainedModel
 from export.towers.compiled import compile_tower
+from export.towers.manifest_towers import describe_tower
 from export.towers.savedmodels import write_saved_model
-from runtime.litert import CompiledTower
-from runtime.savedmodel import SavedModelTower
-from tests.export.traced_models import HERE, TracedCheckpoint, one_recipe, save_checkpoint
-
-
-@pytest.fixture(scope="module")
-def ranking(movies: TracedCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("ranking")
-    trained = TrainedModel(movies.model.root, open_checkpoint(movies.prefix), "model")
-    write_saved_model(movies.model.towers[2], trained, directory / "saved_model")
-    return directory
-
-
-def inputs(n: int) -> dict[str, NDArray[Any]]:
-    random = np.random.default_rng(n)
-    dims = {"user_id": 8, "history": 8, "hour": 4, "movie_id": 8, "genres": 4}
-    columns = {name: random.standard_normal((n, dim)).astype(np.float32) for name, dim in dims.items()}
-    return columns | {"year": random.standard_normal(n).astype(np.float32)}
-
-
-def test_compile_tower_int8_is_smaller_and_near(ranking: Path) -> None:
-    assert compile_tower(ranking / "saved_model", "int8", ranking / "compiled-int8.tflite") == ""
-    assert compile_tower(ranking / "saved_model", "f32", ranking / "f32.tflite") == ""
-    sizes = [(ranking / name).stat().st_size for name in ("compiled-int8.tflite", "f32.tflite")]
-    assert sizes == sorted(sizes)
-    got = CompiledTower(ranking / "compiled-int8.tflite").run(inputs(50))["score"]
-    expected = SavedModelTower(ranking / "saved_model").run(inputs(50))["score"]
-    assert 0 < np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
+from tests.export.traced_models import HERE, TracedCheckpoint, movies_recipe, one_recipe, save_checkpoint
 
 
 @pytest.mark.parametrize(
@@ -64,7 +36,8 @@ def test_compile_tower_with_an_operation_that_litert_lacks_returns_the_reason(
     assert not (tmp_path / "compiled.tflite").exists()
 
 
-def test_compile_tower_below_a_file_is_refused(ranking: Path, tmp_path: Path) -> None:
-    (tmp_path / "towers").write_text("in the way")
-    with pytest.raises(DestinationError, match=r"cannot be written"):
-        compile_tower(ranking / "saved_model", "f32", tmp_path / "towers" / "compiled.tflite")
+def test_tower_to_be_served_in_a_precision_that_litert_cannot_run_is_refused(movies: TracedCheckpoint) -> None:
+    form = manifest.TowerForm(kind="saved_model", precision="f32", path="towers/query/s", max_abs_error={})
+    towers = {"query": {"role": "query", "precisions": ["f32", "int8"], "serve": "int8", "max_abs_error": {"int8": 1}}}
+    with pytest.raises(NotConvertible, match=r"tower 'query' is to be served in int8, and LiteRT cannot run it; set"):
+        describe_tower(movies.model.spec.towers["query"], movies_recipe(towers=towers), (form,))

@@ -39,10 +39,9 @@ def test_pack_of_a_part_of_many_features_computes_the_part(wide: TracedTower) ->
     np.testing.assert_allclose(run_parts(parts, values, 8, 4)["score"], expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("function", ["build_stack", "build_above"])
-def test_pack_of_vectors_above_each_other_takes_them_as_one(function: str) -> None:
+def test_pack_of_vectors_above_each_other_takes_them_as_one() -> None:
     names = [f"s{number}" for number in range(12)]
-    tower = traced(function, ["score"], {**dict.fromkeys(names, IDS), "age": AGE})
+    tower = traced("build_stack", ["score"], {**dict.fromkeys(names, IDS), "age": AGE})
     packed = pack(tower)
     assert {*packed.spec.inputs[0].features} == {*names, "age"}
     values = made_values(tower, 7)

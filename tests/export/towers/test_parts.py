@@ -50,26 +50,24 @@ def test_split_tower_of_several_heads_computes_the_tower(experts: TracedTower, c
     assert_parts_compute_the_tower(experts, candidates)
 
 
-@pytest.mark.parametrize("candidates", [1, 4])
-def test_split_tower_that_shapes_by_the_other_sides_batch_computes_the_tower(candidates: int) -> None:
+def test_split_tower_that_shapes_by_the_other_sides_batch_computes_the_tower() -> None:
     tower = traced("build_crossed", ["score"])
     parts = split(tower).parts
     assert [part.spec.name for part in parts] == ["context", "candidate"]
     assert [each.shape for each in parts[0].spec.outputs] == [(None, 16)]  # and no tensor made of the batch's size
-    assert_parts_compute_the_tower(tower, candidates)
+    assert_parts_compute_the_tower(tower, 4)
 
 
-@pytest.mark.parametrize("candidates", [1, 4])
-def test_split_tower_with_a_loop_over_a_history_runs_it_once_for_a_context(candidates: int) -> None:
+def test_split_tower_with_a_loop_over_a_history_runs_it_once_for_a_context() -> None:
     tower = traced("build_recurrent", ["score"], {"history": RAGGED, "item": IDS})
     parts = split(tower).parts
     assert [part.spec.name for part in parts] == ["context", "candidate"]
     assert [each.shape for each in parts[0].spec.outputs] == [(None, 16)]
-    assert_parts_compute_the_tower(tower, candidates)
+    assert_parts_compute_the_tower(tower, 4)
 
 
-@pytest.mark.parametrize("candidates", [1, 4])
-def test_split_tower_divides_layers_over_both_sides(candidates: int) -> None:
+def test_split_tower_divides_layers_over_both_sides() -> None:
+    candidates = 4
     names = [f"c{number}" for number in (*range(20), 30, 31)]
     tower = traced("build_joined", ["score"], {f"c{number}": IDS for number in range(40)} | {"item": IDS})
     found = split_tower(tower, dict.fromkeys(names, "context") | {"item": "candidate"})  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,6 @@ def test_recall_on_invented_queries_is_told_and_stops_nothing(command: Command, 
     assert "name real ones as verify.examples" in " ".join(done.out.split())
 
 
-def test_recall_on_the_recipes_examples_is_representative(command: Command, recipe: Recipe, tmp_path: Path) -> None:
-    write_examples(tmp_path, example_requests())
-    limited = changed(with_examples(recipe), "indexes.movies.recall", {"value": 0.9})
-    done = command("run", write_project(tmp_path, limited), "--json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["recall"]["movies"]["representative"] is True
-
-
 def packed(values: list[Any]) -> Column:
     if not isinstance(values[0], list):
         return Column(np.array(values))
@@ -58,12 +49,14 @@ def recorded(bundle: Path) -> list[dict[str, Any]]:
     return [each | {"seen": float(score)} for each, score in zip(examples, np.ravel(scores), strict=True)]
 
 
-def test_outputs_that_training_recorded_find_ids_of_other_rows(
+def test_outputs_that_training_recorded_find_ids_of_other_rows_and_recall_is_of_real_queries(
     command: Command, recipe: Recipe, undisturbed: Path, tmp_path: Path
 ) -> None:
     write_examples(tmp_path, recorded(undisturbed))
     right = changed(with_examples(recipe), "verify.expected", {"ranking.score": "seen"})
-    assert command("run", write_project(tmp_path, right)).code == 0
+    limited = changed(right, "indexes.movies.recall", {"value": 0.9})
+    page = command("run", write_project(tmp_path, limited), "--json").json
+    assert page["recall"]["movies"]["representative"] is True
     (tmp_path / "shifted.txt").write_text("".join(f"{movie}\n" for movie in [*MOVIE_IDS[1:], MOVIE_IDS[0]]))
     wrong = changed(changed(right, "verify.expected", {"score": "seen"}), "vocabularies.movies.file", "shifted.txt")
     done = command("run", write_project(tmp_path, wrong))

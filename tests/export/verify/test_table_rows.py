@@ -69,14 +69,6 @@ def test_verify_tables_in_full_or_at_the_ends_of_shards_and_slices_finds_any_fli
         check(pair, rows)
 
 
-def test_verify_tables_full_checks_digests(pair: Pair) -> None:
-    first, second = pair.table.shards
-    wrong = (first, second.model_copy(update={"crc32c": second.crc32c ^ 1}))
-    assert check(pair, 10, shards=wrong)
-    with pytest.raises(VerificationFailed, match="'s1' does not match its digests"):
-        check(pair, None, shards=wrong)
-
-
 def test_verify_tables_shard_cut_short_or_missing_is_named(pair: Pair) -> None:
     whole = (pair.root / "s1").read_bytes()
     (pair.root / "s1").write_bytes(whole[:-1])

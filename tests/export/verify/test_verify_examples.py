@@ -12,7 +12,7 @@ import pytest
 from bundle.format import manifest
 from export.errors import UsageError
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
-from export.verify.examples import make_examples, read_examples
+from export.verify.examples import read_examples
 
 EMBEDDED = manifest.EmbeddedFeature
 MODEL = ModelSpec(
@@ -54,27 +54,6 @@ ROW: dict[str, Any] = {
 def write_lines(path: Path, *rows: dict[str, Any]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def test_make_examples_ids_are_known_and_bags_of_every_size() -> None:
-    made = make_examples(MODEL, PAGES, KEYS, 60)
-    columns = made.columns
-    assert made.n == 60
-    assert set(columns["user"].values) == {"ann", "bob", "cid"}  # rows 7, 8, 9 of 10
-    seen = columns["seen"]
-    assert seen.offsets is not None
-    assert seen.weights is not None
-    assert set(np.diff(seen.offsets)) == {0, 1, 2, 3, 4, 5}
-    assert seen.values.max() > 1 << 35
-    assert seen.weights.size == seen.values.size
-    bags = np.split(seen.values, seen.offsets[1:-1])
-    assert any(np.unique(bag).size < bag.size for bag in bags)
-    assert columns["recent"].offsets is not None
-    assert set(np.diff(columns["recent"].offsets)) == {0, 1, 2, 3, 4, 5}
-    assert columns["pair"].offsets is not None
-    assert set(np.diff(columns["pair"].offsets)) == {2}
-    assert columns["grid"].values.size == 240
-    assert make_examples(MODEL, PAGES, KEYS, 60).columns["seen"].values.tolist() == seen.values.tolist()
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

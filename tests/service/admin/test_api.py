@@ -74,6 +74,13 @@ def test_command_is_answered_with_the_status_after_it(send: Send) -> None:
         ("POST", "/v1/drain", {"content": b"{}"}, 400, "content-type is ''"),
         ("POST", "/v1/drain", {"data": {"a": "b"}}, 400, "content-type is 'application/x-www-form-urlencoded'"),
         ("POST", "/v1/drain", {"json": {"a": "x" * MAX_BODY_BYTES}}, 413, f"at most {MAX_BODY_BYTES}"),
+        ("POST", "/v1/models/movies/deny/add", {"json": {"ids": []}}, 400, "ids is '[]'"),
+        ("POST", "/v1/models/movies/deny/add", {"json": {"ids": [1.5]}}, 400, "ids.0"),
+        ("POST", "/v1/models/movies/deny/add", {"json": {"ids": [True]}}, 400, "ids.0"),
+        ("POST", "/v1/models/movies/deny/add", {"json": {"ids": [2**63]}}, 400, "ids.0"),
+        ("POST", "/v1/models/movies/deny/remove", {"json": {"ids": [7]}}, 400, "not denied, such as '7'"),
+        ("POST", "/v1/models/films/deny/add", {"json": {"ids": [7]}}, 404, "no model 'films'"),
+        ("GET", "/v1/models/films/deny", {}, 404, "no model 'films'"),
         ("POST", "/v1/models/movies/drain", {"json": {}}, 404, "does not exist"),
         ("GET", "/v1/drain", {}, 404, "does not exist"),
     ],
@@ -130,6 +137,7 @@ def test_without_tokens_only_names_of_this_machine_are_accepted(send: Send, host
         (MOVIES_TOKEN, "/v1/models/movies/unpin", 200, ""),
         (MOVIES_TOKEN, "/v1/drain", 403, "PERMISSION_DENIED"),
         (BOOKS_TOKEN, "/v1/models/movies/unpin", 403, "PERMISSION_DENIED"),
+        (BOOKS_TOKEN, "/v1/models/movies/deny/add", 403, "PERMISSION_DENIED"),
     ],
 )
 def test_token_decides_what_an_operator_may_do(
@@ -162,7 +170,7 @@ def test_operator_of_some_models_sees_these_alone(send_with_tokens: Send) -> Non
 
 def test_openapi_document_describes_every_command(send: Send) -> None:
     paths = send("GET", "/openapi.json").json()["paths"]
-    of_models = ("load", "unload", "pin", "unpin", "label", "unlabel", "rollback")
+    of_models = ("load", "unload", "pin", "unpin", "label", "unlabel", "rollback", "deny/add", "deny/remove", "deny")
     assert paths.keys() == {
         "/v1/status",
         "/v1/report",
@@ -172,3 +180,18 @@ def test_openapi_document_describes_every_command(send: Send) -> None:
         *(f"/v1/models/{{model}}/{name}" for name in of_models),
     }
     assert "422" not in paths["/v1/models/{model}/pin"]["post"]["responses"]
+
+
+def test_command_that_a_worker_does_not_follow_yet_is_only_accepted(root: Path, run_directory: Path) -> None:
+    settings = ServiceSettings(root=root)
+    worker = Worker(settings, run_directory)
+    worker.close()
+    send = sender(settings, run_directory)
+    answer = send("POST", "/v1/models/movies/deny/add", json={"ids": [7]})
+    assert (answer.status_code, [each["revision"] for each in answer.json()["processes"]]) == (202, [0])
+    assert send("GET", "/v1/models/movies/deny").json() == {"model": "movies", "revision": 1, "ids": ["7"]}
+
+
+def test_deny_list_is_hidden_from_operators_of_other_models(send_with_tokens: Send) -> None:
+    headers = {"authorization": f"Bearer {BOOKS_TOKEN}"}
+    assert send_with_tokens("GET", "/v1/models/movies/deny", headers=headers).status_code == 403

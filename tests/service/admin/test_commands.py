@@ -6,10 +6,11 @@ import pytest
 
 from service.admin.commands import COMMANDS, ModelCommand, ModelFacts
 from service.errors import NotFound, NotReady, ServiceError
-from service.models.desired_state import DesiredModel, RolledBack
+from service.models.desired_state import DENIED_MAX, DesiredModel, RolledBack
 
 NOTHING = DesiredModel()
 BACK = RolledBack(to=3, above=5)
+MANY = DesiredModel(denied=tuple(map(str, range(DENIED_MAX - 1))))
 FACTS = ModelFacts(known=frozenset({1, 2, 3, 4, 5}), current=5, previous=4)
 
 
@@ -39,6 +40,8 @@ def edit(name: str, before: DesiredModel, given: dict[str, object], facts: Model
         ("rollback", DesiredModel(unloaded=(4,)), {}, DesiredModel(rolled_back=BACK, unloaded=(4,))),
         ("label", DesiredModel(labels={"a": 4}), {"label": "a", "version": 5}, DesiredModel(labels={"a": 5})),
         ("unlabel", DesiredModel(labels={"stable": 4, "a": 1}), {"label": "stable"}, DesiredModel(labels={"a": 1})),
+        ("deny/add", DesiredModel(denied=("7",)), {"ids": [7, "a", -5, "a"]}, DesiredModel(denied=("-5", "7", "a"))),
+        ("deny/remove", DesiredModel(denied=("5", "7", "a")), {"ids": ["5", 7]}, DesiredModel(denied=("a",))),
     ],
 )
 def test_edit_changes_what_it_names_and_nothing_else(
@@ -55,6 +58,8 @@ def test_edit_changes_what_it_names_and_nothing_else(
         ("unlabel", DesiredModel(labels={"a": 3}), {"label": "b"}, r"label is 'b'; the model has \['a'\]"),
         ("label", DesiredModel(labels={f"l{n}": 1 for n in range(1000)}), {"label": "b", "version": 1}, "labels is"),
         ("rollback", NOTHING, {"version": 5}, "one before 5"),
+        ("deny/remove", DesiredModel(denied=("7",)), {"ids": [7, 8, 9]}, "2 of 3 ids are not denied, such as '8'"),
+        ("deny/add", MANY, {"ids": ["x", "y"]}, "would have 100001 ids; at most 100000 are accepted"),
     ],
 )
 def test_edit_that_contradicts_the_state_is_invalid(

@@ -11,7 +11,7 @@ import pytest
 
 from service.admin.service import Service
 from service.config import ServiceSettings
-from service.errors import NotReady
+from service.errors import NotFound, NotReady
 from service.models.state_file import NAME
 from tests.service.admin.workers import Worker, publish
 
@@ -81,3 +81,24 @@ def test_damaged_state_file_is_reported_and_what_was_desired_stays(apply: Apply,
     assert model(service.status())["wanted"] == {"pinned": [1]}
     with pytest.raises(NotReady, match="is damaged"):
         apply("drain")
+
+
+def test_deny_list_is_counted_in_the_status_and_listed_by_itself(apply: Apply, service: Service) -> None:
+    status = apply("deny/add", ids=[7, "a"])
+    assert (status["changed"], model(status)["wanted"]) == (True, {"denied": 2})
+    assert service.denied("movies") == {"model": "movies", "revision": 1, "ids": ("7", "a")}
+    assert apply("deny/add", ids=["7"])["changed"] is False
+    assert model(apply("deny/remove", ids=["7", "a"]))["wanted"] == {}
+    assert service.denied("movies")["ids"] == ()
+    with pytest.raises(NotFound, match="no model 'films'"):
+        service.denied("films")
+
+
+def test_deny_list_that_cannot_be_written_is_not_acknowledged(apply: Apply, service: Service, root: Path) -> None:
+    apply("deny/add", ids=[7])
+    (root / f"{NAME}.lock").unlink()
+    (root / f"{NAME}.lock").mkdir()  # as on a file system that is read-only, for a user who may write anywhere
+    with pytest.raises(NotReady, match="cannot be written: Is a directory; --state-file names another path"):
+        apply("deny/add", ids=[8])
+    assert service.denied("movies")["ids"] == ("7",)
+    assert service.status()["revision"] == 1

@@ -118,6 +118,30 @@ def test_commands_are_in_effect_when_they_return(start: Start) -> None:
     assert not service.status("undrain")["draining"]
 
 
+def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(start: Start, tmp_path: Path) -> None:
+    service, file = start(), tmp_path / "recalled"
+    file.write_text("1007\n\n  m-7 \n")
+    assert "movies: denied 3" in service.ctl("deny", "add", "movies", "5", "--file", str(file)).stdout
+    assert service.ctl("deny", "list", "movies").stdout == "1007\n5\nm-7\n"
+    assert json.loads(service.ctl("--json", "deny", "list", "movies").stdout)["ids"] == ["1007", "5", "m-7"]
+    again = service.ctl("deny", "add", "movies", "5")
+    assert (again.exit_code, "nothing changed" in again.stderr) == (0, True)
+    unknown = service.ctl("deny", "remove", "movies", "5", "6")
+    assert (unknown.exit_code, "1 of 2 ids are not denied, such as '6'" in unknown.stderr) == (2, True)
+    assert service.ctl("deny", "remove", "movies", "--file", str(file)).exit_code == 0
+    assert service.ctl("deny", "add", "movies", "--", "-5").exit_code == 0
+    assert service.ctl("deny", "list", "movies").stdout == "-5\n5\n"
+    file.write_text("\n".join(map(str, range(100, 100_100))))
+    many = service.ctl("deny", "add", "movies", "--file", str(file))
+    assert (many.exit_code, "would have 100002 ids; at most 100000 are accepted" in many.stderr) == (2, True)
+    for arguments, message in (
+        ([], "no id is given"),
+        (["--file", "/nowhere"], "--file /nowhere cannot be read: No su"),
+    ):
+        done = service.ctl("deny", "add", "movies", *arguments)
+        assert (done.exit_code, message in done.stderr) == (2, True)
+
+
 def test_status_is_printed_as_text(start: Start) -> None:
     service = start()
     service.status("label", "movies", "stable", "1")

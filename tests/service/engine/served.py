@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from service.config import ServiceSettings
 from service.engine import embedding, lookup, ranking, recommendation, retrieval
 from service.engine.compute_pool import ComputePool
 from service.engine.context import Execution, RequestContext
+from service.engine.estimates import LatencyEstimates
 from service.engine.requests import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
 from service.models.loader import Loader
 from service.models.version import ModelVersion
@@ -47,11 +49,19 @@ class CountingTower:
         return self._network.run(inputs)
 
 
+class SlowTower(CountingTower):
+    """Takes a tenth of a second for each example."""
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        time.sleep(0.1 * len(next(iter(inputs.values()))))
+        return super().run(inputs)
+
+
 class Served:
     """A loaded model version with metrics of its own."""
 
     def __init__(self, small: SmallBundle, pool: ComputePool | None = None, **limits: Any) -> None:
-        self.small, self.pool, self.metrics = small, pool, Metrics()
+        self.small, self.pool, self.metrics, self.estimates = small, pool, Metrics(), LatencyEstimates()
         root = small.directory.parent.parent
         self.settings = ServiceSettings(root=root, **limits)
         self.version = load_version(root, small.manifest.model, small.manifest.version)
@@ -62,8 +72,8 @@ class Served:
     def retrieve(self, **request: Any) -> Any:
         return self._compute(retrieval.retrieve, Retrieval(Target(), **request))
 
-    def recommend(self, **request: Any) -> Any:
-        return self._compute(recommendation.recommend, Recommendation(Target(), **request))
+    def recommend(self, timeout_s: float = math.inf, **request: Any) -> Any:
+        return self._compute(recommendation.recommend, Recommendation(Target(), **request), timeout_s)
 
     def embed(self, tower: str, features: Mapping[str, Column]) -> Any:
         return self._compute(embedding.embed, Embedding(Target(), tower, features))
@@ -71,9 +81,10 @@ class Served:
     def look_up(self, feature: str, ids: Column) -> Any:
         return self._compute(lookup.look_up, Lookup(Target(), feature, ids))
 
-    def _compute(self, function: Callable[..., Any], request: Any) -> Any:
+    def _compute(self, function: Callable[..., Any], request: Any, timeout_s: float = math.inf) -> Any:
         call = function.__name__
-        execution = Execution(call, [RequestContext(call, "id", math.inf)], self.metrics, self.pool)
+        contexts = [RequestContext(call, "id", time.monotonic() + timeout_s)]
+        execution = Execution(call, contexts, self.metrics, self.pool, self.estimates)
         return function(self.version, request, self.settings, execution)
 
     def close(self) -> None:
@@ -88,11 +99,15 @@ class Served:
 
     def counted(self, tower: str = "ranking") -> dict[str, CountingTower]:
         """Puts a counter before each part of a tower; returns them by part."""
+        return self.wrapped(tower, CountingTower)
+
+    def wrapped(self, tower: str, wrapper: Callable[[Tower], Any]) -> dict[str, Any]:
+        """Puts a network of our own before each part of a tower; returns them by part."""
         found = self.version.towers[tower]
-        counters: dict[str, Any] = {part.entry.name: CountingTower(part.network) for part in found.parts}
-        parts = tuple(replace(part, network=counters[part.entry.name]) for part in found.parts)
+        networks = {part.entry.name: wrapper(part.network) for part in found.parts}
+        parts = tuple(replace(part, network=networks[part.entry.name]) for part in found.parts)
         self.version = replace(self.version, towers={**self.version.towers, tower: replace(found, parts=parts)})
-        return counters
+        return networks
 
 
 def load_version(root: Path, model: str, version: int) -> ModelVersion:

@@ -41,10 +41,10 @@ def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_block
 ) -> None:
     service = load()
     small = service.small
-    monkeypatch.setattr("service.engine.retrieval._CELLS_MAX", 60)
+    monkeypatch.setattr("service.engine.search._CELLS_MAX", 60)
     vectors = np.random.default_rng(8).normal(size=(9, 8)).astype(np.float32)
     exclude = Exclusion(small.ids[:30], np.array([0, 0, 0, 0, 0, 30, 30, 30, 30, 30]))
-    answer = service.retrieve(vectors=vectors, k=5, exclude=exclude)
+    answer = service.retrieve(vectors=vectors, k=5, exclude=exclude, exact=True)
     for query in range(9):
         excluded = list(small.ids[:30]) if query == 4 else []
         check(answer, query, reference.neighbors(small, vectors[query].astype(np.float64), 5, excluded))

@@ -97,3 +97,47 @@ def test_rollback_does_not_wait_for_a_load_in_progress(two: Driven, write: Write
     scan.join(20)
     assert two.serving() == 1
     assert 3 not in two.states(), "it was loaded, but is no longer wanted"
+
+
+def denied(driven: Driven, version: int) -> list[int]:
+    """The candidates of a version that are denied."""
+    with driven.manager.acquire("movies", version) as found:
+        (corpus,) = found.corpora.values()
+        return [int(each) for each in corpus.store.ids(corpus.denied.positions)]
+
+
+def test_deny_list_holds_in_every_loaded_version_and_in_those_that_come(
+    two: Driven, write: Write, drive: Drive
+) -> None:
+    ids = write(version=3, size=50).ids
+    later = int(ids[45])  # versions 1 and 2 have 40 candidates
+    two.want(denied=(str(ids[3]), str(ids[1]), str(later), "no number", "9" * 19))
+    assert denied(two, 1) == denied(two, 2) == [ids[1], ids[3]]
+    two.scan()
+    assert denied(two, 3) == [ids[1], ids[3], later]
+    assert two.value("rowcast_denied_ids", model="movies") == 5
+    assert denied(drive(), 3) == [ids[1], ids[3], later], "as a worker that starts"
+    two.want(denied=(str(ids[1]),))
+    assert denied(two, 3) == [ids[1]]
+    two.want(denied=())
+    assert (denied(two, 3), two.value("rowcast_denied_ids", model="movies")) == ([], 0)
+
+
+def test_deny_list_of_string_ids_takes_numbers_as_text(write: Write, drive: Drive) -> None:
+    small = write(id_kind="string")
+    driven = drive()
+    driven.want(denied=("5", small.ids[7]))
+    with driven.manager.acquire("movies") as found:
+        (corpus,) = found.corpora.values()
+        assert corpus.denied.positions.tolist() == [7]
+
+
+def test_deny_list_changed_during_a_load_holds_once_the_version_serves(two: Driven, write: Write) -> None:
+    small = write(version=3)
+
+    def change(version: ModelVersion, throttle: LoadThrottle) -> None:
+        two.want(denied=(str(small.ids[2]),))
+
+    two.warm_up = change
+    two.scan()
+    assert denied(two, 3) == denied(two, 2) == [small.ids[2]]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import NotReady
+from service.errors import NotReady, TooLarge
 from service.models.desired_state import Desired, DesiredModel
 from service.models.state_file import BYTES_MAX, StateFile, StateUnreadable
 
@@ -107,3 +107,11 @@ def test_refresh_without_the_directory_keeps_the_last_state(tmp_path: Path) -> N
     place.rename(tmp_path / "aside")
     assert not file.refresh()
     assert (file.desired, file.problem) == (held, "")
+
+
+def test_update_beyond_the_largest_file_that_is_read_changes_nothing(file: StateFile) -> None:
+    file.update(pin)
+    ids = tuple(f"{number:06}" + "\0" * 130 for number in range(100_000))  # six bytes each as JSON
+    with pytest.raises(TooLarge, match=f"at most {BYTES_MAX} are accepted"):
+        file.update(lambda content: content.with_model("m", DesiredModel(denied=ids)))
+    assert file.read() == pin(Desired()).model_copy(update={"revision": 1})

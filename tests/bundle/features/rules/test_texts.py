@@ -40,32 +40,11 @@ def test_texts_are_the_rows_of_their_words_in_a_bag_or_a_sequence(tmp_path: Path
     assert found["bag"].unknown == 2
 
 
-def test_words_beyond_the_length_are_left_out_of_a_bag(tmp_path: Path) -> None:
-    reader = open_reader(tmp_path, *KNOWN, f=title(ids=WORDS.model_copy(update={"length": 2})))
-    rows, offsets = reader.rows("f", TEXTS, 4)
-    assert (rows.tolist(), offsets.tolist()) == ([2, 3, 3, 4, -1], [0, 2, 2, 4, 5])
-
-
-def test_text_that_is_not_split_is_one_id(tmp_path: Path) -> None:
-    page = title(kind="single", combiner=None, ids=WORDS.model_copy(update={"split": None}))
-    found = open_reader(tmp_path, *KNOWN, f=page).activation("f", {"title": column("RED", "red blue")}, 2)
-    assert (found.values == STORED[[2, 1]]).all()
-
-
 def test_text_that_is_left_out_takes_the_default(tmp_path: Path) -> None:
     reader = open_reader(tmp_path, *KNOWN, f=title(default="green"))
     assert (reader.activation("f", {}, 2).values == STORED[[4, 4]]).all()
     some = {"title": column("red", offsets=[0, 0, 1])}
     assert (reader.activation("f", some, 2).values == STORED[[4, 2]]).all()
-
-
-def test_many_features_of_texts_give_what_each_gives_alone(tmp_path: Path) -> None:
-    kinds = [title(), title(combiner="mean"), sequence(filler_row=6), sequence(filler_row=5), sequence()] * 5
-    reader = open_reader(tmp_path, *KNOWN, **{f"f{place}": each for place, each in enumerate(kinds)})
-    for name, found in reader.activations(list(reader), TEXTS, 4).items():
-        alone = reader.activation(name, TEXTS, 4)
-        assert np.array_equal(found.values, alone.values)
-        assert found.unknown == alone.unknown
 
 
 @pytest.mark.parametrize(

@@ -40,18 +40,6 @@ def write_archive(path: Path, compression: int = zipfile.ZIP_STORED) -> Path:
     return path
 
 
-@pytest.mark.parametrize("archived", [False, True])
-def test_contiguous_dataset_is_a_slice_of_the_file(tmp_path: Path, archived: bool) -> None:
-    path = write_archive(tmp_path / "a.keras") if archived else write_weights(tmp_path / "a.weights.h5")
-    checkpoint = open_checkpoint(path)
-    entry = checkpoint.entries["layers/embedding/vars/0"]
-    assert (entry.whole, entry.array, entry.slices[0].crc32c) == (True, None, None)
-    content = path.read_bytes()[entry.slices[0].offset :][: entry.bytes]
-    np.testing.assert_array_equal(np.frombuffer(content, np.float32).reshape(20, 4), TABLE)
-    np.testing.assert_array_equal(checkpoint.read(entry.key, 3, 5), TABLE[3:8])
-    np.testing.assert_array_equal(checkpoint.read_all(entry.key), TABLE)
-
-
 @pytest.mark.parametrize("options", [{"chunks": (8, 3)}, {"compression": "gzip"}, {"shuffle": True, "chunks": (20, 4)}])
 def test_dataset_in_chunks_is_an_array(tmp_path: Path, options: dict[str, Any]) -> None:
     checkpoint = open_checkpoint(write_weights(tmp_path / "a.h5", **options))

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from tests.export.checkpoint.orbax_trees import write_item, write_step
@@ -20,25 +19,6 @@ def item(tmp_path: Path) -> Path:
     """A tree of a single table."""
     write_item(tmp_path / "ckpt", {"a": TABLE})
     return tmp_path / "ckpt"
-
-
-def test_open_checkpoint_of_orbax_lists_arrays_by_their_dotted_paths(tmp_path: Path) -> None:
-    leaves = {"params.a.embedding": TABLE, "step": np.array(7, np.int64), "nothing": None, "half": TABLE[0]}
-    write_item(tmp_path / "ckpt", leaves, chunk_rows=6)
-    checkpoint = open_checkpoint(tmp_path / "ckpt")
-    assert {key: (entry.dtype, entry.shape) for key, entry in checkpoint.entries.items()} == {
-        "params.a.embedding": ("float32", (20, 3)),
-        "step": ("int64", ()),
-        "half": ("float32", (3,)),
-    }
-    assert checkpoint.entries["params.a.embedding"].pieces == 4
-    np.testing.assert_array_equal(checkpoint.read("params.a.embedding", 5, 9), TABLE[5:14])
-    np.testing.assert_array_equal(checkpoint.read_all("half"), TABLE[0])
-    assert recognise(checkpoint).step == 7
-    with pytest.raises(CheckpointError, match="no string scalar"):
-        checkpoint.read_string("step")
-    with pytest.raises(CheckpointError, match="has no rows 15 to 25"):
-        checkpoint.read("params.a.embedding", 15, 10)
 
 
 def test_root_means_the_newest_complete_step(tmp_path: Path) -> None:

@@ -144,3 +144,16 @@ def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
     found = recognise(open_checkpoint(tmp_path), Statements({"people": "users"}, layouts=layouts))
     assert [(table.name, table.layout.kind) for table in found.tables] == [("people", "sparse_core")]
     assert GRAPH not in [entry.key for entry in found.dense]
+
+
+def test_mod_that_contradicts_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    boxes: list[Any] = [[(first, 3), (0, -1)] for first in (0, 3, 6)]
+    write_bundle(tmp_path / "c", {"emb": STACK[:9], "whole": STACK[:9]}, boxes={"emb": boxes})
+    seven = {"items": StatedTable(key="emb", kind="mod", partitions=7)}
+    for said, what in (
+        (Statements(layouts=seven), "7 partitions, and TF1 saved 'emb' in 3"),
+        (Statements({"items": "whole"}, ("items",)), r"1 row range \(9 rows\)"),
+        (Statements({"items": "emb"}, ("x",)), r"no table 'x'.*recognised: items"),
+    ):
+        with pytest.raises(NotConvertible, match=what):
+            recognise(open_checkpoint(tmp_path), said)

@@ -39,15 +39,3 @@ def test_state_of_an_optimizer_that_its_user_named_is_told_by_several_variables_
     ]
     write_bundle(tmp_path / "d", {"user/embeddings": TABLE, "user/embeddings/mine": TABLE, "a": TABLE, "a/b": TABLE})
     assert [slot.key for slot in recognise(open_checkpoint(tmp_path / "d")).slots] == ["user/embeddings/mine"]
-
-
-def test_optimizers_own_scalars_are_left_out(tmp_path: Path) -> None:
-    powers = {name: np.array(0.9, np.float32) for name in ("beta1_power", "train/beta2_power", "beta1_power_1")}
-    write_bundle(tmp_path / "c", powers)
-    assert len(recognise(open_checkpoint(tmp_path)).slots) == 3
-
-
-def test_average_of_weights_may_be_named_as_a_table(tmp_path: Path) -> None:
-    name = "scope/emb/ExponentialMovingAverage"
-    write_bundle(tmp_path / "c", {"scope/emb": TABLE, name: TABLE})
-    assert [table.key for table in recognise(open_checkpoint(tmp_path), {"items": name}).tables] == [name]

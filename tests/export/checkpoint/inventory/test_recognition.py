@@ -130,9 +130,3 @@ def test_recognise_named_variable_that_cannot_be_meant_is_refused(tmp_path: Path
     variables = {**PAIR, "kernel" + SUFFIX: TABLE, "bias" + SUFFIX: TABLE[:, 0].copy()}
     with pytest.raises(NotConvertible, match=what):
         inventory(tmp_path, embedding_object({"e": 1, "k": 6, "b": 7}, extra=extra), variables, {"mine": said})
-
-
-def test_inventory_unknown_table_lists_what_there_is(tmp_path: Path) -> None:
-    found = inventory(tmp_path, embedding_object({"e": 1}), PAIR)
-    with pytest.raises(NotConvertible, match=r"no table 'users' \(recognised: items\)"):
-        found.table("users")

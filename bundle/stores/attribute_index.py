@@ -1,0 +1,259 @@
+"""Positions of candidates by the value of one attribute: an inverted index, mapped, for filters.
+
+Values are int64 (of a bool 0 and 1), double, or strings (those of a list one by one), distinct and ascending; strings
+in the order of their UTF-8 bytes. The positions of each ascend. Nulls, NaN and empty lists have none.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import tempfile
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import FormatError
+from bundle.format import manifest
+from bundle.storage import arrow, files
+
+Positions = NDArray[np.uint32]
+Bound = int | float | None
+
+_VALUE, _END = "value", "end"
+_MERGED_MIN = 1 << 20
+"""Values of slices of a store that are put together at a time."""
+
+_ONE_BY_ONE_MAX = 20
+"""Strings that are found one after the other: a call of Arrow takes longer than a few steps of Python."""
+
+_COPIED_MAX = 1000
+"""Values whose positions are copied one value after the other: few have many. Of more they are gathered at once."""
+
+
+class AttributeIndex:
+    """Candidates by the value of one attribute. Safe for any number of threads; none of it stays in memory.
+
+    Attributes:
+      kind: Arrow type of the attribute: int64, double, string, bool or list<string>.
+    """
+
+    def __init__(self, directory: Path, entry: manifest.AttributeIndex, kind: str, size: int) -> None:
+        """Maps an index and checks all of it.
+
+        Args:
+          directory: of the bundle.
+          entry: the index' in the manifest.
+          kind: of the attribute.
+          size: candidates of the corpus.
+        Raises:
+          DigestMismatch: a file is missing.
+          FormatError: a file is not what the format says.
+        """
+        self.kind = kind
+        path = files.locate(directory, entry.rows)
+        count, left = divmod(path.stat().st_size, 4)
+        self._rows: Positions = np.empty(0, np.uint32)
+        if count:
+            self._rows = np.memmap(path, "<u4", "r", shape=(count,)).view(np.ndarray)
+        table = arrow.open_mapped(files.locate(directory, entry.values))
+        self._values, ends = (_column(table, name, entry.values) for name in (_VALUE, _END))
+        if (self._values.type, str(ends.type)) != (_stored_type(kind), "int64") or self._values.null_count:
+            raise FormatError(
+                f"{entry.values!r} holds values of {self._values.type} with {self._values.null_count} nulls and ends "
+                f"of {ends.type}; {_stored_type(kind)} without nulls and int64 were expected of {kind}"
+            )
+        if not _ascend(self._values):
+            raise FormatError(f"{entry.values!r} holds values that do not ascend")
+        if ends.null_count or not _ascend(ends) or (len(ends) and ends[0].as_py() < 1):
+            raise FormatError(f"{entry.values!r} holds ends that do not ascend from 1")
+        self._ends: NDArray[np.int64] = arrow.values(ends)
+        if left or sum(self._ends[-1:]) != count:
+            raise FormatError(
+                f"{entry.rows!r} has {4 * count + left} bytes, {entry.values!r} ends at position {sum(self._ends[-1:])}"
+            )
+        if count and self._rows.max() >= size:
+            raise FormatError(f"{entry.rows!r} holds position {self._rows.max()}; the corpus has {size} candidates")
+
+    def rows_of(self, values: NDArray[Any]) -> Positions:
+        """Returns the positions of candidates that have one of some values.
+
+        Args:
+          values: [m] int64 of an int64 attribute, 0 and 1 of a bool; [m] object holding str of strings and lists of
+            them. What no candidate has is left out.
+        Returns:
+          [n] uint32 in no order; a candidate that has several of the values comes as often.
+        """
+        import pyarrow as pa
+
+        places, found = _find(self._values, pa.array(values, self._values.type))
+        wanted = _distinct(places[found])
+        starts, stops = np.where(wanted > 0, self._ends[wanted - 1], 0), self._ends[wanted]
+        if wanted.size <= _COPIED_MAX:
+            return np.concatenate([self._rows[:0], *map(self._rows.__getitem__, map(slice, starts, stops))])
+        counts = stops - starts
+        first = starts - (np.cumsum(counts) - counts)
+        rows: Positions = self._rows[np.repeat(first, counts) + np.arange(counts.sum())]
+        return rows
+
+    def rows_between(self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None) -> Positions:
+        """Returns the positions of candidates whose int64 or double is within all bounds given, compared exactly.
+
+        Returns:
+          [n] uint32 in no order, a view of the mapped file; no candidate comes twice.
+        """
+        lowest = ((bisect_left, ge), (bisect_right, gt))
+        highest = ((bisect_right, le), (bisect_left, lt))
+        # In Python's numbers, which compare exactly: an int64 and a float need not.
+        starts = [place(self._values, bound, key=_python) for place, bound in lowest if bound is not None]
+        stops = [place(self._values, bound, key=_python) for place, bound in highest if bound is not None]
+        start, stop = max(starts, default=0), min(stops, default=len(self._values))
+        if start >= stop:
+            return self._rows[:0]
+        return self._rows[self._ends[start - 1] if start else 0 : self._ends[stop - 1]]
+
+
+def write_attribute_index(store: Path, attribute: str, directory: Path, entry: manifest.AttributeIndex) -> None:
+    """Writes the index of one attribute; memory holds the distinct values and a record batch of the store.
+
+    Args:
+      store: a candidate store that this program wrote.
+      attribute: one of its attributes.
+      directory: of the bundle.
+      entry: the files to be written in it.
+    Raises:
+      OSError: the disk refuses.
+    """
+    import pyarrow as pa
+
+    counted: list[Any] = []
+    for values, _, numbers in _slices(store, attribute):
+        counted.append(pa.table({_VALUE: values, "count": np.bincount(numbers, minlength=len(values))}))
+        if sum(map(len, counted)) > 2 * len(counted[0]) + _MERGED_MIN:
+            counted = [_merged(counted)]
+    table = _merged(counted).sort_by(_VALUE).combine_chunks()
+    ends = np.cumsum(table["count"].to_numpy(), dtype=np.int64)
+    table = pa.table({_VALUE: table[_VALUE], _END: ends}).combine_chunks()
+    arrow.write(directory / entry.values, table)
+    count = int(ends[-1]) if ends.size else 0
+    (directory / entry.rows).parent.mkdir(parents=True, exist_ok=True)
+    with (directory / entry.rows).open("w+b") as file:
+        if count:
+            os.posix_fallocate(file.fileno(), 0, 4 * count)  # a full disk is an error here, and a fault in a map
+            rows = np.memmap(file, "<u4", "r+", shape=(count,))
+            _fill(rows, _slices(store, attribute), table[_VALUE].chunk(0), ends)
+            rows.flush()
+
+
+def check_attribute_index(directory: Path, corpus: manifest.Corpus, attribute: str) -> None:
+    """Opens an index of a bundle as a service does, and compares it with one that is written anew, aside.
+
+    Raises:
+      DigestMismatch, FormatError: as of `AttributeIndex`; FormatError also where it is not what the store holds.
+    """
+    held, again = corpus.filters[attribute], manifest.AttributeIndex(values="values", rows="rows")
+    AttributeIndex(directory, held, corpus.attributes[attribute], corpus.size)
+    with tempfile.TemporaryDirectory(prefix="filter-") as beside:
+        write_attribute_index(files.locate(directory, corpus.file), attribute, Path(beside), again)
+        values, expected = (arrow.open_mapped(path) for path in (directory / held.values, Path(beside, again.values)))
+        same = values.equals(expected)
+        if not (same and filecmp.cmp(directory / held.rows, Path(beside, again.rows), shallow=False)):
+            raise FormatError(f"{held.values!r} and {held.rows!r} are not of attribute {attribute!r} as it is stored")
+
+
+def _fill(rows: Positions, slices: Iterator[Any], values: Any, ends: NDArray[np.int64]) -> None:
+    """Writes the positions of each value behind those of the slices before."""
+    free = np.concatenate([[0], ends[:-1]])
+    for found, positions, numbers in slices:
+        places, _ = _find(values, found)
+        order = np.argsort(places[numbers], kind="stable")
+        ascending = places[numbers][order]
+        held, first, counts = np.unique(ascending, return_index=True, return_counts=True)
+        rows[free[ascending] + np.arange(order.size) - np.repeat(first, counts)] = positions[order]
+        free[held] += counts
+
+
+def _slices(store: Path, attribute: str) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.int64]]]:
+    """Yields, of each record batch, distinct values, and pairs of position and value, by its number, each once."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table, release = arrow.open_trusted(store)
+    start = 0
+    for chunk in arrow.column(table, f"attribute:{attribute}", store.name).chunks:
+        values, owners = chunk, np.arange(start, start + len(chunk))
+        start += len(chunk)
+        if pa.types.is_large_list(chunk.type):
+            owners = np.repeat(owners, pc.fill_null(pc.list_value_length(chunk), 0).to_numpy())
+            values = chunk.flatten()
+        owners = owners[values.is_valid().to_numpy(zero_copy_only=False)]
+        values = values.drop_null().cast(_stored_type(arrow.kind_of(values.type)))
+        if pa.types.is_floating(values.type):
+            values = pc.add(values, 0.0)  # -0 becomes 0, which it equals
+        encoded = values.dictionary_encode()
+        count = max(1, len(encoded.dictionary))
+        yield encoded.dictionary, *np.divmod(_distinct(owners * count + encoded.indices.to_numpy()), count)
+        release()
+
+
+def _merged(counted: list[Any]) -> Any:
+    import pyarrow as pa
+
+    table = pa.concat_tables(counted).group_by(_VALUE, use_threads=False).aggregate([("count", "sum")])
+    return table.rename_columns({"count_sum": "count"})
+
+
+def _find(values: Any, wanted: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Returns, of each wanted value, the first place in ascending ones that is not less, and whether it is there."""
+    import pyarrow.compute as pc
+
+    low = np.zeros(len(wanted), np.int64)
+    if not len(values):
+        return low, low > 0
+    if arrow.kind_of(values.type) != "string":
+        low = np.searchsorted(arrow.values(values), arrow.values(wanted))
+    elif len(wanted) <= _ONE_BY_ONE_MAX:
+        low = np.array([bisect_left(values, each, key=_python) for each in wanted.to_pylist()], np.int64)
+    else:
+        high = np.full(len(wanted), len(values))
+        for _ in range(len(values).bit_length()):  # a binary search of all at once
+            middle = (low + high) // 2
+            less = pc.less(values.take(np.minimum(middle, len(values) - 1)), wanted).to_numpy(zero_copy_only=False)
+            less &= middle < high
+            low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
+    there = pc.equal(values.take(np.minimum(low, len(values) - 1)), wanted)
+    return low, there.to_numpy(zero_copy_only=False)
+
+
+def _column(table: Any, name: str, file: str) -> Any:
+    stored = arrow.column(table, name, repr(file))
+    if stored.num_chunks != 1:
+        raise FormatError(f"{file!r} has {stored.num_chunks} record batches; one was expected")
+    return stored.chunk(0)
+
+
+def _stored_type(kind: str) -> Any:
+    import pyarrow as pa
+
+    return {"int64": pa.int64(), "bool": pa.int64(), "double": pa.float64()}.get(kind, pa.large_string())
+
+
+def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sorts values and drops those that come again; numpy 2.4's `unique` hashes, which takes ten times as long."""
+    ordered = np.sort(values)
+    distinct: NDArray[np.int64] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size]]
+    return distinct
+
+
+def _ascend(values: Any) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(pc.all(pc.less(values[:-1], values[1:]), min_count=0).as_py())
+
+
+def _python(scalar: Any) -> Any:
+    return scalar.as_py()

@@ -1,0 +1,84 @@
+"""What was published and what was proved of it, for a terminal and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from bundle.format.manifest import Recall
+from export.figures import natural, report_table, size_text
+from export.jobs.staged import Published
+
+TABLES_SHOWN = 30
+
+
+def published_json(published: Published) -> dict[str, Any]:
+    """Returns what was published as JSON values."""
+    manifest = published.manifest
+    values = manifest.model_dump(mode="json", include={"model", "version", "verification", "tables", "indexes"})
+    indexes, tables = values.pop("indexes"), values.pop("tables")
+    return values | {
+        "bundle": str(published.directory),
+        "table_bytes": sum(table.bytes for table in manifest.tables.values()),
+        "table_errors": {name: table["error"] for name, table in tables.items() if table.get("error")},
+        "recall": {name: index["recall"] for name, index in indexes.items()},
+        "recall_of_tables": {
+            name: index["recall_of_tables"] for name, index in indexes.items() if index.get("recall_of_tables")
+        },
+        "max_abs_error": {
+            name: {f"{form.kind} {form.precision}": form.max_abs_error for form in tower.forms}
+            for name, tower in manifest.towers.items()
+        },
+        "notes": list(published.notes),
+    }
+
+
+def published_report(published: Published) -> RenderableType:
+    """Returns what was published and what was proved of it, for a terminal."""
+    manifest = published.manifest
+    proofs = report_table(f"{manifest.model} version {manifest.version}", "checked", "against", "result")
+    checks = manifest.verification.tables
+    shown = sorted(checks, key=natural)[:TABLES_SHOWN]
+    for name in shown:
+        table, check = manifest.tables[name], checks[name]
+        how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
+        found = f"{check.rows_compared} of {check.rows} rows {how}"
+        proofs.add_row(
+            f"table {name}",
+            "the checkpoint",
+            found if check.rows_compared else "linked, not verified: --full sums its rows",
+        )
+        if table.error is not None:
+            error = table.error
+            lost = f"largest {error.max_abs:.2g}, rms {error.rms:.2g}, cosine >= {error.cosine_min:.5f}"
+            proofs.add_row(f"table {name}", f"its {error.source_dtype} values", f"difference: {lost}")
+    if len(checks) > len(shown):
+        proofs.add_row(f"{len(checks) - len(shown)} more tables", "the checkpoint", "listed with --json")
+    for name, effects in manifest.verification.table_effect.items():
+        proofs.add_row(f"tower {name}", "itself on the checkpoint's rows", _largest(effects))
+    for name, tower in manifest.towers.items():
+        for form in tower.forms:
+            against = f"the original model, {manifest.verification.examples} examples"
+            proofs.add_row(f"tower {name}, {form.kind} {form.precision}", against, _largest(form.max_abs_error))
+    for name, index in manifest.indexes.items():
+        what, recall = f"index {name}, {index.kind}", index.recall
+        queries = f"{recall.queries} {'queries' if recall.representative else 'invented queries: not representative'}"
+        proofs.add_row(what, f"exact search, {queries}", f"{_recall(recall)}; target {recall.target}")
+        if index.recall_of_tables is not None:
+            proofs.add_row(what, "exact search on the checkpoint's rows", _recall(index.recall_of_tables))
+    notes = [Text(f"note: {note}") for note in published.notes]
+    shards = [extent for table in manifest.tables.values() for extent in table.extents()]
+    linked = sum(size for shard, size in shards if not shard.blocks)
+    of_it = f", {size_text(linked)} of it linked" if linked else ""
+    size = size_text(sum(table.bytes for table in manifest.tables.values()))
+    return Group(proofs, *notes, Text(f"published {published.directory} ({size} of tables{of_it})"))
+
+
+def _largest(errors: dict[str, float]) -> str:
+    return f"largest difference {max(errors.values(), default=0.0):.2g}"
+
+
+def _recall(recall: Recall) -> str:
+    return f"recall@{recall.k} {recall.value:.4f} (at least {recall.low:.4f})"

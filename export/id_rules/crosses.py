@@ -1,0 +1,248 @@
+"""Crosses: ids of the values of several inputs, which are hashed together or joined to one string.
+
+Source: TensorFlow 2.20: the operations of `tf.sparse.cross_hashed`, which the layer HashedCrossing of tf-keras 2.20 and
+Keras 3.15 is based on, of `tf.strings.join` and `+` of strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from bundle.format.manifest import BucketIds, CrossedIds, CrossKey, HashIds, JoinedIds, VocabularyIds
+from export.frameworks.loading import tf
+from export.graph.input_paths import CallGraph, Values, per_example
+from export.graph.origins import Source, needed
+from export.graph.specs import Keys
+from export.id_rules import rules
+from export.id_rules.chains import WRAPPED, chained, find_chain, links_before, row_count
+from export.id_rules.hashes import texts_of
+from export.id_rules.resolved_ids import ResolvedIds, Vocabularies
+from export.id_rules.rules import find_ids_after, links_of, rows_of
+from export.id_rules.texts import CHANGES, changed, find_changed
+
+_JOINS = ("StringJoin", "Add", "ReduceJoin")
+
+
+class Key(NamedTuple):
+    """One of the inputs of a cross, with its vocabularies, and its entry in the manifest."""
+
+    found: ResolvedIds
+    entry: CrossKey
+
+
+def find(ids: Any, call: CallGraph, rows: int) -> ResolvedIds | None:
+    """Returns the inputs and rule of ids, one per example; None if no rule describes them, or for an unchanged input.
+
+    Args:
+      ids: a tensor.
+      call: the traced call.
+      rows: of the table.
+    """
+    return _crossed(ids, call) or _joined(ids, call, rows)
+
+
+def _crossed(ids: Any, call: CallGraph) -> ResolvedIds | None:
+    made = call.origin(Values(ids))
+    if not isinstance(made, Values) or made.type != "SparseToDense":
+        return None
+    cross = made.tensor.op.inputs[2].op
+    if cross.type != "SparseCross" or not cross.get_attr("hashed_output") or cross.get_attr("N"):
+        return None
+    if cross.get_attr("num_buckets") < 1 or any(each.shape[1:].as_list() != [1] for each in cross.inputs):
+        return None
+    keys = _consistent([_key(each, call) for each in cross.inputs])
+    if keys is None or len(keys) < 2:
+        return None
+    return cross_of(keys, buckets=cross.get_attr("num_buckets"), hash_key=cross.get_attr("hash_key"))
+
+
+def _joined(ids: Any, call: CallGraph, rows: int) -> ResolvedIds | None:
+    for operation in needed([ids], []).operations:
+        if operation.type not in _JOINS or operation.outputs[0].dtype.name != "string":
+            continue
+        made = operation.outputs[0]
+        found = find_ids_after(made, Values(ids), call, rows)
+        if found is None:
+            continue
+        parts = _parts(made, call) if per_example(made) == 1 else None
+        keys = None if parts is None else _consistent([part for part in parts if not isinstance(part, str)])
+        if parts is None or not keys or not isinstance(found.rule, HashIds | VocabularyIds):
+            return None
+        rule = JoinedIds(keys=tuple(key.entry for key in keys), texts=_texts(parts), ids=found.rule)
+        return replace(_resolved(rule, keys, found.keys), unknown=found.unknown)
+    return None
+
+
+def cross_of(keys: Sequence[Key], buckets: int, hash_key: int) -> ResolvedIds:
+    """Returns the inputs of a cross, and its rule."""
+    return _resolved(CrossedIds(keys=tuple(key.entry for key in keys), buckets=buckets, hash_key=hash_key), keys)
+
+
+def _resolved(rule: CrossedIds | JoinedIds, keys: Sequence[Key], more: tuple[Keys, ...] = ()) -> ResolvedIds:
+    first, *others = (key.found.source for key in keys)
+    listed = tuple(each for key in keys for each in key.found.keys)
+    return ResolvedIds(first, rule, keys=listed + more, others=tuple(others))
+
+
+def _consistent(keys: Sequence[Key | None]) -> list[Key] | None:
+    """Returns keys if all are known and those of one input agree on its type."""
+    known = [key for key in keys if key is not None]
+    taken = {(key.found.source.name, key.entry.dtype) for key in known}
+    return known if len(known) == len(keys) and len({name for name, _ in taken}) == len(taken) else None
+
+
+def _parts(strings: Any, call: CallGraph) -> list[str | Key | None] | None:
+    """Returns the texts and keys that strings are joined from; None for a key that is not known."""
+    held = call.constant(strings)
+    if held is not None:
+        return [held.flat[0].decode()] if held.size == 1 else None
+    made = call.origin(Values(strings))
+    if isinstance(made, Values) and made.type in _JOINS:
+        separator = made.tensor.op.get_attr("separator").decode() if made.type != "Add" else ""
+        found: list[str | Key | None] = []
+        for number, each in enumerate(_operands(made, call)):
+            parts = _parts(each, call)
+            if parts is None:
+                return None
+            found += [separator, *parts] if number else parts
+        return found or None
+    if isinstance(made, Values) and made.type == "AsString":
+        whole = made.tensor.op.inputs[0]
+        plain = made.tensor.op.get_attr("width") <= 0 and whole.dtype.is_integer
+        return [_key(whole, call)] if plain and per_example(whole) == 1 else None
+    known = isinstance(made, Source) or made.type in CHANGES
+    return [_key(strings, call)] if known and per_example(strings) == 1 else None
+
+
+def _operands(made: Values, call: CallGraph) -> Sequence[Any]:
+    """Returns the strings that an operation joins, also those of a stack; () if they are not known."""
+    operation = made.tensor.op
+    if made.type != "ReduceJoin":
+        return tuple(operation.inputs)
+    stacked, axis = operation.inputs
+    side_by_side = stacked.op.type == "Pack" and stacked.op.get_attr("axis") in (1, -1) and stacked.shape.rank == 2
+    along = call.number(Values(axis)) in (1, -1)
+    return tuple(stacked.op.inputs) if side_by_side and along else ()
+
+
+def _texts(parts: Sequence[str | Key | None]) -> tuple[str, ...]:
+    """Returns the texts before, between and after keys."""
+    texts = [""]
+    for part in parts:
+        if isinstance(part, str):
+            texts[-1] += part
+        else:
+            texts.append("")
+    return tuple(texts)
+
+
+def _key(values: Any, call: CallGraph) -> Key | None:
+    """Returns the input and the rule of values."""
+    found = find_chain(Values(values), call, None)
+    if not isinstance(found, ResolvedIds):
+        return _text_key(values, call)
+    dtype = call.tensor_of(found.source, values.graph).dtype.name
+    whole = found.source.part == "dense" and found.source.place is None
+    if not whole or (found.rule is None and dtype not in ("string", "int32", "int64")):
+        return None
+    entry = key_of(found, CrossKey(dtype="string" if dtype == "string" else "int64"))
+    return None if entry is None else Key(found, entry)
+
+
+def _text_key(values: Any, call: CallGraph) -> Key | None:
+    """Returns the input, the changes and the rule of values computed from changed texts."""
+    text = find_changed(values, call, None, find_chain)
+    entry = None if text is None else key_of(text[0], CrossKey(dtype="string"))
+    return None if text is None or entry is None else Key(text[0], entry.model_copy(update={"steps": text[1]}))
+
+
+def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds | None:
+    """Returns a cross of values that other rules compute; None if no rule describes it.
+
+    Args:
+      before: the rule of each of its keys, resolved without a table.
+      after: the cross.
+    """
+    assert isinstance(after.rule, CrossedIds)  # noqa: S101 - checked before
+    entries = tuple(key_of(each, key) for each, key in zip(before, after.rule.keys, strict=True))
+    if None in entries:
+        return None
+    own, listed = iter(after.keys), list[Keys]()
+    for found, key in zip(before, after.rule.keys, strict=True):
+        listed += [*found.keys, *([next(own)] if isinstance(key.ids, VocabularyIds) else [])]
+    return replace(after, rule=after.rule.model_copy(update={"keys": entries}), keys=tuple(listed))
+
+
+def key_of(before: ResolvedIds, key: CrossKey) -> CrossKey | None:
+    """Returns a key of a cross with the rule that its values are computed by; None if no key describes it.
+
+    Args:
+      before: that rule, resolved without a table.
+      key: what the cross does to its result, with the dtype of the raw input.
+    """
+    first = links_before(before)
+    if first is None or (before.cast is not None and before.cast.of == "float32"):
+        return None
+    first = (*((WRAPPED,) if before.cast is not None else ()), *first)
+    if not first:
+        return key
+    if key.dtype == "float32":
+        return None
+    rows = row_count(before)
+    if key.ids is None and before.cast is None and rows is not None:
+        row = None if before.unknown is None else before.unknown.row
+        return key.model_copy(update={"ids": before.rule, "rows": rows, "unknown_row": row})
+    dtype = "float32" if isinstance(first[0], BucketIds) else key.dtype
+    # Padding is known for computed values only, not for raw ones: see `may_be_none`.
+    return key.model_copy(update={"dtype": dtype, "ids": chained((*first, *links_of(key.ids))), "padding": None})
+
+
+def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
+    """Returns the rows of a cross as a SparseTensor, one for each combination of an example's values.
+
+    Args:
+      rule: the cross.
+      inputs: a RaggedTensor of each input's values, without padding.
+      vocabularies: those that its keys read.
+    """
+    keys = [
+        each.with_values(_made_by_key(key, each.values, vocabularies)).to_sparse()
+        for key, each in zip(rule.keys, inputs, strict=True)
+    ]
+    return tf.sparse.cross_hashed(keys, rule.buckets, rule.hash_key)
+
+
+def joined(rule: JoinedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
+    """Returns [batch] int64 rows of strings joined from one value of each input.
+
+    Args:
+      rule: the join.
+      inputs: [batch] values of each input.
+      vocabularies: those that it reads.
+    """
+    parts = [rule.texts[0]]
+    for key, values, text in zip(rule.keys, inputs, rule.texts[1:], strict=True):
+        parts += [texts_of(_made_by_key(key, values, vocabularies)), text]
+    return rows_of(rule.ids, tf.strings.join(parts), vocabularies)
+
+
+def _made_by_key(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
+    values = changed(key.steps, values)
+    if key.ids is None and key.dtype == "string":
+        return values
+    rows = rows_of(key.ids, values, vocabularies)
+    if key.rows is None:
+        return rows
+    known = (rows >= 0) & (rows < key.rows)
+    return tf.where(known, rows, tf.constant(-1 if key.unknown_row is None else key.unknown_row, tf.int64))
+
+
+def describe(rule: CrossedIds | JoinedIds, inputs: Sequence[str]) -> str:
+    """Returns how the values of inputs become rows, in a few words."""
+    if isinstance(rule, CrossedIds):
+        return f"cross of {' and '.join(inputs)} mod {rule.buckets}"
+    around = zip(rule.texts, (*inputs, ""), strict=True)
+    pieces = [piece for text, name in around for piece in (text and repr(text), name)]
+    return f"{rules.describe(rule.ids)} of the string {' + '.join(filter(None, pieces))}"

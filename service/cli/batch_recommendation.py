@@ -1,0 +1,357 @@
+"""Recommends for all users of a Parquet file: blocks of users are computed by processes, staged, and joined at the end.
+
+The blocks lie beside the destination, in a directory whose name is a digest of all that determines them. A block's file
+is named by its number and its crc32c once it is whole: a run that was stopped is resumed with those that are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import version as library_version
+from itertools import groupby, pairwise
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from pyarrow import parquet
+
+from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
+from bundle.format import paths
+from bundle.format.checksums import digest
+from bundle.storage import files, staging
+from runtime.errors import ComputationFailed
+from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURCE
+from service.codec import json
+from service.config import SettingsError, read_settings
+from service.engine.context import Execution
+from service.engine.recommendation import recommend
+from service.engine.requests import Target
+from service.engine.validation import NotFinite, check_attributes, choose_index
+from service.errors import ServiceError
+from service.exit_codes import EXIT_BUG, EXIT_USAGE
+from service.models.loader import Loader, LoadRejected
+from service.models.policy import ranked
+from service.models.state_file import StateFile, StateUnreadable
+
+BLOCK_USERS = 4096
+"""Of a file that is staged: what a run that is stopped loses at most, in each process."""
+_CANDIDATES = 20_000
+"""Ranked at once, about."""
+_CONTEXT_ID = "context_id"
+_TYPES = {"int64": pa.int64(), "double": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
+_TYPES["list<string>"] = pa.list_(pa.string())
+_AT_FAULT = (ServiceError, FeatureError, UnknownCandidate, NotFinite, ComputationFailed)
+"""What is raised for the features of a user, or for options."""
+
+
+class BatchError(Exception):
+    """What stops a run: a message that names the cause, and an exit code."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is recommended to every user.
+
+    Attributes:
+      options: of `:recommend`, a JSON object.
+      id_column: carried over; a feature too, if the model takes one of its name.
+      exclude_column: lists of candidates that a user is not recommended; empty: none.
+      version: 0: the one that a service would serve.
+      denied: ids on the deny list.
+    """
+
+    root: Path
+    model: str
+    options: str
+    id_column: str
+    exclude_column: str = ""
+    version: int = 0
+    denied: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was written: users, those without a list, those that an earlier run had done, and by which version."""
+
+    users: int
+    failed: int
+    kept: int
+    version: int
+
+
+def run(task: Task, users: Path, out: Path, workers: int, progress: Callable[[int, int], object]) -> Summary:
+    """Writes the lists of all users.
+
+    Args:
+      users: a Parquet file with a row for each user.
+      out: is replaced, if it is there, once all are done.
+      progress: takes how many users are done, and of how many.
+    Raises:
+      BatchError: see its exit code. Finished blocks stay, for the next run.
+    """
+    task = _resolved(task)
+    try:
+        source = parquet.ParquetFile(users)
+        if missing := {task.id_column, task.exclude_column} - {"", *source.schema_arrow.names}:
+            raise BatchError(f"{users} has no column {min(missing)!r}; it has {source.schema_arrow.names}", EXIT_USAGE)
+        directory = out.with_name(f".{out.name}.parts-{_key(task, users)}")
+    except (OSError, pa.ArrowException) as problem:
+        raise BatchError(f"{users} cannot be read as Parquet: {problem}", EXIT_SOURCE) from problem
+    try:
+        with _held(directory):
+            done = dict(_finished(directory))
+            kept = _compute(task, source, directory, done, workers, progress)
+            failed = _join([done[number] for number in sorted(done)], directory / "joined", out)
+            for parts in out.parent.glob(f".{out.name}.parts-*"):  # those of other inputs, too
+                shutil.rmtree(parts, ignore_errors=True)
+    except BlockingIOError:
+        raise BatchError(f"another run is writing {out}", EXIT_DESTINATION) from None
+    except BundleError as problem:
+        raise BatchError(f"the bundle cannot be read: {problem}", EXIT_DAMAGED) from problem
+    except OSError as problem:
+        raise BatchError(f"{out} cannot be written: {problem}; run again to continue", EXIT_DESTINATION) from problem
+    return Summary(source.metadata.num_rows, failed, kept, task.version)
+
+
+@contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    """Keeps other runs from a directory, which is made; at the end it is removed if nothing is in it.
+
+    Raises:
+      BlockingIOError: another run holds it.
+    """
+    directory.mkdir(exist_ok=True)
+    lock = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                directory.rmdir()
+    finally:
+        os.close(lock)
+
+
+def _resolved(task: Task) -> Task:
+    """Returns the task with the version that a service would serve, and its deny list."""
+    try:
+        settings = read_settings({"root": task.root})
+        desired = StateFile.of(settings).read().of(task.model)
+        known = staging.committed_versions(task.root, task.model)
+    except SettingsError as problem:
+        raise BatchError(str(problem), EXIT_USAGE) from problem
+    except StateUnreadable as problem:
+        raise BatchError(str(problem), EXIT_SOURCE) from problem
+    except OSError as problem:
+        raise BatchError(f"{task.root / task.model} cannot be listed: {problem.strerror}", EXIT_SOURCE) from problem
+    versions = ranked(desired, known)
+    if task.version not in {0, *known} or not (task.version or versions):
+        wanted = f"version {task.version}" if task.version else "version to serve"
+        raise BatchError(f"model {task.model!r} has no {wanted}; it has {known or 'none'}", EXIT_SOURCE)
+    return replace(task, version=task.version or versions[0], denied=desired.denied)
+
+
+def _key(task: Task, users: Path) -> str:
+    """Returns the digest of all that determines the blocks."""
+    versions = library_version("rowcast"), library_version("pyarrow")
+    precision = read_settings({"root": task.root}).precision
+    key = hashlib.sha256(repr((versions, BLOCK_USERS, precision, replace(task, root=Path()))).encode())
+    for path in (task.root / task.model / str(task.version) / paths.MANIFEST, users):
+        with path.open("rb") as file:
+            key.update(hashlib.file_digest(file, "sha256").digest())
+    return key.hexdigest()[:16]
+
+
+def _finished(directory: Path) -> Iterator[tuple[int, Path]]:
+    """Yields the blocks that are whole, by number; removes all other files."""
+    for path in directory.iterdir():
+        number, _, crc = path.stem.partition("-")
+        if crc and path.suffix == ".parquet":
+            with path.open("rb") as file:
+                if f"{digest(file).crc32c:08x}" == crc:
+                    yield int(number), path
+                    continue
+        path.unlink()
+
+
+def _compute(
+    task: Task,
+    source: parquet.ParquetFile,
+    directory: Path,
+    done: dict[int, Path],
+    workers: int,
+    progress: Callable[[int, int], object],
+) -> int:
+    """Computes the blocks that are not done, and adds them; returns the users of those that are."""
+    total, finished, kept = source.metadata.num_rows, 0, 0
+    pending: dict[Future[tuple[Path, int, str]], tuple[int, int]] = {}
+
+    def collect() -> int:
+        users = 0
+        for future in wait(pending, return_when=FIRST_COMPLETED).done:
+            number, rows = pending.pop(future)
+            path, failed, problem = future.result()
+            if number == 0 and 0 < rows == failed:
+                path.unlink()
+                raise BatchError(f"none of the first {rows} users gets a list: {problem}", EXIT_USAGE)
+            done[number], users = path, users + rows
+        return users
+
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker)
+    try:
+        for number, batch in enumerate(_blocks(source)):
+            if number in done:
+                finished, kept = finished + batch.num_rows, kept + batch.num_rows
+            else:
+                pending[pool.submit(_write_block, task, batch, directory, number)] = number, batch.num_rows
+            # Users are read as they are needed; and options that fit no user are found out by the first block.
+            while len(pending) >= 2 * workers or (pending and number == 0):
+                finished += collect()
+            progress(finished, total)
+        while pending:
+            finished += collect()
+            progress(finished, total)
+        return kept
+    except BrokenExecutor as problem:
+        raise BatchError(f"a process has ended ({problem}); run again to continue", EXIT_BUG) from problem
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _blocks(source: parquet.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """Yields the users; one empty block if there are none."""
+    try:
+        for group in range(source.num_row_groups):  # over all at once, it keeps what it has read of the file
+            yield from source.iter_batches(BLOCK_USERS, [group])
+    except (OSError, pa.ArrowException) as problem:
+        raise BatchError(f"the file of users cannot be read: {problem}", EXIT_SOURCE) from problem
+    if not source.metadata.num_rows:
+        yield pa.RecordBatch.from_pylist([], source.schema_arrow)
+
+
+def _begin_worker() -> None:
+    """Has a worker end with its parent, however that ends, and by nothing else."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _write_block(task: Task, batch: pa.RecordBatch, directory: Path, number: int) -> tuple[Path, int, str]:
+    """Writes the lists of a block; returns its file, how many users have none, and why the first has none."""
+    table, problems = _recommender(task).lists(batch)
+    staged = directory / f"{number:08d}"
+    parquet.write_table(table, staged)
+    files.sync(staged)
+    with staged.open("rb") as file:
+        path = staged.with_name(f"{number:08d}-{digest(file).crc32c:08x}.parquet")
+    staged.rename(path)
+    return path, len(problems), problems[0] if problems else ""
+
+
+def _join(parts: list[Path], staged: Path, out: Path) -> int:
+    """Writes all blocks into one file, which it renames at the end; returns how many users have no list."""
+    failed = 0
+    with parquet.ParquetWriter(staged, parquet.read_schema(parts[0])) as writer:
+        for part in parts:
+            table = parquet.read_table(part)
+            failed += table.num_rows - table["error"].null_count
+            writer.write_table(table)
+    files.sync(staged)
+    staged.rename(out)
+    files.sync(out.parent)
+    return failed
+
+
+@cache
+def _recommender(task: Task) -> _Recommender:
+    return _Recommender(task)
+
+
+class _Recommender:
+    """Recommends with one loaded version."""
+
+    def __init__(self, task: Task) -> None:
+        limits = dict.fromkeys(("max_candidates", "max_k", "max_values", "max_queries"), 1 << 40)
+        self._settings = read_settings({"root": task.root}).model_copy(update=limits)
+        try:
+            self._version = Loader(self._settings, 1, lambda *_: None).load(task.model, task.version)
+        except (BundleError, LoadRejected, OSError) as problem:
+            code = EXIT_DAMAGED if isinstance(problem, DigestMismatch) else EXIT_SOURCE
+            raise BatchError(f"{task.model} version {task.version} cannot be loaded: {problem}", code) from None
+        self._version.deny(task.denied)
+        self._task, self._options = task, orjson.loads(task.options)
+        try:
+            request = json.read_recommendation({**self._options, "features": {}}, Target(), self._settings)
+            corpus = choose_index(self._version, request.index)[1].corpus
+            check_attributes(corpus, request.attributes)
+        except ServiceError as problem:
+            raise BatchError(str(problem), EXIT_USAGE) from None
+        self._types = {"candidates": _TYPES[corpus.entry.id_dtype], "scores": pa.float32()}
+        self._types |= {f"attribute:{name}": _TYPES[corpus.entry.attributes[name]] for name in request.attributes}
+        self._users = max(1, _CANDIDATES // max(1, request.fetched))
+
+    def lists(self, batch: pa.RecordBatch) -> tuple[pa.Table, list[str]]:
+        """Returns the rows of a block's users, and what is wrong with those who have no list."""
+        parts = [self._part(row) for row in batch.to_pylist()]
+        found: list[Mapping[str, Any]] = [{}] * len(parts)
+        alike = sorted(range(len(parts)), key=lambda place: _alike(parts[place]))
+        for _, group in groupby(alike, lambda place: _alike(parts[place])):
+            places = list(group)
+            for first in range(0, len(places), self._users):
+                some = places[first : first + self._users]
+                for place, each in zip(some, self._answers([parts[place] for place in some]), strict=True):
+                    found[place] = each
+        types = {name: pa.list_(kind) for name, kind in self._types.items()} | {"error": pa.string()}
+        arrays = [pa.array([each.get(name) for each in found], kind) for name, kind in types.items()]
+        ids = batch.column(self._task.id_column)
+        problems = [each["error"] for each in found if "error" in each]
+        return pa.table([ids, *arrays], [self._task.id_column, *types]), problems
+
+    def _part(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Returns a user as one of the requests of a JSON body; what is null is not sent."""
+        task, features = self._task, {name: value for name, value in row.items() if value is not None}
+        if task.id_column not in self._version.manifest.inputs and task.id_column != _CONTEXT_ID:
+            features.pop(task.id_column, None)
+        part = {"exclude": features.pop(task.exclude_column, [])} if task.exclude_column else {}
+        if _CONTEXT_ID in features:
+            part[_CONTEXT_ID] = features.pop(_CONTEXT_ID)
+        return {**part, "features": features}
+
+    def _answers(self, parts: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+        """Returns the columns of each user; of one who has no list, `error` alone."""
+        try:
+            request = json.read_recommendation({**self._options, "requests": parts}, Target(), self._settings)
+            neighbors = recommend(self._version, request, self._settings, Execution("recommend")).neighbors
+        except _AT_FAULT as problem:
+            if len(parts) == 1:
+                return [{"error": str(problem)}]
+            half = len(parts) // 2
+            return self._answers(parts[:half]) + self._answers(parts[half:])
+        columns = {"candidates": neighbors.ids.tolist(), "scores": neighbors.scores}
+        columns |= {f"attribute:{name}": values for name, values in neighbors.attributes.items()}
+        ends = neighbors.offsets.tolist()
+        return [{name: values[first:last] for name, values in columns.items()} for first, last in pairwise(ends)]
+
+
+def _alike(part: Mapping[str, Any]) -> tuple[bool, list[str]]:
+    """Is equal for requests that one body may have."""
+    return _CONTEXT_ID in part, sorted(part["features"])

@@ -1,0 +1,71 @@
+"""`rowcast-serve recommend`: options, progress bar and exit codes. What it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from service.exit_codes import EXIT_INTERRUPTED
+from service.resources import compute_threads, usable_cores
+
+
+def recommend_command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
+    users: Annotated[Path, typer.Argument(metavar="USERS", help="Parquet file with a row for each user.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Parquet file that is written, or replaced.")],
+    id_column: Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column of USERS that OUT has too.")],
+    exclude: Annotated[
+        str, typer.Option(metavar="COLUMN", help="Column of USERS with lists of candidates to leave out.")
+    ] = "",
+    options: Annotated[
+        str, typer.Option(metavar="JSON", help="Options of the call :recommend, such as k, filter or crowding.")
+    ] = "{}",
+    root: Annotated[
+        str, typer.Option(metavar="DIR", help="Directory of the bundles.", envvar="ROWCAST_ROOT", show_envvar=True)
+    ] = "",
+    version: Annotated[int, typer.Option(metavar="N", min=0, help="Version; 0: the one that would be served.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+) -> None:
+    """Recommends for all users of a file, without a service: OUT has a list for each of them.
+
+    USERS has a column for each feature, or context_id. A run that was stopped is resumed; OUT appears by one rename.
+
+    Exit codes: 0 OUT is there, 1 a bug, 2 usage, 3 the model or USERS cannot be read, 5 a file of the bundle differs
+    from its checksum, 6 OUT cannot be written, 130 interrupted.
+    """
+    workers = workers or usable_cores()
+    compute_threads(workers, 1, os.environ)
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
+
+    from service.cli.batch_recommendation import BatchError, Task, run
+
+    try:
+        if type(orjson.loads(options)) is not dict:
+            raise typer.BadParameter(f"--options is {options!r}; a JSON object was expected")
+    except orjson.JSONDecodeError as problem:
+        raise typer.BadParameter(f"--options is not valid JSON: {problem}") from None
+    task = Task(Path(root), model, options, id_column, exclude, version)
+    began, console = time.monotonic(), Console(stderr=True)
+    columns = *Progress.get_default_columns(), MofNCompleteColumn()
+    try:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+            bar = progress.add_task("users")
+            done = run(task, users, out, workers, lambda n, total: progress.update(bar, completed=n, total=total))
+    except BatchError as problem:
+        message, code = problem.args
+        sys.stderr.write(f"rowcast-serve recommend: {message}\n")
+        raise typer.Exit(code) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("rowcast-serve recommend: interrupted; run again to continue\n")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    sys.stdout.write(
+        f"{out}: {done.users:,} users by {model} version {done.version} in {time.monotonic() - began:,.1f} s; "
+        f"{done.failed:,} have no list but an error; an earlier run had done {done.kept:,}\n"
+    )

@@ -1,0 +1,173 @@
+"""Filters: conditions on attributes, validated, then compiled to the candidates that meet all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import FeatureError
+from bundle.stores.attribute_index import AttributeIndex
+from bundle.tables import id_values
+from runtime.exact import VectorBlock
+from service.engine import validation
+from service.engine.requests import Condition, Filter, Ids
+from service.errors import InvalidArgument
+from service.models.version import LoadedIndex, LoadedStore
+
+Positions = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+_BOUNDS = ("ge", "gt", "le", "lt")
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """The candidates that match a filter.
+
+    Attributes:
+      positions: [m] uint32, ascending.
+      mask: [size] bool; None: not needed yet, as is the block.
+      block: their vectors side by side, in the order of positions.
+    """
+
+    positions: NDArray[np.uint32]
+    mask: Mask | None = None
+    block: VectorBlock | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes."""
+        vectors = None if self.block is None else self.block.vectors
+        return 512 + sum(each.nbytes for each in (self.positions, self.mask, vectors) if each is not None)
+
+    def masked(self, size: int) -> Matches:
+        """Returns the same with a mask over `size` candidates."""
+        return self if self.mask is not None else replace(self, mask=_mask(self.positions, size))
+
+    def gathered(self, index: LoadedIndex) -> Matches:
+        """Returns the same with a block of vectors of an index."""
+        vectors = index.vectors.take(self.positions, axis=0, mode="clip")
+        return replace(self, block=VectorBlock(vectors, index.entry.distance))
+
+
+class Compiled(NamedTuple):
+    """A filter with its key in the cache, what matches it, and whether the cache held it."""
+
+    key: bytes
+    matches: Matches
+    again: bool
+
+
+def compiled(index: LoadedIndex, sent: Filter) -> Compiled:
+    """Returns the candidates that match a filter, from the cache where it holds them.
+
+    Raises:
+      InvalidArgument: an attribute is unknown or not filtered on, or a condition does not suit it.
+    """
+    conditions = {name: _checked(index.corpus, name, condition) for name, condition in sorted(sent.items())}
+    spelled = [
+        (name, [getattr(each, bound) for bound in _BOUNDS], _spelled(each.allow), _spelled(each.deny))
+        for name, each in conditions.items()
+    ]
+    key = hashlib.blake2b(repr(spelled).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    found: Matches | None = index.compiled.get(index, key)
+    return Compiled(key, found or _matches(index.corpus, conditions), found is not None)
+
+
+def tokens(sent: Filter | None) -> list[Ids]:
+    """Returns the lists of tokens of a filter."""
+    lists = [each for condition in (sent or {}).values() for each in (condition.allow, condition.deny)]
+    return [each for each in lists if each is not None]
+
+
+def distinct(positions: NDArray[Any]) -> NDArray[Any]:
+    """Returns positions ascending, each once; much faster than `np.unique`, which hashes."""
+    ordered = np.sort(positions)
+    found: NDArray[Any] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size]]
+    return found
+
+
+def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
+    """Returns which positions are among some that ascend."""
+    if not ascending.size:
+        return np.zeros(positions.size, bool)
+    found: Mask = ascending[np.minimum(ascending.searchsorted(positions), ascending.size - 1)] == positions
+    return found
+
+
+def _checked(corpus: LoadedStore, name: str, condition: Condition) -> Condition:
+    where, indexed = f"filter.{name}", corpus.filters.get(name)
+    if name not in corpus.entry.attributes:
+        hint = validation.name_hint(name, corpus.entry.attributes, "has")
+        raise InvalidArgument(f"filter: corpus {corpus.name!r} has no attribute {validation.show_id(name)}; {hint}")
+    if indexed is None:
+        raise InvalidArgument(
+            f"{where}: {name!r} is not filtered on; name it in candidates.{corpus.name}.filters of the recipe and "
+            "export again"
+        )
+    bounds = {bound: value for bound in _BOUNDS if (value := getattr(condition, bound)) is not None}
+    tokens = {each: ids for each in ("allow", "deny") if (ids := getattr(condition, each)) is not None}
+    if not bounds and not tokens:
+        raise InvalidArgument(f"{where} has no condition; allow, deny, ge, gt, le or lt was expected")
+    if bounds and indexed.kind not in ("int64", "double"):
+        raise InvalidArgument(f"{where}.{next(iter(bounds))}: bounds are taken of numbers; {name!r} is {indexed.kind}")
+    if tokens and indexed.kind == "double":
+        raise InvalidArgument(f"{where}.{next(iter(tokens))}: {name!r} is double; ge, gt, le or lt was expected")
+    for bound, value in bounds.items():
+        if not math.isfinite(value):
+            raise InvalidArgument(f"{where}.{bound} is {value}; a finite number was expected")
+    if condition.allow is not None and not condition.allow.size:
+        raise InvalidArgument(f"{where}.allow is empty; leave it out to allow all")
+    taken = {each: _tokens(indexed, ids, f"{where}.{each}") for each, ids in tokens.items()}
+    return replace(condition, allow=taken.get("allow"), deny=taken.get("deny"))
+
+
+def _tokens(indexed: AttributeIndex, ids: Ids, where: str) -> Ids:
+    """Returns tokens as an attribute index takes them."""
+    if indexed.kind == "int64":
+        try:
+            return id_values.integers(where, ids)
+        except FeatureError as problem:
+            raise InvalidArgument(f"{where}: {problem.problem}") from problem
+    values = ids.tolist()
+    truths = {"true": 1, "false": 0} if indexed.kind == "bool" else None
+    odd = [each for each in values if (type(each) is not str if truths is None else each not in truths)]
+    if odd:
+        expected = "a string" if truths is None else "true or false"
+        raise InvalidArgument(f"{where} holds {validation.show_id(odd[0])}; {expected} was expected")
+    return np.array(values, object) if truths is None else np.array([truths[each] for each in values], np.int64)
+
+
+def _spelled(ids: Ids | None) -> list[Any] | None:
+    return None if ids is None else sorted(set(ids.tolist()))
+
+
+def _matches(corpus: LoadedStore, conditions: Filter) -> Matches:
+    size = corpus.entry.size
+    met, denied = list[NDArray[np.uint32]](), list[NDArray[np.uint32]]()
+    for name, each in conditions.items():
+        indexed = corpus.filters[name]
+        if each.allow is not None:
+            met.append(indexed.rows_of(each.allow))
+        if any(getattr(each, bound) is not None for bound in _BOUNDS):
+            met.append(indexed.rows_between(each.ge, each.gt, each.le, each.lt))
+        if each.deny is not None:
+            denied.append(indexed.rows_of(each.deny))
+    if len(met) == 1 and not denied and met[0].size * 16 < size:  # to order few costs less than a mask
+        return Matches(distinct(met[0]))
+    mask = np.ones(size, bool)
+    for positions in met:
+        mask &= _mask(positions, size)
+    for positions in denied:
+        mask[positions] = False
+    return Matches(np.flatnonzero(mask).astype(np.uint32), mask)
+
+
+def _mask(positions: NDArray[Any], size: int) -> Mask:
+    mask = np.zeros(size, bool)
+    mask[positions] = True
+    return mask

@@ -1,0 +1,207 @@
+"""What becomes of the candidates that were found: a formula, a least score, crowding and diversity; then the k best."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.format.formula import Formula
+from service.engine import formulas, ranking, validation
+from service.engine.context import Execution
+from service.engine.requests import Crowding, Offsets, Selecting
+from service.engine.search import Found
+from service.errors import InvalidArgument
+from service.models.version import LoadedIndex, LoadedStore
+
+Scores = NDArray[np.float32]
+Places = NDArray[np.int64]
+_NUMBERS = ("int64", "double", "bool")
+_DISTINCT = ("string", "int64", "bool")
+_GROWTH = 4
+
+
+def check(request: Selecting, corpus: LoadedStore, k: int) -> None:
+    """Rejects a request whose options are out of range.
+
+    Raises:
+      InvalidArgument: candidates, crowding, diversity or min_score; names its value and what was expected.
+    """
+    if request.candidates and request.candidates < k:
+        raise InvalidArgument(f"candidates is {request.candidates}, fewer than the k = {k} neighbors wanted")
+    if not 0 <= request.diversity <= 1:
+        raise InvalidArgument(f"diversity is {request.diversity}; 0 to 1 was expected")
+    if request.min_score is not None and not math.isfinite(request.min_score):
+        raise InvalidArgument(f"min_score is {request.min_score}; a finite number was expected")
+    if request.crowding is None:
+        return
+    name = request.crowding.attribute
+    validation.check_attributes(corpus, [name])
+    if (kind := corpus.entry.attributes[name]) not in _DISTINCT:
+        raise InvalidArgument(
+            f"crowding.attribute is {name!r}, whose values are {kind}; one of {', '.join(_DISTINCT)} was expected"
+        )
+    if request.crowding.max < 1:
+        raise InvalidArgument(f"crowding.max is {request.crowding.max}; at least 1 was expected")
+
+
+def numeric_attributes(corpus: LoadedStore) -> list[str]:
+    """Returns the attributes that a formula may take."""
+    return [name for name, kind in corpus.entry.attributes.items() if kind in _NUMBERS]
+
+
+def formula_of(text: str, corpus: LoadedStore, index: str) -> Formula:
+    """Reads the formula of a retrieval.
+
+    Raises:
+      InvalidArgument: it is none, or takes what is neither `score` nor a numeric attribute.
+    """
+    return formulas.parsed(text, {"score", *numeric_attributes(corpus)}, "name", f"index {index!r}")
+
+
+def reordered(
+    index: LoadedIndex, found: Found, request: Selecting, formula: Formula | None, k: int, execution: Execution
+) -> Found:
+    """Returns the k neighbors of each query in a retrieval, best first, with the scores that are returned."""
+    scores, corpus = found.scores, index.corpus
+    if formula is not None:
+        attributes = corpus.store.numbers(found.positions, [name for name in formula.names if name != "score"])
+        scores = formulas.evaluated(formula, {"score": scores, **attributes}, id_of(corpus, found))
+    chosen, offsets = best(index, found, scores, k, request, execution)
+    return found._replace(positions=found.positions[chosen], scores=scores[chosen], offsets=offsets)
+
+
+def id_of(corpus: LoadedStore, found: Found) -> Callable[[int], Any]:
+    """Returns what gives the id of a candidate by its place among those found."""
+    return lambda place: corpus.store.ids(found.positions[place : place + 1])[0]
+
+
+def widened(
+    found: Found, find: Callable[[int, int], Found], corpus: LoadedStore, crowding: Crowding, fetched: int, k: int
+) -> Found:
+    """Adds to a query's candidates, where crowding leaves fewer than k of them, the next nearest that it leaves.
+
+    Args:
+      found: `fetched` for each of n queries, or all that match.
+      find: searches for one of the queries; takes its number and how many are wanted.
+    """
+    parts: list[tuple[Places, Scores]] = []
+    explanations = list(found.explanations)
+    for query, (first, last) in enumerate(pairwise(found.offsets.tolist())):
+        positions, scores, count = found.positions[first:last], found.scores[first:last], fetched
+        while True:
+            free = uncrowded(corpus.store.codes(positions, crowding.attribute), crowding.max)
+            if np.count_nonzero(free) >= k or positions.size < count or count >= corpus.entry.size:
+                break
+            values, nulls = corpus.store.spread(crowding.attribute)
+            if np.count_nonzero(free) >= values * crowding.max + nulls:  # no other may be returned
+                break
+            count *= _GROWTH
+            positions, scores, _, explanations[query : query + 1] = find(query, count)
+        kept = free & (np.cumsum(free) <= k)
+        kept[:fetched] = True
+        parts.append((positions[kept], scores[kept]))
+    return Found(
+        np.concatenate([positions for positions, _ in parts]),
+        np.concatenate([scores for _, scores in parts]),
+        _ends([positions.size for positions, _ in parts]),
+        tuple(explanations),
+    )
+
+
+def best(
+    index: LoadedIndex,
+    found: Found,
+    scores: Scores,
+    k: int,
+    request: Selecting,
+    execution: Execution,
+    ranked: NDArray[np.bool_] | None = None,
+) -> tuple[Places, Offsets]:
+    """Picks the k best of each query that min_score, crowding and diversity leave, best first.
+
+    Args:
+      scores: [m] that are returned, of what was found.
+      ranked: [m]; the others follow in the order in which they were found, as min_score and diversity know nothing of
+        them. None: all are.
+    Returns:
+      [m'] places among what was found, and the [n + 1] offsets of each query's.
+    """
+    if ranked is None and request.crowding is None and not request.diversity and request.min_score is None:
+        return ranking.best(scores, found.offsets, k)
+    crowding, counts = request.crowding, np.diff(found.offsets)
+    codes = None if crowding is None else index.corpus.store.codes(found.positions, crowding.attribute)
+    owners = np.repeat(np.arange(counts.size), counts)
+    by_score = np.ones(scores.size, np.bool_) if ranked is None else ranked
+    order = np.lexsort((np.where(by_score, -scores, 0), ~by_score, owners))
+    kept = np.ones(scores.size, np.bool_)
+    if request.min_score is not None:
+        with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
+            kept = scores >= np.float32(request.min_score)
+        kept |= ~by_score
+    bounds, chosen = list(pairwise(found.offsets.tolist())), [order] * counts.size
+
+    def pick(query: int) -> None:
+        places = order[slice(*bounds[query])]
+        places = places[kept[places]]
+        own, most = (None, 0) if crowding is None or codes is None else (codes[places], crowding.max)
+        if request.diversity and ranked is None:
+            vectors = index.vectors[found.positions[places]]
+            places = places[diverse(scores[places], vectors, k, request.diversity, own, most)]
+        elif own is not None:
+            places = places[uncrowded(own, most)]
+        chosen[query] = places[:k]
+
+    with execution.phase("compute"):
+        execution.parallel(counts.size, pick)
+    return np.concatenate(chosen), _ends([places.size for places in chosen])
+
+
+def uncrowded(codes: Places, most: int) -> NDArray[np.bool_]:
+    """Marks, of candidates best first, those before which fewer than `most` have their code; -1 is not limited."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    free = np.empty(codes.size, np.bool_)
+    free[order] = (np.arange(codes.size) - np.searchsorted(ordered, ordered) < most) | (ordered < 0)
+    return free
+
+
+def diverse(
+    scores: Scores, vectors: NDArray[np.float32], k: int, diversity: float, codes: Places | None, most: int
+) -> list[int]:
+    """Picks candidates by maximal marginal relevance; returns at most k places, in the order in which they are picked.
+
+    The next is the one with the largest (1 - diversity) * relevance - diversity * s: relevance is the score, scaled to
+    [0, 1]; s is the largest cosine to one that is picked already.
+
+    Args:
+      scores: [m] of candidates, best first. vectors: [m, dim] of the same.
+      codes, most: at most so many of one code are picked, -1 is not limited. None: nor is any other.
+    Source: Carbonell and Goldstein, "The use of MMR, diversity-based reranking ...", SIGIR 1998.
+    """
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    directions = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    relevance = scores.astype(np.float64) - scores.min(initial=np.inf)
+    relevance = (relevance * ((1 - diversity) / (relevance.max(initial=0.0) or 1.0))).astype(np.float32)
+    similarity, taken, picked = np.full(scores.size, -1, np.float32), Counter[int](), list[int]()
+    while len(picked) < min(k, scores.size):
+        place = int((relevance - np.float32(diversity) * similarity).argmax())
+        if relevance[place] == -np.inf:  # none is left
+            break
+        picked.append(place)
+        relevance[place] = -np.inf
+        np.maximum(similarity, directions @ directions[place], out=similarity)
+        if codes is not None and codes[place] >= 0:
+            taken[codes[place]] += 1
+            if taken[codes[place]] == most:
+                relevance[codes == codes[place]] = -np.inf
+    return picked
+
+
+def _ends(counts: Sequence[int]) -> Offsets:
+    return np.fromiter(accumulate(counts, initial=0), np.int64, len(counts) + 1)

@@ -1,0 +1,20 @@
+"""Requests and answers as nested plain values, so that they can be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def plain(value: Any) -> Any:
+    """Returns arrays as lists, and dataclasses as dicts."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    return value

@@ -1,0 +1,92 @@
+"""Candidates that operators withdraw: gone from every worker when the command returns, and for good."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import grpc
+import numpy as np
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from tests.e2e.process import Process, until
+from tests.e2e.services import Launch, Write, client_of, ctl, versions_of, wait_for
+from tests.service.grpc_api.requests import call, retrieve
+
+FEATURES = {"features": {"user": 3}, "k": 40}
+CALLS = {"retrieve": FEATURES, "recommend": FEATURES | {"candidates": 40}}
+
+
+def found(service: Process, of: str) -> set[int]:
+    """The candidates that a worker returns, on a connection of its own: any worker."""
+    with client_of(service) as client:
+        answer = client.post(f"/v1/models/movies:{of}", json=CALLS[of], headers={"connection": "close"})
+    assert answer.status_code == 200, answer.text
+    return {each["id"] for each in answer.json()["neighbors"]}
+
+
+def found_by_any(service: Process) -> set[int]:
+    """The candidates that are returned by any worker in any call."""
+    return {each for of in CALLS for _ in range(8) for each in found(service, of)}
+
+
+def test_denied_candidates_never_come_back_from_any_worker(write: Write, launch: Launch) -> None:
+    every = {int(each) for each in write().ids}
+    first, second = sorted(every)[:2]
+    service = launch("--workers", "2")
+    wait_for(service, "2")
+    assert found_by_any(service) == every
+    done, acknowledged = threading.Event(), list[float]()
+    answers = list[tuple[float, set[int]]]()
+
+    def ask() -> None:
+        for number in count():
+            if done.is_set():
+                return
+            sent = time.monotonic()
+            answers.append((sent, found(service, list(CALLS)[number % 2])))
+
+    with ThreadPoolExecutor(2) as threads:
+        asking = [threads.submit(ask) for _ in range(2)]
+        status = ctl(service, "deny", "add", "movies", str(first), "never-exported")
+        acknowledged.append(time.monotonic())
+        until(lambda: sum(sent > acknowledged[0] for sent, _ in list(answers)) >= 20)
+        done.set()
+        for each in asking:
+            each.result()
+    assert (status.returncode, json.loads(status.stdout)["models"][0]["wanted"]) == (0, {"denied": 2})
+    assert any(first in ids for _, ids in answers), "it was returned before"
+    for sent, ids in answers:
+        assert sent < acknowledged[0] or ids == every - {first}
+    with grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
+        message = retrieve()
+        message.k = 40
+        answer = pb.RetrieveResponse.FromString(call(channel, "Retrieve", message).answer)
+        assert set(np.frombuffer(answer.neighbors.ids.int64s, "<i8").tolist()) == every - {first}
+    with client_of(service) as client:
+        ranked = client.post("/v1/models/movies:rank", json={"context": {"user": 3}, "candidates": [first, second]})
+    assert ranked.json()["ids"] == [first, second], "rank scores the ids that it is sent"
+    write(version=2)
+    until(lambda: versions_of(service) == {2})
+    assert found_by_any(service) == every - {first}
+    assert service.stop() == 0
+    again = launch("--workers", "2")
+    wait_for(again, "2")
+    assert found_by_any(again) == every - {first}
+    assert ctl(again, "deny", "remove", "movies", str(first)).returncode == 0
+    assert found_by_any(again) == every
+    assert json.loads(ctl(again, "deny", "list", "movies").stdout)["ids"] == ["never-exported"]
+
+
+def test_deny_list_that_cannot_be_written_is_an_error_and_denies_nothing(write: Write, launch: Launch) -> None:
+    small = write()
+    service = launch("--workers", "2", "--state-file", "/proc/rowcast-state.json")  # nobody may write there
+    wait_for(service, "2")
+    done = ctl(service, "deny", "add", "movies", str(small.ids[0]))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "state file /proc/rowcast-state.json cannot be written: " in done.stderr
+    assert "--state-file names another path" in done.stderr
+    assert found_by_any(service) == {int(each) for each in small.ids}

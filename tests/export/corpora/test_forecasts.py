@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from bundle.format import paths
+from export.corpora.files import CorpusFile
+from export.corpora.forecasts import forecast_index
+from export.corpora.indexes import build_index
+from export.errors import UsageError
+from export.recipe.schema import IndexPart
+
+DIM = 16
+PART = IndexPart(corpus="movies", query_tower="query", candidate_tower="candidate")
+
+
+def corpus(directory: Path, *sizes: int) -> list[CorpusFile]:
+    files = [CorpusFile(directory / f"{number}.parquet", "parquet", False) for number in range(len(sizes))]
+    for file, size in zip(files, sizes, strict=True):
+        parquet.write_table(pa.table({"id": np.arange(size)}), file.path)
+    return files
+
+
+@pytest.mark.parametrize("size", [3000, 120_000])
+def test_index_takes_no_more_disk_than_forecast(tmp_path: Path, size: int) -> None:
+    random = np.random.default_rng(0)
+    vectors = tmp_path / paths.index_vectors("movies")
+    vectors.parent.mkdir(parents=True)
+    random.random((size, DIM), np.float32).tofile(vectors)
+    part = PART.model_copy(update={"parameters": {"leaves_to_search": 1, "reorder": 10}} if size > 20_000 else {})
+    build_index(tmp_path, "movies", part, random.random((5, DIM), np.float32), representative=False)
+    written = sum(file.stat().st_size for file in vectors.parent.rglob("*") if file.is_file())
+
+    forecast = forecast_index("movies", part, corpus(tmp_path, size - 1000, 1000), DIM, encoders=2)
+
+    assert forecast.candidates == size
+    assert (
+        0.5 * forecast.disk_bytes < written <= forecast.disk_bytes + (1 << 20)
+    )  # its settings, centroids and code book
+
+
+def test_forecast_of_files_that_do_not_tell_how_many_they_hold_is_for_a_million(tmp_path: Path) -> None:
+    text = CorpusFile(tmp_path / "movies.csv", "csv", False)
+    unknown = forecast_index("movies", PART, [text, *corpus(tmp_path, 3)], DIM, encoders=2)
+    known = forecast_index("movies", PART, corpus(tmp_path, 1_000_000), DIM, encoders=2)
+    assert unknown.candidates is None
+    assert (unknown.disk_bytes, unknown.build_bytes) == (known.disk_bytes, known.build_bytes)
+    (tmp_path / "0.parquet").write_bytes(b"damaged")
+    damaged = [CorpusFile(tmp_path / "0.parquet", "parquet", False)]
+    assert forecast_index("movies", PART, damaged, DIM, encoders=2) == unknown
+
+
+def test_forecast_of_an_index_that_cannot_be_built_names_the_key(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"indexes\.movies\.parameters: unknown key 'leafs'"):
+        forecast_index("movies", PART.model_copy(update={"parameters": {"leafs": 3}}), corpus(tmp_path, 9), DIM, 2)

@@ -1,0 +1,189 @@
+"""Lists for all users of a file: what they hold, errors of users and of the command, and a run that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from typer.testing import CliRunner, Result
+
+from service.cli.batch_recommendation import BLOCK_USERS, Task, run
+from service.cli.serve import command
+from service.engine.requests import Condition, Crowding, Exclusion
+from tests.e2e.process import PROGRAM, until
+from tests.service.engine.served import Served, column
+from tests.service.running import flip
+from tests.service.small_bundle import SmallBundle
+
+Write = Callable[..., SmallBundle]
+
+
+def users_file(path: Path, count: int, **columns: Any) -> Path:
+    users = {"key": [f"u{number}" for number in range(count)], "user": [number % 50 for number in range(count)]}
+    parquet.write_table(pa.table(users | columns), path)
+    return path
+
+
+def recommend(root: Path, users: Path, out: Path, *options: object, model: str = "movies") -> Result:
+    given = ["recommend", model, users, out, "--root", root, "--id", "key", "--workers", 1, *options]
+    return CliRunner().invoke(command(), list(map(str, given)))
+
+
+def test_lists_are_those_of_the_service_and_a_user_at_fault_has_an_error(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
+    small = write(users=True)
+    users = tmp_path / "users.parquet"
+    rows: dict[str, Any] = {
+        "key": [10, 11, 12, 13, 14],
+        "user": [2, None, 3, 4, None],
+        "context_id": [None, 7, None, None, None],
+        "history": pa.array([[1000, 1007], None, [], [1000], None], pa.list_(pa.int64())),
+        "hour": [1.0, 2.0, None, float("inf"), 1.0],
+        "seen": [[1000, 1007], None, [], None, None],
+    }
+    parquet.write_table(pa.table(rows), users)
+    options: dict[str, Any] = {
+        "k": 4,
+        "attributes": ["title"],
+        "crowding": {"attribute": "studio", "max": 1},
+        "diversity": 0.25,
+    }
+    options["filter"] = {"year": {"ge": 1992}}
+    given = "--exclude", "seen", "--options", json.dumps(options)
+    done = recommend(root, users, tmp_path / "out.parquet", *given)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "5 users by movies version 1" in done.stdout
+    assert "2 have no list but an error" in done.stdout
+    found = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [each["key"] for each in found] == rows["key"]
+    service = Served(small)
+    same: dict[str, Any] = {"k": 4, "attributes": ("title",), "crowding": Crowding("studio", 1), "diversity": 0.25}
+    same["filter"] = {"year": Condition(ge=1992)}
+    asked: list[dict[str, Any]] = [
+        {
+            "features": {"user": column(2), "history": column(1000, 1007, offsets=[0, 2]), "hour": column(1.0)},
+            "exclude": Exclusion(np.array([1000, 1007])),
+        },
+        {"features": {"hour": column(2.0)}, "context_ids": np.array([7])},
+        {"features": {"user": column(3), "history": column(offsets=[0, 0])}},
+    ]
+    for row, request in zip(found, asked, strict=False):
+        expected = service.recommend(**request, **same).neighbors
+        assert row["candidates"] == expected.ids.tolist()
+        np.testing.assert_array_equal(np.float32(row["scores"]), expected.scores)
+        assert row["attribute:title"] == expected.attributes["title"]
+        assert row["error"] is None
+    for row, at_fault in zip(found[3:], ("hour", "user"), strict=True):
+        assert (row["candidates"], row["scores"], row["attribute:title"]) == (None, None, None)
+        assert at_fault in row["error"]
+    service.close()
+
+
+def test_lists_of_a_file_without_users_are_empty(write: Write, root: Path, tmp_path: Path) -> None:
+    write(id_kind="string")
+    users = tmp_path / "users.parquet"
+    parquet.write_table(pa.table({"key": pa.array([], pa.string()), "user": pa.array([], pa.int64())}), users)
+    assert recommend(root, users, tmp_path / "out.parquet").exit_code == 0
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table.num_rows == 0
+    assert table.schema.field("candidates").type == pa.list_(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--id", "name"], 2, "has no column 'name'; it has ['key', 'user']"),
+        (["--options", "{"], 2, "--options is not valid JSON"),
+        (["--options", '{"kk": 3}'], 2, "the body has the unknown field 'kk'"),
+        (["--options", '{"attributes": ["titel"]}'], 2, "did you mean 'title'?"),
+        (["--options", '{"k": 5, "candidates": 2}'], 2, "none of the first 3 users gets a list: candidates is 2"),
+        (["--version", "9"], 3, "model 'movies' has no version 9; it has [1]"),
+    ],
+)
+def test_command_that_cannot_be_run_writes_nothing(
+    write: Write, root: Path, tmp_path: Path, options: list[str], code: int, message: str
+) -> None:
+    write()
+    users, out = users_file(tmp_path / "users.parquet", 3), tmp_path / "out.parquet"
+    done = recommend(root, users, out, *options)
+    assert done.exit_code == code
+    flat = " ".join(done.stderr.replace("│", " ").split())
+    assert message in flat
+    assert [*tmp_path.glob("*out*"), *tmp_path.glob(".out*")] == []
+
+
+def test_files_that_cannot_be_read_or_written_have_codes_of_their_own(write: Write, root: Path, tmp_path: Path) -> None:
+    write()
+    users = users_file(tmp_path / "users.parquet", 3)
+    (tmp_path / "text").write_text("no Parquet")
+    assert recommend(root, tmp_path / "text", tmp_path / "out").exit_code == 3
+    assert recommend(root, users, tmp_path / "out", model="books").exit_code == 3
+    assert recommend(root, users, tmp_path / "none" / "out").exit_code == 6
+
+
+@pytest.mark.parametrize(
+    ("by", "code"), [pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.slow), (signal.SIGINT, 130)]
+)
+def test_run_that_is_stopped_is_resumed_with_the_blocks_that_are_whole(
+    write: Write, root: Path, tmp_path: Path, by: signal.Signals, code: int
+) -> None:
+    write()
+    count = 12 * BLOCK_USERS + 7
+    users, out = users_file(tmp_path / "users.parquet", count), tmp_path / "out.parquet"
+    arguments = ["recommend", "movies", users, out, "--root", root, "--id", "key", "--workers", "2"]
+    arguments += ["--options", '{"k": 3}']
+    process = subprocess.Popen([*PROGRAM, *map(str, arguments)])
+    until(lambda: len(list(tmp_path.glob(".out.parquet.parts-*/*.parquet"))) >= 2)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(by)
+    assert process.wait() == code
+    until(lambda: not any(_runs(int(child)) for child in children))
+    blocks = sorted(tmp_path.glob(".out.parquet.parts-*/*.parquet"))
+    assert not out.exists()
+    flip(blocks[0])
+    task = Task(root, "movies", '{"k": 3}', "key")
+    steps: list[int] = []
+    summary = run(task, users, out, 1, lambda done, total: steps.append(done))
+    assert (summary.users, summary.failed, summary.kept) == (count, 0, (len(blocks) - 1) * BLOCK_USERS)
+    assert steps == sorted(steps)
+    assert steps[-1] == count
+    assert not list(tmp_path.glob(".out*"))
+    table = parquet.read_table(out)
+    assert table["key"].to_pylist() == [f"u{number}" for number in range(count)]
+    lists = table["candidates"].to_pylist()
+    assert lists == [lists[number % 50] for number in range(count)]
+    assert all(len(each) == 3 for each in lists[:50])
+
+
+def test_blocks_of_other_inputs_are_not_taken(write: Write, root: Path, tmp_path: Path) -> None:
+    write()
+    users, out = users_file(tmp_path / "users.parquet", BLOCK_USERS + 1), tmp_path / "out.parquet"
+
+    def stop(done: int, _: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    task = Task(root, "movies", '{"k": 3}', "key")
+    with pytest.raises(KeyboardInterrupt):
+        run(task, users, out, 1, stop)
+    assert len(list(tmp_path.glob(".out.parquet.parts-*/*.parquet"))) == 1
+    users_file(users, BLOCK_USERS + 1, hour=[1.0] * (BLOCK_USERS + 1))
+    assert run(task, users, out, 1, lambda *_: None).kept == 0
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,76 @@
+"""An index of many vectors, without a bundle around it: for what shows only at a size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from bundle.format import manifest
+from bundle.stores.attribute_index import AttributeIndex
+from bundle.stores.reader import CandidateStore
+from bundle.stores.writer import write_store
+from runtime.exact import ExactIndex
+from runtime.scann import ScannIndex, write_index
+from service.engine import retrieval, search
+from service.engine.context import Execution
+from service.engine.requests import Retrieval, Target
+from service.models.filter_cache import FilterCache
+from service.models.version import LoadedIndex, LoadedStore
+from tests.attribute_indexes import with_filters
+
+Vectors = NDArray[np.float32]
+
+
+def load_index(
+    place: Path,
+    vectors: Vectors,
+    attributes: Mapping[str, NDArray[Any]],
+    *,
+    distance: Literal["dot_product", "squared_l2", "cosine"] = "dot_product",
+    parameters: Mapping[str, int],
+    curve: Sequence[manifest.CostPoint] = (),
+    cache_bytes: int = 64 << 20,
+) -> LoadedIndex:
+    """Writes and loads a tree index; the id of candidate i is i, and its attributes are int64."""
+    (place / "items").mkdir(parents=True)
+    ids, arrays = np.arange(len(vectors)), {name: pa.array(values) for name, values in attributes.items()}
+    store = write_store(place / "items/store.arrow", ids, {"item": Column(ids)}, arrays)
+    corpus = with_filters(place, "items", manifest.Corpus(file="items/store.arrow", **vars(store)), *attributes)
+    entry = manifest.Index(
+        corpus="items",
+        query_tower="query",
+        candidate_tower="candidate",
+        kind="tree_ah",
+        distance=distance,
+        dim=vectors.shape[1],
+        directory="items/scann",
+        vectors="items/vectors.f32",
+        parameters=dict(parameters),
+        recall=manifest.Recall(k=10, value=0.9, low=0.89, queries=100, target=0.9),
+        curve=tuple(curve),
+    )
+    write_index(vectors, distance, "tree_ah", parameters, place / "items/scann")
+    loaded = LoadedStore(
+        "items",
+        corpus,
+        CandidateStore(place / corpus.file, corpus),
+        filters={
+            name: AttributeIndex(place, each, corpus.attributes[name], corpus.size)
+            for name, each in corpus.filters.items()
+        },
+    )
+    approximate = ScannIndex.load(place / "items/scann", distance, vectors)
+    return LoadedIndex(entry, approximate, ExactIndex(vectors, distance), vectors, loaded, FilterCache(cache_bytes))
+
+
+def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search.Found:
+    """Returns the neighbors of each vector with explanations; `request`: options of a Retrieval."""
+    execution, sent = Execution("retrieve"), Retrieval(Target(), vectors=vectors, **request)
+    allowed = retrieval.allowed(index, sent, len(vectors), execution)
+    return search.nearest(*(index, vectors, k, allowed, execution), exact=sent.exact, recall=sent.recall, explain=True)
