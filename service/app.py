@@ -42,10 +42,13 @@ from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
 from service.resources import compute_threads, resident_bytes
 from service.security.tls import Certificates
+from service.shards.fronts import Shards
 
 log = logging.logger(__name__)
 
 _HEARTBEAT_S = 1.0
+_WAITING_THREADS = 4
+"""Compute threads of a front for each core: most of them wait for shards."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -72,13 +75,17 @@ class Worker:
         """Creates all parts and starts none; `grpc_port`: 0 for any free one."""
         self._settings, self._run_directory, self._grpc_port = settings, run_directory, grpc_port
         threads = compute_threads(settings.workers, settings.threads)
+        if settings.shard_addresses and not settings.threads:
+            threads *= _WAITING_THREADS
         self.metrics, self.versions = Metrics(), VersionManager()
         self.engine = Engine(self.versions, settings, self.metrics, threads)
+        self.shards = Shards(settings, self.metrics) if settings.shard_addresses else None
+        reach = None if self.shards is None else self.shards.reach
         self._request_log = RequestLog(settings, self.metrics) if settings.record_rate else None
         self._replay = Replay(settings, self.versions)
         self.poller = Poller(
             settings,
-            Loader(settings, threads, self._warm_up, LoadThrottle(lambda: self.engine.inflight)),
+            Loader(settings, threads, self._warm_up, LoadThrottle(lambda: self.engine.inflight), reach),
             self.versions,
             self.metrics,
         )
@@ -119,6 +126,8 @@ class Worker:
             log.warning("native_extension_missing", extra=logging.fields(problem=native.MISSING))
         self._handle_signals()
         self.versions.subscribe(self._versions_changed)
+        if self.shards is not None:
+            await self.shards.start()
         self._write_status()  # before the state file is read: commands from now on wait for this worker
         self.poller.start()
         heartbeat = asyncio.create_task(self._heartbeat())
@@ -169,6 +178,8 @@ class Worker:
         self.poller.stop()
         await (self._stopping_grpc or self.grpc.stop(self._settings.drain_timeout_s))
         drained = await self.engine.drained(self._settings.drain_timeout_s)
+        if self.shards is not None:
+            await self.shards.stop()
         if not drained:
             log.warning("drain_incomplete", extra=logging.fields(inflight=self.engine.inflight))
         self.dataplane.close()

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from bundle.format.manifest import Precision
 from bundle.format.paths import MANIFEST
+from bundle.tables.sharding import ShardNumber
 
 PREFIX = "ROWCAST_"
 _OTHER_PROGRAMS = re.compile(r"(EXPORT|CLIENT|CTL)_.*|(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
@@ -67,6 +68,21 @@ class ServiceSettings(BaseSettings):
     """Rate of the prefetch, bytes a second."""
     max_load_bytes: int = Field(default=0, ge=0)
     """Memory that loading one version may need, bytes, without its mapped tables; 0: what is free."""
+    shard: ShardNumber | None = None
+    """Serves one part of all large tables and indexes to fronts, and no clients: a number and how many there are, such
+    as 1/4."""
+    shard_addresses: Annotated[tuple[str, ...], NoDecode] = ()
+    """Serves as a front of shards: `HOST:PORT` of their gRPC, `dns:NAME:PORT` for all addresses of a name, or
+    `ray:APPLICATION`; repeatable (in the environment: separated by commas)."""
+    shard_least_bytes: int = Field(default=1 << 30, ge=1)
+    """Tables of at least so many bytes are held by shards; the same for shards and fronts."""
+    shard_hedge_percentile: float = Field(default=0.0, ge=0, lt=100)
+    """A front asks a second replica when the first takes longer than this percentile of recent calls; 0: never."""
+    shard_ca: Path | None = None
+    """Certificate authorities of the shards' certificates, PEM; a front then connects with TLS, and presents tls_cert
+    as its own."""
+    shard_token: Path | None = None
+    """File with the token that a front sends to shards."""
     latest_versions: int = Field(default=1, ge=1, le=100)
     """Newest versions of a model that stay loaded; all but the newest serve requests that name them."""
     keep_previous: bool = True
@@ -148,12 +164,17 @@ class ServiceSettings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severity that is logged."""
 
-    @field_validator("require", mode="before")
+    @field_validator("shard", mode="before")
+    @classmethod
+    def _parse_shard(cls, value: Any) -> Any:
+        return ShardNumber.parse(value) if isinstance(value, str) else value
+
+    @field_validator("require", "shard_addresses", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
-    @field_validator("device", "max_request_bytes", "tls_key", "tls_client_ca", "workers")
+    @field_validator("device", "max_request_bytes", "shard_addresses", "tls_key", "tls_client_ca", "workers")
     @classmethod
     def _check_combination(cls, value: Any, info: ValidationInfo) -> Any:
         """Checks a setting against those above it."""
@@ -163,6 +184,8 @@ class ServiceSettings(BaseSettings):
                 problem = "int8 towers run on the CPU; use f32 or bf16, or leave --precision out"
             case "max_request_bytes" if value > (total := others.get("max_inflight_bytes", value)):
                 problem = f"no body of that size fits into max_inflight_bytes, {total}; raise that too"
+            case "shard_addresses" if value and others.get("shard") is not None:
+                problem = "a process is a shard or a front of shards; leave --shard or --shard-addresses out"
             case "tls_key" if (value is None) != (others.get("tls_cert") is None):
                 problem = "--tls-cert and --tls-key must be given together"
             case "tls_client_ca" if value is not None and others.get("tls_cert") is None:

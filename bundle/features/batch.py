@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Activation, Column, Offsets, checked_together
 from bundle.features.embedded import Embedded
 from bundle.features.rules.ids import resolve_all, within
-from bundle.features.sources import SideBySide, Source
+from bundle.features.sources import Fetch, RemoteTable, SideBySide, Source
 from bundle.tables.combiner import combine_clipped, with_empty_row
 from bundle.tables.id_values import Rows, Values, is_padding
 
@@ -45,6 +45,7 @@ class Batch:
         self.runs = list(pairwise(np.cumsum([0, *map(len, runs)]).tolist()))
         """First feature of those that are alike and read one source, and the end of them."""
         self.sources = [sources[name].rows for name in self.names]
+        self.remote = [place for place, source in enumerate(self.sources) if isinstance(source, RemoteTable)]
         self.firsts = np.array([sources[name].first for name in self.names], np.int64)
         entries = [each.entry for each in self.features]
         self.rules, self.inputs = [each.rule for each in self.features], [each.name for each in self.features]
@@ -55,12 +56,14 @@ class Batch:
         self.limits = np.array([each.table.rows for each in self.features], np.uint64)
         self.instead = np.array([_UNKNOWN if entry.unknown.row is None else entry.unknown.row for entry in entries])
 
-    def activations(self, columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
+    def activations(self, columns: Mapping[str, Column], n: int, fetch: Fetch | None = None) -> dict[str, Activation]:
         """Looks all features up; see FeatureReader.activations."""
         if not self.features:
             return {}
         ids = _Ids(self, [each.ids(columns, n) for each in self.features], n)
         unknown = ids.apply_unknown_rules()
+        if fetch is not None and self.remote:
+            ids.fetch(fetch)
         return {
             name: Activation(vectors, count if count and each.is_sent(columns) else 0)
             for name, each, vectors, count in zip(self.names, self.features, ids.vectors(), unknown, strict=True)
@@ -77,6 +80,7 @@ class _Ids:
 
     def __init__(self, batch: Batch, columns: Sequence[Column], n: int, whole: bool = False) -> None:
         self._batch, self._n = batch, n
+        self._sources: list[Any] = list(batch.sources)  # with the fetched rows in place of remote tables
         listed = [columns[place] for place in batch.listed]
         checked = checked_together([batch.inputs[place] for place in batch.listed], listed, n)
         self.offsets = dict(zip(batch.listed, checked, strict=True))
@@ -117,6 +121,27 @@ class _Ids:
         self.rows[unknown] = self._batch.instead[places]
         return counts
 
+    def fetch(self, fetch: Fetch) -> None:
+        """Fetches the rows of remote tables. Those that are lost follow the unknown rule of their feature.
+
+        Raises:
+          UnknownRefused: a feature refuses unknown ids, and a row of it is lost.
+        """
+        wanted: dict[str, list[Rows]] = {}
+        for place in self._batch.remote:
+            entry, instead = self._batch.features[place].entry, self._batch.instead[place]
+            others = [row for row in (instead, entry.empty_row, entry.filler_row) if row is not None]
+            table = self._sources[place].name
+            wanted.setdefault(table, []).extend((self._of(place), np.array(others, np.int64)))
+        fetched = fetch({name: _distinct(np.concatenate(rows)) for name, rows in wanted.items()})
+        for place in self._batch.remote:
+            source = self._sources[place] = fetched[self._sources[place].name]
+            lost = source.is_lost(self._of(place))
+            if lost.any():
+                if place in self._batch.refusing:
+                    raise self._batch.features[place].refuse(self.values[place][lost][0])
+                self._of(place)[lost] = self._batch.instead[place]
+
     def vectors(self) -> list[NDArray[Any]]:
         """Reads and combines what is alike of a table at once; returns [n, dim] or [n, length, dim] of each feature."""
         found: list[NDArray[Any]] = []
@@ -126,7 +151,7 @@ class _Ids:
                 self._of(place)[weights <= 0] = _UNKNOWN
         for first, end in self._batch.runs:
             rows = self.rows[self._ends[first] : self._ends[end]]
-            if isinstance(self._batch.sources[first], SideBySide):
+            if isinstance(self._sources[first], SideBySide):
                 starts = self._batch.firsts[first:end].repeat(np.diff(self._ends[first : end + 1]))
                 rows = np.where(rows < 0, rows, rows + starts)
             found.extend(self._read(rows, range(first, end)))
@@ -137,10 +162,11 @@ class _Ids:
 
     def _read(self, rows: Rows, places: range) -> NDArray[Any]:
         """Returns [features, n, dim] of features that are alike, [features, n, length, dim] of sequences."""
-        feature, source, n = self._batch.features[places[0]], self._batch.sources[places[0]], self._n
+        feature, source, n = self._batch.features[places[0]], self._sources[places[0]], self._n
         entry, dim = feature.entry, feature.table.dim
         if entry.kind == "single":
-            return source.take(rows).reshape(len(places), n, dim)
+            single: NDArray[Any] = source.take(rows).reshape(len(places), n, dim)
+            return single
         offsets = self._joined_offsets(places)
         if entry.kind == "bag":
             weights = self._weights_of(places)
@@ -150,7 +176,8 @@ class _Ids:
                 found = source.bags(rows, offsets, feature.combiner, weights)
             else:
                 found = combine_clipped(source.take, entry.max_norm, rows, offsets, feature.combiner, weights)
-            return found.reshape(len(places), n, dim)
+            combined: NDArray[Any] = found.reshape(len(places), n, dim)
+            return combined
         length, lengths = entry.length or 0, np.diff(offsets)
         example = np.repeat(np.arange(lengths.size), lengths)
         padded = np.zeros((lengths.size, length, dim), np.float32)
@@ -179,6 +206,12 @@ class _Ids:
         """Returns what each bag or sequence of some features reads where it holds nothing."""
         rows = np.array([getattr(self._batch.features[place].entry, which) for place in places])
         return (rows + self._batch.firsts[places.start : places.stop]).repeat(self._n)
+
+
+def _distinct(rows: Rows) -> Rows:
+    ordered = np.sort(rows[rows >= 0])
+    found: Rows = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size]]
+    return found
 
 
 def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets]:

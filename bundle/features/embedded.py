@@ -14,7 +14,7 @@ from bundle.features.columns import NO_DEFAULT, Column, one_each, place_of
 from bundle.features.rules.crosses import Crossed, Joined
 from bundle.features.rules.ids import Rule, cast, rule_of
 from bundle.features.rules.texts import Text
-from bundle.features.sources import Indicator
+from bundle.features.sources import Indicator, RemoteTable
 from bundle.format.manifest import (
     CrossedIds,
     EmbeddedFeature,
@@ -49,7 +49,7 @@ class Embedded:
         self,
         name: str,
         entry: EmbeddedFeature,
-        table: TableReader | Indicator,
+        table: TableReader | RemoteTable | Indicator,
         vocabularies: Mapping[str, Vocabulary],
         keys: Mapping[str, KeyIndex],
         drop_weights: bool = False,

@@ -7,7 +7,7 @@ looked up by feature.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from bundle.features.batch import Batch
 from bundle.features.columns import Activation, Column, Offsets, Place, place_of, spread
 from bundle.features.dense import Dense
 from bundle.features.embedded import Embedded
-from bundle.features.sources import Indicator, Ordinal, small_tables
+from bundle.features.sources import Fetch, Indicator, Ordinal, RemoteTable, small_tables
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Manifest, inputs_of, readers_of
 from bundle.native import beside
 from bundle.storage import files
@@ -48,18 +48,19 @@ class FeatureReader:
     def __init__(
         self,
         features: Mapping[str, Feature],
-        tables: Mapping[str, TableReader],
+        tables: Mapping[str, TableReader | RemoteTable],
         vocabularies: Mapping[str, Vocabulary],
         keys: Mapping[str, KeyIndex] | None = None,
     ) -> None:
         """Joins the features of a manifest with the tables, vocabularies and key indexes that they read.
 
-        `inputs` lists of each input the features that read it, `tables` are those given.
+        `inputs` lists of each input the features that read it, `tables` are those given that are here.
 
         Raises:
           FormatError: a default does not fit its feature, or a table, vocabulary or key index is not among those given.
         """
-        self.tables, self.inputs = tables, readers_of(features)
+        self.tables = {name: table for name, table in tables.items() if isinstance(table, TableReader)}
+        self.inputs = readers_of(features)
         weighted = {
             name
             for name, readers in self.inputs.items()
@@ -89,13 +90,13 @@ class FeatureReader:
                 drop = read in weighted and not feature.weighted
                 embedded = Embedded(name, feature, table, vocabularies, keys or {}, drop)
                 self._features[name] = embedded
-                if embedded.has_default:
+                if embedded.has_default and not isinstance(table, RemoteTable):
                     Batch({name: embedded}, {}).activations({}, 1)
             except KeyError as problem:
                 raise FormatError(f"features.{name} needs {problem}, which is not open") from problem
             except (FeatureError, ValueError, OverflowError) as problem:  # numpy's, of a strange default
                 raise FormatError(f"features.{name}.default does not fit: {problem}") from problem
-        self._small = small_tables(tables.values())
+        self._small = small_tables(self.tables.values())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._features)
@@ -104,13 +105,16 @@ class FeatureReader:
         """Looks up and combines one feature of n examples; see `activations`."""
         return self.activations([name], columns, n)[name]
 
-    def activations(self, names: Iterable[str], columns: Mapping[str, Column], n: int) -> dict[str, Activation]:
+    def activations(
+        self, names: Iterable[str], columns: Mapping[str, Column], n: int, fetch: Fetch | None = None
+    ) -> dict[str, Activation]:
         """Looks up and combines features of n examples.
 
         Args:
           names: of the features.
           columns: what the caller sent, by input; one that is not there takes its default.
           n: examples in the call.
+          fetch: fetches the rows of remote tables; needed where a feature reads one.
         Raises:
           FeatureError: there is no such feature, or an input must be sent, or its values do not fit; names the input.
           UnknownRefused: an id is unknown and the feature refuses those.
@@ -118,16 +122,18 @@ class FeatureReader:
         columns = self._spread(columns, n)
         wanted = {name: self._found(name) for name in names}
         embedded = tuple(name for name, each in wanted.items() if isinstance(each, Embedded))
-        found = self._batch(embedded).activations(columns, n)
+        found = self._batch(embedded).activations(columns, n, fetch)
         dense = {name: each.activation(columns, n) for name, each in wanted.items() if isinstance(each, Dense)}
         return {name: found[name] if name in found else dense[name] for name in wanted}
 
-    def write(self, places: Sequence[Place], columns: Mapping[str, Column], n: int) -> dict[str, int]:
+    def write(
+        self, places: Sequence[Place], columns: Mapping[str, Column], n: int, fetch: Fetch | None = None
+    ) -> dict[str, int]:
         """Looks features up into arrays that are there already, as those that a tower takes.
 
         Args:
           places: where they go; their values lie there as `activation` gives them, flat for each example.
-          columns, n: as of `activations`.
+          columns, n, fetch: as of `activations`.
         Returns:
           How many ids are unknown, by feature, where there are any.
         Raises:
@@ -137,7 +143,7 @@ class FeatureReader:
         left = [odd for place in places for odd in self._after_native(place, columns)]
         if not left:
             return {}
-        found = self.activations([name for place in left for name in place.names], columns, n)
+        found = self.activations([name for place in left for name in place.names], columns, n, fetch)
         for array, names, _ in left:
             values = [found[name].values for name in names]
             flat = [each if each.ndim == 2 else each.reshape(n, math.prod(each.shape[1:])) for each in values]
@@ -221,19 +227,25 @@ class FeatureReader:
         return found
 
 
-def open_features(root: Path, manifest: Manifest, pause: Callable[[], object] = lambda: None) -> FeatureReader:
+def open_features(
+    root: Path, manifest: Manifest, pause: Callable[[], object] = lambda: None, remote: Container[str] = ()
+) -> FeatureReader:
     """Opens every table, vocabulary and key index of a bundle.
 
     Args:
       pause: called after each.
+      remote: tables that are not opened: their rows are fetched.
     Raises:
       BundleError: a file is missing, cut short, outside the bundle, or not what the manifest says; nothing stays open.
     """
-    tables: dict[str, TableReader] = {}
+    tables: dict[str, TableReader | RemoteTable] = {}
     with ExitStack() as opened:
         for name, table in manifest.tables.items():
-            tables[name] = TableReader(root, table)
-            opened.callback(tables[name].close)
+            if name in remote:
+                tables[name] = RemoteTable(name, table.rows, table.dim)
+                continue
+            tables[name] = reader = TableReader(root, table)
+            opened.callback(reader.close)
             pause()
         vocabularies = {}
         for name, entry in manifest.vocabularies.items():
@@ -246,6 +258,6 @@ def open_features(root: Path, manifest: Manifest, pause: Callable[[], object] = 
             vocabularies[name] = vocabulary
             pause()
         keys = {name: KeyIndex(files.locate(root, entry.file), entry.size) for name, entry in manifest.keys.items()}
-        reader = FeatureReader(manifest.features, tables, vocabularies, keys)
+        features = FeatureReader(manifest.features, tables, vocabularies, keys)
         opened.pop_all()
-    return reader
+    return features

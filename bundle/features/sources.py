@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +58,57 @@ class Ordinal(Indicator):
         return np.maximum(rows, 0).astype(np.float32)[:, np.newaxis]
 
 
+class RemoteTable:
+    """A table whose rows other processes hold: what a batch reads of it is fetched before it is read.
+
+    Attributes:
+      rows, dim: shape of the table.
+    """
+
+    native = None
+
+    def __init__(self, name: str, rows: int, dim: int) -> None:
+        self.name, self.rows, self.dim = name, rows, dim
+
+
+class FetchedRows:
+    """The rows of a remote table that one batch reads; reads as a TableReader does.
+
+    Attributes:
+      lost: of each row, whether no process that holds it could be reached; None: all could.
+    """
+
+    def __init__(self, rows: Rows, vectors: Vectors, lost: NDArray[np.bool_] | None = None) -> None:
+        """Takes distinct ascending rows and their [n, dim] float32 vectors, zeros of lost ones."""
+        self._rows, self._vectors, self.lost = rows, vectors, lost
+
+    def is_lost(self, rows: Rows) -> NDArray[np.bool_]:
+        """Returns which of some rows that were fetched are lost."""
+        if self.lost is None or not self._rows.size:
+            return np.zeros(rows.size, bool)
+        found: NDArray[np.bool_] = self.lost[self._places(rows)] & (rows >= 0)
+        return found
+
+    def take(self, rows: Rows) -> Vectors:
+        """See TableReader.take."""
+        if not self._rows.size:
+            return np.zeros((rows.size, self._vectors.shape[1]), np.float32)
+        found: Vectors = self._vectors.take(self._places(rows), axis=0)
+        found[rows < 0] = 0
+        return found
+
+    def bags(self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None = None) -> Vectors:
+        """See TableReader.bags."""
+        return combine_rows(self.take, rows, offsets, combiner, weights)
+
+    def _places(self, rows: Rows) -> Rows:
+        return np.minimum(self._rows.searchsorted(rows), self._rows.size - 1)
+
+
+Fetch = Callable[[Mapping[str, Rows]], Mapping[str, FetchedRows]]
+"""Fetches distinct ascending rows of remote tables, by table, all at once."""
+
+
 class SideBySide:
     """Rows of several small tables of one width in memory: one gather reads rows of many."""
 
@@ -88,7 +139,7 @@ class SideBySide:
 class Source(NamedTuple):
     """Where the rows of a table are read, and its row 0 there."""
 
-    rows: TableReader | SideBySide | Indicator
+    rows: TableReader | RemoteTable | SideBySide | Indicator
     first: int = 0
 
 

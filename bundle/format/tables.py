@@ -80,6 +80,8 @@ class Table(StrictModel):
     error: TableError | None = None
     """Where rows were converted."""
     source: TableSource
+    unavailable: Literal["error", "unknown"] = "error"
+    """What a lookup does where no process that holds its row can be reached: fail, or treat the id as unknown."""
 
     @property
     def row_bytes(self) -> int:

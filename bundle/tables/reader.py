@@ -232,6 +232,21 @@ class TableReader:
         out[...] = combined
         return out
 
+    def stored(self, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Reads rows as they are stored, for another process to widen.
+
+        Returns:
+          [n, bytes of a row] uint8, and [n, 4] of the scales of int8 rows, else [n, 0].
+        Raises:
+          RowOutOfRange: as `gather`.
+        """
+        rows = np.ascontiguousarray(rows, np.int64)
+        self._check(rows)
+        scales = np.empty((rows.size, 0), np.uint8) if self._scales is None else self._scales.take(rows)
+        if self.dtype == "float32" and self._native is not None:
+            return self._native.take(rows, None).view(np.uint8), scales
+        return self._stored.take(rows), scales
+
     def read(self, first: int, count: int) -> NDArray[Any]:
         """Copies a range of rows as stored.
 

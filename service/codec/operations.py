@@ -1,4 +1,4 @@
-"""The five calls, each with its readers and writers. A transport picks a call by name and a form by content type."""
+"""The calls, each with its readers and writers. A transport picks a call by name and a form by content type."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from service.codec import json, protobuf
+from service.codec import json, parts, protobuf
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine.requests import Target
+from service.errors import InvalidArgument
 
 
 @dataclass(frozen=True)
@@ -65,3 +67,16 @@ _PROTOBUF: dict[str, tuple[type[Any], Any, Any]] = {
 OPERATIONS: dict[str, Operation] = {
     name: Operation(name, name.capitalize(), *(_JSON[name] + _PROTOBUF[name])) for name in _JSON
 }
+
+
+def _no_json(*_: object) -> Any:
+    raise InvalidArgument("this call is answered in protobuf alone")
+
+
+SHARD_OPERATIONS: dict[str, Operation] = {
+    "rows": Operation("rows", "Rows", _no_json, _no_json, shard_pb.RowsRequest, parts.read_rows, parts.rows_message),
+    "search": Operation(
+        "search", "Search", _no_json, _no_json, shard_pb.SearchRequest, parts.read_search, parts.found_message
+    ),
+}
+"""The calls of shards, in protobuf alone."""

@@ -68,7 +68,7 @@ def read_retrieval(message: pb.RetrieveRequest, url: _Url, settings: ServiceSett
     return requests.Retrieval(
         target_of(message.model, url),
         features=_columns(message.features, "features", settings) or None,
-        vectors=_packed(message.vectors, _FLOAT32, "vectors") if message.vectors else None,
+        vectors=packed(message.vectors, _FLOAT32, "vectors") if message.vectors else None,
         ids=_ids(message, "ids"),
         query_offsets=_offsets(message.query_offsets, "query_offsets"),
         context_ids=_ids(message, "context_ids"),
@@ -180,14 +180,15 @@ def looked_up_message(answer: requests.LookedUp) -> pb.LookupResponse:
     return pb.LookupResponse(model=_spec(answer), vectors=vectors, dim=dim, found=found, table=answer.table)
 
 
-def _packed(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+def packed(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+    """Returns numbers that were packed into bytes; raises InvalidArgument if they are truncated."""
     if len(data) % dtype.itemsize:
         raise InvalidArgument(f"{where} has {len(data)} bytes, not a multiple of {dtype.itemsize} ({dtype.name})")
     return np.frombuffer(data, dtype)
 
 
 def _offsets(data: bytes, where: str) -> NDArray[np.int64] | None:
-    return _packed(data, _INT32, where).astype(np.int64) if data else None
+    return packed(data, _INT32, where).astype(np.int64) if data else None
 
 
 def _options(message: Any, known: Mapping[str, Any], settings: ServiceSettings) -> dict[str, Any]:
@@ -212,7 +213,7 @@ def _values(message: Any, kind: str, where: str) -> NDArray[Any]:
     """Returns the values in one of the fields of a message: int64, float32 or str."""
     if kind == "strings":
         return np.array(list(message.strings.values), dtype=object)
-    values = _packed(getattr(message, kind), _KINDS[kind], f"{where}.{kind}")
+    values = packed(getattr(message, kind), _KINDS[kind], f"{where}.{kind}")
     return values.astype(np.int64) if kind == "int32s" else values
 
 
@@ -225,7 +226,7 @@ def _column(message: pb.Column, where: str) -> Column:
     kind = message.WhichOneof("values")
     if kind is None:
         raise InvalidArgument(f"{where} has no values; int64s, int32s, float32s or strings were expected")
-    weights = _packed(message.weights, _FLOAT32, f"{where}.weights") if message.weights else None
+    weights = packed(message.weights, _FLOAT32, f"{where}.weights") if message.weights else None
     return Column(_values(message, kind, where), _offsets(message.offsets, f"{where}.offsets"), weights)
 
 
@@ -236,13 +237,37 @@ def _exclusion(message: pb.RetrieveRequest | pb.RecommendRequest) -> requests.Ex
     return None if ids is None else requests.Exclusion(ids, offsets)
 
 
+def read_filter(message: pb.Filter, settings: ServiceSettings) -> requests.Filter:
+    """Reads a Filter.
+
+    Raises:
+      InvalidArgument: a list of tokens or a bound is empty; names it.
+      TooLarge: more conditions than the limit.
+    """
+    at_most(settings, "max_names", len(message.conditions), "filter")
+    return {name: _condition(each, f"filter.{name}") for name, each in message.conditions.items()}
+
+
+def filter_message(sent: requests.Filter) -> pb.Filter:
+    """Returns a filter as its message."""
+    message = pb.Filter()
+    for name, each in sent.items():
+        condition = message.conditions[name]
+        for field in ("allow", "deny"):
+            if (ids := getattr(each, field)) is not None:
+                getattr(condition, field).CopyFrom(_ids_message(ids))
+        for bound in ("ge", "gt", "le", "lt"):
+            if (value := getattr(each, bound)) is not None:
+                kind = "int64" if isinstance(value, int) else "float64"
+                getattr(condition, bound).CopyFrom(pb.Number(**{kind: value}))
+    return message
+
+
 def _selection(message: pb.RetrieveRequest | pb.RecommendRequest, settings: ServiceSettings) -> dict[str, Any]:
     """Returns which candidates are allowed, of a retrieval or a recommendation."""
     found: dict[str, Any] = {"exclude": _exclusion(message)}
     if message.HasField("filter"):
-        conditions = message.filter.conditions
-        at_most(settings, "max_names", len(conditions), "filter")
-        found["filter"] = {name: _condition(each, f"filter.{name}") for name, each in conditions.items()}
+        found["filter"] = read_filter(message.filter, settings)
     if message.HasField("crowding"):
         found["crowding"] = requests.Crowding(message.crowding.attribute, message.crowding.max)
     if message.HasField("min_score"):

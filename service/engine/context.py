@@ -44,6 +44,10 @@ class RequestContext:
             raise DeadlineExceeded("the deadline of the request has passed")
 
 
+class RowsLost(Exception):
+    """A batch of several requests reads rows that no shard could give."""
+
+
 class Execution:
     """One batch while it is computed; every expensive step runs inside `phase`.
 
@@ -51,6 +55,7 @@ class Execution:
       call: the call of every request of the batch.
       phases: seconds by phase, of the whole batch.
       estimates: what computations of the process take, on average.
+      rows_fetched, rows_lost: rows of remote tables that the batch read, and those that no shard could give.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class Execution:
         """
         self.call, self.phases, self.estimates = call, dict[str, float](), estimates or LatencyEstimates()
         self._contexts, self._metrics, self._pool = contexts, metrics, pool
+        self.rows_fetched = self.rows_lost = 0
 
     def check(self) -> None:
         """Raises Cancelled or DeadlineExceeded if no request of the batch is worth computing any more."""
@@ -135,6 +141,16 @@ class Execution:
         """Sets a gauge of `Metrics`."""
         if self._metrics is not None:
             self._metrics.set(name, value)
+
+    def fetched(self, rows: int, lost: int) -> None:
+        """Counts rows of remote tables.
+
+        Raises:
+          RowsLost: some are lost, and the batch has several requests: each is computed alone, to know its own.
+        """
+        self.rows_fetched, self.rows_lost = self.rows_fetched + rows, self.rows_lost + lost
+        if lost and len(self._contexts) > 1:
+            raise RowsLost
 
     def computed(self, examples: int, candidates: int = 0) -> None:
         """Counts the queries, contexts or examples of the batch, and its candidates."""

@@ -7,19 +7,38 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
 from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
-from service.engine import batching, embedding, lookup, ranking, recommendation, retrieval, signatures, warmup
+from service.engine import batching, embedding, lookup, parts, ranking, recommendation, retrieval, signatures, warmup
 from service.engine.compute_pool import ComputePool
 from service.engine.context import Execution, RequestContext
-from service.engine.requests import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
+from service.engine.requests import (
+    Embedding,
+    Lookup,
+    PartSearch,
+    Ranking,
+    Recommendation,
+    Retrieval,
+    RowsRead,
+    Target,
+)
 from service.engine.scheduler import Job, Scheduler
 from service.engine.validation import NotFinite, sends_numbers
-from service.errors import INTERNAL_MESSAGE, DataLoss, Internal, InvalidArgument, NotReady, Overloaded, ServiceError
+from service.errors import (
+    INTERNAL_MESSAGE,
+    DataLoss,
+    Internal,
+    InvalidArgument,
+    NotReady,
+    Overloaded,
+    ServiceError,
+    Unimplemented,
+)
 from service.models.loader import LoadRejected
 from service.models.manager import VersionManager, VersionState
 from service.models.throttle import LoadThrottle
@@ -35,6 +54,8 @@ COMPUTE: dict[type, Callable[..., Any]] = {
     Recommendation: recommendation.recommend,
     Embedding: embedding.embed,
     Lookup: lookup.look_up,
+    RowsRead: parts.read_rows,
+    PartSearch: parts.search_part,
 }
 _INLINE_S, _INLINE_ALONE_S = 0.0005, 0.01
 """Longest batch on the event loop: where compute threads run beside it, and where a handover gains nothing."""
@@ -102,6 +123,9 @@ class Engine:
           ServiceError: as listed in `service/errors.py`.
         """
         context.check()
+        if (self._settings.shard is None) == isinstance(request, RowsRead | PartSearch):
+            what = "no shard" if self._settings.shard is None else f"shard {self._settings.shard}, for fronts alone"
+            raise Unimplemented(f"this process is {what}; it does not answer this call")
         target: Target = request.target
         lease = self._versions.acquire(target.model, target.version, target.label)
         version = lease.version
@@ -114,6 +138,7 @@ class Engine:
             cost=request.cost,
             key=None if key is None else (version, key),
             future=asyncio.get_running_loop().create_future(),
+            waits=version.shards is not None,
         )
         try:
             answer = await self._scheduler.run(job)
@@ -128,6 +153,10 @@ class Engine:
     def models(self) -> dict[str, tuple[VersionState, ...]]:
         """Returns the states of every model's versions, newest first."""
         return self._versions.models()
+
+    def bundles(self) -> list[tuple[str, int, int]]:
+        """Returns model, version and fingerprint of every loaded version."""
+        return [(each.model, each.version, each.fingerprint) for each in self._versions.loaded()]
 
     def model(self, target: Target) -> dict[str, Any]:
         """Returns what a client needs to write requests for one version, as a JSON value.
@@ -232,6 +261,8 @@ class Engine:
         try:
             answer = COMPUTE[type(request)](batch[0].lease.version, request, self._settings, execution)
             execution.check()
+            if execution.rows_lost:
+                answer = replace(answer, coverage=1 - execution.rows_lost / execution.rows_fetched)
         finally:
             for phase, seconds in execution.phases.items():
                 self._metrics.observe("phase_seconds", seconds, call, phase)

@@ -7,20 +7,24 @@ does not hold is counted, and the context has the defaults; only where a feature
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import UnknownRefused
 from bundle.features.columns import Column, Place, checked_offsets
+from bundle.features.sources import FetchedRows
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, MultiInputIds, inputs_of
 from service.config import ServiceSettings
 from service.engine import validation
 from service.engine.context import Execution
 from service.engine.requests import Columns, Ids, LookedUp, Lookup
 from service.errors import InvalidArgument, NotFound
-from service.models.version import LoadedStore, ModelVersion
+from service.models.version import LoadedStore, ModelVersion, RemoteParts
+
+Rows = NDArray[np.int64]
 
 
 def known_positions(corpus: LoadedStore, ids: Ids) -> NDArray[np.int64]:
@@ -126,10 +130,24 @@ def write(model_version: ModelVersion, places: Sequence[Place], columns: Columns
     Raises:
       FeatureError: a column does not fit its feature, or is missing without a default; names the input.
     """
-    for name, count in model_version.reader.write(places, columns, n).items():
+    shards = model_version.shards
+    fetch = None if shards is None else partial(_fetched, model_version.model, shards, execution)
+    for name, count in model_version.reader.write(places, columns, n, fetch).items():
         execution.count("oov_ids", count, model_version.model, name)
     for place in places:
         execution.looked_up(model_version.model, place.names, n)
+
+
+def _fetched(
+    model: str, shards: RemoteParts, execution: Execution, tables: Mapping[str, Rows]
+) -> Mapping[str, FetchedRows]:
+    """Fetches rows of remote tables within the deadline; counts those that are lost."""
+    fetched = shards.rows(tables, execution.left_s)
+    for name, rows in fetched.items():
+        lost = 0 if rows.lost is None else int(np.count_nonzero(rows.lost))
+        execution.fetched(tables[name].size, lost)
+        execution.count("lost_rows", lost, model, name)
+    return fetched
 
 
 def look_up(model_version: ModelVersion, request: Lookup, settings: ServiceSettings, execution: Execution) -> LookedUp:
@@ -152,13 +170,19 @@ def look_up(model_version: ModelVersion, request: Lookup, settings: ServiceSetti
         if feature.unknown.rule == "refuse" and not found.all():
             unknown = str(request.ids.values[~found][0])[:128]
             raise UnknownRefused(name, f"id {unknown!r} is not in its table, and the feature refuses such ids")
-        table = model_version.tables[feature.table]
-        vectors = np.zeros((n, table.dim), np.float32)
         if feature.unknown.row is not None:
-            vectors[:] = table.gather(np.array([feature.unknown.row], np.int64))
-        vectors[found] = table.gather(rows[found])
+            rows = np.where(found, rows, feature.unknown.row)
+        vectors = _vectors(model_version, feature.table, rows, execution)
     execution.computed(n)
     return LookedUp(model_version.model, model_version.version, feature.table, vectors, found)
+
+
+def _vectors(model_version: ModelVersion, name: str, rows: Rows, execution: Execution) -> NDArray[np.float32]:
+    """Reads rows of a table here or on shards; zeros for negative ones."""
+    table, shards = model_version.tables.get(name), model_version.shards
+    if table is not None or shards is None:
+        return model_version.tables[name].take(rows)
+    return _fetched(model_version.model, shards, execution, {name: np.unique(rows[rows >= 0])})[name].take(rows)
 
 
 def _embedded(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeature]:

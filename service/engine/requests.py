@@ -60,10 +60,11 @@ class Request(ABC):
 
 @dataclass(frozen=True)
 class Answer:
-    """What answers of all calls have: which version answered."""
+    """What answers of all calls have: which version answered, and the share of the rows read that shards could give."""
 
     model: str
     version: int
+    coverage: float = field(default=1.0, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -288,6 +289,71 @@ class LookedUp(Answer):
     table: str
     vectors: Vectors
     found: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class RowsRead(Request):
+    """Rows that a shard holds: of tables and of indexes' vectors, by position from the first that it holds.
+
+    Attributes:
+      fingerprint: of the bundle.
+      rows: table or index, whether it is an index, and [m] uint32 positions.
+    """
+
+    fingerprint: int
+    rows: tuple[tuple[str, bool, NDArray[np.uint32]], ...]
+
+    @property
+    def cost(self) -> int:
+        """About one for some hundred rows."""
+        return 1 + sum(positions.size for _, _, positions in self.rows) // 256
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for about as many rows."""
+        return RowsRead, self.cost.bit_length()
+
+
+@dataclass(frozen=True)
+class RowsFound(Answer):
+    """Answer to a RowsRead: of each part the rows as stored, and the scales of int8 rows."""
+
+    rows: tuple[tuple[NDArray[np.uint8], NDArray[np.uint8]], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartSearch(Request):
+    """The k nearest of those candidates of an index that a shard holds.
+
+    Attributes:
+      fingerprint: of the bundle.
+      excluded: [m] int64 positions in the whole index, ascending and distinct: of each query, or one for all, or none.
+    """
+
+    fingerprint: int
+    index: str
+    vectors: Vectors
+    k: int
+    exact: bool = False
+    recall: float = 0.0
+    filter: Filter | None = None
+    excluded: tuple[NDArray[np.int64], ...] = ()
+    explain: bool = False
+
+    @property
+    def cost(self) -> int:
+        """One for each query."""
+        return len(self.vectors)
+
+
+@dataclass(frozen=True)
+class PartFound(Answer):
+    """Answer to a PartSearch: positions in the whole index, best first; query i owns offsets[i]:offsets[i + 1]."""
+
+    positions: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    offsets: Offsets
+    explanations: tuple[Explanation, ...] = ()
 
 
 def _examples(columns: Columns | None, *ids: Ids | None) -> int:

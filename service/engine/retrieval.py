@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from service.config import ServiceSettings
-from service.engine import embedding, filters, lookup, reordering, search, validation
+from service.engine import embedding, filters, lookup, remote_search, reordering, search, validation
 from service.engine.context import Execution
 from service.engine.requests import (
     K_DEFAULT,
@@ -24,7 +24,7 @@ from service.engine.requests import (
 )
 from service.engine.search import Allowed, Found
 from service.errors import InvalidArgument
-from service.models.version import LoadedIndex, LoadedStore, ModelVersion
+from service.models.version import LoadedIndex, LoadedStore, ModelVersion, RemoteIndex, SearchedIndex
 
 _NONE = np.empty(0, np.int64)
 
@@ -76,7 +76,7 @@ class Queries(NamedTuple):
 
 
 def pool(
-    index: LoadedIndex, queries: Queries, request: Selecting, k: int, settings: ServiceSettings, execution: Execution
+    index: SearchedIndex, queries: Queries, request: Selecting, k: int, settings: ServiceSettings, execution: Execution
 ) -> Found:
     """Finds what is ranked or reordered: `candidates` for each query, and more where crowding needs them.
 
@@ -95,11 +95,15 @@ def pool(
     )
 
 
-def _find(index: LoadedIndex, queries: Queries, request: Selecting, count: int, execution: Execution) -> Found:
+def _find(index: SearchedIndex, queries: Queries, request: Selecting, count: int, execution: Execution) -> Found:
     vectors, allowed, offsets = queries
+    exact = isinstance(request, Retrieval) and request.exact
+    if isinstance(index, RemoteIndex):
+        return remote_search.nearest(index, vectors, count, allowed.excluded, request, exact, offsets, execution)
+    assert isinstance(index, LoadedIndex)  # noqa: S101 - there are no others
     return search.nearest(
         *(index, vectors, count, allowed, execution),
-        exact=isinstance(request, Retrieval) and request.exact,
+        exact=exact,
         recall=request.recall,
         offsets=offsets,
         explain=request.explain,
@@ -107,7 +111,7 @@ def _find(index: LoadedIndex, queries: Queries, request: Selecting, count: int, 
 
 
 def check_selection(
-    index: LoadedIndex, request: Selecting, settings: ServiceSettings, ids: Ids | None, *columns: Column
+    index: SearchedIndex, request: Selecting, settings: ServiceSettings, ids: Ids | None, *columns: Column
 ) -> None:
     """Rejects attributes that are not stored, a recall that is none, and more values than the limit.
 
@@ -122,7 +126,7 @@ def check_selection(
 
 
 def allowed(
-    index: LoadedIndex, request: Selecting, n: int, execution: Execution, own: Positions | None = None
+    index: SearchedIndex, request: Selecting, n: int, execution: Execution, own: Positions | None = None
 ) -> Allowed:
     """Returns the candidates that each of n queries may find: those that match, less the excluded and the denied.
 
@@ -136,7 +140,9 @@ def allowed(
     if not request.filter and request.exclude is None and own is None and not denied.size:
         return Allowed([_NONE] * n)
     with execution.phase("search"):
-        compiled = filters.compiled(index, request.filter) if request.filter else None
+        compiled = None
+        if request.filter and isinstance(index, LoadedIndex):  # else shards compile it
+            compiled = filters.compiled(index, request.filter)
         if compiled is not None:
             execution.count("filters", 1, "cached" if compiled.again else "compiled")
         excluded = excluded_positions(index.corpus, request.exclude, n)
@@ -186,7 +192,11 @@ def _count_queries(request: Retrieval, offsets: Offsets | None, vectors: int) ->
 
 
 def _queries(
-    model_version: ModelVersion, index: LoadedIndex, request: Retrieval, settings: ServiceSettings, execution: Execution
+    model_version: ModelVersion,
+    index: SearchedIndex,
+    request: Retrieval,
+    settings: ServiceSettings,
+    execution: Execution,
 ) -> tuple[Vectors, Positions | None]:
     """Returns the query vectors and, of queries by id, the candidates' own positions."""
     given = [name for name in ("features", "vectors", "ids") if getattr(request, name) is not None]
@@ -200,7 +210,7 @@ def _queries(
     if request.ids is not None:
         validation.check_queries(int(request.ids.size), settings)
         positions = lookup.known_positions(index.corpus, request.ids)
-        return np.array(index.vectors[positions], np.float32), positions
+        return search.vectors_at(index, positions, execution), positions
     if request.vectors is not None:
         return _sent_vectors(index.entry.dim, request.vectors, settings), None
     name, sent = index.entry.query_tower, request.features or {}

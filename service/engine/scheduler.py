@@ -46,6 +46,7 @@ class Job:
       key: requests with an equal key can be computed as one batch; None: this one is computed alone.
       future: the answer.
       expected_s: how long its computation is expected to take.
+      waits: its computation waits for other processes, and must not on the event loop.
     """
 
     request: Any
@@ -56,6 +57,7 @@ class Job:
     key: Hashable
     future: asyncio.Future[Any]
     expected_s: float = 0.0
+    waits: bool = False
     queued_at: float = field(default_factory=time.perf_counter)
 
 
@@ -219,7 +221,7 @@ class Scheduler:
         self._check(job.cost, expected_s or 0.0, job.context.deadline)
         self._cost.observe(call, job.cost)
         job.expected_s = expected_s or 0.0
-        short = expected_s is not None and expected_s <= self._inline_max_s
+        short = expected_s is not None and expected_s <= self._inline_max_s and not job.waits
         queue = self._inline if short else self._long
         queue.add(job)
         self._wake()

@@ -24,7 +24,7 @@ from service.engine import validation
 from service.engine.context import Execution
 from service.engine.filters import Compiled, distinct, is_among
 from service.engine.requests import Explanation, Offsets, Selecting, Vectors
-from service.models.version import LoadedIndex
+from service.models.version import LoadedIndex, RemoteIndex, SearchedIndex
 
 Positions = NDArray[np.int64]
 _CELLS_MAX = 4 << 20
@@ -130,6 +130,14 @@ def nearest(
         for row, each in zip(rows, allowed.excluded, strict=True)
     ]
     return Found(positions, scores, ends, tuple(explained))
+
+
+def vectors_at(index: SearchedIndex, positions: Positions, execution: Execution) -> Vectors:
+    """Returns the vectors of candidates, [m, dim] float32."""
+    if isinstance(index, RemoteIndex):
+        return index.shards.vectors(index.name, positions, execution.left_s)
+    assert isinstance(index, LoadedIndex)  # noqa: S101 - there are no others
+    return np.array(index.vectors[positions], np.float32)
 
 
 def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ...]:

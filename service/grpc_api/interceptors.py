@@ -20,7 +20,7 @@ from service.codec.metadata import REQUEST_ID, SERVER_TIMING, TRACE_PARENT, requ
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import DeadlineExceeded, TooLarge, Unimplemented
-from service.grpc_api.servicer import CALLS, SERVICE
+from service.grpc_api.servicer import CALLS, SERVICE, SHARD_SERVICE
 from service.grpc_api.status import abort
 from service.observability import logging
 from service.security.principal import NAME_CHARS_MAX, Principal
@@ -48,9 +48,9 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         """Returns the handler of a method."""
         handler = await continuation(details)
         service, _, method = details.method.removeprefix("/").partition("/")
-        if handler is not None and service != SERVICE:
+        if handler is not None and service not in CALLS:
             return handler
-        call = CALLS.get(method, "other") if service == SERVICE else "other"
+        call = CALLS.get(service, {}).get(method, "other")
         return self._handler(call, None if handler is None else handler.unary_unary)
 
     def authenticate(self, context: ServicerContext, metadata: Mapping[str, str]) -> Principal | None:
@@ -94,8 +94,9 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
 
     async def _answer(self, method: Method | None, context: ServicerContext, request: RequestContext) -> bytes:
         if method is None:
-            raise Unimplemented(f"there is no such method; the methods are those of {SERVICE}")
-        if request.call not in {"models", "model"}:
+            service = SERVICE if self._settings.shard is None else SHARD_SERVICE
+            raise Unimplemented(f"there is no such method; the methods are those of {service}")
+        if request.call not in {"models", "model", "describe"}:
             self._dataplane.engine.check_admission(request.call, request.deadline)
         timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
         message = await self._reading.read(context, timeout_s)

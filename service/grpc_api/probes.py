@@ -16,7 +16,7 @@ from service.codec.failures import failure_of
 from service.codec.metadata import REQUEST_ID, request_id_of
 from service.errors import Overloaded, ServiceError, TooLarge
 from service.grpc_api.interceptors import CallInterceptor, Continuation, Reading, joined
-from service.grpc_api.servicer import SERVICE
+from service.grpc_api.servicer import CALLS
 from service.grpc_api.status import abort
 
 MAX_STREAMS, MAX_READING = 1_000, 16
@@ -45,7 +45,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
     ) -> RpcMethodHandler | None:
         """Returns the handler of a method."""
         handler = await continuation(details)
-        if handler is None or details.method.startswith(f"/{SERVICE}/"):
+        if handler is None or details.method.split("/")[1] in CALLS:
             return handler
 
         async def respond(requests: AsyncIterator[Any], context: ServicerContext) -> None:

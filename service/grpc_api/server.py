@@ -9,11 +9,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from service.codec.stubs.embedding_service_pb2_grpc import add_EmbeddingServiceServicer_to_server
+from service.codec.stubs.shard_service_pb2_grpc import add_ShardServiceServicer_to_server
 from service.config import ServiceSettings
 from service.dataplane import Dataplane
 from service.grpc_api.interceptors import CallInterceptor
 from service.grpc_api.probes import MAX_STREAMS, ProbeInterceptor
-from service.grpc_api.servicer import SERVICE, EmbeddingServicer
+from service.grpc_api.servicer import SERVICE, SHARD_SERVICE, EmbeddingServicer, ShardServicer
 
 _HANDSHAKE_MS = 10_000
 _METADATA_BYTES = 16 << 10
@@ -31,6 +32,7 @@ class GrpcServer:
     def __init__(self, dataplane: Dataplane) -> None:
         self._dataplane, self._calls = dataplane, CallInterceptor(dataplane)
         self._probes, self._health = ProbeInterceptor(self._calls), health.aio.HealthServicer()
+        self._service = SERVICE if dataplane.settings.shard is None else SHARD_SERVICE
         self._server: grpc.aio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -51,9 +53,14 @@ class GrpcServer:
             options=options_of(settings),
             maximum_concurrent_rpcs=settings.max_concurrent_requests * _RPCS_PER_REQUEST + MAX_STREAMS,
         )
-        add_EmbeddingServiceServicer_to_server(EmbeddingServicer(self._dataplane), server)
+        if settings.shard is None:
+            add_EmbeddingServiceServicer_to_server(EmbeddingServicer(self._dataplane), server)
+        else:
+            add_ShardServiceServicer_to_server(ShardServicer(self._dataplane), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        server.add_generic_rpc_handlers(reflection_handlers((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)))
+        server.add_generic_rpc_handlers(
+            reflection_handlers((self._service, health.SERVICE_NAME, reflection.SERVICE_NAME))
+        )
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if certificates is None:
@@ -81,7 +88,7 @@ class GrpcServer:
 
     async def _publish(self, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in ("", SERVICE):
+        for service in ("", self._service):
             await self._health.set(service, status)
 
 

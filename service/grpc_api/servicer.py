@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import time
 
-from service.codec import protobuf, signatures
-from service.codec.operations import OPERATIONS
+from service.codec import parts, protobuf, signatures
+from service.codec.operations import OPERATIONS, SHARD_OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceServicer
+from service.codec.stubs.shard_service_pb2_grpc import ShardServiceServicer
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.security.principal import authorize, authorize_all
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EmbeddingService"].full_name
-CALLS = {operation.method: name for name, operation in OPERATIONS.items()} | {
-    "ListModels": "models",
-    "GetModel": "model",
+SHARD_SERVICE = shard_pb.DESCRIPTOR.services_by_name["ShardService"].full_name
+_OPERATIONS = OPERATIONS | SHARD_OPERATIONS
+CALLS: dict[str, dict[str, str]] = {
+    SERVICE: {each.method: name for name, each in OPERATIONS.items()} | {"ListModels": "models", "GetModel": "model"},
+    SHARD_SERVICE: {each.method: name for name, each in SHARD_OPERATIONS.items()} | {"Describe": "describe"},
 }
-"""Names of the calls, as in metrics, by method."""
+"""Names of the calls, as in metrics, by service and method."""
 
 
-class EmbeddingServicer(EmbeddingServiceServicer):
+class _Servicer:
     """Answers messages that `CallInterceptor` has authenticated, admitted and read; raises ServiceError."""
 
     def __init__(self, dataplane: Dataplane) -> None:
@@ -28,7 +32,7 @@ class EmbeddingServicer(EmbeddingServiceServicer):
 
     async def _call(self, request: bytes, context: RequestContext) -> bytes:
         """Answers the call that the context names."""
-        operation = OPERATIONS[context.call]
+        operation = _OPERATIONS[context.call]
         answer, _ = await self._dataplane.call(operation, request, True, None, context)
         began = time.perf_counter()
         encoded: bytes = operation.write_message(answer).SerializeToString()
@@ -36,7 +40,11 @@ class EmbeddingServicer(EmbeddingServiceServicer):
         self._metrics.observe("phase_seconds", seconds, context.call, "encode")
         return encoded
 
-    Retrieve = Rank = Recommend = Embed = Lookup = _call
+
+class EmbeddingServicer(_Servicer, EmbeddingServiceServicer):
+    """The public service."""
+
+    Retrieve = Rank = Recommend = Embed = Lookup = _Servicer._call
 
     async def ListModels(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802 - names of the contract
         """Lists models, versions and states."""
@@ -49,3 +57,15 @@ class EmbeddingServicer(EmbeddingServiceServicer):
         target = protobuf.target_of(protobuf.parse(pb.GetModelRequest, request).model, None)
         authorize(context.principal, target.model)
         return bytes(signatures.details_message(self._engine.model(target)).SerializeToString())
+
+
+class ShardServicer(_Servicer, ShardServiceServicer):
+    """The internal service of a shard."""
+
+    Rows = Search = _Servicer._call
+
+    async def Describe(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
+        """Describes the shard and what it has loaded."""
+        protobuf.parse(shard_pb.DescribeRequest, request)
+        authorize_all(context.principal)
+        return bytes(parts.description(self._dataplane.settings, self._engine.bundles()).SerializeToString())

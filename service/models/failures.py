@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bundle.errors import BundleError
-from service.models.loader import InsufficientMemory, LoadRejected
+from service.models.loader import InsufficientMemory, LoadRejected, ShardsMissing
 
 RETRY_S = 60.0
 """Until the next attempt where the machine was at fault: memory, permissions, open files, a disk."""
+SHARDS_RETRY_S = 1.0
+"""The same where shards were missing: they load the version at the same time."""
 FILES_MAX = 100_000
 """Files of one version that are inspected for changes."""
 
@@ -44,7 +46,9 @@ class LoadFailure:
             reason = str(problem)
         else:
             reason = f"unexpected {type(problem).__name__} while loading; the log has it"
-        return cls(files, reason, time.monotonic() + RETRY_S if machine_at_fault else math.inf, files)
+        retry_s = RETRY_S if machine_at_fault else math.inf
+        retry_s = SHARDS_RETRY_S if isinstance(problem, ShardsMissing) else retry_s
+        return cls(files, reason, time.monotonic() + retry_s, files)
 
     def should_retry(self, directory: Path) -> bool:
         """Returns whether to load the version again.

@@ -14,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import DigestMismatch, FormatError
-from bundle.features.reader import open_features
+from bundle.features.reader import FeatureReader, open_features
 from bundle.format import paths
+from bundle.format.checksums import crc32c
 from bundle.format.formula import parse_formula
-from bundle.format.manifest import Corpus, Index, Manifest, Precision
+from bundle.format.manifest import Corpus, Index, Manifest, Precision, dump
 from bundle.storage import files, retention, staging
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
+from bundle.tables import sharding
+from bundle.tables.reader import TableReader
 from runtime.exact import ExactIndex
 from runtime.scann import ScannIndex
 from runtime.towers import Device, open_form
@@ -29,7 +32,7 @@ from service.models.filter_cache import FilterCache
 from service.models.forms import choose_forms
 from service.models.throttle import LoadThrottle
 from service.models.towers import LoadedPart, LoadedTower
-from service.models.version import LoadedIndex, LoadedStore, ModelVersion, stamp_of
+from service.models.version import LoadedIndex, LoadedStore, ModelVersion, RemoteIndex, RemoteParts, stamp_of
 from service.resources import free_bytes
 
 _TENSORFLOW_BYTES = 600 << 20
@@ -38,6 +41,10 @@ _TENSORFLOW_BYTES = 600 << 20
 
 class LoadRejected(Exception):
     """A sound bundle that will not be served here; the message says why."""
+
+
+class ShardsMissing(LoadRejected):
+    """A front cannot reach all parts of a version yet."""
 
 
 class InsufficientMemory(LoadRejected):
@@ -61,12 +68,15 @@ class Loader:
       warm_up: serves synthetic requests with a version before it is available, in the thread that loads; calls the
         throttle it is given; raises if the version cannot serve.
       throttle: called after each chunk of work.
+      reach: of a front: returns what reaches the shards of a version by its manifest and fingerprint; raises
+        LoadRejected if no shard holds a part of it.
     """
 
     settings: ServiceSettings
     threads: int
     warm_up: Callable[[ModelVersion, LoadThrottle], object]
     throttle: LoadThrottle = field(default_factory=LoadThrottle)
+    reach: Callable[[Manifest, int], RemoteParts] | None = None
 
     @cached_property
     def _compiled(self) -> FilterCache:
@@ -91,15 +101,30 @@ class Loader:
                 f"the manifest is of model {manifest.model!r} version {manifest.version}, its directory is "
                 f"{model}/{version}; a bundle is served from the place it was written for"
             )
-        memory_bytes = forecast_bytes(manifest, self.settings.precision, self.threads, self.settings.device)
+        here, least_bytes = manifest, self.settings.shard_least_bytes
+        if self.settings.shard is not None:
+            here = sharding.held_by_shard(manifest, self.settings.shard, least_bytes)
+        elif self.reach is not None:
+            here = sharding.held_by_front(manifest, least_bytes)
+        memory_bytes = forecast_bytes(here, self.settings.precision, self.threads, self.settings.device)
         self._check_memory(memory_bytes)
+        fingerprint = crc32c(dump(manifest))
         opened = ExitStack()
         try:
             held = retention.hold(directory)  # keeps `rowcast-serve pull --keep` from deleting it while it is served
             if held is not None:
                 opened.callback(os.close, held)
-            staging.check_files(directory, manifest, self.settings.verify, self.throttle)
-            loaded = replace(self._open(directory, manifest, opened), memory_bytes=memory_bytes, stamp=stamp)
+            staging.check_files(directory, here, self.settings.verify, self.throttle)
+            shards = None if self.reach is None else self.reach(manifest, fingerprint)
+            open_all = self._open if self.settings.shard is None else self._open_shard
+            loaded = replace(
+                open_all(directory, manifest, opened, shards),
+                memory_bytes=memory_bytes,
+                stamp=stamp,
+                held=here,
+                fingerprint=fingerprint,
+                shards=shards,
+            )
             self.warm_up(loaded, self.throttle)
             self._prepare_threads(loaded)
         except BaseException:
@@ -118,19 +143,44 @@ class Loader:
                 math.inf if allowed_bytes else needed_bytes - limit_bytes,
             )
 
-    def _open(self, directory: Path, manifest: Manifest, opened: ExitStack) -> ModelVersion:
-        reader = open_features(directory, manifest, self.throttle)
+    def _open(self, directory: Path, manifest: Manifest, opened: ExitStack, shards: RemoteParts | None) -> ModelVersion:
+        least_bytes = self.settings.shard_least_bytes
+        tables = {} if shards is None else sharding.sharded_tables(manifest, least_bytes)
+        reader = open_features(directory, manifest, self.throttle, tables)
         opened.callback(reader.close)
         self.throttle()
         towers = {name: self._open_tower(directory, manifest, name) for name in manifest.towers}
         corpora = {name: self._open_store(directory, name, entry) for name, entry in manifest.candidates.items()}
         contexts = {name: self._open_store(directory, name, entry) for name, entry in manifest.contexts.items()}
+        remote = {} if shards is None else sharding.sharded_indexes(manifest)
         indexes = {
-            name: self._open_index(directory, name, entry, corpora[entry.corpus], opened)
+            name: RemoteIndex(entry, corpora[entry.corpus], name, shards)
+            if shards is not None and name in remote
+            else self._open_index(directory, name, entry, corpora[entry.corpus], opened)
             for name, entry in manifest.indexes.items()
         }
         loaded = (reader.tables, reader, towers, corpora, contexts, indexes)
         return ModelVersion(manifest.model, manifest.version, directory, manifest, *loaded, close=opened.close)
+
+    def _open_shard(self, directory: Path, manifest: Manifest, opened: ExitStack, _: object) -> ModelVersion:
+        """Opens the rows that this shard holds."""
+        shard = self.settings.shard
+        assert shard is not None  # noqa: S101 - as its caller has checked
+        tables: dict[str, TableReader] = {}
+        for name, table in sharding.sharded_tables(manifest, self.settings.shard_least_bytes).items():
+            wanted = sharding.row_range(table.rows, shard)
+            if wanted.rows:
+                tables[name] = TableReader(directory, sharding.of_rows(table, wanted))
+                opened.callback(tables[name].close)
+                self.throttle()
+        return ModelVersion(
+            *(manifest.model, manifest.version, directory, manifest, tables, FeatureReader({}, {}, {})),
+            towers={},
+            corpora={},
+            contexts={},
+            indexes={},
+            close=opened.close,
+        )
 
     def _open_tower(self, directory: Path, manifest: Manifest, name: str) -> LoadedTower:
         entry = manifest.towers[name]
@@ -167,7 +217,7 @@ class Loader:
         approximate = ScannIndex.load(files.locate(directory, entry.directory), entry.distance, vectors)
         self.throttle()
         exact = ExactIndex(vectors, entry.distance)
-        index = LoadedIndex(entry, approximate, exact, vectors, corpus, self._compiled)
+        index = LoadedIndex(entry, corpus, approximate, exact, vectors, self._compiled)
         opened.callback(self._compiled.forget, index)
         return index
 

@@ -70,8 +70,8 @@ class Maintenance:
         bytes_per_s = -(-self._settings.scrub_bytes_per_s // self._settings.workers)
         for version in self._not_in(self._scrubbed) if bytes_per_s else ():
             about = {"model": version.model, "version": version.version}
-            later = checked_later(version.manifest)
-            mapped = version.manifest.model_copy(update={"files": later})
+            later = checked_later(version.files)
+            mapped = version.files.model_copy(update={"files": later})
             pause = partial(self._pause, version, PIECE_BYTES, bytes_per_s)
             try:
                 staging.check_files(version.directory, mapped, "full", pause)
@@ -87,7 +87,7 @@ class Maintenance:
                 else:
                     self._damaged(version, problem)
                 continue
-            tables_bytes = sum(table.bytes for table in version.manifest.tables.values())
+            tables_bytes = sum(table.bytes for table in version.files.tables.values())
             scrubbed_bytes = tables_bytes + sum(file.bytes for file in later)
             self._metrics.count("scrubbed_bytes", scrubbed_bytes, version.model)
             log.info("version_scrubbed", extra=fields(**about))
@@ -100,7 +100,7 @@ class Maintenance:
         """
         limit_bytes = self._settings.prefetch_max_bytes
         for version in self._not_in(self._prefetched) if limit_bytes else ():
-            sizes = sorted((table.bytes, name) for name, table in version.manifest.tables.items())
+            sizes = sorted((table.bytes, name) for name, table in version.files.tables.items())
             totals = accumulate(size for size, _ in sizes)
             fitting = [name for (_, name), total in zip(sizes, totals, strict=True) if total <= limit_bytes]
             with suppress(_Ended):
@@ -117,7 +117,7 @@ class Maintenance:
         self._reported.update(version.model for version in loaded)
         for model in self._reported:
             versions = [version for version in loaded if version.model == model]
-            table_bytes = sum(table.bytes for version in versions for table in version.manifest.tables.values())
+            table_bytes = sum(table.bytes for version in versions for table in version.files.tables.values())
             resident_bytes = sum(table.resident_bytes() for version in versions for table in version.tables.values())
             self._metrics.set("model_memory_bytes", sum(version.memory_bytes for version in versions), model)
             self._metrics.set("model_table_bytes", table_bytes, model)

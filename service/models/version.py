@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.reader import FeatureReader
+from bundle.features.sources import FetchedRows
 from bundle.format.manifest import Corpus, Index, Manifest
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
@@ -23,6 +24,7 @@ from service.models.towers import LoadedTower
 
 _DECIMAL = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
+Rows = NDArray[np.int64]
 Stamp = tuple[int, int, int]
 """Identifies one state of a file: modification time (ns), bytes, inode."""
 
@@ -60,20 +62,48 @@ class LoadedStore:
 
 
 @dataclass(frozen=True, eq=False)
-class LoadedIndex:
-    """An approximate index, the exact one over the same vectors, and the candidates they are of.
+class SearchedIndex:
+    """An index, and the candidates it is of."""
+
+    entry: Index
+    corpus: LoadedStore
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedIndex(SearchedIndex):
+    """An approximate index, and the exact one over the same vectors.
 
     Attributes:
-      vectors: [size, dim] float32, memory-mapped; row = position in the corpus.
+      vectors: [size, dim] float32, memory-mapped; row = position in the corpus, from `first` on.
       compiled: filters of this index and the others of the process.
     """
 
-    entry: Index
     approximate: ScannIndex
     exact: ExactIndex
     vectors: NDArray[np.float32]
-    corpus: LoadedStore
     compiled: FilterCache
+    first: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteIndex(SearchedIndex):
+    """An index whose partitions shards hold."""
+
+    name: str
+    shards: RemoteParts
+
+
+class RemoteParts(Protocol):
+    """Reaches the shards that hold the rest of a version; each call waits, and raises ServiceError."""
+
+    def rows(self, tables: Mapping[str, Rows], left_s: float) -> Mapping[str, FetchedRows]:
+        """Fetches distinct ascending rows of tables."""
+
+    def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
+        """Fetches vectors of an index, in the order asked."""
+
+    def search(self, left_s: float, **search: Any) -> Sequence[Any]:
+        """Asks each shard that holds partitions of an index; takes the fields of PartSearch, returns PartFounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +114,9 @@ class ModelVersion:
       close: unmaps the tables; called once, after the last request has ended.
       memory_bytes: upper bound of the memory it takes beside its tables.
       stamp: of its manifest, before it was loaded.
+      held: what of the manifest is on this machine; None: all of it.
+      fingerprint: crc32c of the manifest.
+      shards: reach what is held elsewhere; None: nothing is.
     """
 
     model: str
@@ -95,10 +128,18 @@ class ModelVersion:
     towers: Mapping[str, LoadedTower]
     corpora: Mapping[str, LoadedStore]
     contexts: Mapping[str, LoadedStore]
-    indexes: Mapping[str, LoadedIndex]
+    indexes: Mapping[str, SearchedIndex]
     close: Callable[[], Any]
     memory_bytes: int = 0
     stamp: Stamp | None = None
+    held: Manifest | None = None
+    fingerprint: int = 0
+    shards: RemoteParts | None = None
+
+    @property
+    def files(self) -> Manifest:
+        """What of the manifest is on this machine."""
+        return self.held or self.manifest
 
     def deny(self, ids: tuple[str, ...]) -> None:
         """Denies the candidates that have one of these ids, in every corpus; replaces those denied before."""

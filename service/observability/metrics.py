@@ -29,7 +29,7 @@ from bundle import native
 from bundle.format.manifest import FORMAT_VERSION
 from service.observability import logging
 
-CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model", "other")
+CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model", "rows", "search", "describe", "other")
 PHASES = ("decode", "queue", "lookup", "compute", "search", "encode")
 REJECTIONS = ("requests", "queue", "deadline", "bytes", "draining", "expired", "cancelled")
 STATES = ("loading", "available", "kept", "retiring", "failed")
@@ -61,6 +61,10 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Examples that each part of a tower ran on; `whole`: a tower without parts",
         ("model", "tower", "part"),
     ),
+    "shard_failures": ("Calls to shards that failed, some of which another replica answered", ("shard", "code")),
+    "shard_hedges": ("Calls to shards that were sent to a second replica, as the first took long", ("shard",)),
+    "shard_bytes": ("Bytes received from shards", ("shard",)),
+    "lost_rows": ("Rows read as unknown because no replica of their shard could be reached", ("model", "table")),
     "loads": ("Versions loaded, failed, or found damaged later", ("model", "outcome")),
     "scrubbed_bytes": ("Table bytes compared with their checksums", ("model",)),
     "prefetched_bytes": ("Table bytes read into memory after a load", ("model",)),
@@ -71,6 +75,7 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
 HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
     "request_seconds": ("Time from the complete body to the finished answer", ("transport", "call"), _SECONDS),
     "phase_seconds": ("Time that a call spent in one phase", ("call", "phase"), _SECONDS),
+    "shard_seconds": ("Time of a call to a shard: rows or search", ("shard", "call"), _SECONDS),
     "batch_requests": ("Requests computed as one batch", ("call",), _SIZES),
 }
 GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
@@ -86,6 +91,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
     "model_memory_bytes": ("Most memory of the loaded versions, without their tables", ("model",), "livesum"),
     "model_table_bytes": ("Bytes of the mapped tables", ("model",), "livemax"),
     "model_resident_table_bytes": ("Bytes of the mapped tables that are in memory", ("model",), "livemax"),
+    "shard_replicas": ("Replicas of a shard that answer", ("shard",), "livemin"),
     "denied_ids": ("Ids on the deny list", ("model",), "livemin"),
     "desired_state_revision": ("Revision of the desired state that is followed", (), "livemin"),
     "desired_state_readable": ("1 when the desired state can be read", (), "livemin"),

@@ -66,7 +66,7 @@ def load_index(
         },
     )
     approximate = ScannIndex.load(place / "items/scann", distance, vectors)
-    return LoadedIndex(entry, approximate, ExactIndex(vectors, distance), vectors, loaded, FilterCache(cache_bytes))
+    return LoadedIndex(entry, loaded, approximate, ExactIndex(vectors, distance), vectors, FilterCache(cache_bytes))
 
 
 def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search.Found:

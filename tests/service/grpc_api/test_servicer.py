@@ -8,7 +8,7 @@ import pytest
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceStub
-from service.grpc_api.servicer import CALLS
+from service.grpc_api.servicer import CALLS, SERVICE
 from tests.service.grpc_api.requests import call, lookup, retrieve, users
 from tests.service.running import RunningService
 from tests.service.small_bundle import SmallBundle
@@ -27,7 +27,7 @@ def test_every_method_of_the_contract_is_answered_by_the_generated_stub(channel:
     assert [model.name for model in stub.ListModels(pb.ListModelsRequest()).models] == ["movies"]
     details = stub.GetModel(pb.GetModelRequest(model=pb.ModelSpec(name="movies")))
     assert {each.call for each in details.calls} >= {"retrieve", "rank"}
-    assert set(CALLS) == {method.name for method in pb.DESCRIPTOR.services_by_name["EmbeddingService"].methods}
+    assert set(CALLS[SERVICE]) == {method.name for method in pb.DESCRIPTOR.services_by_name["EmbeddingService"].methods}
 
 
 @pytest.mark.parametrize("compression", list(grpc.Compression))
@@ -43,7 +43,7 @@ def test_messages_are_read_whatever_their_size_and_compression(
 
 
 @pytest.mark.parametrize("size", [3, 200_000])
-@pytest.mark.parametrize("method", CALLS)
+@pytest.mark.parametrize("method", CALLS[SERVICE])
 def test_message_that_does_not_decode_is_invalid_argument(method: str, size: int, channel: grpc.Channel) -> None:
     found = call(channel, method, b"\xff" * size)
     assert found.code == found.status.name == "INVALID_ARGUMENT"

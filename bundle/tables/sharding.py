@@ -1,0 +1,99 @@
+"""How a bundle is divided among N shards: equal ranges of the rows of large tables, partitions of large indexes.
+
+Every process derives the same division from the manifest, N and the least size of a sharded table; nothing is copied.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from bundle.format.dtypes import SCALE_BYTES
+from bundle.format.manifest import Index, Manifest, Shard, Table
+from bundle.tables.shards import RowRange, overlap
+
+_SPELLED = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", re.ASCII)
+
+
+class ShardNumber(NamedTuple):
+    """Shard `number` of `total`, from 1."""
+
+    number: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.total}"
+
+    @classmethod
+    def parse(cls, text: str) -> ShardNumber:
+        """Reads what `str` gives.
+
+        Raises:
+          ValueError: the text is no such number.
+        """
+        spelled = _SPELLED.fullmatch(text)
+        if spelled is None or int(spelled[1]) > int(spelled[2]):
+            raise ValueError(f"{text!r} is no shard; a number and how many there are, such as 1/4, were expected")
+        return cls(int(spelled[1]), int(spelled[2]))
+
+
+def row_range(rows: int, shard: ShardNumber) -> RowRange:
+    """Returns the rows of a table, or the partitions of an index, that a shard holds; none where there are too few."""
+    first, end = (-(-rows * each // shard.total) for each in (shard.number - 1, shard.number))
+    return RowRange(first, end - first)
+
+
+def sharded_tables(manifest: Manifest, least_bytes: int) -> dict[str, Table]:
+    """Returns the tables that shards hold: those of at least so many bytes."""
+    return {name: table for name, table in manifest.tables.items() if table.bytes >= least_bytes}
+
+
+def sharded_indexes(manifest: Manifest) -> dict[str, Index]:
+    """Returns the indexes that shards hold: those built in partitions."""
+    return {name: index for name, index in manifest.indexes.items() if getattr(index, "partitions", 1) > 1}
+
+
+def of_rows(table: Table, wanted: RowRange) -> Table:
+    """Returns a range of a table's rows as a table of its own; its checksums are of no use."""
+
+    def trimmed(shards: tuple[Shard, ...], row_bytes: int) -> tuple[Shard, ...]:
+        kept = [(each, overlap(RowRange(each.first_row, each.rows), wanted)) for each in shards]
+        return tuple(
+            each.model_copy(
+                update={
+                    "offset": each.offset + (part.first - each.first_row) * row_bytes,
+                    "first_row": part.first - wanted.first,
+                    "rows": part.rows,
+                }
+            )
+            for each, part in kept
+            if part.rows
+        )
+
+    shards, scales = trimmed(table.shards, table.row_bytes), trimmed(table.scales, SCALE_BYTES)
+    return table.model_copy(update={"rows": wanted.rows, "shards": shards, "scales": scales})
+
+
+def held_by_shard(manifest: Manifest, shard: ShardNumber, least_bytes: int) -> Manifest:
+    """Returns what of a bundle a shard reads: the files with rows of its ranges, no tower and no store."""
+    tables = {}
+    for name, table in sharded_tables(manifest, least_bytes).items():
+        wanted = row_range(table.rows, shard)
+        kept = {
+            what: tuple(each for each in shards if overlap(RowRange(each.first_row, each.rows), wanted).rows)
+            for what, shards in (("shards", table.shards), ("scales", table.scales))
+        }
+        if wanted.rows:
+            tables[name] = table.model_copy(update=kept)
+    empty: dict[str, dict[str, object]] = {
+        name: {} for name in ("vocabularies", "keys", "features", "towers", "candidates", "contexts", "indexes")
+    }
+    return manifest.model_copy(update={**empty, "tables": tables, "files": ()})
+
+
+def held_by_front(manifest: Manifest, least_bytes: int) -> Manifest:
+    """Returns what of a bundle a front reads: everything but what shards hold."""
+    remote = sharded_tables(manifest, least_bytes)
+    return manifest.model_copy(
+        update={"tables": {name: table for name, table in manifest.tables.items() if name not in remote}}
+    )

@@ -1,0 +1,91 @@
+"""What a shard answers its fronts: rows by position, and the nearest of the candidates that it holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.config import ServiceSettings
+from service.engine import filters, search, validation
+from service.engine.context import Execution
+from service.engine.requests import PartFound, PartSearch, RowsFound, RowsRead
+from service.errors import InvalidArgument, NotFound
+from service.models.version import LoadedIndex, ModelVersion
+
+_NONE = np.empty(0, np.int64)
+
+
+def read_rows(
+    model_version: ModelVersion, request: RowsRead, settings: ServiceSettings, execution: Execution
+) -> RowsFound:
+    """Reads rows as they are stored.
+
+    Raises:
+      NotFound: this process holds another bundle, or not the table or index.
+      InvalidArgument: a position is beyond the rows held.
+    """
+    _check(model_version, request.fingerprint)
+    found = []
+    with execution.phase("lookup"):
+        for name, is_index, positions in request.rows:
+            validation.at_most(settings, "max_values", positions.size, name)
+            if is_index:
+                vectors = _index(model_version, name).vectors
+                _check_positions(name, positions, len(vectors))
+                taken: NDArray[Any] = vectors.take(positions, axis=0)
+                found.append((taken.view(np.uint8), np.empty((positions.size, 0), np.uint8)))
+                continue
+            table = model_version.tables.get(name)
+            if table is None:
+                raise NotFound(f"{validation.show_version(model_version)}: no row of {name[:128]!r} is held here")
+            _check_positions(name, positions, table.rows)
+            found.append(table.stored(positions.astype(np.int64)))
+    return RowsFound(model_version.model, model_version.version, tuple(found))
+
+
+def search_part(
+    model_version: ModelVersion, request: PartSearch, settings: ServiceSettings, execution: Execution
+) -> PartFound:
+    """Searches the candidates of an index that are held here.
+
+    Raises:
+      NotFound: this process holds another bundle, or no part of the index.
+      InvalidArgument: the filter does not suit the attributes.
+    """
+    _check(model_version, request.fingerprint)
+    validation.at_most(settings, "max_queries", len(request.vectors), "the search")
+    index = _index(model_version, request.index)
+    n, size = len(request.vectors), len(index.vectors)
+    ends = np.array([index.first, index.first + size])
+    excluded = [each[slice(*each.searchsorted(ends))] - index.first for each in request.excluded]
+    compiled = filters.compiled(index, request.filter) if request.filter else None
+    allowed = search.Allowed(excluded if len(excluded) == n else excluded * n or [_NONE] * n, compiled)
+    found = search.nearest(
+        *(index, request.vectors, request.k, allowed, execution),
+        exact=request.exact,
+        recall=request.recall,
+        explain=request.explain,
+    )
+    execution.computed(n)
+    positions = found.positions + index.first
+    answered = (model_version.model, model_version.version)
+    return PartFound(*answered, positions, found.scores, found.offsets, found.explanations)
+
+
+def _check(model_version: ModelVersion, fingerprint: int) -> None:
+    if model_version.fingerprint != fingerprint:
+        raise NotFound(f"{validation.show_version(model_version)} is another bundle here: copy the same one everywhere")
+
+
+def _index(model_version: ModelVersion, name: str) -> LoadedIndex:
+    index = model_version.indexes.get(name)
+    if not isinstance(index, LoadedIndex):
+        raise NotFound(f"{validation.show_version(model_version)}: no part of index {name[:128]!r} is held here")
+    return index
+
+
+def _check_positions(name: str, positions: NDArray[np.uint32], size: int) -> None:
+    if positions.size and int(positions.max()) >= size:
+        raise InvalidArgument(f"position {positions.max()} of {name[:128]!r} is asked; {size} rows are held here")

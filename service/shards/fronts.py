@@ -1,0 +1,253 @@
+"""What a front knows of its shards, and how it asks them: every shard that a request needs at once.
+
+A shard is asked at the replica with fewer calls in progress of two that are drawn; if that fails, or takes too long, at
+one other. Every call names the bundle by its fingerprint, so that answers of different bundles are never merged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import Counter
+from logging import INFO, WARNING
+from typing import Any
+
+import grpc
+
+from bundle.format.manifest import Manifest
+from bundle.tables.sharding import ShardNumber
+from service.config import ServiceSettings, SettingsError
+from service.errors import DeadlineExceeded, InvalidArgument, NotReady
+from service.models.loader import ShardsMissing
+from service.observability import logging
+from service.observability.metrics import Metrics
+from service.security.watched_files import WatchedFiles
+from service.shards import addresses
+from service.shards.remote import RemoteVersion
+from service.shards.replica import Key, Replica
+
+log = logging.logger(__name__)
+
+POLL_S = 1.0
+"""Between two questions of what every replica holds."""
+_REFUSED = {grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument, grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded}
+"""Failures that another replica would repeat."""
+
+
+class Shards:
+    """The replicas of all shards that a front knows. Its coroutines run on one event loop."""
+
+    def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
+        """Reads the files that the settings name.
+
+        Raises:
+          SettingsError: an address or a file cannot be used.
+        """
+        for source in settings.shard_addresses:
+            addresses.check(source)
+        self._settings, self._metrics, self._token, self._credentials = settings, metrics, None, None
+        try:
+            if settings.shard_token is not None:
+                path = settings.shard_token
+                self._token = WatchedFiles([path], lambda: path.read_text().strip(), "shard_token")
+            if settings.shard_ca is not None:
+                own = [None if each is None else each.read_bytes() for each in (settings.tls_key, settings.tls_cert)]
+                self._credentials = grpc.ssl_channel_credentials(settings.shard_ca.read_bytes(), *own)
+        except (OSError, ValueError) as problem:
+            raise SettingsError(f"--shard-token or --shard-ca: {problem}") from problem
+        self.replicas: dict[str, Replica] = {}
+        self.problems: dict[str, str] = {}
+        self._polling: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Asks every address what it holds, now and every POLL_S."""
+        self.loop = asyncio.get_running_loop()
+        await self._poll()
+        self._polling = asyncio.create_task(self._poll_forever())
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        if self._polling is not None:
+            self._polling.cancel()
+        for replica in self.replicas.values():
+            await replica.close()
+
+    def status(self) -> list[dict[str, Any]]:
+        """Returns what every address holds, or why it is not asked, for operators."""
+        found = [
+            {
+                "address": each.address,
+                "shard": "" if each.shard is None else str(each.shard),
+                "bundles": [f"{model}/{version}" for model, version, _ in sorted(each.bundles)],
+                "inflight": each.inflight,
+                "problem": each.problem,
+            }
+            for each in self.replicas.values()
+        ]
+        return found + [
+            {"address": source, "shard": "", "bundles": [], "inflight": 0, "problem": problem}
+            for source, problem in self.problems.items()
+        ]
+
+    def reach(self, manifest: Manifest, fingerprint: int) -> RemoteVersion:
+        """Returns what reaches the shards of a version.
+
+        Raises:
+          ShardsMissing: a part of it is at no address, or the shards do not fit each other.
+        """
+        key = manifest.model, manifest.version, fingerprint
+        remote = RemoteVersion(self, manifest, key, self._settings)
+        if remote.is_needed:
+            remote.total = self._total(key)
+        return remote
+
+    def holding(self, key: Key, shard: ShardNumber) -> list[Replica]:
+        """Returns the replicas of a shard that have loaded a bundle and can be asked."""
+        every = list(self.replicas.values())
+        return [each for each in every if each.shard == shard and key in each.bundles and not each.problem]
+
+    def _total(self, key: Key) -> int:
+        """Returns how many shards hold a bundle."""
+        what = f"model {key[0]!r} version {key[1]}"
+        every = [(each.shard, each) for each in self.replicas.values() if each.shard is not None]
+        if not every:
+            asked = [f"{each['address']}: {each['problem']}" for each in self.status()]
+            raise ShardsMissing(f"no shard can be reached: {'; '.join(asked[:4]) or 'no address is known'}")
+        total = every[0][0].total
+        least_bytes = self._settings.shard_least_bytes
+        for shard, each in every:
+            if each.least_bytes != least_bytes:
+                message = f"{each.address} shards tables from {each.least_bytes} bytes, this front from {least_bytes}"
+                raise ShardsMissing(f"{message}: --shard-least-bytes must be the same")
+            if shard.total != total:
+                first = f"{every[0][1].address} is shard {every[0][0]}"
+                raise ShardsMissing(f"shards do not fit each other: {first}, {each.address} is shard {shard}")
+            if any(one[:2] == key[:2] and one != key for one in each.bundles):
+                raise ShardsMissing(f"{each.address} holds another bundle as {what}: copy the same one everywhere")
+        for number in range(1, total + 1):
+            if not self.holding(key, ShardNumber(number, total)):
+                raise ShardsMissing(f"{what}: no address holds shard {number}/{total} of it")
+        return total
+
+    async def ask(self, key: Key, shard: ShardNumber, method: str, request: Any, left_s: float) -> Any:
+        """Calls a method of a shard.
+
+        Raises:
+          InvalidArgument, DeadlineExceeded: as the shard says.
+          NotReady: no replica of the shard answers; names it.
+        """
+        tried: list[Replica] = []
+        problem = "no replica of it is known"
+        end = self.loop.time() + left_s
+        for _ in range(2):
+            replica = self._choose(key, shard, tried)
+            if replica is None:
+                break
+            alone = not self._untried(key, shard, tried)
+            left_s = end - self.loop.time()
+            try:
+                return await self._hedged(key, shard, replica, tried, method, request, left_s if alone else left_s / 2)
+            except grpc.aio.AioRpcError as failure:
+                code = failure.code()
+                self._metrics.count("shard_failures", 1, str(shard), code.name)
+                out_of_time = code is grpc.StatusCode.DEADLINE_EXCEEDED and (alone or end <= self.loop.time())
+                if code is grpc.StatusCode.INVALID_ARGUMENT or out_of_time:
+                    raise _REFUSED[code](failure.details() or code.name) from failure
+                problem = f"{replica.address}: {code.name}: {failure.details()}"
+        raise NotReady(f"shard {shard} of model {key[0]!r} version {key[1]} does not answer: {problem}")
+
+    def _choose(self, key: Key, shard: ShardNumber, tried: list[Replica]) -> Replica | None:
+        """Draws two replicas that were not tried, and takes the one with fewer calls in progress."""
+        left = self._untried(key, shard, tried)
+        if not left:
+            return None
+        chosen = min(random.sample(left, min(2, len(left))), key=lambda each: each.inflight)
+        tried.append(chosen)
+        return chosen
+
+    def _untried(self, key: Key, shard: ShardNumber, tried: list[Replica]) -> list[Replica]:
+        return [each for each in self.holding(key, shard) if each not in tried]
+
+    async def _hedged(
+        self,
+        key: Key,
+        shard: ShardNumber,
+        replica: Replica,
+        tried: list[Replica],
+        method: str,
+        request: Any,
+        left_s: float,
+    ) -> Any:
+        """Calls a replica, and a second one if the first takes longer than usual."""
+        percentile = self._settings.shard_hedge_percentile
+        first = asyncio.ensure_future(self._call(replica, shard, method, request, left_s))
+        if not percentile:
+            return await first
+        patience_s = replica.percentile_s(percentile)
+        done, _ = await asyncio.wait([first], timeout=None if math.isinf(patience_s) else patience_s)
+        other = None if done else self._choose(key, shard, tried)
+        if other is None:
+            return await first
+        self._metrics.count("shard_hedges", 1, str(shard))
+        calls = {first, asyncio.ensure_future(self._call(other, shard, method, request, left_s - patience_s))}
+        try:
+            while True:
+                done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+                for call in done:
+                    if call.exception() is None or not calls:
+                        return call.result()
+        finally:
+            for call in calls:
+                call.cancel()
+
+    async def _call(self, replica: Replica, shard: ShardNumber, method: str, request: Any, left_s: float) -> Any:
+        began = self.loop.time()
+        answer = await replica.call(method, request, left_s)
+        self._metrics.observe("shard_seconds", self.loop.time() - began, str(shard), method.lower())
+        self._metrics.count("shard_bytes", answer.ByteSize(), str(shard))
+        return answer
+
+    async def _poll_forever(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            try:
+                await self._poll()
+            except Exception:
+                log.exception("shards_poll_failed")
+
+    async def _poll(self) -> None:
+        """Brings the replicas up to date with the sources of addresses, and asks each what it holds."""
+        known = {address for source in self._settings.shard_addresses for address in await self._resolved(source)}
+        for address in known - set(self.replicas):
+            self.replicas[address] = Replica(address, self._credentials, self._metadata)
+        gone = [self.replicas.pop(address) for address in set(self.replicas) - known]
+        before = {each.address: each.problem for each in self.replicas.values()}
+        await asyncio.gather(*(each.describe() for each in self.replicas.values()))
+        counts = Counter[str]()
+        for each in self.replicas.values():
+            counts[str(each.shard or "")] += not each.problem
+            if each.problem != before[each.address]:
+                level, event = (WARNING, "shard_unreachable") if each.problem else (INFO, "shard_reached")
+                about = {"address": each.address, "shard": str(each.shard or ""), "problem": each.problem}
+                log.log(level, event, extra=logging.fields(**about))
+        for shard, count in counts.items():
+            if shard:
+                self._metrics.set("shard_replicas", count, shard)
+        for replica in gone:
+            await replica.close()
+
+    async def _resolved(self, source: str) -> set[str]:
+        """Returns the addresses of a source; all that are known if it cannot be read now."""
+        try:
+            found = set(await addresses.resolve(source))
+        except OSError as problem:
+            if self.problems.get(source) != str(problem):
+                log.warning("shard_addresses_unknown", extra=logging.fields(source=source, problem=str(problem)))
+            self.problems[source] = str(problem)
+            return set(self.replicas)
+        self.problems.pop(source, None)
+        return found
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return () if self._token is None else (("authorization", f"Bearer {self._token.value()}"),)

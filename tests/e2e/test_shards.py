@@ -1,0 +1,169 @@
+"""Fronts and shards in processes of their own: the answers of one process, whatever fails beside a last replica."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.process import Process, until
+from tests.e2e.services import Launch, Write, client_of, is_ready, versions_of
+from tests.service.cases import CASES, LIMITS
+
+ALL = ("--shard-least-bytes", "1")
+OPTIONS = [text for name, value in LIMITS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def shard(launch: Launch, number: str, *options: str) -> Process:
+    started: Process = launch("--shard", number, *ALL, *options)
+    return started
+
+
+def front(launch: Launch, shards: list[Process], *options: str) -> Process:
+    addresses = [text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.ports['grpc']}")]
+    started: Process = launch(*addresses, *ALL, *options)
+    return started
+
+
+def answer(client: httpx.Client, call: str, body: Any, path: str = "movies") -> tuple[int, Any]:
+    sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+    found = client.post(f"/v1/models/{path}:{call}", content=sent, headers={"content-type": "application/json"})
+    content = found.json()
+    content.get("error", {}).pop("request_id", None)
+    return found.status_code, content
+
+
+def ready(service: Process) -> Process:
+    with client_of(service) as client:
+        until(lambda: is_ready(client))
+    return service
+
+
+@pytest.fixture
+def cluster(write: Write, launch: Launch) -> tuple[Process, list[Process], Process]:
+    """A front, two replicas of each of two shards, and one process that has everything."""
+    write(users=True, parts=True, row_types={"movies": "int8", "users": "linked"})
+    shards = [shard(launch, number) for number in ("1/2", "1/2", "2/2", "2/2")]
+    alone = launch(*OPTIONS)
+    return ready(front(launch, shards, *OPTIONS)), shards, ready(alone)
+
+
+def test_a_front_answers_as_one_process_does(cluster: tuple[Process, list[Process], Process]) -> None:
+    service, _, alone = cluster
+    with client_of(service) as mine, client_of(alone) as theirs:
+        for case in CASES:
+            if case.model == "movies" and not case.version:
+                expected = answer(theirs, case.call, case.json)
+                assert answer(mine, case.call, case.json) == expected, case.name
+
+
+def test_a_lost_replica_is_not_noticed_and_a_lost_shard_is_named(
+    cluster: tuple[Process, list[Process], Process],
+) -> None:
+    service, shards, alone = cluster
+    body = {"context": {"user": 3, "recent": [1000, 1007]}, "candidates": [1000, 1007, 1014]}
+    done, answers = threading.Event(), list[tuple[int, Any]]()
+
+    def ask() -> None:
+        with client_of(service) as client:
+            while not done.is_set():
+                answers.append(answer(client, "rank", body))
+
+    with ThreadPoolExecutor(2) as threads, client_of(alone) as client:
+        expected = answer(client, "rank", body)
+        assert expected[0] == 200, expected
+        asking = [threads.submit(ask) for _ in range(2)]
+        until(lambda: len(answers) > 20)
+        for each in (shards[0], shards[3]):
+            each.kill()
+        before = len(answers)
+        until(lambda: len(answers) > before + 50)
+        done.set()
+        for asked in asking:
+            asked.result()
+    assert all(each == expected for each in answers), "killed replicas fail no request"
+    shards[1].kill()
+    with client_of(service) as client:
+        code, content = answer(client, "rank", body)
+        assert (code, content["error"]["code"]) == (503, "NOT_READY")
+        assert "shard 1/2" in content["error"]["message"]
+        assert is_ready(client), "other requests may not need the shard"
+
+
+def test_a_stalled_replica_costs_half_of_the_deadline_at_most(
+    cluster: tuple[Process, list[Process], Process],
+) -> None:
+    service, shards, _ = cluster
+    shards[0].process.send_signal(signal.SIGSTOP)
+    try:
+        with client_of(service) as client:
+            for _ in range(4):
+                assert answer(client, "lookup", {"feature": "user", "ids": [1, 49]})[0] == 200
+    finally:
+        shards[0].process.send_signal(signal.SIGCONT)
+
+
+def test_a_new_version_is_served_once_every_shard_has_it(write: Write, launch: Launch, tmp_path: Path) -> None:
+    write()
+    shards = [shard(launch, number) for number in ("1/2", "2/2")]
+    service = ready(front(launch, shards))
+    body = {"feature": "user", "ids": list(range(50))}
+    answers = list[tuple[int, Any]]()
+    with client_of(service) as client:
+        first = answer(client, "lookup", body)
+        write(version=2)
+        while not answers or answers[-1][1].get("version") != 2:
+            answers.append(answer(client, "lookup", body))
+        second = answer(client, "lookup", body)
+    assert {code for code, _ in answers} == {200}
+    assert all(each in (first, second) for each in answers), "no answer holds rows of two versions"
+    assert first[1]["vectors"] != second[1]["vectors"]
+    assert versions_of(service) == {2}
+
+
+def test_shards_that_do_not_fit_each_other_are_refused_before_any_request(write: Write, launch: Launch) -> None:
+    write()
+    halves = [shard(launch, number) for number in ("1/2", "2/2")]
+    third = shard(launch, "3/3")
+    for shards, problem in (
+        ([halves[0]], "no address holds shard 2/2"),
+        ([halves[0], third], "do not fit each other"),
+    ):
+        service = front(launch, shards)
+        assert problem in service.event("version_failed")["problem"]
+        with client_of(service) as client:
+            assert not is_ready(client)
+        service.kill()
+
+
+def test_a_front_waits_for_a_shard_that_comes_later(write: Write, launch: Launch, tmp_path: Path) -> None:
+    write()
+    file = tmp_path / "addresses"
+    first = shard(launch, "1/2")
+    file.write_text(f"127.0.0.1:{first.ports['grpc']}\n")
+    service = launch("--shard-addresses", f"file:{file}", *ALL)
+    service.event("version_failed")
+    second = shard(launch, "2/2")
+    file.write_text(f"127.0.0.1:{first.ports['grpc']}\n127.0.0.1:{second.ports['grpc']}\n")
+    ready(service)
+
+
+def test_shards_answer_fronts_alone_and_only_with_the_token(write: Write, launch: Launch, tmp_path: Path) -> None:
+    write()
+    tokens, token = tmp_path / "tokens", tmp_path / "token"
+    tokens.write_text("front 0123456789abcdef0123\n")
+    token.write_text("0123456789abcdef0123\n")
+    shards = [shard(launch, number, "--tokens", str(tokens)) for number in ("1/2", "2/2")]
+    refused = front(launch, shards)
+    assert "UNAUTHENTICATED" in refused.event("version_failed")["problem"]
+    ready(front(launch, shards, "--shard-token", str(token)))
+    with client_of(shards[0], "0123456789abcdef0123") as client:
+        code, content = answer(client, "lookup", {"feature": "user", "ids": [1]})
+    assert (code, content["error"]["code"]) == (501, "UNIMPLEMENTED")
+    assert "shard 1/2" in content["error"]["message"]
