@@ -235,7 +235,9 @@ class Worker:
 
     def _write_status(self) -> None:
         try:
-            write_status(self._run_directory, WorkerStatus.of(self.versions, self.poller, resident_bytes()))
+            shards = () if self.shards is None else self.shards.status()
+            status = WorkerStatus.of(self.versions, self.poller, resident_bytes(), shards)
+            write_status(self._run_directory, status)
         except OSError as problem:
             log.error("status_unwritable", extra=logging.fields(problem=str(problem)))
 

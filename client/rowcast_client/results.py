@@ -58,12 +58,14 @@ class Answer(Sequence[OfRequest]):
       version: that answered.
       packed: the records of all requests.
       offsets: [n + 1] int64.
+      coverage: share of the rows read that were there; less than 1 where shards are lost.
     """
 
     model: str
     version: int
     packed: OfRequest
     offsets: NDArray[np.int64]
+    coverage: float = field(default=1.0, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -196,6 +198,7 @@ class Embedded:
     model: str
     version: int
     vectors: NDArray[np.float32]
+    coverage: float = field(default=1.0, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +210,7 @@ class LookedUp:
     table: str
     vectors: NDArray[np.float32]
     found: NDArray[np.bool_]
+    coverage: float = field(default=1.0, kw_only=True)
 
 
 def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Retrieved:
@@ -223,7 +227,7 @@ def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Ret
     explanations = tuple(Explanation(*(getattr(each, name) for name in names)) for each in message.explanations)
     searched, degraded = (0, message.degraded) if recommended else (message.searched, "")
     answer = (message.model.name, message.model.version, packed, _offsets(neighbors, packed))
-    return Retrieved(*answer, searched, explanations, degraded)
+    return Retrieved(*answer, searched, explanations, degraded, coverage=_coverage(message))
 
 
 def unpack_ranked(message: pb.RankResponse) -> Ranked:
@@ -234,18 +238,24 @@ def unpack_ranked(message: pb.RankResponse) -> Ranked:
         positions=np.frombuffer(message.positions, "<i4"),
         heads={name: np.frombuffer(values, "<f4") for name, values in sorted(message.heads.items())},
     )
-    return Ranked(message.model.name, message.model.version, packed, _offsets(message, packed))
+    answer = (message.model.name, message.model.version, packed, _offsets(message, packed))
+    return Ranked(*answer, coverage=_coverage(message))
 
 
 def unpack_embedded(message: pb.EmbedResponse) -> Embedded:
     """Reads the answer of embed."""
-    return Embedded(message.model.name, message.model.version, _vectors(message))
+    return Embedded(message.model.name, message.model.version, _vectors(message), coverage=_coverage(message))
 
 
 def unpack_looked_up(message: pb.LookupResponse) -> LookedUp:
     """Reads the answer of lookup."""
     found = np.frombuffer(message.found, np.bool_)
-    return LookedUp(message.model.name, message.model.version, message.table, _vectors(message), found)
+    answer = (message.model.name, message.model.version, message.table, _vectors(message), found)
+    return LookedUp(*answer, coverage=_coverage(message))
+
+
+def _coverage(message: Any) -> float:
+    return float(message.coverage) if message.HasField("coverage") else 1.0
 
 
 def unpack_ids(message: pb.Ids) -> Ids:

@@ -80,6 +80,11 @@ def _routes(service: Service) -> APIRouter:
     def get_status(request: Request) -> Status:
         return _visible(request, service.status())
 
+    @router.get("/topology", summary="Get which address holds which part of large tables and indexes")
+    def get_topology(request: Request) -> Status:
+        authorize_all(request.state.principal)
+        return service.topology()
+
     @router.get("/report", summary="Get what an issue about this service needs, without secrets")
     def get_report(request: Request) -> Status:
         authorize_all(request.state.principal)

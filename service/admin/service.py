@@ -61,6 +61,16 @@ class Service:
             "models": [_model(name, desired.of(name), versions.get(name, ()), workers) for name in sorted(names)],
         }
 
+    def topology(self) -> Status:
+        """Returns the role of the service and, of a front, what each address holds, as each process sees it."""
+        role = "front" if self._settings.shard_addresses else "" if self._settings.shard is None else "shard"
+        workers = read_statuses(self._run_directory)
+        return {
+            "role": role,
+            "shard": str(self._settings.shard or ""),
+            "processes": [{"pid": each.pid, "shards": each.shards} for each in workers],
+        }
+
     def report(self) -> Status:
         """Returns what an issue about this service needs, without secrets."""
         return report(self._settings, self.status(), read_statuses(self._run_directory))

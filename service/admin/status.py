@@ -32,6 +32,7 @@ class WorkerStatus:
       known: the versions under the root, by model.
       models: the states of all versions, by model.
       problems: the newest warning or error of each event, as logged.
+      shards: of a front, what each address of a shard holds.
     """
 
     pid: int
@@ -41,12 +42,17 @@ class WorkerStatus:
     known: dict[str, list[int]]
     models: dict[str, tuple[VersionState, ...]]
     problems: tuple[dict[str, Any], ...] = ()
+    shards: tuple[dict[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, manager: VersionManager, poller: Poller, resident_bytes: int) -> WorkerStatus:
+    def of(
+        cls, manager: VersionManager, poller: Poller, resident_bytes: int, shards: Iterable[dict[str, Any]] = ()
+    ) -> WorkerStatus:
         """Returns the status of this process."""
         known, models, problems = dict(poller.known), manager.models(), tuple(latest_problems())
-        return cls(os.getpid(), poller.revision, poller.state.problem, resident_bytes, known, models, problems)
+        return cls(
+            os.getpid(), poller.revision, poller.state.problem, resident_bytes, known, models, problems, tuple(shards)
+        )
 
     def loaded(self, model: str) -> set[int]:
         """Returns the loaded versions of a model."""

@@ -243,6 +243,26 @@ def _log_level(context: typer.Context, level: Level) -> None:
     _run(context, "log-level", {"level": None if level == "setting" else level})
 
 
+@CTL.command("topology")
+def _topology(context: typer.Context) -> None:
+    """Shows which address holds which part of large tables and indexes, as a front sees it."""
+    with _reported_errors():
+        found = context.obj.request("/v1/topology")
+    sys.stdout.write(_json(found) if context.obj.as_json else "\n".join(_topology_lines(found)) + "\n")
+
+
+def _topology_lines(found: _Status) -> Iterator[str]:
+    if found["role"] != "front":
+        yield f"shard {found['shard']}; its fronts show who holds what" if found["shard"] else "no shards: all is here"
+        return
+    for process in found["processes"][:1]:
+        for each in process["shards"]:
+            yield f"{each['shard'] or '?':<6} {each['address']}  {each['problem'] or 'ok'}"
+            for version, parts in each["holds"].items():
+                held = ", ".join(f"{name} {first:,} to {end:,}" for name, (first, end) in parts.items() if end > first)
+                yield f"       {version}: {held or 'nothing'}"
+
+
 @CTL.command("report")
 def _report(
     context: typer.Context,

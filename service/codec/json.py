@@ -205,6 +205,8 @@ def _safe(value: Any) -> Any:
 
 def _answer(answer: Any, results: list[dict[str, Any]], several: bool) -> dict[str, Any]:
     head = {"model": answer.model, "version": answer.version}
+    if answer.coverage < 1:
+        head["coverage"] = answer.coverage
     return head | ({"results": results} if several else results[0])
 
 

@@ -138,7 +138,7 @@ def read_lookup(message: pb.LookupRequest, url: _Url, settings: ServiceSettings)
 def retrieved_message(answer: requests.Retrieved) -> pb.RetrieveResponse:
     """Returns the answer as its message."""
     return pb.RetrieveResponse(
-        model=_spec(answer),
+        **_head(answer),
         neighbors=_neighbors(answer.neighbors),
         searched=answer.searched,
         explanations=_explanations(answer.explanations),
@@ -148,7 +148,7 @@ def retrieved_message(answer: requests.Retrieved) -> pb.RetrieveResponse:
 def ranked_message(answer: requests.Ranked) -> pb.RankResponse:
     """Returns the answer as its message."""
     return pb.RankResponse(
-        model=_spec(answer),
+        **_head(answer),
         candidate_ids=None if answer.ids is None else _ids_message(answer.ids),
         positions=_bytes(answer.positions, "<i4"),
         scores=_bytes(answer.scores, "<f4"),
@@ -161,7 +161,7 @@ def recommended_message(answer: requests.Recommended) -> pb.RecommendResponse:
     """Returns the answer as its message."""
     scores = _bytes(answer.retrieval_scores, "<f4")
     return pb.RecommendResponse(
-        model=_spec(answer),
+        **_head(answer),
         neighbors=_neighbors(answer.neighbors),
         retrieval_scores=scores,
         explanations=_explanations(answer.explanations),
@@ -171,13 +171,13 @@ def recommended_message(answer: requests.Recommended) -> pb.RecommendResponse:
 
 def embedded_message(answer: requests.Embedded) -> pb.EmbedResponse:
     """Returns the answer as its message."""
-    return pb.EmbedResponse(model=_spec(answer), vectors=_bytes(answer.vectors, "<f4"), dim=answer.vectors.shape[1])
+    return pb.EmbedResponse(**_head(answer), vectors=_bytes(answer.vectors, "<f4"), dim=answer.vectors.shape[1])
 
 
 def looked_up_message(answer: requests.LookedUp) -> pb.LookupResponse:
     """Returns the answer as its message."""
     vectors, found, dim = _bytes(answer.vectors, "<f4"), _bytes(answer.found, "u1"), answer.vectors.shape[1]
-    return pb.LookupResponse(model=_spec(answer), vectors=vectors, dim=dim, found=found, table=answer.table)
+    return pb.LookupResponse(**_head(answer), vectors=vectors, dim=dim, found=found, table=answer.table)
 
 
 def packed(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
@@ -291,8 +291,10 @@ def _explanations(explanations: Sequence[requests.Explanation]) -> list[pb.Expla
     return [pb.Explanation(**vars(each)) for each in explanations]
 
 
-def _spec(answer: Any) -> pb.ModelSpec:
-    return pb.ModelSpec(name=answer.model, version=answer.version)
+def _head(answer: requests.Answer) -> dict[str, Any]:
+    """Returns the fields of every answer."""
+    head: dict[str, Any] = {"model": pb.ModelSpec(name=answer.model, version=answer.version)}
+    return head if answer.coverage == 1 else {**head, "coverage": answer.coverage}
 
 
 def _bytes(array: NDArray[Any], dtype: str) -> bytes:

@@ -167,6 +167,8 @@ class Answer(Schema):
 
     model: str
     version: int
+    coverage: float = ABSENT
+    """Where shards are lost: share of the rows read that were there; the others count as unknown."""
 
 
 class Neighbor(Schema):

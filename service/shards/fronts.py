@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from logging import INFO, WARNING
 from typing import Any
+from weakref import WeakSet
 
 import grpc
 
@@ -58,6 +59,7 @@ class Shards:
             raise SettingsError(f"--shard-token or --shard-ca: {problem}") from problem
         self.replicas: dict[str, Replica] = {}
         self.problems: dict[str, str] = {}
+        self._versions = WeakSet[RemoteVersion]()
         self._polling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -74,21 +76,24 @@ class Shards:
             await replica.close()
 
     def status(self) -> list[dict[str, Any]]:
-        """Returns what every address holds, or why it is not asked, for operators."""
+        """Returns of every address its shard, the rows and partitions that it holds, and why it is not asked."""
         found = [
             {
                 "address": each.address,
                 "shard": "" if each.shard is None else str(each.shard),
-                "bundles": [f"{model}/{version}" for model, version, _ in sorted(each.bundles)],
+                "holds": {
+                    f"{version.key[0]}/{version.key[1]}": version.held_by(each.shard)
+                    for version in sorted(self._versions, key=lambda version: version.key)
+                    if each.shard is not None and version.key in each.bundles
+                },
                 "inflight": each.inflight,
                 "problem": each.problem,
             }
-            for each in self.replicas.values()
+            for each in list(self.replicas.values())
         ]
-        return found + [
-            {"address": source, "shard": "", "bundles": [], "inflight": 0, "problem": problem}
-            for source, problem in self.problems.items()
-        ]
+        unknown = {"shard": "", "holds": {}, "inflight": 0}
+        found += [{"address": source, **unknown, "problem": each} for source, each in self.problems.items()]
+        return sorted(found, key=lambda each: (each["shard"], each["address"]))
 
     def reach(self, manifest: Manifest, fingerprint: int) -> RemoteVersion:
         """Returns what reaches the shards of a version.
@@ -100,6 +105,7 @@ class Shards:
         remote = RemoteVersion(self, manifest, key, self._settings)
         if remote.is_needed:
             remote.total = self._total(key)
+        self._versions.add(remote)
         return remote
 
     def holding(self, key: Key, shard: ShardNumber) -> list[Replica]:

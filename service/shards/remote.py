@@ -38,7 +38,7 @@ class RemoteVersion:
 
     def __init__(self, shards: Asking, manifest: Manifest, key: Key, settings: ServiceSettings) -> None:
         """Derives what is held where; `total`, the number of shards, is set later."""
-        self._shards, self._key, self._timeout_s, self.total = shards, key, settings.request_timeout_s, 1
+        self._shards, self.key, self._timeout_s, self.total = shards, key, settings.request_timeout_s, 1
         self._tables = sharding.sharded_tables(manifest, settings.shard_least_bytes)
         self._indexes = sharding.sharded_indexes(manifest)
         self._sizes = {name: manifest.candidates[index.corpus].size for name, index in self._indexes.items()}
@@ -48,6 +48,12 @@ class RemoteVersion:
     def is_needed(self) -> bool:
         """Whether shards hold anything of it."""
         return bool(self._tables or self._indexes)
+
+    def held_by(self, shard: ShardNumber) -> dict[str, list[int]]:
+        """Returns the first row, or candidate, that a shard holds, and the end, by table and index."""
+        starts = {f"tables.{name}": self._starts(table.rows) for name, table in self._tables.items()}
+        starts |= {f"indexes.{name}": self._index_starts(name) for name in self._indexes}
+        return {name: each[shard.number - 1 : shard.number + 1].tolist() for name, each in starts.items()}
 
     def rows(self, tables: Mapping[str, Rows], left_s: float) -> dict[str, FetchedRows]:
         """See RemoteParts."""
@@ -86,8 +92,8 @@ class RemoteVersion:
 
     def search(self, left_s: float, **search: Any) -> Sequence[PartFound]:
         """See RemoteParts."""
-        target = Target(self._key[0], self._key[1])
-        message = parts.search_message(PartSearch(target, fingerprint=self._key[2], **search))
+        target = Target(self.key[0], self.key[1])
+        message = parts.search_message(PartSearch(target, fingerprint=self.key[2], **search))
         starts = self._index_starts(search["index"])
         numbers = [number for number in range(1, self.total + 1) if starts[number] > starts[number - 1]]
         answers = self._ask(dict.fromkeys(numbers, message), "Search", left_s)
@@ -113,7 +119,7 @@ class RemoteVersion:
 
         async def ask_all() -> list[Any]:
             calls = [
-                self._shards.ask(self._key, ShardNumber(number, self.total), method, request, left_s)
+                self._shards.ask(self.key, ShardNumber(number, self.total), method, request, left_s)
                 for number, request in requests.items()
             ]
             return await asyncio.gather(*calls, return_exceptions=True)

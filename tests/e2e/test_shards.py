@@ -9,12 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
+import numpy as np
 import pytest
 
+from bundle.format.manifest import dump
+from bundle.format.paths import MANIFEST
+from service.codec.stubs import embedding_service_pb2 as pb
 from tests.e2e.process import Process, until
-from tests.e2e.services import Launch, Write, client_of, is_ready, versions_of
+from tests.e2e.services import Launch, Write, client_of, count_of, ctl, is_ready, versions_of
 from tests.service.cases import CASES, LIMITS
+from tests.service.grpc_api.requests import call
 
 ALL = ("--shard-least-bytes", "1")
 OPTIONS = [text for name, value in LIMITS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
@@ -63,6 +69,20 @@ def test_a_front_answers_as_one_process_does(cluster: tuple[Process, list[Proces
                 assert answer(mine, case.call, case.json) == expected, case.name
 
 
+def test_operators_see_who_holds_what(cluster: tuple[Process, list[Process], Process]) -> None:
+    service, shards, alone = cluster
+    found = json.loads(ctl(service, "topology").stdout)
+    (process,) = found["processes"]
+    assert found["role"] == "front"
+    addresses = {each["address"]: each["shard"] for each in process["shards"]}
+    numbers = ("1/2", "1/2", "2/2", "2/2")
+    assert addresses == {f"127.0.0.1:{each.ports['grpc']}": of for each, of in zip(shards, numbers, strict=True)}
+    assert process["shards"][0]["holds"]["movies/1"]["tables.users"] == [0, 25]
+    assert process["shards"][3]["holds"]["movies/1"]["tables.users"] == [25, 50]
+    assert json.loads(ctl(shards[2], "topology").stdout)["shard"] == "2/2"
+    assert json.loads(ctl(alone, "topology").stdout)["role"] == ""
+
+
 def test_a_lost_replica_is_not_noticed_and_a_lost_shard_is_named(
     cluster: tuple[Process, list[Process], Process],
 ) -> None:
@@ -107,6 +127,31 @@ def test_a_stalled_replica_costs_half_of_the_deadline_at_most(
                 assert answer(client, "lookup", {"feature": "user", "ids": [1, 49]})[0] == 200
     finally:
         shards[0].process.send_signal(signal.SIGCONT)
+
+
+def test_lost_rows_count_as_unknown_where_the_table_says_so(write: Write, launch: Launch) -> None:
+    written = write()
+    tables = {
+        name: each.model_copy(update={"unavailable": "unknown"}) for name, each in written.manifest.tables.items()
+    }
+    (written.directory / MANIFEST).write_bytes(dump(written.manifest.model_copy(update={"tables": tables})))
+    shards = [shard(launch, number) for number in ("1/2", "2/2")]
+    service = ready(front(launch, shards))
+    near, far = {"feature": "user", "ids": [1, 2]}, {"feature": "user", "ids": [1, 2, 26, 27]}
+    with client_of(service) as client, grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
+        whole = answer(client, "lookup", far)[1]
+        assert "coverage" not in whole
+        shards[1].kill()
+        code, content = answer(client, "lookup", far)
+        assert (code, content["coverage"], content["vectors"][:2]) == (200, 0.5, whole["vectors"][:2])
+        assert content["vectors"][2] == [0.0] * 8
+        assert "coverage" not in answer(client, "lookup", near)[1]
+        sent = pb.LookupRequest(model=pb.ModelSpec(name="movies"), feature="user")
+        sent.ids.int64s = np.array([1, 26], "<i8").tobytes()
+        assert pb.LookupResponse.FromString(call(channel, "Lookup", sent).answer).coverage == 0.5
+        assert count_of(service, 'rowcast_lost_rows_total{model="movies",table="users"}') == 3
+        refused = {"context": {"user": 1}, "candidates": [1000 + 7 * 39]}
+        assert answer(client, "rank", refused)[1]["error"]["code"] == "INVALID_ARGUMENT", "movie refuses unknown ids"
 
 
 def test_a_new_version_is_served_once_every_shard_has_it(write: Write, launch: Launch, tmp_path: Path) -> None:

@@ -198,16 +198,18 @@ class Lists(_message.Message):
     def __init__(self, values: _Optional[_Iterable[_Union[Strings, _Mapping]]] = ...) -> None: ...
 
 class RetrieveResponse(_message.Message):
-    __slots__ = ("model", "neighbors", "searched", "explanations")
+    __slots__ = ("model", "neighbors", "searched", "explanations", "coverage")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
     SEARCHED_FIELD_NUMBER: _ClassVar[int]
     EXPLANATIONS_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     neighbors: Neighbors
     searched: int
     explanations: _containers.RepeatedCompositeFieldContainer[Explanation]
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., searched: _Optional[int] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ...) -> None: ...
+    coverage: float
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., searched: _Optional[int] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., coverage: _Optional[float] = ...) -> None: ...
 
 class RankRequest(_message.Message):
     __slots__ = ("model", "tower", "context", "candidate_ids", "candidates", "offsets", "heads", "k", "formula", "context_ids")
@@ -248,7 +250,7 @@ class RankRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., context: _Optional[_Mapping[str, Column]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., candidates: _Optional[_Mapping[str, Column]] = ..., offsets: _Optional[bytes] = ..., heads: _Optional[_Iterable[str]] = ..., k: _Optional[int] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
 
 class RankResponse(_message.Message):
-    __slots__ = ("model", "candidate_ids", "positions", "scores", "heads", "offsets")
+    __slots__ = ("model", "candidate_ids", "positions", "scores", "heads", "offsets", "coverage")
     class HeadsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -262,13 +264,15 @@ class RankResponse(_message.Message):
     SCORES_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     candidate_ids: Ids
     positions: bytes
     scores: bytes
     heads: _containers.ScalarMap[str, bytes]
     offsets: bytes
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., heads: _Optional[_Mapping[str, bytes]] = ..., offsets: _Optional[bytes] = ...) -> None: ...
+    coverage: float
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., heads: _Optional[_Mapping[str, bytes]] = ..., offsets: _Optional[bytes] = ..., coverage: _Optional[float] = ...) -> None: ...
 
 class RecommendRequest(_message.Message):
     __slots__ = ("model", "features", "k", "candidates", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids", "filter", "recall", "crowding", "diversity", "min_score", "explain")
@@ -316,18 +320,20 @@ class RecommendRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., features: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., candidates: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., recall: _Optional[float] = ..., crowding: _Optional[_Union[Crowding, _Mapping]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ...) -> None: ...
 
 class RecommendResponse(_message.Message):
-    __slots__ = ("model", "neighbors", "retrieval_scores", "explanations", "degraded")
+    __slots__ = ("model", "neighbors", "retrieval_scores", "explanations", "degraded", "coverage")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
     RETRIEVAL_SCORES_FIELD_NUMBER: _ClassVar[int]
     EXPLANATIONS_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     neighbors: Neighbors
     retrieval_scores: bytes
     explanations: _containers.RepeatedCompositeFieldContainer[Explanation]
     degraded: str
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., retrieval_scores: _Optional[bytes] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., degraded: _Optional[str] = ...) -> None: ...
+    coverage: float
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., retrieval_scores: _Optional[bytes] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., degraded: _Optional[str] = ..., coverage: _Optional[float] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("model", "tower", "features")
@@ -347,14 +353,16 @@ class EmbedRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., features: _Optional[_Mapping[str, Column]] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
-    __slots__ = ("model", "vectors", "dim")
+    __slots__ = ("model", "vectors", "dim", "coverage")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     vectors: bytes
     dim: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ...) -> None: ...
+    coverage: float
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., coverage: _Optional[float] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
     __slots__ = ("model", "feature", "ids")
@@ -367,18 +375,20 @@ class LookupRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., feature: _Optional[str] = ..., ids: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
 
 class LookupResponse(_message.Message):
-    __slots__ = ("model", "vectors", "dim", "found", "table")
+    __slots__ = ("model", "vectors", "dim", "found", "table", "coverage")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     vectors: bytes
     dim: int
     found: bytes
     table: str
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., found: _Optional[bytes] = ..., table: _Optional[str] = ...) -> None: ...
+    coverage: float
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., found: _Optional[bytes] = ..., table: _Optional[str] = ..., coverage: _Optional[float] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
