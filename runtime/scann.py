@@ -123,7 +123,7 @@ class ScannIndex:
         return cls(searcher, distance, size, dim, parameters.get("reorder", 0))
 
     @classmethod
-    def load(cls, directory: Path, distance: Distance, vectors: Vectors) -> ScannIndex:
+    def load(cls, directory: Path, distance: Distance, vectors: Vectors, where: str = "") -> ScannIndex:
         """Loads an index that `write` wrote. Searches use the settings written with it. Holds the GIL meanwhile.
 
         ScaNN is given a list of the files, in a directory of its own beside nothing else: it would follow a path out
@@ -134,13 +134,14 @@ class ScannIndex:
           distance: the one it was built with.
           vectors: [size, dim] float32 that it was built from, mapped from their file: a tree reads those that it
             reorders there.
+          where: what errors call it.
         Raises:
           IndexUnreadable: a file is missing, truncated or lies outside the directory, or the index holds another
             number of vectors or measures another distance. Bytes that were changed within a file's bounds are found by
             the digests, not here.
         """
         size, dim = vectors.shape
-        where = f"index {directory.parent.name!r}"
+        where = where or f"index {directory.parent.name!r}"
         assets, config = _read_assets(directory, where), _read_config(directory, where)
         measure = "SquaredL2Distance" if distance == "squared_l2" else "DotProductDistance"
         if config.distance_measure.distance_measure != measure:
@@ -212,10 +213,7 @@ class ScannIndex:
         scores = np.full((len(queries), k), -np.inf, np.float32)
         for row, query in enumerate(queries):  # not as a batch, in which ScaNN sums in another order
             if self._vectors is None:
-                reordered = pool if self.reorder else -1
-                found, distances = self._searcher.search(query, wanted, reordered, leaves_to_search or -1)
-                # Dot products are larger for nearer vectors, squared distances smaller.
-                best = np.float32(0) - distances if self.distance == "squared_l2" else distances
+                found, best = self._found(query, wanted, pool if self.reorder else -1, leaves_to_search)
             else:
                 candidates = self.candidates(query, pool, leaves_to_search)
                 found, best = rank_exactly(self._vectors, query, candidates, wanted, self.distance)
@@ -232,8 +230,20 @@ class ScannIndex:
         Returns:
           [m] uint32 positions, best first by quantised vectors.
         """
-        found: NDArray[np.uint32] = self._searcher.search(query, pool, -1, leaves_to_search or -1)[0]
-        return found
+        return self.scored_candidates(query, pool, leaves_to_search)[0]
+
+    def scored_candidates(
+        self, query: Vectors, pool: int, leaves_to_search: int | None = None
+    ) -> tuple[NDArray[np.uint32], Vectors]:
+        """Finds the `candidates`; returns them with [m] float32, their scores by quantised vectors."""
+        return self._found(query, pool, -1, leaves_to_search)
+
+    def _found(
+        self, query: Vectors, count: int, reorder: int, leaves_to_search: int | None
+    ) -> tuple[NDArray[Any], Vectors]:
+        found, distances = self._searcher.search(query, count, reorder, leaves_to_search or -1)
+        # Dot products are larger for nearer vectors, squared distances smaller.
+        return found, np.float32(0) - distances if self.distance == "squared_l2" else distances
 
 
 def settle(directory: Path, leaves_to_search: int | None = None, reorder: int | None = None) -> None:

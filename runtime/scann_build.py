@@ -39,14 +39,14 @@ class EncodeTask:
 
     Attributes:
       trained: directory of the index over the sample.
-      vectors: their file, and dim.
+      vectors: their file.
       first, count: rows.
       distance: of the index.
       directory: where leaves and codes go.
     """
 
     trained: str
-    vectors: tuple[str, int]
+    vectors: VectorFile
     first: int
     count: int
     distance: Distance
@@ -94,9 +94,7 @@ def build_files(
     if kind != "brute_force":
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".codes-") as beside:
             tasks = [
-                EncodeTask(
-                    str(directory), (str(vectors.path), vectors.shape[1]), first, count, distance, f"{beside}/{first}"
-                )
+                EncodeTask(str(directory), vectors, first, count, distance, f"{beside}/{first}")
                 for first, count in _blocks(vectors, _ENCODED_BLOCKS)
             ]
             run(encode_block, tasks)
@@ -116,8 +114,7 @@ def encode_block(task: EncodeTask) -> None:
     Raises:
       InvalidIndex: ScaNN cannot.
     """
-    vectors = VectorFile(Path(task.vectors[0]), task.vectors[1])
-    block = _prepared(vectors[task.first : task.first + task.count], task.distance)
+    block = _prepared(task.vectors[task.first : task.first + task.count], task.distance)
     directory = Path(task.directory)
     directory.mkdir()
     np.save(directory / DATASET, block)

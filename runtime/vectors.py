@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.tables.shards import RowRange
 from runtime.errors import InvalidInput
 
 Vectors = NDArray[np.float32]
@@ -24,8 +25,8 @@ class VectorFile:
       shape: rows and dim.
     """
 
-    def __init__(self, path: Path, dim: int) -> None:
-        """Creates the reader of a file.
+    def __init__(self, path: Path, dim: int, rows: RowRange | None = None) -> None:
+        """Creates the reader of a file, or of some rows of it, which count from 0.
 
         Raises:
           OSError: there is none.
@@ -35,7 +36,8 @@ class VectorFile:
         if left or values % dim:
             raise InvalidInput(f"{values} values of candidates are no vectors of dim {dim}")
         self.path = path
-        self.shape = values // dim, dim
+        self._first, count = rows or (0, values // dim)
+        self.shape = count, dim
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -46,7 +48,7 @@ class VectorFile:
         if isinstance(rows, slice):
             first, stop, _ = rows.indices(size)
             count = max(0, stop - first)
-            read: Vectors = np.fromfile(self.path, "<f4", count * dim, offset=first * dim * 4)
+            read: Vectors = np.fromfile(self.path, "<f4", count * dim, offset=(self._first + first) * dim * 4)
             return read.reshape(count, dim)
         taken: Vectors = np.array(self.mapped[rows])
         return taken
@@ -54,7 +56,9 @@ class VectorFile:
     @property
     def mapped(self) -> Vectors:
         """All vectors, [size, dim] float32: pages of the file."""
-        return np.memmap(self.path, "<f4", "r", shape=self.shape) if len(self) else np.empty(self.shape, np.float32)
+        if not len(self):
+            return np.empty(self.shape, np.float32)
+        return np.memmap(self.path, "<f4", "r", offset=self._first * self.shape[1] * 4, shape=self.shape)
 
     @property
     def block_rows(self) -> int:

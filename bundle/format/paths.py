@@ -71,6 +71,13 @@ def index_directory(index: str) -> str:
     return f"indexes/{index}/scann"
 
 
+def index_partitions(directory: str, partitions: int) -> tuple[str, ...]:
+    """Returns the directory of each partition, e.g. `<directory>/partition-00000-of-00003`; of one, the index' own."""
+    if partitions == 1:
+        return (directory,)
+    return tuple(f"{directory}/partition-{number:05d}-of-{partitions:05d}" for number in range(partitions))
+
+
 def index_vectors(index: str) -> str:
     """Returns the file of the indexed vectors: raw float32 rows in the corpus' order."""
     return f"indexes/{index}/vectors.bin"
