@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from bundle.errors import FormatError
 from bundle.format import manifest
 from bundle.storage import arrow, files
+from bundle.tables.shards import RowRange
 
 Positions = NDArray[np.uint32]
 Bound = int | float | None
@@ -42,7 +43,9 @@ class AttributeIndex:
       kind: Arrow type of the attribute: int64, double, string, bool or list<string>.
     """
 
-    def __init__(self, directory: Path, entry: manifest.AttributeIndex, kind: str, size: int) -> None:
+    def __init__(
+        self, directory: Path, entry: manifest.AttributeIndex, kind: str, size: int, held: RowRange | None = None
+    ) -> None:
         """Maps an index and checks all of it.
 
         Args:
@@ -50,11 +53,12 @@ class AttributeIndex:
           entry: the index' in the manifest.
           kind: of the attribute.
           size: candidates of the corpus.
+          held: those whose positions are returned, from 0; None: all.
         Raises:
           DigestMismatch: a file is missing.
           FormatError: a file is not what the format says.
         """
-        self.kind = kind
+        self.kind, self._held = kind, held
         path = files.locate(directory, entry.rows)
         count, left = divmod(path.stat().st_size, 4)
         self._rows: Positions = np.empty(0, np.uint32)
@@ -94,11 +98,10 @@ class AttributeIndex:
         wanted = _distinct(places[found])
         starts, stops = np.where(wanted > 0, self._ends[wanted - 1], 0), self._ends[wanted]
         if wanted.size <= _COPIED_MAX:
-            return np.concatenate([self._rows[:0], *map(self._rows.__getitem__, map(slice, starts, stops))])
+            return self._in(np.concatenate([self._rows[:0], *map(self._rows.__getitem__, map(slice, starts, stops))]))
         counts = stops - starts
         first = starts - (np.cumsum(counts) - counts)
-        rows: Positions = self._rows[np.repeat(first, counts) + np.arange(counts.sum())]
-        return rows
+        return self._in(self._rows[np.repeat(first, counts) + np.arange(counts.sum())])
 
     def rows_between(self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None) -> Positions:
         """Returns the positions of candidates whose int64 or double is within all bounds given, compared exactly.
@@ -114,7 +117,14 @@ class AttributeIndex:
         start, stop = max(starts, default=0), min(stops, default=len(self._values))
         if start >= stop:
             return self._rows[:0]
-        return self._rows[self._ends[start - 1] if start else 0 : self._ends[stop - 1]]
+        return self._in(self._rows[self._ends[start - 1] if start else 0 : self._ends[stop - 1]])
+
+    def _in(self, rows: Positions) -> Positions:
+        """Returns those of the positions that are held, counted from the first."""
+        if self._held is None:
+            return rows
+        within = rows - np.uint32(self._held.first)  # what lies before becomes huge
+        return within[within < self._held.rows]
 
 
 def write_attribute_index(store: Path, attribute: str, directory: Path, entry: manifest.AttributeIndex) -> None:

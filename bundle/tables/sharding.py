@@ -50,7 +50,7 @@ def sharded_tables(manifest: Manifest, least_bytes: int) -> dict[str, Table]:
 
 def sharded_indexes(manifest: Manifest) -> dict[str, Index]:
     """Returns the indexes that shards hold: those built in partitions."""
-    return {name: index for name, index in manifest.indexes.items() if getattr(index, "partitions", 1) > 1}
+    return {name: index for name, index in manifest.indexes.items() if index.partitions > 1}
 
 
 def of_rows(table: Table, wanted: RowRange) -> Table:
@@ -85,15 +85,35 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, least_bytes: int) -> M
         }
         if wanted.rows:
             tables[name] = table.model_copy(update=kept)
+    read = set[str]()
+    for index in sharded_indexes(manifest).values():
+        parts = row_range(index.partitions, shard)
+        if parts.rows:
+            filters = manifest.candidates[index.corpus].filters.values()
+            read |= {index.vectors, *(file for each in filters for file in (each.values, each.rows))}
+            read |= {f"{directory}/" for directory in index.directories[parts.first : parts.end]}
     empty: dict[str, dict[str, object]] = {
-        name: {} for name in ("vocabularies", "keys", "features", "towers", "candidates", "contexts", "indexes")
+        name: {} for name in ("vocabularies", "keys", "features", "towers", "candidates", "contexts")
     }
-    return manifest.model_copy(update={**empty, "tables": tables, "files": ()})
+    kept_files = tuple(file for file in manifest.files if _is_among(file.path, read))
+    indexes = sharded_indexes(manifest)  # whose vectors are large: `checked_later` looks them up
+    return manifest.model_copy(update={**empty, "tables": tables, "indexes": indexes, "files": kept_files})
 
 
 def held_by_front(manifest: Manifest, least_bytes: int) -> Manifest:
     """Returns what of a bundle a front reads: everything but what shards hold."""
     remote = sharded_tables(manifest, least_bytes)
+    indexes = sharded_indexes(manifest).values()
+    left_out = {name for index in indexes for name in (index.vectors, f"{index.directory}/")}
     return manifest.model_copy(
-        update={"tables": {name: table for name, table in manifest.tables.items() if name not in remote}}
+        update={
+            "tables": {name: table for name, table in manifest.tables.items() if name not in remote},
+            "indexes": {name: index for name, index in manifest.indexes.items() if index.partitions == 1},
+            "files": tuple(file for file in manifest.files if not _is_among(file.path, left_out)),
+        }
     )
+
+
+def _is_among(path: str, read: set[str]) -> bool:
+    """Whether a path is one of some, or below one that ends in a slash."""
+    return path in read or any(path.startswith(each) for each in read if each.endswith("/"))

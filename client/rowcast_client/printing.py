@@ -27,6 +27,8 @@ def plain(answer: Any) -> Any:
             shown["explanation"] = plain(answer.explanations[0])
         if isinstance(answer, Retrieved) and answer.degraded:
             shown["degraded"] = answer.degraded
+        if answer.coverage < 1:
+            shown["coverage"] = answer.coverage
         return shown
     if isinstance(answer, Sequence) and not isinstance(answer, str):
         return [plain(one) for one in answer]
@@ -34,7 +36,9 @@ def plain(answer: Any) -> Any:
         answer = _fields(answer)
     elif dataclasses.is_dataclass(answer):
         values = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}
-        answer = {name: value for name, value in values.items() if value is not None}
+        answer = {
+            name: value for name, value in values.items() if value is not None and (name, value) != ("coverage", 1)
+        }
     if isinstance(answer, Mapping):
         return {name: plain(value) for name, value in answer.items()}
     return answer.tolist() if isinstance(answer, np.ndarray) else answer

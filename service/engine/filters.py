@@ -17,7 +17,7 @@ from runtime.exact import VectorBlock
 from service.engine import validation
 from service.engine.requests import Condition, Filter, Ids
 from service.errors import InvalidArgument
-from service.models.version import LoadedIndex, LoadedStore
+from service.models.version import FilteredCorpus, LoadedIndex, LoadedStore
 
 Positions = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -75,7 +75,7 @@ def compiled(index: LoadedIndex, sent: Filter) -> Compiled:
     ]
     key = hashlib.blake2b(repr(spelled).encode("utf-8", "surrogatepass"), digest_size=16).digest()
     found: Matches | None = index.compiled.get(index, key)
-    return Compiled(key, found or _matches(index.corpus, conditions), found is not None)
+    return Compiled(key, found or _matches(index, conditions), found is not None)
 
 
 def tokens(sent: Filter | None) -> list[Ids]:
@@ -99,7 +99,7 @@ def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
     return found
 
 
-def _checked(corpus: LoadedStore, name: str, condition: Condition) -> Condition:
+def _checked(corpus: LoadedStore | FilteredCorpus, name: str, condition: Condition) -> Condition:
     where, indexed = f"filter.{name}", corpus.filters.get(name)
     if name not in corpus.entry.attributes:
         hint = validation.name_hint(name, corpus.entry.attributes, "has")
@@ -146,8 +146,8 @@ def _spelled(ids: Ids | None) -> list[Any] | None:
     return None if ids is None else sorted(set(ids.tolist()))
 
 
-def _matches(corpus: LoadedStore, conditions: Filter) -> Matches:
-    size = corpus.entry.size
+def _matches(index: LoadedIndex, conditions: Filter) -> Matches:
+    corpus, size = index.corpus, len(index.vectors)
     met, denied = list[NDArray[np.uint32]](), list[NDArray[np.uint32]]()
     for name, each in conditions.items():
         indexed = corpus.filters[name]

@@ -80,10 +80,9 @@ def _check(model_version: ModelVersion, fingerprint: int) -> None:
 
 
 def _index(model_version: ModelVersion, name: str) -> LoadedIndex:
-    index = model_version.indexes.get(name)
-    if not isinstance(index, LoadedIndex):
+    if name not in model_version.parts:
         raise NotFound(f"{validation.show_version(model_version)}: no part of index {name[:128]!r} is held here")
-    return index
+    return model_version.parts[name]
 
 
 def _check_positions(name: str, positions: NDArray[np.uint32], size: int) -> None:

@@ -1,4 +1,4 @@
-"""Search of an index whose partitions shards hold: each shard's best, merged."""
+"""Indexes whose partitions shards hold: each shard's nearest, merged; and vectors, which may be here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from service.engine import validation
 from service.engine.context import Execution
 from service.engine.requests import Explanation, Offsets, PartFound, Selecting, Vectors
 from service.engine.search import Found
-from service.models.version import RemoteIndex
+from service.models.version import RemoteParts, ServedIndex
 
 Positions = NDArray[np.int64]
 
 
+def vectors_at(index: ServedIndex, positions: Positions, execution: Execution) -> Vectors:
+    """Returns the vectors of candidates, [m, dim] float32."""
+    if index.here is not None:
+        return np.array(index.here.vectors[positions], np.float32)
+    return _shards(index).vectors(index.name, positions, execution.left_s)
+
+
 def nearest(
-    index: RemoteIndex,
+    index: ServedIndex,
     vectors: Vectors,
     k: int,
     excluded: Sequence[Positions],
@@ -34,7 +41,7 @@ def nearest(
         per_vector = [each for each, size in zip(excluded, np.diff(offsets), strict=True) for _ in range(size)]
         if all(each is per_vector[0] or not (each.size or per_vector[0].size) for each in per_vector):
             per_vector = per_vector[:1] if per_vector[0].size else []
-        parts: Sequence[PartFound] = index.shards.search(
+        parts: Sequence[PartFound] = _shards(index).search(
             execution.left_s,
             index=index.name,
             vectors=np.ascontiguousarray(vectors, np.float32),
@@ -54,6 +61,11 @@ def nearest(
         size = index.corpus.entry.size
         explanations = [_explained(parts, range(first, last), size) for first, last in pairwise(offsets.tolist())]
     return Found(positions, scores, ends, tuple(explanations))
+
+
+def _shards(index: ServedIndex) -> RemoteParts:
+    assert index.shards is not None  # noqa: S101 - else the index is here
+    return index.shards
 
 
 def _merged(parts: Sequence[PartFound], queries: range, k: int) -> tuple[Positions, NDArray[np.float32]]:

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.formula import Formula
-from service.engine import formulas, ranking, search, validation
+from service.engine import formulas, ranking, remote_search, validation
 from service.engine.context import Execution
 from service.engine.requests import Crowding, Offsets, Selecting
 from service.engine.search import Found
 from service.errors import InvalidArgument
-from service.models.version import LoadedStore, SearchedIndex
+from service.models.version import LoadedStore, ServedIndex
 
 Scores = NDArray[np.float32]
 Places = NDArray[np.int64]
@@ -65,7 +65,7 @@ def formula_of(text: str, corpus: LoadedStore, index: str) -> Formula:
 
 
 def reordered(
-    index: SearchedIndex, found: Found, request: Selecting, formula: Formula | None, k: int, execution: Execution
+    index: ServedIndex, found: Found, request: Selecting, formula: Formula | None, k: int, execution: Execution
 ) -> Found:
     """Returns the k neighbors of each query in a retrieval, best first, with the scores that are returned."""
     scores, corpus = found.scores, index.corpus
@@ -115,7 +115,7 @@ def widened(
 
 
 def best(
-    index: SearchedIndex,
+    index: ServedIndex,
     found: Found,
     scores: Scores,
     k: int,
@@ -151,7 +151,7 @@ def best(
         places = places[kept[places]]
         own, most = (None, 0) if crowding is None or codes is None else (codes[places], crowding.max)
         if request.diversity and ranked is None:
-            vectors = search.vectors_at(index, found.positions[places], execution)
+            vectors = remote_search.vectors_at(index, found.positions[places], execution)
             places = places[diverse(scores[places], vectors, k, request.diversity, own, most)]
         elif own is not None:
             places = places[uncrowded(own, most)]

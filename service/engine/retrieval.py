@@ -24,7 +24,7 @@ from service.engine.requests import (
 )
 from service.engine.search import Allowed, Found
 from service.errors import InvalidArgument
-from service.models.version import LoadedIndex, LoadedStore, ModelVersion, RemoteIndex, SearchedIndex
+from service.models.version import LoadedStore, ModelVersion, ServedIndex
 
 _NONE = np.empty(0, np.int64)
 
@@ -76,7 +76,7 @@ class Queries(NamedTuple):
 
 
 def pool(
-    index: SearchedIndex, queries: Queries, request: Selecting, k: int, settings: ServiceSettings, execution: Execution
+    index: ServedIndex, queries: Queries, request: Selecting, k: int, settings: ServiceSettings, execution: Execution
 ) -> Found:
     """Finds what is ranked or reordered: `candidates` for each query, and more where crowding needs them.
 
@@ -95,14 +95,13 @@ def pool(
     )
 
 
-def _find(index: SearchedIndex, queries: Queries, request: Selecting, count: int, execution: Execution) -> Found:
+def _find(index: ServedIndex, queries: Queries, request: Selecting, count: int, execution: Execution) -> Found:
     vectors, allowed, offsets = queries
     exact = isinstance(request, Retrieval) and request.exact
-    if isinstance(index, RemoteIndex):
+    if index.here is None:
         return remote_search.nearest(index, vectors, count, allowed.excluded, request, exact, offsets, execution)
-    assert isinstance(index, LoadedIndex)  # noqa: S101 - there are no others
     return search.nearest(
-        *(index, vectors, count, allowed, execution),
+        *(index.here, vectors, count, allowed, execution),
         exact=exact,
         recall=request.recall,
         offsets=offsets,
@@ -111,7 +110,7 @@ def _find(index: SearchedIndex, queries: Queries, request: Selecting, count: int
 
 
 def check_selection(
-    index: SearchedIndex, request: Selecting, settings: ServiceSettings, ids: Ids | None, *columns: Column
+    index: ServedIndex, request: Selecting, settings: ServiceSettings, ids: Ids | None, *columns: Column
 ) -> None:
     """Rejects attributes that are not stored, a recall that is none, and more values than the limit.
 
@@ -126,7 +125,7 @@ def check_selection(
 
 
 def allowed(
-    index: SearchedIndex, request: Selecting, n: int, execution: Execution, own: Positions | None = None
+    index: ServedIndex, request: Selecting, n: int, execution: Execution, own: Positions | None = None
 ) -> Allowed:
     """Returns the candidates that each of n queries may find: those that match, less the excluded and the denied.
 
@@ -141,8 +140,8 @@ def allowed(
         return Allowed([_NONE] * n)
     with execution.phase("search"):
         compiled = None
-        if request.filter and isinstance(index, LoadedIndex):  # else shards compile it
-            compiled = filters.compiled(index, request.filter)
+        if request.filter and index.here is not None:  # else shards compile it
+            compiled = filters.compiled(index.here, request.filter)
         if compiled is not None:
             execution.count("filters", 1, "cached" if compiled.again else "compiled")
         excluded = excluded_positions(index.corpus, request.exclude, n)
@@ -193,7 +192,7 @@ def _count_queries(request: Retrieval, offsets: Offsets | None, vectors: int) ->
 
 def _queries(
     model_version: ModelVersion,
-    index: SearchedIndex,
+    index: ServedIndex,
     request: Retrieval,
     settings: ServiceSettings,
     execution: Execution,
@@ -210,7 +209,7 @@ def _queries(
     if request.ids is not None:
         validation.check_queries(int(request.ids.size), settings)
         positions = lookup.known_positions(index.corpus, request.ids)
-        return search.vectors_at(index, positions, execution), positions
+        return remote_search.vectors_at(index, positions, execution), positions
     if request.vectors is not None:
         return _sent_vectors(index.entry.dim, request.vectors, settings), None
     name, sent = index.entry.query_tower, request.features or {}

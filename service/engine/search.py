@@ -24,7 +24,7 @@ from service.engine import validation
 from service.engine.context import Execution
 from service.engine.filters import Compiled, distinct, is_among
 from service.engine.requests import Explanation, Offsets, Selecting, Vectors
-from service.models.version import LoadedIndex, RemoteIndex, SearchedIndex
+from service.models.version import LoadedIndex
 
 Positions = NDArray[np.int64]
 _CELLS_MAX = 4 << 20
@@ -130,14 +130,6 @@ def nearest(
         for row, each in zip(rows, allowed.excluded, strict=True)
     ]
     return Found(positions, scores, ends, tuple(explained))
-
-
-def vectors_at(index: SearchedIndex, positions: Positions, execution: Execution) -> Vectors:
-    """Returns the vectors of candidates, [m, dim] float32."""
-    if isinstance(index, RemoteIndex):
-        return index.shards.vectors(index.name, positions, execution.left_s)
-    assert isinstance(index, LoadedIndex)  # noqa: S101 - there are no others
-    return np.array(index.vectors[positions], np.float32)
 
 
 def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ...]:
@@ -312,7 +304,8 @@ class _Search:
         """Whether the index fetches a pool at less cost than it takes to score all that match."""
         if pool >= self._size:
             return False
-        matches, index_ns, each_ns = self._matches, _SEARCH_NS + _FETCH_NS * pool, _SCORE_NS
+        matches, each_ns = self._matches, _SCORE_NS
+        index_ns = self._index.entry.partitions * (_SEARCH_NS + _FETCH_NS * pool)  # as many are fetched of each
         if matches is not None and matches.block is None and not (self._fits and self._again):
             each_ns += _GATHER_NS / len(self._vectors)
         exact_ns = each_ns * self._dim * (self._size if matches is None else matches.positions.size)

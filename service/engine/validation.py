@@ -18,7 +18,7 @@ from service.config import ServiceSettings
 from service.engine.requests import Columns, Ids, Offsets
 from service.errors import InvalidArgument, NotFound, TooLarge
 from service.models.towers import LoadedTower
-from service.models.version import LoadedStore, ModelVersion, SearchedIndex
+from service.models.version import LoadedStore, ModelVersion, ServedIndex
 
 _NAMES_SHOWN_MAX = 20
 _SHOWN_CHARS = 128
@@ -114,7 +114,7 @@ def show_id(one: Any) -> str:
     return repr(one[:_SHOWN_CHARS]) if isinstance(one, str) else str(one)
 
 
-def choose_index(model_version: ModelVersion, name: str) -> tuple[str, SearchedIndex]:
+def choose_index(model_version: ModelVersion, name: str) -> tuple[str, ServedIndex]:
     """Returns an index and its name; empty: the only one."""
     return _choose(model_version, model_version.indexes, name, "index", "index")
 

@@ -19,7 +19,7 @@ from service.engine.context import Execution
 from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
 from service.engine.signatures import type_of
 from service.engine.validation import NotFinite
-from service.models.version import LoadedIndex, ModelVersion
+from service.models.version import ModelVersion
 
 _EXAMPLES = (1, 64)
 """Examples of each run of a tower: one alone, and enough to grow every buffer once."""
@@ -59,7 +59,7 @@ def run(model_version: ModelVersion, settings: ServiceSettings, throttle: Callab
     for name, index in model_version.indexes.items():
         first = index.corpus.store.ids(np.zeros(1, np.int64))
         attributes = tuple(index.corpus.entry.attributes)
-        small = isinstance(index, LoadedIndex) and index.vectors.nbytes <= _EXACT_BYTES_MAX
+        small = index.here is not None and index.here.vectors.nbytes <= _EXACT_BYTES_MAX
         for exact in (False, True) if small else (False,):
             search = Retrieval(Target(), k=1, ids=first, index=name, attributes=attributes, exact=exact)
             retrieval.retrieve(model_version, search, settings, execution)

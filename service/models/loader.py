@@ -24,15 +24,24 @@ from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from bundle.tables import sharding
 from bundle.tables.reader import TableReader
+from bundle.tables.shards import RowRange
 from runtime.exact import ExactIndex
-from runtime.scann import ScannIndex
+from runtime.partitions import load_index, partition_rows
 from runtime.towers import Device, open_form
 from service.config import ServiceSettings
 from service.models.filter_cache import FilterCache
 from service.models.forms import choose_forms
 from service.models.throttle import LoadThrottle
 from service.models.towers import LoadedPart, LoadedTower
-from service.models.version import LoadedIndex, LoadedStore, ModelVersion, RemoteIndex, RemoteParts, stamp_of
+from service.models.version import (
+    FilteredCorpus,
+    LoadedIndex,
+    LoadedStore,
+    ModelVersion,
+    RemoteParts,
+    ServedIndex,
+    stamp_of,
+)
 from service.resources import free_bytes
 
 _TENSORFLOW_BYTES = 600 << 20
@@ -154,9 +163,11 @@ class Loader:
         contexts = {name: self._open_store(directory, name, entry) for name, entry in manifest.contexts.items()}
         remote = {} if shards is None else sharding.sharded_indexes(manifest)
         indexes = {
-            name: RemoteIndex(entry, corpora[entry.corpus], name, shards)
-            if shards is not None and name in remote
-            else self._open_index(directory, name, entry, corpora[entry.corpus], opened)
+            name: ServedIndex(
+                *(name, entry, corpora[entry.corpus]),
+                None if name in remote else self._open_index(directory, name, entry, corpora[entry.corpus], opened),
+                shards,
+            )
             for name, entry in manifest.indexes.items()
         }
         loaded = (reader.tables, reader, towers, corpora, contexts, indexes)
@@ -173,6 +184,14 @@ class Loader:
                 tables[name] = TableReader(directory, sharding.of_rows(table, wanted))
                 opened.callback(tables[name].close)
                 self.throttle()
+        parts: dict[str, LoadedIndex] = {}
+        for name, index in sharding.sharded_indexes(manifest).items():
+            corpus, partitions = manifest.candidates[index.corpus], sharding.row_range(index.partitions, shard)
+            ranges = partition_rows(corpus.size, index.partitions)[partitions.first : partitions.end]
+            if ranges:
+                held = RowRange(ranges[0].first, ranges[-1].end - ranges[0].first)
+                filtered = FilteredCorpus(index.corpus, corpus, self._open_filters(directory, corpus, held))
+                parts[name] = self._open_index(directory, name, index, filtered, opened, partitions, held)
         return ModelVersion(
             *(manifest.model, manifest.version, directory, manifest, tables, FeatureReader({}, {}, {})),
             towers={},
@@ -180,6 +199,7 @@ class Loader:
             contexts={},
             indexes={},
             close=opened.close,
+            parts=parts,
         )
 
     def _open_tower(self, directory: Path, manifest: Manifest, name: str) -> LoadedTower:
@@ -197,15 +217,26 @@ class Loader:
     def _open_store(self, directory: Path, name: str, entry: Corpus) -> LoadedStore:
         store = CandidateStore(files.locate(directory, entry.file), entry)
         self.throttle()
+        return LoadedStore(name, entry, store, filters=self._open_filters(directory, entry))
+
+    def _open_filters(self, directory: Path, entry: Corpus, held: RowRange | None = None) -> dict[str, AttributeIndex]:
         filters = {}
         for attribute, index in entry.filters.items():
-            filters[attribute] = AttributeIndex(directory, index, entry.attributes[attribute], entry.size)
+            filters[attribute] = AttributeIndex(directory, index, entry.attributes[attribute], entry.size, held)
             self.throttle()
-        return LoadedStore(name, entry, store, filters=filters)
+        return filters
 
     def _open_index(
-        self, directory: Path, name: str, entry: Index, corpus: LoadedStore, opened: ExitStack
+        self,
+        directory: Path,
+        name: str,
+        entry: Index,
+        corpus: LoadedStore | FilteredCorpus,
+        opened: ExitStack,
+        partitions: RowRange | None = None,
+        held: RowRange | None = None,
     ) -> LoadedIndex:
+        """Opens an index, or some of its partitions, of which the candidates are `held`."""
         size, path = corpus.entry.size, files.locate(directory, entry.vectors)
         found_bytes, expected_bytes = path.stat().st_size, size * entry.dim * 4
         if found_bytes != expected_bytes:
@@ -213,11 +244,15 @@ class Loader:
                 f"file {entry.vectors!r} of index {name!r} has {found_bytes} bytes, {size} vectors of {entry.dim} "
                 f"float32 have {expected_bytes}"
             )
+        first, directories = 0, [files.locate(directory, each) for each in entry.directories]
         vectors: NDArray[np.float32] = np.asarray(np.memmap(path, np.dtype("<f4"), "r", shape=(size, entry.dim)))
-        approximate = ScannIndex.load(files.locate(directory, entry.directory), entry.distance, vectors)
+        if partitions is not None and held is not None:
+            first, directories = held.first, directories[partitions.first : partitions.end]
+            vectors = vectors[held.first : held.end]
+        approximate = load_index(directories, entry.distance, vectors)
         self.throttle()
         exact = ExactIndex(vectors, entry.distance)
-        index = LoadedIndex(entry, corpus, approximate, exact, vectors, self._compiled)
+        index = LoadedIndex(entry, approximate, exact, vectors, corpus, self._compiled, first)
         opened.callback(self._compiled.forget, index)
         return index
 

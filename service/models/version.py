@@ -43,6 +43,15 @@ class Denied:
 
 
 @dataclass(frozen=True, eq=False)
+class FilteredCorpus:
+    """The manifest entry of candidates, and the indexes of the attributes that requests filter by."""
+
+    name: str
+    entry: Corpus
+    filters: Mapping[str, AttributeIndex]
+
+
+@dataclass(frozen=True, eq=False)
 class LoadedStore:
     """A store of candidates or contexts by id, its manifest entry, which are denied, and attributes' indexes."""
 
@@ -62,35 +71,22 @@ class LoadedStore:
 
 
 @dataclass(frozen=True, eq=False)
-class SearchedIndex:
-    """An index, and the candidates it is of."""
-
-    entry: Index
-    corpus: LoadedStore
-
-
-@dataclass(frozen=True, eq=False)
-class LoadedIndex(SearchedIndex):
+class LoadedIndex:
     """An approximate index, and the exact one over the same vectors.
 
     Attributes:
       vectors: [size, dim] float32, memory-mapped; row = position in the corpus, from `first` on.
+      corpus: what filters are compiled by, for these candidates.
       compiled: filters of this index and the others of the process.
     """
 
+    entry: Index
     approximate: ScannIndex
     exact: ExactIndex
     vectors: NDArray[np.float32]
+    corpus: LoadedStore | FilteredCorpus
     compiled: FilterCache
     first: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class RemoteIndex(SearchedIndex):
-    """An index whose partitions shards hold."""
-
-    name: str
-    shards: RemoteParts
 
 
 class RemoteParts(Protocol):
@@ -107,6 +103,17 @@ class RemoteParts(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class ServedIndex:
+    """An index as requests name it: its candidates, and their vectors here or on shards."""
+
+    name: str
+    entry: Index
+    corpus: LoadedStore
+    here: LoadedIndex | None
+    shards: RemoteParts | None
+
+
+@dataclass(frozen=True, eq=False)
 class ModelVersion:
     """A model version as loaded.
 
@@ -117,6 +124,7 @@ class ModelVersion:
       held: what of the manifest is on this machine; None: all of it.
       fingerprint: crc32c of the manifest.
       shards: reach what is held elsewhere; None: nothing is.
+      parts: of a shard, what it holds of indexes.
     """
 
     model: str
@@ -128,13 +136,14 @@ class ModelVersion:
     towers: Mapping[str, LoadedTower]
     corpora: Mapping[str, LoadedStore]
     contexts: Mapping[str, LoadedStore]
-    indexes: Mapping[str, SearchedIndex]
+    indexes: Mapping[str, ServedIndex]
     close: Callable[[], Any]
     memory_bytes: int = 0
     stamp: Stamp | None = None
     held: Manifest | None = None
     fingerprint: int = 0
     shards: RemoteParts | None = None
+    parts: Mapping[str, LoadedIndex] = field(default_factory=dict)
 
     @property
     def files(self) -> Manifest:

@@ -138,7 +138,8 @@ class RemoteVersion:
     def _index_starts(self, name: str) -> Rows:
         """Returns the first candidate of each shard, then the number of candidates."""
         size, partitions = self._sizes[name], self._indexes[name].partitions
-        return np.minimum(self._starts(partitions) * -(-size // partitions), size)
+        starts: Rows = np.minimum(self._starts(partitions) * -(-size // partitions), size)
+        return starts
 
     @staticmethod
     def _split(rows: Rows, starts: Rows) -> dict[int, tuple[slice, Rows]]:

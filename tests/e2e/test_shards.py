@@ -19,7 +19,8 @@ from bundle.format.paths import MANIFEST
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.e2e.process import Process, until
 from tests.e2e.services import Launch, Write, client_of, count_of, ctl, is_ready, versions_of
-from tests.service.cases import CASES, LIMITS
+from tests.service import cases, reordering_cases
+from tests.service.cases import LIMITS
 from tests.service.grpc_api.requests import call
 
 ALL = ("--shard-least-bytes", "1")
@@ -54,10 +55,13 @@ def ready(service: Process) -> Process:
 @pytest.fixture
 def cluster(write: Write, launch: Launch) -> tuple[Process, list[Process], Process]:
     """A front, two replicas of each of two shards, and one process that has everything."""
-    write(users=True, parts=True, row_types={"movies": "int8", "users": "linked"})
+    write(users=True, parts=True, row_types={"movies": "int8", "users": "linked"}, partitions=3)
     shards = [shard(launch, number) for number in ("1/2", "1/2", "2/2", "2/2")]
     alone = launch(*OPTIONS)
     return ready(front(launch, shards, *OPTIONS)), shards, ready(alone)
+
+
+CASES = (*cases.CASES, *reordering_cases.CASES)
 
 
 def test_a_front_answers_as_one_process_does(cluster: tuple[Process, list[Process], Process]) -> None:
@@ -78,6 +82,7 @@ def test_operators_see_who_holds_what(cluster: tuple[Process, list[Process], Pro
     numbers = ("1/2", "1/2", "2/2", "2/2")
     assert addresses == {f"127.0.0.1:{each.ports['grpc']}": of for each, of in zip(shards, numbers, strict=True)}
     assert process["shards"][0]["holds"]["movies/1"]["tables.users"] == [0, 25]
+    assert process["shards"][0]["holds"]["movies/1"]["indexes.movies"] == [0, 28]
     assert process["shards"][3]["holds"]["movies/1"]["tables.users"] == [25, 50]
     assert json.loads(ctl(shards[2], "topology").stdout)["shard"] == "2/2"
     assert json.loads(ctl(alone, "topology").stdout)["role"] == ""

@@ -47,6 +47,7 @@ from bundle.stores.writer import write_store
 from bundle.tables.key_index import KeyIndexWriter
 from bundle.tables.reader import ShardWriter
 from bundle.tables.vocabularies import write_vocabulary
+from runtime.partitions import partition_rows
 from runtime.scann import write_index
 from tests.attribute_indexes import with_filters
 from tests.conftest import plain_source, provenance, verification, write_int8_table, write_table
@@ -111,6 +112,7 @@ def write_small_bundle(
     saved_model_only: frozenset[str] = frozenset(),
     index_kind: Literal["brute_force", "tree_ah"] = "brute_force",
     parameters: Mapping[str, Any] | None = None,
+    partitions: int = 1,
     features: Mapping[str, Feature] | None = None,
     without: frozenset[str] = frozenset(),
     row_types: Mapping[str, Literal["int8", "linked"]] | None = None,
@@ -126,7 +128,7 @@ def write_small_bundle(
       id_kind: of the candidates, and of the features movie, history, liked and recent, whose vocabulary they are.
       size: candidates.
       saved_model_only: towers that get no compiled form.
-      index_kind, parameters: of the index, for `write_index`.
+      index_kind, parameters, partitions: of the index.
       features: entries that replace those of `feature_entries`.
       without: `indexes` or `ranking`: leaves those out.
       row_types: tables written as int8 rows, or as they lie in a checkpoint, amid other bytes of one file.
@@ -149,7 +151,11 @@ def write_small_bundle(
         written = {name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in named}
         if parts or formula:
             written["ranking"] = split_tower(written["ranking"], place, towers / str(edition), parts, formula)
-        indexed = {} if "indexes" in without else {"movies": _write_index(place, vectors, index_kind, parameters or {})}
+        indexed = (
+            {}
+            if "indexes" in without
+            else {"movies": _write_index(place, vectors, index_kind, parameters or {}, partitions)}
+        )
         manifest = Manifest(
             model=model,
             version=version,
@@ -297,11 +303,13 @@ def _write_corpus(
 
 
 def _write_index(
-    place: Path, vectors: Array, kind: Literal["brute_force", "tree_ah"], parameters: Mapping[str, Any]
+    place: Path, vectors: Array, kind: Literal["brute_force", "tree_ah"], parameters: Mapping[str, Any], partitions: int
 ) -> Index:
     (place / paths.index_vectors("movies")).parent.mkdir(parents=True)
     vectors.tofile(place / paths.index_vectors("movies"))
-    write_index(vectors, "dot_product", kind, dict(parameters), place / paths.index_directory("movies"))
+    directories = paths.index_partitions(paths.index_directory("movies"), partitions)
+    for directory, rows in zip(directories, partition_rows(len(vectors), partitions), strict=True):
+        write_index(vectors[rows.first : rows.end], "dot_product", kind, dict(parameters), place / directory)
     return Index(
         corpus="movies",
         query_tower="query",
@@ -310,6 +318,7 @@ def _write_index(
         distance="dot_product",
         dim=small_model.DIM,
         directory=paths.index_directory("movies"),
+        partitions=partitions,
         vectors=paths.index_vectors("movies"),
         parameters=dict(parameters),
         recall=Recall(k=10, value=1.0, low=0.9, queries=100, target=0.95),

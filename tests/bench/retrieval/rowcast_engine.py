@@ -61,7 +61,7 @@ def main() -> None:
     )
     approximate = ScannIndex.load(base / "index", "dot_product", mapped)
     cache, exact = FilterCache(cache_bytes), ExactIndex(mapped, "dot_product")
-    index = LoadedIndex(entry, store, approximate, exact, mapped, cache)
+    index = LoadedIndex(entry, approximate, exact, mapped, store, cache)
     version: Any = SimpleNamespace(model="bench", version=1, indexes={"items": index})
     settings = ServiceSettings(root=directory)
 

@@ -174,6 +174,7 @@ def test_openapi_document_describes_every_command(send: Send) -> None:
     assert paths.keys() == {
         "/v1/status",
         "/v1/report",
+        "/v1/topology",
         "/v1/drain",
         "/v1/undrain",
         "/v1/log-level",

@@ -21,7 +21,7 @@ from service.engine import retrieval, search
 from service.engine.context import Execution
 from service.engine.requests import Retrieval, Target
 from service.models.filter_cache import FilterCache
-from service.models.version import LoadedIndex, LoadedStore
+from service.models.version import LoadedIndex, LoadedStore, ServedIndex
 from tests.attribute_indexes import with_filters
 
 Vectors = NDArray[np.float32]
@@ -66,11 +66,13 @@ def load_index(
         },
     )
     approximate = ScannIndex.load(place / "items/scann", distance, vectors)
-    return LoadedIndex(entry, loaded, approximate, ExactIndex(vectors, distance), vectors, FilterCache(cache_bytes))
+    return LoadedIndex(entry, approximate, ExactIndex(vectors, distance), vectors, loaded, FilterCache(cache_bytes))
 
 
 def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search.Found:
     """Returns the neighbors of each vector with explanations; `request`: options of a Retrieval."""
     execution, sent = Execution("retrieve"), Retrieval(Target(), vectors=vectors, **request)
-    allowed = retrieval.allowed(index, sent, len(vectors), execution)
+    assert isinstance(index.corpus, LoadedStore)
+    served = ServedIndex("items", index.entry, index.corpus, index, None)
+    allowed = retrieval.allowed(served, sent, len(vectors), execution)
     return search.nearest(*(index, vectors, k, allowed, execution), exact=sent.exact, recall=sent.recall, explain=True)

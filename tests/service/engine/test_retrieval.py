@@ -27,7 +27,9 @@ def test_retrieve_from_a_tree_that_searches_few_leaves_still_returns_k(load: Loa
     tree = {"num_leaves": 20, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 10}
     service = load(size=400, index_kind="tree_ah", parameters=tree)
     vectors = np.random.default_rng(6).normal(size=(4, 8)).astype(np.float32)
-    found, _ = service.version.indexes["movies"].approximate.search(vectors, 200)
+    index = service.version.indexes["movies"].here
+    assert index is not None
+    found, _ = index.approximate.search(vectors, 200)
     assert (found < 0).any(), "the tree alone finds too few, else this test shows nothing"
 
     excluded = service.small.ids[::2]
