@@ -48,7 +48,8 @@ def _type(annotation: object) -> str:
         return "list"
     if arguments:
         return _type(next(each for each in arguments if each is not type(None)))
-    names = {"int": "integer", "float": "number", "bool": "boolean", "str": "text", "Path": "path", "ShardNumber": "number/total"}
+    names = {"int": "integer", "float": "number", "bool": "boolean", "str": "text", "Path": "path"}
+    names["ShardNumber"] = "number/total"
     return names[getattr(annotation, "__name__", "")]
 
 
