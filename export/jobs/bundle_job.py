@@ -117,7 +117,7 @@ class _Bundle:
             version=prepared.version,
             created=begun,
             provenance=provenance(prepared.inventory, self.job.code.factory),
-            tables=tables,
+            tables={name: table.model_copy(update=self._choices(name)) for name, table in tables.items()},
             vocabularies=vocabularies,
             keys=keys,
             features=prepared.entries,
@@ -166,6 +166,11 @@ class _Bundle:
         for name, index in self.job.indexes.items():
             indexes.choose(index, name, entries[index.corpus].size)  # its mistakes, too, are reported before copies
         return entries
+
+    def _choices(self, table: str) -> dict[str, str]:
+        """Returns what the recipe chooses for a table beside its rows."""
+        part = self.job.tables.get(table)
+        return {} if part is None else {"unavailable": part.unavailable}
 
     def _write_stores(
         self, key: str, parts: Mapping[str, CorpusPart], moved: Callable[[int], None]

@@ -196,6 +196,9 @@ class TablePart(Part):
     """Largest root of the mean square of these differences."""
     cosine_min: float | None = Field(default=None, ge=-1, le=1)
     """Least cosine between a row and its converted row."""
+    unavailable: Literal["error", "unknown"] = "error"
+    """What a lookup does where no shard that holds its row can be reached: fail, or treat the id as unknown and report
+    the `coverage` of the answer."""
 
 
 class CorpusPart(Part):
