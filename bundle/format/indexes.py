@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from bundle.format.fields import Name, Path, Positive, StrictModel
+from bundle.format import paths
+from bundle.format.fields import Length, Name, Path, Positive, StrictModel
 
 Distance = Literal["dot_product", "squared_l2", "cosine"]
 
@@ -40,6 +41,8 @@ class Index(StrictModel):
     distance: Distance
     dim: Positive
     directory: Path
+    partitions: Length = 1
+    """Indexes over ranges of the candidates, searched as one; all of the same parameters."""
     vectors: Path
     """Raw float32 rows in the corpus' order: for search by item, exact search and checks."""
     parameters: dict[str, Any]
@@ -47,3 +50,8 @@ class Index(StrictModel):
     recall_of_tables: Recall | None = None
     """Where tables were converted: the same, against exact search over vectors made of the checkpoint's own rows."""
     curve: tuple[CostPoint, ...] = ()
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Of ScaNN's files of each partition."""
+        return paths.index_partitions(self.directory, self.partitions)

@@ -22,7 +22,7 @@ from bundle.storage import files, retention, staging
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from runtime.exact import ExactIndex
-from runtime.scann import ScannIndex
+from runtime.partitions import load_index
 from runtime.towers import Device, open_form
 from service.config import ServiceSettings
 from service.models.filter_cache import FilterCache
@@ -164,7 +164,8 @@ class Loader:
                 f"float32 have {expected_bytes}"
             )
         vectors: NDArray[np.float32] = np.asarray(np.memmap(path, np.dtype("<f4"), "r", shape=(size, entry.dim)))
-        approximate = ScannIndex.load(files.locate(directory, entry.directory), entry.distance, vectors)
+        directories = [files.locate(directory, each) for each in entry.directories]
+        approximate = load_index(directories, entry.distance, vectors)
         self.throttle()
         exact = ExactIndex(vectors, entry.distance)
         index = LoadedIndex(entry, approximate, exact, vectors, corpus, self._compiled)
