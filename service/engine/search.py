@@ -304,7 +304,8 @@ class _Search:
         """Whether the index fetches a pool at less cost than it takes to score all that match."""
         if pool >= self._size:
             return False
-        matches, index_ns, each_ns = self._matches, _SEARCH_NS + _FETCH_NS * pool, _SCORE_NS
+        matches, each_ns = self._matches, _SCORE_NS
+        index_ns = self._index.entry.partitions * (_SEARCH_NS + _FETCH_NS * pool)  # as many are fetched of each
         if matches is not None and matches.block is None and not (self._fits and self._again):
             each_ns += _GATHER_NS / len(self._vectors)
         exact_ns = each_ns * self._dim * (self._size if matches is None else matches.positions.size)
