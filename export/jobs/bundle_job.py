@@ -244,9 +244,12 @@ class _Bundle:
                 "verify.examples"
             )
 
+        def once(place: str, make: Callable[[], None]) -> None:
+            Step(place, ("partition", *inputs), type(None), make).run(self.stage)
+
         def write() -> manifest.Index:
             execute = executors.LocalExecutor(executors.encoder_count(self.settings.workers)).run
-            built = indexes.build_index(self.directory, name, part, queries, execute, representative=real)
+            built = indexes.build_index(self.directory, name, part, queries, execute, once, representative=real)
             if converted:
                 aside = self.directory / ".vectors"
                 candidates.write_vectors(self.directory, name, part.corpus, corpus, made_of, trained, aside=aside)
