@@ -144,12 +144,13 @@ def test_rolling_update_fails_no_request(site: Site) -> None:
         site.cluster.wait(2)
     with httpx.Client(base_url=f"http://127.0.0.1:{site.cluster.ports['http']}") as client:
         refused = client.post(RETRIEVE, json={**BODY, "k": 6})
-    assert (refused.status_code, refused.json()["code"]) == (413, "TOO_LARGE")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "INVALID_ARGUMENT")
 
 
 def test_replica_is_added_for_requests_that_serve_does_not_route(site: Site) -> None:
     scaling = {
         "min_replicas": 1,
+        "initial_replicas": 1,
         "max_replicas": 2,
         "target_ongoing_requests": 0.001,
         "upscale_delay_s": 0,
