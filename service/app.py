@@ -68,17 +68,9 @@ def create_app() -> FastAPI:
 class Worker:
     """The parts of one serving process."""
 
-    def __init__(
-        self, settings: ServiceSettings, run_directory: Path, grpc_port: int, shared_port: bool | None = None
-    ) -> None:
-        """Creates all parts and starts none.
-
-        Args:
-          grpc_port: 0 for any free one.
-          shared_port: other processes listen on the port as well; None: if the settings have several workers.
-        """
+    def __init__(self, settings: ServiceSettings, run_directory: Path, grpc_port: int | None) -> None:
+        """Creates all parts and starts none; `grpc_port`: 0 for any free one, None: `grpc` is the caller's to start."""
         self._settings, self._run_directory, self._grpc_port = settings, run_directory, grpc_port
-        self._shared_port = settings.workers > 1 if shared_port is None else shared_port
         threads = compute_threads(settings.workers, settings.threads)
         self.metrics, self.versions = Metrics(), VersionManager()
         self.engine = Engine(self.versions, settings, self.metrics, threads)
@@ -118,7 +110,9 @@ class Worker:
         """Starts the worker, and unloads everything after the last request."""
         self._loop, self._changed_event = asyncio.get_running_loop(), asyncio.Event()
         try:
-            self.bound_grpc_port = await self.grpc.start(self._settings.host, self._grpc_port, self._shared_port)
+            if self._grpc_port is not None:
+                shared = self._settings.workers > 1
+                self.bound_grpc_port = await self.grpc.start(self._settings.host, self._grpc_port, shared)
         except Exception:
             log.exception("cannot_start")
             processes.write_exit_code(self._run_directory, EXIT_BUG)

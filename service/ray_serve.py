@@ -37,8 +37,6 @@ from service.models.desired_state import DesiredModel, Name, first_error
 from service.models.state_file import StateFile
 from service.observability import logging
 
-log = logging.logger(__name__)
-
 DEPLOYMENT = "replicas"
 INFLIGHT = "inflight_requests"
 _RAY_MIN, _RAY_END = (2, 60), (3, 0)
@@ -117,7 +115,7 @@ class Replica:
         self._opened = contextlib.AsyncExitStack()
         directory = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="rowcast-")))
         # A missing model fails the start of the replica, below, not the process.
-        self._worker = Worker(settings.model_copy(update={"require": ()}), directory, settings.grpc_port, True)
+        self._worker = Worker(settings.model_copy(update={"require": ()}), directory, grpc_port=None)
         self._app = self._worker.http_app()
         self._app.router.lifespan_context = self._lifespan
         self._started = False
@@ -134,10 +132,10 @@ class Replica:
             await self._opened.aclose()
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Pulls bundles, follows pins and labels, and returns when their versions are served.
+        """Pulls bundles, follows pins and labels, and returns when their versions are loaded.
 
         Raises:
-          SettingsError, PullError, NotReady: it cannot.
+          SettingsError, PullError, NotReady: it cannot; Serve then stops the update, and replaces this replica alone.
         """
         config = UserConfig.of(user_config)
         await asyncio.to_thread(self._prepare, config)
@@ -162,6 +160,14 @@ class Replica:
         for port in filter(None, (settings.http_port, settings.grpc_port)):
             self._opened.enter_context(claim_port(settings.host, port, f"{owner.app_name}/{owner.deployment}"))
         await self._opened.enter_async_context(worker.lifespan(self._app))
+        while not worker.versions.settled:
+            await asyncio.sleep(_POLL_S)
+        missing = sorted(self._required - worker.versions.available())
+        if problem := f"required models {missing} are not available" if missing else worker.engine.problem:
+            raise NotReady(f"{settings.root}: {problem}")
+        # Only now: clients of the shared ports would reach it while the others are ready.
+        await worker.grpc.start(settings.host, settings.grpc_port, shared=True)
+        worker.grpc.set_serving(True)
         listener = processes.listen("HTTP", settings.host, settings.http_port, shared=True)
         server = uvicorn.Server(processes.http_config(settings, self._app, lifespan="off"))
         serving = asyncio.create_task(server.serve([listener]))
@@ -174,11 +180,6 @@ class Replica:
             await serving
 
         self._opened.push_async_callback(stop)
-        while not worker.versions.settled:
-            await asyncio.sleep(_POLL_S)
-        missing = sorted(self._required - worker.versions.available())
-        if problem := f"required models {missing} are not available" if missing else worker.engine.problem:
-            raise NotReady(f"{settings.root}: {problem}")
 
     def check_health(self) -> None:
         """Raises NotReady if no model can be served; Serve then replaces the replica."""
@@ -242,6 +243,7 @@ def replicas(args: dict[str, Any]) -> serve.Application:
         name=DEPLOYMENT,
         user_config={},  # without one, `reconfigure` is not called
         max_ongoing_requests=settings.max_concurrent_requests,
+        max_queued_requests=settings.max_concurrent_requests,
         graceful_shutdown_timeout_s=longest_drain_s + _SPARE_S,
     )
     return deployment.bind(args)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import socket
 from contextlib import closing
@@ -59,16 +58,18 @@ class ServeCluster:
             "deployments": [deployment],
         }
         ingress = {"host": "127.0.0.1", "port": self.ports["ingress"]}
+        before = self.application().get("last_deployed_time_s")
         self._client.put("", json={"http_options": ingress, "applications": [application]}).raise_for_status()
+        until(lambda: self.application().get("last_deployed_time_s") != before)
 
     def application(self) -> dict[str, Any]:
-        """What Serve reports of the application."""
-        found: dict[str, Any] = self._client.get("").raise_for_status().json()["applications"][APPLICATION]
-        return copy.deepcopy(found)
+        """What Serve reports of the application; {}: nothing yet."""
+        found: dict[str, Any] = self._client.get("").raise_for_status().json()["applications"].get(APPLICATION, {})
+        return found
 
     def deployment(self) -> dict[str, Any]:
         """What Serve reports of the deployment; {}: nothing yet."""
-        found: dict[str, Any] = self.application()["deployments"].get(DEPLOYMENT, {})
+        found: dict[str, Any] = self.application().get("deployments", {}).get(DEPLOYMENT, {})
         return found
 
     def processes(self) -> set[int]:
@@ -79,10 +80,10 @@ class ServeCluster:
         """Waits until so many replicas serve and Serve is done; returns their process ids."""
 
         def done() -> bool:
-            deployment = self.deployment()
-            assert deployment.get("status") != "DEPLOY_FAILED", deployment["message"]
-            states = [each["state"] for each in deployment.get("replicas", [])]
-            return deployment.get("status") == "HEALTHY" and states == ["RUNNING"] * replicas
+            application = self.application()
+            assert application["status"] != "DEPLOY_FAILED", application
+            states = [each["state"] for each in self.deployment().get("replicas", [])]
+            return application["status"] == "RUNNING" and states == ["RUNNING"] * replicas
 
         until(done)
         return self.processes()
