@@ -42,7 +42,6 @@ class RemoteVersion:
         self._tables = sharding.sharded_tables(manifest, settings.shard_least_bytes)
         self._indexes = sharding.sharded_indexes(manifest)
         self._sizes = {name: manifest.candidates[index.corpus].size for name, index in self._indexes.items()}
-        self._bundle = parts.bundle_message(Target(key[0], key[1]), key[2])
 
     @property
     def is_needed(self) -> bool:
@@ -93,10 +92,15 @@ class RemoteVersion:
     def search(self, left_s: float, **search: Any) -> Sequence[PartFound]:
         """See RemoteParts."""
         target = Target(self.key[0], self.key[1])
-        message = parts.search_message(PartSearch(target, fingerprint=self.key[2], **search))
         starts = self._index_starts(search["index"])
         numbers = [number for number in range(1, self.total + 1) if starts[number] > starts[number - 1]]
-        answers = self._ask(dict.fromkeys(numbers, message), "Search", left_s)
+        messages = {
+            number: parts.search_message(
+                PartSearch(target, fingerprint=self.key[2], shard=ShardNumber(number, self.total), **search)
+            )
+            for number in numbers
+        }
+        answers = self._ask(messages, "Search", left_s)
         for answer in answers.values():
             if isinstance(answer, ServiceError):
                 raise answer
@@ -109,9 +113,10 @@ class RemoteVersion:
         requests: dict[int, shard_pb.RowsRequest] = {}
         for name, by_shard in wanted.items():
             for number, (_, positions) in by_shard.items():
-                request = requests.setdefault(number, shard_pb.RowsRequest(bundle=self._bundle))
+                if number not in requests:
+                    requests[number] = shard_pb.RowsRequest(bundle=self._bundle(number))
                 source = {"index": name} if is_index else {"table": name}
-                request.rows.append(shard_pb.Rows(positions=positions.astype("<u4").tobytes(), **source))
+                requests[number].rows.append(shard_pb.Rows(positions=positions.astype("<u4").tobytes(), **source))
         return self._ask(requests, "Rows", left_s)
 
     def _ask(self, requests: Mapping[int, Any], method: str, left_s: float) -> dict[int, Any]:
@@ -129,6 +134,10 @@ class RemoteVersion:
             if isinstance(answer, BaseException) and not isinstance(answer, ServiceError):
                 raise Internal(str(answer)) from answer
         return dict(zip(requests, answers, strict=True))
+
+    def _bundle(self, number: int) -> shard_pb.Bundle:
+        model, version, fingerprint = self.key
+        return parts.bundle_message(Target(model, version), fingerprint, ShardNumber(number, self.total))
 
     def _starts(self, rows: int) -> Rows:
         """Returns the first row of each shard, then the number of rows."""
