@@ -86,8 +86,10 @@ def tokens(sent: Filter | None) -> list[Ids]:
 
 def distinct(positions: NDArray[Any]) -> NDArray[Any]:
     """Returns positions ascending, each once; much faster than `np.unique`, which hashes."""
+    if (positions[1:] > positions[:-1]).all():
+        return positions
     ordered = np.sort(positions)
-    found: NDArray[Any] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size]]
+    found: NDArray[Any] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
     return found
 
 
