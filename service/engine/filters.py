@@ -161,8 +161,8 @@ def _matches(corpus: LoadedStore, conditions: Filter) -> Matches:
             denied.append(indexed.rows_of(each.deny))
     if len(met) == 1 and not denied and met[0].size * 16 < size:  # to order few costs less than a mask
         return Matches(distinct(met[0]))
-    mask = np.ones(size, bool)
-    for positions in met:
+    mask = _mask(met[0], size) if met else np.ones(size, bool)
+    for positions in met[1:]:
         mask &= _mask(positions, size)
     for positions in denied:
         mask[positions] = False

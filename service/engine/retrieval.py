@@ -165,7 +165,7 @@ def excluded_positions(corpus: LoadedStore, exclude: Exclusion | None, n: int) -
         validation.check_offsets(exclude.offsets, n, int(ids.size), "exclude")
     positions = corpus.store.positions(ids, "excluded candidate")
     if n == 1 or exclude.offsets is None:
-        return [filters.distinct(positions[positions >= 0])] * n
+        return [filters.distinct(positions[positions >= 0].astype(np.uint32))] * n  # faster sorted and searched
     return [filters.distinct(each[each >= 0]) for each in np.split(positions, exclude.offsets[1:-1])]
 
 
