@@ -216,7 +216,7 @@ def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vect
         raise InvalidArgument(f"vectors of shape {list(array.shape)}; [n, {dim}] float32 is expected")
     array = array.reshape(-1, dim)
     validation.check_queries(array.shape[0], settings)
-    finite = np.isfinite(array).all(axis=1)
-    if not finite.all():
-        raise InvalidArgument(f"vector {int(np.flatnonzero(~finite)[0])} holds NaN or an infinity")
+    finite = np.isfinite(array)
+    if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
+        raise InvalidArgument(f"vector {int(np.argmin(finite.all(axis=1)))} holds NaN or an infinity")
     return array
