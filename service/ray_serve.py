@@ -36,6 +36,9 @@ from service.errors import NotReady
 from service.models.desired_state import DesiredModel, Name, first_error
 from service.models.state_file import StateFile
 from service.observability import logging
+from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
+
+log = logging.logger(__name__)
 
 DEPLOYMENT = "replicas"
 INFLIGHT = "inflight_requests"
@@ -150,7 +153,9 @@ class Replica:
         for url in config.bundles:
             with (root / ".rowcast-pull.lock").open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # the others of the node find there what the first has pulled
-                pull(find_bundle(url), root, config.keep)
+                pulled = pull(find_bundle(url), root, config.keep)
+            extra = logging.fields(model=pulled.model, version=pulled.version, downloaded_bytes=pulled.downloaded_bytes)
+            log.info("bundle_pulled", extra=extra)
         state = StateFile.of(self._settings)
         if state.read().models != config.models:
             state.update(lambda desired: desired.model_copy(update={"models": dict(config.models)}))
@@ -180,6 +185,8 @@ class Replica:
             await serving
 
         self._opened.push_async_callback(stop)
+        warn_of_open_endpoints(settings)
+        warn_of_exposed_secrets(settings)
 
     def check_health(self) -> None:
         """Raises NotReady if no model can be served; Serve then replaces the replica."""

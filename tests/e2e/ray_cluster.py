@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from contextlib import closing
@@ -92,6 +93,12 @@ class ServeCluster:
         """Waits until a deployment has failed; returns what Serve reports of it."""
         until(lambda: self.application()["status"] == "DEPLOY_FAILED")
         return str(self.application()["message"]) + str(self.deployment().get("message", ""))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log lines of all replicas that have this event."""
+        logs = Path(self._nodes.head_node.get_logs_dir_path()).glob("worker-*.err")
+        lines = (line for log in logs for line in log.read_text().splitlines() if line.startswith("{"))
+        return [line for line in map(json.loads, lines) if line["event"] == name]
 
     def close(self) -> None:
         self._client.close()

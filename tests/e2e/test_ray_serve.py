@@ -111,7 +111,14 @@ def test_version_switches_in_place_without_a_failed_request(site: Site) -> None:
         site.deploy(2)
         until(lambda: all(versions[-1] == 2 for versions in answered.values()))
         assert site.cluster.wait(2) == before
-    assert sorted(each.name for each in (site.root / "movies").iterdir()) == ["1", "2"]
+
+
+def test_bundle_is_pulled_once_for_all_replicas_of_a_node(site: Site) -> None:
+    site.deploy(2)
+    site.cluster.wait(2)
+    pulled = [each for each in site.cluster.events("bundle_pulled") if each["version"] == 2]
+    assert len({each["pid"] for each in pulled}) >= 2
+    assert [bool(each["downloaded_bytes"]) for each in pulled].count(True) == 1
 
 
 def test_pin_of_an_older_version_is_followed(site: Site) -> None:
