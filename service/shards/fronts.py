@@ -104,7 +104,7 @@ class Shards:
         key = manifest.model, manifest.version, fingerprint
         remote = RemoteVersion(self, manifest, key, self._settings)
         if remote.is_needed:
-            remote.total = self._total(key)
+            remote.divide(self._total(key))
         self._versions.add(remote)
         return remote
 

@@ -37,28 +37,39 @@ class RemoteVersion:
     """Reaches the shards of one version; called by compute threads, which wait."""
 
     def __init__(self, shards: Asking, manifest: Manifest, key: Key, settings: ServiceSettings) -> None:
-        """Derives what is held where; `total`, the number of shards, is set later."""
-        self._shards, self.key, self._timeout_s, self.total = shards, key, settings.request_timeout_s, 1
+        """Derives what is sharded; `divide` says among how many shards."""
+        self._shards, self.key, self._timeout_s = shards, key, settings.request_timeout_s
         self._tables = sharding.sharded_tables(manifest, settings.shard_least_bytes)
         self._indexes = sharding.sharded_indexes(manifest)
         self._sizes = {name: manifest.candidates[index.corpus].size for name, index in self._indexes.items()}
         self._bundle = parts.bundle_message(Target(key[0], key[1]), key[2])
+        self.divide(1)
 
     @property
     def is_needed(self) -> bool:
         """Whether shards hold anything of it."""
         return bool(self._tables or self._indexes)
 
+    def divide(self, total: int) -> None:
+        """Derives which of so many shards holds what."""
+        self.total = total
+        self._starts = {name: _starts_of(table.rows, total) for name, table in self._tables.items()}
+        self._index_starts = {}
+        for name, index in self._indexes.items():
+            size = self._sizes[name]
+            starts = _starts_of(index.partitions, total) * -(-size // index.partitions)
+            self._index_starts[name] = np.minimum(starts, size)
+
     def held_by(self, shard: ShardNumber) -> dict[str, list[int]]:
         """Returns the first row, or candidate, that a shard holds, and the end, by table and index."""
-        starts = {f"tables.{name}": self._starts(table.rows) for name, table in self._tables.items()}
-        starts |= {f"indexes.{name}": self._index_starts(name) for name in self._indexes}
+        starts = {f"tables.{name}": each for name, each in self._starts.items()}
+        starts |= {f"indexes.{name}": each for name, each in self._index_starts.items()}
         return {name: each[shard.number - 1 : shard.number + 1].tolist() for name, each in starts.items()}
 
     def rows(self, tables: Mapping[str, Rows], left_s: float) -> dict[str, FetchedRows]:
         """See RemoteParts."""
         found: dict[str, FetchedRows] = {}
-        wanted = {name: self._split(rows, self._starts(self._tables[name].rows)) for name, rows in tables.items()}
+        wanted = {name: self._split(rows, self._starts[name]) for name, rows in tables.items()}
         vectors = {name: np.zeros((rows.size, self._tables[name].dim), np.float32) for name, rows in tables.items()}
         lost: dict[str, NDArray[np.bool_]] = {}
         for number, answer in self._fetch(wanted, False, left_s).items():
@@ -81,7 +92,7 @@ class RemoteVersion:
     def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """See RemoteParts."""
         distinct, inverse = np.unique(positions, return_inverse=True)
-        wanted = {index: self._split(distinct, self._index_starts(index))}
+        wanted = {index: self._split(distinct, self._index_starts[index])}
         vectors = np.empty((distinct.size, self._indexes[index].dim), np.float32)
         for number, answer in self._fetch(wanted, True, left_s).items():
             if isinstance(answer, ServiceError):
@@ -94,7 +105,7 @@ class RemoteVersion:
         """See RemoteParts."""
         target = Target(self.key[0], self.key[1])
         message = parts.search_message(PartSearch(target, fingerprint=self.key[2], **search))
-        starts = self._index_starts(search["index"])
+        starts = self._index_starts[search["index"]]
         numbers = [number for number in range(1, self.total + 1) if starts[number] > starts[number - 1]]
         answers = self._ask(dict.fromkeys(numbers, message), "Search", left_s)
         for answer in answers.values():
@@ -130,17 +141,6 @@ class RemoteVersion:
                 raise Internal(str(answer)) from answer
         return dict(zip(requests, answers, strict=True))
 
-    def _starts(self, rows: int) -> Rows:
-        """Returns the first row of each shard, then the number of rows."""
-        numbers = (ShardNumber(number, self.total) for number in range(1, self.total + 1))
-        return np.array([*(sharding.row_range(rows, each).first for each in numbers), rows])
-
-    def _index_starts(self, name: str) -> Rows:
-        """Returns the first candidate of each shard, then the number of candidates."""
-        size, partitions = self._sizes[name], self._indexes[name].partitions
-        starts: Rows = np.minimum(self._starts(partitions) * -(-size // partitions), size)
-        return starts
-
     @staticmethod
     def _split(rows: Rows, starts: Rows) -> dict[int, tuple[slice, Rows]]:
         """Returns where among ascending rows those of each shard lie, and their positions there."""
@@ -150,3 +150,9 @@ class RemoteVersion:
             for number, (first, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
             if end > first
         }
+
+
+def _starts_of(rows: int, total: int) -> Rows:
+    """Returns the first row of each shard, then the number of rows."""
+    shards = (ShardNumber(number, total) for number in range(1, total + 1))
+    return np.array([*(sharding.row_range(rows, each).first for each in shards), rows])
