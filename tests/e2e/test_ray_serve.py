@@ -22,7 +22,8 @@ from tests.service.small_bundle import write_small_bundle
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("ray.serve")
+for needed in ("ray.serve", "aiohttp_cors"):  # the second comes with ray[serve] alone
+    pytest.importorskip(needed)
 WAYS = ("http", "grpc", "ingress")
 
 
