@@ -63,11 +63,18 @@ class ServeCluster:
 
     def deploy_shards(self, root: Path, total: int, **user_config: Any) -> None:
         """Sends a configuration of shards, each an application of one replica, and of a front of theirs."""
-        shared = {"root": str(root), "shard_least_bytes": 1, "poll_interval_s": 0.05, "drain_delay_s": 0.2}
+        host = self._nodes.head_node.node_ip_address  # where Ray says that the replicas are
+        shared = {
+            "root": str(root),
+            "host": host,
+            "shard_least_bytes": 1,
+            "poll_interval_s": 0.05,
+            "drain_delay_s": 0.2,
+        }
         parts: dict[str, dict[str, Any]] = {
             f"shard-{number}": {"shard": f"{number}/{total}"} for number in range(1, total + 1)
         }
-        parts[APPLICATION] = {"shard_addresses": [f"ray:{self._dashboard}"]}
+        parts[APPLICATION] = {"shard_addresses": [f"ray:{self._dashboard}"], "host": "127.0.0.1"}
         ports = {name: (free_port(), free_port()) for name in parts}
         ports[APPLICATION] = self.ports["http"], self.ports["grpc"]
         self._put([
