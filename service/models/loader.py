@@ -244,12 +244,12 @@ class Loader:
                 f"file {entry.vectors!r} of index {name!r} has {found_bytes} bytes, {size} vectors of {entry.dim} "
                 f"float32 have {expected_bytes}"
             )
-        first, directories = 0, [files.locate(directory, each) for each in entry.directories]
+        first, directories = 0, entry.directories
         vectors: NDArray[np.float32] = np.asarray(np.memmap(path, np.dtype("<f4"), "r", shape=(size, entry.dim)))
         if partitions is not None and held is not None:
             first, directories = held.first, directories[partitions.first : partitions.end]
             vectors = vectors[held.first : held.end]
-        approximate = load_index(directories, entry.distance, vectors)
+        approximate = load_index([files.locate(directory, each) for each in directories], entry.distance, vectors)
         self.throttle()
         exact = ExactIndex(vectors, entry.distance)
         index = LoadedIndex(entry, approximate, exact, vectors, corpus, self._compiled, first)
