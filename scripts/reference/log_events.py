@@ -124,6 +124,16 @@ EVENTS = {
         "Calls are rejected; at most one line a second. Metrics count each call.",
         "See [Overload](../how-to/overload.md#overload).",
     ),
+    "shard_reached": ("A shard answers at an address.", ""),
+    "shard_unreachable": (
+        "An address that shards are expected at does not answer; other replicas of the shard are asked.",
+        "See [shards](../how-to/runbook.md).",
+    ),
+    "shard_addresses_unknown": (
+        "A source of shards' addresses cannot be read; those known before are used.",
+        "Correct the name, or the file.",
+    ),
+    "shards_poll_failed": ("A bug stopped a round of questions to shards; it is repeated.", "Report the traceback."),
     "certificate_loaded": ("A certificate, or the authorities of clients, were read.", ""),
     "certificate_expires_soon": ("A certificate expires within 14 days.", "Replace the file; no restart is needed."),
     "certificate_expired": ("A certificate has expired; clients refuse it.", "Replace the file; no restart is needed."),

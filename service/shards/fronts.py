@@ -10,7 +10,6 @@ import asyncio
 import math
 import random
 from collections import Counter
-from logging import INFO, WARNING
 from typing import Any
 from weakref import WeakSet
 
@@ -233,10 +232,11 @@ class Shards:
         counts = Counter[str]()
         for each in self.replicas.values():
             counts[str(each.shard or "")] += not each.problem
-            if each.problem != before[each.address]:
-                level, event = (WARNING, "shard_unreachable") if each.problem else (INFO, "shard_reached")
-                about = {"address": each.address, "shard": str(each.shard or ""), "problem": each.problem}
-                log.log(level, event, extra=logging.fields(**about))
+            about = logging.fields(address=each.address, shard=str(each.shard or ""), problem=each.problem)
+            if each.problem and each.problem != before[each.address]:
+                log.warning("shard_unreachable", extra=about)
+            elif not each.problem and before[each.address]:
+                log.info("shard_reached", extra=about)
         for shard, count in counts.items():
             if shard:
                 self._metrics.set("shard_replicas", count, shard)

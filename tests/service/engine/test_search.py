@@ -200,3 +200,21 @@ def test_search_of_every_distance_finds_the_best_that_match(tmp_path: Path, dist
         found = find(index, query[np.newaxis].astype(np.float32), 30, filter=allow(group=0))
         assert found.positions.tolist() == expected.tolist()
         np.testing.assert_allclose(found.scores, scores[expected], rtol=1e-4, atol=1e-5)
+
+
+def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(
+    tmp_path: Path, queries: NDArray[np.float32]
+) -> None:
+    """Candidates in the order of their clusters: the neighbors of a query are in few of the partitions."""
+    vectors, belongs = clustered(30_000, DIM)
+    half = np.random.default_rng(8).integers(0, 2, 30_000)
+    tree = {"num_leaves": 80, "leaves_to_search": 24, "dimensions_per_block": 2, "reorder": 120}
+    index = load_index(tmp_path, vectors[np.argsort(belongs)], {"half": half}, parameters=tree, parts=4)
+    for mask, request in ((half >= 0, {}), (half == 1, {"filter": allow(half=1)})):
+        share, paths = recall(index, queries[::2], mask, **request)
+        assert share >= 0.95
+        assert "index" in paths
+    allowed = np.ones(30_000, bool)
+    allowed[best(index, queries[0], allowed, 1000)] = False
+    share, _ = recall(index, queries[:1], allowed, exclude=Exclusion(np.flatnonzero(~allowed)))
+    assert share >= 0.9
