@@ -28,6 +28,11 @@ def count_text(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def partitions_text(partitions: int) -> str:
+    """Returns what is said of an index in partitions beside its name: `, 3 partitions`; of one, nothing."""
+    return "" if partitions == 1 else f", {count_text(partitions, 'partition')}"
+
+
 def natural(name: str) -> list[tuple[int, str]]:
     """Returns what orders c2 before c10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

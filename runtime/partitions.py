@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +26,24 @@ def partition_rows(size: int, partitions: int) -> tuple[RowRange, ...]:
     return cut(size, -(-size // partitions))
 
 
-def load_index(directories: Sequence[Path], distance: Distance, vectors: Vectors) -> ScannIndex:
-    """Loads an index from the directories of its partitions, or from its one directory; as `ScannIndex.load` does."""
+def load_index(
+    directories: Sequence[Path], distance: Distance, vectors: Vectors, rows: Sequence[int] = ()
+) -> ScannIndex:
+    """Loads an index from the directories of its partitions, or from its one directory; as `ScannIndex.load` does.
+
+    Args:
+      rows: of each partition; none: as `partition_rows` of a whole index.
+    """
     if len(directories) == 1:
         return ScannIndex.load(directories[0], distance, vectors)
-    where, ranges = f"index {directories[0].parents[1].name!r}", partition_rows(len(vectors), len(directories))
-    if len(ranges) != len(directories):
-        raise IndexUnreadable(f"{where} has {len(directories)} partitions; {len(vectors)} vectors have {len(ranges)}")
+    rows = rows or [each.rows for each in partition_rows(len(vectors), len(directories))]
+    where, ends = f"index {directories[0].parents[1].name!r}", list(accumulate(rows))
+    if len(rows) != len(directories):
+        raise IndexUnreadable(f"{where} has {len(directories)} partitions; {len(vectors)} vectors have {len(rows)}")
     return PartitionedIndex(
         [
-            ScannIndex.load(directory, distance, vectors[rows.first : rows.end], f"{where}, {directory.name}")
-            for directory, rows in zip(directories, ranges, strict=True)
+            ScannIndex.load(directory, distance, vectors[end - count : end], f"{where}, {directory.name}")
+            for directory, count, end in zip(directories, rows, ends, strict=True)
         ],
         vectors,
     )

@@ -71,8 +71,8 @@ def create_app() -> FastAPI:
 class Worker:
     """The parts of one serving process."""
 
-    def __init__(self, settings: ServiceSettings, run_directory: Path, grpc_port: int) -> None:
-        """Creates all parts and starts none; `grpc_port`: 0 for any free one."""
+    def __init__(self, settings: ServiceSettings, run_directory: Path, grpc_port: int | None) -> None:
+        """Creates all parts and starts none; `grpc_port`: 0 for any free one, None: `grpc` is the caller's to start."""
         self._settings, self._run_directory, self._grpc_port = settings, run_directory, grpc_port
         threads = compute_threads(settings.workers, settings.threads)
         if settings.shard_addresses and not settings.threads:
@@ -117,7 +117,9 @@ class Worker:
         """Starts the worker, and unloads everything after the last request."""
         self._loop, self._changed_event = asyncio.get_running_loop(), asyncio.Event()
         try:
-            self.bound_grpc_port = await self.grpc.start(self._settings.host, self._grpc_port)
+            if self._grpc_port is not None:
+                shared = self._settings.workers > 1
+                self.bound_grpc_port = await self.grpc.start(self._settings.host, self._grpc_port, shared)
         except Exception:
             log.exception("cannot_start")
             processes.write_exit_code(self._run_directory, EXIT_BUG)

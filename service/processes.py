@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -29,6 +29,9 @@ from service.config import ServiceSettings
 from service.exit_codes import EXIT_BUG, EXIT_OK, EXIT_USAGE
 from service.observability import logging
 from service.security.exposure import on_loopback, warn_of_exposed_secrets, warn_of_open_endpoints
+
+if TYPE_CHECKING:
+    import uvicorn
 
 log = logging.logger(__name__)
 
@@ -100,18 +103,14 @@ def _serve(settings: ServiceSettings, opened: contextlib.ExitStack) -> int:
     os.environ[RUN_DIRECTORY], os.environ[GRPC_PORT] = str(directory), str(_port(grpc))
     if settings.workers > 1:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(directory)
-    config = uvicorn.Config(
+    config = http_config(
+        settings,
         "service.app:create_app",
         factory=True,
         loop="uvloop",
-        http="httptools",
         lifespan="on",
         workers=settings.workers,
-        timeout_keep_alive=settings.keep_alive_s,
-        timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
         timeout_worker_healthcheck=_HEALTHCHECK_S,
-        ssl_context_factory=None if settings.tls_cert is None else functools.partial(_ssl_context, settings),
-        **_UVICORN,
     )
     ports = {"http": _port(http), "grpc": _port(grpc), **({} if admin is None else {"admin": _port(admin)})}
     listener = threading.Thread(target=_announce, args=(settings, directory, ports, admin), daemon=True)
@@ -127,6 +126,21 @@ def _serve(settings: ServiceSettings, opened: contextlib.ExitStack) -> int:
         Multiprocess(config, [http]).run()
     code = directory / _EXIT_CODE
     return int(code.read_text()) if code.exists() else EXIT_OK
+
+
+def http_config(settings: ServiceSettings, app: Any, **options: Any) -> uvicorn.Config:
+    """Returns the configuration of uvicorn for the HTTP endpoint of an application, with further `options`."""
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        timeout_keep_alive=settings.keep_alive_s,
+        timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
+        ssl_context_factory=None if settings.tls_cert is None else functools.partial(_ssl_context, settings),
+        **_UVICORN,
+        **options,
+    )
 
 
 def _announce(settings: ServiceSettings, directory: Path, ports: dict[str, int], admin: socket.socket | None) -> None:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from bundle.format.manifest import Recall
-from export.figures import natural, report_table, size_text
+from export.figures import natural, partitions_text, report_table, size_text
 from export.jobs.staged import Published
 
 TABLES_SHOWN = 30
@@ -63,7 +63,7 @@ def published_report(published: Published) -> RenderableType:
             against = f"the original model, {manifest.verification.examples} examples"
             proofs.add_row(f"tower {name}, {form.kind} {form.precision}", against, _largest(form.max_abs_error))
     for name, index in manifest.indexes.items():
-        what, recall = f"index {name}, {index.kind}", index.recall
+        what, recall = f"index {name}, {index.kind}{partitions_text(index.partitions)}", index.recall
         queries = f"{recall.queries} {'queries' if recall.representative else 'invented queries: not representative'}"
         proofs.add_row(what, f"exact search, {queries}", f"{_recall(recall)}; target {recall.target}")
         if index.recall_of_tables is not None:

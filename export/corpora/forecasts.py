@@ -11,6 +11,7 @@ from pyarrow import parquet
 from export.corpora.files import CorpusFile
 from export.corpora.indexes import choose
 from export.recipe.schema import IndexPart
+from runtime.partitions import partition_rows
 from runtime.scann_build import SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF
 
 MILLION = 1_000_000
@@ -31,12 +32,14 @@ class IndexForecast:
       disk_bytes: vectors and index, with what is written aside meanwhile.
       build_bytes: memory of all processes together, beyond their libraries and pages of mapped files.
       load_bytes: memory of each worker of a service while it loads the index, likewise.
+      partitions: of the index.
     """
 
     candidates: int | None
     disk_bytes: int
     build_bytes: int
     load_bytes: int
+    partitions: int = 1
 
 
 def forecast_index(name: str, part: IndexPart, files: Sequence[CorpusFile], dim: int, encoders: int) -> IndexForecast:
@@ -48,16 +51,17 @@ def forecast_index(name: str, part: IndexPart, files: Sequence[CorpusFile], dim:
       UsageError: a parameter of the index is unknown or does not belong to its kind.
     """
     candidates = _count(files)
-    size = MILLION if candidates is None else candidates
+    size = MILLION if candidates is None else max(1, candidates)  # whoever reads it says that it is empty
     kind, parameters = choose(part, name, size)
-    vectors = 4 * dim * size
+    partitions = partition_rows(size, part.partitions)
+    vectors, rows = 4 * dim * size, partitions[0].rows
     if kind == "brute_force":
-        return IndexForecast(candidates, 2 * vectors, 2 * vectors, 2 * vectors)
+        return IndexForecast(candidates, 2 * vectors, 2 * vectors, 2 * vectors, len(partitions))
     codes = size * (4 + -(-dim // parameters["dimensions_per_block"]))
-    sample = min(size, max(SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF * parameters["num_leaves"]))
-    encoding = encoders * _ENCODER_BYTES if size > sample else 0  # else ScaNN builds from all of them at once
+    sample = min(rows, max(SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF * parameters["num_leaves"]))
+    encoding = encoders * _ENCODER_BYTES if rows > sample else 0  # else ScaNN builds from all of them at once
     build = max(_TRAINING_COPIES * 4 * dim * sample, encoding, 2 * codes, _ID_BYTES * size)
-    return IndexForecast(candidates, vectors + 2 * codes, build, 2 * codes)
+    return IndexForecast(candidates, vectors + 2 * codes, build, 2 * codes, len(partitions))
 
 
 def _count(files: Sequence[CorpusFile]) -> int | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from export.errors import DestinationError, NotConvertible, UsageError, Verifica
 from export.recipe.schema import IndexPart
 from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
 from runtime.exact import ExactIndex, normalised
+from runtime.partitions import load_index, partition_rows
 from runtime.scann import TREE_PARAMETERS, Kind, ScannIndex, settle
 from runtime.scann_build import Run, build_files, run_here
 from runtime.vectors import VectorFile
@@ -25,6 +27,8 @@ from runtime.vectors import VectorFile
 Vectors = NDArray[np.float32]
 Setting = dict[str, Any]
 """What one search costs by: leaves_to_search and reorder; nothing of a brute force index."""
+Once = Callable[[str, Callable[[], None]], None]
+"""Has what makes a directory done, unless an earlier run did."""
 
 BRUTE_FORCE_BELOW = 20_000
 """Source: google-research/scann docs/algorithms.md: below 20 000 points brute force, leaves about the square root."""
@@ -34,6 +38,11 @@ _LEVELS_BEYOND_TARGET = 2
 _EXACT_TIMED, _EXACT_TIMED_BLOCKS = 16, 4
 _TIE = 1e-6
 _Z95 = 1.959963984540054
+
+
+def always(_: str, make: Callable[[], None]) -> None:
+    """Does it."""
+    make()
 
 
 class ExactAnswers:
@@ -97,7 +106,14 @@ class ExactAnswers:
 
 
 def build_index(
-    base: Path, name: str, part: IndexPart, queries: Vectors, run: Run = run_here, *, representative: bool = True
+    base: Path,
+    name: str,
+    part: IndexPart,
+    queries: Vectors,
+    run: Run = run_here,
+    once: Once = always,
+    *,
+    representative: bool = True,
 ) -> Index:
     """Builds, measures and writes one index. Vectors stay in their file, but for those of brute force.
 
@@ -110,6 +126,7 @@ def build_index(
       part: what the recipe says of it.
       queries: [q, dim] float32: what the query tower gave for examples; up to `part.recall.queries` are taken, evenly.
       run: what encodes blocks of vectors, perhaps several at a time.
+      once: is given the directory of each partition, relative to `base`.
       representative: whether the examples are real; on invented ones recall is measured, but stops nothing.
     Returns:
       The index' entry in the manifest.
@@ -121,11 +138,20 @@ def build_index(
     """
     vectors = _opened(base / paths.index_vectors(name), name, queries)
     kind, parameters = choose(part, name, len(vectors))
-    directory = base / paths.index_directory(name)
-    # What an interrupted run left would be taken for a part of this index.
-    shutil.rmtree(directory, ignore_errors=True)
+    ranges = partition_rows(len(vectors), part.partitions)
+    places = paths.index_partitions(paths.index_directory(name), len(ranges))
+    directory, directories = base / paths.index_directory(name), [base / place for place in places]
+
+    def build(at: int) -> None:
+        # What an interrupted run left would be taken for a part of this index.
+        shutil.rmtree(directories[at], ignore_errors=True)
+        rows = VectorFile(vectors.path, vectors.shape[1], ranges[at])
+        build_files(rows, part.distance, kind, parameters, directories[at], run)
+
     try:
-        build_files(vectors, part.distance, kind, parameters, directory, run)
+        _remove_others(directory, directories)
+        for at in reversed(range(len(ranges))):  # the smallest first: it fails first
+            once(places[at], partial(build, at))
         exact = ExactAnswers(vectors, part, queries)
     except (InvalidIndex, InvalidInput) as problem:
         raise NotConvertible(f"index {name!r}: {problem}") from problem
@@ -134,7 +160,7 @@ def build_index(
             f"index {name!r} cannot be written: {problem}; free some space, then run again"
         ) from problem
     try:
-        points = _curve(_loaded(directory, part.distance, vectors, name), exact, part, parameters)
+        points = _curve(_loaded(directories, part.distance, vectors, name), exact, part, parameters)
         best = _cheapest(points, part)
         if representative and best.recall < part.recall.value:
             raise VerificationFailed(
@@ -142,8 +168,9 @@ def build_index(
                 f"recipe asks for {part.recall.value}; lower indexes.{name}.recall.value, raise parameters.reorder or "
                 "leave leaves_to_search and reorder to be chosen, or set kind = 'brute_force'"
             )
-        settle(directory, **best.parameters)
-        recall, _ = exact.measure(_loaded(directory, part.distance, vectors, name), {})
+        for each in directories:
+            settle(each, **best.parameters)
+        recall, _ = exact.measure(_loaded(directories, part.distance, vectors, name), {})
         if representative and recall < part.recall.value:
             raise VerificationFailed(
                 f"index {name!r}: recall@{part.recall.k} is {recall:.4f} once written, {best.recall:.4f} before; "
@@ -160,6 +187,7 @@ def build_index(
         distance=part.distance,
         dim=vectors.shape[1],
         directory=paths.index_directory(name),
+        partitions=len(ranges),
         vectors=paths.index_vectors(name),
         parameters=parameters | best.parameters,
         recall=_recall(recall, exact, part, part.recall.value, representative),
@@ -185,7 +213,8 @@ def recall_of_tables(
     """
     vectors = _opened(path, name, trained)
     exact = ExactAnswers(vectors, part, trained)
-    recall, _ = exact.measure(_loaded(base / written.directory, written.distance, vectors, name), {}, asked)
+    directories = [base / each for each in written.directories]
+    recall, _ = exact.measure(_loaded(directories, written.distance, vectors, name), {}, asked)
     wanted = part.recall.of_tables
     if wanted is not None and recall < wanted:
         raise VerificationFailed(
@@ -197,24 +226,28 @@ def recall_of_tables(
 
 
 def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
-    """Picks the kind of index and what it is trained with.
+    """Picks the kind of index and what it is trained with, each partition alike.
 
     Raises:
-      UsageError: a parameter is unknown or does not belong to the kind.
+      UsageError: a parameter is unknown or does not belong to the kind, or there are more partitions than candidates.
     """
+    if part.partitions > size:
+        raise UsageError(f"indexes.{name}.partitions is {part.partitions}; there are only {size} candidates")
+    ranges = partition_rows(size, part.partitions)
+    largest, smallest = ranges[0].rows, ranges[-1].rows
     unknown = sorted(set(part.parameters) - set(TREE_PARAMETERS))
     if unknown:
         raise UsageError(f"indexes.{name}.parameters: unknown key {unknown[0]!r}; known: {', '.join(TREE_PARAMETERS)}")
-    automatic: Kind = "brute_force" if size < BRUTE_FORCE_BELOW else "tree_ah"
+    automatic: Kind = "brute_force" if largest < BRUTE_FORCE_BELOW else "tree_ah"
     kind = automatic if part.kind == "auto" else part.kind
     if kind == "brute_force":
         if part.parameters:
             raise UsageError(
-                f"indexes.{name}.parameters are of a tree, but {size} candidates are searched by brute force; "
+                f"indexes.{name}.parameters are of a tree, but {largest} candidates are searched by brute force; "
                 "leave them out or set kind = 'tree_ah'"
             )
         return kind, {}
-    leaves = part.parameters.get("num_leaves", max(1, round(math.sqrt(size))))
+    leaves = part.parameters.get("num_leaves", min(max(1, round(math.sqrt(largest))), smallest))
     chosen = {"num_leaves": leaves, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": part.recall.k}
     return kind, chosen | part.parameters
 
@@ -287,8 +320,17 @@ def _cheapest(points: Sequence[CostPoint], part: IndexPart) -> CostPoint:
     return min(reaching, key=lambda point: point.relative_cost) if reaching else max(points, key=lambda p: p.recall)
 
 
-def _loaded(directory: Path, distance: Distance, vectors: VectorFile, name: str) -> ScannIndex:
+def _remove_others(directory: Path, partitions: Sequence[Path]) -> None:
+    """Removes what another number of partitions left."""
+    for left in set(directory.glob("*")).difference(partitions) if len(partitions) > 1 else ():
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+
+
+def _loaded(directories: Sequence[Path], distance: Distance, vectors: VectorFile, name: str) -> ScannIndex:
     try:
-        return ScannIndex.load(directory, distance, vectors.mapped)
+        return load_index(directories, distance, vectors.mapped)
     except IndexUnreadable as problem:
         raise DestinationError(f"index {name!r} was not written whole: {problem}; is the disk full?") from problem

@@ -17,7 +17,7 @@ from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.storage.staging import read_manifest
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
-from export.figures import size_text, thousands
+from export.figures import partitions_text, size_text, thousands
 from export.id_rules import crosses, rules, texts
 
 if TYPE_CHECKING:  # seconds, with TensorFlow
@@ -246,7 +246,8 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
         for name, corpus in corpora.items()
     ]
     stores += [
-        f"index {name}: {index.query_tower} finds {index.corpus}, recall@{index.recall.k} {index.recall.value:.4f}"
+        f"index {name}: {index.query_tower} finds {index.corpus}{partitions_text(index.partitions)}, "
+        f"recall@{index.recall.k} {index.recall.value:.4f}"
         for name, index in bundle.indexes.items()
     ]
     curves = tuple(_curve(name, index) for name, index in bundle.indexes.items() if len(index.curve) > 1)
@@ -259,6 +260,7 @@ def _forecast_text(forecast: IndexForecast) -> str:
         "each million of candidates" if forecast.candidates is None else f"{thousands(forecast.candidates)} candidates"
     )
     build, load = size_text(forecast.build_bytes), size_text(forecast.load_bytes)
+    count += partitions_text(forecast.partitions)
     return f"{count}: {size_text(forecast.disk_bytes)} of disk, at most {build} of memory to build, {load} to load"
 
 

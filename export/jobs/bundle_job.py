@@ -117,7 +117,7 @@ class _Bundle:
             version=prepared.version,
             created=begun,
             provenance=provenance(prepared.inventory, self.job.code.factory),
-            tables=tables,
+            tables={name: table.model_copy(update=self._choices(name)) for name, table in tables.items()},
             vocabularies=vocabularies,
             keys=keys,
             features=prepared.entries,
@@ -166,6 +166,11 @@ class _Bundle:
         for name, index in self.job.indexes.items():
             indexes.choose(index, name, entries[index.corpus].size)  # its mistakes, too, are reported before copies
         return entries
+
+    def _choices(self, table: str) -> dict[str, str]:
+        """Returns what the recipe chooses for a table beside its rows."""
+        part = self.job.tables.get(table)
+        return {} if part is None else {"unavailable": part.unavailable}
 
     def _write_stores(
         self, key: str, parts: Mapping[str, CorpusPart], moved: Callable[[int], None]
@@ -239,9 +244,12 @@ class _Bundle:
                 "verify.examples"
             )
 
+        def once(place: str, make: Callable[[], None]) -> None:
+            Step(place, ("partition", *inputs), type(None), make).run(self.stage)
+
         def write() -> manifest.Index:
             execute = executors.LocalExecutor(executors.encoder_count(self.settings.workers)).run
-            built = indexes.build_index(self.directory, name, part, queries, execute, representative=real)
+            built = indexes.build_index(self.directory, name, part, queries, execute, once, representative=real)
             if converted:
                 aside = self.directory / ".vectors"
                 candidates.write_vectors(self.directory, name, part.corpus, corpus, made_of, trained, aside=aside)

@@ -196,6 +196,9 @@ class TablePart(Part):
     """Largest root of the mean square of these differences."""
     cosine_min: float | None = Field(default=None, ge=-1, le=1)
     """Least cosine between a row and its converted row."""
+    unavailable: Literal["error", "unknown"] = "error"
+    """What a lookup does where no shard that holds its row can be reached: fail, or treat the id as unknown and report
+    the `coverage` of the answer."""
 
 
 class CorpusPart(Part):
@@ -254,11 +257,15 @@ class IndexPart(Part):
     distance: Distance = "dot_product"
     """Distance of vectors; scores are larger for nearer candidates in every case."""
     kind: Literal["auto", "brute_force", "tree_ah"] = "auto"
-    """auto: brute force below 20 000 candidates, else a tree with asymmetric hashing and reordering."""
+    """auto: brute force below 20 000 candidates in a partition, else a tree with asymmetric hashing and reordering."""
+    partitions: int = Field(default=1, ge=1, le=1 << 16)
+    """Ranges of candidates that have an index each and are searched as one; a build takes the memory of one of them. At
+    most one for each candidate. Ranges are equally long but for the last; there are fewer if that would be empty."""
     recall: RecallPart = RecallPart()
     """The recall to reach."""
     parameters: dict[str, Any] = {}
-    """ScaNN parameters that replace the chosen ones: num_leaves, leaves_to_search, dimensions_per_block, reorder."""
+    """ScaNN parameters that replace the chosen ones: num_leaves, leaves_to_search, dimensions_per_block, reorder; the
+    first three are of each partition."""
 
 
 class VerifyPart(Part):

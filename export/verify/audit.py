@@ -22,12 +22,12 @@ from bundle.stores.attribute_index import check_attribute_index
 from bundle.stores.reader import check_store
 from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError, VerificationFailed
-from export.figures import count_text, report_table, size_text
+from export.figures import count_text, partitions_text, report_table, size_text
 from export.frameworks.loading import load_tensorflow
 from export.tables.key_indexes import check_key_indexes
 from export.verify.table_rows import SAMPLE_ROWS, verify_tables
 from runtime.exact import ExactIndex
-from runtime.scann import ScannIndex
+from runtime.partitions import load_index
 from runtime.towers import open_form
 from runtime.vectors import VectorFile
 
@@ -190,7 +190,7 @@ def open_parts(bundle: Path, manifest: Manifest) -> Iterator[str]:
                 yield f"{kind} {name}, filter {attribute}"
     for name, index in manifest.indexes.items():
         _check_index(bundle, manifest, index)
-        yield f"index {name}"
+        yield f"index {name}{partitions_text(index.partitions)}"
 
 
 def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
@@ -200,7 +200,8 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
     if len(vectors) != size:
         raise VerificationFailed(f"index {index.directory!r} has {len(vectors)} vectors; {size} were expected")
     queries = vectors[np.unique([0, size // 2, size - 1])]
-    found, scores = ScannIndex.load(bundle / index.directory, index.distance, vectors.mapped).search(queries, 1)
+    directories = [bundle / each for each in index.directories]
+    found, scores = load_index(directories, index.distance, vectors.mapped).search(queries, 1)
     best = scores  # of a tree, which may miss the nearest
     if index.kind == "brute_force":
         best = ExactIndex(vectors, index.distance).search(queries, 1)[1]

@@ -52,6 +52,10 @@ EVENTS = {
         "See [TLS and tokens](../how-to/secure.md#tls-and-tokens).",
     ),
     "secrets_exposed": ("Every user of the machine can read these files of keys or tokens.", "`chmod o= FILE`"),
+    "bundle_pulled": (
+        "A replica of Ray Serve has the bundle under the root of its node; `downloaded_bytes`: 0 if it was there.",
+        "",
+    ),
     "ready": ("The worker answers calls; `/readyz` is 200.", ""),
     "not_ready": (
         "`/readyz` is 503 from now on, because of `problem`.",
@@ -124,6 +128,16 @@ EVENTS = {
         "Calls are rejected; at most one line a second. Metrics count each call.",
         "See [Overload](../how-to/overload.md#overload).",
     ),
+    "shard_reached": ("A shard answers at an address.", ""),
+    "shard_unreachable": (
+        "An address that shards are expected at does not answer; other replicas of the shard are asked.",
+        "See [shards](../how-to/runbook.md).",
+    ),
+    "shard_addresses_unknown": (
+        "A source of shards' addresses cannot be read; those known before are used.",
+        "Correct the name, or the file.",
+    ),
+    "shards_poll_failed": ("A bug stopped a round of questions to shards; it is repeated.", "Report the traceback."),
     "certificate_loaded": ("A certificate, or the authorities of clients, were read.", ""),
     "certificate_expires_soon": ("A certificate expires within 14 days.", "Replace the file; no restart is needed."),
     "certificate_expired": ("A certificate has expired; clients refuse it.", "Replace the file; no restart is needed."),

@@ -45,10 +45,11 @@ def _type(annotation: object) -> str:
     if origin is typing.Literal:
         return ", ".join(f"`{each}`" for each in arguments)
     if origin is tuple:
-        return "names"
+        return "list"
     if arguments:
         return _type(next(each for each in arguments if each is not type(None)))
     names = {"int": "integer", "float": "number", "bool": "boolean", "str": "text", "Path": "path"}
+    names["ShardNumber"] = "number/total"
     return names[getattr(annotation, "__name__", "")]
 
 

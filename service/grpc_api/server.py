@@ -36,12 +36,13 @@ class GrpcServer:
         self._server: grpc.aio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, shared: bool = False) -> int:
         """Begins to listen.
 
         Args:
           host: an address of this machine.
           port: 0 for any free one.
+          shared: other processes of the service listen on the port as well; else one in use is an error.
         Returns:
           The bound port.
         Raises:
@@ -50,7 +51,7 @@ class GrpcServer:
         settings, certificates = self._dataplane.settings, self._dataplane.certificates
         server = self._server = grpc.aio.server(
             interceptors=(self._calls, self._probes),
-            options=options_of(settings),
+            options=[("grpc.so_reuseport", int(shared)), *options_of(settings)],
             maximum_concurrent_rpcs=settings.max_concurrent_requests * _RPCS_PER_REQUEST + MAX_STREAMS,
         )
         if settings.shard is None:
@@ -106,7 +107,6 @@ def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:
     """Returns the options of gRPC's core. Names and meanings: grpc/impl/channel_arg_names.h."""
     ping_timeout_ms = min(settings.keep_alive_s, _PING_TIMEOUT_S) * 1000
     options = {
-        "grpc.so_reuseport": int(settings.workers > 1),  # else a port in use is an error
         "grpc.max_receive_message_length": settings.max_request_bytes,  # decompressed too
         "grpc.max_send_message_length": -1,
         "grpc.max_metadata_size": _METADATA_BYTES,

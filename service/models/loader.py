@@ -191,7 +191,7 @@ class Loader:
             if ranges:
                 held = RowRange(ranges[0].first, ranges[-1].end - ranges[0].first)
                 filtered = FilteredCorpus(index.corpus, corpus, self._open_filters(directory, corpus, held))
-                parts[name] = self._open_index(directory, name, index, filtered, opened, partitions, held)
+                parts[name] = self._open_index(directory, name, index, filtered, opened, partitions)
         return ModelVersion(
             *(manifest.model, manifest.version, directory, manifest, tables, FeatureReader({}, {}, {})),
             towers={},
@@ -234,9 +234,8 @@ class Loader:
         corpus: LoadedStore | FilteredCorpus,
         opened: ExitStack,
         partitions: RowRange | None = None,
-        held: RowRange | None = None,
     ) -> LoadedIndex:
-        """Opens an index, or some of its partitions, of which the candidates are `held`."""
+        """Opens an index, or some of its partitions."""
         size, path = corpus.entry.size, files.locate(directory, entry.vectors)
         found_bytes, expected_bytes = path.stat().st_size, size * entry.dim * 4
         if found_bytes != expected_bytes:
@@ -244,12 +243,14 @@ class Loader:
                 f"file {entry.vectors!r} of index {name!r} has {found_bytes} bytes, {size} vectors of {entry.dim} "
                 f"float32 have {expected_bytes}"
             )
-        first, directories = 0, [files.locate(directory, each) for each in entry.directories]
+        ranges, part = partition_rows(size, entry.partitions), slice(None)
+        if partitions is not None:
+            part = slice(partitions.first, partitions.end)
+        directories, ranges = [files.locate(directory, each) for each in entry.directories[part]], ranges[part]
+        first, end = ranges[0].first, ranges[-1].end
         vectors: NDArray[np.float32] = np.asarray(np.memmap(path, np.dtype("<f4"), "r", shape=(size, entry.dim)))
-        if partitions is not None and held is not None:
-            first, directories = held.first, directories[partitions.first : partitions.end]
-            vectors = vectors[held.first : held.end]
-        approximate = load_index(directories, entry.distance, vectors)
+        vectors = vectors[first:end]
+        approximate = load_index(directories, entry.distance, vectors, [each.rows for each in ranges])
         self.throttle()
         exact = ExactIndex(vectors, entry.distance)
         index = LoadedIndex(entry, approximate, exact, vectors, corpus, self._compiled, first)

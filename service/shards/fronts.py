@@ -10,13 +10,13 @@ import asyncio
 import math
 import random
 from collections import Counter
-from logging import INFO, WARNING
 from typing import Any
 from weakref import WeakSet
 
 import grpc
 
 from bundle.format.manifest import Manifest
+from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings, SettingsError
 from service.errors import DeadlineExceeded, InvalidArgument, NotReady
@@ -102,9 +102,9 @@ class Shards:
           ShardsMissing: a part of it is at no address, or the shards do not fit each other.
         """
         key = manifest.model, manifest.version, fingerprint
-        remote = RemoteVersion(self, manifest, key, self._settings)
-        if remote.is_needed:
-            remote.divide(self._total(key))
+        least_bytes = self._settings.shard_least_bytes
+        sharded = sharding.sharded_tables(manifest, least_bytes) or sharding.sharded_indexes(manifest)
+        remote = RemoteVersion(self, manifest, key, self._total(key) if sharded else 1, self._settings)
         self._versions.add(remote)
         return remote
 
@@ -233,10 +233,11 @@ class Shards:
         counts = Counter[str]()
         for each in self.replicas.values():
             counts[str(each.shard or "")] += not each.problem
-            if each.problem != before[each.address]:
-                level, event = (WARNING, "shard_unreachable") if each.problem else (INFO, "shard_reached")
-                about = {"address": each.address, "shard": str(each.shard or ""), "problem": each.problem}
-                log.log(level, event, extra=logging.fields(**about))
+            about = logging.fields(address=each.address, shard=str(each.shard or ""), problem=each.problem)
+            if each.problem and each.problem != before[each.address]:
+                log.warning("shard_unreachable", extra=about)
+            elif not each.problem and before[each.address]:
+                log.info("shard_reached", extra=about)
         for shard, count in counts.items():
             if shard:
                 self._metrics.set("shard_replicas", count, shard)

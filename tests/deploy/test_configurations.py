@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -82,6 +83,38 @@ def test_kustomization_builds_objects_of_the_schemas_of_kubernetes() -> None:
     assert {each["kind"] for each in built} == {each["kind"] for each in documents("kubernetes/rowcast.yaml")}
     for each in built:
         validation.validate(each, "1.33", strict=True)
+
+
+def test_ray_service_runs_what_serve_deploy_does_and_fits_its_schemas() -> None:
+    validation, jsonschema = pytest.importorskip("kubernetes_validate"), pytest.importorskip("jsonschema")
+    ray_service, service = documents("kubernetes/rayservice.yaml")
+    jsonschema.validate(ray_service, json.loads((Path(__file__).parent / "rayservice.schema.json").read_text()))
+    validation.validate(service, "1.33", strict=True)
+    (application,) = documents("ray/replicas.yaml")
+    assert yaml.safe_load(ray_service["spec"]["serveConfigV2"]) == application
+    cluster = ray_service["spec"]["rayClusterConfig"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": group["template"]["spec"]}
+        validation.validate(pod, "1.33", strict=True)
+        assert pod["spec"]["securityContext"]["runAsNonRoot"]
+    workers = cluster["workerGroupSpecs"][0]["template"]
+    assert service["spec"]["selector"].items() <= workers["metadata"]["labels"].items()
+    settings, (container,) = application["applications"][0]["args"], workers["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": settings["http_port"], "grpc": settings["grpc_port"]}
+    assert settings["root"] in {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert workers["spec"]["terminationGracePeriodSeconds"] > longest_drain_s({})
+
+
+def test_serve_accepts_the_application_and_the_service_its_settings() -> None:
+    schema, ray_serve = pytest.importorskip("ray.serve.schema"), pytest.importorskip("service.ray_serve")
+    (config,) = documents("ray/replicas.yaml")
+    (application,) = schema.ServeDeploySchema.model_validate(config).applications
+    ray_serve.replicas(application.args)
+    (deployment,) = application.deployments
+    assert deployment.name == ray_serve.DEPLOYMENT
+    assert application.import_path == f"{ray_serve.__name__}:{ray_serve.replicas.__name__}"
+    ray_serve.UserConfig.of(deployment.user_config)
 
 
 def test_compose_mounts_every_secret_that_it_names() -> None:

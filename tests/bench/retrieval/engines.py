@@ -7,6 +7,7 @@ the attribute.
 
 from __future__ import annotations
 
+import atexit
 import json
 import socket
 import subprocess
@@ -43,9 +44,9 @@ def scann(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[i
         found, _ = index.search(query, fetch, reorder, leaves)
         return found if below == ALL else found[attribute[found] < below][:K]
 
-    tens = [(15, 1500, 1200), (30, 2000, 1500), (30, 2000, 2000), (45, 3000, 2000), (60, 4000, 2000), (100, 6000, 3000)]
+    tens = [(45, 3000, 2000), (60, 4000, 2000), (80, 4500, 2500), (100, 4500, 2500), (100, 6000, 3000)]
     ones = [(100, 15000, 12000), (200, 20000, 15000), (300, 30000, 20000)]
-    return search, {ALL: [(15, 450, K), (30, 450, K), (60, 600, K), (100, 1000, K)], 10: tens, 1: ones}
+    return search, {ALL: [(30, 450, K), (60, 600, K), (80, 800, K), (100, 1000, K)], 10: tens, 1: ones}
 
 
 def subset(_: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:
@@ -80,7 +81,7 @@ def faiss(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[i
         options = library.SearchParametersIVF(nprobe=parameter, **chosen[below])
         return index.search(query[np.newaxis], K, params=options)[1][0]
 
-    return search, {below: [6, 10, 15, 20, 30, 50, 80, 120] for below in (ALL, 10, 1)}
+    return search, {below: [10, 15, 20, 30, 50, 80, 120, 160, 200, 300] for below in (ALL, 10, 1)}
 
 
 def hnswlib(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:
@@ -124,7 +125,7 @@ def lancedb(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict
     def search(query: Any, below: int, parameter: Any) -> Any:
         probes, refine = parameter
         asked = table.search(query, vector_column_name="vector").distance_type("dot").nprobes(probes)
-        asked = asked.refine_factor(refine).limit(K).select(["id"])
+        asked = asked.refine_factor(refine).limit(K).select(["id", "_distance"])
         if below != ALL:
             asked = asked.where(f"a < {below}", prefilter=True)
         return asked.to_arrow()["id"].to_numpy()
@@ -178,7 +179,8 @@ def chroma(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     program = [str(Path(sys.executable).with_name("chroma")), "run", "--path", str(directory / "chroma")]
-    subprocess.Popen([*program, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([*program, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    atexit.register(server.terminate)
     client = None
     for _ in range(120):
         try:
@@ -186,8 +188,8 @@ def chroma(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[
             break
         except Exception:  # noqa: BLE001 - until it listens, whatever its client raises
             time.sleep(0.5)
-    hnsw = {"space": "ip", "ef_construction": 100, "max_neighbors": 16, "ef_search": 300}
-    table = client.get_or_create_collection("t", configuration={"hnsw": hnsw}, embedding_function=None)
+    hnsw = {"space": "ip", "ef_construction": 200, "max_neighbors": 16, "ef_search": 1000}
+    table = client.get_or_create_collection("items", configuration={"hnsw": hnsw}, embedding_function=None)
     began = time.monotonic()
     for first in range(table.count(), len(vectors), 5000):
         rows = range(first, min(first + 5000, len(vectors)))

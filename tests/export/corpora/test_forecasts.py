@@ -25,19 +25,20 @@ def corpus(directory: Path, *sizes: int) -> list[CorpusFile]:
     return files
 
 
-@pytest.mark.parametrize("size", [3000, 120_000])
-def test_index_takes_no_more_disk_than_forecast(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize(("size", "partitions"), [(3000, 1), (120_000, 1), (3000, 4), (120_000, 4)])
+def test_index_takes_no_more_disk_than_forecast(tmp_path: Path, size: int, partitions: int) -> None:
     random = np.random.default_rng(0)
     vectors = tmp_path / paths.index_vectors("movies")
     vectors.parent.mkdir(parents=True)
     random.random((size, DIM), np.float32).tofile(vectors)
     part = PART.model_copy(update={"parameters": {"leaves_to_search": 1, "reorder": 10}} if size > 20_000 else {})
+    part = part.model_copy(update={"partitions": partitions})
     build_index(tmp_path, "movies", part, random.random((5, DIM), np.float32), representative=False)
     written = sum(file.stat().st_size for file in vectors.parent.rglob("*") if file.is_file())
 
     forecast = forecast_index("movies", part, corpus(tmp_path, size - 1000, 1000), DIM, encoders=2)
 
-    assert forecast.candidates == size
+    assert (forecast.candidates, forecast.partitions) == (size, partitions)
     assert (
         0.5 * forecast.disk_bytes < written <= forecast.disk_bytes + (1 << 20)
     )  # its settings, centroids and code book
@@ -52,6 +53,18 @@ def test_forecast_of_files_that_do_not_tell_how_many_they_hold_is_for_a_million(
     (tmp_path / "0.parquet").write_bytes(b"damaged")
     damaged = [CorpusFile(tmp_path / "0.parquet", "parquet", False)]
     assert forecast_index("movies", PART, damaged, DIM, encoders=2) == unknown
+
+
+def test_forecast_of_partitions_builds_in_the_memory_of_one(tmp_path: Path) -> None:
+    files = corpus(tmp_path, 3_000_000)
+    whole, part = (
+        forecast_index("movies", PART.model_copy(update={"partitions": count}), files, 256, encoders=1)
+        for count in (1, 50)
+    )
+    assert part.build_bytes < 0.6 * whole.build_bytes
+    assert (part.disk_bytes, part.load_bytes) == (whole.disk_bytes, whole.load_bytes)
+    with pytest.raises(UsageError, match="partitions is 10; there are only 9 candidates"):
+        forecast_index("movies", PART.model_copy(update={"partitions": 10}), corpus(tmp_path, 9), DIM, 1)
 
 
 def test_forecast_of_an_index_that_cannot_be_built_names_the_key(tmp_path: Path) -> None:

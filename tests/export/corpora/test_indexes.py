@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from bundle.format import paths
 from export.corpora.indexes import build_index, recall_of_tables
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexPart
+from runtime.partitions import load_index
 from runtime.scann import ScannIndex
 
 Vectors = NDArray[np.float32]
@@ -143,3 +146,70 @@ def test_recall_of_tables_is_that_of_what_converted_rows_find_among_trained_ones
     assert (recall.k, recall.queries, recall.target) == (10, 40, 0)
     with pytest.raises(VerificationFailed, match=r"made of the checkpoint's own rows, the recipe asks for 0\.999"):
         recall_of_tables(base, "movies", _part(queries=40, of_tables=0.999), page, asked, queries, base / "aside")
+
+
+def test_tree_in_partitions_tells_the_recall_of_what_is_merged(tmp_path: Path) -> None:
+    vectors, queries = _clustered(64_000, 16, 200, seed=1), _clustered(60, 16, 200, seed=2)
+    base = _stage(tmp_path, vectors)
+
+    index = build_index(base, "movies", _part(value=0.9, queries=60, partitions=3), queries)
+
+    assert (index.kind, index.partitions, index.parameters["num_leaves"]) == ("tree_ah", 3, 146), "of 21 334 each"
+    assert sorted(each.name for each in (base / index.directory).iterdir()) == [
+        f"partition-0000{number}-of-00003" for number in range(3)
+    ]
+    assert not list(base.rglob("dataset.npy"))
+    loaded = load_index([base / each for each in index.directories], "dot_product", vectors)
+    hits = sum(len(_exact(vectors, query) & {*loaded.search(query[np.newaxis], 10)[0][0]}) for query in queries)
+    assert index.recall.value == pytest.approx(hits / 600, abs=1.5 / 600)
+    assert index.recall.value >= 0.9
+    assert max(point.recall for point in index.curve) >= 0.9
+
+
+@pytest.mark.parametrize(("size", "asked", "found"), [(10, 3, 3), (5, 4, 3), (7, 7, 7)])
+def test_brute_force_in_partitions_finds_what_is_exact(tmp_path: Path, size: int, asked: int, found: int) -> None:
+    vectors = _clustered(size, 8, 3, seed=1)
+    index = build_index(_stage(tmp_path, vectors), "movies", _part(partitions=asked, value=1.0), vectors)
+    assert (index.partitions, len(index.directories), index.recall.value) == (found, found, 1)
+
+
+def test_partitions_are_built_once_each_and_others_are_swept(tmp_path: Path) -> None:
+    vectors, done = _clustered(300, 8, 5, seed=1), list[str]()
+    base = _stage(tmp_path, vectors)
+
+    def run(partitions: int) -> list[str]:
+        def once(place: str, make: Callable[[], None]) -> None:
+            if place not in done:
+                make()
+                done.append(place)
+
+        before = len(done)
+        build_index(base, "movies", _part(partitions=partitions), vectors[:5], once=once)
+        return done[before:]
+
+    assert run(2) == [f"indexes/movies/scann/partition-0000{number}-of-00002" for number in (1, 0)]
+    assert run(2) == []
+    assert len(run(3)) == 3
+    assert len(list((base / "indexes/movies/scann").iterdir())) == 3
+    assert run(1) == ["indexes/movies/scann"]
+    assert not list((base / "indexes/movies/scann").glob("partition-*"))
+
+
+@pytest.mark.parametrize(
+    ("part", "problem"),
+    [
+        ({"partitions": 301}, "indexes.movies.partitions is 301; there are only 300 candidates"),
+        ({"partitions": 3, "kind": "tree_ah", "parameters": {"num_leaves": 101}}, "only 100 vectors"),
+        ({"partitions": 30, "kind": "tree_ah"}, "index 'movies': ScaNN builds no tree_ah index over 10 vectors"),
+    ],
+)
+def test_partitions_that_cannot_be_built_are_refused(tmp_path: Path, part: dict[str, Any], problem: str) -> None:
+    vectors = _clustered(300, 8, 5, 1)
+    with pytest.raises((NotConvertible, UsageError), match=problem):
+        build_index(_stage(tmp_path, vectors), "movies", _part(**part), vectors[:5])
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 1.5, 1 << 17])
+def test_partitions_that_are_no_count_are_refused(partitions: object) -> None:
+    with pytest.raises(ValidationError, match="partitions"):
+        _part(partitions=partitions)

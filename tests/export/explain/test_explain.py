@@ -120,7 +120,7 @@ def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() 
             for recall, cost, leaves in tried
         ),
     )
-    whole = index.model_copy(update={"kind": "brute_force", "curve": index.curve[:1]})
+    whole = index.model_copy(update={"kind": "brute_force", "curve": index.curve[:1], "partitions": 3})
     page = ranker(1, 1).model_copy(update={"indexes": {HOSTILE: index, "whole": whole}})
     shown = explain_page(draw_bundle(page, "bundle"))
     plot = shown[shown.rindex("<svg") : shown.rindex("</svg>") + 6]
@@ -133,6 +133,7 @@ def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() 
     assert f"Index {HOSTILE}: recall@7 of settings by cost, 0.95 asked for" in unescape(shown)
     assert shown.count("of settings by cost") == 2  # its heading and its label; brute force has nothing to choose
     assert "<script" not in shown
+    assert "index whole: q finds c, 3 partitions, recall@7 0.9700" in shown
 
 
 STEPS = [{"do": "absolute"}, {"do": "add", "by": -3}, {"do": "int32"}, {"do": "divide", "by": 10}]

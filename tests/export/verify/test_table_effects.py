@@ -22,11 +22,13 @@ def test_run_with_converted_tables_tells_what_they_cost(converting: Recipe, tmp_
     page = converting
     for tower in page["towers"]:
         page = changed(page, f"towers.{tower}.max_abs_error.f32", 0.5)
+    page = changed(page, "tables.users.unavailable", "unknown")
     bundle = export(write_project(tmp_path, page)).directory
     assert isinstance(bundle, Path)
     found = read_manifest(bundle)
     check_files(bundle, found, tables="full")
     assert {name: table.dtype for name, table in found.tables.items()}["movies"] == "int8"
+    assert {name for name, table in found.tables.items() if table.unavailable == "unknown"} == {"users"}
     errors = {name: table.error for name, table in found.tables.items() if table.error is not None}
     assert sorted(errors) == ["movies", "users"]
     assert all(0 < error.rms < error.max_abs and error.cosine_min > 0.99 for error in errors.values())

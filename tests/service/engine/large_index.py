@@ -15,8 +15,9 @@ from bundle.format import manifest
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from bundle.stores.writer import write_store
+from runtime import partitions
 from runtime.exact import ExactIndex
-from runtime.scann import ScannIndex, write_index
+from runtime.scann import write_index
 from service.engine import retrieval, search
 from service.engine.context import Execution
 from service.engine.requests import Retrieval, Target
@@ -36,8 +37,9 @@ def load_index(
     parameters: Mapping[str, int],
     curve: Sequence[manifest.CostPoint] = (),
     cache_bytes: int = 64 << 20,
+    parts: int = 1,
 ) -> LoadedIndex:
-    """Writes and loads a tree index; the id of candidate i is i, and its attributes are int64."""
+    """Writes and loads a tree index in `parts` partitions; the id of candidate i is i, its attributes are int64."""
     (place / "items").mkdir(parents=True)
     ids, arrays = np.arange(len(vectors)), {name: pa.array(values) for name, values in attributes.items()}
     store = write_store(place / "items/store.arrow", ids, {"item": Column(ids)}, arrays)
@@ -50,12 +52,15 @@ def load_index(
         distance=distance,
         dim=vectors.shape[1],
         directory="items/scann",
+        partitions=parts,
         vectors="items/vectors.f32",
         parameters=dict(parameters),
         recall=manifest.Recall(k=10, value=0.9, low=0.89, queries=100, target=0.9),
         curve=tuple(curve),
     )
-    write_index(vectors, distance, "tree_ah", parameters, place / "items/scann")
+    directories = [place / each for each in entry.directories]
+    for directory, rows in zip(directories, partitions.partition_rows(len(vectors), parts), strict=True):
+        write_index(vectors[rows.first : rows.end], distance, "tree_ah", parameters, directory)
     loaded = LoadedStore(
         "items",
         corpus,
@@ -65,7 +70,7 @@ def load_index(
             for name, each in corpus.filters.items()
         },
     )
-    approximate = ScannIndex.load(place / "items/scann", distance, vectors)
+    approximate = partitions.load_index(directories, distance, vectors)
     return LoadedIndex(entry, approximate, ExactIndex(vectors, distance), vectors, loaded, FilterCache(cache_bytes))
 
 

@@ -107,14 +107,18 @@ def test_search_with_a_filter_of_matches_far_from_the_query_has_the_recall(
     assert np.mean(hits) >= 0.95
 
 
+@pytest.mark.parametrize(("nearest", "path"), [(50, "index"), (1000, "index"), (3000, "exact")])
 def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
-    index: LoadedIndex, queries: NDArray[np.float32]
+    index: LoadedIndex, queries: NDArray[np.float32], nearest: int, path: str
 ) -> None:
-    for query in queries[::8]:
+    shares = []
+    for query in queries[::4]:
         allowed = np.ones(SIZE, bool)
-        allowed[best(index, query, allowed, 3000)] = False
-        share, _ = recall(index, query[np.newaxis], allowed, exclude=Exclusion(np.flatnonzero(~allowed)))
-        assert share >= 0.9
+        allowed[best(index, query, allowed, nearest)] = False
+        share, paths = recall(index, query[np.newaxis], allowed, exclude=Exclusion(np.flatnonzero(~allowed)))
+        shares.append(share)
+        assert paths == {path}
+    assert np.mean(shares) >= 0.95
 
 
 def test_search_scores_are_the_same_bits_whatever_the_filter_path_and_batch(
@@ -200,3 +204,21 @@ def test_search_of_every_distance_finds_the_best_that_match(tmp_path: Path, dist
         found = find(index, query[np.newaxis].astype(np.float32), 30, filter=allow(group=0))
         assert found.positions.tolist() == expected.tolist()
         np.testing.assert_allclose(found.scores, scores[expected], rtol=1e-4, atol=1e-5)
+
+
+def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(
+    tmp_path: Path, queries: NDArray[np.float32]
+) -> None:
+    """Candidates in the order of their clusters: the neighbors of a query are in few of the partitions."""
+    vectors, belongs = clustered(30_000, DIM)
+    half = np.random.default_rng(8).integers(0, 2, 30_000)
+    tree = {"num_leaves": 80, "leaves_to_search": 24, "dimensions_per_block": 2, "reorder": 120}
+    index = load_index(tmp_path, vectors[np.argsort(belongs)], {"half": half}, parameters=tree, parts=4)
+    for mask, request in ((half >= 0, {}), (half == 1, {"filter": allow(half=1)})):
+        share, paths = recall(index, queries[::2], mask, **request)
+        assert share >= 0.95
+        assert "index" in paths
+    allowed = np.ones(30_000, bool)
+    allowed[best(index, queries[0], allowed, 1000)] = False
+    share, _ = recall(index, queries[:1], allowed, exclude=Exclusion(np.flatnonzero(~allowed)))
+    assert share >= 0.9

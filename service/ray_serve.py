@@ -1,0 +1,256 @@
+"""rowcast as an application of Ray Serve, which places, replaces, updates and scales the replicas.
+
+    serve deploy deploy/ray/replicas.yaml
+
+A replica runs the service in its process. Clients call the endpoints of the node, HTTP and gRPC, which its replicas
+share; the same FastAPI application is behind Serve's ingress too. No other module imports Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import math
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import ray
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from ray import serve
+from ray.serve.config import AutoscalingContext
+
+from service import processes
+from service.app import Worker
+from service.cli.bundle_download import pull
+from service.cli.bundle_source import find_bundle
+from service.config import ServiceSettings, SettingsError, read_settings
+from service.errors import NotReady
+from service.models.desired_state import DesiredModel, Name, first_error
+from service.models.state_file import StateFile
+from service.observability import logging
+from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
+
+log = logging.logger(__name__)
+
+DEPLOYMENT = "replicas"
+INFLIGHT = "inflight_requests"
+_RAY_MIN, _RAY_END = (2, 60), (3, 0)
+_NOT_OF_REPLICAS = ("workers", "ports_file", "admin", "admin_host", "admin_port", "admin_tokens")
+_POLL_S = 0.02
+_SPARE_S = 10
+"""Between the longest drain and the end of a replica's process by force."""
+
+
+def check_ray(version: str) -> None:
+    """Checks the version of Ray.
+
+    Raises:
+      SettingsError: it is not supported.
+    """
+    release = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if not _RAY_MIN <= release < _RAY_END:
+        raise SettingsError(
+            f"Ray {version} is installed; 2.60 or a later release of 2 was expected: pip install 'rowcast[serve,ray]'"
+        )
+
+
+check_ray(ray.__version__)
+
+
+class UserConfig(BaseModel):
+    """What of a running replica changes in place: `user_config` of the deployment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    bundles: tuple[str, ...] = ()
+    """URLs of bundles, or of models, whose newest version is meant. Each node pulls them into its root once."""
+    keep: Annotated[int, Field(ge=1)] | None = None
+    """How many of a model's newest versions stay under the root after a pull; None: all."""
+    models: dict[Name, DesiredModel] = {}
+    """Pins and labels by model, as in the file of the desired state."""
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> UserConfig:
+        """Reads what Serve passes to a replica.
+
+        Raises:
+          SettingsError: names the field, its value and what was expected.
+        """
+        try:
+            return cls.model_validate_json(orjson.dumps(value))
+        except ValidationError as problem:
+            raise SettingsError(f"user_config: {first_error(problem)}") from None
+
+
+def read_options(args: Mapping[str, Any], **others: Any) -> ServiceSettings:
+    """Reads the settings of a replica from `args` of the application.
+
+    Raises:
+      SettingsError: one is unknown, out of range, or has no meaning in a replica.
+    """
+    if unknown := sorted(args.keys() - ServiceSettings.model_fields.keys()):
+        raise SettingsError(f"args has {unknown[0]!r}, which is no setting; `rowcast-serve --help` lists them")
+    if given := [name for name in _NOT_OF_REPLICAS if name in args]:
+        raise SettingsError(f"args has {given[0]!r}, which has no meaning in a replica; leave it out")
+    return read_settings({**args, **others})
+
+
+@serve.ingress()
+class Replica:
+    """One serving process, started, updated and stopped by Serve."""
+
+    def __init__(self, args: dict[str, Any]) -> None:
+        """Creates the service; `args`: its settings by name."""
+        settings = read_options(args)
+        if not settings.threads:  # several replicas share the cores of their node
+            cores = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
+            settings = settings.model_copy(update={"threads": max(1, math.ceil(cores))})
+        self._settings, self._required = settings, set(settings.require)
+        logging.configure(settings.log_level, pid=os.getpid(), replica=serve.get_replica_context().replica_tag)
+        self._opened = contextlib.AsyncExitStack()
+        directory = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="rowcast-")))
+        # A missing model fails the start of the replica, below, not the process.
+        self._worker = Worker(settings.model_copy(update={"require": ()}), directory, grpc_port=None)
+        self._app = self._worker.http_app()
+        self._app.router.lifespan_context = self._lifespan
+        self._started = False
+
+    def __serve_build_asgi_app__(self) -> FastAPI:  # Serve's name
+        return self._app
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """Drains once Serve has routed the last request here."""
+        try:
+            yield
+        finally:
+            await self._opened.aclose()
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Pulls bundles, follows pins and labels, and returns when their versions are loaded.
+
+        Raises:
+          SettingsError, PullError, NotReady: it cannot; Serve then stops the update, and replaces this replica alone.
+        """
+        config = UserConfig.of(user_config)
+        await asyncio.to_thread(self._prepare, config)
+        if self._started:
+            await asyncio.to_thread(self._worker.poller.scan)
+        else:
+            self._started = True
+            await self._start()
+
+    def _prepare(self, config: UserConfig) -> None:
+        root = self._settings.root
+        for url in config.bundles:
+            with (root / ".rowcast-pull.lock").open("ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # the others of the node find there what the first has pulled
+                pulled = pull(find_bundle(url), root, config.keep)
+            extra = logging.fields(model=pulled.model, version=pulled.version, downloaded_bytes=pulled.downloaded_bytes)
+            log.info("bundle_pulled", extra=extra)
+        state = StateFile.of(self._settings)
+        if state.read().models != config.models:
+            state.update(lambda desired: desired.model_copy(update={"models": dict(config.models)}))
+
+    async def _start(self) -> None:
+        settings, worker, owner = self._settings, self._worker, serve.get_replica_context()
+        for port in filter(None, (settings.http_port, settings.grpc_port)):
+            self._opened.enter_context(claim_port(settings.host, port, f"{owner.app_name}/{owner.deployment}"))
+        await self._opened.enter_async_context(worker.lifespan(self._app))
+        while not worker.versions.settled:
+            await asyncio.sleep(_POLL_S)
+        missing = sorted(self._required - worker.versions.available())
+        if problem := f"required models {missing} are not available" if missing else worker.engine.problem:
+            raise NotReady(f"{settings.root}: {problem}")
+        # Only now: clients of the shared ports would reach it while the others are ready.
+        await worker.grpc.start(settings.host, settings.grpc_port, shared=True)
+        worker.grpc.set_serving(True)
+        listener = processes.listen("HTTP", settings.host, settings.http_port, shared=True)
+        server = uvicorn.Server(processes.http_config(settings, self._app, lifespan="off"))
+        serving = asyncio.create_task(server.serve([listener]))
+
+        async def stop() -> None:
+            drained = asyncio.Event()
+            worker.drain(drained.set)
+            await drained.wait()
+            server.should_exit = True
+            await serving
+
+        self._opened.push_async_callback(stop)
+        warn_of_open_endpoints(settings)
+        warn_of_exposed_secrets(settings)
+
+    def check_health(self) -> None:
+        """Raises NotReady if no model can be served; Serve then replaces the replica."""
+        if problem := self._worker.engine.problem:
+            raise NotReady(problem)
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Returns the requests in progress, over the ingress or not."""
+        return {INFLIGHT: self._worker.engine.inflight}
+
+
+@contextlib.contextmanager
+def claim_port(host: str, port: int, owner: str) -> Iterator[None]:
+    """Holds a port of this node for the replicas of one deployment, which share it.
+
+    Raises:
+      SettingsError: those of another deployment hold it.
+      OSError: another program listens there.
+    """
+    path = Path(tempfile.gettempdir()) / f"rowcast-{os.getuid()}-{port}.lock"
+    with open(path, "a+b", opener=_private) as file:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other replica holds it
+            processes.listen("a replica", host, port).close()
+            file.truncate(0)
+            file.write(owner.encode())
+            file.flush()
+        fcntl.flock(file, fcntl.LOCK_SH)
+        file.seek(0)
+        if (holder := file.read().decode()) != owner:
+            raise SettingsError(
+                f"port {port} of this node is that of {holder}; give {owner} another http_port or grpc_port"
+            )
+        yield
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def scale_by_inflight(context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
+    """Wants as many replicas as keep `target_ongoing_requests` in progress in each; an autoscaling policy of Serve."""
+    inflight = (context.aggregated_metrics or {}).get(INFLIGHT)
+    if not inflight:
+        return context.target_num_replicas, {}
+    return sum(inflight.values()) / context.config.target_ongoing_requests, {}
+
+
+def replicas(args: dict[str, Any]) -> serve.Application:
+    """Returns the application; `args`: settings of `rowcast-serve` by name, of which `root` must be given.
+
+    Raises:
+      SettingsError: one is wrong.
+    """
+    if "root" not in args:
+        raise SettingsError("args has no 'root', the directory of the bundles on every node")
+    settings = read_options(args, root=os.sep)  # the directory itself is that of the nodes
+    longest_drain_s = settings.drain_delay_s + 2 * settings.drain_timeout_s
+    deployment = serve.deployment(
+        Replica,
+        name=DEPLOYMENT,
+        user_config={},  # without one, `reconfigure` is not called
+        max_ongoing_requests=settings.max_concurrent_requests,
+        max_queued_requests=settings.max_concurrent_requests,
+        graceful_shutdown_timeout_s=longest_drain_s + _SPARE_S,
+    )
+    return deployment.bind(args)

@@ -1,0 +1,121 @@
+"""One corpus with a whole index and indexes in partitions: exported, verified, served, and compared."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rowcast_client import Client, where
+
+from bundle.storage.staging import read_manifest
+from tests.e2e.process import Process
+from tests.export.forked_runs import ForkedRuns
+from tests.export.movies_job import (
+    MOVIE_IDS,
+    changed,
+    example_requests,
+    recipe_of,
+    write_examples,
+    write_project,
+    year_of,
+)
+from tests.export.traced_models import movies_recipe, save_checkpoint
+
+INDEX = {"corpus": "movies", "query_tower": "query", "candidate_tower": "candidate"}
+TREE = {"kind": "tree_ah", "parameters": {"num_leaves": 3}}
+INDEXES = {"whole": INDEX, "thirds": INDEX | {"partitions": 3}, "halves": INDEX | TREE | {"partitions": 2}}
+NOTED_TWO_OF_THIRDS = 16 + 3 + 2 + 2
+"""Steps before the indexes' vectors, vectors, the whole index, two of the partitions."""
+QUERIES = [{key: each[key] for key in ("user_id", "history", "hour")} for each in example_requests(12)]
+
+
+@pytest.fixture(scope="module")
+def exported(forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("partitions")
+    recipe = changed(recipe_of(save_checkpoint(movies_recipe(), base)[0]), "indexes", INDEXES)
+    project = write_project(base, changed(recipe, "verify.examples", "examples.jsonl"))
+    write_examples(base, example_requests())
+    assert forked.run(["plan", str(project)], base / "plan") == 0
+    assert forked.run(["run", str(project), "--version", "1"], base / "output") == 0, (base / "output").read_text()
+    return base / "bundles/movies/1"
+
+
+@pytest.fixture(scope="module")
+def client(exported: Path) -> Iterator[Client]:
+    process = Process(exported.parents[1])
+    process.event("ready")
+    with Client(f"http://127.0.0.1:{process.ports['http']}") as client:
+        yield client
+    process.kill()
+
+
+def test_plan_run_explain_and_verify_tell_the_partitions(exported: Path, forked: ForkedRuns) -> None:
+    base = exported.parents[2]
+    told = {name: " ".join((base / name).read_text().split()) for name in ("plan", "output")}
+    assert "index thirds: query finds movies; each million of candidates, 3 partitions:" in told["plan"]
+    assert "index thirds, brute_force, 3 partitions" in told["output"]
+    assert forked.run(["explain", str(exported)], base / "explain") == 0
+    recipe = str(base / "recipe.toml")
+    assert forked.run(["verify", str(exported), "--recipe", recipe, "--json"], base / "verify") == 0
+    assert "index halves: query finds movies, 2 partitions, recall@10" in " ".join(
+        (base / "explain").read_text().split()
+    )
+    assert '"index halves, 2 partitions"' in (base / "verify").read_text()
+    manifest = read_manifest(exported)
+    assert {name: index.partitions for name, index in manifest.indexes.items()} == {
+        "whole": 1,
+        "thirds": 3,
+        "halves": 2,
+    }
+    files = {str(file.path) for file in manifest.files}
+    assert "indexes/thirds/scann/partition-00002-of-00003/scann_config.pb" in files
+    assert not any(path.startswith("indexes/thirds/scann/") and "/partition-" not in path for path in files)
+
+
+@pytest.mark.parametrize("name", ["thirds", "halves"])
+def test_partitions_answer_as_the_whole_index(client: Client, name: str) -> None:
+    hits = 0
+    for query in QUERIES:
+        whole, exact = (client.retrieve(query, k=10, index=each, exact=each != "whole") for each in ("whole", name))
+        assert exact[0].ids.tolist() == whole[0].ids.tolist()
+        assert exact[0].scores.tobytes() == whole[0].scores.tobytes()
+        found = client.retrieve(query, k=10, index=name)[0].ids.tolist()
+        hits += len({*found} & {*whole[0].ids.tolist()})
+    assert hits / (10 * len(QUERIES)) >= 0.95
+
+
+def test_filters_exclusions_and_large_k_reach_every_partition(client: Client) -> None:
+    query = QUERIES[0]
+    lists = set()
+    for name in INDEXES:
+        everything = client.retrieve(query, k=100, index=name)[0].ids.tolist()
+        assert sorted(everything) == sorted(MOVIE_IDS)
+        kept = client.retrieve(query, k=10, index=name, exclude=everything[:30])[0].ids.tolist()
+        assert kept == everything[30:]
+        late = client.retrieve(query, k=40, index=name, filter=where("year").at_least(2005))[0].ids.tolist()
+        assert late == [each for each in everything if year_of(MOVIE_IDS.index(each)) >= 2005]
+        lists.add(tuple(late))
+    assert len(lists) == 1
+
+
+@pytest.mark.slow
+def test_run_killed_between_partitions_keeps_those_that_are_built(
+    exported: Path, forked: ForkedRuns, tmp_path: Path
+) -> None:
+    project = exported.parents[2]
+    shutil.copytree(project, tmp_path / "job", ignore=shutil.ignore_patterns("bundles"))
+    command, output = ["run", str(tmp_path / "job/recipe.toml"), "--version", "1"], tmp_path / "output"
+    assert forked.run(command, output, noted=NOTED_TWO_OF_THIRDS) == -signal.SIGKILL
+    place = "indexes/thirds/scann"
+    built = {
+        each.relative_to(tmp_path / "job/bundles/movies/.staging-1"): each.stat().st_ino
+        for each in (tmp_path / "job/bundles/movies/.staging-1" / place).rglob("dataset.npy")
+    }
+    assert {each.parent.name for each in built} == {"partition-00001-of-00003", "partition-00002-of-00003"}
+    assert forked.run(command, output) == 0, output.read_text()
+    bundle = tmp_path / "job/bundles/movies/1"
+    assert {each: (bundle / each).stat().st_ino for each in built} == built
+    assert len(list((bundle / place).iterdir())) == 3
