@@ -8,7 +8,7 @@ SCALE ?=
 SHORT ?=
 PROCESSES ?= 2
 
-.PHONY: help venv quickstart docs demo demo-models test test-all check stubs bench bench-against bench-peers bench-retrieval bench-export soak soak-proxies soak-export clean
+.PHONY: help venv quickstart docs demo demo-models demo-scale test test-all check stubs bench bench-against bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -31,6 +31,9 @@ demo: venv ## train, export, serve, send requests: real recommendations (DATA=DI
 
 demo-models: venv ## every example trained, exported, served and compared with its model (ONLY="dlrm ple", SCALE=article)
 	$(BIN)/python -m examples.demo_models $(if $(SCALE),--scale $(SCALE)) $(foreach name,$(ONLY),--only $(name))
+
+demo-scale: venv ## the small bundle on two fronts and four shards, one of which is killed: the answers of one process
+	$(BIN)/python -m examples.quickstart.demo_scale
 
 test: venv ## the tests but the slow ones, in two processes (PROCESSES=N: in N, each of up to 2 GB)
 	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile -m "not slow"
@@ -59,6 +62,9 @@ bench-retrieval: venv ## filtered retrieval beside ScaNN, faiss, hnswlib, LanceD
 bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table
 	$(BIN)/python -m tests.bench.exporter
 
+bench-scale: venv ## a front with four shards beside one process that has everything; three minutes
+	$(BIN)/python -m tests.bench.scale
+
 soak: venv ## version changes under load (one process and two), commands, lost callers, overload; half an hour at most
 	$(BIN)/python -m tests.soak
 	$(BIN)/python -m tests.soak.switches --versions 100 --workers 2
@@ -66,6 +72,9 @@ soak: venv ## version changes under load (one process and two), commands, lost c
 
 soak-proxies: venv ## nginx and HAProxy before two services: workers that leave, restarts, hostile clients; ten minutes
 	$(BIN)/python -m tests.soak.proxies
+
+soak-scale: venv ## fronts and shards killed, stopped, slowed and outdated at 100 random moments, answers compared; twenty minutes
+	$(BIN)/python -m tests.soak.scale
 
 soak-export: venv ## damaged checkpoints for a minute; then exports killed at 240 random moments and resumed, ten minutes
 	$(BIN)/python -m tests.soak.damaged_checkpoints 60

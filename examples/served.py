@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,11 +25,12 @@ class ServiceFailed(Exception):
 
 @dataclass(frozen=True)
 class Service:
-    """A running service and its addresses."""
+    """A running service, its addresses, and the file of its ports."""
 
     process: subprocess.Popen[bytes]
     http: str
     grpc: str
+    ports: Path
 
 
 def program(name: str) -> str:
@@ -37,32 +39,23 @@ def program(name: str) -> str:
 
 
 @contextmanager
-def serving(root: Path, model: str, version: int, log: Path) -> Iterator[Service]:
-    """Runs `rowcast-serve` on free ports until the `with` ends; entered when `version` of `model` is served.
+def serving(root: Path, model: str, version: int | None, log: Path, *options: str) -> Iterator[Service]:
+    """Runs `rowcast-serve` on free ports until the `with` ends; entered when `version` of `model` is served; None: any.
 
     Raises:
-      ServiceFailed: it ended, or was not ready in time.
+      ServiceFailed: it ended by itself, or was not ready in time.
     """
     ports = log.with_name("ports.json")
     ports.unlink(missing_ok=True)
-    options = [
-        "--root",
-        str(root),
-        "--http-port",
-        "0",
-        "--grpc-port",
-        "0",
-        "--ports-file",
-        str(ports),
-        "--require",
-        model,
-    ]
+    given = ["--root", str(root), "--require", model, "--ports-file", str(ports), *options]
+    given += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
     with log.open("wb") as stderr:
-        process = subprocess.Popen([program("rowcast-serve"), *options], stdout=stderr, stderr=stderr)
+        process = subprocess.Popen([program("rowcast-serve"), *given], stdout=stderr, stderr=stderr)
     try:
-        http, grpc = _ready(process, ports, f"/v1/models/{model}/versions/{version}", log)
-        yield Service(process, http, grpc)
-        if process.poll() is not None:
+        page = "/readyz" if version is None else f"/v1/models/{model}/versions/{version}"
+        http, grpc = _ready(process, ports, page, log)
+        yield Service(process, http, grpc, ports)
+        if process.poll() not in (None, -signal.SIGKILL):  # which a caller may send
             raise ServiceFailed(f"the service ended with {process.returncode}; read {log}")
     finally:
         process.terminate()

@@ -132,14 +132,12 @@ def rank_exactly(
       [k] int64 positions and [k] float32 scores, larger is better, best first; of equals the smaller position first.
       A score depends on nothing but its vector and the query.
     """
-    ordered = np.sort(positions)
-    scores = exact_scores(vectors, query, ordered, distance)
-    keys = -scores
-    chosen = np.arange(len(keys))
-    if k < len(keys):
-        chosen = np.flatnonzero(~(keys > np.partition(keys, k)[k]))  # sorting few is faster
-    best = chosen[np.argsort(keys[chosen], kind="stable")[:k]]
-    return ordered[best].astype(np.int64), scores[best]
+    scores = exact_scores(vectors, query, positions, distance)
+    if 0 < k < scores.size:  # sorting few is faster
+        chosen = np.flatnonzero(~(scores < _reached(scores, k)))
+        positions, scores = positions[chosen], scores[chosen]
+    best = np.lexsort((positions, -scores))[:k]
+    return positions[best].astype(np.int64), scores[best]
 
 
 def exact_scores(vectors: Vectors, query: Vectors, positions: Subset, distance: Distance) -> Vectors:
@@ -198,8 +196,16 @@ def _contenders(keys: Vectors, k: int, margin: float) -> Positions:
     """Returns the places of the k largest keys, and of those that may be as large but for rounding."""
     if k >= keys.size:
         return np.arange(keys.size)
-    least = float(np.partition(keys, keys.size - k)[keys.size - k]) - margin
+    least = _reached(keys, k) - margin
     return np.flatnonzero(keys >= least) if math.isfinite(least) else np.arange(keys.size)
+
+
+def _reached(keys: Vectors, k: int) -> float:
+    """Returns what k of more than k keys reach, and of many hardly more; NaN is below all."""
+    rows = keys.size // (4 * k)
+    if rows > 1:  # a column's largest stands for all of it
+        keys = np.fmax.reduce(keys[: 4 * k * rows].reshape(rows, -1))
+    return -float(np.partition(-keys, k - 1)[k - 1])
 
 
 def _in_turn(count: int, call: Callable[[int], None]) -> None:

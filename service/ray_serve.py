@@ -15,6 +15,7 @@ import math
 import os
 import re
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,12 +37,17 @@ from service.errors import NotReady
 from service.models.desired_state import DesiredModel, Name, first_error
 from service.models.state_file import StateFile
 from service.observability import logging
+from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
+
+log = logging.logger(__name__)
 
 DEPLOYMENT = "replicas"
 INFLIGHT = "inflight_requests"
 _RAY_MIN, _RAY_END = (2, 60), (3, 0)
 _NOT_OF_REPLICAS = ("workers", "ports_file", "admin", "admin_host", "admin_port", "admin_tokens")
 _POLL_S = 0.02
+_SHARDS_S = 300
+"""How long a front waits for its shards, which are deployed with it."""
 _SPARE_S = 10
 """Between the longest drain and the end of a replica's process by force."""
 
@@ -107,7 +113,7 @@ class Replica:
     def __init__(self, args: dict[str, Any]) -> None:
         """Creates the service; `args`: its settings by name."""
         settings = read_options(args)
-        if not settings.threads:  # several replicas share the cores of their node
+        if not settings.threads and not settings.shard_addresses:  # several replicas share the cores of their node
             cores = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
             settings = settings.model_copy(update={"threads": max(1, math.ceil(cores))})
         self._settings, self._required = settings, set(settings.require)
@@ -150,7 +156,9 @@ class Replica:
         for url in config.bundles:
             with (root / ".rowcast-pull.lock").open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # the others of the node find there what the first has pulled
-                pull(find_bundle(url), root, config.keep)
+                pulled = pull(find_bundle(url), root, config.keep)
+            extra = logging.fields(model=pulled.model, version=pulled.version, downloaded_bytes=pulled.downloaded_bytes)
+            log.info("bundle_pulled", extra=extra)
         state = StateFile.of(self._settings)
         if state.read().models != config.models:
             state.update(lambda desired: desired.model_copy(update={"models": dict(config.models)}))
@@ -161,6 +169,9 @@ class Replica:
             self._opened.enter_context(claim_port(settings.host, port, f"{owner.app_name}/{owner.deployment}"))
         await self._opened.enter_async_context(worker.lifespan(self._app))
         while not worker.versions.settled:
+            await asyncio.sleep(_POLL_S)
+        patient_until = time.monotonic() + (_SHARDS_S if settings.shard_addresses else 0)
+        while worker.engine.problem and time.monotonic() < patient_until:
             await asyncio.sleep(_POLL_S)
         missing = sorted(self._required - worker.versions.available())
         if problem := f"required models {missing} are not available" if missing else worker.engine.problem:
@@ -180,6 +191,8 @@ class Replica:
             await serving
 
         self._opened.push_async_callback(stop)
+        warn_of_open_endpoints(settings)
+        warn_of_exposed_secrets(settings)
 
     def check_health(self) -> None:
         """Raises NotReady if no model can be served; Serve then replaces the replica."""

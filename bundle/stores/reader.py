@@ -134,6 +134,8 @@ class StoredColumns:
         beyond = positions.view(np.uint64) >= np.uint64(self.size)
         if np.count_nonzero(beyond):
             raise RowOutOfRange(f"position {positions[beyond][0]} asked; the store holds {self.size} candidates")
+        if len(self._batches) == 1:
+            return {name: self._batches[0][name].take(pa.array(positions)) for name in names}
         # By batch: `take` of a table would join all its batches first.
         numbers = np.searchsorted(self._starts[1:], positions, side="right")
         order = np.argsort(numbers, kind="stable")

@@ -12,6 +12,9 @@ from bundle.errors import FormatError
 from bundle.storage import arrow
 from bundle.tables.id_values import Rows, Values, integers, known_kind, strings
 
+_SEARCHED_MAX = 200
+"""Keys that are found by a binary search each; of more, all go on from their bucket's start, a step at a time."""
+
 
 class IntegerKeys:
     """Positions of distinct int64 keys; keys that follow one another take no memory but a number."""
@@ -37,6 +40,12 @@ class IntegerKeys:
             twice = self._sorted[1:][self._sorted[1:] == self._sorted[:-1]]
             if twice.size:
                 raise FormatError(f"id {twice[0]} comes twice; ids must be distinct")
+            span = int(self._sorted[-1]) - int(self._sorted[0]) if keys.size else 0
+            self._shift = np.uint64(max(0, span.bit_length() - (keys.size // 8).bit_length()))
+            buckets = np.arange((span >> int(self._shift)) + 1, dtype=np.uint64) << self._shift
+            self._starts = np.searchsorted(self._sorted, buckets.view(np.int64) + self._sorted[:1])
+            longest = int(np.diff(self._starts, append=keys.size).max(initial=0))
+            self._steps = [1 << bit for bit in reversed(range(longest.bit_length()))]
         else:
             self._consecutive = True
 
@@ -48,9 +57,15 @@ class IntegerKeys:
             return np.where(inside, np.where(inside, wanted, self._first) - self._first, -1)
         if not self.size:
             return np.full(wanted.size, -1, np.int64)
-        place = np.minimum(np.searchsorted(self._sorted, wanted), self.size - 1)
-        position = place if self._order is None else self._order[place]
-        return np.where(self._sorted[place] == wanted, position, -1)
+        if wanted.size <= _SEARCHED_MAX:
+            place = np.searchsorted(self._sorted, wanted)
+        else:
+            above = np.clip(wanted, self._sorted[0], self._sorted[-1]) - self._sorted[0]
+            place = self._starts.take((above.view(np.uint64) >> self._shift).view(np.int64))
+            for step in self._steps:
+                place += step * (self._sorted.take(place + (step - 1), mode="clip") < wanted)
+        position = place if self._order is None else self._order.take(place, mode="clip")
+        return np.where(self._sorted.take(place, mode="clip") == wanted, position, -1)
 
 
 class StringKeys:

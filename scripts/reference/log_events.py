@@ -52,6 +52,10 @@ EVENTS = {
         "See [TLS and tokens](../how-to/secure.md#tls-and-tokens).",
     ),
     "secrets_exposed": ("Every user of the machine can read these files of keys or tokens.", "`chmod o= FILE`"),
+    "bundle_pulled": (
+        "A replica of Ray Serve has the bundle under the root of its node; `downloaded_bytes`: 0 if it was there.",
+        "",
+    ),
     "ready": ("The worker answers calls; `/readyz` is 200.", ""),
     "not_ready": (
         "`/readyz` is 503 from now on, because of `problem`.",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from bundle.tables.sharding import ShardNumber
 from service.codec import protobuf
 from service.codec.protobuf import packed
 from service.codec.stubs import embedding_service_pb2 as pb
@@ -27,7 +28,7 @@ def read_rows(message: shard_pb.RowsRequest, _: object, settings: ServiceSetting
         (each.table or each.index, bool(each.index), packed(each.positions, _UINT32, "positions"))
         for each in message.rows
     ])  # fmt: skip
-    return requests.RowsRead(_target(message.bundle), message.bundle.fingerprint, rows)
+    return requests.RowsRead(_target(message.bundle), message.bundle.fingerprint, _shard(message.bundle), rows)
 
 
 def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSettings) -> requests.PartSearch:
@@ -44,6 +45,7 @@ def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSet
     return requests.PartSearch(
         _target(message.bundle),
         fingerprint=message.bundle.fingerprint,
+        shard=_shard(message.bundle),
         index=message.index,
         vectors=vectors,
         k=message.k,
@@ -74,7 +76,7 @@ def found_message(answer: requests.PartFound) -> shard_pb.SearchResponse:
 def search_message(request: requests.PartSearch) -> shard_pb.SearchRequest:
     """Returns a request as its message."""
     return shard_pb.SearchRequest(
-        bundle=bundle_message(request.target, request.fingerprint),
+        bundle=bundle_message(request.target, request.fingerprint, request.shard),
         index=request.index,
         vectors=request.vectors.tobytes(),
         dim=request.vectors.shape[1],
@@ -103,9 +105,16 @@ def read_found(message: shard_pb.SearchResponse, target: requests.Target) -> req
     )  # fmt: skip
 
 
-def bundle_message(target: requests.Target, fingerprint: int) -> shard_pb.Bundle:
-    """Returns which bundle is asked."""
-    return shard_pb.Bundle(model=target.model, version=target.version or 0, fingerprint=fingerprint)
+def bundle_message(target: requests.Target, fingerprint: int, shard: ShardNumber) -> shard_pb.Bundle:
+    """Returns which bundle is asked, and which shard."""
+    version = target.version or 0
+    return shard_pb.Bundle(
+        model=target.model, version=version, fingerprint=fingerprint, number=shard.number, total=shard.total
+    )
+
+
+def _shard(bundle: shard_pb.Bundle) -> ShardNumber:
+    return ShardNumber(bundle.number, bundle.total)
 
 
 def _target(bundle: shard_pb.Bundle) -> requests.Target:

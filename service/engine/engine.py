@@ -162,8 +162,10 @@ class Engine:
         """Returns what a client needs to write requests for one version, as a JSON value.
 
         Raises:
-          ServiceError: as the calls: NotFound, NotReady, InvalidArgument, DataLoss.
+          ServiceError: as the calls: NotFound, NotReady, InvalidArgument, DataLoss, Unimplemented.
         """
+        if self._settings.shard is not None:
+            raise Unimplemented(f"this process is shard {self._settings.shard}, for fronts alone; ask a front instead")
         with self._versions.acquire(target.model, target.version, target.label) as version:
             details = self._details.get(version)
             if details is None:  # takes a while for thousands of features

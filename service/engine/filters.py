@@ -86,8 +86,10 @@ def tokens(sent: Filter | None) -> list[Ids]:
 
 def distinct(positions: NDArray[Any]) -> NDArray[Any]:
     """Returns positions ascending, each once; much faster than `np.unique`, which hashes."""
+    if (positions[1:] > positions[:-1]).all():
+        return positions
     ordered = np.sort(positions)
-    found: NDArray[Any] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size]]
+    found: NDArray[Any] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
     return found
 
 
@@ -159,8 +161,8 @@ def _matches(index: LoadedIndex, conditions: Filter) -> Matches:
             denied.append(indexed.rows_of(each.deny))
     if len(met) == 1 and not denied and met[0].size * 16 < size:  # to order few costs less than a mask
         return Matches(distinct(met[0]))
-    mask = np.ones(size, bool)
-    for positions in met:
+    mask = _mask(met[0], size) if met else np.ones(size, bool)
+    for positions in met[1:]:
         mask &= _mask(positions, size)
     for positions in denied:
         mask[positions] = False

@@ -23,10 +23,10 @@ def read_rows(
     """Reads rows as they are stored.
 
     Raises:
-      NotFound: this process holds another bundle, or not the table or index.
+      NotFound: this process is another shard, or holds another bundle, or not the table or index.
       InvalidArgument: a position is beyond the rows held.
     """
-    _check(model_version, request.fingerprint)
+    _check(model_version, request, settings)
     found = []
     with execution.phase("lookup"):
         for name, is_index, positions in request.rows:
@@ -51,10 +51,10 @@ def search_part(
     """Searches the candidates of an index that are held here.
 
     Raises:
-      NotFound: this process holds another bundle, or no part of the index.
+      NotFound: this process is another shard, or holds another bundle, or no part of the index.
       InvalidArgument: the filter does not suit the attributes.
     """
-    _check(model_version, request.fingerprint)
+    _check(model_version, request, settings)
     validation.at_most(settings, "max_queries", len(request.vectors), "the search")
     index = _index(model_version, request.index)
     n, size = len(request.vectors), len(index.vectors)
@@ -74,8 +74,10 @@ def search_part(
     return PartFound(*answered, positions, found.scores, found.offsets, found.explanations)
 
 
-def _check(model_version: ModelVersion, fingerprint: int) -> None:
-    if model_version.fingerprint != fingerprint:
+def _check(model_version: ModelVersion, request: RowsRead | PartSearch, settings: ServiceSettings) -> None:
+    if request.shard != settings.shard:
+        raise NotFound(f"this process is shard {settings.shard}, not {request.shard}")
+    if model_version.fingerprint != request.fingerprint:
         raise NotFound(f"{validation.show_version(model_version)} is another bundle here: copy the same one everywhere")
 
 

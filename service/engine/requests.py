@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from bundle.tables.sharding import ShardNumber
 
 Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
@@ -297,10 +298,12 @@ class RowsRead(Request):
 
     Attributes:
       fingerprint: of the bundle.
+      shard: that is meant.
       rows: table or index, whether it is an index, and [m] uint32 positions.
     """
 
     fingerprint: int
+    shard: ShardNumber
     rows: tuple[tuple[str, bool, NDArray[np.uint32]], ...]
 
     @property
@@ -327,10 +330,12 @@ class PartSearch(Request):
 
     Attributes:
       fingerprint: of the bundle.
+      shard: that is meant.
       excluded: [m] int64 positions in the whole index, ascending and distinct: of each query, or one for all, or none.
     """
 
     fingerprint: int
+    shard: ShardNumber
     index: str
     vectors: Vectors
     k: int

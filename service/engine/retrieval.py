@@ -168,11 +168,9 @@ def excluded_positions(corpus: LoadedStore, exclude: Exclusion | None, n: int) -
     ids = exclude.ids
     if exclude.offsets is not None:
         validation.check_offsets(exclude.offsets, n, int(ids.size), "exclude")
-    if n == 1 or exclude.offsets is None:
-        ids = np.sort(ids) if ids.dtype == np.int64 else ids  # found several times as fast
-        positions = corpus.store.positions(ids, "excluded candidate")
-        return [filters.distinct(positions[positions >= 0])] * n
     positions = corpus.store.positions(ids, "excluded candidate")
+    if n == 1 or exclude.offsets is None:
+        return [filters.distinct(positions[positions >= 0].astype(np.uint32))] * n  # faster sorted and searched
     return [filters.distinct(each[each >= 0]) for each in np.split(positions, exclude.offsets[1:-1])]
 
 
@@ -227,7 +225,7 @@ def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vect
         raise InvalidArgument(f"vectors of shape {list(array.shape)}; [n, {dim}] float32 is expected")
     array = array.reshape(-1, dim)
     validation.check_queries(array.shape[0], settings)
-    finite = np.isfinite(array).all(axis=1)
-    if not finite.all():
-        raise InvalidArgument(f"vector {int(np.flatnonzero(~finite)[0])} holds NaN or an infinity")
+    finite = np.isfinite(array)
+    if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
+        raise InvalidArgument(f"vector {int(np.argmin(finite.all(axis=1)))} holds NaN or an infinity")
     return array

@@ -31,14 +31,15 @@ _CELLS_MAX = 4 << 20
 """Largest queries x candidates fetched in one exact search: bounds the memory of a call, 12 bytes each."""
 _GATHERED_BYTES_MAX = 16 << 20
 """Largest copy of matching vectors that is made even if it is not kept."""
-_SCORE_NS, _GATHER_NS, _SCAN_NS, _FETCH_NS, _SEARCH_NS = 0.3, 0.7, 0.07, 80.0, 50_000.0
+_SCORE_NS, _GATHER_NS, _SCAN_NS, _FETCH_NS, _SEARCH_NS = 0.25, 0.7, 0.04, 70.0, 50_000.0
 """What a search costs, measured with a million vectors of dim 64: per value of a vector that is scored, that is taken
 from elsewhere in memory, or that is in a leaf searched; per candidate that the index fetches; per search of it."""
-_SCANNED_PER_FETCHED = 8
+_SCANNED_PER_FETCHED = 12
 """Least candidates in the leaves searched for each that is fetched; with fewer, those nearest are not among them."""
-_SPARE = 16
 _FEW = 2
 """Where fewer than one in so many of those expected is allowed, others lie before the best: it goes deeper."""
+_PER_EXCLUDED = 4
+"""Candidates fetched for each excluded one that lies before the best, around which more score about equally."""
 
 
 class Found(NamedTuple):
@@ -162,6 +163,7 @@ class _Search:
         self._compiled, self._matches = compiled, None if compiled is None else compiled.matches
         self._size, self._dim, self._distance = len(index.vectors), index.entry.dim, index.entry.distance
         block_bytes = 0 if self._matches is None else self._matches.positions.size * (4 * self._dim + 16)
+        self._share = 1.0 if self._matches is None else max(1, self._matches.positions.size) / self._size
         self._fits = index.compiled.fits(block_bytes)
         self._few = block_bytes <= _GATHERED_BYTES_MAX
         self._again = compiled is not None and compiled.again
@@ -179,7 +181,7 @@ class _Search:
             for at, (positions, scores) in enumerate(zip(*plain, strict=True)):
                 if positions[wanted - 1] >= 0:
                     rows[at] = _Row(positions[:wanted], scores[:wanted], "index", self._reorder(setting))
-        elif setting is not None and self._pays(setting, self._pool(setting)):
+        elif setting is not None and self._pays(setting, self._pool(setting, self._share)):
             if self._matches is not None:
                 self._matches = self._matches.masked(self._size)
 
@@ -218,18 +220,21 @@ class _Search:
     def _overfetched(self, at: int, setting: Setting) -> _Row | None:
         """Has the index fetch ever more, until enough are allowed; None: to score all is cheaper."""
         index, excluded, mask = self._index, self._excluded[at], None if self._matches is None else self._matches.mask
-        pool, reorder = self._pool(setting), self._reorder(setting)
-        least = max(self._k, reorder * 3 // 4)
-        expected = 1.0 if self._matches is None else self._matches.positions.size / self._size
+        kept = 1 - excluded.size / (self._size + 1)
+        share = self._share * kept
+        base, ahead_max = self._pool(setting, share), _PER_EXCLUDED * excluded.size
+        pool = first = base + min(base // 2, ahead_max)
         while self._pays(setting, pool):
             found = index.approximate.candidates(self._vectors[at], pool, self._leaves(setting, pool))
             found = found if mask is None else found[mask[found]]
+            matching = found.size
             found = found[~is_among(found, excluded)] if excluded.size else found
-            if found.size >= max(least, pool * expected / _FEW):
-                found = found[:reorder]
+            ahead = _PER_EXCLUDED * max(0, int(matching * kept) - found.size)
+            if found.size >= max(self._k, pool * share / _FEW) and matching >= ahead + base * share / _FEW:
+                found = found[: self._reorder(setting) * pool // first + ahead]
                 best = rank_exactly(index.vectors, self._vectors[at], found, self._k, self._distance)
                 return _Row(*best, "index", found.size)
-            pool, reorder = 4 * pool, 4 * reorder  # deeper there are more whose scores are about equal
+            pool = 4 * pool if found.size >= self._k else max(4 * pool, base + ahead_max)
         return None
 
     def _exactly(self, some: list[int]) -> list[_Row]:
@@ -285,10 +290,9 @@ class _Search:
     def _reorder(self, setting: Setting) -> int:
         return max(setting.reorder or self._index.approximate.reorder, self._k)
 
-    def _pool(self, setting: Setting) -> int:
-        """Returns how many to fetch first, were what matches spread evenly."""
-        count = self._size if self._matches is None else max(1, self._matches.positions.size)
-        return math.ceil((self._reorder(setting) + _SPARE) * self._size / count)
+    def _pool(self, setting: Setting, share: float) -> int:
+        """Returns how many to fetch where a share is allowed, spread evenly: the fewer, the less alike they score."""
+        return math.ceil(max(self._reorder(setting) * math.pow(share, -2 / 3), 1.2 * (self._k + 10) / share))
 
     def _leaves(self, setting: Setting, pool: int) -> int | None:
         """Returns the leaves of a tree to search: the deeper the pool, the more of them have some of it (measured)."""
@@ -296,8 +300,7 @@ class _Search:
         if "num_leaves" not in parameters:
             return None
         total: int = parameters["num_leaves"]
-        growth = math.pow(pool / self._reorder(setting), 0.125)
-        leaves = (setting.leaves or parameters["leaves_to_search"]) * growth
+        leaves = (setting.leaves or parameters["leaves_to_search"]) * math.sqrt(pool / self._reorder(setting))
         return min(total, math.ceil(max(leaves, _SCANNED_PER_FETCHED * pool * total / self._size)))
 
     def _pays(self, setting: Setting, pool: int) -> bool:

@@ -16,6 +16,7 @@ from weakref import WeakSet
 import grpc
 
 from bundle.format.manifest import Manifest
+from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings, SettingsError
 from service.errors import DeadlineExceeded, InvalidArgument, NotReady
@@ -101,9 +102,9 @@ class Shards:
           ShardsMissing: a part of it is at no address, or the shards do not fit each other.
         """
         key = manifest.model, manifest.version, fingerprint
-        remote = RemoteVersion(self, manifest, key, self._settings)
-        if remote.is_needed:
-            remote.total = self._total(key)
+        least_bytes = self._settings.shard_least_bytes
+        sharded = sharding.sharded_tables(manifest, least_bytes) or sharding.sharded_indexes(manifest)
+        remote = RemoteVersion(self, manifest, key, self._total(key) if sharded else 1, self._settings)
         self._versions.add(remote)
         return remote
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,29 +37,27 @@ class Asking(Protocol):
 class RemoteVersion:
     """Reaches the shards of one version; called by compute threads, which wait."""
 
-    def __init__(self, shards: Asking, manifest: Manifest, key: Key, settings: ServiceSettings) -> None:
-        """Derives what is held where; `total`, the number of shards, is set later."""
-        self._shards, self.key, self._timeout_s, self.total = shards, key, settings.request_timeout_s, 1
+    def __init__(self, shards: Asking, manifest: Manifest, key: Key, total: int, settings: ServiceSettings) -> None:
+        """Derives what each of `total` shards holds."""
+        self._shards, self.key, self._total, self._timeout_s = shards, key, total, settings.request_timeout_s
         self._tables = sharding.sharded_tables(manifest, settings.shard_least_bytes)
         self._indexes = sharding.sharded_indexes(manifest)
-        self._sizes = {name: manifest.candidates[index.corpus].size for name, index in self._indexes.items()}
-        self._bundle = parts.bundle_message(Target(key[0], key[1]), key[2])
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether shards hold anything of it."""
-        return bool(self._tables or self._indexes)
+        self._row_starts = {name: _starts(table.rows, total) for name, table in self._tables.items()}
+        self._index_starts: dict[str, Rows] = {}
+        for name, index in self._indexes.items():
+            size, partitions = manifest.candidates[index.corpus].size, index.partitions
+            self._index_starts[name] = np.minimum(_starts(partitions, total) * -(-size // partitions), size)
 
     def held_by(self, shard: ShardNumber) -> dict[str, list[int]]:
         """Returns the first row, or candidate, that a shard holds, and the end, by table and index."""
-        starts = {f"tables.{name}": self._starts(table.rows) for name, table in self._tables.items()}
-        starts |= {f"indexes.{name}": self._index_starts(name) for name in self._indexes}
+        starts = {f"tables.{name}": each for name, each in self._row_starts.items()}
+        starts |= {f"indexes.{name}": each for name, each in self._index_starts.items()}
         return {name: each[shard.number - 1 : shard.number + 1].tolist() for name, each in starts.items()}
 
     def rows(self, tables: Mapping[str, Rows], left_s: float) -> dict[str, FetchedRows]:
         """See RemoteParts."""
         found: dict[str, FetchedRows] = {}
-        wanted = {name: self._split(rows, self._starts(self._tables[name].rows)) for name, rows in tables.items()}
+        wanted = {name: _split(rows, self._row_starts[name]) for name, rows in tables.items()}
         vectors = {name: np.zeros((rows.size, self._tables[name].dim), np.float32) for name, rows in tables.items()}
         lost: dict[str, NDArray[np.bool_]] = {}
         for number, answer in self._fetch(wanted, False, left_s).items():
@@ -81,7 +80,7 @@ class RemoteVersion:
     def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """See RemoteParts."""
         distinct, inverse = np.unique(positions, return_inverse=True)
-        wanted = {index: self._split(distinct, self._index_starts(index))}
+        wanted = {index: _split(distinct, self._index_starts[index])}
         vectors = np.empty((distinct.size, self._indexes[index].dim), np.float32)
         for number, answer in self._fetch(wanted, True, left_s).items():
             if isinstance(answer, ServiceError):
@@ -93,10 +92,14 @@ class RemoteVersion:
     def search(self, left_s: float, **search: Any) -> Sequence[PartFound]:
         """See RemoteParts."""
         target = Target(self.key[0], self.key[1])
-        message = parts.search_message(PartSearch(target, fingerprint=self.key[2], **search))
-        starts = self._index_starts(search["index"])
-        numbers = [number for number in range(1, self.total + 1) if starts[number] > starts[number - 1]]
-        answers = self._ask(dict.fromkeys(numbers, message), "Search", left_s)
+        numbers = np.flatnonzero(np.diff(self._index_starts[search["index"]])) + 1
+        messages = {
+            number: parts.search_message(
+                PartSearch(target, fingerprint=self.key[2], shard=ShardNumber(number, self._total), **search)
+            )
+            for number in numbers.tolist()
+        }
+        answers = self._ask(messages, "Search", left_s)
         for answer in answers.values():
             if isinstance(answer, ServiceError):
                 raise answer
@@ -109,9 +112,10 @@ class RemoteVersion:
         requests: dict[int, shard_pb.RowsRequest] = {}
         for name, by_shard in wanted.items():
             for number, (_, positions) in by_shard.items():
-                request = requests.setdefault(number, shard_pb.RowsRequest(bundle=self._bundle))
+                if number not in requests:
+                    requests[number] = shard_pb.RowsRequest(bundle=self._bundle(number))
                 source = {"index": name} if is_index else {"table": name}
-                request.rows.append(shard_pb.Rows(positions=positions.astype("<u4").tobytes(), **source))
+                requests[number].rows.append(shard_pb.Rows(positions=positions.astype("<u4").tobytes(), **source))
         return self._ask(requests, "Rows", left_s)
 
     def _ask(self, requests: Mapping[int, Any], method: str, left_s: float) -> dict[int, Any]:
@@ -119,7 +123,7 @@ class RemoteVersion:
 
         async def ask_all() -> list[Any]:
             calls = [
-                self._shards.ask(self.key, ShardNumber(number, self.total), method, request, left_s)
+                self._shards.ask(self.key, ShardNumber(number, self._total), method, request, left_s)
                 for number, request in requests.items()
             ]
             return await asyncio.gather(*calls, return_exceptions=True)
@@ -130,23 +134,22 @@ class RemoteVersion:
                 raise Internal(str(answer)) from answer
         return dict(zip(requests, answers, strict=True))
 
-    def _starts(self, rows: int) -> Rows:
-        """Returns the first row of each shard, then the number of rows."""
-        numbers = (ShardNumber(number, self.total) for number in range(1, self.total + 1))
-        return np.array([*(sharding.row_range(rows, each).first for each in numbers), rows])
+    def _bundle(self, number: int) -> shard_pb.Bundle:
+        model, version, fingerprint = self.key
+        return parts.bundle_message(Target(model, version), fingerprint, ShardNumber(number, self._total))
 
-    def _index_starts(self, name: str) -> Rows:
-        """Returns the first candidate of each shard, then the number of candidates."""
-        size, partitions = self._sizes[name], self._indexes[name].partitions
-        starts: Rows = np.minimum(self._starts(partitions) * -(-size // partitions), size)
-        return starts
 
-    @staticmethod
-    def _split(rows: Rows, starts: Rows) -> dict[int, tuple[slice, Rows]]:
-        """Returns where among ascending rows those of each shard lie, and their positions there."""
-        ends = rows.searchsorted(starts)
-        return {
-            number + 1: (slice(first, end), rows[first:end] - starts[number])
-            for number, (first, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
-            if end > first
-        }
+def _starts(rows: int, total: int) -> Rows:
+    """Returns the first row of each shard, then the number of rows."""
+    numbers = (ShardNumber(number, total) for number in range(1, total + 1))
+    return np.array([*(sharding.row_range(rows, each).first for each in numbers), rows])
+
+
+def _split(rows: Rows, starts: Rows) -> dict[int, tuple[slice, Rows]]:
+    """Returns where among ascending rows those of each shard lie, and their positions there."""
+    ends = rows.searchsorted(starts)
+    return {
+        number + 1: (slice(first, end), rows[first:end] - starts[number])
+        for number, (first, end) in enumerate(pairwise(ends.tolist()))
+        if end > first
+    }

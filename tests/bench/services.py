@@ -157,6 +157,7 @@ class Service(Program):
     def __init__(self, checkout: Checkout, root: Path, scratch: Path, precision: str, *options: str) -> None:
         """Starts it; `scratch` is for its log and its file of ports. Raises as Program does."""
         name = "-".join((checkout.name, precision, *(each.strip("-") for each in options)))
+        name = name.replace("/", "-")
         self._ports = scratch.resolve() / f"ports-{name}.json"
         self._ports.unlink(missing_ok=True)
         given = ["--root", str(root.resolve()), "--precision", precision, "--ports-file", str(self._ports), *options]

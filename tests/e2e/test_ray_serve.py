@@ -22,7 +22,8 @@ from tests.service.small_bundle import write_small_bundle
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("ray.serve")
+for needed in ("ray.serve", "aiohttp_cors"):  # the second comes with ray[serve] alone
+    pytest.importorskip(needed)
 WAYS = ("http", "grpc", "ingress")
 
 
@@ -111,7 +112,14 @@ def test_version_switches_in_place_without_a_failed_request(site: Site) -> None:
         site.deploy(2)
         until(lambda: all(versions[-1] == 2 for versions in answered.values()))
         assert site.cluster.wait(2) == before
-    assert sorted(each.name for each in (site.root / "movies").iterdir()) == ["1", "2"]
+
+
+def test_bundle_is_pulled_once_for_all_replicas_of_a_node(site: Site) -> None:
+    site.deploy(2)
+    site.cluster.wait(2)
+    pulled = [each for each in site.cluster.events("bundle_pulled") if each["version"] == 2]
+    assert len({each["pid"] for each in pulled}) >= 2
+    assert [bool(each["downloaded_bytes"]) for each in pulled].count(True) == 1
 
 
 def test_pin_of_an_older_version_is_followed(site: Site) -> None:
@@ -194,3 +202,13 @@ def test_wrong_configuration_is_named_and_the_replicas_before_it_stay(
     assert message in site.cluster.wait_failed()
     with site.callers() as callers:
         assert callers["grpc"]() == 2
+
+
+def test_front_finds_the_shards_that_serve_places(site: Site) -> None:
+    site.cluster.deploy_shards(site.root, 2, bundles=[str(site.bundles[2].directory)])
+    site.cluster.wait(1)
+    with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
+        found = [{"id": each.id, "score": each.score} for each in client.retrieve({"user": 3}, k=2)[0]]
+        assert_found(found, nearest(site.bundles[2]))
+        rows = client.lookup("user", [1, 49]).vectors
+    assert (rows == site.bundles[2].tables["users"][[1, 49]]).all()

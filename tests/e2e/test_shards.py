@@ -22,6 +22,7 @@ from tests.e2e.services import Launch, Write, client_of, count_of, ctl, is_ready
 from tests.service import cases, reordering_cases
 from tests.service.cases import LIMITS
 from tests.service.grpc_api.requests import call
+from tests.service.security.authorities import Authority
 
 ALL = ("--shard-least-bytes", "1")
 OPTIONS = [text for name, value in LIMITS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
@@ -121,6 +122,7 @@ def test_a_lost_replica_is_not_noticed_and_a_lost_shard_is_named(
         assert is_ready(client), "other requests may not need the shard"
 
 
+@pytest.mark.slow
 def test_a_stalled_replica_costs_half_of_the_deadline_at_most(
     cluster: tuple[Process, list[Process], Process],
 ) -> None:
@@ -177,6 +179,7 @@ def test_a_new_version_is_served_once_every_shard_has_it(write: Write, launch: L
     assert versions_of(service) == {2}
 
 
+@pytest.mark.slow
 def test_shards_that_do_not_fit_each_other_are_refused_before_any_request(write: Write, launch: Launch) -> None:
     write()
     halves = [shard(launch, number) for number in ("1/2", "2/2")]
@@ -192,6 +195,7 @@ def test_shards_that_do_not_fit_each_other_are_refused_before_any_request(write:
         service.kill()
 
 
+@pytest.mark.slow
 def test_a_front_waits_for_a_shard_that_comes_later(write: Write, launch: Launch, tmp_path: Path) -> None:
     write()
     file = tmp_path / "addresses"
@@ -202,6 +206,25 @@ def test_a_front_waits_for_a_shard_that_comes_later(write: Write, launch: Launch
     second = shard(launch, "2/2")
     file.write_text(f"127.0.0.1:{first.ports['grpc']}\n127.0.0.1:{second.ports['grpc']}\n")
     ready(service)
+
+
+@pytest.mark.slow
+def test_an_address_that_becomes_another_shard_is_not_read_as_before(write: Write, launch: Launch) -> None:
+    write()
+    shards = [shard(launch, number) for number in ("1/2", "2/2")]
+    service = ready(front(launch, shards))
+    port = str(shards[0].ports["grpc"])
+    body = {"feature": "user", "ids": [1, 30]}
+    with client_of(service) as client:
+        expected = answer(client, "lookup", body)
+        shards[0].kill()
+        other = shard(launch, "2/2", "--grpc-port", port)
+        other.event("ready")
+        for _ in range(20):
+            assert answer(client, "lookup", body)[0] == 503
+        other.kill()
+        shard(launch, "1/2", "--grpc-port", port).event("ready")
+        until(lambda: answer(client, "lookup", body) == expected)
 
 
 def test_shards_answer_fronts_alone_and_only_with_the_token(write: Write, launch: Launch, tmp_path: Path) -> None:
@@ -217,3 +240,19 @@ def test_shards_answer_fronts_alone_and_only_with_the_token(write: Write, launch
         code, content = answer(client, "lookup", {"feature": "user", "ids": [1]})
     assert (code, content["error"]["code"]) == (501, "UNIMPLEMENTED")
     assert "shard 1/2" in content["error"]["message"]
+
+
+@pytest.mark.slow
+def test_fronts_and_shards_know_each_other_by_certificates(write: Write, launch: Launch, tmp_path: Path) -> None:
+    write()
+    authority, other = Authority(tmp_path, "ours"), Authority(tmp_path, "another")
+    signed, foreign = authority.sign("shard"), other.sign("front")
+    tls = ("--tls-cert", str(signed.cert), "--tls-key", str(signed.key), "--tls-client-ca", str(authority.file))
+    shards = [shard(launch, number, *tls) for number in ("1/2", "2/2")]
+    trusting = ("--shard-ca", str(authority.file))
+    for cert, key in ((foreign.cert, foreign.key), (signed.cert, signed.key)):
+        service = front(launch, shards, *trusting, "--tls-cert", str(cert), "--tls-key", str(key))
+        if cert == foreign.cert:
+            assert "no shard can be reached" in service.event("version_failed")["problem"]
+        else:
+            service.event("ready")

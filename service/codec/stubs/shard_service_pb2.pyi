@@ -8,14 +8,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Bundle(_message.Message):
-    __slots__ = ("model", "version", "fingerprint")
+    __slots__ = ("model", "version", "fingerprint", "number", "total")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     fingerprint: int
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., fingerprint: _Optional[int] = ...) -> None: ...
+    number: int
+    total: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., fingerprint: _Optional[int] = ..., number: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()

@@ -41,8 +41,8 @@ class Contestant:
         Raises:
           RuntimeError: it ended; the message is the last line that it wrote.
         """
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LANCE_CPU_THREADS"), "1")
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         self.name = name
         self._process = subprocess.Popen(command, text=True, env=os.environ | threads, **pipes)
         self.filters: list[int] = self._answer()["filters"]
@@ -55,18 +55,18 @@ class Contestant:
         return self._answer()
 
     def close(self) -> None:
-        """Ends it."""
-        self._process.kill()
+        """Ends it, and the server that it may have started."""
         self._process.communicate()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
+        last = "it ended without a word"
         while line := self._process.stdout.readline():
+            last = line.strip() or last
             if line.startswith("{"):
                 answer: dict[str, Any] = json.loads(line)
                 return answer
-        errors = self._process.communicate()[1].strip().splitlines()
-        raise RuntimeError(errors[-1] if errors else f"it ended with {self._process.returncode}")
+        raise RuntimeError(last)
 
 
 def main() -> None:

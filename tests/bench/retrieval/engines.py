@@ -7,6 +7,7 @@ the attribute.
 
 from __future__ import annotations
 
+import atexit
 import json
 import socket
 import subprocess
@@ -43,9 +44,9 @@ def scann(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[i
         found, _ = index.search(query, fetch, reorder, leaves)
         return found if below == ALL else found[attribute[found] < below][:K]
 
-    tens = [(15, 1500, 1200), (30, 2000, 1500), (30, 2000, 2000), (45, 3000, 2000), (60, 4000, 2000), (100, 6000, 3000)]
+    tens = [(45, 3000, 2000), (60, 4000, 2000), (80, 4500, 2500), (100, 4500, 2500), (100, 6000, 3000)]
     ones = [(100, 15000, 12000), (200, 20000, 15000), (300, 30000, 20000)]
-    return search, {ALL: [(15, 450, K), (30, 450, K), (60, 600, K), (100, 1000, K)], 10: tens, 1: ones}
+    return search, {ALL: [(30, 450, K), (60, 600, K), (80, 800, K), (100, 1000, K)], 10: tens, 1: ones}
 
 
 def subset(_: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:
@@ -80,7 +81,7 @@ def faiss(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[i
         options = library.SearchParametersIVF(nprobe=parameter, **chosen[below])
         return index.search(query[np.newaxis], K, params=options)[1][0]
 
-    return search, {below: [6, 10, 15, 20, 30, 50, 80, 120] for below in (ALL, 10, 1)}
+    return search, {below: [10, 15, 20, 30, 50, 80, 120, 160, 200, 300] for below in (ALL, 10, 1)}
 
 
 def hnswlib(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:
@@ -109,6 +110,7 @@ def lancedb(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict
     """LanceDB: IVF-PQ with refinement and a scalar index, filtered before the search."""
     import lancedb as library
     import pyarrow
+    from lancedb.index import BTree, IvfPq
 
     database = library.connect(str(directory / "lance"))
     try:
@@ -117,19 +119,20 @@ def lancedb(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict
         lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1])
         columns = {"id": pyarrow.array(np.arange(len(vectors))), "a": pyarrow.array(attribute), "vector": lists}
         table = database.create_table("t", pyarrow.table(columns))
-        options = {"index_type": "IVF_PQ", "num_partitions": 1000, "num_sub_vectors": 32}
-        table.create_index(metric="dot", vector_column_name="vector", **options)
-        table.create_scalar_index("a")
+    if not table.list_indices():
+        table.create_index("vector", config=IvfPq(distance_type="dot", num_partitions=1000, num_sub_vectors=32))
+        table.create_index("a", config=BTree())
 
     def search(query: Any, below: int, parameter: Any) -> Any:
         probes, refine = parameter
         asked = table.search(query, vector_column_name="vector").distance_type("dot").nprobes(probes)
-        asked = asked.refine_factor(refine).limit(K).select(["id"])
+        asked = asked.refine_factor(refine).limit(K).select(["id", "_distance"])
         if below != ALL:
             asked = asked.where(f"a < {below}", prefilter=True)
         return asked.to_arrow()["id"].to_numpy()
 
-    return search, {ALL: [(15, 2), (30, 3), (60, 5)], 10: [(30, 3), (60, 5)], 1: [(100, 8), (200, 10)]}
+    few = [(30, 3), (60, 5), (100, 8), (150, 10)]
+    return search, {ALL: few, 10: [*few, (300, 20)], 1: [(100, 8), (200, 10), (400, 10)]}
 
 
 def pgvector(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:
@@ -178,7 +181,8 @@ def chroma(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     program = [str(Path(sys.executable).with_name("chroma")), "run", "--path", str(directory / "chroma")]
-    subprocess.Popen([*program, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([*program, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    atexit.register(server.terminate)
     client = None
     for _ in range(120):
         try:
@@ -186,8 +190,8 @@ def chroma(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[
             break
         except Exception:  # noqa: BLE001 - until it listens, whatever its client raises
             time.sleep(0.5)
-    hnsw = {"space": "ip", "ef_construction": 100, "max_neighbors": 16, "ef_search": 300}
-    table = client.get_or_create_collection("t", configuration={"hnsw": hnsw}, embedding_function=None)
+    hnsw = {"space": "ip", "ef_construction": 200, "max_neighbors": 16, "ef_search": 1000}
+    table = client.get_or_create_collection("items", configuration={"hnsw": hnsw}, embedding_function=None)
     began = time.monotonic()
     for first in range(table.count(), len(vectors), 5000):
         rows = range(first, min(first + 5000, len(vectors)))

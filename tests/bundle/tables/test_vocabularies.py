@@ -23,6 +23,18 @@ def test_integer_keys_find_what_a_dictionary_finds(keys: list[int]) -> None:
     assert found.positions("f", np.array(wanted, np.int64)).tolist() == expected
 
 
+@pytest.mark.parametrize("high", [5000, 1 << 40, (1 << 63) - 1])
+def test_integer_keys_find_many_at_once_as_one_by_one(high: int) -> None:
+    random = np.random.default_rng(3)
+    keys = np.unique(np.concatenate([random.integers(-high, high, 2000), [-(1 << 63), (1 << 63) - 1, *range(500)]]))
+    for order in (keys, random.permutation(keys)):
+        found = IntegerKeys(order)
+        wanted = random.permutation(np.concatenate([keys, random.integers(-high, high, 500)]))
+        expected = np.concatenate([found.positions("f", wanted[at : at + 1]) for at in range(wanted.size)])
+        assert found.positions("f", wanted).tolist() == expected.tolist()
+        assert found.positions("f", order).tolist() == list(range(order.size))
+
+
 @pytest.mark.parametrize("keys", [[1, 1], [1, 2, 3, 2], [5, 4, 5], [0, 1, 2, 2]])
 def test_integer_keys_with_a_key_twice_are_refused_by_name(keys: list[int]) -> None:
     twice = next(key for key in keys if keys.count(key) > 1)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
 from bundle.format.manifest import EmbeddedFeature, HashIds
 from service.engine.signatures import describe
 from tests.service.engine.served import Served
+from tests.service.running import RunningService
+from tests.service.small_bundle import SmallBundle
 
 Load = Callable[..., Served]
+Write = Callable[..., SmallBundle]
 
 
 def described(load: Load, **options: Any) -> Any:
@@ -106,3 +110,9 @@ def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
     assert pick(readers["mood"], "shape dtype take") == [[2], "float32", "values"]
     (store,) = details["contexts"]
     assert pick(store, "name size id_type features") == ["users", 3, "int64", ["user", "liked", "mood"]]
+
+
+def test_a_shard_describes_no_model(write: Write, serve: Callable[..., RunningService]) -> None:
+    write()
+    refused = httpx.get(f"{serve(shard='1/2').http}/v1/models/movies/versions/1").json()["error"]
+    assert (refused["code"], "shard 1/2" in refused["message"]) == ("UNIMPLEMENTED", True)

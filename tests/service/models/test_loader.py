@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bundle.errors import BundleError, UnsafePath
 from bundle.storage import retention
 from service.config import ServiceSettings
 from service.models.loader import Loader, LoadRejected, forecast_bytes
 from service.models.throttle import LoadThrottle
 from service.models.version import ModelVersion
+from tests.hostile.manifest_edits import rewrite, setting
 from tests.service.models.driven import WarmUp, Write, no_warm_up
 
 
@@ -59,3 +62,31 @@ def test_load_keeps_its_version_from_being_swept_until_it_is_closed(write: Write
     assert retention.sweep_old(root, "movies", 1, spare=2) == ([], [1])
     loaded.close()
     assert retention.sweep_old(root, "movies", 1, spare=2) == ([1], [])
+
+
+@pytest.mark.parametrize(
+    ("partitions", "problem"),
+    [
+        (2, r"partition-00000-of-00002' of the bundle is missing"),
+        (1 << 16, r"partition-00000-of-65536' of the bundle is missing"),
+        (1 << 17, r"indexes.movies.partitions"),
+        (0, r"indexes.movies.partitions"),
+    ],
+)
+def test_load_of_an_index_in_partitions_that_are_not_there_is_refused(
+    write: Write, root: Path, partitions: int, problem: str
+) -> None:
+    rewrite(write().directory, setting("indexes.movies.partitions", partitions))
+    with pytest.raises(BundleError, match=problem):
+        loader(root).load("movies", 1)
+
+
+def test_load_of_a_partition_outside_the_bundle_is_refused(write: Write, root: Path, tmp_path: Path) -> None:
+    bundle = write().directory
+    place = bundle / "indexes/movies/scann"
+    shutil.copytree(place, tmp_path / "aside")
+    for number in range(2):
+        (place / f"partition-0000{number}-of-00002").symlink_to(tmp_path / "aside")
+    rewrite(bundle, setting("indexes.movies.partitions", 2))
+    with pytest.raises(UnsafePath, match="outside the bundle"):
+        loader(root).load("movies", 1)

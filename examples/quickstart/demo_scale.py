@@ -1,0 +1,130 @@
+"""The bundle of the quick start on two fronts and two replicas of each of two shards, beside one process: same answers.
+
+Run by `make demo-scale`, or `python -m examples.quickstart.demo_scale` from the root of a clone. All of it runs on this
+machine: `cluster` starts what a cluster would place.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from examples import served
+from examples.quickstart.__main__ import BUNDLES, MODEL, VERSION
+
+SHARDS, REPLICAS, FRONTS = 2, 2, 2
+ALL = ("--shard-least-bytes", "1")
+"""However small a table is: in production only those that fit no machine are on shards."""
+AROUND_S = 2.0
+"""Of requests before and after a shard is killed."""
+VIEWER = '{{"user_id": {0}, "history": [{0}, 5, 12, 31], "hour": 20}}'
+CALLS = {
+    "retrieve": '{{"features": {0}, "k": 10, "attributes": ["title"]}}',
+    "recommend": '{{"features": {0}, "k": 10}}',
+    "rank": '{{"context": {0}, "candidates": [1, 2, 3, 5, 8, 13, 21, 34, 55, 89]}}',
+}
+REQUESTS = [(call, body.format(VIEWER.format(user)).encode()) for user in range(1, 41) for call, body in CALLS.items()]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Running fronts, and the replicas of each shard."""
+
+    fronts: Sequence[served.Service]
+    shards: Sequence[Sequence[served.Service]]
+
+
+@contextmanager
+def cluster(scratch: Path) -> Iterator[Cluster]:
+    """Runs shards, and fronts that know their addresses, until the `with` ends."""
+    with ExitStack() as running:
+
+        def start(name: str, version: int | None, *options: str) -> served.Service:
+            (scratch / name).mkdir()
+            log = scratch / name / "serve.log"
+            return running.enter_context(served.serving(BUNDLES, MODEL, version, log, *options, *ALL))
+
+        shards = [
+            [start(f"shard-{number}-{replica}", None, "--shard", f"{number}/{SHARDS}") for replica in range(REPLICAS)]
+            for number in range(1, SHARDS + 1)
+        ]
+        known = [each.grpc.removeprefix("grpc://") for replicas in shards for each in replicas]
+        addresses = [text for address in known for text in ("--shard-addresses", address)]
+        yield Cluster([start(f"front-{number}", VERSION, *addresses) for number in range(FRONTS)], shards)
+
+
+def send(service: served.Service, call: str, body: bytes) -> bytes:
+    """Returns the body of an answer, or what went wrong."""
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(f"{service.http}/v1/models/{MODEL}:{call}", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return bytes(answer.read())
+    except urllib.error.HTTPError as problem:
+        return bytes(problem.read())
+
+
+def repeat(front: served.Service, expected: Sequence[bytes], done: threading.Event) -> Counter[bool]:
+    """Sends all requests again and again; counts which answers are those of one process."""
+    same = Counter[bool]()
+    while not done.is_set():
+        same.update(send(front, *sent) == answer for sent, answer in zip(REQUESTS, expected, strict=True))
+    return same
+
+
+def topology(front: served.Service) -> str:
+    """Returns which address holds what, as a front sees it."""
+    command = [served.program("rowcast-serve"), "ctl", "--ports-file", str(front.ports), "topology"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+
+
+def demonstrate(scratch: Path, console: Console) -> bool:
+    """Starts all of it, compares answers while a shard is killed; returns whether all were the same."""
+    (scratch / "alone").mkdir()
+    with served.serving(BUNDLES, MODEL, VERSION, scratch / "alone" / "serve.log") as alone:
+        expected = [send(alone, *sent) for sent in REQUESTS]
+    console.print(f"one process: {len(expected)} answers; its place is taken by a cluster")
+    done = threading.Event()
+    with cluster(scratch) as running, ThreadPoolExecutor(FRONTS) as threads:
+        console.print(topology(running.fronts[0]))
+        callers = [threads.submit(repeat, front, expected, done) for front in running.fronts]
+        try:
+            done.wait(AROUND_S)
+            victim = running.shards[0][0]
+            victim.process.kill()
+            console.print(f"killed {victim.grpc}, a replica of shard 1/{SHARDS}")
+            done.wait(AROUND_S)
+            console.print(topology(running.fronts[0]))
+        finally:
+            done.set()
+        same = sum((each.result() for each in callers), Counter[bool]())
+    console.print(f"{same.total()} answers of {FRONTS} fronts: {same[True]} are those of one process, bit for bit")
+    return not same[False]
+
+
+def main() -> int:
+    """Runs the demonstration; returns the exit code."""
+    console = Console(highlight=False, soft_wrap=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            return 0 if demonstrate(Path(scratch), console) else 1
+        except served.ServiceFailed as problem:
+            log = str(problem).rpartition("read ")[2]
+            sys.stderr.write(f"{problem}\n{Path(log).read_text() if Path(log).exists() else ''}")
+            return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

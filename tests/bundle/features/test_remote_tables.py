@@ -1,0 +1,129 @@
+"""Features over tables whose rows are fetched: what they read where the table is here, and lost rows as unknown ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bundle.errors import UnknownRefused
+from bundle.features.columns import Column
+from bundle.features.reader import FeatureReader
+from bundle.features.sources import FetchedRows, RemoteTable
+from bundle.format.manifest import EmbeddedFeature, Unknown
+from bundle.tables.reader import TableReader
+from tests.bundle.features.readers import STORED
+from tests.conftest import write_table
+
+Rows = NDArray[np.int64]
+ROWS, DIM = STORED.shape
+ELSEWHERE = Unknown(rule="row", row=5)
+FEATURES: dict[str, EmbeddedFeature] = {
+    "single": EmbeddedFeature(kind="single", table="t", role="context", unknown=ELSEWHERE),
+    "zeros": EmbeddedFeature(kind="single", table="t", role="context"),
+    "refusing": EmbeddedFeature(kind="single", table="t", role="context", unknown=Unknown(rule="refuse")),
+    "mean": EmbeddedFeature(kind="bag", table="t", role="context", combiner="mean", unknown=ELSEWHERE, empty_row=7),
+    "sum": EmbeddedFeature(kind="bag", table="u", role="context", combiner="sum", weighted=True),
+    "sequence": EmbeddedFeature(kind="sequence", table="u", role="context", length=3, filler_row=2),
+}
+IDS = st.integers(-2, ROWS + 2)
+BAGS = st.lists(st.lists(IDS, max_size=5), min_size=2, max_size=2)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TableReader]:
+    root = tmp_path_factory.mktemp("tables")
+    return {name: TableReader(root, write_table(root, name, STORED, "float32", [20])) for name in ("t", "u")}
+
+
+class Fetching:
+    """Fetches rows of tables, but for those that are lost; `asked` holds what it was asked for."""
+
+    def __init__(self, tables: Mapping[str, TableReader], lost: frozenset[int] = frozenset()) -> None:
+        self._tables, self._lost = tables, lost
+        self.asked: list[Mapping[str, Rows]] = []
+
+    def __call__(self, wanted: Mapping[str, Rows]) -> dict[str, FetchedRows]:
+        self.asked.append(wanted)
+        found = {}
+        for name, rows in wanted.items():
+            lost = np.array([row in self._lost for row in rows.tolist()], bool)
+            vectors = self._tables[name].gather(rows)
+            vectors[lost] = 0
+            found[name] = FetchedRows(rows, vectors, lost if lost.any() else None)
+        return found
+
+
+def remote() -> FeatureReader:
+    return FeatureReader(FEATURES, {name: RemoteTable(name, ROWS, DIM) for name in ("t", "u")}, {})
+
+
+def bag(values: list[list[int]], weights: bool = False) -> Column:
+    flat, offsets = [each for one in values for each in one], np.cumsum([0, *map(len, values)])
+    return Column(np.array(flat, np.int64), offsets, np.linspace(-1, 2, len(flat), dtype="f4") if weights else None)
+
+
+def sent(singles: list[int], bags: list[list[int]]) -> dict[str, Column]:
+    column = Column(np.array(singles))
+    known = Column(np.array(singles).clip(0, ROWS - 1))
+    return {
+        **dict.fromkeys(("single", "zeros"), column),
+        "refusing": known,
+        "mean": bag(bags),
+        "sum": bag(bags, weights=True),
+        "sequence": bag(bags),
+    }
+
+
+@given(singles=st.lists(IDS, min_size=2, max_size=2), bags=BAGS)
+def test_fetched_rows_give_the_bits_of_mapped_ones(
+    tables: dict[str, TableReader], singles: list[int], bags: list[list[int]]
+) -> None:
+    columns, fetch = sent(singles, bags), Fetching(tables)
+    here = FeatureReader(FEATURES, tables, {}).activations(FEATURES, columns, 2)
+    there = remote().activations(FEATURES, columns, 2, fetch)
+    for name in FEATURES:
+        assert there[name].values.tobytes() == here[name].values.tobytes(), name
+        assert there[name].unknown == here[name].unknown
+    (asked,) = fetch.asked
+    for rows in asked.values():
+        assert (np.diff(rows) > 0).all(), "each row is asked for once"
+        assert rows.size == 0 or 0 <= rows[0] <= rows[-1] < ROWS
+
+
+@given(singles=st.lists(IDS, min_size=2, max_size=2), bags=BAGS, lost=st.frozensets(st.integers(8, ROWS - 1)))
+def test_lost_rows_are_read_as_those_of_unknown_ids(
+    tables: dict[str, TableReader], singles: list[int], bags: list[list[int]], lost: frozenset[int]
+) -> None:
+    def without(value: Any) -> Any:
+        return [without(each) for each in value] if isinstance(value, list) else -9 if value in lost else value
+
+    names = [name for name in FEATURES if name != "refusing"]
+    found = remote().activations(names, sent(singles, bags), 2, Fetching(tables, lost))
+    expected = FeatureReader(FEATURES, tables, {}).activations(names, sent(without(singles), without(bags)), 2)
+    for name in names:
+        assert found[name].values.tobytes() == expected[name].values.tobytes(), name
+
+
+def test_a_feature_that_refuses_unknown_ids_refuses_lost_rows(tables: dict[str, TableReader]) -> None:
+    columns = {"refusing": Column(np.array([3, 40]))}
+    with pytest.raises(UnknownRefused, match="40"):
+        remote().activations(["refusing"], columns, 2, Fetching(tables, frozenset({40})))
+
+
+def test_arrays_of_towers_are_filled_from_fetched_rows(tables: dict[str, TableReader], tmp_path: Path) -> None:
+    from bundle.features.columns import Place
+
+    array = np.empty((2, 2 * DIM), np.float32)
+    places = [Place(array, ("single", "zeros"), (DIM, 2 * DIM))]
+    fetch = Fetching(tables)
+    unknown = remote().write(places, sent([3, -1], [[], []]), 2, fetch)
+    assert unknown == {"single": 1, "zeros": 1}
+    assert array.tolist() == [[*STORED[3], *STORED[3]], [*STORED[5], *np.zeros(DIM)]]
+    assert len(fetch.asked) == 1

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bundle.storage.staging import check_files, read_manifest
+from bundle.tables.reader import TableReader
+from bundle.tables.sharding import (
+    ShardNumber,
+    held_by_front,
+    held_by_shard,
+    of_rows,
+    row_range,
+    sharded_tables,
+)
+from tests.conftest import write_int8_table
+
+SHARDS = st.integers(1, 40).flatmap(lambda total: st.tuples(st.integers(1, total), st.just(total)))
+
+
+@given(rows=st.integers(1, 1000), total=st.integers(1, 40))
+def test_shards_hold_every_row_once_and_about_equally_many(rows: int, total: int) -> None:
+    ranges = [row_range(rows, ShardNumber(number, total)) for number in range(1, total + 1)]
+    assert [row for each in ranges for row in range(each.first, each.end)] == list(range(rows))
+    assert max(each.rows for each in ranges) - min(each.rows for each in ranges) <= 1
+
+
+@given(SHARDS)
+def test_a_number_is_read_as_it_is_written(shard: tuple[int, int]) -> None:
+    assert ShardNumber.parse(str(ShardNumber(*shard))) == shard
+
+
+@pytest.mark.parametrize("text", ["", "1", "0/4", "5/4", "1/0", "a/b", "1/4/2", "-1/4", "1 / 4", "01/4"])
+def test_other_numbers_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no shard"):
+        ShardNumber.parse(text)
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 7, 60])
+def test_ranges_of_a_table_hold_its_rows_and_scales(tmp_path: Path, total: int) -> None:
+    values = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    table = write_int8_table(tmp_path, "t", values, [13, 30], [40])
+    whole = TableReader(tmp_path, table).gather(np.arange(50))
+    parts = []
+    for number in range(1, total + 1):
+        wanted = row_range(50, ShardNumber(number, total))
+        if wanted.rows:
+            parts.append(TableReader(tmp_path, of_rows(table, wanted)).gather(np.arange(wanted.rows)))
+    assert np.concatenate(parts).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_stored_rows_are_the_bytes_of_the_bundle(committed_bundle: Path, native: bool, dtype: str) -> None:
+    manifest = read_manifest(committed_bundle)
+    table = next(each for each in manifest.tables.values() if each.dtype == dtype)
+    reader = TableReader(committed_bundle, table, native)
+    rows = np.array([table.rows - 1, 0, 0])
+    values, scales = reader.stored(rows)
+    expected = np.concatenate([reader.read(row, 1) for row in rows])
+    assert values.tobytes() == expected.tobytes()
+    assert scales.shape == (3, 4 if dtype == "int8" else 0)
+
+
+def test_what_is_held_is_checked_and_nothing_else(committed_bundle: Path) -> None:
+    manifest = read_manifest(committed_bundle)
+    front = held_by_front(manifest, 1)
+    assert not front.tables
+    assert front.features == manifest.features
+    shards = [held_by_shard(manifest, ShardNumber(number, 2), 1) for number in (1, 2)]
+    for table in manifest.tables.values():
+        for each in table.shards:
+            (committed_bundle / each.file).rename(committed_bundle / f"{each.file}.away")
+    check_files(committed_bundle, front, "full")
+    for shard in shards:
+        with pytest.raises(Exception, match="missing"):
+            check_files(committed_bundle, shard, "full")
+    for table in manifest.tables.values():
+        for each in table.shards:
+            (committed_bundle / f"{each.file}.away").rename(committed_bundle / each.file)
+    for shard in shards:
+        assert set(shard.tables) == set(manifest.tables)
+        check_files(committed_bundle, shard, "full")
+    assert set(sharded_tables(manifest, 1 << 40)) == set()
+    assert held_by_front(manifest, 1 << 40).tables == manifest.tables
