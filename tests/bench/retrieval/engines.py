@@ -231,7 +231,7 @@ def serve(search: Search, parameters: dict[int, Sequence[Any]], directory: Path)
             _answer(recall=recall, parameter=str(chosen[below]))
             continue
         below, seconds, number = command["run"], list[float](), command["first"]
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         while time.perf_counter() - began < command["seconds"]:
             before = time.perf_counter()
             search(queries[number % len(queries)], below, chosen[below])
@@ -239,7 +239,8 @@ def serve(search: Search, parameters: dict[int, Sequence[Any]], directory: Path)
             number += 1
         per_s = len(seconds) / (time.perf_counter() - began)
         p50, p99 = (float(each) * 1e3 for each in np.percentile(seconds, [50, 99]))
-        _answer(per_s=per_s, p50_ms=p50, p99_ms=p99)
+        cpu_ms = 1000 * (time.process_time() - used) / len(seconds)
+        _answer(per_s=per_s, cpu_ms=cpu_ms, p50_ms=p50, p99_ms=p99)
 
 
 def _answer(**values: Any) -> None:

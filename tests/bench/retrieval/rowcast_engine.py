@@ -31,7 +31,7 @@ from tests.bench.retrieval.engines import ALL, serve
 _ENTRY = manifest.AttributeIndex(values="candidates/items/a.values", rows="candidates/items/a.rows")
 _STORE = paths.candidate_store("items")
 _PARAMETERS = {"num_leaves": 1000, "leaves_to_search": 15, "dimensions_per_block": 2, "reorder": 450}
-_SETTINGS = [(15, 450), (30, 450), (60, 600), (100, 800), (100, 1000), (150, 1000), (200, 1500)]
+_SETTINGS = [(15, 450), (30, 450), (60, 600), (80, 800), (100, 1000), (150, 1000), (200, 1500)]
 """Leaves and candidates to reorder, of rising recall: requests choose by their place."""
 
 
