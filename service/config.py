@@ -72,8 +72,9 @@ class ServiceSettings(BaseSettings):
     """Serves one part of all large tables and indexes to fronts, and no clients: a number and how many there are, such
     as 1/4."""
     shard_addresses: Annotated[tuple[str, ...], NoDecode] = ()
-    """Serves as a front of shards: `HOST:PORT` of their gRPC, `dns:NAME:PORT` for all addresses of a name, or
-    `ray:APPLICATION`; repeatable (in the environment: separated by commas)."""
+    """Serves as a front of shards: `HOST:PORT` of their gRPC, `dns:NAME:PORT` for all addresses of a name, `file:PATH`
+    for a line each, or `ray:HOST:PORT` for what Ray's dashboard lists; repeatable (in the environment: separated by
+    commas)."""
     shard_least_bytes: int = Field(default=1 << 30, ge=1)
     """Tables of at least so many bytes are held by shards; the same for shards and fronts."""
     shard_hedge_percentile: float = Field(default=0.0, ge=0, lt=100)

@@ -15,6 +15,7 @@ import math
 import os
 import re
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,6 +46,8 @@ INFLIGHT = "inflight_requests"
 _RAY_MIN, _RAY_END = (2, 60), (3, 0)
 _NOT_OF_REPLICAS = ("workers", "ports_file", "admin", "admin_host", "admin_port", "admin_tokens")
 _POLL_S = 0.02
+_SHARDS_S = 300
+"""How long a front waits for its shards, which are deployed with it."""
 _SPARE_S = 10
 """Between the longest drain and the end of a replica's process by force."""
 
@@ -110,7 +113,7 @@ class Replica:
     def __init__(self, args: dict[str, Any]) -> None:
         """Creates the service; `args`: its settings by name."""
         settings = read_options(args)
-        if not settings.threads:  # several replicas share the cores of their node
+        if not settings.threads and not settings.shard_addresses:  # several replicas share the cores of their node
             cores = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
             settings = settings.model_copy(update={"threads": max(1, math.ceil(cores))})
         self._settings, self._required = settings, set(settings.require)
@@ -166,6 +169,9 @@ class Replica:
             self._opened.enter_context(claim_port(settings.host, port, f"{owner.app_name}/{owner.deployment}"))
         await self._opened.enter_async_context(worker.lifespan(self._app))
         while not worker.versions.settled:
+            await asyncio.sleep(_POLL_S)
+        patient_until = time.monotonic() + (_SHARDS_S if settings.shard_addresses else 0)
+        while worker.engine.problem and time.monotonic() < patient_until:
             await asyncio.sleep(_POLL_S)
         missing = sorted(self._required - worker.versions.available())
         if problem := f"required models {missing} are not available" if missing else worker.engine.problem:

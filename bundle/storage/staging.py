@@ -35,9 +35,12 @@ _ATTEMPTS = ".attempts-"
 class Staging:
     """One version while it is written. Used as a context, it lets go of its lock at the end and keeps its files."""
 
-    def __init__(self, root: Path, model: str, version: int) -> None:
-        """Begins a version, or resumes it where an earlier run stopped. `root`: directory of the bundles.
+    def __init__(self, root: Path, model: str, version: int, adding: bool = False) -> None:
+        """Begins a version, or resumes it where an earlier run stopped.
 
+        Args:
+          root: directory of the bundles.
+          adding: files to a version that is there: see `add`.
         Raises:
           FormatError: the model's name or the version cannot be a directory's.
           DestinationExists: the version is there already.
@@ -51,7 +54,8 @@ class Staging:
         self._parent.mkdir(parents=True, exist_ok=True)
         self._lock: int | None = _locked(self._aside(".lock"), f"version {version} of model {model!r}")
         try:
-            self._refuse_existing()
+            if not adding:
+                self._refuse_existing()
             self._steps = journal.read(self._aside(".journal"))
             self._trusted: set[str] = set()
             self.directory.mkdir(exist_ok=True)
@@ -131,8 +135,8 @@ class Staging:
         """Publishes the version: files synced, manifest last, one rename. Files that no manifest names are swept first.
 
         Args:
-          manifest: of the version.
-          data: its bytes, where it was read from a file; None: they are made.
+          manifest: of the version, or of the part of it that is staged.
+          data: what is written as its manifest, where that was read from a file; None: it is made.
         Returns:
           The directory of the bundle.
         Raises:
@@ -171,6 +175,20 @@ class Staging:
         self._refuse_existing()
         _end_attempts(self.directory)
         return self._publish()
+
+    def add(self, added: Sequence[str]) -> None:
+        """Moves staged files to the version that is there and lacks them, and removes what else is staged.
+
+        Raises:
+          OSError: the disk is full or broken, or the version is gone; each file is there whole, or not at all.
+        """
+        for path in added:
+            target = self._final / path
+            files.sync(self.directory / path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (self.directory / path).rename(target)
+            files.sync(target.parent)
+        self.discard()
 
     def _publish(self) -> Path:
         """Makes all that is staged safe from a loss of power, and renames it."""

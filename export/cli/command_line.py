@@ -69,6 +69,13 @@ How = Annotated[
     Literal["copy", "link", "inline", "inline-link"] | None,
     typer.Option("--tables", help="How tables are written, instead of the recipe's way."),
 ]
+Shards = Annotated[
+    int | None,
+    typer.Option(min=1, max=9999, metavar="N", help="plan: also show what each of N shards of a service would hold."),
+]
+ShardLeastBytes = Annotated[
+    int, typer.Option(min=1, metavar="N", help="With --shards: least size of the tables that shards hold.")
+]
 Chosen = Annotated[
     list[str] | None,
     typer.Option(

@@ -85,6 +85,8 @@ def plan_or_run(
     budget_bytes: cl.Budget = None,
     scratch: cl.Scratch = None,
     how: cl.How = None,
+    shards: cl.Shards = None,
+    shard_least_bytes: cl.ShardLeastBytes = 1 << 30,
     as_json: cl.AsJson = False,
 ) -> None:
     """Prepares the job of a recipe, and runs it unless it is only planned."""
@@ -92,6 +94,8 @@ def plan_or_run(
         workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
     )
     job, planned = options.read_job(recipe, checkpoint, root, how), context.info_name == "plan"
+    if shards and (not planned or job.output.tables in options.INLINE):
+        raise UsageError("--shards is for the plan of a bundle: the same bundle is served by any number of shards")
     with _at_work() as progress:
         with progress.step("model and plan"):
             from export.jobs import bundle_job, saved_model_job
@@ -100,10 +104,13 @@ def plan_or_run(
             prepare = saved_model_job.prepare_inline if inline else bundle_job.prepare
             prepared = prepare(job, recipe.parent, settings, version)
         from export.cli import plan_report, published_report, saved_model_report
+        from export.cli.shard_sizes import shard_sizes
 
         if isinstance(prepared, bundle_job.Prepared):
             if planned:
-                report, table = plan_report.plan_json(prepared), plan_report.plan_report(prepared, recipe.name)
+                sizes = shard_sizes(prepared, shards, shard_least_bytes) if shards else []
+                report = plan_report.plan_json(prepared) | ({"shards": sizes} if shards else {})
+                table = plan_report.plan_report(prepared, recipe.name, sizes)
             else:
                 published = bundle_job.run(prepared, settings, progress)
                 report, table = published_report.published_json(published), published_report.published_report(published)

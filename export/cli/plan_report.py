@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from export.cli.inspect import plan_table
+from export.cli.shard_sizes import shard_table
 from export.explain.drawing import draw_prepared
 from export.explain.text import explain_text
 from export.jobs.preparation import Prepared
@@ -55,8 +57,8 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def plan_report(prepared: Prepared, source: str) -> RenderableType:
-    """Returns the plan for a terminal: the tables' plan, and what `explain` draws of the recipe `source`."""
+def plan_report(prepared: Prepared, source: str, sizes: Sequence[Mapping[str, Any]] = ()) -> RenderableType:
+    """Returns the plan for a terminal: the tables' plan, what `explain` draws of the recipe `source`, shards' sizes."""
     destination = str(prepared.destination.place(prepared.job.model, prepared.version))
     if prepared.destination.store is not None:
         destination += f", staged in {prepared.destination.root} until it is sent"
@@ -64,5 +66,6 @@ def plan_report(prepared: Prepared, source: str) -> RenderableType:
         plan_table(prepared.plan),
         Text(explain_text(draw_prepared(prepared, source)) + "\n"),
         *[Text(f"note: {note}") for note in (*prepared.also_stored, *prepared.warnings)],
+        *([shard_table(sizes)] if sizes else []),
         Text(f"to be written: {destination}"),
     )

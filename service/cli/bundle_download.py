@@ -3,6 +3,9 @@
 The files that the manifest lists are fetched into `.staging-N`, 4 MiB a request, and checked by their crc32c; the
 manifest is written last, then one rename publishes the version. A later pull of the same manifest keeps what is
 complete: of table shards every block, of other files the whole file.
+
+A shard, or a front, needs some of the files; each is then there whole or not at all. A version that was pulled for
+another shard gets the files that it lacks.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pathlib import Path
 from bundle.errors import BundleError, DestinationExists, VersionBusy
 from bundle.format import paths
 from bundle.format.checksums import BLOCK_BYTES, crc32c, digest
+from bundle.format.manifest import Manifest
 from bundle.storage import retention
 from bundle.storage.staging import Staging
 from runtime.object_store import RemotePath
@@ -34,6 +38,7 @@ class Pulled:
     """The result of a pull.
 
     Attributes:
+      bytes: of the bundle, or of the files of it that were asked for.
       downloaded_bytes: fetched now.
       kept_bytes: those of `bytes` that an earlier pull had fetched.
       removed, in_use: older versions that were removed, and that were not because something uses them.
@@ -78,7 +83,11 @@ class _Extent:
 
 
 def pull(
-    source: BundleSource, root: Path, keep: int | None, report: Callable[[int, int], object] = lambda *_: None
+    source: BundleSource,
+    root: Path,
+    keep: int | None,
+    report: Callable[[int, int], object] = lambda *_: None,
+    held: Callable[[Manifest], Manifest] = lambda manifest: manifest,
 ) -> Pulled:
     """Downloads a bundle, and removes old versions on request.
 
@@ -86,18 +95,19 @@ def pull(
       root: directory of the bundles on this machine; created if missing.
       keep: how many of the newest versions stay; None: all. Those that a service uses stay anyway.
       report: called with the number of bytes to fetch, and the number of those fetched since its last call.
+      held: returns of a manifest what is needed here.
     Raises:
       PullError: a file differs from its checksum, or the destination cannot take it; what was fetched is kept.
     """
-    manifest, downloaded, removed, in_use = source.manifest, 0, list[int](), list[int]()
+    manifest, downloaded, removed, in_use = held(source.manifest), 0, list[int](), list[int]()
     final = root / manifest.model / str(manifest.version)
-    extents = [_Extent(file.path, 0, file.bytes, file.crc32c) for file in manifest.files]
-    for shard, size in (each for table in manifest.tables.values() for each in table.extents()):
-        extents.append(_Extent(shard.file, shard.offset, size, shard.crc32c, shard.blocks))
+    extents = _extents(source.manifest, manifest)
     total = sum(extent.bytes for extent in extents)
     with _writing():
-        if not _exists(final, source):
-            with Staging(root, manifest.model, manifest.version) as stage:
+        adding = _exists(final, source)
+        extents = [extent for extent in extents if not (adding and (final / extent.path).exists())]
+        if extents or not adding:
+            with Staging(root, manifest.model, manifest.version, adding) as stage:
                 missing = _missing(stage.directory, extents)
                 downloaded = sum(block.bytes for block in missing)
                 if downloaded > (free := shutil.disk_usage(stage.directory).free):
@@ -108,11 +118,24 @@ def pull(
                 for extent in extents:
                     if extent.path in unchecked and not extent.is_complete(stage.directory):
                         raise _damaged(source.directory / extent.path)
-                stage.commit(manifest, source.data)
+                if adding:
+                    stage.add(sorted({extent.path for extent in extents}))
+                else:
+                    stage.commit(manifest, source.data)
         if keep is not None:
             removed, in_use = retention.sweep_old(root, manifest.model, keep, manifest.version)
     counts = total, downloaded, total - downloaded
     return Pulled(final, manifest.model, manifest.version, *counts, tuple(removed), tuple(in_use))
+
+
+def _extents(whole: Manifest, held: Manifest) -> list[_Extent]:
+    """Returns what is listed of the files that hold a part of what is needed."""
+    needed = {file.path for file in held.files}
+    needed |= {shard.file for table in held.tables.values() for shard, _ in table.extents()}
+    extents = [_Extent(file.path, 0, file.bytes, file.crc32c) for file in whole.files]
+    for shard, size in (each for table in whole.tables.values() for each in table.extents()):
+        extents.append(_Extent(shard.file, shard.offset, size, shard.crc32c, shard.blocks))
+    return [extent for extent in extents if extent.path in needed]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ import typer
 from service.exit_codes import EXIT_USAGE
 
 if TYPE_CHECKING:
+    from bundle.format.manifest import Manifest
     from service.cli.bundle_download import Pulled
 
 
@@ -26,11 +28,26 @@ def pull_command(
         int | None,
         typer.Option(min=1, help="Then remove versions that are not among the newest N and that nothing uses."),
     ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBER/TOTAL", envvar="ROWCAST_SHARD", help="Only the files that this shard reads."),
+    ] = None,
+    front: Annotated[bool, typer.Option("--front", help="Only the files that a front of shards reads.")] = False,
+    shard_least_bytes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            envvar="ROWCAST_SHARD_LEAST_BYTES",
+            help="Least size of the tables that shards hold; default: that of the service.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Downloads a bundle from an object store (s3://, gs://, ...) into a local root.
 
-    A pull that was stopped is resumed; the bundle appears by one rename.
+    A pull that was stopped is resumed; the bundle appears by one rename. A version that was pulled for another shard
+    gets the files that it lacks.
 
     Exit codes: 0 the bundle is there, 1 a bug, 2 usage, 3 the store or the bundle cannot be read, 5 a file differs from
     its checksum, 6 the destination exists, is full, busy, or cannot be written, 130 interrupted.
@@ -39,9 +56,15 @@ def pull_command(
 
     if version != "latest" and not (version.isascii() and version.isdigit()):
         raise typer.BadParameter(f"--version is {version!r}; a number or `latest` was expected")
+    if shard and front:
+        raise typer.BadParameter("a process is a shard or a front of shards; leave --shard or --front out")
+    try:
+        held = _held(shard, front, shard_least_bytes)
+    except ValueError as problem:
+        raise typer.BadParameter(f"--shard: {problem}") from problem
     began = time.monotonic()
     try:
-        pulled = _with_progress(url, root, model, None if version == "latest" else int(version), keep)
+        pulled = _with_progress(url, root, model, None if version == "latest" else int(version), keep, held)
     except PullError as problem:
         message = str(problem).replace("local://", "")  # a path, which is read like a store
         sys.stderr.write(f"rowcast-serve pull: {message}\n")
@@ -53,7 +76,26 @@ def pull_command(
         sys.stdout.write(_summary(pulled))
 
 
-def _with_progress(url: str, root: str, model: str | None, version: int | None, keep: int | None) -> Pulled:
+def _held(shard: str | None, front: bool, least_bytes: int | None) -> Callable[[Manifest], Manifest]:
+    """Returns what gives the part of a bundle that is needed."""
+    from bundle.tables.sharding import ShardNumber, held_by_front, held_by_shard
+    from service.config import ServiceSettings
+
+    least = least_bytes or ServiceSettings.model_fields["shard_least_bytes"].default
+    if shard:
+        number = ShardNumber.parse(shard)
+        return lambda manifest: held_by_shard(manifest, number, least)
+    return (lambda manifest: held_by_front(manifest, least)) if front else (lambda manifest: manifest)
+
+
+def _with_progress(
+    url: str,
+    root: str,
+    model: str | None,
+    version: int | None,
+    keep: int | None,
+    held: Callable[[Manifest], Manifest],
+) -> Pulled:
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress
 
@@ -67,7 +109,8 @@ def _with_progress(url: str, root: str, model: str | None, version: int | None, 
     columns = *Progress.get_default_columns(), DownloadColumn(binary_units=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("pull")
-        return pull(source, Path(root), keep, lambda total, size: progress.update(task, total=total, advance=size))
+        progressed = lambda total, size: progress.update(task, total=total, advance=size)  # noqa: E731
+        return pull(source, Path(root), keep, progressed, held)
 
 
 def _summary(pulled: Pulled) -> str:

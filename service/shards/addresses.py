@@ -1,14 +1,26 @@
-"""Where shards listen: `HOST:PORT`, `dns:NAME:PORT` for every address of a name, `file:PATH` for a line each."""
+"""Where shards listen.
+
+HOST:PORT         one address
+dns:NAME:PORT     every address of a name, such as that of a headless service
+file:PATH         a line each
+ray:HOST:PORT     every replica of the applications of Ray Serve that have a `shard` in their `args`; HOST:PORT is Ray's
+                  dashboard, whose REST API lists them
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
+import urllib.request
 from pathlib import Path
+
+import orjson
 
 from service.config import SettingsError
 
+_TIMEOUT_S = 5.0
 _HOST_PORT = re.compile(r"(.+):([0-9]{1,5})")
 
 
@@ -17,9 +29,9 @@ def check(source: str) -> None:
     kind, _, rest = source.partition(":")
     if kind == "file" and rest:
         return
-    spelled = _HOST_PORT.fullmatch(rest if kind == "dns" else source)
+    spelled = _HOST_PORT.fullmatch(rest if kind in {"dns", "ray"} else source)
     if spelled is None or not 0 < int(spelled[2]) < 1 << 16:
-        expected = "HOST:PORT, dns:NAME:PORT or file:PATH"
+        expected = "HOST:PORT, dns:NAME:PORT, file:PATH or ray:HOST:PORT"
         raise SettingsError(f"--shard-addresses (or ROWCAST_SHARD_ADDRESSES) holds {source!r}; {expected} was expected")
 
 
@@ -27,15 +39,36 @@ async def resolve(source: str) -> list[str]:
     """Returns the addresses of a source as they are now.
 
     Raises:
-      OSError: the name does not resolve, or the file cannot be read.
+      OSError: the name does not resolve, or the file or the dashboard cannot be read.
     """
     kind, _, rest = source.partition(":")
     if kind == "file":
         lines = await asyncio.to_thread(Path(rest).read_text)
         return [line.strip() for line in lines.splitlines() if line.strip()]
+    if kind == "ray":
+        return await asyncio.to_thread(_replicas_of_ray, rest)
     if kind != "dns":
         return [source]
     name, _, port = rest.rpartition(":")
     found = await asyncio.get_running_loop().getaddrinfo(name, int(port), type=socket.SOCK_STREAM)
     hosts = sorted({str(address[0]) for *_, address in found})
     return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts]
+
+
+def _replicas_of_ray(dashboard: str) -> list[str]:
+    """Returns the addresses of replicas that run. Source: docs.ray.io, Serve REST API, GET /api/serve/applications/."""
+    request = urllib.request.Request(f"http://{dashboard}/api/serve/applications/")
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        request.add_header("authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+        content = answer.read()
+    found = set[str]()
+    try:
+        for application in orjson.loads(content)["applications"].values():
+            args = (application["deployed_app_config"] or {}).get("args", {})
+            for deployment in application["deployments"].values() if "shard" in args else ():
+                running = (each for each in deployment["replicas"] if each["state"] == "RUNNING")
+                found.update(f"{each['node_ip']}:{args['grpc_port']}" for each in running)
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as problem:
+        raise OSError(f"{dashboard} does not answer as the dashboard of Ray: {problem!r}") from problem
+    return sorted(found)

@@ -7,12 +7,14 @@ import os
 import re
 import shutil
 import subprocess
+import textwrap
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bundle.tables.sharding import ShardNumber
 from service.config import PREFIX, ServiceSettings
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +41,17 @@ def longest_drain_s(variables: dict[str, str]) -> float:
 
 
 @pytest.mark.parametrize(
-    "name", ["compose.yaml", "closed.yaml", "kubernetes/rowcast.yaml", "rowcast-serve.service", "README.md"]
+    "name",
+    [
+        "compose.yaml",
+        "closed.yaml",
+        "kubernetes/rowcast.yaml",
+        "kubernetes/sharded/kustomization.yaml",
+        "kubernetes/sharded/shards.yaml",
+        "kubernetes/sharded/fronts.yaml",
+        "rowcast-serve.service",
+        "README.md",
+    ],
 )
 def test_deploy_names_settings_that_exist(name: str) -> None:
     named = re.findall(rf"{PREFIX}((?!CLIENT_)[A-Z_]+)", (DEPLOY / name).read_text())
@@ -72,17 +84,84 @@ def test_kubernetes_runs_without_rights_and_over_tls() -> None:
     assert pod["terminationGracePeriodSeconds"] > longest_drain_s(variables)
 
 
-def test_kustomization_builds_objects_of_the_schemas_of_kubernetes() -> None:
+def built(directory: Path) -> dict[tuple[str, str], Any]:
+    """Returns what `kubectl kustomize` builds, by kind and name, once it fits the schemas of Kubernetes."""
     validation = pytest.importorskip("kubernetes_validate")
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
-    command = ["kubectl", "kustomize", str(DEPLOY / "kubernetes")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(["kubectl", "kustomize", directory], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    built = list(yaml.safe_load_all(done.stdout))
-    assert {each["kind"] for each in built} == {each["kind"] for each in documents("kubernetes/rowcast.yaml")}
-    for each in built:
+    found = list(yaml.safe_load_all(done.stdout))
+    for each in found:
         validation.validate(each, "1.33", strict=True)
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def test_kustomization_builds_objects_of_the_schemas_of_kubernetes() -> None:
+    expected = {each["kind"] for each in documents("kubernetes/rowcast.yaml")}
+    assert {kind for kind, _ in built(DEPLOY / "kubernetes")} == expected
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
+    """What an overlay of the base with the component `sharded` builds."""
+    overlay = tmp_path_factory.mktemp("overlay")
+    base = os.path.relpath((DEPLOY / "kubernetes").resolve(), overlay.resolve())
+    (overlay / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: [{base}/sharded]\n")
+    return built(overlay)
+
+
+def test_overlay_of_the_how_to_builds(tmp_path: Path) -> None:
+    page = (ROOT / "docs/how-to/run-shards-on-kubernetes.md").read_text()
+    (overlay,) = re.findall(r"\n\n((?: {8}.*\n)+)", page[page.index("        resources:") - 2 :])[:1]
+    base = os.path.relpath((DEPLOY / "kubernetes").resolve(), tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(textwrap.dedent(overlay).replace("../rowcast/deploy/kubernetes", base))
+    found = built(tmp_path)
+    (config,) = (each["data"] for (kind, _), each in found.items() if kind == "ConfigMap")
+    assert (config["SHARDS"], config["ROWCAST_SHARD_LEAST_BYTES"]) == ("16", str(1 << 30))
+    assert found["StatefulSet", "rowcast-shards"]["spec"]["replicas"] == 32
+
+
+def variables_of(container: Any) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
+def test_shards_run_with_the_rights_of_fronts_and_where_fronts_look_for_them(
+    sharded: dict[tuple[str, str], Any],
+) -> None:
+    fronts, shards = sharded["Deployment", "rowcast"]["spec"], sharded["StatefulSet", "rowcast-shards"]["spec"]
+    service = sharded["Service", "rowcast-shards"]
+    for spec in (fronts, shards):
+        pod = spec["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert not pod["automountServiceAccountToken"]
+        claims = {claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())}
+        for container in pod["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            mounted = {mount["name"] for mount in container["volumeMounts"]}
+            assert mounted <= claims | {volume["name"] for volume in pod["volumes"]}
+    front, shard = (variables_of(spec["template"]["spec"]["containers"][0]) for spec in (fronts, shards))
+    assert front[f"{PREFIX}SHARD_ADDRESSES"] == f"dns:rowcast-shards:{shard[f'{PREFIX}GRPC_PORT']}"
+    assert (service["spec"]["clusterIP"], shards["serviceName"]) == ("None", "rowcast-shards")
+    assert service["spec"]["selector"].items() <= shards["template"]["metadata"]["labels"].items()
+    assert shards["template"]["spec"]["terminationGracePeriodSeconds"] > longest_drain_s(shard)
+    assert ("PersistentVolumeClaim", "rowcast-bundles") not in sharded
+
+
+def test_pods_of_shards_are_numbered_and_a_disruption_stops_one_replica(sharded: dict[tuple[str, str], Any]) -> None:
+    (config,) = (each["data"] for (kind, _), each in sharded.items() if kind == "ConfigMap")
+    spec, total = sharded["StatefulSet", "rowcast-shards"]["spec"], int(config["SHARDS"])
+    serve, pull = (each["args"][0] for each in spec["template"]["spec"]["containers"])
+    numbers = []
+    for pod in range(spec["replicas"]):
+        environment = {**os.environ, **config, "POD_INDEX": str(pod)}
+        command = ["sh", "-c", serve.replace("exec rowcast-serve", "echo")]
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        numbers.append(str(ShardNumber.parse(said.split()[-1])))
+    assert sorted(numbers) == sorted([f"{number}/{total}" for number in range(1, total + 1)] * 2)
+    assert serve.split("--shard ")[1] in pull, "what is pulled is what is served"
+    assert sharded["PodDisruptionBudget", "rowcast-shards"]["spec"]["maxUnavailable"] == 1
 
 
 def test_ray_service_runs_what_serve_deploy_does_and_fits_its_schemas() -> None:

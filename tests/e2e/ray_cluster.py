@@ -43,7 +43,8 @@ class ServeCluster:
                 "dashboard_port": dashboard,
             },
         )
-        url = f"http://127.0.0.1:{dashboard}/api/serve/applications/"
+        self._dashboard = f"127.0.0.1:{dashboard}"
+        url = f"http://{self._dashboard}/api/serve/applications/"
         self._client = httpx.Client(base_url=url, timeout=WAIT_S)
 
     def deploy(self, root: Path, args: dict[str, Any], **options: Any) -> None:
@@ -58,9 +59,41 @@ class ServeCluster:
             "args": settings,
             "deployments": [deployment],
         }
+        self._put([application])
+
+    def deploy_shards(self, root: Path, total: int, **user_config: Any) -> None:
+        """Sends a configuration of shards, each an application of one replica, and of a front of theirs."""
+        host = self._nodes.head_node.node_ip_address  # where Ray says that the replicas are
+        shared = {
+            "root": str(root),
+            "host": host,
+            "shard_least_bytes": 1,
+            "poll_interval_s": 0.05,
+            "drain_delay_s": 0.2,
+        }
+        parts: dict[str, dict[str, Any]] = {
+            f"shard-{number}": {"shard": f"{number}/{total}"} for number in range(1, total + 1)
+        }
+        parts[APPLICATION] = {"shard_addresses": [f"ray:{self._dashboard}"], "host": "127.0.0.1"}
+        ports = {name: (free_port(), free_port()) for name in parts}
+        ports[APPLICATION] = self.ports["http"], self.ports["grpc"]
+        self._put([
+            {
+                "name": name,
+                "route_prefix": "/" if name == APPLICATION else f"/{name}",
+                "import_path": "service.ray_serve:replicas",
+                "args": {**shared, "http_port": ports[name][0], "grpc_port": ports[name][1], **args},
+                "deployments": [
+                    {"name": DEPLOYMENT, "ray_actor_options": {"num_cpus": 0.5}, "user_config": user_config}
+                ],
+            }
+            for name, args in parts.items()
+        ])  # fmt: skip
+
+    def _put(self, applications: list[dict[str, Any]]) -> None:
         ingress = {"host": "127.0.0.1", "port": self.ports["ingress"]}
         before = self.application().get("last_deployed_time_s")
-        self._client.put("", json={"http_options": ingress, "applications": [application]}).raise_for_status()
+        self._client.put("", json={"http_options": ingress, "applications": applications}).raise_for_status()
         until(lambda: self.application().get("last_deployed_time_s") != before)
 
     def application(self) -> dict[str, Any]:

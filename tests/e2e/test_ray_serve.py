@@ -22,7 +22,8 @@ from tests.service.small_bundle import write_small_bundle
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("ray.serve")
+for needed in ("ray.serve", "aiohttp_cors"):  # the second comes with ray[serve] alone
+    pytest.importorskip(needed)
 WAYS = ("http", "grpc", "ingress")
 
 
@@ -201,3 +202,13 @@ def test_wrong_configuration_is_named_and_the_replicas_before_it_stay(
     assert message in site.cluster.wait_failed()
     with site.callers() as callers:
         assert callers["grpc"]() == 2
+
+
+def test_front_finds_the_shards_that_serve_places(site: Site) -> None:
+    site.cluster.deploy_shards(site.root, 2, bundles=[str(site.bundles[2].directory)])
+    site.cluster.wait(1)
+    with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
+        found = [{"id": each.id, "score": each.score} for each in client.retrieve({"user": 3}, k=2)[0]]
+        assert_found(found, nearest(site.bundles[2]))
+        rows = client.lookup("user", [1, 49]).vectors
+    assert (rows == site.bundles[2].tables["users"][[1, 49]]).all()

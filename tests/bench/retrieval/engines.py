@@ -110,6 +110,7 @@ def lancedb(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict
     """LanceDB: IVF-PQ with refinement and a scalar index, filtered before the search."""
     import lancedb as library
     import pyarrow
+    from lancedb.index import BTree, IvfPq
 
     database = library.connect(str(directory / "lance"))
     try:
@@ -118,9 +119,9 @@ def lancedb(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict
         lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1])
         columns = {"id": pyarrow.array(np.arange(len(vectors))), "a": pyarrow.array(attribute), "vector": lists}
         table = database.create_table("t", pyarrow.table(columns))
-        options = {"index_type": "IVF_PQ", "num_partitions": 1000, "num_sub_vectors": 32}
-        table.create_index(metric="dot", vector_column_name="vector", **options)
-        table.create_scalar_index("a")
+    if not table.list_indices():
+        table.create_index("vector", config=IvfPq(distance_type="dot", num_partitions=1000, num_sub_vectors=32))
+        table.create_index("a", config=BTree())
 
     def search(query: Any, below: int, parameter: Any) -> Any:
         probes, refine = parameter
@@ -130,7 +131,8 @@ def lancedb(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict
             asked = asked.where(f"a < {below}", prefilter=True)
         return asked.to_arrow()["id"].to_numpy()
 
-    return search, {ALL: [(15, 2), (30, 3), (60, 5)], 10: [(30, 3), (60, 5)], 1: [(100, 8), (200, 10)]}
+    few = [(30, 3), (60, 5), (100, 8), (150, 10)]
+    return search, {ALL: few, 10: [*few, (300, 20)], 1: [(100, 8), (200, 10), (400, 10)]}
 
 
 def pgvector(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:

@@ -50,6 +50,19 @@ def test_plan_tells_all_and_touches_nothing(command: Command, project: Path) -> 
     assert not (project.parent / "bundles").exists()
 
 
+def test_plan_tells_what_shards_and_fronts_would_hold(command: Command, project: Path) -> None:
+    options = ("--shards", "3", "--shard-least-bytes", str(40 * 8 * 4))
+    *shards, front = command("plan", project, *options, "--json").json["shards"]
+    assert [each["shard"] for each in shards] == ["1/3", "2/3", "3/3"]
+    users, movies = ((17, 17, 16), (14, 13, 13))
+    expected = [(rows + others) * 8 * 4 for rows, others in zip(users, movies, strict=True)]
+    assert [each["table_bytes"] for each in shards] == expected
+    assert front["table_bytes"] == (24 + 9) * 4 * 4
+    assert front["index_bytes"] > 0, "an index without partitions is on every front"
+    assert "2/3" in command("plan", project, *options).out
+    assert "for the plan of a bundle" in command("run", project, "--shards", "3").err
+
+
 def test_run_as_a_program_prints_json_alone_and_no_native_chatter(recipe: Recipe, tmp_path: Path) -> None:
     project = write_project(tmp_path, recipe)
     model = project.parent / "tower_models.py"

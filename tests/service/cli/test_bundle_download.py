@@ -1,4 +1,4 @@
-"""Bundles are downloaded whole, a stopped pull is resumed, and old versions are removed when nothing uses them."""
+"""Bundles are downloaded, whole or in part; a stopped pull is resumed, and old versions go when nothing uses them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from bundle.errors import DigestMismatch
 from bundle.format.checksums import BLOCK_BYTES
-from bundle.format.manifest import dump
+from bundle.format.manifest import Manifest, dump
 from bundle.storage import staging
 from bundle.storage.staging import Staging
+from bundle.tables import sharding
+from bundle.tables.sharding import ShardNumber
 from runtime.object_store import RemotePath
 from service.cli.bundle_download import Pulled, pull
 from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURCE, PullError, find_bundle
@@ -113,3 +116,66 @@ def test_pull_of_another_bundle_of_the_same_version_is_rejected(store: RemotePat
 def test_pull_of_a_version_that_is_being_pulled_is_rejected(store: RemotePath, root: Path) -> None:
     with Staging(root, "m", 2):
         fails(store, root, EXIT_DESTINATION, "another run")
+
+
+FILES = {
+    "shard": {"tables/t/rows-00000-of-00002.bin"},
+    "front": {"indexes/vectors.bin"},
+    "all": {"tables/t/rows-00000-of-00002.bin", "tables/t/rows-00001-of-00002.bin", "indexes/vectors.bin"},
+}
+
+
+def part(manifest: Manifest, role: str) -> Manifest:
+    if role == "shard":
+        return sharding.held_by_shard(manifest, ShardNumber(1, 2), 1)
+    return sharding.held_by_front(manifest, 1) if role == "front" else manifest
+
+
+def download_part(store: RemotePath, root: Path, role: str) -> Pulled:
+    return pull(find_bundle(str(store)), root, None, held=lambda manifest: part(manifest, role))
+
+
+def present(bundle: Path) -> set[str]:
+    return {path.relative_to(bundle).as_posix() for path in bundle.rglob("*.bin")}
+
+
+@pytest.mark.parametrize("role", ["shard", "front"])
+def test_pull_for_a_shard_or_a_front_downloads_what_it_reads(
+    store: RemotePath, root: Path, published: Path, role: str
+) -> None:
+    result = download_part(store, root, role)
+    assert present(root / "m/2") == FILES[role]
+    size = sum((published / "m/2" / path).stat().st_size for path in FILES[role])
+    assert result.downloaded_bytes == result.bytes == size
+    manifest = staging.read_manifest(root / "m/2")
+    assert manifest == staging.read_manifest(published / "m/2"), "the whole one"
+    staging.check_files(root / "m/2", part(manifest, role), tables="full")
+    with pytest.raises(DigestMismatch, match=r"file '.*bin' of the bundle is missing"):
+        staging.check_files(root / "m/2", manifest)
+
+
+def test_pull_for_another_role_adds_the_files_that_a_version_lacks(store: RemotePath, root: Path) -> None:
+    download_part(store, root, "shard")
+    kept = (root / "m/2" / next(iter(FILES["shard"]))).stat()
+    added = download_part(store, root, "front")
+    assert added.downloaded_bytes == added.bytes == EXTRA_BYTES
+    assert present(root / "m/2") == FILES["shard"] | FILES["front"]
+    whole = download(store, root)
+    assert whole.downloaded_bytes == 1000 * DIM * 4
+    assert whole.kept_bytes == whole.bytes - whole.downloaded_bytes
+    staging.check_files(root / "m/2", staging.read_manifest(root / "m/2"), tables="full")
+    assert (root / "m/2" / next(iter(FILES["shard"]))).stat() == kept
+    assert os.listdir(root / "m") == ["2"]
+    assert download_part(store, root, "shard").downloaded_bytes == 0
+
+
+def test_pull_that_cannot_add_all_files_adds_none_and_is_resumed(store: RemotePath, root: Path) -> None:
+    download_part(store, root, "front")
+    file = store / "m/2/tables/t/rows-00001-of-00002.bin"
+    kept = file.read(0, EXTRA_BYTES)
+    file.remove()
+    fails(store, root, EXIT_SOURCE, "cannot be read")
+    assert present(root / "m/2") == FILES["front"]
+    file.write(kept)
+    download(store, root)
+    assert present(root / "m/2") == FILES["all"]

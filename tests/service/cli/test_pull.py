@@ -43,6 +43,25 @@ def test_pull_of_a_path_that_does_not_exist_names_the_path(tmp_path: Path) -> No
     assert done.stderr == f"rowcast-serve pull: {tmp_path}/none is empty or does not exist\n"
 
 
-@pytest.mark.parametrize("arguments", [["root", "--version", "x"], ["root", "--keep", "0"], ["s3://bucket/root"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["root", "--version", "x"],
+        ["root", "--keep", "0"],
+        ["s3://bucket/root"],
+        ["root", "--shard", "3/2"],
+        ["root", "--shard", "1/2", "--front"],
+    ],
+)
 def test_pull_with_invalid_arguments_exits_2(published: Path, arguments: list[str]) -> None:
     assert pull(published, *arguments).exit_code == 2
+
+
+def test_pull_of_a_shard_fetches_its_files(published: Path, tmp_path: Path) -> None:
+    assert pull(published, tmp_path, "--shard", "2/2", "--shard-least-bytes", 1).exit_code == 0
+    assert {path.name for path in (tmp_path / "m/2").rglob("*.bin")} == {
+        "rows-00000-of-00002.bin",
+        "rows-00001-of-00002.bin",
+    }
+    done = pull(published, tmp_path, "--front")
+    assert done.stdout.endswith(" 9.0 MiB fetched, 14.1 MiB already there\n"), "no table has 1 GiB"
