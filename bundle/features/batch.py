@@ -69,6 +69,14 @@ class Batch:
             for name, each, vectors, count in zip(self.names, self.features, ids.vectors(), unknown, strict=True)
         }
 
+    def wanted(self, columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
+        """Returns the distinct rows of remote tables that `activations` fetches, by table."""
+        if not self.remote:
+            return {}
+        ids = _Ids(self, [each.ids(columns, n) for each in self.features], n)
+        ids.apply_unknown_rules()
+        return ids.wanted()
+
     def rows(self, columns: Mapping[str, Column], n: int) -> tuple[Rows, list[Offsets]]:
         """Returns rows, -1 of unknown ids and of padding, and of each feature that is no single the offsets."""
         ids = _Ids(self, [each.ids(columns, n) for each in self.features], n, whole=True)
@@ -121,19 +129,23 @@ class _Ids:
         self.rows[unknown] = self._batch.instead[places]
         return counts
 
-    def fetch(self, fetch: Fetch) -> None:
-        """Fetches the rows of remote tables. Those that are lost follow the unknown rule of their feature.
-
-        Raises:
-          UnknownRefused: a feature refuses unknown ids, and a row of it is lost.
-        """
+    def wanted(self) -> dict[str, Rows]:
+        """Returns the distinct rows of remote tables that are read, ascending, by table."""
         wanted: dict[str, list[Rows]] = {}
         for place in self._batch.remote:
             entry, instead = self._batch.features[place].entry, self._batch.instead[place]
             others = [row for row in (instead, entry.empty_row, entry.filler_row) if row is not None]
             table = self._sources[place].name
             wanted.setdefault(table, []).extend((self._of(place), np.array(others, np.int64)))
-        fetched = fetch({name: _distinct(np.concatenate(rows)) for name, rows in wanted.items()})
+        return {name: distinct(rows) for name, rows in wanted.items()}
+
+    def fetch(self, fetch: Fetch) -> None:
+        """Fetches the rows of remote tables. Those that are lost follow the unknown rule of their feature.
+
+        Raises:
+          UnknownRefused: a feature refuses unknown ids, and a row of it is lost.
+        """
+        fetched = fetch(self.wanted())
         for place in self._batch.remote:
             source = self._sources[place] = fetched[self._sources[place].name]
             lost = source.is_lost(self._of(place))
@@ -208,8 +220,10 @@ class _Ids:
         return (rows + self._batch.firsts[places.start : places.stop]).repeat(self._n)
 
 
-def _distinct(rows: Rows) -> Rows:
-    ordered = np.sort(rows[rows >= 0])
+def distinct(rows: Sequence[Rows]) -> Rows:
+    """Returns the rows that are not negative, each once, ascending."""
+    every = np.concatenate(rows)
+    ordered = np.sort(every[every >= 0])
     found: Rows = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size]]
     return found
 

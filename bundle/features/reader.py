@@ -150,6 +150,12 @@ class FeatureReader:
             np.concatenate(flat, axis=1, out=array, casting="unsafe")
         return {name: each.unknown for name, each in found.items() if each.unknown}
 
+    def wanted(self, places: Sequence[Place], columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
+        """Returns the distinct rows of remote tables that `write` fetches, by table; arguments and errors as there."""
+        found = {name: self._found(name) for place in places for name in place.names}
+        remote = (name for name, each in found.items() if isinstance(getattr(each, "table", None), RemoteTable))
+        return self._batch(tuple(remote)).wanted(self._spread(columns, n), n)
+
     def _after_native(self, place: Place, columns: Mapping[str, Column]) -> list[Place]:
         """Writes the features whose columns are rows, bags of rows or numbers, as they are; returns all others.
 

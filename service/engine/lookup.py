@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import UnknownRefused
+from bundle.features.batch import distinct
 from bundle.features.columns import Column, Place, checked_offsets
-from bundle.features.sources import FetchedRows
+from bundle.features.sources import Fetch, FetchedRows
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, MultiInputIds, inputs_of
 from service.config import ServiceSettings
 from service.engine import validation
@@ -121,17 +122,51 @@ def _with_default(
     return Column(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), weights)
 
 
-def write(model_version: ModelVersion, places: Sequence[Place], columns: Columns, n: int, execution: Execution) -> None:
+def prefetch(
+    model_version: ModelVersion, groups: Sequence[tuple[Sequence[Place], Columns, int]], execution: Execution
+) -> Fetch | None:
+    """Fetches what several calls of `write` read of remote tables, in one call of each shard; to be called in a phase.
+
+    Args:
+      groups: places, columns and n of each.
+    Returns:
+      What `write` takes; None: nothing is remote.
+    Raises:
+      FeatureError: as `write`.
+    """
+    shards, wanted = model_version.shards, dict[str, list[Rows]]()
+    if shards is None:
+        return None
+    for places, columns, n in groups:
+        for table, rows in model_version.reader.wanted(places, columns, n).items():
+            wanted.setdefault(table, []).append(rows)
+    if not wanted:
+        return None
+    together = {table: rows[0] if len(rows) == 1 else distinct(rows) for table, rows in wanted.items()}
+    fetched = _fetched(model_version.model, shards, execution, together)
+    return lambda _: fetched
+
+
+def write(
+    model_version: ModelVersion,
+    places: Sequence[Place],
+    columns: Columns,
+    n: int,
+    execution: Execution,
+    fetch: Fetch | None = None,
+) -> None:
     """Looks features up, each once, into the arrays of `places`; to be called in a phase.
 
     Args:
       columns: what was sent, by input; an input without a column takes its default.
       n: examples in every column.
+      fetch: what `prefetch` returned; None: rows of remote tables are fetched now.
     Raises:
       FeatureError: a column does not fit its feature, or is missing without a default; names the input.
     """
     shards = model_version.shards
-    fetch = None if shards is None else partial(_fetched, model_version.model, shards, execution)
+    if shards is not None:
+        fetch = fetch or partial(_fetched, model_version.model, shards, execution)
     for name, count in model_version.reader.write(places, columns, n, fetch).items():
         execution.count("oov_ids", count, model_version.model, name)
     for place in places:

@@ -63,23 +63,29 @@ def score(
       NotFinite: an output holds NaN or an infinity.
     """
     offsets, m = candidates.offsets, int(candidates.offsets[-1])
-    contexts = towers.Contexts.of(plan.layout, offsets)
+    n, contexts = offsets.size - 1, towers.Contexts.of(plan.layout, offsets)
+    crossed = [name for name in plan.crossed if name in context]  # what features of candidates read of their contexts
+    copies = {name: repeated(name, context[name], np.diff(offsets)) for name in crossed}
+    candidates = replace(candidates, sent={**candidates.sent, **copies})
+    read, fetch = plan.inputs["candidate"], None
     with execution.phase("lookup"):
-        lookup.write(model_version, contexts.frames, context, offsets.size - 1, execution)
+        if model_version.shards is not None and m:
+            candidates = Candidates(offsets, candidates.columns(read, 0, m))
+            places = towers.Inputs(plan.layout, 0).places
+            groups = [(contexts.frames, context, n), (places, candidates.sent, m)]
+            fetch = lookup.prefetch(model_version, groups, execution)
+        lookup.write(model_version, contexts.frames, context, n, execution, fetch)
     scores = {name: np.empty(m, np.float32) for name in plan.outputs}
     if m == 0:
         return scores
     if any(plan.layout.once):
         with execution.phase("compute"):
             towers.run_contexts(tower, plan, contexts, execution)
-    crossed = [name for name in plan.crossed if name in context]  # what features of candidates read of their contexts
-    copies = {name: repeated(name, context[name], np.diff(offsets)) for name in crossed}
-    candidates = replace(candidates, sent={**candidates.sent, **copies})
 
     def look_up(start: int, stop: int) -> towers.Inputs:
         inputs = towers.Inputs(plan.layout, stop - start)
-        columns = candidates.columns(plan.inputs["candidate"], start, stop)
-        lookup.write(model_version, inputs.places, columns, inputs.m, execution)
+        columns = candidates.columns(read, start, stop)
+        lookup.write(model_version, inputs.places, columns, inputs.m, execution, fetch)
         return inputs
 
     def run(start: int, stop: int, inputs: towers.Inputs) -> None:
