@@ -24,7 +24,7 @@ from tests.bench.report import Sheet
 from tests.bench.retrieval.corpus import FILTERS, write_corpus
 from tests.bench.retrieval.engines import ENGINES
 
-OWN = {"rowcast, asked again": 256 << 20, "rowcast, asked first": 0}
+OWN = {"rowcast, sent again": 256 << 20, "rowcast, sent first": 0}
 """By name: bytes for compiled filters."""
 _NAMES = {"scann": "ScaNN, over-fetching", "subset": "exact, matches side by side"}
 
