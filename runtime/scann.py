@@ -109,7 +109,7 @@ class ScannIndex:
                 builder.tree(
                     num_leaves=parameters["num_leaves"],
                     num_leaves_to_search=parameters["leaves_to_search"],
-                    training_sample_size=min(size, max(100_000, 250 * parameters["num_leaves"])),
+                    training_sample_size=min(size, max(100_000, 100 * parameters["num_leaves"])),
                 )
                 .score_ah(parameters["dimensions_per_block"], anisotropic_quantization_threshold=threshold)
                 .reorder(parameters["reorder"])

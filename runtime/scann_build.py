@@ -28,7 +28,7 @@ from runtime.vectors import VectorFile
 Vectors = NDArray[np.float32]
 SAMPLE_ROWS = 100_000
 """Vectors that code books are trained on."""
-SAMPLE_ROWS_PER_LEAF = 250
+SAMPLE_ROWS_PER_LEAF = 100
 _ENCODED_BLOCKS = 4
 """Blocks of a file that are encoded at a time: writing an index costs ScaNN seconds and 0.3 GB, however small it is."""
 

@@ -130,7 +130,7 @@ EVENTS = {
     ),
     "shard_reached": ("A shard answers at an address.", ""),
     "shard_unreachable": (
-        "An address that shards are expected at does not answer; other replicas of the shard are asked.",
+        "An address that shards are expected at does not answer; other replicas of the shard answer.",
         "See [shards](../how-to/runbook.md).",
     ),
     "shard_addresses_unknown": (
