@@ -1,7 +1,7 @@
 """The bundle of the quick start on two fronts and two replicas of each of two shards, beside one process: same answers.
 
 Run by `make demo-scale`, or `python -m examples.quickstart.demo_scale` from the root of a clone. All of it runs on this
-machine: `cluster` starts what a cluster would place.
+machine, as plain processes: `cluster` starts what deploy/ray/shards.yaml has Ray Serve place on several.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -85,12 +85,7 @@ class Member:
         self._restart(self._root)
 
 
-ACTIONS: tuple[Callable[[Member, float], None], ...] = (
-    Member.is_killed,
-    Member.is_stopped,
-    Member.is_slow,
-    Member.is_older,
-)
+ACTIONS = (Member.is_killed, Member.is_stopped, Member.is_slow, Member.is_older)  # fronts: the first three
 
 
 @dataclass
@@ -110,30 +105,32 @@ class Seen:
             self.wrong.append(f"{where} {call}: another answer than that of one process")
 
     def problems(self) -> list[str]:
-        """Returns what is wrong."""
+        """Returns what is wrong, each once."""
         found = [*self.wrong]
         for front, begun, ended, problem in self.failures:
             excused = any(
                 each in ("", front) and begun <= last and ended >= first for each, first, last in self.allowed
             )
             self.counts["excused failures"] += excused
-            found += [] if excused else [f"{front}: {problem}"]
-        return found
+            found += [] if excused else [problem]
+        return [f"{each}, {count} times" for each, count in Counter(found).most_common(10)]
 
 
 def deterministic(call: str, body: bytes) -> bytes:
     """Returns an answer as bytes that can be compared."""
-    encoded: bytes = RESPONSES[call].FromString(body).SerializeToString(deterministic=True)
-    return encoded
+    return bytes(RESPONSES[call].FromString(body).SerializeToString(deterministic=True))
 
 
 def post(port: int, call: str) -> bytes:
     """Sends a request over HTTP."""
     url, body = f"http://127.0.0.1:{port}/v1/models/{MODEL}:{call}", REQUESTS[call].SerializeToString()
     answer = httpx.post(url, content=body, headers=PROTOBUF, timeout=WAIT_S)
-    if answer.status_code != 200:
-        raise httpx.HTTPError(f"{answer.status_code}: {answer.text[:300]}")
-    return answer.content
+    return answer.raise_for_status().content
+
+
+def described(problem: grpc.RpcError | httpx.HTTPError) -> str:
+    """Returns what went wrong, on one line."""
+    return f"{problem.code().name}: {problem.details()}" if isinstance(problem, grpc.Call) else str(problem)
 
 
 def repeat(front: Member, transport: str, seen: Seen, done: threading.Event) -> None:
@@ -149,7 +146,7 @@ def repeat(front: Member, transport: str, seen: Seen, done: threading.Event) -> 
                         method = channel.unary_unary(f"/{SERVICE}/{OPERATIONS[call].method}")
                         body = method(request.SerializeToString(), timeout=WAIT_S)
                 except (grpc.RpcError, httpx.HTTPError) as problem:
-                    seen.failures.append((front.name, begun, time.monotonic(), f"{transport} {call}: {problem}"))
+                    seen.failures.append((front.name, begun, time.monotonic(), described(problem)))
                     time.sleep(0.05)
                 else:
                     seen.add(call, f"{front.name} {transport}", body)
