@@ -35,6 +35,12 @@ def check(source: str) -> None:
         raise SettingsError(f"--shard-addresses (or ROWCAST_SHARD_ADDRESSES) holds {source!r}; {expected} was expected")
 
 
+def name_of(source: str) -> str:
+    """Returns the name that the certificates at a source's addresses are for; empty: each is for its own host."""
+    kind, _, rest = source.partition(":")
+    return rest.rpartition(":")[0] if kind == "dns" else ""
+
+
 async def resolve(source: str) -> list[str]:
     """Returns the addresses of a source as they are now.
 

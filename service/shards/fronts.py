@@ -224,13 +224,16 @@ class Shards:
 
     async def _poll(self) -> None:
         """Brings the replicas up to date with the sources of addresses, and asks each what it holds."""
-        known = {address for source in self._settings.shard_addresses for address in await self._resolved(source)}
-        for address in known - set(self.replicas):
-            self.replicas[address] = Replica(address, self._credentials, self._metadata)
-        gone = [self.replicas.pop(address) for address in set(self.replicas) - known]
+        known: dict[str, str] = {}
+        for source in self._settings.shard_addresses:
+            known |= dict.fromkeys(await self._resolved(source), addresses.name_of(source))
+        for address in set(known) - set(self.replicas):
+            self.replicas[address] = Replica(address, known[address], self._credentials, self._metadata)
+        gone = [self.replicas.pop(address) for address in set(self.replicas) - set(known)]
         before = {each.address: each.problem for each in self.replicas.values()}
         await asyncio.gather(*(each.describe() for each in self.replicas.values()))
-        counts = Counter[str]()
+        totals = {each.shard.total for each in self.replicas.values() if each.shard is not None}
+        counts = Counter({f"{number}/{total}": 0 for total in totals for number in range(1, total + 1)})
         for each in self.replicas.values():
             counts[str(each.shard or "")] += not each.problem
             about = logging.fields(address=each.address, shard=str(each.shard or ""), problem=each.problem)

@@ -38,11 +38,12 @@ class Replica:
     """
 
     def __init__(
-        self, address: str, credentials: grpc.ChannelCredentials | None, metadata: Callable[[], Metadata]
+        self, address: str, name: str, credentials: grpc.ChannelCredentials | None, metadata: Callable[[], Metadata]
     ) -> None:
         """Prepares a connection.
 
         Args:
+          name: that its certificate is for; empty: the host of its address.
           credentials: of TLS; None: plain text.
           metadata: returns that of the next call.
         """
@@ -51,10 +52,11 @@ class Replica:
         self.bundles = frozenset[Key]()
         self.problem, self.inflight = "it has not answered yet", 0
         self._metadata, self._recent = metadata, deque[float](maxlen=_RECENT)
+        named = [("grpc.ssl_target_name_override", name)] if name else []
         if credentials is None:
             self._channel = grpc.aio.insecure_channel(address, _OPTIONS)
         else:
-            self._channel = grpc.aio.secure_channel(address, credentials, _OPTIONS)
+            self._channel = grpc.aio.secure_channel(address, credentials, [*_OPTIONS, *named])
         self._stub = ShardServiceStub(self._channel)
 
     async def describe(self) -> None:

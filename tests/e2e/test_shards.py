@@ -256,3 +256,27 @@ def test_fronts_and_shards_know_each_other_by_certificates(write: Write, launch:
             assert "no shard can be reached" in service.event("version_failed")["problem"]
         else:
             service.event("ready")
+
+
+@pytest.mark.slow
+def test_certificates_are_for_the_name_that_addresses_come_from(write: Write, launch: Launch, tmp_path: Path) -> None:
+    write()
+    authority = Authority(tmp_path)
+    signed = authority.sign("shard", by_address=False)
+    port = shard(launch, "1/1", "--tls-cert", str(signed.cert), "--tls-key", str(signed.key)).ports["grpc"]
+    trusting = (*ALL, "--shard-ca", str(authority.file), "--shard-addresses")
+    refused = launch(*trusting, f"127.0.0.1:{port}")
+    assert "Hostname Verification" in refused.event("version_failed")["problem"]
+    ready(launch(*trusting, f"dns:localhost:{port}"))
+
+
+def test_a_shard_whose_addresses_are_gone_counts_as_lost(write: Write, launch: Launch, tmp_path: Path) -> None:
+    write()
+    ports = [shard(launch, number).ports["grpc"] for number in ("1/2", "2/2")]
+    file = tmp_path / "addresses"
+    file.write_text("".join(f"127.0.0.1:{port}\n" for port in ports))
+    service = ready(launch("--shard-addresses", f"file:{file}", *ALL))
+    until(lambda: count_of(service, 'rowcast_shard_replicas{shard="1/2"}') == 1)
+    file.write_text(f"127.0.0.1:{ports[1]}\n")
+    until(lambda: count_of(service, 'rowcast_shard_replicas{shard="1/2"}') == 0)
+    assert count_of(service, 'rowcast_shard_replicas{shard="2/2"}') == 1

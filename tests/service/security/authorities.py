@@ -54,13 +54,12 @@ class Authority:
         self.file = directory / f"{name}.pem"
         self.file.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
 
-    def sign(self, name: str, end: datetime.datetime = _END) -> Signed:
-        """Writes a certificate for 127.0.0.1, and its key."""
+    def sign(self, name: str, end: datetime.datetime = _END, *, by_address: bool = True) -> Signed:
+        """Writes a certificate for localhost, and 127.0.0.1 if `by_address`, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        places = x509.SubjectAlternativeName(
-            [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
-        )
+        address = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))] if by_address else []
+        places = x509.SubjectAlternativeName([*address, x509.DNSName("localhost")])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         begun = self._begun(subject, key.public_key(), end).add_extension(places, False).add_extension(issuer, False)
         made = begun.sign(self._key, hashes.SHA256())
