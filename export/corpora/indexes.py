@@ -136,22 +136,15 @@ def build_index(
       VerificationFailed: no setting reaches the recall asked for.
       DestinationError: the files cannot be written.
     """
-    vectors = _opened(base / paths.index_vectors(name), name, queries)
-    kind, parameters = choose(part, name, len(vectors))
-    ranges = partition_rows(len(vectors), part.partitions)
-    places = paths.index_partitions(paths.index_directory(name), len(ranges))
-    directory, directories = base / paths.index_directory(name), [base / place for place in places]
-
-    def build(at: int) -> None:
-        # What an interrupted run left would be taken for a part of this index.
-        shutil.rmtree(directories[at], ignore_errors=True)
-        rows = VectorFile(vectors.path, vectors.shape[1], ranges[at])
-        build_files(rows, part.distance, kind, parameters, directories[at], run)
-
+    vectors, directory = _opened(base / paths.index_vectors(name), name, queries), paths.index_directory(name)
+    (kind, parameters), ranges = choose(part, name, len(vectors)), partition_rows(len(vectors), part.partitions)
+    places = paths.index_partitions(directory, len(ranges))
+    directories = [base / place for place in places]
     try:
-        _remove_others(directory, directories)
+        _remove_others(base / directory, directories)
         for at in reversed(range(len(ranges))):  # the smallest first: it fails first
-            once(places[at], partial(build, at))
+            rows = VectorFile(vectors.path, vectors.shape[1], ranges[at])
+            once(places[at], partial(_build_files, rows, part.distance, kind, parameters, directories[at], run))
         exact = ExactAnswers(vectors, part, queries)
     except (InvalidIndex, InvalidInput) as problem:
         raise NotConvertible(f"index {name!r}: {problem}") from problem
@@ -160,24 +153,9 @@ def build_index(
             f"index {name!r} cannot be written: {problem}; free some space, then run again"
         ) from problem
     try:
-        points = _curve(_loaded(directories, part.distance, vectors, name), exact, part, parameters)
-        best = _cheapest(points, part)
-        if representative and best.recall < part.recall.value:
-            raise VerificationFailed(
-                f"index {name!r}: recall@{part.recall.k} is {best.recall:.4f} at best (with {best.parameters}), the "
-                f"recipe asks for {part.recall.value}; lower indexes.{name}.recall.value, raise parameters.reorder or "
-                "leave leaves_to_search and reorder to be chosen, or set kind = 'brute_force'"
-            )
-        for each in directories:
-            settle(each, **best.parameters)
-        recall, _ = exact.measure(_loaded(directories, part.distance, vectors, name), {})
-        if representative and recall < part.recall.value:
-            raise VerificationFailed(
-                f"index {name!r}: recall@{part.recall.k} is {recall:.4f} once written, {best.recall:.4f} before; "
-                "export the index again"
-            )
+        points, best, recall = _settled(directories, vectors, exact, part, parameters, name, representative)
     except VerificationFailed:
-        shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(base / directory, ignore_errors=True)
         raise
     return Index(
         corpus=part.corpus,
@@ -186,13 +164,53 @@ def build_index(
         kind=kind,
         distance=part.distance,
         dim=vectors.shape[1],
-        directory=paths.index_directory(name),
+        directory=directory,
         partitions=len(ranges),
         vectors=paths.index_vectors(name),
         parameters=parameters | best.parameters,
         recall=_recall(recall, exact, part, part.recall.value, representative),
         curve=tuple(sorted(points, key=lambda point: point.relative_cost)),
     )
+
+
+def _build_files(
+    rows: VectorFile, distance: Distance, kind: Kind, parameters: dict[str, Any], directory: Path, run: Run
+) -> None:
+    shutil.rmtree(directory, ignore_errors=True)  # else what an interrupted run left is taken for a part of this index
+    build_files(rows, distance, kind, parameters, directory, run)
+
+
+def _settled(
+    directories: Sequence[Path],
+    vectors: VectorFile,
+    exact: ExactAnswers,
+    part: IndexPart,
+    parameters: dict[str, Any],
+    name: str,
+    representative: bool,
+) -> tuple[list[CostPoint], CostPoint, float]:
+    """Measures settings and writes the best; returns all, the best, and the recall of the index as it is written.
+
+    Raises:
+      VerificationFailed: no setting reaches the recall asked for.
+    """
+    points = _curve(_loaded(directories, part.distance, vectors, name), exact, part, parameters)
+    best = _cheapest(points, part)
+    if representative and best.recall < part.recall.value:
+        raise VerificationFailed(
+            f"index {name!r}: recall@{part.recall.k} is {best.recall:.4f} at best (with {best.parameters}), the "
+            f"recipe asks for {part.recall.value}; lower indexes.{name}.recall.value, raise parameters.reorder or "
+            "leave leaves_to_search and reorder to be chosen, or set kind = 'brute_force'"
+        )
+    for each in directories:
+        settle(each, **best.parameters)
+    recall, _ = exact.measure(_loaded(directories, part.distance, vectors, name), {})
+    if representative and recall < part.recall.value:
+        raise VerificationFailed(
+            f"index {name!r}: recall@{part.recall.k} is {recall:.4f} once written, {best.recall:.4f} before; "
+            "export the index again"
+        )
+    return points, best, recall
 
 
 def recall_of_tables(

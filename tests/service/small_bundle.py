@@ -151,11 +151,8 @@ def write_small_bundle(
         written = {name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in named}
         if parts or formula:
             written["ranking"] = split_tower(written["ranking"], place, towers / str(edition), parts, formula)
-        indexed = (
-            {}
-            if "indexes" in without
-            else {"movies": _write_index(place, vectors, index_kind, parameters or {}, partitions)}
-        )
+        how = (index_kind, parameters or {}, partitions)
+        indexed = {} if "indexes" in without else {"movies": _write_index(place, vectors, *how)}
         manifest = Manifest(
             model=model,
             version=version,
