@@ -28,6 +28,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ray import serve
 from ray.serve.config import AutoscalingContext
 
+from bundle.format.manifest import Manifest
+from bundle.tables.sharding import held_here
 from service import processes
 from service.app import Worker
 from service.cli.bundle_download import pull
@@ -156,12 +158,16 @@ class Replica:
         for url in config.bundles:
             with (root / ".rowcast-pull.lock").open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # the others of the node find there what the first has pulled
-                pulled = pull(find_bundle(url), root, config.keep)
+                pulled = pull(find_bundle(url), root, config.keep, held=self._held)
             extra = logging.fields(model=pulled.model, version=pulled.version, downloaded_bytes=pulled.downloaded_bytes)
             log.info("bundle_pulled", extra=extra)
         state = StateFile.of(self._settings)
         if state.read().models != config.models:
             state.update(lambda desired: desired.model_copy(update={"models": dict(config.models)}))
+
+    def _held(self, manifest: Manifest) -> Manifest:
+        settings = self._settings
+        return held_here(manifest, settings.shard, bool(settings.shard_addresses), settings.shard_least_bytes)
 
     async def _start(self) -> None:
         settings, worker, owner = self._settings, self._worker, serve.get_replica_context()

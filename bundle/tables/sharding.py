@@ -74,6 +74,13 @@ def of_rows(table: Table, wanted: RowRange) -> Table:
     return table.model_copy(update={"rows": wanted.rows, "shards": shards, "scales": scales})
 
 
+def held_here(manifest: Manifest, shard: ShardNumber | None, front: bool, least_bytes: int) -> Manifest:
+    """Returns what of a bundle a process reads: a shard, a front of shards, or one that holds everything."""
+    if shard is not None:
+        return held_by_shard(manifest, shard, least_bytes)
+    return held_by_front(manifest, least_bytes) if front else manifest
+
+
 def held_by_shard(manifest: Manifest, shard: ShardNumber, least_bytes: int) -> Manifest:
     """Returns what of a bundle a shard reads: the files with rows of its ranges, no tower and no store."""
     tables = {}

@@ -78,14 +78,12 @@ def pull_command(
 
 def _held(shard: str | None, front: bool, least_bytes: int | None) -> Callable[[Manifest], Manifest]:
     """Returns what gives the part of a bundle that is needed."""
-    from bundle.tables.sharding import ShardNumber, held_by_front, held_by_shard
+    from bundle.tables.sharding import ShardNumber, held_here
     from service.config import ServiceSettings
 
+    number = ShardNumber.parse(shard) if shard else None
     least = least_bytes or ServiceSettings.model_fields["shard_least_bytes"].default
-    if shard:
-        number = ShardNumber.parse(shard)
-        return lambda manifest: held_by_shard(manifest, number, least)
-    return (lambda manifest: held_by_front(manifest, least)) if front else (lambda manifest: manifest)
+    return lambda manifest: held_here(manifest, number, front, least)
 
 
 def _with_progress(

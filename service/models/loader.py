@@ -110,11 +110,8 @@ class Loader:
                 f"the manifest is of model {manifest.model!r} version {manifest.version}, its directory is "
                 f"{model}/{version}; a bundle is served from the place it was written for"
             )
-        here, least_bytes = manifest, self.settings.shard_least_bytes
-        if self.settings.shard is not None:
-            here = sharding.held_by_shard(manifest, self.settings.shard, least_bytes)
-        elif self.reach is not None:
-            here = sharding.held_by_front(manifest, least_bytes)
+        settings = self.settings
+        here = sharding.held_here(manifest, settings.shard, self.reach is not None, settings.shard_least_bytes)
         memory_bytes = forecast_bytes(here, self.settings.precision, self.threads, self.settings.device)
         self._check_memory(memory_bytes)
         fingerprint = crc32c(dump(manifest))

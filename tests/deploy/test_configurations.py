@@ -196,6 +196,23 @@ def test_serve_accepts_the_application_and_the_service_its_settings() -> None:
     ray_serve.UserConfig.of(deployment.user_config)
 
 
+def test_shards_on_ray_are_all_there_and_fit_their_fronts() -> None:
+    schema, ray_serve = pytest.importorskip("ray.serve.schema"), pytest.importorskip("service.ray_serve")
+    (config,) = documents("ray/shards.yaml")
+    *shards, front = schema.ServeDeploySchema.model_validate(config).applications
+    settings = [ray_serve.read_options(each.args, root="/") for each in (*shards, front)]
+    assert [str(each.shard) for each in settings[:-1]] == [
+        f"{number + 1}/{len(shards)}" for number in range(len(shards))
+    ]
+    assert settings[-1].shard_addresses
+    assert len({each.shard_least_bytes for each in settings}) == 1
+    assert len({port for each in settings for port in (each.http_port, each.grpc_port)}) == 2 * len(settings)
+    for application in (*shards, front):
+        (deployment,) = application.deployments
+        assert deployment.name == ray_serve.DEPLOYMENT
+        ray_serve.UserConfig.of(deployment.user_config)
+
+
 def test_compose_mounts_every_secret_that_it_names() -> None:
     (closed,) = documents("closed.yaml")
     serve = closed["services"]["serve"]
