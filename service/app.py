@@ -47,8 +47,8 @@ from service.shards.fronts import Shards
 log = logging.logger(__name__)
 
 _HEARTBEAT_S = 1.0
-_WAITING_THREADS = 4
-"""Compute threads of a front for each core: most of them wait for shards."""
+_WAITING_THREADS = 2
+"""Compute threads of a front for each core: one waits for shards while another computes. More would batch less."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
