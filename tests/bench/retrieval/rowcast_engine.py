@@ -24,7 +24,7 @@ from service.engine import retrieval
 from service.engine.context import Execution
 from service.engine.requests import Condition, Retrieval, Target
 from service.models.filter_cache import FilterCache
-from service.models.version import LoadedIndex, LoadedStore
+from service.models.version import LoadedIndex, LoadedStore, ServedIndex
 from tests.bench.retrieval.corpus import DIM, K
 from tests.bench.retrieval.engines import ALL, serve
 
@@ -57,12 +57,19 @@ def main() -> None:
         for at, (leaves, reorder) in enumerate(_SETTINGS, 1)
     )
     entry: Any = SimpleNamespace(
-        distance="dot_product", dim=DIM, kind="tree_ah", corpus="items", parameters=_PARAMETERS, curve=curve
+        distance="dot_product",
+        dim=DIM,
+        kind="tree_ah",
+        corpus="items",
+        parameters=_PARAMETERS,
+        curve=curve,
+        partitions=1,
     )
     approximate = ScannIndex.load(base / "index", "dot_product", mapped)
     cache, exact = FilterCache(cache_bytes), ExactIndex(mapped, "dot_product")
     index = LoadedIndex(entry, approximate, exact, mapped, store, cache)
-    version: Any = SimpleNamespace(model="bench", version=1, indexes={"items": index})
+    served = ServedIndex("items", entry, store, index, None)
+    version: Any = SimpleNamespace(model="bench", version=1, indexes={"items": served}, shards=None)
     settings = ServiceSettings(root=directory)
 
     def search(query: Any, below: int, place: float) -> Any:
