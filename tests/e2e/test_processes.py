@@ -125,6 +125,7 @@ def test_service_begins_empty_and_serves_what_is_published(workers: str, write: 
     assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_service_with_a_tower_without_a_compiled_form_serves_its_saved_model(write: Write, launch: Launch) -> None:
     small = write(saved_model_only=frozenset({"query"}))
     service = launch("--require", "movies")

@@ -74,6 +74,7 @@ def test_a_front_answers_as_one_process_does(cluster: tuple[Process, list[Proces
                 assert answer(mine, case.call, case.json) == expected, case.name
 
 
+@pytest.mark.slow
 def test_operators_see_who_holds_what(cluster: tuple[Process, list[Process], Process]) -> None:
     service, shards, alone = cluster
     found = json.loads(ctl(service, "topology").stdout)
@@ -136,6 +137,7 @@ def test_a_stalled_replica_costs_half_of_the_deadline_at_most(
         shards[0].process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_lost_rows_count_as_unknown_where_the_table_says_so(write: Write, launch: Launch) -> None:
     written = write()
     tables = {

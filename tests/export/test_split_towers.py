@@ -25,6 +25,8 @@ from tests.export.movies_job import toml
 from tests.export.ranking_parts import experts_recipe
 from tests.export.traced_models import HERE, save_checkpoint
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 48
 USERS = 9
 

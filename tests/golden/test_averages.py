@@ -49,7 +49,12 @@ def answers(bundle: Path, page: Manifest) -> NDArray[Any]:
 
 @pytest.mark.parametrize(
     ("kind", "averages", "threshold"),
-    [*((kind, True, 0) for kind in FACTORIES), ("slots", False, 0), ("keras 2", True, 10_000), ("tf1", True, 10_000)],
+    [
+        *((kind, True, 0) for kind in FACTORIES),
+        pytest.param("slots", False, 0, marks=pytest.mark.slow),
+        pytest.param("keras 2", True, 10_000, marks=pytest.mark.slow),
+        pytest.param("tf1", True, 10_000, marks=pytest.mark.slow),
+    ],
 )
 def test_bundle_holds_the_averages_of_tables_and_weights_if_it_is_asked_to(
     kind: str, averages: bool, threshold: int, tmp_path: Path

@@ -63,6 +63,7 @@ def test_plan_tells_what_shards_and_fronts_would_hold(command: Command, project:
     assert "for the plan of a bundle" in command("run", project, "--shards", "3").err
 
 
+@pytest.mark.slow
 def test_run_as_a_program_prints_json_alone_and_no_native_chatter(recipe: Recipe, tmp_path: Path) -> None:
     project = write_project(tmp_path, recipe)
     model = project.parent / "tower_models.py"

@@ -125,6 +125,7 @@ def files_of(directory: Path) -> dict[Path, tuple[int, int]]:
     return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
 
 
+@pytest.mark.slow
 def test_exporter_that_was_frozen_past_its_lease_damages_nothing(
     forked: ForkedRuns, checkpoint: Path, tmp_path: Path
 ) -> None:

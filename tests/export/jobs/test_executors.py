@@ -34,6 +34,7 @@ def test_local_results_come_in_the_order_of_the_tasks(workers: int) -> None:
     assert sorted(done) == [(number, number * number) for number in range(7)]
 
 
+@pytest.mark.slow
 def test_local_table_workers_of_a_process_with_tensorflow_have_none(tmp_path: Path) -> None:
     load_tensorflow()
     write_bundle(tmp_path / "c", {name: np.ones((1 << 18, 64), np.float32) for name in ("a", "b")})
@@ -61,6 +62,7 @@ def test_local_failure_of_a_task_is_the_failure_of_the_run(
         LocalExecutor(workers).run(function, range(5))
 
 
+@pytest.mark.slow
 def test_local_storage_that_fails_is_tried_again_where_that_may_help(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
