@@ -32,7 +32,7 @@ demo: venv ## train, export, serve, send requests: real recommendations (DATA=DI
 demo-models: venv ## every example trained, exported, served and compared with its model (ONLY="dlrm ple", SCALE=article)
 	$(BIN)/python -m examples.demo_models $(if $(SCALE),--scale $(SCALE)) $(foreach name,$(ONLY),--only $(name))
 
-demo-scale: venv ## the small bundle on two fronts and four shards, one of which is killed: the answers of one process
+demo-scale: venv ## the small bundle on two fronts and four shards on Ray, one of which is killed: the answers of one process
 	$(BIN)/python -m examples.quickstart.demo_scale
 
 test: venv ## the tests but the slow ones, in two processes (PROCESSES=N: in N, each of up to 2 GB)

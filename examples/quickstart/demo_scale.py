@@ -1,11 +1,14 @@
 """The bundle of the quick start on two fronts and two replicas of each of two shards, beside one process: same answers.
 
-Run by `make demo-scale`, or `python -m examples.quickstart.demo_scale` from the root of a clone. All of it runs on this
-machine, as plain processes: `cluster` starts what deploy/ray/shards.yaml has Ray Serve place on several.
+Run by `make demo-scale`, or `python -m examples.quickstart.demo_scale` from the root of a clone: on a Ray cluster of
+this machine. With `--plain` it runs as plain processes, which need no Ray.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,16 +16,18 @@ import threading
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from examples import served
 from examples.quickstart.__main__ import BUNDLES, MODEL, VERSION
+from examples.quickstart.ray_cluster import RayFailed, ray_cluster
 
 SHARDS, REPLICAS, FRONTS = 2, 2, 2
 ALL = ("--shard-least-bytes", "1")
@@ -40,14 +45,28 @@ REQUESTS = [(call, body.format(VIEWER.format(user)).encode()) for user in range(
 
 @dataclass(frozen=True)
 class Cluster:
-    """Running fronts, and the replicas of each shard."""
+    """Running fronts and shards.
 
-    fronts: Sequence[served.Service]
-    shards: Sequence[Sequence[served.Service]]
+    Attributes:
+      fronts: URLs.
+      topology: returns which address holds what.
+      victim: process id of a replica of the first shard.
+    """
+
+    fronts: Sequence[str]
+    topology: Callable[[], str]
+    victim: int
 
 
 @contextmanager
-def cluster(scratch: Path) -> Iterator[Cluster]:
+def on_ray(_: Path) -> Iterator[Cluster]:
+    """Runs shards and fronts on Ray Serve until the `with` ends."""
+    with ray_cluster(BUNDLES, SHARDS, REPLICAS, FRONTS) as cluster:
+        yield Cluster([cluster.front] * FRONTS, cluster.topology, cluster.processes("shard-1")[0])
+
+
+@contextmanager
+def as_processes(scratch: Path) -> Iterator[Cluster]:
     """Runs shards, and fronts that know their addresses, until the `with` ends."""
     with ExitStack() as running:
 
@@ -62,13 +81,14 @@ def cluster(scratch: Path) -> Iterator[Cluster]:
         ]
         known = [each.grpc.removeprefix("grpc://") for replicas in shards for each in replicas]
         addresses = [text for address in known for text in ("--shard-addresses", address)]
-        yield Cluster([start(f"front-{number}", VERSION, *addresses) for number in range(FRONTS)], shards)
+        fronts = [start(f"front-{number}", VERSION, *addresses) for number in range(FRONTS)]
+        yield Cluster([each.http for each in fronts], partial(topology, fronts[0]), shards[0][0].process.pid)
 
 
-def send(service: served.Service, call: str, body: bytes) -> bytes:
+def send(url: str, call: str, body: bytes) -> bytes:
     """Returns the body of an answer, or what went wrong."""
     headers = {"content-type": "application/json"}
-    request = urllib.request.Request(f"{service.http}/v1/models/{MODEL}:{call}", body, headers)
+    request = urllib.request.Request(f"{url}/v1/models/{MODEL}:{call}", body, headers)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return bytes(answer.read())
@@ -76,7 +96,7 @@ def send(service: served.Service, call: str, body: bytes) -> bytes:
         return bytes(problem.read())
 
 
-def repeat(front: served.Service, expected: Sequence[bytes], done: threading.Event) -> Counter[bool]:
+def repeat(front: str, expected: Sequence[bytes], done: threading.Event) -> Counter[bool]:
     """Sends all requests again and again; counts which answers are those of one process."""
     same = Counter[bool]()
     while not done.is_set():
@@ -90,23 +110,23 @@ def topology(front: served.Service) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
 
 
-def demonstrate(scratch: Path, console: Console) -> bool:
+def demonstrate(scratch: Path, console: Console, plain: bool) -> bool:
     """Starts all of it, compares answers while a shard is killed; returns whether all were the same."""
     (scratch / "alone").mkdir()
     with served.serving(BUNDLES, MODEL, VERSION, scratch / "alone" / "serve.log") as alone:
-        expected = [send(alone, *sent) for sent in REQUESTS]
+        expected = [send(alone.http, *sent) for sent in REQUESTS]
     console.print(f"one process: {len(expected)} answers; its place is taken by a cluster")
     done = threading.Event()
+    cluster = as_processes if plain else on_ray
     with cluster(scratch) as running, ThreadPoolExecutor(FRONTS) as threads:
-        console.print(topology(running.fronts[0]))
+        console.print(running.topology())
         callers = [threads.submit(repeat, front, expected, done) for front in running.fronts]
         try:
             done.wait(AROUND_S)
-            victim = running.shards[0][0]
-            victim.process.kill()
-            console.print(f"killed {victim.grpc}, a replica of shard 1/{SHARDS}")
+            os.kill(running.victim, signal.SIGKILL)
+            console.print(f"killed process {running.victim}, a replica of shard 1/{SHARDS}")
             done.wait(AROUND_S)
-            console.print(topology(running.fronts[0]))
+            console.print(running.topology())
         finally:
             done.set()
         same = sum((each.result() for each in callers), Counter[bool]())
@@ -116,10 +136,16 @@ def demonstrate(scratch: Path, console: Console) -> bool:
 
 def main() -> int:
     """Runs the demonstration; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m examples.quickstart.demo_scale")
+    parser.add_argument("--plain", action="store_true", help="plain processes instead of a Ray cluster")
+    plain = parser.parse_args().plain
     console = Console(highlight=False, soft_wrap=True)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            return 0 if demonstrate(Path(scratch), console) else 1
+            return 0 if demonstrate(Path(scratch), console, plain) else 1
+        except RayFailed as problem:
+            sys.stderr.write(f"{problem}\n")
+            return 1
         except served.ServiceFailed as problem:
             log = str(problem).rpartition("read ")[2]
             sys.stderr.write(f"{problem}\n{Path(log).read_text() if Path(log).exists() else ''}")

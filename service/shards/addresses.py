@@ -64,7 +64,7 @@ async def resolve(source: str) -> list[str]:
 def _replicas_of_ray(dashboard: str) -> list[str]:
     """Returns the addresses of replicas that run. Source: docs.ray.io, Serve REST API, GET /api/serve/applications/."""
     request = urllib.request.Request(f"http://{dashboard}/api/serve/applications/")
-    if token := os.environ.get("RAY_AUTH_TOKEN"):
+    if token := _ray_token():
         request.add_header("authorization", f"Bearer {token}")
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
         content = answer.read()
@@ -78,3 +78,11 @@ def _replicas_of_ray(dashboard: str) -> list[str]:
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as problem:
         raise OSError(f"{dashboard} does not answer as the dashboard of Ray: {problem!r}") from problem
     return sorted(found)
+
+
+def _ray_token() -> str:
+    """Returns the token of the Ray cluster; empty: there is none. Source: docs.ray.io, Ray token authentication."""
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        return token
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    return path.read_text().strip() if path.is_file() else ""

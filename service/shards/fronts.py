@@ -1,7 +1,8 @@
 """What a front knows of its shards, and how it asks them: every shard that a request needs at once.
 
-A shard is asked at the replica with fewer calls in progress of two that are drawn; if that fails, or takes too long, at
-one other. Every call names the bundle by its fingerprint, so that answers of different bundles are never merged.
+A shard is asked at the replica with fewer calls in progress of two that are drawn; if that fails, or takes too long,
+at another one, once. Every call names the bundle by its fingerprint, so that answers of different bundles are never
+merged.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ class Shards:
         problem = "no replica of it is known"
         end = self.loop.time() + left_s
         for _ in range(2):
-            replica = self._choose(key, shard, tried)
+            # An address may stand for several processes: where there is no other, it is tried again.
+            replica = self._choose(key, shard, tried) or next(iter(tried), None)
             if replica is None:
                 break
             alone = not self._untried(key, shard, tried)
@@ -161,6 +163,8 @@ class Shards:
                 if code is grpc.StatusCode.INVALID_ARGUMENT or out_of_time:
                     raise _REFUSED[code](failure.details() or code.name) from failure
                 problem = f"{replica.address}: {code.name}: {failure.details()}"
+                if alone and code is not grpc.StatusCode.UNAVAILABLE:
+                    break
         raise NotReady(f"shard {shard} of model {key[0]!r} version {key[1]} does not answer: {problem}")
 
     def _choose(self, key: Key, shard: ShardNumber, tried: list[Replica]) -> Replica | None:

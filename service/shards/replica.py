@@ -82,10 +82,6 @@ class Replica:
         try:
             timeout = None if math.isinf(timeout_s) else max(0.0, timeout_s)
             answer = await getattr(self._stub, method)(request, timeout=timeout, metadata=self._metadata())
-        except grpc.aio.AioRpcError as problem:
-            if problem.code() is grpc.StatusCode.UNAVAILABLE:
-                self.problem = f"UNAVAILABLE: {problem.details()}"  # until it describes itself again
-            raise
         finally:
             self.inflight -= 1
         self._recent.append(time.perf_counter() - began)
