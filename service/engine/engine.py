@@ -260,9 +260,14 @@ class Engine:
     def _execute(self, batch: Sequence[Job], request: Any, pool: ComputePool | None) -> Any:
         call = batch[0].context.call
         execution = Execution(call, [job.context for job in batch], self._metrics, pool, self._scheduler.estimates)
+        version = batch[0].lease.version
         try:
-            answer = COMPUTE[type(request)](batch[0].lease.version, request, self._settings, execution)
-            execution.check()
+            while True:
+                denied = version.denied
+                answer = COMPUTE[type(request)](version, request, self._settings, execution)
+                execution.check()
+                if all(now is before for now, before in zip(version.denied, denied, strict=True)):
+                    break  # else a candidate that it holds may have been withdrawn meanwhile
             if execution.rows_lost:
                 answer = replace(answer, coverage=1 - execution.rows_lost / execution.rows_fetched)
         finally:

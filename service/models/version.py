@@ -150,6 +150,11 @@ class ModelVersion:
         """What of the manifest is on this machine."""
         return self.held or self.manifest
 
+    @property
+    def denied(self) -> list[NDArray[np.int64]]:
+        """The denied positions of every corpus; other arrays once others are denied."""
+        return [corpus.denied.positions for corpus in self.corpora.values()]
+
     def deny(self, ids: tuple[str, ...]) -> None:
         """Denies the candidates that have one of these ids, in every corpus; replaces those denied before."""
         for corpus in self.corpora.values():
