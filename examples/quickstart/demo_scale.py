@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -86,14 +87,17 @@ def as_processes(scratch: Path) -> Iterator[Cluster]:
 
 
 def send(url: str, call: str, body: bytes) -> bytes:
-    """Returns the body of an answer, or what went wrong."""
-    headers = {"content-type": "application/json"}
+    """Returns the body of an answer, or what went wrong; for two seconds it sends again what is not ready yet."""
+    headers, end = {"content-type": "application/json"}, time.monotonic() + 2
     request = urllib.request.Request(f"{url}/v1/models/{MODEL}:{call}", body, headers)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return bytes(answer.read())
-    except urllib.error.HTTPError as problem:
-        return bytes(problem.read())
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as problem:
+            if problem.code != 503 or time.monotonic() > end:
+                return bytes(problem.read())
+            time.sleep(0.1)
 
 
 def repeat(front: str, expected: Sequence[bytes], done: threading.Event) -> Counter[bool]:
