@@ -13,7 +13,7 @@ width are combined together. What TensorFlow's CPU lookup does, as rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from bundle.features.columns import Activation, Column, Offsets, checked_together
 from bundle.features.embedded import Embedded
 from bundle.features.rules.ids import resolve_all, within
-from bundle.features.sources import Fetch, RemoteTable, SideBySide, Source
+from bundle.features.sources import Fetch, Indicator, RemoteRows, RemoteTable, Source
 from bundle.tables.combiner import combine_clipped, with_empty_row
 from bundle.tables.id_values import Rows, Values, is_padding
+from bundle.tables.reader import TableReader
 
 _UNKNOWN, _LEFT_OUT = -1, -2
 """In place of a row: an id that the table does not know; an id that is none."""
@@ -35,17 +36,18 @@ class Batch:
 
     def __init__(self, features: Mapping[str, Embedded], small: Mapping[int, Source]) -> None:
         """Takes features by name, and where the rows of small tables are read, by the table's `id`."""
-        sources = {name: small.get(id(each.table)) or Source(each.table) for name, each in features.items()}
-        groups: dict[int, dict[Any, list[str]]] = {}
+        sources = {name: small.get(id(each.table)) or _source(each.table) for name, each in features.items()}
+        groups: dict[Any, dict[Any, list[str]]] = {}
         for name, each in features.items():
-            groups.setdefault(id(sources[name].rows), {}).setdefault(each.alike, []).append(name)
+            rows = sources[name].rows
+            by = rows if isinstance(rows, RemoteRows) else id(rows)
+            groups.setdefault(by, {}).setdefault(each.alike, []).append(name)
         runs = [group for table in groups.values() for group in table.values()]
         self.names = [name for run in runs for name in run]
         self.features = [features[name] for name in self.names]
         self.runs = list(pairwise(np.cumsum([0, *map(len, runs)]).tolist()))
         """First feature of those that are alike and read one source, and the end of them."""
         self.sources = [sources[name].rows for name in self.names]
-        self.remote = [place for place, source in enumerate(self.sources) if isinstance(source, RemoteTable)]
         self.firsts = np.array([sources[name].first for name in self.names], np.int64)
         entries = [each.entry for each in self.features]
         self.rules, self.inputs = [each.rule for each in self.features], [each.name for each in self.features]
@@ -55,6 +57,26 @@ class Batch:
         self.refusing = [place for place, entry in enumerate(entries) if entry.unknown.rule == "refuse"]
         self.limits = np.array([each.table.rows for each in self.features], np.uint64)
         self.instead = np.array([_UNKNOWN if entry.unknown.row is None else entry.unknown.row for entry in entries])
+        self.remote = [
+            (rows, range(places[0], places[-1] + 1), self._always_read(places))
+            for rows, each in groupby(range(len(self.names)), self.sources.__getitem__)
+            if isinstance(rows, RemoteRows) and (places := list(each))
+        ]
+        """Of remote rows the features that read them, and what those read beside the rows of ids."""
+
+    def _always_read(self, places: Sequence[int]) -> Rows:
+        """Returns the rows that features read in place of unknown ids, of empty bags, and behind sequences."""
+        read = [
+            self.firsts[place] + row
+            for place in places
+            for row in (
+                self.instead[place],
+                self.features[place].entry.empty_row,
+                self.features[place].entry.filler_row,
+            )
+            if row is not None and row >= 0
+        ]
+        return np.array(read, np.int64)
 
     def activations(self, columns: Mapping[str, Column], n: int, fetch: Fetch | None = None) -> dict[str, Activation]:
         """Looks all features up; see FeatureReader.activations."""
@@ -70,7 +92,7 @@ class Batch:
         }
 
     def wanted(self, columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
-        """Returns the distinct rows of remote tables that `activations` fetches, by table."""
+        """Returns the distinct remote rows that `activations` fetches, by layout."""
         if not self.remote:
             return {}
         ids = _Ids(self, [each.ids(columns, n) for each in self.features], n)
@@ -130,29 +152,25 @@ class _Ids:
         return counts
 
     def wanted(self) -> dict[str, Rows]:
-        """Returns the distinct rows of remote tables that are read, ascending, by table."""
-        wanted: dict[str, list[Rows]] = {}
-        for place in self._batch.remote:
-            entry, instead = self._batch.features[place].entry, self._batch.instead[place]
-            others = [row for row in (instead, entry.empty_row, entry.filler_row) if row is not None]
-            table = self._sources[place].name
-            wanted.setdefault(table, []).extend((self._of(place), np.array(others, np.int64)))
-        return {name: distinct(rows) for name, rows in wanted.items()}
+        """Returns the distinct remote rows that are read, ascending, by layout."""
+        return {rows.name: distinct([self._in_source(places), others]) for rows, places, others in self._batch.remote}
 
     def fetch(self, fetch: Fetch) -> None:
-        """Fetches the rows of remote tables. Those that are lost follow the unknown rule of their feature.
+        """Fetches the remote rows. Those that are lost follow the unknown rule of their feature.
 
         Raises:
           UnknownRefused: a feature refuses unknown ids, and a row of it is lost.
         """
         fetched = fetch(self.wanted())
-        for place in self._batch.remote:
-            source = self._sources[place] = fetched[self._sources[place].name]
-            lost = source.is_lost(self._of(place))
-            if lost.any():
-                if place in self._batch.refusing:
-                    raise self._batch.features[place].refuse(self.values[place][lost][0])
-                self._of(place)[lost] = self._batch.instead[place]
+        for rows, places, _ in self._batch.remote:
+            source = fetched[rows.name]
+            self._sources[places.start : places.stop] = [source] * len(places)
+            for place in places if source.lost is not None else ():
+                lost = source.is_lost(self._in_source(range(place, place + 1)))
+                if lost.any():
+                    if place in self._batch.refusing:
+                        raise self._batch.features[place].refuse(self.values[place][lost][0])
+                    self._of(place)[lost] = self._batch.instead[place]
 
     def vectors(self) -> list[NDArray[Any]]:
         """Reads and combines what is alike of a table at once; returns [n, dim] or [n, length, dim] of each feature."""
@@ -162,12 +180,16 @@ class _Ids:
             if entry.encoding == "sparse" and entry.combiner != "sum":
                 self._of(place)[weights <= 0] = _UNKNOWN
         for first, end in self._batch.runs:
-            rows = self.rows[self._ends[first] : self._ends[end]]
-            if isinstance(self._sources[first], SideBySide):
-                starts = self._batch.firsts[first:end].repeat(np.diff(self._ends[first : end + 1]))
-                rows = np.where(rows < 0, rows, rows + starts)
-            found.extend(self._read(rows, range(first, end)))
+            found.extend(self._read(self._in_source(range(first, end)), range(first, end)))
         return found
+
+    def _in_source(self, places: range) -> Rows:
+        """Returns the rows of features that read one source, as rows of that source."""
+        first, end = places.start, places.stop
+        rows, starts = self.rows[self._ends[first] : self._ends[end]], self._batch.firsts[first:end]
+        if not starts.any():
+            return rows
+        return np.where(rows < 0, rows, rows + starts.repeat(np.diff(self._ends[first : end + 1])))
 
     def _of(self, place: int) -> Rows:
         return self.rows[self._ends[place] : self._ends[place + 1]]
@@ -226,6 +248,10 @@ def distinct(rows: Sequence[Rows]) -> Rows:
     ordered = np.sort(every[every >= 0])
     found: Rows = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size]]
     return found
+
+
+def _source(table: TableReader | RemoteTable | Indicator) -> Source:
+    return Source(table.among, table.first) if isinstance(table, RemoteTable) else Source(table)
 
 
 def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets]:

@@ -7,10 +7,11 @@ looked up by feature.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -151,7 +152,7 @@ class FeatureReader:
         return {name: each.unknown for name, each in found.items() if each.unknown}
 
     def wanted(self, places: Sequence[Place], columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
-        """Returns the distinct rows of remote tables that `write` fetches, by table; arguments and errors as there."""
+        """Returns the distinct remote rows that `write` fetches, by layout; arguments and errors as there."""
         found = {name: self._found(name) for place in places for name in place.names}
         remote = (name for name, each in found.items() if isinstance(getattr(each, "table", None), RemoteTable))
         return self._batch(tuple(remote)).wanted(self._spread(columns, n), n)
@@ -234,13 +235,16 @@ class FeatureReader:
 
 
 def open_features(
-    root: Path, manifest: Manifest, pause: Callable[[], object] = lambda: None, remote: Container[str] = ()
+    root: Path,
+    manifest: Manifest,
+    pause: Callable[[], object] = lambda: None,
+    remote: Mapping[str, RemoteTable] = MappingProxyType({}),
 ) -> FeatureReader:
     """Opens every table, vocabulary and key index of a bundle.
 
     Args:
       pause: called after each.
-      remote: tables that are not opened: their rows are fetched.
+      remote: instead of these tables.
     Raises:
       BundleError: a file is missing, cut short, outside the bundle, or not what the manifest says; nothing stays open.
     """
@@ -248,7 +252,7 @@ def open_features(
     with ExitStack() as opened:
         for name, table in manifest.tables.items():
             if name in remote:
-                tables[name] = RemoteTable(name, table.rows, table.dim)
+                tables[name] = remote[name]
                 continue
             tables[name] = reader = TableReader(root, table)
             opened.callback(reader.close)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle import native
+from bundle.format.manifest import Table
 from bundle.tables.combiner import Combiner, Offsets, Vectors, Weights, combine_rows
 from bundle.tables.id_values import Rows
 from bundle.tables.reader import TableReader
@@ -58,29 +60,48 @@ class Ordinal(Indicator):
         return np.maximum(rows, 0).astype(np.float32)[:, np.newaxis]
 
 
+class RemoteRows(NamedTuple):
+    """The rows of all remote tables of one row layout, end to end; their `name` is that of the layout."""
+
+    name: str
+    dim: int
+
+
 class RemoteTable:
     """A table whose rows other processes hold: what a batch reads of it is fetched before it is read.
 
     Attributes:
       rows, dim: shape of the table.
+      among: the rows that are fetched together with its own.
+      first: its row 0 there.
     """
 
     native = None
 
-    def __init__(self, name: str, rows: int, dim: int) -> None:
-        self.name, self.rows, self.dim = name, rows, dim
+    def __init__(self, rows: int, among: RemoteRows, first: int = 0) -> None:
+        self.rows, self.dim, self.among, self.first = rows, among.dim, among, first
 
 
 class FetchedRows:
-    """The rows of a remote table that one batch reads; reads as a TableReader does.
+    """Those of some remote rows that one batch reads; reads as a TableReader does.
 
     Attributes:
       lost: of each row, whether no process that holds it could be reached; None: all could.
+      lost_by_table: how many are lost, by table.
     """
 
-    def __init__(self, rows: Rows, vectors: Vectors, lost: NDArray[np.bool_] | None = None) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        vectors: Vectors,
+        lost: NDArray[np.bool_] | None = None,
+        lost_by_table: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """Takes distinct ascending rows and their [n, dim] float32 vectors, zeros of lost ones."""
-        self._rows, self._vectors, self.lost = rows, vectors, lost
+        self._rows, self._vectors, self.lost, self.lost_by_table = rows, vectors, lost, lost_by_table
+
+    def __len__(self) -> int:
+        return int(self._rows.size)
 
     def is_lost(self, rows: Rows) -> NDArray[np.bool_]:
         """Returns which of some rows that were fetched are lost."""
@@ -106,7 +127,18 @@ class FetchedRows:
 
 
 Fetch = Callable[[Mapping[str, Rows]], Mapping[str, FetchedRows]]
-"""Fetches distinct ascending rows of remote tables, by table, all at once."""
+"""Fetches distinct ascending remote rows, by layout, all at once."""
+
+
+def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
+    """Returns tables of a manifest as remote ones, those of one row layout end to end in their order."""
+    found, ends = dict[str, RemoteTable](), dict[str, int]()
+    for name, table in tables.items():
+        layout = f"{table.dtype}[{table.dim}]"
+        first = ends.get(layout, 0)
+        found[name] = RemoteTable(table.rows, RemoteRows(layout, table.dim), first)
+        ends[layout] = first + table.rows
+    return found
 
 
 class SideBySide:
@@ -139,7 +171,7 @@ class SideBySide:
 class Source(NamedTuple):
     """Where the rows of a table are read, and its row 0 there."""
 
-    rows: TableReader | RemoteTable | SideBySide | Indicator
+    rows: TableReader | RemoteRows | SideBySide | Indicator
     first: int = 0
 
 

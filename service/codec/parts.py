@@ -22,12 +22,9 @@ def read_rows(message: shard_pb.RowsRequest, _: object, settings: ServiceSetting
     """Reads a RowsRequest.
 
     Raises:
-      InvalidArgument: packed bytes are truncated.
+      InvalidArgument: packed bytes are truncated, or the counts are not those of the tables.
     """
-    rows = tuple([
-        (each.table or each.index, bool(each.index), packed(each.positions, _UINT32, "positions"))
-        for each in message.rows
-    ])  # fmt: skip
+    rows = tuple([_row_positions(each) for each in message.rows])
     return requests.RowsRead(_target(message.bundle), message.bundle.fingerprint, _shard(message.bundle), rows)
 
 
@@ -55,6 +52,19 @@ def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSet
         excluded=tuple([packed(each.positions, _UINT32, "excluded").astype(np.int64) for each in message.excluded]),
         explain=message.explain,
     )
+
+
+def _row_positions(message: shard_pb.Rows) -> requests.RowPositions:
+    positions = packed(message.positions, _UINT32, "positions")
+    if message.index:
+        return requests.RowPositions((message.index,), np.array([positions.size], _UINT32), positions, is_index=True)
+    counts = packed(message.counts, _UINT32, "counts")
+    if counts.size != len(message.tables) or int(counts.sum()) != positions.size:
+        raise InvalidArgument(
+            f"counts are {counts.size}, {counts.sum()} together; one of each of {len(message.tables)} tables, of "
+            f"{positions.size} positions, was expected"
+        )
+    return requests.RowPositions(tuple(message.tables), counts, positions)
 
 
 def rows_message(answer: requests.RowsFound) -> shard_pb.RowsResponse:

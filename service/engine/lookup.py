@@ -125,7 +125,7 @@ def _with_default(
 def prefetch(
     model_version: ModelVersion, groups: Sequence[tuple[Sequence[Place], Columns, int]], execution: Execution
 ) -> Fetch | None:
-    """Fetches what several calls of `write` read of remote tables, in one call of each shard; to be called in a phase.
+    """Fetches the remote rows that several calls of `write` read, in one call of each shard; to be called in a phase.
 
     Args:
       groups: places, columns and n of each.
@@ -138,11 +138,11 @@ def prefetch(
     if shards is None:
         return None
     for places, columns, n in groups:
-        for table, rows in model_version.reader.wanted(places, columns, n).items():
-            wanted.setdefault(table, []).append(rows)
+        for layout, rows in model_version.reader.wanted(places, columns, n).items():
+            wanted.setdefault(layout, []).append(rows)
     if not wanted:
         return None
-    together = {table: rows[0] if len(rows) == 1 else distinct(rows) for table, rows in wanted.items()}
+    together = {layout: rows[0] if len(rows) == 1 else distinct(rows) for layout, rows in wanted.items()}
     fetched = _fetched(model_version.model, shards, execution, together)
     return lambda _: fetched
 
@@ -160,7 +160,7 @@ def write(
     Args:
       columns: what was sent, by input; an input without a column takes its default.
       n: examples in every column.
-      fetch: what `prefetch` returned; None: rows of remote tables are fetched now.
+      fetch: what `prefetch` returned; None: remote rows are fetched now.
     Raises:
       FeatureError: a column does not fit its feature, or is missing without a default; names the input.
     """
@@ -174,14 +174,14 @@ def write(
 
 
 def _fetched(
-    model: str, shards: RemoteParts, execution: Execution, tables: Mapping[str, Rows]
+    model: str, shards: RemoteParts, execution: Execution, wanted: Mapping[str, Rows]
 ) -> Mapping[str, FetchedRows]:
-    """Fetches rows of remote tables within the deadline; counts those that are lost."""
-    fetched = shards.rows(tables, execution.left_s)
-    for name, rows in fetched.items():
-        lost = 0 if rows.lost is None else int(np.count_nonzero(rows.lost))
-        execution.fetched(tables[name].size, lost)
-        execution.count("lost_rows", lost, model, name)
+    """Fetches remote rows within the deadline; counts those that are lost."""
+    fetched = shards.rows(wanted, execution.left_s)
+    for rows in fetched.values():
+        execution.fetched(len(rows), sum(rows.lost_by_table.values()))
+        for table, lost in rows.lost_by_table.items():
+            execution.count("lost_rows", lost, model, table)
     return fetched
 
 
@@ -217,7 +217,10 @@ def _vectors(model_version: ModelVersion, name: str, rows: Rows, execution: Exec
     table, shards = model_version.tables.get(name), model_version.shards
     if table is not None or shards is None:
         return model_version.tables[name].take(rows)
-    return _fetched(model_version.model, shards, execution, {name: np.unique(rows[rows >= 0])})[name].take(rows)
+    remote = shards.tables[name]
+    rows = np.where(rows < 0, rows, rows + remote.first)
+    wanted = {remote.among.name: distinct([rows])}
+    return _fetched(model_version.model, shards, execution, wanted)[remote.among.name].take(rows)
 
 
 def _embedded(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeature]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from service.config import ServiceSettings
 from service.engine import filters, search, validation
 from service.engine.context import Execution
-from service.engine.requests import PartFound, PartSearch, RowsFound, RowsRead
+from service.engine.requests import PartFound, PartSearch, RowPositions, RowsFound, RowsRead
 from service.errors import InvalidArgument, NotFound
 from service.models.version import LoadedIndex, ModelVersion
 
@@ -27,22 +27,33 @@ def read_rows(
       InvalidArgument: a position is beyond the rows held.
     """
     _check(model_version, request, settings)
-    found = []
+    validation.at_most(settings, "max_values", sum(each.positions.size for each in request.rows), "the request")
     with execution.phase("lookup"):
-        for name, is_index, positions in request.rows:
-            validation.at_most(settings, "max_values", positions.size, name)
-            if is_index:
-                vectors = _index(model_version, name).vectors
-                _check_positions(name, positions, len(vectors))
-                taken: NDArray[Any] = vectors.take(positions, axis=0)
-                found.append((taken.view(np.uint8), np.empty((positions.size, 0), np.uint8)))
-                continue
-            table = model_version.tables.get(name)
-            if table is None:
-                raise NotFound(f"{validation.show_version(model_version)}: no row of {name[:128]!r} is held here")
-            _check_positions(name, positions, table.rows)
-            found.append(table.stored(positions.astype(np.int64)))
-    return RowsFound(model_version.model, model_version.version, tuple(found))
+        rows = tuple([_read(model_version, each) for each in request.rows])
+    return RowsFound(model_version.model, model_version.version, rows)
+
+
+def _read(model_version: ModelVersion, wanted: RowPositions) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Returns rows and scales as they are stored."""
+    names, counts, positions, is_index = wanted
+    if is_index:
+        vectors = _index(model_version, names[0]).vectors
+        _check_positions(names[0], positions, len(vectors))
+        taken: NDArray[Any] = vectors.take(positions, axis=0)
+        return taken.view(np.uint8), np.empty((positions.size, 0), np.uint8)
+    found = []
+    for name, own in zip(names, np.split(positions, counts.cumsum()[:-1]), strict=True):
+        table = model_version.tables.get(name)
+        if table is None:
+            raise NotFound(f"{validation.show_version(model_version)}: no row of {name[:128]!r} is held here")
+        _check_positions(name, own, table.rows)
+        found.append(table.stored(own.astype(np.int64)))
+    if len({values.shape[1:] + scales.shape[1:] for values, scales in found}) != 1:
+        raise InvalidArgument(
+            f"tables {', '.join(names)[:128]} are asked together; some of one row layout were expected"
+        )
+    values, scales = zip(*found, strict=True)
+    return np.concatenate(values), np.concatenate(scales)
 
 
 def search_part(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -292,6 +292,15 @@ class LookedUp(Answer):
     found: NDArray[np.bool_]
 
 
+class RowPositions(NamedTuple):
+    """Which rows of tables, or of an index, are read: [m] uint32 positions, those of each table together."""
+
+    names: tuple[str, ...]
+    counts: NDArray[np.uint32]
+    positions: NDArray[np.uint32]
+    is_index: bool = False
+
+
 @dataclass(frozen=True)
 class RowsRead(Request):
     """Rows that a shard holds: of tables and of indexes' vectors, by position from the first that it holds.
@@ -299,17 +308,17 @@ class RowsRead(Request):
     Attributes:
       fingerprint: of the bundle.
       shard: that is meant.
-      rows: table or index, whether it is an index, and [m] uint32 positions.
+      rows: of tables of one row layout, or of an index.
     """
 
     fingerprint: int
     shard: ShardNumber
-    rows: tuple[tuple[str, bool, NDArray[np.uint32]], ...]
+    rows: tuple[RowPositions, ...]
 
     @property
     def cost(self) -> int:
         """About one for some hundred rows."""
-        return 1 + sum(positions.size for _, _, positions in self.rows) // 256
+        return 1 + sum(each.positions.size for each in self.rows) // 256
 
     @property
     def kind(self) -> Hashable:
@@ -319,7 +328,7 @@ class RowsRead(Request):
 
 @dataclass(frozen=True)
 class RowsFound(Answer):
-    """Answer to a RowsRead: of each part the rows as stored, and the scales of int8 rows."""
+    """Answer to a RowsRead: of each of its parts the rows as stored, and the scales of int8 rows."""
 
     rows: tuple[tuple[NDArray[np.uint8], NDArray[np.uint8]], ...]
 

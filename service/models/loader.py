@@ -150,9 +150,7 @@ class Loader:
             )
 
     def _open(self, directory: Path, manifest: Manifest, opened: ExitStack, shards: RemoteParts | None) -> ModelVersion:
-        least_bytes = self.settings.shard_least_bytes
-        tables = {} if shards is None else sharding.sharded_tables(manifest, least_bytes)
-        reader = open_features(directory, manifest, self.throttle, tables)
+        reader = open_features(directory, manifest, self.throttle, {} if shards is None else shards.tables)
         opened.callback(reader.close)
         self.throttle()
         towers = {name: self._open_tower(directory, manifest, name) for name in manifest.towers}

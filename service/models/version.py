@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.reader import FeatureReader
-from bundle.features.sources import FetchedRows
+from bundle.features.sources import FetchedRows, RemoteTable
 from bundle.format.manifest import Corpus, Index, Manifest
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
@@ -90,10 +90,16 @@ class LoadedIndex:
 
 
 class RemoteParts(Protocol):
-    """Reaches the shards that hold the rest of a version; each call waits, and raises ServiceError."""
+    """Reaches the shards that hold the rest of a version; each call waits, and raises ServiceError.
 
-    def rows(self, tables: Mapping[str, Rows], left_s: float) -> Mapping[str, FetchedRows]:
-        """Fetches distinct ascending rows of tables."""
+    Attributes:
+      tables: that they hold.
+    """
+
+    tables: Mapping[str, RemoteTable]
+
+    def rows(self, wanted: Mapping[str, Rows], left_s: float) -> Mapping[str, FetchedRows]:
+        """Fetches distinct ascending rows, by layout."""
 
     def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """Fetches vectors of an index, in the order asked."""

@@ -191,9 +191,9 @@ class Shards:
     ) -> Any:
         """Calls a replica, and a second one if the first takes longer than usual."""
         percentile = self._settings.shard_hedge_percentile
-        first = asyncio.ensure_future(self._call(replica, shard, method, request, left_s))
         if not percentile:
-            return await first
+            return await self._call(replica, shard, method, request, left_s)
+        first = asyncio.ensure_future(self._call(replica, shard, method, request, left_s))
         patience_s = replica.percentile_s(percentile)
         done, _ = await asyncio.wait([first], timeout=None if math.isinf(patience_s) else patience_s)
         other = None if done else self._choose(key, shard, tried)

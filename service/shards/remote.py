@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
@@ -10,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.sources import FetchedRows
+from bundle.features.sources import FetchedRows, remote_tables
 from bundle.format.dtypes import STORED, widened
-from bundle.format.manifest import Manifest
+from bundle.format.manifest import Manifest, Table
 from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
 from service.codec import parts
@@ -40,9 +41,15 @@ class RemoteVersion:
     def __init__(self, shards: Asking, manifest: Manifest, key: Key, total: int, settings: ServiceSettings) -> None:
         """Derives what each of `total` shards holds."""
         self._shards, self.key, self._total, self._timeout_s = shards, key, total, settings.request_timeout_s
-        self._tables = sharding.sharded_tables(manifest, settings.shard_least_bytes)
+        sharded = sharding.sharded_tables(manifest, settings.shard_least_bytes)
+        self.tables = remote_tables(sharded)
+        self._row_starts = {name: _starts(table.rows, total) for name, table in sharded.items()}
+        layouts = dict.fromkeys(each.among.name for each in self.tables.values())
+        self._layouts = {
+            layout: _Layout([name for name, each in self.tables.items() if each.among.name == layout], sharded, total)
+            for layout in layouts
+        }
         self._indexes = sharding.sharded_indexes(manifest)
-        self._row_starts = {name: _starts(table.rows, total) for name, table in self._tables.items()}
         self._index_starts: dict[str, Rows] = {}
         for name, index in self._indexes.items():
             size, partitions = manifest.candidates[index.corpus].size, index.partitions
@@ -54,39 +61,44 @@ class RemoteVersion:
         starts |= {f"indexes.{name}": each for name, each in self._index_starts.items()}
         return {name: each[shard.number - 1 : shard.number + 1].tolist() for name, each in starts.items()}
 
-    def rows(self, tables: Mapping[str, Rows], left_s: float) -> dict[str, FetchedRows]:
+    def rows(self, wanted: Mapping[str, Rows], left_s: float) -> dict[str, FetchedRows]:
         """See RemoteParts."""
-        found: dict[str, FetchedRows] = {}
-        wanted = {name: _split(rows, self._row_starts[name]) for name, rows in tables.items()}
-        vectors = {name: np.zeros((rows.size, self._tables[name].dim), np.float32) for name, rows in tables.items()}
-        lost: dict[str, NDArray[np.bool_]] = {}
-        for number, answer in self._fetch(wanted, False, left_s).items():
-            asked = [name for name in wanted if number in wanted[name]]
-            for place, name in enumerate(asked):
-                table, (where, positions) = self._tables[name], wanted[name][number]
+        divided = {layout: _Divided(self._layouts[layout], rows) for layout, rows in wanted.items()}
+        asked: dict[int, list[str]] = {}
+        for layout, each in divided.items():
+            for number in each.numbers:
+                asked.setdefault(number, []).append(layout)
+        requests = {
+            number: shard_pb.RowsRequest(
+                bundle=self._bundle(number), rows=[divided[layout].message(number) for layout in layouts]
+            )
+            for number, layouts in asked.items()
+        }
+        answers = self._ask(requests, "Rows", left_s)
+        for number, layouts in asked.items():
+            answer = answers[number]
+            for place, layout in enumerate(layouts):
                 if isinstance(answer, ServiceError):
-                    if answer.code is not Code.NOT_READY or table.unavailable == "error":
-                        raise answer
-                    lost.setdefault(name, np.zeros(tables[name].size, bool))[where] = True
-                    continue
-                stored = answer.rows[place]
-                values = np.frombuffer(stored.values, np.uint8).reshape(positions.size, table.row_bytes)
-                scales = np.frombuffer(stored.scales, "<f4") if stored.scales else None
-                vectors[name][where] = widened(values.view(STORED[table.dtype]), table.dtype, scales)
-        for name, rows in tables.items():
-            found[name] = FetchedRows(rows, vectors[name], lost.get(name))
-        return found
+                    divided[layout].lose(number, answer)
+                else:
+                    divided[layout].receive(number, answer.rows[place])
+        return {layout: each.fetched() for layout, each in divided.items()}
 
     def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """See RemoteParts."""
         distinct, inverse = np.unique(positions, return_inverse=True)
-        wanted = {index: _split(distinct, self._index_starts[index])}
+        starts = self._index_starts[index]
+        ends = distinct.searchsorted(starts).tolist()
+        held = {number: slice(*each) for number, each in enumerate(pairwise(ends), 1) if each[0] < each[1]}
+        requests = {}
+        for number, where in held.items():
+            own = shard_pb.Rows(index=index, positions=(distinct[where] - starts[number - 1]).astype("<u4").tobytes())
+            requests[number] = shard_pb.RowsRequest(bundle=self._bundle(number), rows=[own])
         vectors = np.empty((distinct.size, self._indexes[index].dim), np.float32)
-        for number, answer in self._fetch(wanted, True, left_s).items():
+        for number, answer in self._ask(requests, "Rows", left_s).items():
             if isinstance(answer, ServiceError):
                 raise answer
-            where, _ = wanted[index][number]
-            vectors[where] = np.frombuffer(answer.rows[0].values, "<f4").reshape(-1, vectors.shape[1])
+            vectors[held[number]] = np.frombuffer(answer.rows[0].values, "<f4").reshape(-1, vectors.shape[1])
         return vectors[inverse]
 
     def search(self, left_s: float, **search: Any) -> Sequence[PartFound]:
@@ -104,19 +116,6 @@ class RemoteVersion:
             if isinstance(answer, ServiceError):
                 raise answer
         return [parts.read_found(answer, target) for answer in answers.values()]
-
-    def _fetch(
-        self, wanted: Mapping[str, Mapping[int, tuple[slice, Rows]]], is_index: bool, left_s: float
-    ) -> dict[int, Any]:
-        """Asks each shard for all of its rows at once; returns answers, or why there is none, by shard."""
-        requests: dict[int, shard_pb.RowsRequest] = {}
-        for name, by_shard in wanted.items():
-            for number, (_, positions) in by_shard.items():
-                if number not in requests:
-                    requests[number] = shard_pb.RowsRequest(bundle=self._bundle(number))
-                source = {"index": name} if is_index else {"table": name}
-                requests[number].rows.append(shard_pb.Rows(positions=positions.astype("<u4").tobytes(), **source))
-        return self._ask(requests, "Rows", left_s)
 
     def _ask(self, requests: Mapping[int, Any], method: str, left_s: float) -> dict[int, Any]:
         left_s = min(left_s, self._timeout_s)
@@ -145,11 +144,64 @@ def _starts(rows: int, total: int) -> Rows:
     return np.array([*(sharding.row_range(rows, each).first for each in numbers), rows])
 
 
-def _split(rows: Rows, starts: Rows) -> dict[int, tuple[slice, Rows]]:
-    """Returns where among ascending rows those of each shard lie, and their positions there."""
-    ends = rows.searchsorted(starts)
-    return {
-        number + 1: (slice(first, end), rows[first:end] - starts[number])
-        for number, (first, end) in enumerate(pairwise(ends.tolist()))
-        if end > first
-    }
+class _Layout:
+    """The rows of all sharded tables of one row layout, end to end, and which shard holds which."""
+
+    def __init__(self, names: Sequence[str], tables: Mapping[str, Table], total: int) -> None:
+        self.names, self.total, self.table = names, total, tables[names[0]]
+        self.refusing = [tables[name].unavailable == "error" for name in names]
+        sizes = [tables[name].rows for name in names]
+        firsts = np.cumsum([0, *sizes])
+        starts = [first + _starts(size, total)[:-1] for first, size in zip(firsts, sizes, strict=False)]
+        self.bounds = np.concatenate([*starts, firsts[-1:]])
+        """First row of each shard in each table, and the end."""
+
+
+class _Divided:
+    """Distinct ascending rows of a layout, divided among the shards that hold them, and what those answer.
+
+    Attributes:
+      numbers: of these shards.
+    """
+
+    def __init__(self, layout: _Layout, rows: Rows) -> None:
+        self._layout, self._rows, total = layout, rows, layout.total
+        counts = np.diff(rows.searchsorted(layout.bounds))
+        self._counts = counts.reshape(-1, total)  # of each table at each shard
+        self._owners = np.tile(np.arange(1, total + 1), len(self._counts)).repeat(counts)
+        self._positions = (rows - layout.bounds[:-1].repeat(counts)).astype("<u4")
+        self._vectors = np.empty((rows.size, layout.table.dim), np.float32)
+        self._lost: NDArray[np.bool_] | None = None
+        self._lost_by_table = Counter[str]()
+        self.numbers: list[int] = (np.flatnonzero(self._counts.any(axis=0)) + 1).tolist()
+
+    def message(self, number: int) -> shard_pb.Rows:
+        """Returns what asks a shard for the rows that it holds."""
+        counts = self._counts[:, number - 1]
+        return shard_pb.Rows(
+            tables=[name for name, count in zip(self._layout.names, counts.tolist(), strict=True) if count],
+            counts=counts[counts > 0].astype("<u4").tobytes(),
+            positions=self._positions[self._owners == number].tobytes(),
+        )
+
+    def receive(self, number: int, stored: shard_pb.StoredRows) -> None:
+        """Takes the rows of a shard."""
+        table = self._layout.table
+        values = np.frombuffer(stored.values, STORED[table.dtype]).reshape(-1, table.dim)
+        scales = np.frombuffer(stored.scales, "<f4") if stored.scales else None
+        self._vectors[self._owners == number] = widened(values, table.dtype, scales)
+
+    def lose(self, number: int, problem: ServiceError) -> None:
+        """Has zeros for the rows of a shard that cannot be reached; raises the problem if that is not allowed."""
+        counts = dict(zip(self._layout.names, self._counts[:, number - 1].tolist(), strict=True))
+        refused = any(count and no for count, no in zip(counts.values(), self._layout.refusing, strict=True))
+        if problem.code is not Code.NOT_READY or refused:
+            raise problem
+        self._lost = np.zeros(self._rows.size, bool) if self._lost is None else self._lost
+        self._lost |= self._owners == number
+        self._vectors[self._owners == number] = 0
+        self._lost_by_table += Counter(counts)
+
+    def fetched(self) -> FetchedRows:
+        """Returns what was received."""
+        return FetchedRows(self._rows, self._vectors, self._lost, self._lost_by_table)

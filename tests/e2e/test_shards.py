@@ -17,6 +17,8 @@ import pytest
 from bundle.format.manifest import dump
 from bundle.format.paths import MANIFEST
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.stubs import shard_service_pb2 as shard_pb
+from service.codec.stubs.shard_service_pb2_grpc import ShardServiceStub
 from tests.e2e.process import Process, until
 from tests.e2e.services import Launch, Write, client_of, count_of, ctl, is_ready, versions_of
 from tests.service import cases, reordering_cases
@@ -282,3 +284,36 @@ def test_a_shard_whose_addresses_are_gone_counts_as_lost(write: Write, launch: L
     file.write_text(f"127.0.0.1:{ports[1]}\n")
     until(lambda: count_of(service, 'rowcast_shard_replicas{shard="1/2"}') == 0)
     assert count_of(service, 'rowcast_shard_replicas{shard="2/2"}') == 1
+
+
+def test_a_shard_names_what_is_wrong_with_a_call(write: Write, launch: Launch) -> None:
+    write(row_types={"movies": "int8"})
+    held = shard(launch, "1/1")
+    with grpc.insecure_channel(f"127.0.0.1:{held.ports['grpc']}") as channel:
+        stub = ShardServiceStub(channel)
+        until(lambda: stub.Describe(shard_pb.DescribeRequest(), wait_for_ready=True).bundles)
+        (bundle,) = stub.Describe(shard_pb.DescribeRequest()).bundles
+        bundle.number = bundle.total = 1
+
+        def refused(**rows: Any) -> tuple[grpc.StatusCode, str]:
+            numbers: Any = {name: np.array(rows.pop(name), "<u4").tobytes() for name in ("counts", "positions")}
+            with pytest.raises(grpc.RpcError) as failed:
+                stub.Rows(shard_pb.RowsRequest(bundle=bundle, rows=[shard_pb.Rows(**rows, **numbers)]))
+            return failed.value.code(), failed.value.details()
+
+        invalid = grpc.StatusCode.INVALID_ARGUMENT
+        code, message = refused(tables=["users"], counts=[1], positions=[50])
+        assert (code, message) == (invalid, "position 50 of 'users' is asked; 50 rows are held here")
+        code, message = refused(tables=["users"], counts=[3], positions=[1, 2])
+        assert code == invalid
+        assert "one of each of 1 tables, of 2 positions" in message
+        code, message = refused(tables=["users", "movies"], counts=[1, 1], positions=[1, 2])
+        assert code == invalid
+        assert "some of one row layout were expected" in message
+        code, message = refused(tables=["colours"], counts=[1], positions=[1])
+        assert code == grpc.StatusCode.NOT_FOUND
+        assert "no row of 'colours' is held here" in message
+        bundle.fingerprint ^= 1
+        code, message = refused(tables=["users"], counts=[1], positions=[1])
+        assert code == grpc.StatusCode.NOT_FOUND
+        assert "another bundle here" in message

@@ -46,14 +46,16 @@ class RowsRequest(_message.Message):
     def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ...) -> None: ...
 
 class Rows(_message.Message):
-    __slots__ = ("table", "index", "positions")
-    TABLE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("tables", "index", "counts", "positions")
+    TABLES_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
-    table: str
+    tables: _containers.RepeatedScalarFieldContainer[str]
     index: str
+    counts: bytes
     positions: bytes
-    def __init__(self, table: _Optional[str] = ..., index: _Optional[str] = ..., positions: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, tables: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., counts: _Optional[bytes] = ..., positions: _Optional[bytes] = ...) -> None: ...
 
 class RowsResponse(_message.Message):
     __slots__ = ("rows",)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bundle.errors import UnknownRefused
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
-from bundle.features.sources import FetchedRows, RemoteTable
+from bundle.features.sources import FetchedRows, RemoteRows, RemoteTable
 from bundle.format.manifest import EmbeddedFeature, Unknown
 from bundle.tables.reader import TableReader
 from tests.bundle.features.readers import STORED
@@ -43,7 +43,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TableReader]:
 
 
 class Fetching:
-    """Fetches rows of tables, but for those that are lost; `asked` holds what it was asked for."""
+    """Fetches rows of two tables that lie end to end, but for lost ones; `asked` holds what it was asked for."""
 
     def __init__(self, tables: Mapping[str, TableReader], lost: frozenset[int] = frozenset()) -> None:
         self._tables, self._lost = tables, lost
@@ -52,16 +52,19 @@ class Fetching:
     def __call__(self, wanted: Mapping[str, Rows]) -> dict[str, FetchedRows]:
         self.asked.append(wanted)
         found = {}
-        for name, rows in wanted.items():
-            lost = np.array([row in self._lost for row in rows.tolist()], bool)
-            vectors = self._tables[name].gather(rows)
+        for layout, rows in wanted.items():
+            lost = np.array([row % ROWS in self._lost for row in rows.tolist()], bool)
+            vectors = np.concatenate(
+                [self._tables["t"].gather(rows[rows < ROWS]), self._tables["u"].gather(rows[rows >= ROWS] - ROWS)]
+            )
             vectors[lost] = 0
-            found[name] = FetchedRows(rows, vectors, lost if lost.any() else None)
+            found[layout] = FetchedRows(rows, vectors, lost if lost.any() else None)
         return found
 
 
 def remote() -> FeatureReader:
-    return FeatureReader(FEATURES, {name: RemoteTable(name, ROWS, DIM) for name in ("t", "u")}, {})
+    among = RemoteRows("float32", DIM)
+    return FeatureReader(FEATURES, {"t": RemoteTable(ROWS, among), "u": RemoteTable(ROWS, among, ROWS)}, {})
 
 
 def bag(values: list[list[int]], weights: bool = False) -> Column:
@@ -94,7 +97,7 @@ def test_fetched_rows_give_the_bits_of_mapped_ones(
     (asked,) = fetch.asked
     for rows in asked.values():
         assert (np.diff(rows) > 0).all(), "each row is asked for once"
-        assert rows.size == 0 or 0 <= rows[0] <= rows[-1] < ROWS
+        assert rows.size == 0 or 0 <= rows[0] <= rows[-1] < 2 * ROWS
 
 
 @given(singles=st.lists(IDS, min_size=2, max_size=2), bags=BAGS, lost=st.frozensets(st.integers(8, ROWS - 1)))
