@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import settings
 from numpy.typing import NDArray
 
 from bundle.features.reader import Column
@@ -30,6 +31,10 @@ from tests.export.forked_runs import ForkedRuns
 
 if TYPE_CHECKING:
     from tests.service.small_bundle import SmallBundle
+
+# Properties are drawn from fixed seeds, so that a run is repeatable, and not timed, since machines differ.
+settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=100, database=None)
+settings.load_profile("fixed")
 
 
 def pytest_configure() -> None:

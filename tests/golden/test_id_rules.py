@@ -64,7 +64,7 @@ def test_buckets_are_those_of_bucketize(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("layers", [tf.keras.layers, keras.layers], ids=["tf-keras", "Keras 3"])
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(TEXTS)
 def test_rows_of_words_are_those_of_keras(layers: Any, texts: list[str]) -> None:
     rule = rule_of(LISTED, {"words": Vocabulary(StringKeys(WORDS))})
@@ -97,7 +97,6 @@ def vectorizations(layers: Any) -> dict[tuple[str | None, str, tuple[int, ...]],
     return _MADE[layers.__name__]
 
 
-@settings(deadline=None)
 @given(TEXTS, st.sampled_from("aA.\\ ^-]"), st.sampled_from(["", "x", " ", "yz"]))
 def test_changed_texts_are_tensorflow_s(texts: list[str], what: str, by: str) -> None:
     sent = tf.constant(np.array(texts, object))
@@ -113,7 +112,6 @@ def test_changed_texts_are_tensorflow_s(texts: list[str], what: str, by: str) ->
         assert [text.encode() for text in made.tolist()] == right.numpy().tolist(), step
 
 
-@settings(deadline=None)
 @given(
     TEXTS,
     st.lists(st.sampled_from([LOWER, STRIP, entries.TextStep(do="replace", what="a", by="b a")]), max_size=3),

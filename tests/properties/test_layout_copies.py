@@ -64,7 +64,7 @@ def opened(
     return checkpoint, replace(found, tables=tuple(specs))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     chips=st.sampled_from([1, 2, 4]),
     per_chip=st.integers(1, 3),

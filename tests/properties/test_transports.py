@@ -20,7 +20,7 @@ from tests.service.running import RunningService
 from tests.service.small_bundle import write_small_bundle
 
 _FINE = {"OK", *(code.value for code in Code)} - {"INTERNAL", "DATA_LOSS", "CANCELLED"}
-_bounded = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+_bounded = settings(max_examples=100, suppress_health_check=list(HealthCheck))
 _names = st.sampled_from(["user", "city", "history", "liked", "recent", "hour", "mood", "movie", "genres", "year"])
 _scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.sampled_from([1000, "1007", "x"])
 _values = st.recursive(

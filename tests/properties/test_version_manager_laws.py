@@ -147,5 +147,5 @@ class Managing(RuleBasedStateMachine):
         assert (None if current is None else current.version) == arranged.current
 
 
-Managing.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Managing.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 test_version_manager_any_history_keeps_its_laws = Managing.TestCase

@@ -104,7 +104,7 @@ def test_index_compares_bounds_exactly(tmp_path: Path, kind: str) -> None:
     assert sorted(index.rows_between()) == having(values, lambda _: True)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.none() | st.lists(st.none() | st.text(max_size=3), max_size=4), min_size=1, max_size=30),
     st.lists(st.text(max_size=3)),

@@ -48,7 +48,7 @@ def free_by_loops(codes: list[int], most: int, chosen: list[int], left: list[int
     diversity=st.floats(0, 1),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_diverse_picks_the_largest_gain_among_those_that_crowding_leaves(
     codes: list[int], most: int, k: int, diversity: float, seed: int
 ) -> None:
