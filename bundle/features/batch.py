@@ -19,12 +19,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.columns import Activation, Column, Offsets, checked_together
+from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.embedded import Embedded
 from bundle.features.rules.ids import resolve_all, within
 from bundle.features.sources import Fetch, Indicator, RemoteRows, RemoteTable, Source
 from bundle.tables.combiner import combine_clipped, with_empty_row
-from bundle.tables.id_values import Rows, Values, is_padding
+from bundle.tables.id_values import Rows, Values, distinct, is_padding
+from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.reader import TableReader
 
 _UNKNOWN, _LEFT_OUT = -1, -2
@@ -45,7 +46,7 @@ class Batch:
         runs = [group for table in groups.values() for group in table.values()]
         self.names = [name for run in runs for name in run]
         self.features = [features[name] for name in self.names]
-        self.runs = list(pairwise(np.cumsum([0, *map(len, runs)]).tolist()))
+        self.runs = list(pairwise(offsets_of([len(run) for run in runs]).tolist()))
         """First feature of those that are alike and read one source, and the end of them."""
         self.sources = [sources[name].rows for name in self.names]
         self.firsts = np.array([sources[name].first for name in self.names], np.int64)
@@ -153,7 +154,11 @@ class _Ids:
 
     def wanted(self) -> dict[str, Rows]:
         """Returns the distinct remote rows that are read, ascending, by layout."""
-        return {rows.name: distinct([self._in_source(places), others]) for rows, places, others in self._batch.remote}
+        found = {}
+        for rows, places, always in self._batch.remote:
+            read = np.concatenate([self._in_source(places), always])
+            found[rows.name] = distinct(read[read >= 0])
+        return found
 
     def fetch(self, fetch: Fetch) -> None:
         """Fetches the remote rows. Those that are lost follow the unknown rule of their feature.
@@ -224,8 +229,7 @@ class _Ids:
         """Returns the offsets of some features, end to end."""
         if len(places) == 1:
             return self.offsets[places[0]]
-        lengths = np.concatenate([np.diff(self.offsets[place]) for place in places])
-        return np.concatenate([[0], np.cumsum(lengths)])
+        return offsets_of(np.concatenate([np.diff(self.offsets[place]) for place in places]))
 
     def _weights_of(self, places: range) -> NDArray[np.float32] | None:
         """Returns the weights of some features end to end, 1 for those without; None: all are."""
@@ -242,14 +246,6 @@ class _Ids:
         return (rows + self._batch.firsts[places.start : places.stop]).repeat(self._n)
 
 
-def distinct(rows: Sequence[Rows]) -> Rows:
-    """Returns the rows that are not negative, each once, ascending."""
-    every = np.concatenate(rows)
-    ordered = np.sort(every[every >= 0])
-    found: Rows = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size]]
-    return found
-
-
 def _source(table: TableReader | RemoteTable | Indicator) -> Source:
     return Source(table.among, table.first) if isinstance(table, RemoteTable) else Source(table)
 
@@ -259,4 +255,4 @@ def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets
     if int(lengths.max(initial=0)) <= length:
         return values, offsets
     place = np.arange(values.size) - offsets[:-1].repeat(lengths)
-    return values[place < length], np.concatenate([[0], np.cumsum(np.minimum(lengths, length))])
+    return values[place < length], offsets_of(np.minimum(lengths, length))

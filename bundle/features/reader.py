@@ -18,7 +18,7 @@ import numpy as np
 
 from bundle.errors import FeatureError, FormatError
 from bundle.features.batch import Batch
-from bundle.features.columns import Activation, Column, Offsets, Place, place_of, spread
+from bundle.features.columns import Activation, Column, Place, place_of, spread
 from bundle.features.dense import Dense
 from bundle.features.embedded import Embedded
 from bundle.features.sources import Fetch, Indicator, Ordinal, RemoteTable, small_tables
@@ -27,6 +27,7 @@ from bundle.native import beside
 from bundle.storage import files
 from bundle.tables.id_values import Rows
 from bundle.tables.key_index import KeyIndex
+from bundle.tables.offsets import Offsets
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary
 

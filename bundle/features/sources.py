@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from bundle import native
 from bundle.format.manifest import Table
-from bundle.tables.combiner import Combiner, Offsets, Vectors, Weights, combine_rows
+from bundle.tables.combiner import Combiner, Vectors, Weights, combine_rows
 from bundle.tables.id_values import Rows
+from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.reader import TableReader
 
 _TABLE_BYTES = 256 << 10
@@ -187,7 +188,7 @@ def small_tables(tables: Iterable[TableReader]) -> Mapping[int, Source]:
     for dim, members in widths.items():
         if len(members) >= _FEWEST:
             together = SideBySide(members, dim)
-            starts = np.cumsum([0, *(table.rows for table in members)]).tolist()
+            starts = offsets_of([table.rows for table in members]).tolist()
             sources |= {id(table): Source(together, start) for table, start in zip(members, starts, strict=False)}
     return sources
 

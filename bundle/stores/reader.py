@@ -18,6 +18,7 @@ from bundle.features.reader import Column
 from bundle.format.manifest import Corpus
 from bundle.storage import arrow
 from bundle.stores.writer import find_repeated
+from bundle.tables.offsets import offsets_of
 from bundle.tables.vocabularies import IntegerKeys, StringKeys
 
 Positions = NDArray[np.int64]
@@ -60,7 +61,7 @@ class StoredColumns:
         self._features, self._attributes = tuple(corpus.features), tuple(corpus.attributes)
         self._spreads: dict[str, tuple[int, int]] = {}
         self._batches = [dict(zip(table.column_names, batch.columns, strict=True)) for batch in table.to_batches()]
-        self._starts = np.cumsum([0, *(len(batch["id"]) for batch in self._batches)])
+        self._starts = offsets_of([len(batch["id"]) for batch in self._batches])
 
     def ids(self, positions: Positions) -> NDArray[Any]:
         """Returns the ids at [m] int64 positions: [m] int64, or [m] object holding str.

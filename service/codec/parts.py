@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from bundle.tables.offsets import offsets_of
 from bundle.tables.sharding import ShardNumber
 from service.codec import protobuf
 from service.codec.protobuf import packed
@@ -107,7 +108,7 @@ def read_found(message: shard_pb.SearchResponse, target: requests.Target) -> req
         target.version or 0,
         np.frombuffer(message.positions, _UINT32).astype(np.int64),
         np.frombuffer(message.scores, _FLOAT32),
-        np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
+        offsets_of(counts),
         tuple([
             requests.Explanation(each.path, each.matches, each.selectivity, each.scored, each.search_ms)
             for each in message.explanations

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import UnknownRefused
-from bundle.features.batch import distinct
 from bundle.features.columns import Column, Place, checked_offsets
 from bundle.features.sources import Fetch, FetchedRows
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, MultiInputIds, inputs_of
+from bundle.tables.id_values import distinct
+from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
 from service.engine import validation
 from service.engine.context import Execution
@@ -119,7 +120,7 @@ def _with_default(
     weights = stored.weights
     if weights is not None:
         weights = np.insert(weights, places, np.resize(weight, places.size))
-    return Column(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), weights)
+    return Column(values, offsets_of(lengths), weights)
 
 
 def prefetch(
@@ -142,7 +143,7 @@ def prefetch(
             wanted.setdefault(layout, []).append(rows)
     if not wanted:
         return None
-    together = {layout: rows[0] if len(rows) == 1 else distinct(rows) for layout, rows in wanted.items()}
+    together = {layout: distinct(np.concatenate(rows)) for layout, rows in wanted.items()}
     fetched = _fetched(model_version.model, shards, execution, together)
     return lambda _: fetched
 
@@ -219,7 +220,7 @@ def _vectors(model_version: ModelVersion, name: str, rows: Rows, execution: Exec
         return model_version.tables[name].take(rows)
     remote = shards.tables[name]
     rows = np.where(rows < 0, rows, rows + remote.first)
-    wanted = {remote.among.name: distinct([rows])}
+    wanted = {remote.among.name: distinct(rows[rows >= 0])}
     return _fetched(model_version.model, shards, execution, wanted)[remote.among.name].take(rows)
 
 

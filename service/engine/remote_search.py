@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.tables.offsets import offsets_of
 from service.engine import validation
 from service.engine.context import Execution
 from service.engine.requests import Explanation, Offsets, PartFound, Selecting, Vectors
@@ -55,7 +56,7 @@ def nearest(
         rows = [_merged(parts, range(first, last), k) for first, last in pairwise(offsets.tolist())]
     positions, scores = (np.concatenate([row[part] for row in rows]) for part in (0, 1))
     validation.check_finite(scores, "a candidate's score")
-    ends = np.fromiter(accumulate([row[0].size for row in rows], initial=0), np.int64, n + 1)
+    ends = offsets_of([row[0].size for row in rows])
     explanations = []
     if request.explain:
         size = index.corpus.entry.size

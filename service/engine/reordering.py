@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.formula import Formula
+from bundle.tables.offsets import offsets_of
 from service.engine import formulas, ranking, remote_search, validation
 from service.engine.context import Execution
 from service.engine.requests import Crowding, Offsets, Selecting
@@ -109,7 +110,7 @@ def widened(
     return Found(
         np.concatenate([positions for positions, _ in parts]),
         np.concatenate([scores for _, scores in parts]),
-        _ends([positions.size for positions, _ in parts]),
+        offsets_of([positions.size for positions, _ in parts]),
         tuple(explanations),
     )
 
@@ -159,7 +160,7 @@ def best(
 
     with execution.phase("compute"):
         execution.parallel(counts.size, pick)
-    return np.concatenate(chosen), _ends([places.size for places in chosen])
+    return np.concatenate(chosen), offsets_of([places.size for places in chosen])
 
 
 def uncrowded(codes: Places, most: int) -> NDArray[np.bool_]:
@@ -201,7 +202,3 @@ def diverse(
             if taken[codes[place]] == most:
                 relevance[codes == codes[place]] = -np.inf
     return picked
-
-
-def _ends(counts: Sequence[int]) -> Offsets:
-    return np.fromiter(accumulate(counts, initial=0), np.int64, len(counts) + 1)

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.sources import FetchedRows, remote_tables
+from bundle.features.sources import FetchedRows, RemoteTable, remote_tables
 from bundle.format.dtypes import STORED, widened
 from bundle.format.manifest import Manifest, Table
 from bundle.tables import sharding
+from bundle.tables.offsets import offsets_of
 from bundle.tables.sharding import ShardNumber
 from service.codec import parts
 from service.codec.stubs import shard_service_pb2 as shard_pb
@@ -42,7 +43,7 @@ class RemoteVersion:
         """Derives what each of `total` shards holds."""
         self._shards, self.key, self._total, self._timeout_s = shards, key, total, settings.request_timeout_s
         sharded = sharding.sharded_tables(manifest, settings.shard_least_bytes)
-        self.tables = remote_tables(sharded)
+        self.tables: Mapping[str, RemoteTable] = remote_tables(sharded)
         self._row_starts = {name: _starts(table.rows, total) for name, table in sharded.items()}
         layouts = dict.fromkeys(each.among.name for each in self.tables.values())
         self._layouts = {
@@ -151,7 +152,7 @@ class _Layout:
         self.names, self.total, self.table = names, total, tables[names[0]]
         self.refusing = [tables[name].unavailable == "error" for name in names]
         sizes = [tables[name].rows for name in names]
-        firsts = np.cumsum([0, *sizes])
+        firsts = offsets_of(sizes)
         starts = [first + _starts(size, total)[:-1] for first, size in zip(firsts, sizes, strict=False)]
         self.bounds = np.concatenate([*starts, firsts[-1:]])
         """First row of each shard in each table, and the end."""
