@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.embedded import Embedded
 from bundle.features.rules.ids import resolve_all, within
-from bundle.features.sources import Fetch, Indicator, RemoteRows, RemoteTable, Source
+from bundle.features.sources import Fetched, Indicator, RemoteRows, RemoteTable, Source
 from bundle.tables.combiner import combine_clipped, with_empty_row
 from bundle.tables.id_values import Rows, Values, distinct, is_padding
 from bundle.tables.offsets import Offsets, offsets_of
@@ -79,21 +79,23 @@ class Batch:
         ]
         return np.array(read, np.int64)
 
-    def activations(self, columns: Mapping[str, Column], n: int, fetch: Fetch | None = None) -> dict[str, Activation]:
+    def activations(
+        self, columns: Mapping[str, Column], n: int, fetched: Fetched | None = None
+    ) -> dict[str, Activation]:
         """Looks all features up; see FeatureReader.activations."""
         if not self.features:
             return {}
         ids = _Ids(self, [each.ids(columns, n) for each in self.features], n)
         unknown = ids.apply_unknown_rules()
-        if fetch is not None and self.remote:
-            ids.fetch(fetch)
+        if fetched is not None:
+            ids.use_fetched(fetched)
         return {
             name: Activation(vectors, count if count and each.is_sent(columns) else 0)
             for name, each, vectors, count in zip(self.names, self.features, ids.vectors(), unknown, strict=True)
         }
 
     def wanted(self, columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
-        """Returns the distinct remote rows that `activations` fetches, by layout."""
+        """Returns the distinct remote rows that `activations` reads, by layout."""
         if not self.remote:
             return {}
         ids = _Ids(self, [each.ids(columns, n) for each in self.features], n)
@@ -160,13 +162,12 @@ class _Ids:
             found[rows.name] = distinct(read[read >= 0])
         return found
 
-    def fetch(self, fetch: Fetch) -> None:
-        """Fetches the remote rows. Those that are lost follow the unknown rule of their feature.
+    def use_fetched(self, fetched: Fetched) -> None:
+        """Has remote rows read where they were fetched to. Lost ones follow the unknown rule of their feature.
 
         Raises:
           UnknownRefused: a feature refuses unknown ids, and a row of it is lost.
         """
-        fetched = fetch(self.wanted())
         for rows, places, _ in self._batch.remote:
             source = fetched[rows.name]
             self._sources[places.start : places.stop] = [source] * len(places)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -127,8 +127,8 @@ class FetchedRows:
         return np.minimum(self._rows.searchsorted(rows), self._rows.size - 1)
 
 
-Fetch = Callable[[Mapping[str, Rows]], Mapping[str, FetchedRows]]
-"""Fetches distinct ascending remote rows, by layout, all at once."""
+Fetched = Mapping[str, FetchedRows]
+"""Remote rows by layout."""
 
 
 def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.reader import FeatureReader
-from bundle.features.sources import FetchedRows, RemoteTable
+from bundle.features.sources import Fetched, RemoteTable
 from bundle.format.manifest import Corpus, Index, Manifest
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
@@ -98,7 +98,7 @@ class RemoteParts(Protocol):
 
     tables: Mapping[str, RemoteTable]
 
-    def rows(self, wanted: Mapping[str, Rows], left_s: float) -> Mapping[str, FetchedRows]:
+    def rows(self, wanted: Mapping[str, Rows], left_s: float) -> Fetched:
         """Fetches distinct ascending rows, by layout."""
 
     def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
