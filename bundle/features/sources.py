@@ -169,6 +169,10 @@ class SideBySide:
         return combine_rows(self.take, rows, offsets, combiner, weights)
 
 
+RowReader = TableReader | SideBySide | Indicator | FetchedRows
+"""Reads rows as a TableReader does."""
+
+
 class Source(NamedTuple):
     """Where the rows of a table are read, and its row 0 there."""
 
@@ -176,20 +180,20 @@ class Source(NamedTuple):
     first: int = 0
 
 
-def small_tables(tables: Iterable[TableReader]) -> Mapping[int, Source]:
-    """Lays small tables side by side; returns their sources by the table's `id`."""
+def small_tables(tables: Iterable[TableReader]) -> Mapping[object, Source]:
+    """Lays small tables side by side; returns their sources by table."""
     widths: dict[int, list[TableReader]] = {}
     left = _ALL_BYTES
-    for table in sorted({id(table): table for table in tables}.values(), key=_bytes):
+    for table in sorted(dict.fromkeys(tables), key=_bytes):
         left -= _bytes(table)
         if _bytes(table) <= _TABLE_BYTES and left >= 0 and table.rows:
             widths.setdefault(table.dim, []).append(table)
-    sources: dict[int, Source] = {}
+    sources: dict[object, Source] = {}
     for dim, members in widths.items():
         if len(members) >= _FEWEST:
             together = SideBySide(members, dim)
             starts = offsets_of([table.rows for table in members]).tolist()
-            sources |= {id(table): Source(together, start) for table, start in zip(members, starts, strict=False)}
+            sources |= {table: Source(together, start) for table, start in zip(members, starts, strict=False)}
     return sources
 
 
