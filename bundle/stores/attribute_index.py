@@ -77,10 +77,9 @@ class AttributeIndex:
         if ends.null_count or not _ascend(ends) or (len(ends) and ends[0].as_py() < 1):
             raise FormatError(f"{entry.values!r} holds ends that do not ascend from 1")
         self._ends: NDArray[np.int64] = arrow.values(ends)
-        if left or sum(self._ends[-1:]) != count:
-            raise FormatError(
-                f"{entry.rows!r} has {4 * count + left} bytes, {entry.values!r} ends at position {sum(self._ends[-1:])}"
-            )
+        end = self._ends[-1] if len(ends) else 0
+        if left or end != count:
+            raise FormatError(f"{entry.rows!r} has {4 * count + left} bytes, {entry.values!r} ends at position {end}")
         if count and self._rows.max() >= size:
             raise FormatError(f"{entry.rows!r} holds position {self._rows.max()}; the corpus has {size} candidates")
 
@@ -99,7 +98,8 @@ class AttributeIndex:
         wanted = distinct(places[found])
         starts, stops = np.where(wanted > 0, self._ends[wanted - 1], 0), self._ends[wanted]
         if wanted.size <= _COPIED_MAX:
-            return self._in(np.concatenate([self._rows[:0], *map(self._rows.__getitem__, map(slice, starts, stops))]))
+            parts = [self._rows[start:stop] for start, stop in zip(starts, stops, strict=True)]
+            return self._in(np.concatenate(parts)) if parts else self._rows[:0]
         counts = stops - starts
         first = starts - (np.cumsum(counts) - counts)
         return self._in(self._rows[np.repeat(first, counts) + np.arange(counts.sum())])

@@ -18,7 +18,7 @@ from runtime.exact import VectorBlock
 from service.engine import validation
 from service.engine.requests import Condition, Filter, Ids
 from service.errors import InvalidArgument
-from service.models.version import FilteredCorpus, LoadedIndex, LoadedStore
+from service.models.version import FilteredCorpus, LoadedIndex
 
 Positions = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -93,7 +93,7 @@ def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
     return found
 
 
-def _checked(corpus: LoadedStore | FilteredCorpus, name: str, condition: Condition) -> Condition:
+def _checked(corpus: FilteredCorpus, name: str, condition: Condition) -> Condition:
     where, indexed = f"filter.{name}", corpus.filters.get(name)
     if name not in corpus.entry.attributes:
         hint = validation.name_hint(name, corpus.entry.attributes, "has")

@@ -44,7 +44,7 @@ class Denied:
 
 @dataclass(frozen=True, eq=False)
 class FilteredCorpus:
-    """The manifest entry of candidates, and the indexes of the attributes that requests filter by."""
+    """A corpus as filters need it: its manifest entry, and the indexes of the attributes that requests filter by."""
 
     name: str
     entry: Corpus
@@ -52,14 +52,11 @@ class FilteredCorpus:
 
 
 @dataclass(frozen=True, eq=False)
-class LoadedStore:
-    """A store of candidates or contexts by id, its manifest entry, which are denied, and attributes' indexes."""
+class LoadedStore(FilteredCorpus):
+    """A store of candidates or contexts by id, and which of them are denied."""
 
-    name: str
-    entry: Corpus
     store: CandidateStore
     denied: Denied = field(default_factory=Denied)
-    filters: Mapping[str, AttributeIndex] = field(default_factory=dict)
 
     def deny(self, ids: tuple[str, ...]) -> None:
         """Denies the candidates that have one of these ids, and no others."""
@@ -76,7 +73,7 @@ class LoadedIndex:
 
     Attributes:
       vectors: [size, dim] float32, memory-mapped; row = position in the corpus, from `first` on.
-      corpus: what filters are compiled by, for these candidates.
+      corpus: its filters are of these candidates alone.
       compiled: filters of this index and the others of the process.
     """
 
@@ -84,7 +81,7 @@ class LoadedIndex:
     approximate: ScannIndex
     exact: ExactIndex
     vectors: NDArray[np.float32]
-    corpus: LoadedStore | FilteredCorpus
+    corpus: FilteredCorpus
     compiled: FilterCache
     first: int = 0
 
