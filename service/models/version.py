@@ -34,12 +34,12 @@ class Denied:
 
     Attributes:
       ids: of the deny list, of which the store may lack some.
-      positions: [d] int64, ascending.
+      positions: [d] uint32, ascending.
     """
 
     def __init__(self) -> None:
         self.ids: tuple[str, ...] = ()
-        self.positions = np.empty(0, np.int64)
+        self.positions: NDArray[Any] = np.empty(0, np.uint32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class LoadedStore(FilteredCorpus):
             strings = self.entry.id_dtype == "string"
             known = np.array(ids, object) if strings else np.array([*map(int, filter(_is_int64, ids))], np.int64)
             positions = np.unique(self.store.positions(known))
-            self.denied.ids, self.denied.positions = ids, positions[positions >= 0]
+            self.denied.ids, self.denied.positions = ids, positions[positions >= 0].astype(np.uint32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +154,7 @@ class ModelVersion:
         return self.held or self.manifest
 
     @property
-    def denied(self) -> list[NDArray[np.int64]]:
+    def denied(self) -> list[NDArray[Any]]:
         """The denied positions of every corpus; other arrays once others are denied."""
         return [corpus.denied.positions for corpus in self.corpora.values()]
 
