@@ -101,8 +101,8 @@ class RemoteParts(Protocol):
     def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """Fetches vectors of an index, in the order asked."""
 
-    def search(self, left_s: float, **search: Any) -> Sequence[Any]:
-        """Asks each shard that holds partitions of an index; takes the fields of PartSearch, returns PartFounds."""
+    def search(self, wanted: Any, left_s: float) -> Sequence[Any]:
+        """Has each shard search the partitions that it holds; takes an IndexSearch, returns what each has Found."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import asyncio
 import math
 import random
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -20,7 +21,7 @@ from bundle.format.manifest import Manifest
 from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings, SettingsError
-from service.errors import DeadlineExceeded, InvalidArgument, NotReady
+from service.errors import DeadlineExceeded, Internal, InvalidArgument, NotReady, ServiceError
 from service.models.loader import ShardsMissing
 from service.observability import logging
 from service.observability.metrics import Metrics
@@ -105,7 +106,7 @@ class Shards:
         key = manifest.model, manifest.version, fingerprint
         least_bytes = self._settings.shard_least_bytes
         sharded = sharding.sharded_tables(manifest, least_bytes) or sharding.sharded_indexes(manifest)
-        remote = RemoteVersion(self, manifest, key, self._total(key) if sharded else 1, self._settings)
+        remote = RemoteVersion(self.ask_all, manifest, key, self._total(key) if sharded else 1, least_bytes)
         self._versions.add(remote)
         return remote
 
@@ -136,6 +137,26 @@ class Shards:
             if not self.holding(key, ShardNumber(number, total)):
                 raise ShardsMissing(f"{what}: no address holds shard {number}/{total} of it")
         return total
+
+    def ask_all(
+        self, key: Key, method: str, requests: Mapping[ShardNumber, Any], left_s: float
+    ) -> dict[ShardNumber, Any]:
+        """Calls a method of several shards at once; called by compute threads, which wait.
+
+        Returns:
+          The answer of each shard, or the ServiceError with which it failed.
+        """
+        left_s = min(left_s, self._settings.request_timeout_s)
+
+        async def ask() -> list[Any]:
+            calls = [self.ask(key, shard, method, request, left_s) for shard, request in requests.items()]
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        answers = asyncio.run_coroutine_threadsafe(ask(), self.loop).result()
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, ServiceError):
+                raise Internal(str(answer)) from answer
+        return dict(zip(requests, answers, strict=True))
 
     async def ask(self, key: Key, shard: ShardNumber, method: str, request: Any, left_s: float) -> Any:
         """Calls a method of a shard.
