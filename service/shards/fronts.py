@@ -11,7 +11,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -34,8 +34,6 @@ log = logging.logger(__name__)
 
 POLL_S = 1.0
 """Between two questions of what every replica holds."""
-_REFUSED = {grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument, grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded}
-"""Failures that another replica would repeat."""
 
 
 class Shards:
@@ -61,6 +59,7 @@ class Shards:
             raise SettingsError(f"--shard-token or --shard-ca: {problem}") from problem
         self.replicas: dict[str, Replica] = {}
         self.problems: dict[str, str] = {}
+        self._gone: list[Replica] = []
         self._versions = WeakSet[RemoteVersion]()
         self._polling: asyncio.Task[None] | None = None
 
@@ -74,7 +73,7 @@ class Shards:
         """Disconnects."""
         if self._polling is not None:
             self._polling.cancel()
-        for replica in self.replicas.values():
+        for replica in (*self.replicas.values(), *self._gone):
             await replica.close()
 
     def status(self) -> list[dict[str, Any]]:
@@ -94,7 +93,7 @@ class Shards:
             for each in list(self.replicas.values())
         ]
         unknown = {"shard": "", "holds": {}, "inflight": 0}
-        found += [{"address": source, **unknown, "problem": each} for source, each in self.problems.items()]
+        found += [{"address": source, **unknown, "problem": each} for source, each in list(self.problems.items())]
         return sorted(found, key=lambda each: (each["shard"], each["address"]))
 
     def reach(self, manifest: Manifest, fingerprint: int) -> RemoteVersion:
@@ -107,12 +106,12 @@ class Shards:
         least_bytes = self._settings.shard_least_bytes
         sharded = sharding.sharded_tables(manifest, least_bytes) or sharding.sharded_indexes(manifest)
         remote = RemoteVersion(self.ask_all, manifest, key, self._total(key) if sharded else 1, least_bytes)
-        self._versions.add(remote)
+        self._versions = self._versions.union([remote])  # another set: `status` may be iterating over this one
         return remote
 
-    def holding(self, key: Key, shard: ShardNumber) -> list[Replica]:
-        """Returns the replicas of a shard that have loaded a bundle and can be asked."""
-        every = list(self.replicas.values())
+    def holding(self, key: Key, shard: ShardNumber, but: Collection[Replica] = ()) -> list[Replica]:
+        """Returns the replicas of a shard that have loaded a bundle and can be asked, but for some."""
+        every = [each for each in list(self.replicas.values()) if each not in but]
         return [each for each in every if each.shard == shard and key in each.bundles and not each.problem]
 
     def _total(self, key: Key) -> int:
@@ -173,32 +172,30 @@ class Shards:
             replica = self._choose(key, shard, tried) or next(iter(tried), None)
             if replica is None:
                 break
-            alone = not self._untried(key, shard, tried)
+            alone = not self.holding(key, shard, tried)
             left_s = end - self.loop.time()
             try:
                 return await self._hedged(key, shard, replica, tried, method, request, left_s if alone else left_s / 2)
             except grpc.aio.AioRpcError as failure:
-                code = failure.code()
+                code, details = failure.code(), failure.details()
                 self._metrics.count("shard_failures", 1, str(shard), code.name)
-                out_of_time = code is grpc.StatusCode.DEADLINE_EXCEEDED and (alone or end <= self.loop.time())
-                if code is grpc.StatusCode.INVALID_ARGUMENT or out_of_time:
-                    raise _REFUSED[code](failure.details() or code.name) from failure
-                problem = f"{replica.address}: {code.name}: {failure.details()}"
+                if code is grpc.StatusCode.INVALID_ARGUMENT:
+                    raise InvalidArgument(details or code.name) from failure
+                if code is grpc.StatusCode.DEADLINE_EXCEEDED and (alone or end <= self.loop.time()):
+                    raise DeadlineExceeded(details or code.name) from failure
+                problem = f"{replica.address}: {code.name}: {details}"
                 if alone and code is not grpc.StatusCode.UNAVAILABLE:
                     break
         raise NotReady(f"shard {shard} of model {key[0]!r} version {key[1]} does not answer: {problem}")
 
     def _choose(self, key: Key, shard: ShardNumber, tried: list[Replica]) -> Replica | None:
         """Draws two replicas that were not tried, and takes the one with fewer calls in progress."""
-        left = self._untried(key, shard, tried)
+        left = self.holding(key, shard, tried)
         if not left:
             return None
         chosen = min(random.sample(left, min(2, len(left))), key=lambda each: each.inflight)
         tried.append(chosen)
         return chosen
-
-    def _untried(self, key: Key, shard: ShardNumber, tried: list[Replica]) -> list[Replica]:
-        return [each for each in self.holding(key, shard) if each not in tried]
 
     async def _hedged(
         self,
@@ -215,19 +212,19 @@ class Shards:
         if not percentile:
             return await self._call(replica, shard, method, request, left_s)
         first = asyncio.ensure_future(self._call(replica, shard, method, request, left_s))
-        patience_s = replica.percentile_s(percentile)
-        done, _ = await asyncio.wait([first], timeout=None if math.isinf(patience_s) else patience_s)
+        usual_s = replica.percentile_s(percentile)
+        done, _ = await asyncio.wait([first], timeout=None if math.isinf(usual_s) else usual_s)
         other = None if done else self._choose(key, shard, tried)
         if other is None:
             return await first
         self._metrics.count("shard_hedges", 1, str(shard))
-        calls = {first, asyncio.ensure_future(self._call(other, shard, method, request, left_s - patience_s))}
+        calls = {first, asyncio.ensure_future(self._call(other, shard, method, request, left_s - usual_s))}
+        answered: list[asyncio.Future[Any]] = []
         try:
-            while True:
+            while calls and not answered:
                 done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-                for call in done:
-                    if call.exception() is None or not calls:
-                        return call.result()
+                answered = [call for call in done if call.exception() is None]
+            return (answered or [first])[0].result()
         finally:
             for call in calls:
                 call.cancel()
@@ -249,28 +246,29 @@ class Shards:
 
     async def _poll(self) -> None:
         """Brings the replicas up to date with the sources of addresses, and asks each what it holds."""
+        for replica in [each for each in self._gone if not each.inflight]:  # the others answer first
+            self._gone.remove(replica)
+            await replica.close()
         known: dict[str, str] = {}
         for source in self._settings.shard_addresses:
             known |= dict.fromkeys(await self._resolved(source), addresses.name_of(source))
         for address in set(known) - set(self.replicas):
             self.replicas[address] = Replica(address, known[address], self._credentials, self._metadata)
-        gone = [self.replicas.pop(address) for address in set(self.replicas) - set(known)]
-        before = {each.address: each.problem for each in self.replicas.values()}
-        await asyncio.gather(*(each.describe() for each in self.replicas.values()))
-        totals = {each.shard.total for each in self.replicas.values() if each.shard is not None}
-        counts = Counter({f"{number}/{total}": 0 for total in totals for number in range(1, total + 1)})
-        for each in self.replicas.values():
-            counts[str(each.shard or "")] += not each.problem
+        self._gone += [self.replicas.pop(address) for address in set(self.replicas) - set(known)]
+        replicas = list(self.replicas.values())
+        before = [each.problem for each in replicas]
+        await asyncio.gather(*(each.describe() for each in replicas))
+        for each, problem in zip(replicas, before, strict=True):
             about = logging.fields(address=each.address, shard=str(each.shard or ""), problem=each.problem)
-            if each.problem and each.problem != before[each.address]:
+            if each.problem and each.problem != problem:
                 log.warning("shard_unreachable", extra=about)
-            elif not each.problem and before[each.address]:
+            elif problem and not each.problem:
                 log.info("shard_reached", extra=about)
-        for shard, count in counts.items():
-            if shard:
-                self._metrics.set("shard_replicas", count, shard)
-        for replica in gone:
-            await replica.close()
+        counts = Counter(each.shard for each in replicas if not each.problem)
+        for total in {each.shard.total for each in replicas if each.shard is not None}:
+            for number in range(1, total + 1):
+                shard = ShardNumber(number, total)
+                self._metrics.set("shard_replicas", counts[shard], str(shard))
 
     async def _resolved(self, source: str) -> set[str]:
         """Returns the addresses of a source; all that are known if it cannot be read now."""
