@@ -11,7 +11,8 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -32,6 +33,8 @@ from service.shards.replica import Key, Replica
 
 log = logging.logger(__name__)
 
+Call = Callable[[Replica, float], Coroutine[Any, Any, Any]]
+"""Calls a method of a replica, within some seconds."""
 POLL_S = 1.0
 """Between two questions of what every replica holds."""
 
@@ -117,7 +120,7 @@ class Shards:
     def _total(self, key: Key) -> int:
         """Returns how many shards hold a bundle."""
         what = f"model {key[0]!r} version {key[1]}"
-        every = [(each.shard, each) for each in self.replicas.values() if each.shard is not None]
+        every = [(each.shard, each) for each in list(self.replicas.values()) if each.shard is not None]
         if not every:
             asked = [f"{each['address']}: {each['problem']}" for each in self.status()]
             raise ShardsMissing(f"no shard can be reached: {'; '.join(asked[:4]) or 'no address is known'}")
@@ -165,17 +168,18 @@ class Shards:
           NotReady: no replica of the shard answers; names it.
         """
         tried: list[Replica] = []
+        call, choose = partial(self._call, shard, method, request), partial(self._choose, key, shard, tried)
         problem = "no replica of it is known"
         end = self.loop.time() + left_s
         for _ in range(2):
             # An address may stand for several processes: where there is no other, it is tried again.
-            replica = self._choose(key, shard, tried) or next(iter(tried), None)
+            replica = choose() or next(iter(tried), None)
             if replica is None:
                 break
             alone = not self.holding(key, shard, tried)
             left_s = end - self.loop.time()
             try:
-                return await self._hedged(key, shard, replica, tried, method, request, left_s if alone else left_s / 2)
+                return await self._hedged(shard, replica, choose, call, left_s if alone else left_s / 2)
             except grpc.aio.AioRpcError as failure:
                 code, details = failure.code(), failure.details()
                 self._metrics.count("shard_failures", 1, str(shard), code.name)
@@ -198,38 +202,31 @@ class Shards:
         return chosen
 
     async def _hedged(
-        self,
-        key: Key,
-        shard: ShardNumber,
-        replica: Replica,
-        tried: list[Replica],
-        method: str,
-        request: Any,
-        left_s: float,
+        self, shard: ShardNumber, replica: Replica, choose: Callable[[], Replica | None], call: Call, left_s: float
     ) -> Any:
         """Calls a replica, and a second one if the first takes longer than usual."""
         percentile = self._settings.shard_hedge_percentile
         if not percentile:
-            return await self._call(replica, shard, method, request, left_s)
-        first = asyncio.ensure_future(self._call(replica, shard, method, request, left_s))
+            return await call(replica, left_s)
+        first = asyncio.ensure_future(call(replica, left_s))
         usual_s = replica.percentile_s(percentile)
         done, _ = await asyncio.wait([first], timeout=None if math.isinf(usual_s) else usual_s)
-        other = None if done else self._choose(key, shard, tried)
+        other = None if done else choose()
         if other is None:
             return await first
         self._metrics.count("shard_hedges", 1, str(shard))
-        calls = {first, asyncio.ensure_future(self._call(other, shard, method, request, left_s - usual_s))}
+        calls = {first, asyncio.ensure_future(call(other, left_s - usual_s))}
         answered: list[asyncio.Future[Any]] = []
         try:
             while calls and not answered:
                 done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-                answered = [call for call in done if call.exception() is None]
+                answered = [each for each in done if each.exception() is None]
             return (answered or [first])[0].result()
         finally:
-            for call in calls:
-                call.cancel()
+            for each in calls:
+                each.cancel()
 
-    async def _call(self, replica: Replica, shard: ShardNumber, method: str, request: Any, left_s: float) -> Any:
+    async def _call(self, shard: ShardNumber, method: str, request: Any, replica: Replica, left_s: float) -> Any:
         began = self.loop.time()
         answer = await replica.call(method, request, left_s)
         self._metrics.observe("shard_seconds", self.loop.time() - began, str(shard), method.lower())
