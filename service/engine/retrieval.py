@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.tables.id_values import distinct
 from service.config import ServiceSettings
-from service.engine import embedding, filters, lookup, remote_search, reordering, search, validation
+from service.engine import embedding, filters, formulas, lookup, remote_search, reordering, search, validation
 from service.engine.context import Execution
 from service.engine.requests import (
     K_DEFAULT,
@@ -44,7 +44,10 @@ def retrieve(
     name, index = validation.choose_index(model_version, request.index)
     check_selection(index, request, settings, request.ids, *(request.features or {}).values())
     reordering.check(request, index.corpus, k)
-    formula = reordering.formula_of(request.formula, index.corpus, name) if request.formula else None
+    formula = None
+    if request.formula:
+        names = {"score", *reordering.numeric_attributes(index.corpus)}
+        formula = formulas.parsed(request.formula, names, "name", f"index {name!r}")
     vectors, positions = _queries(model_version, index, request, settings, execution)
     offsets, own = request.query_offsets, list[Positions]()
     n = _count_queries(request, offsets, len(vectors))
