@@ -19,12 +19,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.columns import Activation, Column, Offsets, checked_together
+from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.embedded import Embedded
 from bundle.features.rules.ids import resolve_all, within
-from bundle.features.sources import Fetch, Indicator, RemoteRows, RemoteTable, Source
+from bundle.features.sources import Fetched, Indicator, RemoteRows, RemoteTable, RowReader, Source
 from bundle.tables.combiner import combine_clipped, with_empty_row
-from bundle.tables.id_values import Rows, Values, is_padding
+from bundle.tables.id_values import Rows, Values, distinct, is_padding
+from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.reader import TableReader
 
 _UNKNOWN, _LEFT_OUT = -1, -2
@@ -34,18 +35,16 @@ _UNKNOWN, _LEFT_OUT = -1, -2
 class Batch:
     """Features in the order in which their rows are read: by table, then by likeness. Kept from call to call."""
 
-    def __init__(self, features: Mapping[str, Embedded], small: Mapping[int, Source]) -> None:
-        """Takes features by name, and where the rows of small tables are read, by the table's `id`."""
-        sources = {name: small.get(id(each.table)) or _source(each.table) for name, each in features.items()}
+    def __init__(self, features: Mapping[str, Embedded], small: Mapping[object, Source]) -> None:
+        """Takes features by name, and where the rows of small tables are read, by table."""
+        sources = {name: small.get(each.table) or _source(each.table) for name, each in features.items()}
         groups: dict[Any, dict[Any, list[str]]] = {}
         for name, each in features.items():
-            rows = sources[name].rows
-            by = rows if isinstance(rows, RemoteRows) else id(rows)
-            groups.setdefault(by, {}).setdefault(each.alike, []).append(name)
+            groups.setdefault(sources[name].rows, {}).setdefault(each.alike, []).append(name)
         runs = [group for table in groups.values() for group in table.values()]
         self.names = [name for run in runs for name in run]
         self.features = [features[name] for name in self.names]
-        self.runs = list(pairwise(np.cumsum([0, *map(len, runs)]).tolist()))
+        self.runs = list(pairwise(offsets_of([len(run) for run in runs]).tolist()))
         """First feature of those that are alike and read one source, and the end of them."""
         self.sources = [sources[name].rows for name in self.names]
         self.firsts = np.array([sources[name].first for name in self.names], np.int64)
@@ -57,42 +56,39 @@ class Batch:
         self.refusing = [place for place, entry in enumerate(entries) if entry.unknown.rule == "refuse"]
         self.limits = np.array([each.table.rows for each in self.features], np.uint64)
         self.instead = np.array([_UNKNOWN if entry.unknown.row is None else entry.unknown.row for entry in entries])
-        self.remote = [
-            (rows, range(places[0], places[-1] + 1), self._always_read(places))
-            for rows, each in groupby(range(len(self.names)), self.sources.__getitem__)
-            if isinstance(rows, RemoteRows) and (places := list(each))
-        ]
+        self.remote: list[tuple[RemoteRows, range, Rows]] = []
         """Of remote rows the features that read them, and what those read beside the rows of ids."""
+        for rows, group in groupby(range(len(self.names)), self.sources.__getitem__):
+            if isinstance(rows, RemoteRows):
+                places = list(group)
+                self.remote.append((rows, range(places[0], places[-1] + 1), self._always_read(places)))
 
     def _always_read(self, places: Sequence[int]) -> Rows:
         """Returns the rows that features read in place of unknown ids, of empty bags, and behind sequences."""
-        read = [
-            self.firsts[place] + row
-            for place in places
-            for row in (
-                self.instead[place],
-                self.features[place].entry.empty_row,
-                self.features[place].entry.filler_row,
-            )
-            if row is not None and row >= 0
-        ]
+        read = list[int]()
+        for place in places:
+            entry = self.features[place].entry
+            given = [row for row in (entry.unknown.row, entry.empty_row, entry.filler_row) if row is not None]
+            read += [self.firsts[place] + row for row in given]
         return np.array(read, np.int64)
 
-    def activations(self, columns: Mapping[str, Column], n: int, fetch: Fetch | None = None) -> dict[str, Activation]:
+    def activations(
+        self, columns: Mapping[str, Column], n: int, fetched: Fetched | None = None
+    ) -> dict[str, Activation]:
         """Looks all features up; see FeatureReader.activations."""
         if not self.features:
             return {}
         ids = _Ids(self, [each.ids(columns, n) for each in self.features], n)
         unknown = ids.apply_unknown_rules()
-        if fetch is not None and self.remote:
-            ids.fetch(fetch)
+        if fetched is not None:
+            ids.use_fetched(fetched)
         return {
             name: Activation(vectors, count if count and each.is_sent(columns) else 0)
             for name, each, vectors, count in zip(self.names, self.features, ids.vectors(), unknown, strict=True)
         }
 
     def wanted(self, columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
-        """Returns the distinct remote rows that `activations` fetches, by layout."""
+        """Returns the distinct remote rows that `activations` reads, by layout."""
         if not self.remote:
             return {}
         ids = _Ids(self, [each.ids(columns, n) for each in self.features], n)
@@ -110,7 +106,7 @@ class _Ids:
 
     def __init__(self, batch: Batch, columns: Sequence[Column], n: int, whole: bool = False) -> None:
         self._batch, self._n = batch, n
-        self._sources: list[Any] = list(batch.sources)  # with the fetched rows in place of remote tables
+        self._sources: list[Any] = list(batch.sources)  # with fetched rows in the place of remote ones
         listed = [columns[place] for place in batch.listed]
         checked = checked_together([batch.inputs[place] for place in batch.listed], listed, n)
         self.offsets = dict(zip(batch.listed, checked, strict=True))
@@ -153,15 +149,18 @@ class _Ids:
 
     def wanted(self) -> dict[str, Rows]:
         """Returns the distinct remote rows that are read, ascending, by layout."""
-        return {rows.name: distinct([self._in_source(places), others]) for rows, places, others in self._batch.remote}
+        found = {}
+        for rows, places, always in self._batch.remote:
+            read = np.concatenate([self._in_source(places), always])
+            found[rows.name] = distinct(read[read >= 0])
+        return found
 
-    def fetch(self, fetch: Fetch) -> None:
-        """Fetches the remote rows. Those that are lost follow the unknown rule of their feature.
+    def use_fetched(self, fetched: Fetched) -> None:
+        """Has remote rows read where they were fetched to. Lost ones follow the unknown rule of their feature.
 
         Raises:
           UnknownRefused: a feature refuses unknown ids, and a row of it is lost.
         """
-        fetched = fetch(self.wanted())
         for rows, places, _ in self._batch.remote:
             source = fetched[rows.name]
             self._sources[places.start : places.stop] = [source] * len(places)
@@ -196,11 +195,11 @@ class _Ids:
 
     def _read(self, rows: Rows, places: range) -> NDArray[Any]:
         """Returns [features, n, dim] of features that are alike, [features, n, length, dim] of sequences."""
-        feature, source, n = self._batch.features[places[0]], self._sources[places[0]], self._n
+        feature, n = self._batch.features[places[0]], self._n
+        source: RowReader = self._sources[places[0]]
         entry, dim = feature.entry, feature.table.dim
         if entry.kind == "single":
-            single: NDArray[Any] = source.take(rows).reshape(len(places), n, dim)
-            return single
+            return source.take(rows).reshape(len(places), n, dim)
         offsets = self._joined_offsets(places)
         if entry.kind == "bag":
             weights = self._weights_of(places)
@@ -210,8 +209,7 @@ class _Ids:
                 found = source.bags(rows, offsets, feature.combiner, weights)
             else:
                 found = combine_clipped(source.take, entry.max_norm, rows, offsets, feature.combiner, weights)
-            combined: NDArray[Any] = found.reshape(len(places), n, dim)
-            return combined
+            return found.reshape(len(places), n, dim)
         length, lengths = entry.length or 0, np.diff(offsets)
         example = np.repeat(np.arange(lengths.size), lengths)
         padded = np.zeros((lengths.size, length, dim), np.float32)
@@ -224,8 +222,7 @@ class _Ids:
         """Returns the offsets of some features, end to end."""
         if len(places) == 1:
             return self.offsets[places[0]]
-        lengths = np.concatenate([np.diff(self.offsets[place]) for place in places])
-        return np.concatenate([[0], np.cumsum(lengths)])
+        return offsets_of(np.concatenate([np.diff(self.offsets[place]) for place in places]))
 
     def _weights_of(self, places: range) -> NDArray[np.float32] | None:
         """Returns the weights of some features end to end, 1 for those without; None: all are."""
@@ -242,14 +239,6 @@ class _Ids:
         return (rows + self._batch.firsts[places.start : places.stop]).repeat(self._n)
 
 
-def distinct(rows: Sequence[Rows]) -> Rows:
-    """Returns the rows that are not negative, each once, ascending."""
-    every = np.concatenate(rows)
-    ordered = np.sort(every[every >= 0])
-    found: Rows = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size]]
-    return found
-
-
 def _source(table: TableReader | RemoteTable | Indicator) -> Source:
     return Source(table.among, table.first) if isinstance(table, RemoteTable) else Source(table)
 
@@ -259,4 +248,4 @@ def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets
     if int(lengths.max(initial=0)) <= length:
         return values, offsets
     place = np.arange(values.size) - offsets[:-1].repeat(lengths)
-    return values[place < length], np.concatenate([[0], np.cumsum(np.minimum(lengths, length))])
+    return values[place < length], offsets_of(np.minimum(lengths, length))

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-
-Offsets = NDArray[np.int64]
+from bundle.tables.offsets import Offsets, offsets_of
 
 NO_DEFAULT = "a value must be sent for each example: the feature has no default"
 
@@ -151,7 +150,7 @@ def repeated(name: str, column: Column, counts: NDArray[np.int64]) -> Column:
     """
     offsets = checked_offsets(name, column, counts.size)
     lengths = np.diff(offsets).repeat(counts)
-    ends = np.concatenate([[0], np.cumsum(lengths)])
+    ends = offsets_of(lengths)
     places = np.arange(ends[-1]) + (offsets[:-1].repeat(counts) - ends[:-1]).repeat(lengths)
     weights = None if column.weights is None else column.weights[places]
     return Column(column.values[places], ends, weights)

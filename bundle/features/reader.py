@@ -18,15 +18,16 @@ import numpy as np
 
 from bundle.errors import FeatureError, FormatError
 from bundle.features.batch import Batch
-from bundle.features.columns import Activation, Column, Offsets, Place, place_of, spread
+from bundle.features.columns import Activation, Column, Place, place_of, spread
 from bundle.features.dense import Dense
 from bundle.features.embedded import Embedded
-from bundle.features.sources import Fetch, Indicator, Ordinal, RemoteTable, small_tables
+from bundle.features.sources import Fetched, Indicator, Ordinal, RemoteTable, small_tables
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Manifest, inputs_of, readers_of
 from bundle.native import beside
 from bundle.storage import files
 from bundle.tables.id_values import Rows
 from bundle.tables.key_index import KeyIndex
+from bundle.tables.offsets import Offsets
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary
 
@@ -107,7 +108,7 @@ class FeatureReader:
         return self.activations([name], columns, n)[name]
 
     def activations(
-        self, names: Iterable[str], columns: Mapping[str, Column], n: int, fetch: Fetch | None = None
+        self, names: Iterable[str], columns: Mapping[str, Column], n: int, fetched: Fetched | None = None
     ) -> dict[str, Activation]:
         """Looks up and combines features of n examples.
 
@@ -115,7 +116,7 @@ class FeatureReader:
           names: of the features.
           columns: what the caller sent, by input; one that is not there takes its default.
           n: examples in the call.
-          fetch: fetches the rows of remote tables; needed where a feature reads one.
+          fetched: what `wanted` returned, if anything, fetched.
         Raises:
           FeatureError: there is no such feature, or an input must be sent, or its values do not fit; names the input.
           UnknownRefused: an id is unknown and the feature refuses those.
@@ -123,18 +124,18 @@ class FeatureReader:
         columns = self._spread(columns, n)
         wanted = {name: self._found(name) for name in names}
         embedded = tuple(name for name, each in wanted.items() if isinstance(each, Embedded))
-        found = self._batch(embedded).activations(columns, n, fetch)
+        found = self._batch(embedded).activations(columns, n, fetched)
         dense = {name: each.activation(columns, n) for name, each in wanted.items() if isinstance(each, Dense)}
         return {name: found[name] if name in found else dense[name] for name in wanted}
 
     def write(
-        self, places: Sequence[Place], columns: Mapping[str, Column], n: int, fetch: Fetch | None = None
+        self, places: Sequence[Place], columns: Mapping[str, Column], n: int, fetched: Fetched | None = None
     ) -> dict[str, int]:
         """Looks features up into arrays that are there already, as those that a tower takes.
 
         Args:
           places: where they go; their values lie there as `activation` gives them, flat for each example.
-          columns, n, fetch: as of `activations`.
+          columns, n, fetched: as of `activations`.
         Returns:
           How many ids are unknown, by feature, where there are any.
         Raises:
@@ -144,17 +145,16 @@ class FeatureReader:
         left = [odd for place in places for odd in self._after_native(place, columns)]
         if not left:
             return {}
-        found = self.activations([name for place in left for name in place.names], columns, n, fetch)
+        found = self.activations([name for place in left for name in place.names], columns, n, fetched)
         for array, names, _ in left:
             values = [found[name].values for name in names]
             flat = [each if each.ndim == 2 else each.reshape(n, math.prod(each.shape[1:])) for each in values]
             np.concatenate(flat, axis=1, out=array, casting="unsafe")
         return {name: each.unknown for name, each in found.items() if each.unknown}
 
-    def wanted(self, places: Sequence[Place], columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
-        """Returns the distinct remote rows that `write` fetches, by layout; arguments and errors as there."""
-        found = {name: self._found(name) for place in places for name in place.names}
-        remote = (name for name, each in found.items() if isinstance(getattr(each, "table", None), RemoteTable))
+    def wanted(self, names: Iterable[str], columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
+        """Returns the distinct remote rows, ascending, that features read, by layout; arguments as of `activations`."""
+        remote = [name for name in names if isinstance(getattr(self._found(name), "table", None), RemoteTable)]
         return self._batch(tuple(remote)).wanted(self._spread(columns, n), n)
 
     def _after_native(self, place: Place, columns: Mapping[str, Column]) -> list[Place]:

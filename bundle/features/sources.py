@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from bundle import native
 from bundle.format.manifest import Table
-from bundle.tables.combiner import Combiner, Offsets, Vectors, Weights, combine_rows
+from bundle.tables.combiner import Combiner, Vectors, Weights, combine_rows
 from bundle.tables.id_values import Rows
+from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.reader import TableReader
 
 _TABLE_BYTES = 256 << 10
@@ -126,8 +127,8 @@ class FetchedRows:
         return np.minimum(self._rows.searchsorted(rows), self._rows.size - 1)
 
 
-Fetch = Callable[[Mapping[str, Rows]], Mapping[str, FetchedRows]]
-"""Fetches distinct ascending remote rows, by layout, all at once."""
+Fetched = Mapping[str, FetchedRows]
+"""Remote rows by layout."""
 
 
 def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
@@ -168,6 +169,10 @@ class SideBySide:
         return combine_rows(self.take, rows, offsets, combiner, weights)
 
 
+RowReader = TableReader | SideBySide | Indicator | FetchedRows
+"""Reads rows as a TableReader does."""
+
+
 class Source(NamedTuple):
     """Where the rows of a table are read, and its row 0 there."""
 
@@ -175,20 +180,20 @@ class Source(NamedTuple):
     first: int = 0
 
 
-def small_tables(tables: Iterable[TableReader]) -> Mapping[int, Source]:
-    """Lays small tables side by side; returns their sources by the table's `id`."""
+def small_tables(tables: Iterable[TableReader]) -> Mapping[object, Source]:
+    """Lays small tables side by side; returns their sources by table."""
     widths: dict[int, list[TableReader]] = {}
     left = _ALL_BYTES
-    for table in sorted({id(table): table for table in tables}.values(), key=_bytes):
+    for table in sorted(dict.fromkeys(tables), key=_bytes):
         left -= _bytes(table)
         if _bytes(table) <= _TABLE_BYTES and left >= 0 and table.rows:
             widths.setdefault(table.dim, []).append(table)
-    sources: dict[int, Source] = {}
+    sources: dict[object, Source] = {}
     for dim, members in widths.items():
         if len(members) >= _FEWEST:
             together = SideBySide(members, dim)
-            starts = np.cumsum([0, *(table.rows for table in members)]).tolist()
-            sources |= {id(table): Source(together, start) for table, start in zip(members, starts, strict=False)}
+            starts = offsets_of([table.rows for table in members]).tolist()
+            sources |= {table: Source(together, start) for table, start in zip(members, starts, strict=False)}
     return sources
 
 

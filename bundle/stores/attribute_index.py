@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from bundle.errors import FormatError
 from bundle.format import manifest
 from bundle.storage import arrow, files
+from bundle.tables.id_values import distinct
 from bundle.tables.shards import RowRange
 
 Positions = NDArray[np.uint32]
@@ -76,10 +77,9 @@ class AttributeIndex:
         if ends.null_count or not _ascend(ends) or (len(ends) and ends[0].as_py() < 1):
             raise FormatError(f"{entry.values!r} holds ends that do not ascend from 1")
         self._ends: NDArray[np.int64] = arrow.values(ends)
-        if left or sum(self._ends[-1:]) != count:
-            raise FormatError(
-                f"{entry.rows!r} has {4 * count + left} bytes, {entry.values!r} ends at position {sum(self._ends[-1:])}"
-            )
+        end = self._ends[-1] if len(ends) else 0
+        if left or end != count:
+            raise FormatError(f"{entry.rows!r} has {4 * count + left} bytes, {entry.values!r} ends at position {end}")
         if count and self._rows.max() >= size:
             raise FormatError(f"{entry.rows!r} holds position {self._rows.max()}; the corpus has {size} candidates")
 
@@ -95,10 +95,11 @@ class AttributeIndex:
         import pyarrow as pa
 
         places, found = _find(self._values, pa.array(values, self._values.type))
-        wanted = _distinct(places[found])
+        wanted = distinct(places[found])
         starts, stops = np.where(wanted > 0, self._ends[wanted - 1], 0), self._ends[wanted]
         if wanted.size <= _COPIED_MAX:
-            return self._in(np.concatenate([self._rows[:0], *map(self._rows.__getitem__, map(slice, starts, stops))]))
+            parts = [self._rows[start:stop] for start, stop in zip(starts, stops, strict=True)]
+            return self._in(np.concatenate(parts)) if parts else self._rows[:0]
         counts = stops - starts
         first = starts - (np.cumsum(counts) - counts)
         return self._in(self._rows[np.repeat(first, counts) + np.arange(counts.sum())])
@@ -206,7 +207,7 @@ def _slices(store: Path, attribute: str) -> Iterator[tuple[Any, NDArray[np.int64
             values = pc.add(values, 0.0)  # -0 becomes 0, which it equals
         encoded = values.dictionary_encode()
         count = max(1, len(encoded.dictionary))
-        yield encoded.dictionary, *np.divmod(_distinct(owners * count + encoded.indices.to_numpy()), count)
+        yield encoded.dictionary, *np.divmod(distinct(owners * count + encoded.indices.to_numpy()), count)
         release()
 
 
@@ -250,13 +251,6 @@ def _stored_type(kind: str) -> Any:
     import pyarrow as pa
 
     return {"int64": pa.int64(), "bool": pa.int64(), "double": pa.float64()}.get(kind, pa.large_string())
-
-
-def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sorts values and drops those that come again; numpy 2.4's `unique` hashes, which takes ten times as long."""
-    ordered = np.sort(values)
-    distinct: NDArray[np.int64] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size]]
-    return distinct
 
 
 def _ascend(values: Any) -> bool:

@@ -18,6 +18,7 @@ from bundle.features.reader import Column
 from bundle.format.manifest import Corpus
 from bundle.storage import arrow
 from bundle.stores.writer import find_repeated
+from bundle.tables.offsets import offsets_of
 from bundle.tables.vocabularies import IntegerKeys, StringKeys
 
 Positions = NDArray[np.int64]
@@ -58,9 +59,9 @@ class StoredColumns:
             if arrow.kind_of(stored.type) != kind:
                 raise FormatError(f"{where} has attribute {name!r} of {stored.type}, not {kind}")
         self._features, self._attributes = tuple(corpus.features), tuple(corpus.attributes)
-        self._spreads: dict[str, tuple[int, int]] = {}
+        self._cardinalities: dict[str, tuple[int, int]] = {}
         self._batches = [dict(zip(table.column_names, batch.columns, strict=True)) for batch in table.to_batches()]
-        self._starts = np.cumsum([0, *(len(batch["id"]) for batch in self._batches)])
+        self._starts = offsets_of([len(batch["id"]) for batch in self._batches])
 
     def ids(self, positions: Positions) -> NDArray[Any]:
         """Returns the ids at [m] int64 positions: [m] int64, or [m] object holding str.
@@ -117,14 +118,14 @@ class StoredColumns:
         codes: NDArray[np.int64] = taken.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
         return codes
 
-    def spread(self, attribute: str) -> tuple[int, int]:
+    def cardinality(self, attribute: str) -> tuple[int, int]:
         """Returns how many values an attribute has, and how many candidates have none; all are read once."""
-        if attribute not in self._spreads:
+        if attribute not in self._cardinalities:
             import pyarrow as pa
 
             column = pa.chunked_array([batch[f"attribute:{attribute}"] for batch in self._batches])
-            self._spreads[attribute] = len(column.unique().drop_null()), column.null_count
-        return self._spreads[attribute]
+            self._cardinalities[attribute] = len(column.unique().drop_null()), column.null_count
+        return self._cardinalities[attribute]
 
     def _taken(self, positions: Positions, names: Sequence[str]) -> dict[str, Any]:
         """Copies what some columns hold at positions, a `pyarrow.Array` of each."""

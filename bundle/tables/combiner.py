@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Offsets = NDArray[np.int64]
+from bundle.tables.offsets import Offsets, offsets_of
+
 Weights = NDArray[np.float32]
 Vectors = NDArray[np.float32]
 Combiner = Literal["sum", "mean", "sqrtn"]
@@ -76,7 +77,7 @@ def combine_rows(
     """
     kept = rows >= 0
     if np.count_nonzero(kept) < kept.size:
-        offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
+        offsets = offsets_of(kept)[offsets]
         rows, weights = rows[kept], None if weights is None else weights[kept]
     return combine(take(rows), offsets, combiner, weights)
 
@@ -120,12 +121,12 @@ def with_empty_row(
     Source: TensorFlow 2.20, python/ops/embedding_ops.py, safe_embedding_lookup_sparse with `default_id` (the rule).
     """
     kept = rows >= 0
-    offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
+    offsets = offsets_of(kept)[offsets]
     empty = offsets[:-1] == offsets[1:]
     starts = offsets[:-1][empty]
     filled = np.insert(rows[kept], starts, row[empty])
     beside = None if weights is None else np.insert(weights[kept], starts, np.float32(1))
-    return filled, np.concatenate([[0], np.cumsum(np.maximum(np.diff(offsets), 1))]), beside
+    return filled, offsets_of(np.maximum(np.diff(offsets), 1)), beside
 
 
 def _one_bag(vectors: Vectors, combiner: Combiner) -> Vectors:

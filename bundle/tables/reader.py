@@ -21,8 +21,9 @@ from bundle.format.checksums import Digest, PlacedDigest, contiguous
 from bundle.format.dtypes import SCALE_BYTES, STORED, widened
 from bundle.native import Rows as NativeRows
 from bundle.storage import files
-from bundle.tables.combiner import Combiner, Offsets, Weights, combine_rows
+from bundle.tables.combiner import Combiner, Weights, combine_rows
 from bundle.tables.maps import MappedRows
+from bundle.tables.offsets import Offsets
 from bundle.tables.shards import RowRange
 
 if TYPE_CHECKING:

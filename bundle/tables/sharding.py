@@ -57,18 +57,13 @@ def of_rows(table: Table, wanted: RowRange) -> Table:
     """Returns a range of a table's rows as a table of its own; its checksums are of no use."""
 
     def trimmed(shards: tuple[Shard, ...], row_bytes: int) -> tuple[Shard, ...]:
-        kept = [(each, overlap(RowRange(each.first_row, each.rows), wanted)) for each in shards]
-        return tuple(
-            each.model_copy(
-                update={
-                    "offset": each.offset + (part.first - each.first_row) * row_bytes,
-                    "first_row": part.first - wanted.first,
-                    "rows": part.rows,
-                }
-            )
-            for each, part in kept
-            if part.rows
-        )
+        found = []
+        for each in _overlapping(shards, wanted):
+            part = overlap(RowRange(each.first_row, each.rows), wanted)
+            offset = each.offset + (part.first - each.first_row) * row_bytes
+            place = {"offset": offset, "first_row": part.first - wanted.first, "rows": part.rows}
+            found.append(each.model_copy(update=place))
+        return tuple(found)
 
     shards, scales = trimmed(table.shards, table.row_bytes), trimmed(table.scales, SCALE_BYTES)
     return table.model_copy(update={"rows": wanted.rows, "shards": shards, "scales": scales})
@@ -83,44 +78,41 @@ def held_here(manifest: Manifest, shard: ShardNumber | None, front: bool, least_
 
 def held_by_shard(manifest: Manifest, shard: ShardNumber, least_bytes: int) -> Manifest:
     """Returns what of a bundle a shard reads: the files with rows of its ranges, no tower and no store."""
+    held: dict[str, object] = {}
+    for kind in ("vocabularies", "keys", "features", "towers", "candidates", "contexts"):
+        held[kind] = {}
     tables = {}
     for name, table in sharded_tables(manifest, least_bytes).items():
         wanted = row_range(table.rows, shard)
-        kept = {
-            what: tuple(each for each in shards if overlap(RowRange(each.first_row, each.rows), wanted).rows)
-            for what, shards in (("shards", table.shards), ("scales", table.scales))
-        }
+        kept = {"shards": _overlapping(table.shards, wanted), "scales": _overlapping(table.scales, wanted)}
         if wanted.rows:
             tables[name] = table.model_copy(update=kept)
-    read = set[str]()
-    for index in sharded_indexes(manifest).values():
+    indexes, read = sharded_indexes(manifest), set[str]()
+    for index in indexes.values():
         parts = row_range(index.partitions, shard)
         if parts.rows:
             filters = manifest.candidates[index.corpus].filters.values()
             read |= {index.vectors, *(file for each in filters for file in (each.values, each.rows))}
             read |= {f"{directory}/" for directory in index.directories[parts.first : parts.end]}
-    empty: dict[str, dict[str, object]] = {
-        name: {} for name in ("vocabularies", "keys", "features", "towers", "candidates", "contexts")
-    }
-    kept_files = tuple(file for file in manifest.files if _is_among(file.path, read))
-    indexes = sharded_indexes(manifest)  # whose vectors are large: `checked_later` looks them up
-    return manifest.model_copy(update={**empty, "tables": tables, "indexes": indexes, "files": kept_files})
+    files = tuple(file for file in manifest.files if file.path.startswith(tuple(read)))
+    # All indexes: their vectors are large, and checked later than other files.
+    return manifest.model_copy(update=held | {"tables": tables, "indexes": indexes, "files": files})
 
 
 def held_by_front(manifest: Manifest, least_bytes: int) -> Manifest:
     """Returns what of a bundle a front reads: everything but what shards hold."""
     remote = sharded_tables(manifest, least_bytes)
     indexes = sharded_indexes(manifest).values()
-    left_out = {name for index in indexes for name in (index.vectors, f"{index.directory}/")}
+    elsewhere = tuple(name for index in indexes for name in (index.vectors, f"{index.directory}/"))
     return manifest.model_copy(
         update={
             "tables": {name: table for name, table in manifest.tables.items() if name not in remote},
             "indexes": {name: index for name, index in manifest.indexes.items() if index.partitions == 1},
-            "files": tuple(file for file in manifest.files if not _is_among(file.path, left_out)),
+            "files": tuple(file for file in manifest.files if not file.path.startswith(elsewhere)),
         }
     )
 
 
-def _is_among(path: str, read: set[str]) -> bool:
-    """Whether a path is one of some, or below one that ends in a slash."""
-    return path in read or any(path.startswith(each) for each in read if each.endswith("/"))
+def _overlapping(shards: tuple[Shard, ...], wanted: RowRange) -> tuple[Shard, ...]:
+    """Returns the shards that hold any of the wanted rows."""
+    return tuple(each for each in shards if overlap(RowRange(each.first_row, each.rows), wanted).rows)

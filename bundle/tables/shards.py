@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.tables.offsets import offsets_of
+
 SHARD_BYTES = 4 << 30
 
 
@@ -45,9 +47,7 @@ class RowMap:
     """Where each row of a table lies, for shards that follow one another from row 0."""
 
     def __init__(self, rows_of_shards: Sequence[int]) -> None:
-        self.starts: NDArray[np.int64] = np.concatenate([[0], np.cumsum(rows_of_shards, dtype=np.int64)]).astype(
-            np.int64
-        )
+        self.starts = offsets_of(rows_of_shards)
         """[shards + 1]: first row of each shard, then the number of rows in all."""
 
     def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from bundle.tables.offsets import offsets_of
 from service.errors import InvalidArgument
 
 NESTING_MAX = 8
@@ -104,11 +105,6 @@ def numbers(values: list[Any], where: str) -> NDArray[np.float32]:
     except OverflowError:
         odd = next(value for value in values if not -_LARGEST <= value <= _LARGEST)
         raise InvalidArgument(f"{where} holds {shown(odd)}, which is beyond float32") from None
-
-
-def offsets_of(lengths: Sequence[int]) -> NDArray[np.int64]:
-    """Returns [n + 1] int64, 0 and the running sums of n lengths."""
-    return np.fromiter(accumulate(lengths, initial=0), dtype=np.int64, count=len(lengths) + 1)
 
 
 def column(examples: list[Any], where: str) -> Column:

@@ -15,8 +15,9 @@ import orjson
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from bundle.tables.offsets import offsets_of
 from service.codec import options
-from service.codec.columns import column, columns_of_one, fields, flat, listed, numbers, offsets_of, shown
+from service.codec.columns import column, columns_of_one, fields, flat, listed, numbers, shown
 from service.config import ServiceSettings
 from service.engine import requests
 from service.engine.validation import at_most

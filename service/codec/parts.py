@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from bundle.tables.offsets import offsets_of
 from bundle.tables.sharding import ShardNumber
 from service.codec import protobuf
 from service.codec.protobuf import packed
@@ -13,6 +14,7 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine import requests
+from service.engine.search import Found
 from service.errors import InvalidArgument
 
 _UINT32, _FLOAT32 = np.dtype("<u4"), np.dtype("<f4")
@@ -24,8 +26,7 @@ def read_rows(message: shard_pb.RowsRequest, _: object, settings: ServiceSetting
     Raises:
       InvalidArgument: packed bytes are truncated, or the counts are not those of the tables.
     """
-    rows = tuple([_row_positions(each) for each in message.rows])
-    return requests.RowsRead(_target(message.bundle), message.bundle.fingerprint, _shard(message.bundle), rows)
+    return requests.RowsRead(*_bundle(message.bundle), tuple([_row_positions(each) for each in message.rows]))
 
 
 def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSettings) -> requests.PartSearch:
@@ -38,33 +39,37 @@ def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSet
         raise InvalidArgument(
             f"vectors has {len(message.vectors)} bytes; float32 vectors of dim {message.dim} expected"
         )
-    vectors = packed(message.vectors, _FLOAT32, "vectors").reshape(-1, message.dim)
-    return requests.PartSearch(
-        _target(message.bundle),
-        fingerprint=message.bundle.fingerprint,
-        shard=_shard(message.bundle),
+    search = requests.IndexSearch(
         index=message.index,
-        vectors=vectors,
+        vectors=packed(message.vectors, _FLOAT32, "vectors").reshape(-1, message.dim),
         k=message.k,
         exact=message.exact,
         recall=message.recall,
         filter=protobuf.read_filter(message.filter, settings) if message.HasField("filter") else None,
-        excluded=tuple([packed(each.positions, _UINT32, "excluded").astype(np.int64) for each in message.excluded]),
+        excluded=tuple([packed(each.positions, _UINT32, "excluded") for each in message.excluded]),
         explain=message.explain,
     )
+    return requests.PartSearch(*_bundle(message.bundle), search)
 
 
 def _row_positions(message: shard_pb.Rows) -> requests.RowPositions:
-    positions = packed(message.positions, _UINT32, "positions")
-    if message.index:
-        return requests.RowPositions((message.index,), np.array([positions.size], _UINT32), positions, is_index=True)
-    counts = packed(message.counts, _UINT32, "counts")
-    if counts.size != len(message.tables) or int(counts.sum()) != positions.size:
+    counts, positions = packed(message.counts, _UINT32, "counts"), packed(message.positions, _UINT32, "positions")
+    if not message.index and (counts.size != len(message.tables) or int(counts.sum()) != positions.size):
         raise InvalidArgument(
             f"counts are {counts.size}, {counts.sum()} together; one of each of {len(message.tables)} tables, of "
             f"{positions.size} positions, was expected"
         )
-    return requests.RowPositions(tuple(message.tables), counts, positions)
+    return requests.RowPositions(tuple(message.tables), counts, positions, message.index)
+
+
+def _bundle(message: shard_pb.Bundle) -> tuple[requests.Target, int, ShardNumber]:
+    """Returns the model and version, the fingerprint and the shard that are meant."""
+    if not message.model or message.version < 1:
+        raise InvalidArgument(
+            f"bundle is {message.model!r} version {message.version}; a model and a version are expected"
+        )
+    target = requests.Target(message.model, message.version)
+    return target, message.fingerprint, ShardNumber(message.number, message.total)
 
 
 def rows_message(answer: requests.RowsFound) -> shard_pb.RowsResponse:
@@ -83,56 +88,34 @@ def found_message(answer: requests.PartFound) -> shard_pb.SearchResponse:
     )
 
 
-def search_message(request: requests.PartSearch) -> shard_pb.SearchRequest:
-    """Returns a request as its message."""
+def search_message(bundle: shard_pb.Bundle, search: requests.IndexSearch) -> shard_pb.SearchRequest:
+    """Returns a search of a shard as its message."""
     return shard_pb.SearchRequest(
-        bundle=bundle_message(request.target, request.fingerprint, request.shard),
-        index=request.index,
-        vectors=request.vectors.tobytes(),
-        dim=request.vectors.shape[1],
-        k=request.k,
-        exact=request.exact,
-        recall=request.recall,
-        filter=None if request.filter is None else protobuf.filter_message(request.filter),
-        excluded=[shard_pb.Excluded(positions=each.astype(_UINT32).tobytes()) for each in request.excluded],
-        explain=request.explain,
+        bundle=bundle,
+        index=search.index,
+        vectors=search.vectors.tobytes(),
+        dim=search.vectors.shape[1],
+        k=search.k,
+        exact=search.exact,
+        recall=search.recall,
+        filter=None if search.filter is None else protobuf.filter_message(search.filter),
+        excluded=[shard_pb.Excluded(positions=each.astype(_UINT32, copy=False).tobytes()) for each in search.excluded],
+        explain=search.explain,
     )
 
 
-def read_found(message: shard_pb.SearchResponse, target: requests.Target) -> requests.PartFound:
+def read_found(message: shard_pb.SearchResponse) -> Found:
     """Reads a SearchResponse."""
-    counts = np.frombuffer(message.counts, _UINT32)
-    return requests.PartFound(
-        target.model,
-        target.version or 0,
+    return Found(
         np.frombuffer(message.positions, _UINT32).astype(np.int64),
         np.frombuffer(message.scores, _FLOAT32),
-        np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
-        tuple([
-            requests.Explanation(each.path, each.matches, each.selectivity, each.scored, each.search_ms)
-            for each in message.explanations
-        ]),
-    )  # fmt: skip
-
-
-def bundle_message(target: requests.Target, fingerprint: int, shard: ShardNumber) -> shard_pb.Bundle:
-    """Returns which bundle is asked, and which shard."""
-    version = target.version or 0
-    return shard_pb.Bundle(
-        model=target.model, version=version, fingerprint=fingerprint, number=shard.number, total=shard.total
+        offsets_of(np.frombuffer(message.counts, _UINT32)),
+        tuple([_explanation(each) for each in message.explanations]),
     )
 
 
-def _shard(bundle: shard_pb.Bundle) -> ShardNumber:
-    return ShardNumber(bundle.number, bundle.total)
-
-
-def _target(bundle: shard_pb.Bundle) -> requests.Target:
-    if not bundle.model or bundle.version < 1:
-        raise InvalidArgument(
-            f"bundle is {bundle.model!r} version {bundle.version}; a model and a version are expected"
-        )
-    return requests.Target(bundle.model, bundle.version)
+def _explanation(message: pb.Explanation) -> requests.Explanation:
+    return requests.Explanation(message.path, message.matches, message.selectivity, message.scored, message.search_ms)
 
 
 def description(settings: ServiceSettings, bundles: Iterable[tuple[str, int, int]]) -> shard_pb.DescribeResponse:

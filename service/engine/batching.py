@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.reader import Column
+from bundle.features.columns import Column
+from bundle.tables.offsets import offsets_of
 from service.engine.requests import Neighbors, Offsets, Ranked, Ranking, Retrieval, Retrieved
 
 RANKED_MAX = 64
@@ -47,7 +48,7 @@ def merge(requests: Sequence[Any]) -> Any:
         context=_merged([request.context for request in requests], [1] * len(requests)),
         candidates=_merged([request.candidates for request in requests], counts),
         candidate_ids=np.concatenate(ids) if ids else None,
-        offsets=_ends(counts),
+        offsets=offsets_of(counts),
     )
 
 
@@ -126,16 +127,10 @@ def _merged(requests: Sequence[Mapping[str, Column]], counts: Sequence[int]) -> 
         if offsets is None:
             merged[name] = Column(values)
             continue
-        starts = _ends([column.values.size for column in columns])[:-1]
+        starts = offsets_of([column.values.size for column in columns])[:-1]
         shifted = np.concatenate([column.offsets[:-1] for column in columns if column.offsets is not None])
         merged[name] = Column(values, np.append(shifted + starts.repeat(counts), values.size))
     return merged
-
-
-def _ends(sizes: Sequence[int]) -> Offsets:
-    ends = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=ends[1:])
-    return ends
 
 
 def _retrieved_part(answer: Retrieved, first: int, end: int) -> Retrieved:

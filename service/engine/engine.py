@@ -25,6 +25,7 @@ from service.engine.requests import (
     Recommendation,
     Retrieval,
     RowsRead,
+    ShardRequest,
     Target,
 )
 from service.engine.scheduler import Job, Scheduler
@@ -123,7 +124,7 @@ class Engine:
           ServiceError: as listed in `service/errors.py`.
         """
         context.check()
-        if (self._settings.shard is None) == isinstance(request, RowsRead | PartSearch):
+        if (self._settings.shard is None) == isinstance(request, ShardRequest):
             what = "no shard" if self._settings.shard is None else f"shard {self._settings.shard}, for fronts alone"
             raise Unimplemented(f"this process is {what}; it does not answer this call")
         target: Target = request.target

@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.stores.attribute_index import AttributeIndex
 from bundle.tables import id_values
+from bundle.tables.id_values import distinct as distinct  # noqa: PLC0414 - for search, too
 from runtime.exact import VectorBlock
 from service.engine import validation
 from service.engine.requests import Condition, Filter, Ids
 from service.errors import InvalidArgument
-from service.models.version import FilteredCorpus, LoadedIndex, LoadedStore
+from service.models.version import FilteredCorpus, LoadedIndex
 
 Positions = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _BOUNDS = ("ge", "gt", "le", "lt")
+_TRUTHS = {"false": 0, "true": 1}
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,28 +70,15 @@ def compiled(index: LoadedIndex, sent: Filter) -> Compiled:
       InvalidArgument: an attribute is unknown or not filtered on, or a condition does not suit it.
     """
     conditions = {name: _checked(index.corpus, name, condition) for name, condition in sorted(sent.items())}
-    spelled = [
-        (name, [getattr(each, bound) for bound in _BOUNDS], _spelled(each.allow), _spelled(each.deny))
-        for name, each in conditions.items()
-    ]
-    key = hashlib.blake2b(repr(spelled).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    text = repr([(name, _spelled(condition)) for name, condition in conditions.items()])
+    key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     found: Matches | None = index.compiled.get(index, key)
     return Compiled(key, found or _matches(index, conditions), found is not None)
 
 
-def tokens(sent: Filter | None) -> list[Ids]:
+def tokens(sent: Filter | None) -> list[Ids | None]:
     """Returns the lists of tokens of a filter."""
-    lists = [each for condition in (sent or {}).values() for each in (condition.allow, condition.deny)]
-    return [each for each in lists if each is not None]
-
-
-def distinct(positions: NDArray[Any]) -> NDArray[Any]:
-    """Returns positions ascending, each once; much faster than `np.unique`, which hashes."""
-    if (positions[1:] > positions[:-1]).all():
-        return positions
-    ordered = np.sort(positions)
-    found: NDArray[Any] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
-    return found
+    return [ids for condition in (sent or {}).values() for ids in (condition.allow, condition.deny)]
 
 
 def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
@@ -101,51 +89,55 @@ def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
     return found
 
 
-def _checked(corpus: LoadedStore | FilteredCorpus, name: str, condition: Condition) -> Condition:
-    where, indexed = f"filter.{name}", corpus.filters.get(name)
+def _checked(corpus: FilteredCorpus, name: str, condition: Condition) -> Condition:
+    """Returns a condition with its tokens as the index of its attribute takes them."""
+    where = f"filter.{name}"
     if name not in corpus.entry.attributes:
         hint = validation.name_hint(name, corpus.entry.attributes, "has")
         raise InvalidArgument(f"filter: corpus {corpus.name!r} has no attribute {validation.show_id(name)}; {hint}")
-    if indexed is None:
+    if name not in corpus.filters:
         raise InvalidArgument(
             f"{where}: {name!r} is not filtered on; name it in candidates.{corpus.name}.filters of the recipe and "
             "export again"
         )
-    bounds = {bound: value for bound in _BOUNDS if (value := getattr(condition, bound)) is not None}
-    tokens = {each: ids for each in ("allow", "deny") if (ids := getattr(condition, each)) is not None}
-    if not bounds and not tokens:
+    given = {part: value for part, value in vars(condition).items() if value is not None}
+    if not given:
         raise InvalidArgument(f"{where} has no condition; allow, deny, ge, gt, le or lt was expected")
-    if bounds and indexed.kind not in ("int64", "double"):
-        raise InvalidArgument(f"{where}.{next(iter(bounds))}: bounds are taken of numbers; {name!r} is {indexed.kind}")
-    if tokens and indexed.kind == "double":
-        raise InvalidArgument(f"{where}.{next(iter(tokens))}: {name!r} is double; ge, gt, le or lt was expected")
-    for bound, value in bounds.items():
-        if not math.isfinite(value):
-            raise InvalidArgument(f"{where}.{bound} is {value}; a finite number was expected")
-    if condition.allow is not None and not condition.allow.size:
-        raise InvalidArgument(f"{where}.allow is empty; leave it out to allow all")
-    taken = {each: _tokens(indexed, ids, f"{where}.{each}") for each, ids in tokens.items()}
-    return replace(condition, allow=taken.get("allow"), deny=taken.get("deny"))
+    kind = corpus.filters[name].kind
+    for part, value in given.items():
+        if part in _BOUNDS:
+            if kind not in ("int64", "double"):
+                raise InvalidArgument(f"{where}.{part}: bounds are taken of numbers; {name!r} is {kind}")
+            if not math.isfinite(value):
+                raise InvalidArgument(f"{where}.{part} is {value}; a finite number was expected")
+        elif kind == "double":
+            raise InvalidArgument(f"{where}.{part}: {name!r} is double; ge, gt, le or lt was expected")
+        elif part == "allow" and not value.size:
+            raise InvalidArgument(f"{where}.allow is empty; leave it out to allow all")
+        else:
+            given[part] = _tokens(kind, value, f"{where}.{part}")
+    return Condition(**given)
 
 
-def _tokens(indexed: AttributeIndex, ids: Ids, where: str) -> Ids:
-    """Returns tokens as an attribute index takes them."""
-    if indexed.kind == "int64":
+def _tokens(kind: str, ids: Ids, where: str) -> Ids:
+    """Returns tokens as the index of an attribute of this kind takes them."""
+    if kind == "int64":
         try:
             return id_values.integers(where, ids)
         except FeatureError as problem:
             raise InvalidArgument(f"{where}: {problem.problem}") from problem
-    values = ids.tolist()
-    truths = {"true": 1, "false": 0} if indexed.kind == "bool" else None
-    odd = [each for each in values if (type(each) is not str if truths is None else each not in truths)]
-    if odd:
-        expected = "a string" if truths is None else "true or false"
-        raise InvalidArgument(f"{where} holds {validation.show_id(odd[0])}; {expected} was expected")
-    return np.array(values, object) if truths is None else np.array([truths[each] for each in values], np.int64)
+    for token in ids.tolist():
+        if kind == "bool" and token not in _TRUTHS:
+            raise InvalidArgument(f"{where} holds {validation.show_id(token)}; true or false was expected")
+        if not isinstance(token, str):
+            raise InvalidArgument(f"{where} holds {validation.show_id(token)}; a string was expected")
+    return ids if kind != "bool" else np.array([_TRUTHS[token] for token in ids.tolist()], np.int64)
 
 
-def _spelled(ids: Ids | None) -> list[Any] | None:
-    return None if ids is None else sorted(set(ids.tolist()))
+def _spelled(condition: Condition) -> list[Any]:
+    """Returns what is equal for conditions of the same tokens and bounds."""
+    parts = vars(condition).values()
+    return [sorted(set(part.tolist())) if isinstance(part, np.ndarray) else part for part in parts]
 
 
 def _matches(index: LoadedIndex, conditions: Filter) -> Matches:

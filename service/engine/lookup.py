@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import UnknownRefused
-from bundle.features.batch import distinct
 from bundle.features.columns import Column, Place, checked_offsets
-from bundle.features.sources import Fetch, FetchedRows
+from bundle.features.sources import Fetched
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, MultiInputIds, inputs_of
+from bundle.tables.id_values import distinct
+from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
 from service.engine import validation
 from service.engine.context import Execution
 from service.engine.requests import Columns, Ids, LookedUp, Lookup
 from service.errors import InvalidArgument, NotFound
-from service.models.version import LoadedStore, ModelVersion, RemoteParts
+from service.models.version import LoadedStore, ModelVersion
 
 Rows = NDArray[np.int64]
 
@@ -119,32 +119,27 @@ def _with_default(
     weights = stored.weights
     if weights is not None:
         weights = np.insert(weights, places, np.resize(weight, places.size))
-    return Column(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), weights)
+    return Column(values, offsets_of(lengths), weights)
 
 
-def prefetch(
+def fetch(
     model_version: ModelVersion, groups: Sequence[tuple[Sequence[Place], Columns, int]], execution: Execution
-) -> Fetch | None:
-    """Fetches the remote rows that several calls of `write` read, in one call of each shard; to be called in a phase.
+) -> Fetched:
+    """Fetches the remote rows that calls of `write` read, in one call of each shard; to be called in a phase.
 
     Args:
-      groups: places, columns and n of each.
-    Returns:
-      What `write` takes; None: nothing is remote.
+      groups: places, columns and n of each call.
     Raises:
       FeatureError: as `write`.
     """
-    shards, wanted = model_version.shards, dict[str, list[Rows]]()
-    if shards is None:
-        return None
+    wanted = dict[str, list[Rows]]()
     for places, columns, n in groups:
-        for layout, rows in model_version.reader.wanted(places, columns, n).items():
+        names = [name for place in places for name in place.names]
+        for layout, rows in model_version.reader.wanted(names, columns, n).items():
             wanted.setdefault(layout, []).append(rows)
-    if not wanted:
-        return None
-    together = {layout: rows[0] if len(rows) == 1 else distinct(rows) for layout, rows in wanted.items()}
-    fetched = _fetched(model_version.model, shards, execution, together)
-    return lambda _: fetched
+    return _fetched(
+        model_version, {layout: distinct(np.concatenate(rows)) for layout, rows in wanted.items()}, execution
+    )
 
 
 def write(
@@ -153,35 +148,34 @@ def write(
     columns: Columns,
     n: int,
     execution: Execution,
-    fetch: Fetch | None = None,
+    fetched: Fetched | None = None,
 ) -> None:
     """Looks features up, each once, into the arrays of `places`; to be called in a phase.
 
     Args:
       columns: what was sent, by input; an input without a column takes its default.
       n: examples in every column.
-      fetch: what `prefetch` returned; None: remote rows are fetched now.
+      fetched: what `fetch` returned; None: remote rows are fetched now.
     Raises:
       FeatureError: a column does not fit its feature, or is missing without a default; names the input.
     """
-    shards = model_version.shards
-    if shards is not None:
-        fetch = fetch or partial(_fetched, model_version.model, shards, execution)
-    for name, count in model_version.reader.write(places, columns, n, fetch).items():
+    if model_version.shards is not None and fetched is None:
+        fetched = fetch(model_version, [(places, columns, n)], execution)
+    for name, count in model_version.reader.write(places, columns, n, fetched).items():
         execution.count("oov_ids", count, model_version.model, name)
     for place in places:
         execution.looked_up(model_version.model, place.names, n)
 
 
-def _fetched(
-    model: str, shards: RemoteParts, execution: Execution, wanted: Mapping[str, Rows]
-) -> Mapping[str, FetchedRows]:
+def _fetched(model_version: ModelVersion, wanted: Mapping[str, Rows], execution: Execution) -> Fetched:
     """Fetches remote rows within the deadline; counts those that are lost."""
-    fetched = shards.rows(wanted, execution.left_s)
+    if model_version.shards is None or not wanted:
+        return {}
+    fetched = model_version.shards.rows(wanted, execution.left_s)
     for rows in fetched.values():
         execution.fetched(len(rows), sum(rows.lost_by_table.values()))
         for table, lost in rows.lost_by_table.items():
-            execution.count("lost_rows", lost, model, table)
+            execution.count("lost_rows", lost, model_version.model, table)
     return fetched
 
 
@@ -214,13 +208,13 @@ def look_up(model_version: ModelVersion, request: Lookup, settings: ServiceSetti
 
 def _vectors(model_version: ModelVersion, name: str, rows: Rows, execution: Execution) -> NDArray[np.float32]:
     """Reads rows of a table here or on shards; zeros for negative ones."""
-    table, shards = model_version.tables.get(name), model_version.shards
-    if table is not None or shards is None:
+    shards = model_version.shards
+    if shards is None or name in model_version.tables:
         return model_version.tables[name].take(rows)
     remote = shards.tables[name]
     rows = np.where(rows < 0, rows, rows + remote.first)
-    wanted = {remote.among.name: distinct([rows])}
-    return _fetched(model_version.model, shards, execution, wanted)[remote.among.name].take(rows)
+    layout = remote.among.name
+    return _fetched(model_version, {layout: distinct(rows[rows >= 0])}, execution)[layout].take(rows)
 
 
 def _embedded(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeature]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ from numpy.typing import NDArray
 from service.config import ServiceSettings
 from service.engine import filters, search, validation
 from service.engine.context import Execution
-from service.engine.requests import PartFound, PartSearch, RowPositions, RowsFound, RowsRead
+from service.engine.requests import PartFound, PartSearch, RowPositions, RowsFound, RowsRead, ShardRequest
 from service.errors import InvalidArgument, NotFound
 from service.models.version import LoadedIndex, ModelVersion
 
-_NONE = np.empty(0, np.int64)
+Stored = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+"""Rows and scales as they are stored."""
 
 
 def read_rows(
@@ -29,29 +31,30 @@ def read_rows(
     _check(model_version, request, settings)
     validation.at_most(settings, "max_values", sum(each.positions.size for each in request.rows), "the request")
     with execution.phase("lookup"):
-        rows = tuple([_read(model_version, each) for each in request.rows])
-    return RowsFound(model_version.model, model_version.version, rows)
+        rows = [
+            _vectors(model_version, each) if each.index else _table_rows(model_version, each) for each in request.rows
+        ]
+    return RowsFound(model_version.model, model_version.version, tuple(rows))
 
 
-def _read(model_version: ModelVersion, wanted: RowPositions) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Returns rows and scales as they are stored."""
-    names, counts, positions, is_index = wanted
-    if is_index:
-        vectors = _index(model_version, names[0]).vectors
-        _check_positions(names[0], positions, len(vectors))
-        taken: NDArray[Any] = vectors.take(positions, axis=0)
-        return taken.view(np.uint8), np.empty((positions.size, 0), np.uint8)
+def _vectors(model_version: ModelVersion, wanted: RowPositions) -> Stored:
+    vectors = _index(model_version, wanted.index).vectors
+    _check_positions(wanted.index, wanted.positions, len(vectors))
+    taken: NDArray[Any] = vectors.take(wanted.positions, axis=0)
+    return taken.view(np.uint8), np.empty((wanted.positions.size, 0), np.uint8)
+
+
+def _table_rows(model_version: ModelVersion, wanted: RowPositions) -> Stored:
     found = []
-    for name, own in zip(names, np.split(positions, counts.cumsum()[:-1]), strict=True):
+    for name, positions in zip(wanted.tables, np.split(wanted.positions, wanted.counts.cumsum()[:-1]), strict=True):
         table = model_version.tables.get(name)
         if table is None:
             raise NotFound(f"{validation.show_version(model_version)}: no row of {name[:128]!r} is held here")
-        _check_positions(name, own, table.rows)
-        found.append(table.stored(own.astype(np.int64)))
+        _check_positions(name, positions, table.rows)
+        found.append(table.stored(positions.astype(np.int64)))
     if len({values.shape[1:] + scales.shape[1:] for values, scales in found}) != 1:
-        raise InvalidArgument(
-            f"tables {', '.join(names)[:128]} are asked together; some of one row layout were expected"
-        )
+        names = ", ".join(wanted.tables)[:128]
+        raise InvalidArgument(f"tables {names} are asked together; some of one row layout were expected")
     values, scales = zip(*found, strict=True)
     return np.concatenate(values), np.concatenate(scales)
 
@@ -63,29 +66,42 @@ def search_part(
 
     Raises:
       NotFound: this process is another shard, or holds another bundle, or no part of the index.
-      InvalidArgument: the filter does not suit the attributes.
+      InvalidArgument: the filter does not suit the attributes, or the exclusions not the vectors.
     """
     _check(model_version, request, settings)
-    validation.at_most(settings, "max_queries", len(request.vectors), "the search")
-    index = _index(model_version, request.index)
-    n, size = len(request.vectors), len(index.vectors)
-    ends = np.array([index.first, index.first + size])
-    excluded = [each[slice(*each.searchsorted(ends))] - index.first for each in request.excluded]
-    compiled = filters.compiled(index, request.filter) if request.filter else None
-    allowed = search.Allowed(excluded if len(excluded) == n else excluded * n or [_NONE] * n, compiled)
+    wanted = request.search
+    n = len(wanted.vectors)
+    validation.at_most(settings, "max_queries", n, "the search")
+    index = _index(model_version, wanted.index)
+    compiled = filters.compiled(index, wanted.filter) if wanted.filter else None
     found = search.nearest(
-        *(index, request.vectors, request.k, allowed, execution),
-        exact=request.exact,
-        recall=request.recall,
-        explain=request.explain,
+        index,
+        wanted.vectors,
+        wanted.k,
+        search.Allowed(_excluded_here(index, wanted.excluded, n), compiled),
+        execution,
+        exact=wanted.exact,
+        recall=wanted.recall,
+        explain=wanted.explain,
     )
     execution.computed(n)
     positions = found.positions + index.first
-    answered = (model_version.model, model_version.version)
-    return PartFound(*answered, positions, found.scores, found.offsets, found.explanations)
+    about = (model_version.model, model_version.version)
+    return PartFound(*about, positions, found.scores, found.offsets, found.explanations)
 
 
-def _check(model_version: ModelVersion, request: RowsRead | PartSearch, settings: ServiceSettings) -> None:
+def _excluded_here(index: LoadedIndex, excluded: Sequence[NDArray[np.uint32]], n: int) -> list[NDArray[Any]]:
+    """Returns what each of n queries excludes of the candidates held here, by position among them."""
+    if len(excluded) not in (0, 1, n):
+        raise InvalidArgument(f"{len(excluded)} lists of exclusions; one, or one each of {n} queries was expected")
+    held = []
+    for positions in excluded or [np.empty(0, np.uint32)]:
+        first, end = positions.searchsorted([index.first, index.first + len(index.vectors)])
+        held.append(positions[first:end] - np.uint32(index.first))
+    return held if len(held) == n else held * n
+
+
+def _check(model_version: ModelVersion, request: ShardRequest, settings: ServiceSettings) -> None:
     if request.shard != settings.shard:
         raise NotFound(f"this process is shard {settings.shard}, not {request.shard}")
     if model_version.fingerprint != request.fingerprint:

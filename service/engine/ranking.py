@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
 from service.engine import formulas, lookup, validation
 from service.engine.context import Execution
@@ -60,7 +61,7 @@ def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], O
     owners = np.repeat(np.arange(counts.size), counts)
     order = np.lexsort((-scores, owners))
     place = np.arange(scores.size) - np.repeat(offsets[:-1], counts)
-    return order[place < k], np.concatenate([np.zeros(1, np.int64), np.cumsum(np.minimum(counts, k))])
+    return order[place < k], offsets_of(np.minimum(counts, k))
 
 
 def _candidates(

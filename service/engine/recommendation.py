@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
 from service.engine import embedding, formulas, lookup, reordering, retrieval, scoring, search, validation
 from service.engine.context import Execution
@@ -88,7 +89,7 @@ class _Ranker:
         ranked = np.arange(m) - np.repeat(found.offsets[:-1], counts) < each
         scores = found.scores.copy()
         if each:
-            offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.minimum(counts, each))])
+            offsets = offsets_of(np.minimum(counts, each))
             part = found._replace(positions=found.positions[ranked], scores=found.scores[ranked], offsets=offsets)
             scores[ranked] = self._rank(part, execution)
         else:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.tables.offsets import offsets_of
 from service.engine import validation
 from service.engine.context import Execution
-from service.engine.requests import Explanation, Offsets, PartFound, Selecting, Vectors
+from service.engine.requests import Explanation, IndexSearch, Offsets, Selecting, Vectors
 from service.engine.search import Found
 from service.models.version import RemoteParts, ServedIndex
 
@@ -28,39 +30,38 @@ def nearest(
     index: ServedIndex,
     vectors: Vectors,
     k: int,
-    excluded: Sequence[Positions],
+    excluded: Sequence[NDArray[Any]],
     request: Selecting,
     exact: bool,
     offsets: Offsets | None,
     execution: Execution,
 ) -> Found:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
-    n = len(excluded)
-    offsets = np.arange(n + 1) if offsets is None else offsets
+    offsets = np.arange(len(excluded) + 1) if offsets is None else offsets
+    by_vector = [each for each, size in zip(excluded, np.diff(offsets), strict=True) for _ in range(size)]
+    if not any(each.size for each in by_vector):
+        by_vector = []
+    elif all(each is by_vector[0] for each in by_vector):  # sent once
+        by_vector = by_vector[:1]
+    wanted = IndexSearch(
+        index=index.name,
+        vectors=np.ascontiguousarray(vectors, np.float32),
+        k=k,
+        exact=exact,
+        recall=request.recall,
+        filter=request.filter,
+        excluded=tuple(by_vector),
+        explain=request.explain,
+    )
     with execution.phase("search"):
-        per_vector = [each for each, size in zip(excluded, np.diff(offsets), strict=True) for _ in range(size)]
-        if all(each is per_vector[0] or not (each.size or per_vector[0].size) for each in per_vector):
-            per_vector = per_vector[:1] if per_vector[0].size else []
-        parts: Sequence[PartFound] = _shards(index).search(
-            execution.left_s,
-            index=index.name,
-            vectors=np.ascontiguousarray(vectors, np.float32),
-            k=k,
-            exact=exact,
-            recall=request.recall,
-            filter=request.filter,
-            excluded=tuple(per_vector),
-            explain=request.explain,
-        )
-        rows = [_merged(parts, range(first, last), k) for first, last in pairwise(offsets.tolist())]
-    positions, scores = (np.concatenate([row[part] for row in rows]) for part in (0, 1))
+        parts: Sequence[Found] = _shards(index).search(wanted, execution.left_s)
+        queries = [range(first, end) for first, end in pairwise(offsets.tolist())]
+        rows = [_merged(parts, query, k) for query in queries]
+    positions, scores = (np.concatenate(each) for each in zip(*rows, strict=True))
     validation.check_finite(scores, "a candidate's score")
-    ends = np.fromiter(accumulate([row[0].size for row in rows], initial=0), np.int64, n + 1)
-    explanations = []
-    if request.explain:
-        size = index.corpus.entry.size
-        explanations = [_explained(parts, range(first, last), size) for first, last in pairwise(offsets.tolist())]
-    return Found(positions, scores, ends, tuple(explanations))
+    size = index.corpus.entry.size
+    explanations = tuple([_explained(parts, query, size) for query in queries]) if request.explain else ()
+    return Found(positions, scores, offsets_of([found.size for found, _ in rows]), explanations)
 
 
 def _shards(index: ServedIndex) -> RemoteParts:
@@ -68,7 +69,7 @@ def _shards(index: ServedIndex) -> RemoteParts:
     return index.shards
 
 
-def _merged(parts: Sequence[PartFound], queries: range, k: int) -> tuple[Positions, NDArray[np.float32]]:
+def _merged(parts: Sequence[Found], queries: range, k: int) -> tuple[Positions, NDArray[np.float32]]:
     """Returns the k best of what the shards found for some vectors, each candidate by its best score."""
     slices = [(part, slice(*part.offsets[query : query + 2].tolist())) for part in parts for query in queries]
     positions = np.concatenate([part.positions[each] for part, each in slices])
@@ -80,12 +81,11 @@ def _merged(parts: Sequence[PartFound], queries: range, k: int) -> tuple[Positio
     return positions[order[:k]], scores[order[:k]]
 
 
-def _explained(parts: Sequence[PartFound], queries: range, size: int) -> Explanation:
-    """Returns how all shards together found the neighbors of one query."""
-    each = [[part.explanations[query] for query in queries] for part in parts]
-    every = [one for part in each for one in part]
-    paths = [one.path for one in every if one.path != "none"]
-    path = "index" if "index" in paths else (paths or ["none"])[0]
-    matches = sum(part[0].matches for part in each)
-    scored, search_ms = sum(one.scored for one in every), max(one.search_ms for one in every)
+def _explained(parts: Sequence[Found], queries: range, size: int) -> Explanation:
+    """Returns how all shards together found the neighbors of one query, by its vectors."""
+    every = [part.explanations[query] for part in parts for query in queries]
+    paths = {each.path for each in every}
+    path = next((path for path in ("index", "exact") if path in paths), "none")
+    matches = sum(part.explanations[queries[0]].matches for part in parts)  # the same for each of its vectors
+    scored, search_ms = sum(each.scored for each in every), max(each.search_ms for each in every)
     return Explanation(path, matches, matches / size, scored, search_ms)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.formula import Formula
-from service.engine import formulas, ranking, remote_search, validation
+from bundle.tables.offsets import offsets_of
+from service.engine import formulas, remote_search, validation
 from service.engine.context import Execution
 from service.engine.requests import Crowding, Offsets, Selecting
 from service.engine.search import Found
@@ -55,15 +56,6 @@ def numeric_attributes(corpus: LoadedStore) -> list[str]:
     return [name for name, kind in corpus.entry.attributes.items() if kind in _NUMBERS]
 
 
-def formula_of(text: str, corpus: LoadedStore, index: str) -> Formula:
-    """Reads the formula of a retrieval.
-
-    Raises:
-      InvalidArgument: it is none, or takes what is neither `score` nor a numeric attribute.
-    """
-    return formulas.parsed(text, {"score", *numeric_attributes(corpus)}, "name", f"index {index!r}")
-
-
 def reordered(
     index: ServedIndex, found: Found, request: Selecting, formula: Formula | None, k: int, execution: Execution
 ) -> Found:
@@ -90,28 +82,26 @@ def widened(
       found: `fetched` for each of n queries, or all that match.
       find: searches for one of the queries; takes its number and how many are wanted.
     """
+    ends, explanations = found.offsets.tolist(), list(found.explanations)
     parts: list[tuple[Places, Scores]] = []
-    explanations = list(found.explanations)
-    for query, (first, last) in enumerate(pairwise(found.offsets.tolist())):
+    for query, (first, last) in enumerate(pairwise(ends)):
         positions, scores, count = found.positions[first:last], found.scores[first:last], fetched
         while True:
             free = uncrowded(corpus.store.codes(positions, crowding.attribute), crowding.max)
-            if np.count_nonzero(free) >= k or positions.size < count or count >= corpus.entry.size:
+            left = np.count_nonzero(free)
+            if left >= k or positions.size < count or count >= corpus.entry.size:
                 break
-            values, nulls = corpus.store.spread(crowding.attribute)
-            if np.count_nonzero(free) >= values * crowding.max + nulls:  # no other may be returned
+            values, nulls = corpus.store.cardinality(crowding.attribute)
+            if left >= values * crowding.max + nulls:  # no other may be returned
                 break
             count *= _GROWTH
-            positions, scores, _, explanations[query : query + 1] = find(query, count)
+            more = find(query, count)
+            positions, scores, explanations[query : query + 1] = more.positions, more.scores, more.explanations
         kept = free & (np.cumsum(free) <= k)
         kept[:fetched] = True
         parts.append((positions[kept], scores[kept]))
-    return Found(
-        np.concatenate([positions for positions, _ in parts]),
-        np.concatenate([scores for _, scores in parts]),
-        _ends([positions.size for positions, _ in parts]),
-        tuple(explanations),
-    )
+    positions, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return Found(positions, scores, offsets_of([own.size for own, _ in parts]), tuple(explanations))
 
 
 def best(
@@ -132,34 +122,30 @@ def best(
     Returns:
       [m'] places among what was found, and the [n + 1] offsets of each query's.
     """
-    if ranked is None and request.crowding is None and not request.diversity and request.min_score is None:
-        return ranking.best(scores, found.offsets, k)
-    crowding, counts = request.crowding, np.diff(found.offsets)
+    ends, crowding = found.offsets.tolist(), request.crowding
     codes = None if crowding is None else index.corpus.store.codes(found.positions, crowding.attribute)
-    owners = np.repeat(np.arange(counts.size), counts)
+    most = 0 if crowding is None else crowding.max
     by_score = np.ones(scores.size, np.bool_) if ranked is None else ranked
-    order = np.lexsort((np.where(by_score, -scores, 0), ~by_score, owners))
-    kept = np.ones(scores.size, np.bool_)
-    if request.min_score is not None:
-        with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
-            kept = scores >= np.float32(request.min_score)
-        kept |= ~by_score
-    bounds, chosen = list(pairwise(found.offsets.tolist())), [order] * counts.size
+    with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
+        least = np.float32(-np.inf if request.min_score is None else request.min_score)
+    chosen = [np.empty(0, np.int64)] * (len(ends) - 1)
 
     def pick(query: int) -> None:
-        places = order[slice(*bounds[query])]
-        places = places[kept[places]]
-        own, most = (None, 0) if crowding is None or codes is None else (codes[places], crowding.max)
+        own = slice(ends[query], ends[query + 1])
+        order = np.lexsort((np.where(by_score[own], -scores[own], 0), ~by_score[own]))
+        places = order + ends[query]
+        places = places[(scores[places] >= least) | ~by_score[places]]
+        kinds = None if codes is None else codes[places]
         if request.diversity and ranked is None:
             vectors = remote_search.vectors_at(index, found.positions[places], execution)
-            places = places[diverse(scores[places], vectors, k, request.diversity, own, most)]
-        elif own is not None:
-            places = places[uncrowded(own, most)]
+            places = places[diverse(scores[places], vectors, k, request.diversity, kinds, most)]
+        elif kinds is not None:
+            places = places[uncrowded(kinds, most)]
         chosen[query] = places[:k]
 
     with execution.phase("compute"):
-        execution.parallel(counts.size, pick)
-    return np.concatenate(chosen), _ends([places.size for places in chosen])
+        execution.parallel(len(chosen), pick)
+    return np.concatenate(chosen), offsets_of([places.size for places in chosen])
 
 
 def uncrowded(codes: Places, most: int) -> NDArray[np.bool_]:
@@ -201,7 +187,3 @@ def diverse(
             if taken[codes[place]] == most:
                 relevance[codes == codes[place]] = -np.inf
     return picked
-
-
-def _ends(counts: Sequence[int]) -> Offsets:
-    return np.fromiter(accumulate(counts, initial=0), np.int64, len(counts) + 1)

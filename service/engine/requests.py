@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,8 @@ class Request(ABC):
     @property
     def kind(self) -> Hashable:
         """Equal for requests that take about equally long: those with the same names and about as many values."""
-        fields = vars(self).items()
-        return type(self), *[bool(value) if name == "formula" else _magnitude(value) for name, value in fields]
+        fields = [bool(value) if name == "formula" else value for name, value in vars(self).items()]
+        return type(self), *map(_magnitude, fields)
 
 
 @dataclass(frozen=True)
@@ -292,27 +292,39 @@ class LookedUp(Answer):
     found: NDArray[np.bool_]
 
 
-class RowPositions(NamedTuple):
-    """Which rows of tables, or of an index, are read: [m] uint32 positions, those of each table together."""
-
-    names: tuple[str, ...]
-    counts: NDArray[np.uint32]
-    positions: NDArray[np.uint32]
-    is_index: bool = False
-
-
 @dataclass(frozen=True)
-class RowsRead(Request):
-    """Rows that a shard holds: of tables and of indexes' vectors, by position from the first that it holds.
+class ShardRequest(Request):
+    """What requests of fronts to shards have.
 
     Attributes:
-      fingerprint: of the bundle.
+      fingerprint: of the bundle that is meant.
       shard: that is meant.
-      rows: of tables of one row layout, or of an index.
     """
 
     fingerprint: int
     shard: ShardNumber
+
+
+@dataclass(frozen=True)
+class RowPositions:
+    """Which rows a shard reads, by position from the first that it holds.
+
+    Attributes:
+      tables: of one row layout, each with counts[i] of the positions, one table after the other.
+      counts, positions: uint32.
+      index: whose vectors are read instead; empty: tables are.
+    """
+
+    tables: tuple[str, ...]
+    counts: NDArray[np.uint32]
+    positions: NDArray[np.uint32]
+    index: str = ""
+
+
+@dataclass(frozen=True)
+class RowsRead(ShardRequest):
+    """Rows that a shard holds."""
+
     rows: tuple[RowPositions, ...]
 
     @property
@@ -334,30 +346,38 @@ class RowsFound(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartSearch(Request):
-    """The k nearest of those candidates of an index that a shard holds.
+class IndexSearch:
+    """A search for the k nearest candidates of vectors in an index whose partitions shards hold.
 
     Attributes:
-      fingerprint: of the bundle.
-      shard: that is meant.
-      excluded: [m] int64 positions in the whole index, ascending and distinct: of each query, or one for all, or none.
+      excluded: [m] uint32 positions in the whole index, ascending and distinct: of each vector, one for all, or none.
     """
 
-    fingerprint: int
-    shard: ShardNumber
     index: str
     vectors: Vectors
     k: int
     exact: bool = False
     recall: float = 0.0
     filter: Filter | None = None
-    excluded: tuple[NDArray[np.int64], ...] = ()
+    excluded: tuple[NDArray[np.uint32], ...] = ()
     explain: bool = False
+
+
+@dataclass(frozen=True)
+class PartSearch(ShardRequest):
+    """A search of those candidates that a shard holds."""
+
+    search: IndexSearch
 
     @property
     def cost(self) -> int:
         """One for each query."""
-        return len(self.vectors)
+        return len(self.search.vectors)
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for requests with the same names and about as many values."""
+        return PartSearch, *map(_magnitude, vars(self.search).values())
 
 
 @dataclass(frozen=True)
@@ -381,13 +401,19 @@ def _examples(columns: Columns | None, *ids: Ids | None) -> int:
 
 def _magnitude(value: Any) -> Hashable:
     """Returns how large the value of a field is, to a power of two; a name as it is."""
-    if value is None or isinstance(value, str | int):
-        return value.bit_length() if isinstance(value, int) else value
-    if isinstance(value, float | Crowding):
-        return bool(value)
-    if isinstance(value, Exclusion | Column):
-        value = value.ids if isinstance(value, Exclusion) else value.values
-    if isinstance(value, np.ndarray | tuple):
-        return len(value).bit_length()
-    columns = value.values() if isinstance(value, Mapping) else ()
-    return sum([len(each.values) for each in columns if isinstance(each, Column)]).bit_length()
+    match value:
+        case int():
+            size = value
+        case float() | Crowding():
+            size = int(bool(value))
+        case Exclusion():
+            size = value.ids.size
+        case Column():
+            size = value.values.size
+        case np.ndarray() | tuple():
+            size = len(value)
+        case Mapping():
+            size = sum([each.values.size for each in value.values() if isinstance(each, Column)])
+        case _:
+            return value if isinstance(value, str) else None
+    return size.bit_length()

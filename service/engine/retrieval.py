@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from bundle.tables.id_values import distinct
 from service.config import ServiceSettings
-from service.engine import embedding, filters, lookup, remote_search, reordering, search, validation
+from service.engine import embedding, filters, formulas, lookup, remote_search, reordering, search, validation
 from service.engine.context import Execution
 from service.engine.requests import (
     K_DEFAULT,
@@ -26,9 +28,7 @@ from service.engine.search import Allowed, Found
 from service.errors import InvalidArgument
 from service.models.version import LoadedStore, ModelVersion, ServedIndex
 
-_NONE = np.empty(0, np.int64)
-
-Positions = NDArray[np.int64]
+Positions = NDArray[Any]
 
 
 def retrieve(
@@ -44,16 +44,23 @@ def retrieve(
     name, index = validation.choose_index(model_version, request.index)
     check_selection(index, request, settings, request.ids, *(request.features or {}).values())
     reordering.check(request, index.corpus, k)
-    formula = reordering.formula_of(request.formula, index.corpus, name) if request.formula else None
-    vectors, own = _queries(model_version, index, request, settings, execution)
-    n = _count_queries(request, request.query_offsets, len(vectors))
-    queries = Queries(vectors, allowed(index, request, n, execution, own), request.query_offsets)
-    if formula is not None or request.crowding is not None or request.diversity:
+    formula = None
+    if request.formula:
+        names = {"score", *reordering.numeric_attributes(index.corpus)}
+        formula = formulas.parsed(request.formula, names, "name", f"index {name!r}")
+    vectors, positions = _queries(model_version, index, request, settings, execution)
+    offsets, own = request.query_offsets, list[Positions]()
+    n = _count_queries(request, offsets, len(vectors))
+    if positions is not None:
+        own = np.split(positions, np.arange(1, n) if offsets is None else offsets[1:-1])
+    queries = Queries(vectors, allowed(index, request, n, execution, own), offsets)
+    needs_pool = formula is not None or request.crowding is not None or request.diversity > 0
+    if needs_pool:
         found = pool(index, queries, request, k, settings, execution)
     else:
         found = _find(index, queries, request, k, execution)
     execution.computed(len(vectors))
-    if formula is not None or request.crowding is not None or request.diversity or request.min_score is not None:
+    if needs_pool or request.min_score is not None:
         found = reordering.reordered(index, found, request, formula, k, execution)
     with execution.phase("lookup"):
         answer = neighbors(index.corpus, found, request.attributes)
@@ -125,32 +132,26 @@ def check_selection(
 
 
 def allowed(
-    index: ServedIndex, request: Selecting, n: int, execution: Execution, own: Positions | None = None
+    index: ServedIndex, request: Selecting, n: int, execution: Execution, own: Sequence[Positions] = ()
 ) -> Allowed:
     """Returns the candidates that each of n queries may find: those that match, less the excluded and the denied.
 
     Args:
-      own: [v] positions of the candidates that queries are; of query i those from query_offsets[i] on, else one.
+      own: the candidates that each query is; (): queries are none.
     Raises:
       InvalidArgument: the filter does not suit the attributes, or the exclusions not the queries.
       UnknownCandidate: an excluded id is none.
     """
-    denied = index.corpus.denied.positions
-    if not request.filter and request.exclude is None and own is None and not denied.size:
-        return Allowed([_NONE] * n)
+    if not request.filter and request.exclude is None and not own:
+        return Allowed([index.corpus.denied.positions] * n)
     with execution.phase("search"):
         compiled = None
         if request.filter and index.here is not None:  # else shards compile it
             compiled = filters.compiled(index.here, request.filter)
-        if compiled is not None:
             execution.count("filters", 1, "cached" if compiled.again else "compiled")
-        excluded = excluded_positions(index.corpus, request.exclude, n)
-        if own is not None:
-            merged = getattr(request, "query_offsets", None)
-            owned = np.split(own, np.arange(1, n) if merged is None else merged[1:-1])
-            excluded = [filters.distinct(np.concatenate(each)) for each in zip(excluded, owned, strict=True)]
-        if denied.size:
-            excluded = [filters.distinct(np.concatenate([denied, each])) if each.size else denied for each in excluded]
+        excluded = _excluded(index.corpus, request.exclude, n)
+        if own:
+            excluded = [_joined(*each) for each in zip(excluded, own, strict=True)]
         return Allowed(excluded, compiled)
 
 
@@ -161,17 +162,26 @@ def neighbors(corpus: LoadedStore, found: Found, attributes: tuple[str, ...]) ->
     return Neighbors(corpus.store.ids(positions), scores, offsets, values)
 
 
-def excluded_positions(corpus: LoadedStore, exclude: Exclusion | None, n: int) -> list[Positions]:
-    """Returns the distinct positions that each of n queries excludes. Unknown ids exclude nothing."""
+def _excluded(corpus: LoadedStore, exclude: Exclusion | None, n: int) -> list[Positions]:
+    """Returns the positions that each of n queries must not find: denied ones, and those of ids; unknown ids have none.
+
+    Queries that exclude the same share an array.
+    """
+    denied = corpus.denied.positions
     if exclude is None:
-        return [_NONE] * n
-    ids = exclude.ids
+        return [denied] * n
     if exclude.offsets is not None:
-        validation.check_offsets(exclude.offsets, n, int(ids.size), "exclude")
-    positions = corpus.store.positions(ids, "excluded candidate")
+        validation.check_offsets(exclude.offsets, n, int(exclude.ids.size), "exclude")
+    positions = corpus.store.positions(exclude.ids, "excluded candidate")
     if n == 1 or exclude.offsets is None:
-        return [filters.distinct(positions[positions >= 0].astype(np.uint32))] * n  # faster sorted and searched
-    return [filters.distinct(each[each >= 0]) for each in np.split(positions, exclude.offsets[1:-1])]
+        return [_joined(denied, positions)] * n
+    return [_joined(denied, each) for each in np.split(positions, exclude.offsets[1:-1])]
+
+
+def _joined(some: Positions, others: Positions) -> Positions:
+    """Returns positions of both, ascending and distinct, [m] uint32; without those that are negative."""
+    found: Positions = distinct(np.concatenate([some, others[others >= 0]]).astype(np.uint32))
+    return found
 
 
 def _count_queries(request: Retrieval, offsets: Offsets | None, vectors: int) -> int:

@@ -67,14 +67,14 @@ def score(
     crossed = [name for name in plan.crossed if name in context]  # what features of candidates read of their contexts
     copies = {name: repeated(name, context[name], np.diff(offsets)) for name in crossed}
     candidates = replace(candidates, sent={**candidates.sent, **copies})
-    read, fetch = plan.inputs["candidate"], None
+    read, fetched = plan.inputs["candidate"], None
     with execution.phase("lookup"):
         if model_version.shards is not None and m:
             candidates = Candidates(offsets, candidates.columns(read, 0, m))
             places = towers.Inputs(plan.layout, 0).places
             groups = [(contexts.frames, context, n), (places, candidates.sent, m)]
-            fetch = lookup.prefetch(model_version, groups, execution)
-        lookup.write(model_version, contexts.frames, context, n, execution, fetch)
+            fetched = lookup.fetch(model_version, groups, execution)
+        lookup.write(model_version, contexts.frames, context, n, execution, fetched)
     scores = {name: np.empty(m, np.float32) for name in plan.outputs}
     if m == 0:
         return scores
@@ -85,7 +85,7 @@ def score(
     def look_up(start: int, stop: int) -> towers.Inputs:
         inputs = towers.Inputs(plan.layout, stop - start)
         columns = candidates.columns(read, start, stop)
-        lookup.write(model_version, inputs.places, columns, inputs.m, execution, fetch)
+        lookup.write(model_version, inputs.places, columns, inputs.m, execution, fetched)
         return inputs
 
     def run(start: int, stop: int, inputs: towers.Inputs) -> None:

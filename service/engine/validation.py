@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.format.manifest import DenseFeature, Manifest
 from service.config import ServiceSettings
-from service.engine.requests import Columns, Ids, Offsets
+from service.engine.requests import Ids, Offsets, PartSearch
 from service.errors import InvalidArgument, NotFound, TooLarge
 from service.models.towers import LoadedTower
 from service.models.version import LoadedStore, ModelVersion, ServedIndex
@@ -191,12 +191,12 @@ def check_finite(array: NDArray[Any], what: str) -> None:
 
 def sends_numbers(manifest: Manifest, request: Any) -> bool:
     """Whether a request holds numbers that are computed with: vectors, weights or values of dense features."""
-    columns: list[Columns] = [
-        value for name, value in vars(request).items() if name != "filter" and isinstance(value, Mapping)
-    ]
-    return getattr(request, "vectors", None) is not None or any(
+    if isinstance(request, PartSearch) or getattr(request, "vectors", None) is not None:
+        return True
+    fields = [field for field in vars(request).values() if isinstance(field, Mapping)]
+    columns = [(name, each) for field in fields for name, each in field.items() if isinstance(each, Column)]
+    return any(
         column.weights is not None
         or any(isinstance(manifest.features[reader], DenseFeature) for reader in manifest.inputs.get(name, ()))
-        for each in columns
-        for name, column in each.items()
+        for name, column in columns
     )

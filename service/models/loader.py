@@ -24,6 +24,7 @@ from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from bundle.tables import sharding
 from bundle.tables.reader import TableReader
+from bundle.tables.sharding import ShardNumber
 from bundle.tables.shards import RowRange
 from runtime.exact import ExactIndex
 from runtime.partitions import load_index, partition_rows
@@ -112,7 +113,7 @@ class Loader:
             )
         settings = self.settings
         here = sharding.held_here(manifest, settings.shard, self.reach is not None, settings.shard_least_bytes)
-        memory_bytes = forecast_bytes(here, self.settings.precision, self.threads, self.settings.device)
+        memory_bytes = forecast_bytes(here, settings.precision, self.threads, settings.device)
         self._check_memory(memory_bytes)
         fingerprint = crc32c(dump(manifest))
         opened = ExitStack()
@@ -120,17 +121,13 @@ class Loader:
             held = retention.hold(directory)  # keeps `rowcast-serve pull --keep` from deleting it while it is served
             if held is not None:
                 opened.callback(os.close, held)
-            staging.check_files(directory, here, self.settings.verify, self.throttle)
-            shards = None if self.reach is None else self.reach(manifest, fingerprint)
-            open_all = self._open if self.settings.shard is None else self._open_shard
-            loaded = replace(
-                open_all(directory, manifest, opened, shards),
-                memory_bytes=memory_bytes,
-                stamp=stamp,
-                held=here,
-                fingerprint=fingerprint,
-                shards=shards,
-            )
+            staging.check_files(directory, here, settings.verify, self.throttle)
+            if settings.shard is None:
+                shards = None if self.reach is None else self.reach(manifest, fingerprint)
+                loaded = self._open(directory, manifest, shards, opened)
+            else:
+                loaded = self._open_shard(directory, manifest, settings.shard, opened)
+            loaded = replace(loaded, memory_bytes=memory_bytes, stamp=stamp, held=here, fingerprint=fingerprint)
             self.warm_up(loaded, self.throttle)
             self._prepare_threads(loaded)
         except BaseException:
@@ -149,7 +146,7 @@ class Loader:
                 math.inf if allowed_bytes else needed_bytes - limit_bytes,
             )
 
-    def _open(self, directory: Path, manifest: Manifest, opened: ExitStack, shards: RemoteParts | None) -> ModelVersion:
+    def _open(self, directory: Path, manifest: Manifest, shards: RemoteParts | None, opened: ExitStack) -> ModelVersion:
         reader = open_features(directory, manifest, self.throttle, {} if shards is None else shards.tables)
         opened.callback(reader.close)
         self.throttle()
@@ -157,21 +154,18 @@ class Loader:
         corpora = {name: self._open_store(directory, name, entry) for name, entry in manifest.candidates.items()}
         contexts = {name: self._open_store(directory, name, entry) for name, entry in manifest.contexts.items()}
         remote = {} if shards is None else sharding.sharded_indexes(manifest)
-        indexes = {
-            name: ServedIndex(
-                *(name, entry, corpora[entry.corpus]),
-                None if name in remote else self._open_index(directory, name, entry, corpora[entry.corpus], opened),
-                shards,
-            )
-            for name, entry in manifest.indexes.items()
-        }
+        indexes = {}
+        for name, entry in manifest.indexes.items():
+            corpus, whole = corpora[entry.corpus], RowRange(0, entry.partitions)
+            here = None if name in remote else self._open_index(directory, name, entry, whole, corpus, opened)
+            indexes[name] = ServedIndex(name, entry, corpus, here, shards)
         loaded = (reader.tables, reader, towers, corpora, contexts, indexes)
-        return ModelVersion(manifest.model, manifest.version, directory, manifest, *loaded, close=opened.close)
+        return ModelVersion(
+            manifest.model, manifest.version, directory, manifest, *loaded, close=opened.close, shards=shards
+        )
 
-    def _open_shard(self, directory: Path, manifest: Manifest, opened: ExitStack, _: object) -> ModelVersion:
-        """Opens the rows that this shard holds."""
-        shard = self.settings.shard
-        assert shard is not None  # noqa: S101 - as its caller has checked
+    def _open_shard(self, directory: Path, manifest: Manifest, shard: ShardNumber, opened: ExitStack) -> ModelVersion:
+        """Opens the rows and partitions that a shard holds."""
         tables: dict[str, TableReader] = {}
         for name, table in sharding.sharded_tables(manifest, self.settings.shard_least_bytes).items():
             wanted = sharding.row_range(table.rows, shard)
@@ -186,16 +180,9 @@ class Loader:
             if ranges:
                 held = RowRange(ranges[0].first, ranges[-1].end - ranges[0].first)
                 filtered = FilteredCorpus(index.corpus, corpus, self._open_filters(directory, corpus, held))
-                parts[name] = self._open_index(directory, name, index, filtered, opened, partitions)
-        return ModelVersion(
-            *(manifest.model, manifest.version, directory, manifest, tables, FeatureReader({}, {}, {})),
-            towers={},
-            corpora={},
-            contexts={},
-            indexes={},
-            close=opened.close,
-            parts=parts,
-        )
+                parts[name] = self._open_index(directory, name, index, partitions, filtered, opened)
+        read = (manifest.model, manifest.version, directory, manifest, tables, FeatureReader({}, {}, {}))
+        return ModelVersion(*read, towers={}, corpora={}, contexts={}, indexes={}, close=opened.close, parts=parts)
 
     def _open_tower(self, directory: Path, manifest: Manifest, name: str) -> LoadedTower:
         entry = manifest.towers[name]
@@ -212,7 +199,7 @@ class Loader:
     def _open_store(self, directory: Path, name: str, entry: Corpus) -> LoadedStore:
         store = CandidateStore(files.locate(directory, entry.file), entry)
         self.throttle()
-        return LoadedStore(name, entry, store, filters=self._open_filters(directory, entry))
+        return LoadedStore(name, entry, self._open_filters(directory, entry), store)
 
     def _open_filters(self, directory: Path, entry: Corpus, held: RowRange | None = None) -> dict[str, AttributeIndex]:
         filters = {}
@@ -226,11 +213,11 @@ class Loader:
         directory: Path,
         name: str,
         entry: Index,
-        corpus: LoadedStore | FilteredCorpus,
+        partitions: RowRange,
+        corpus: FilteredCorpus,
         opened: ExitStack,
-        partitions: RowRange | None = None,
     ) -> LoadedIndex:
-        """Opens an index, or some of its partitions."""
+        """Opens some partitions of an index."""
         size, path = corpus.entry.size, files.locate(directory, entry.vectors)
         found_bytes, expected_bytes = path.stat().st_size, size * entry.dim * 4
         if found_bytes != expected_bytes:
@@ -238,10 +225,9 @@ class Loader:
                 f"file {entry.vectors!r} of index {name!r} has {found_bytes} bytes, {size} vectors of {entry.dim} "
                 f"float32 have {expected_bytes}"
             )
-        ranges, part = partition_rows(size, entry.partitions), slice(None)
-        if partitions is not None:
-            part = slice(partitions.first, partitions.end)
-        directories, ranges = [files.locate(directory, each) for each in entry.directories[part]], ranges[part]
+        part = slice(partitions.first, partitions.end)
+        ranges = partition_rows(size, entry.partitions)[part]
+        directories = [files.locate(directory, each) for each in entry.directories[part]]
         first, end = ranges[0].first, ranges[-1].end
         vectors: NDArray[np.float32] = np.asarray(np.memmap(path, np.dtype("<f4"), "r", shape=(size, entry.dim)))
         vectors = vectors[first:end]

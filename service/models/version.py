@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.reader import FeatureReader
-from bundle.features.sources import FetchedRows, RemoteTable
+from bundle.features.sources import Fetched, RemoteTable
 from bundle.format.manifest import Corpus, Index, Manifest
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
@@ -34,17 +34,17 @@ class Denied:
 
     Attributes:
       ids: of the deny list, of which the store may lack some.
-      positions: [d] int64, ascending.
+      positions: [d] uint32, ascending.
     """
 
     def __init__(self) -> None:
         self.ids: tuple[str, ...] = ()
-        self.positions = np.empty(0, np.int64)
+        self.positions: NDArray[Any] = np.empty(0, np.uint32)
 
 
 @dataclass(frozen=True, eq=False)
 class FilteredCorpus:
-    """The manifest entry of candidates, and the indexes of the attributes that requests filter by."""
+    """A corpus as filters need it: its manifest entry, and the indexes of the attributes that requests filter by."""
 
     name: str
     entry: Corpus
@@ -52,14 +52,11 @@ class FilteredCorpus:
 
 
 @dataclass(frozen=True, eq=False)
-class LoadedStore:
-    """A store of candidates or contexts by id, its manifest entry, which are denied, and attributes' indexes."""
+class LoadedStore(FilteredCorpus):
+    """A store of candidates or contexts by id, and which of them are denied."""
 
-    name: str
-    entry: Corpus
     store: CandidateStore
     denied: Denied = field(default_factory=Denied)
-    filters: Mapping[str, AttributeIndex] = field(default_factory=dict)
 
     def deny(self, ids: tuple[str, ...]) -> None:
         """Denies the candidates that have one of these ids, and no others."""
@@ -67,7 +64,7 @@ class LoadedStore:
             strings = self.entry.id_dtype == "string"
             known = np.array(ids, object) if strings else np.array([*map(int, filter(_is_int64, ids))], np.int64)
             positions = np.unique(self.store.positions(known))
-            self.denied.ids, self.denied.positions = ids, positions[positions >= 0]
+            self.denied.ids, self.denied.positions = ids, positions[positions >= 0].astype(np.uint32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +73,7 @@ class LoadedIndex:
 
     Attributes:
       vectors: [size, dim] float32, memory-mapped; row = position in the corpus, from `first` on.
-      corpus: what filters are compiled by, for these candidates.
+      corpus: its filters are of these candidates alone.
       compiled: filters of this index and the others of the process.
     """
 
@@ -84,7 +81,7 @@ class LoadedIndex:
     approximate: ScannIndex
     exact: ExactIndex
     vectors: NDArray[np.float32]
-    corpus: LoadedStore | FilteredCorpus
+    corpus: FilteredCorpus
     compiled: FilterCache
     first: int = 0
 
@@ -98,14 +95,14 @@ class RemoteParts(Protocol):
 
     tables: Mapping[str, RemoteTable]
 
-    def rows(self, wanted: Mapping[str, Rows], left_s: float) -> Mapping[str, FetchedRows]:
+    def rows(self, wanted: Mapping[str, Rows], left_s: float) -> Fetched:
         """Fetches distinct ascending rows, by layout."""
 
     def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """Fetches vectors of an index, in the order asked."""
 
-    def search(self, left_s: float, **search: Any) -> Sequence[Any]:
-        """Asks each shard that holds partitions of an index; takes the fields of PartSearch, returns PartFounds."""
+    def search(self, wanted: Any, left_s: float) -> Sequence[Any]:
+        """Has each shard search the partitions that it holds; takes an IndexSearch, returns what each has Found."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +154,7 @@ class ModelVersion:
         return self.held or self.manifest
 
     @property
-    def denied(self) -> list[NDArray[np.int64]]:
+    def denied(self) -> list[NDArray[Any]]:
         """The denied positions of every corpus; other arrays once others are denied."""
         return [corpus.denied.positions for corpus in self.corpora.values()]
 

@@ -11,6 +11,8 @@ import asyncio
 import math
 import random
 from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -20,7 +22,7 @@ from bundle.format.manifest import Manifest
 from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings, SettingsError
-from service.errors import DeadlineExceeded, InvalidArgument, NotReady
+from service.errors import DeadlineExceeded, Internal, InvalidArgument, NotReady, ServiceError
 from service.models.loader import ShardsMissing
 from service.observability import logging
 from service.observability.metrics import Metrics
@@ -31,10 +33,10 @@ from service.shards.replica import Key, Replica
 
 log = logging.logger(__name__)
 
+Call = Callable[[Replica, float], Coroutine[Any, Any, Any]]
+"""Calls a method of a replica, within some seconds."""
 POLL_S = 1.0
 """Between two questions of what every replica holds."""
-_REFUSED = {grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument, grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded}
-"""Failures that another replica would repeat."""
 
 
 class Shards:
@@ -60,6 +62,7 @@ class Shards:
             raise SettingsError(f"--shard-token or --shard-ca: {problem}") from problem
         self.replicas: dict[str, Replica] = {}
         self.problems: dict[str, str] = {}
+        self._gone: list[Replica] = []
         self._versions = WeakSet[RemoteVersion]()
         self._polling: asyncio.Task[None] | None = None
 
@@ -73,7 +76,7 @@ class Shards:
         """Disconnects."""
         if self._polling is not None:
             self._polling.cancel()
-        for replica in self.replicas.values():
+        for replica in (*self.replicas.values(), *self._gone):
             await replica.close()
 
     def status(self) -> list[dict[str, Any]]:
@@ -93,7 +96,7 @@ class Shards:
             for each in list(self.replicas.values())
         ]
         unknown = {"shard": "", "holds": {}, "inflight": 0}
-        found += [{"address": source, **unknown, "problem": each} for source, each in self.problems.items()]
+        found += [{"address": source, **unknown, "problem": each} for source, each in list(self.problems.items())]
         return sorted(found, key=lambda each: (each["shard"], each["address"]))
 
     def reach(self, manifest: Manifest, fingerprint: int) -> RemoteVersion:
@@ -105,19 +108,19 @@ class Shards:
         key = manifest.model, manifest.version, fingerprint
         least_bytes = self._settings.shard_least_bytes
         sharded = sharding.sharded_tables(manifest, least_bytes) or sharding.sharded_indexes(manifest)
-        remote = RemoteVersion(self, manifest, key, self._total(key) if sharded else 1, self._settings)
-        self._versions.add(remote)
+        remote = RemoteVersion(self.ask_all, manifest, key, self._total(key) if sharded else 1, least_bytes)
+        self._versions = self._versions.union([remote])  # another set: `status` may be iterating over this one
         return remote
 
-    def holding(self, key: Key, shard: ShardNumber) -> list[Replica]:
-        """Returns the replicas of a shard that have loaded a bundle and can be asked."""
-        every = list(self.replicas.values())
+    def holding(self, key: Key, shard: ShardNumber, but: Collection[Replica] = ()) -> list[Replica]:
+        """Returns the replicas of a shard that have loaded a bundle and can be asked, but for some."""
+        every = [each for each in list(self.replicas.values()) if each not in but]
         return [each for each in every if each.shard == shard and key in each.bundles and not each.problem]
 
     def _total(self, key: Key) -> int:
         """Returns how many shards hold a bundle."""
         what = f"model {key[0]!r} version {key[1]}"
-        every = [(each.shard, each) for each in self.replicas.values() if each.shard is not None]
+        every = [(each.shard, each) for each in list(self.replicas.values()) if each.shard is not None]
         if not every:
             asked = [f"{each['address']}: {each['problem']}" for each in self.status()]
             raise ShardsMissing(f"no shard can be reached: {'; '.join(asked[:4]) or 'no address is known'}")
@@ -137,6 +140,26 @@ class Shards:
                 raise ShardsMissing(f"{what}: no address holds shard {number}/{total} of it")
         return total
 
+    def ask_all(
+        self, key: Key, method: str, requests: Mapping[ShardNumber, Any], left_s: float
+    ) -> dict[ShardNumber, Any]:
+        """Calls a method of several shards at once; called by compute threads, which wait.
+
+        Returns:
+          The answer of each shard, or the ServiceError with which it failed.
+        """
+        left_s = min(left_s, self._settings.request_timeout_s)
+
+        async def ask() -> list[Any]:
+            calls = [self.ask(key, shard, method, request, left_s) for shard, request in requests.items()]
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        answers = asyncio.run_coroutine_threadsafe(ask(), self.loop).result()
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, ServiceError):
+                raise Internal(str(answer)) from answer
+        return dict(zip(requests, answers, strict=True))
+
     async def ask(self, key: Key, shard: ShardNumber, method: str, request: Any, left_s: float) -> Any:
         """Calls a method of a shard.
 
@@ -145,73 +168,65 @@ class Shards:
           NotReady: no replica of the shard answers; names it.
         """
         tried: list[Replica] = []
+        call, choose = partial(self._call, shard, method, request), partial(self._choose, key, shard, tried)
         problem = "no replica of it is known"
         end = self.loop.time() + left_s
         for _ in range(2):
             # An address may stand for several processes: where there is no other, it is tried again.
-            replica = self._choose(key, shard, tried) or next(iter(tried), None)
+            replica = choose() or next(iter(tried), None)
             if replica is None:
                 break
-            alone = not self._untried(key, shard, tried)
+            alone = not self.holding(key, shard, tried)
             left_s = end - self.loop.time()
             try:
-                return await self._hedged(key, shard, replica, tried, method, request, left_s if alone else left_s / 2)
+                return await self._hedged(shard, replica, choose, call, left_s if alone else left_s / 2)
             except grpc.aio.AioRpcError as failure:
-                code = failure.code()
+                code, details = failure.code(), failure.details()
                 self._metrics.count("shard_failures", 1, str(shard), code.name)
-                out_of_time = code is grpc.StatusCode.DEADLINE_EXCEEDED and (alone or end <= self.loop.time())
-                if code is grpc.StatusCode.INVALID_ARGUMENT or out_of_time:
-                    raise _REFUSED[code](failure.details() or code.name) from failure
-                problem = f"{replica.address}: {code.name}: {failure.details()}"
+                if code is grpc.StatusCode.INVALID_ARGUMENT:
+                    raise InvalidArgument(details or code.name) from failure
+                if code is grpc.StatusCode.DEADLINE_EXCEEDED and (alone or end <= self.loop.time()):
+                    raise DeadlineExceeded(details or code.name) from failure
+                problem = f"{replica.address}: {code.name}: {details}"
                 if alone and code is not grpc.StatusCode.UNAVAILABLE:
                     break
         raise NotReady(f"shard {shard} of model {key[0]!r} version {key[1]} does not answer: {problem}")
 
     def _choose(self, key: Key, shard: ShardNumber, tried: list[Replica]) -> Replica | None:
         """Draws two replicas that were not tried, and takes the one with fewer calls in progress."""
-        left = self._untried(key, shard, tried)
+        left = self.holding(key, shard, tried)
         if not left:
             return None
         chosen = min(random.sample(left, min(2, len(left))), key=lambda each: each.inflight)
         tried.append(chosen)
         return chosen
 
-    def _untried(self, key: Key, shard: ShardNumber, tried: list[Replica]) -> list[Replica]:
-        return [each for each in self.holding(key, shard) if each not in tried]
-
     async def _hedged(
-        self,
-        key: Key,
-        shard: ShardNumber,
-        replica: Replica,
-        tried: list[Replica],
-        method: str,
-        request: Any,
-        left_s: float,
+        self, shard: ShardNumber, replica: Replica, choose: Callable[[], Replica | None], call: Call, left_s: float
     ) -> Any:
         """Calls a replica, and a second one if the first takes longer than usual."""
         percentile = self._settings.shard_hedge_percentile
         if not percentile:
-            return await self._call(replica, shard, method, request, left_s)
-        first = asyncio.ensure_future(self._call(replica, shard, method, request, left_s))
-        patience_s = replica.percentile_s(percentile)
-        done, _ = await asyncio.wait([first], timeout=None if math.isinf(patience_s) else patience_s)
-        other = None if done else self._choose(key, shard, tried)
+            return await call(replica, left_s)
+        first = asyncio.ensure_future(call(replica, left_s))
+        usual_s = replica.percentile_s(percentile)
+        done, _ = await asyncio.wait([first], timeout=None if math.isinf(usual_s) else usual_s)
+        other = None if done else choose()
         if other is None:
             return await first
         self._metrics.count("shard_hedges", 1, str(shard))
-        calls = {first, asyncio.ensure_future(self._call(other, shard, method, request, left_s - patience_s))}
+        calls = {first, asyncio.ensure_future(call(other, left_s - usual_s))}
+        answered: list[asyncio.Future[Any]] = []
         try:
-            while True:
+            while calls and not answered:
                 done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-                for call in done:
-                    if call.exception() is None or not calls:
-                        return call.result()
+                answered = [each for each in done if each.exception() is None]
+            return (answered or [first])[0].result()
         finally:
-            for call in calls:
-                call.cancel()
+            for each in calls:
+                each.cancel()
 
-    async def _call(self, replica: Replica, shard: ShardNumber, method: str, request: Any, left_s: float) -> Any:
+    async def _call(self, shard: ShardNumber, method: str, request: Any, replica: Replica, left_s: float) -> Any:
         began = self.loop.time()
         answer = await replica.call(method, request, left_s)
         self._metrics.observe("shard_seconds", self.loop.time() - began, str(shard), method.lower())
@@ -228,28 +243,29 @@ class Shards:
 
     async def _poll(self) -> None:
         """Brings the replicas up to date with the sources of addresses, and asks each what it holds."""
+        for replica in [each for each in self._gone if not each.inflight]:  # the others answer first
+            self._gone.remove(replica)
+            await replica.close()
         known: dict[str, str] = {}
         for source in self._settings.shard_addresses:
             known |= dict.fromkeys(await self._resolved(source), addresses.name_of(source))
         for address in set(known) - set(self.replicas):
             self.replicas[address] = Replica(address, known[address], self._credentials, self._metadata)
-        gone = [self.replicas.pop(address) for address in set(self.replicas) - set(known)]
-        before = {each.address: each.problem for each in self.replicas.values()}
-        await asyncio.gather(*(each.describe() for each in self.replicas.values()))
-        totals = {each.shard.total for each in self.replicas.values() if each.shard is not None}
-        counts = Counter({f"{number}/{total}": 0 for total in totals for number in range(1, total + 1)})
-        for each in self.replicas.values():
-            counts[str(each.shard or "")] += not each.problem
+        self._gone += [self.replicas.pop(address) for address in set(self.replicas) - set(known)]
+        replicas = list(self.replicas.values())
+        before = [each.problem for each in replicas]
+        await asyncio.gather(*(each.describe() for each in replicas))
+        for each, problem in zip(replicas, before, strict=True):
             about = logging.fields(address=each.address, shard=str(each.shard or ""), problem=each.problem)
-            if each.problem and each.problem != before[each.address]:
+            if each.problem and each.problem != problem:
                 log.warning("shard_unreachable", extra=about)
-            elif not each.problem and before[each.address]:
+            elif problem and not each.problem:
                 log.info("shard_reached", extra=about)
-        for shard, count in counts.items():
-            if shard:
-                self._metrics.set("shard_replicas", count, shard)
-        for replica in gone:
-            await replica.close()
+        counts = Counter(each.shard for each in replicas if not each.problem)
+        for total in {each.shard.total for each in replicas if each.shard is not None}:
+            for number in range(1, total + 1):
+                shard = ShardNumber(number, total)
+                self._metrics.set("shard_replicas", counts[shard], str(shard))
 
     async def _resolved(self, source: str) -> set[str]:
         """Returns the addresses of a source; all that are known if it cannot be read now."""

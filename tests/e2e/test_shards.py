@@ -286,6 +286,28 @@ def test_a_shard_whose_addresses_are_gone_counts_as_lost(write: Write, launch: L
     assert count_of(service, 'rowcast_shard_replicas{shard="2/2"}') == 1
 
 
+def test_calls_in_progress_at_an_address_that_is_gone_are_answered(
+    write: Write, launch: Launch, tmp_path: Path
+) -> None:
+    write()
+    shards = [shard(launch, number) for number in ("1/2", "2/2")]
+    file = tmp_path / "addresses"
+    file.write_text("".join(f"127.0.0.1:{each.ports['grpc']}\n" for each in shards))
+    service = ready(launch("--shard-addresses", f"file:{file}", *ALL, "--request-timeout-s", "60"))
+    until(lambda: count_of(service, 'rowcast_shard_replicas{shard="1/2"}') == 1)
+    with ThreadPoolExecutor(1) as threads, client_of(service) as client:
+        shards[0].process.send_signal(signal.SIGSTOP)
+        try:
+            asked = threads.submit(answer, client, "lookup", {"feature": "user", "ids": [1]})
+            until(lambda: count_of(service, "rowcast_inflight_requests") == 1)
+            for other in ("127.0.0.1:1", "127.0.0.1:2"):  # one poll later each
+                file.write_text(f"127.0.0.1:{shards[1].ports['grpc']}\n{other}\n")
+                service.event("shard_unreachable", address=other)
+        finally:
+            shards[0].process.send_signal(signal.SIGCONT)
+        assert asked.result()[0] == 200
+
+
 def test_a_shard_names_what_is_wrong_with_a_call(write: Write, launch: Launch) -> None:
     write(row_types={"movies": "int8"})
     held = shard(launch, "1/1")

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bundle.errors import FeatureError
-from bundle.features.columns import Column, Offsets, checked_offsets
+from bundle.features.columns import Column, checked_offsets
 from bundle.features.rules.hashing import concatenated, hashes
 from bundle.features.rules.ids import Rule, rule_of, within
 from bundle.features.rules.texts import Text
 from bundle.format.id_rules import CrossedIds, CrossKey, IdentityIds, JoinedIds
 from bundle.tables.id_values import Rows, Values, strings, without
+from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.vocabularies import Vocabulary
 
 COMBINATIONS_MAX = 1 << 20
@@ -80,7 +81,7 @@ class Crossed:
             first, *others = (key.name for key in self._keys)
             raise FeatureError(first, f"crossed with {', '.join(others)} it has more than {COMBINATIONS_MAX} values")
         counts = np.prod(lengths, axis=0, dtype=np.int64)
-        offsets = np.concatenate([[0], np.cumsum(counts)])
+        offsets = offsets_of(counts)
         hashed = np.full(offsets[-1], self._entry.hash_key, np.uint64)
         behind = counts  # combinations of the values of this input and those behind it, of each example
         example = np.repeat(np.arange(n), counts)

@@ -14,9 +14,9 @@ from itertools import chain
 import numpy as np
 
 from bundle.errors import FeatureError
-from bundle.features.columns import Offsets
 from bundle.format.id_rules import TextIds, TextStep
 from bundle.tables.id_values import Values, strings
+from bundle.tables.offsets import Offsets, offsets_of
 
 
 class Text:
@@ -46,9 +46,7 @@ class Text:
             listed = [_ngrams(words, entry.ngrams) for words in listed]
         if entry.length is not None:
             listed = [words[: entry.length] for words in listed]
-        offsets = np.zeros(len(listed) + 1, np.int64)
-        np.cumsum([len(words) for words in listed], out=offsets[1:])
-        return _objects(list(chain.from_iterable(listed))), offsets
+        return _objects(list(chain.from_iterable(listed))), offsets_of([len(words) for words in listed])
 
     def _bytes(self, feature: str, values: Values) -> list[bytes]:
         try:

@@ -49,7 +49,7 @@ def main() -> None:
     mapped = np.asarray(np.memmap(base / "vectors.bin", "<f4", "r", shape=(size, DIM)))
     corpus = manifest.Corpus(file=_STORE, size=size, id_dtype="int64", features=(), attributes={"a": "int64"})
     filters = {"a": AttributeIndex(base, _ENTRY, "int64", size)}
-    store = LoadedStore("items", corpus, CandidateStore(base / _STORE, corpus), filters=filters)
+    store = LoadedStore("items", corpus, filters, CandidateStore(base / _STORE, corpus))
     curve = tuple(
         manifest.CostPoint(
             parameters={"leaves_to_search": leaves, "reorder": reorder}, recall=at / 10, relative_cost=at

@@ -42,24 +42,17 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TableReader]:
     return {name: TableReader(root, write_table(root, name, STORED, "float32", [20])) for name in ("t", "u")}
 
 
-class Fetching:
-    """Fetches rows of two tables that lie end to end, but for lost ones; `asked` holds what it was asked for."""
-
-    def __init__(self, tables: Mapping[str, TableReader], lost: frozenset[int] = frozenset()) -> None:
-        self._tables, self._lost = tables, lost
-        self.asked: list[Mapping[str, Rows]] = []
-
-    def __call__(self, wanted: Mapping[str, Rows]) -> dict[str, FetchedRows]:
-        self.asked.append(wanted)
-        found = {}
-        for layout, rows in wanted.items():
-            lost = np.array([row % ROWS in self._lost for row in rows.tolist()], bool)
-            vectors = np.concatenate(
-                [self._tables["t"].gather(rows[rows < ROWS]), self._tables["u"].gather(rows[rows >= ROWS] - ROWS)]
-            )
-            vectors[lost] = 0
-            found[layout] = FetchedRows(rows, vectors, lost if lost.any() else None)
-        return found
+def fetched(
+    tables: Mapping[str, TableReader], wanted: Mapping[str, Rows], without: frozenset[int] = frozenset()
+) -> dict[str, FetchedRows]:
+    """Rows of two tables that lie end to end, but for lost ones."""
+    found = {}
+    for layout, rows in wanted.items():
+        lost = np.array([row % ROWS in without for row in rows.tolist()], bool)
+        vectors = np.concatenate([tables["t"].gather(rows[rows < ROWS]), tables["u"].gather(rows[rows >= ROWS] - ROWS)])
+        vectors[lost] = 0
+        found[layout] = FetchedRows(rows, vectors, lost if lost.any() else None)
+    return found
 
 
 def remote() -> FeatureReader:
@@ -88,15 +81,15 @@ def sent(singles: list[int], bags: list[list[int]]) -> dict[str, Column]:
 def test_fetched_rows_give_the_bits_of_mapped_ones(
     tables: dict[str, TableReader], singles: list[int], bags: list[list[int]]
 ) -> None:
-    columns, fetch = sent(singles, bags), Fetching(tables)
+    columns, reader = sent(singles, bags), remote()
     here = FeatureReader(FEATURES, tables, {}).activations(FEATURES, columns, 2)
-    there = remote().activations(FEATURES, columns, 2, fetch)
+    wanted = reader.wanted(FEATURES, columns, 2)
+    there = reader.activations(FEATURES, columns, 2, fetched(tables, wanted))
     for name in FEATURES:
         assert there[name].values.tobytes() == here[name].values.tobytes(), name
         assert there[name].unknown == here[name].unknown
-    (asked,) = fetch.asked
-    for rows in asked.values():
-        assert (np.diff(rows) > 0).all(), "each row is asked for once"
+    for rows in wanted.values():
+        assert (np.diff(rows) > 0).all(), "each row is wanted once"
         assert rows.size == 0 or 0 <= rows[0] <= rows[-1] < 2 * ROWS
 
 
@@ -108,16 +101,18 @@ def test_lost_rows_are_read_as_those_of_unknown_ids(
         return [without(each) for each in value] if isinstance(value, list) else -9 if value in lost else value
 
     names = [name for name in FEATURES if name != "refusing"]
-    found = remote().activations(names, sent(singles, bags), 2, Fetching(tables, lost))
+    columns, reader = sent(singles, bags), remote()
+    found = reader.activations(names, columns, 2, fetched(tables, reader.wanted(names, columns, 2), lost))
     expected = FeatureReader(FEATURES, tables, {}).activations(names, sent(without(singles), without(bags)), 2)
     for name in names:
         assert found[name].values.tobytes() == expected[name].values.tobytes(), name
 
 
 def test_a_feature_that_refuses_unknown_ids_refuses_lost_rows(tables: dict[str, TableReader]) -> None:
-    columns = {"refusing": Column(np.array([3, 40]))}
+    columns, reader = {"refusing": Column(np.array([3, 40]))}, remote()
+    found = fetched(tables, reader.wanted(["refusing"], columns, 2), frozenset({40}))
     with pytest.raises(UnknownRefused, match="40"):
-        remote().activations(["refusing"], columns, 2, Fetching(tables, frozenset({40})))
+        reader.activations(["refusing"], columns, 2, found)
 
 
 def test_arrays_of_towers_are_filled_from_fetched_rows(tables: dict[str, TableReader], tmp_path: Path) -> None:
@@ -125,8 +120,8 @@ def test_arrays_of_towers_are_filled_from_fetched_rows(tables: dict[str, TableRe
 
     array = np.empty((2, 2 * DIM), np.float32)
     places = [Place(array, ("single", "zeros"), (DIM, 2 * DIM))]
-    fetch = Fetching(tables)
-    unknown = remote().write(places, sent([3, -1], [[], []]), 2, fetch)
+    columns, reader = sent([3, -1], [[], []]), remote()
+    found = fetched(tables, reader.wanted(["single", "zeros"], columns, 2))
+    unknown = reader.write(places, columns, 2, found)
     assert unknown == {"single": 1, "zeros": 1}
     assert array.tolist() == [[*STORED[3], *STORED[3]], [*STORED[5], *np.zeros(DIM)]]
-    assert len(fetch.asked) == 1

@@ -75,7 +75,7 @@ def test_store_returns_numbers_of_attributes_and_codes_of_equal_values(tmp_path:
         assert third == fourth != first
         assert min(first, third) >= 0
     assert len(set(store.codes(positions, "seen").tolist())) == 3
-    assert [store.spread(name) for name in ("title", "kind", "seen", "title")] == [(2, 1), (2, 0), (2, 1), (2, 1)]
+    assert [store.cardinality(name) for name in ("title", "kind", "seen", "title")] == [(2, 1), (2, 0), (2, 1), (2, 1)]
 
 
 def test_store_returns_features_as_they_were_sent(tmp_path: Path) -> None:

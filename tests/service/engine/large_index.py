@@ -61,15 +61,10 @@ def load_index(
     directories = [place / each for each in entry.directories]
     for directory, rows in zip(directories, partitions.partition_rows(len(vectors), parts), strict=True):
         write_index(vectors[rows.first : rows.end], distance, "tree_ah", parameters, directory)
-    loaded = LoadedStore(
-        "items",
-        corpus,
-        CandidateStore(place / corpus.file, corpus),
-        filters={
-            name: AttributeIndex(place, each, corpus.attributes[name], corpus.size)
-            for name, each in corpus.filters.items()
-        },
-    )
+    filters = {
+        name: AttributeIndex(place, each, corpus.attributes[name], corpus.size) for name, each in corpus.filters.items()
+    }
+    loaded = LoadedStore("items", corpus, filters, CandidateStore(place / corpus.file, corpus))
     approximate = partitions.load_index(directories, distance, vectors)
     return LoadedIndex(entry, approximate, ExactIndex(vectors, distance), vectors, loaded, FilterCache(cache_bytes))
 

@@ -130,7 +130,7 @@ def test_denied_candidate_is_no_neighbor_with_or_without_a_filter(load: Load) ->
     service = load()
     ids = service.small.ids
     for index in service.version.indexes.values():
-        index.corpus.denied.positions = np.array([3, 36])
+        index.corpus.denied.positions = np.array([3, 36], np.uint32)
     for options in ({}, {"exact": True}, {"filter": {"year": Condition(ge=1990)}}, {"exclude": Exclusion(ids[:2])}):
         found = service.retrieve(vectors=ONES, k=40, explain=True, **options)
         assert not {ids[3], ids[36]} & set(found.neighbors.ids.tolist())
