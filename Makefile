@@ -62,7 +62,7 @@ bench-retrieval: venv ## filtered retrieval beside ScaNN, faiss, hnswlib, LanceD
 bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table
 	$(BIN)/python -m tests.bench.exporter
 
-bench-scale: venv ## a front with four shards beside one process that has everything; three minutes
+bench-scale: venv ## fronts and shards beside one process, handles and a proxy, Ray Serve as control plane; ten minutes
 	$(BIN)/python -m tests.bench.scale
 
 soak: venv ## version changes under load (one process and two), commands, lost callers, overload; half an hour at most

@@ -25,6 +25,7 @@ class ServeCluster:
     """One node with Serve's ingress on it.
 
     Attributes:
+      address: of the cluster.
       ports: of the replicas, `http` and `grpc`, and of the `ingress`.
     """
 
@@ -43,6 +44,7 @@ class ServeCluster:
                 "dashboard_port": dashboard,
             },
         )
+        self.address = self._nodes.address
         self._dashboard = f"127.0.0.1:{dashboard}"
         url = f"http://{self._dashboard}/api/serve/applications/"
         self._client = httpx.Client(base_url=url, timeout=WAIT_S)
