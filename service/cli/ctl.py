@@ -214,12 +214,13 @@ def _deny_list(context: typer.Context, model: Model) -> None:
 def _change_denied(context: typer.Context, command: str, model: str, ids: list[str] | None, file: Path | None) -> None:
     given = list(ids or ())
     with _reported_errors():
-        try:
-            text = "" if file is None else sys.stdin.read() if str(file) == "-" else file.read_text()
-        except (OSError, UnicodeDecodeError) as problem:
-            reason = getattr(problem, "strerror", None) or problem
-            raise CtlError(f"--file {file} cannot be read: {reason}", EXIT_USAGE) from None
-        given += [line.strip() for line in text.splitlines() if line.strip()]
+        if file is not None:
+            try:
+                text = sys.stdin.read() if str(file) == "-" else file.read_text()
+            except (OSError, UnicodeDecodeError) as problem:
+                reason = getattr(problem, "strerror", None) or problem
+                raise CtlError(f"--file {file} cannot be read: {reason}", EXIT_USAGE) from None
+            given += [line.strip() for line in text.splitlines() if line.strip()]
         if not given:
             raise CtlError("no id is given: name ids, or a --file with one a line", EXIT_USAGE)
     _run(context, command, {"ids": given}, model)

@@ -341,15 +341,16 @@ def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict
 
 
 def _condition(body: Any, where: str) -> requests.Condition:
-    lists, bounds = ("allow", "deny"), ("ge", "gt", "le", "lt")
-    condition = dict(fields(body, (*lists, *bounds), where))
+    condition = dict(fields(body, ("allow", "deny", *requests.BOUNDS), where))
     for name, value in condition.items():
-        if name in lists:
-            values = listed(value, f"{where}.{name}")
-            truths = set(map(type, values)) == {bool}
-            condition[name] = flat([str(each).lower() for each in values] if truths else values, f"{where}.{name}")
-        elif type(value) not in {int, float}:
-            raise InvalidArgument(f"{where}.{name} is {shown(value)}, a number was expected")
+        if name in requests.BOUNDS:
+            if type(value) not in {int, float}:
+                raise InvalidArgument(f"{where}.{name} is {shown(value)}, a number was expected")
+            continue
+        values = listed(value, f"{where}.{name}")
+        if set(map(type, values)) == {bool}:
+            values = [str(each).lower() for each in values]
+        condition[name] = flat(values, f"{where}.{name}")
     return requests.Condition(**condition)
 
 

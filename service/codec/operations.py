@@ -14,6 +14,10 @@ from service.engine.requests import Target
 from service.errors import InvalidArgument
 
 
+def _no_json(*_: object) -> Any:
+    raise InvalidArgument("this call is answered in protobuf alone")
+
+
 @dataclass(frozen=True)
 class Operation:
     """One call of the contract.
@@ -21,20 +25,20 @@ class Operation:
     Attributes:
       name: as in a URL.
       method: as in the gRPC service.
-      read_json: a parsed body, the URL's target and the settings -> the request.
-      write_json: an answer, and whether the body had a list -> a JSON value.
       request_class: of the protobuf message.
       read_message: a parsed message, the URL's target if there is a URL, and the settings -> the request.
       write_message: an answer -> its message.
+      read_json: a parsed body, the URL's target and the settings -> the request.
+      write_json: an answer, and whether the body had a list -> a JSON value.
     """
 
     name: str
     method: str
-    read_json: Callable[[Any, Target, ServiceSettings], Any]
-    write_json: Callable[[Any, bool], Any]
     request_class: type[Any]
     read_message: Callable[[Any, Target | None, ServiceSettings], Any]
     write_message: Callable[[Any], Any]
+    read_json: Callable[[Any, Target, ServiceSettings], Any] = _no_json
+    write_json: Callable[[Any, bool], Any] = _no_json
 
     def read(self, body: bytes, is_protobuf: bool, url: Target | None, settings: ServiceSettings) -> tuple[Any, bool]:
         """Returns the request that a body holds, and whether its answer is written as a list of results.
@@ -65,18 +69,10 @@ _PROTOBUF: dict[str, tuple[type[Any], Any, Any]] = {
     "lookup": (pb.LookupRequest, protobuf.read_lookup, protobuf.looked_up_message),
 }
 OPERATIONS: dict[str, Operation] = {
-    name: Operation(name, name.capitalize(), *(_JSON[name] + _PROTOBUF[name])) for name in _JSON
+    name: Operation(name, name.capitalize(), *(_PROTOBUF[name] + _JSON[name])) for name in _JSON
 }
-
-
-def _no_json(*_: object) -> Any:
-    raise InvalidArgument("this call is answered in protobuf alone")
-
-
 SHARD_OPERATIONS: dict[str, Operation] = {
-    "rows": Operation("rows", "Rows", _no_json, _no_json, shard_pb.RowsRequest, parts.read_rows, parts.rows_message),
-    "search": Operation(
-        "search", "Search", _no_json, _no_json, shard_pb.SearchRequest, parts.read_search, parts.found_message
-    ),
+    "rows": Operation("rows", "Rows", shard_pb.RowsRequest, parts.read_rows, parts.rows_message),
+    "search": Operation("search", "Search", shard_pb.SearchRequest, parts.read_search, parts.found_message),
 }
 """The calls of shards, in protobuf alone."""

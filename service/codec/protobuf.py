@@ -256,7 +256,7 @@ def filter_message(sent: requests.Filter) -> pb.Filter:
         for field in ("allow", "deny"):
             if (ids := getattr(each, field)) is not None:
                 getattr(condition, field).CopyFrom(_ids_message(ids))
-        for bound in ("ge", "gt", "le", "lt"):
+        for bound in requests.BOUNDS:
             if (value := getattr(each, bound)) is not None:
                 kind = "int64" if isinstance(value, int) else "float64"
                 getattr(condition, bound).CopyFrom(pb.Number(**{kind: value}))
@@ -276,8 +276,8 @@ def _selection(message: pb.RetrieveRequest | pb.RecommendRequest, settings: Serv
 
 
 def _condition(message: pb.Condition, where: str) -> requests.Condition:
-    bounds = dict.fromkeys(("ge", "gt", "le", "lt"))
-    for name in bounds:
+    bounds: dict[str, Any] = {}
+    for name in requests.BOUNDS:
         if message.HasField(name):
             number: pb.Number = getattr(message, name)
             kind = number.WhichOneof("kind")

@@ -15,13 +15,12 @@ from bundle.tables import id_values
 from bundle.tables.id_values import distinct as distinct  # noqa: PLC0414 - for search, too
 from runtime.exact import VectorBlock
 from service.engine import validation
-from service.engine.requests import Condition, Filter, Ids
+from service.engine.requests import BOUNDS, Condition, Filter, Ids
 from service.errors import InvalidArgument
 from service.models.version import FilteredCorpus, LoadedIndex
 
 Positions = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-_BOUNDS = ("ge", "gt", "le", "lt")
 _TRUTHS = {"false": 0, "true": 1}
 
 
@@ -105,7 +104,7 @@ def _checked(corpus: FilteredCorpus, name: str, condition: Condition) -> Conditi
         raise InvalidArgument(f"{where} has no condition; allow, deny, ge, gt, le or lt was expected")
     kind = corpus.filters[name].kind
     for part, value in given.items():
-        if part in _BOUNDS:
+        if part in BOUNDS:
             if kind not in ("int64", "double"):
                 raise InvalidArgument(f"{where}.{part}: bounds are taken of numbers; {name!r} is {kind}")
             if not math.isfinite(value):
@@ -147,7 +146,7 @@ def _matches(index: LoadedIndex, conditions: Filter) -> Matches:
         indexed = corpus.filters[name]
         if each.allow is not None:
             met.append(indexed.rows_of(each.allow))
-        if any(getattr(each, bound) is not None for bound in _BOUNDS):
+        if any(getattr(each, bound) is not None for bound in BOUNDS):
             met.append(indexed.rows_between(each.ge, each.gt, each.le, each.lt))
         if each.deny is not None:
             denied.append(indexed.rows_of(each.deny))

@@ -86,6 +86,7 @@ class Condition:
     lt: int | float | None = None
 
 
+BOUNDS = ("ge", "gt", "le", "lt")
 Filter = Mapping[str, Condition]
 """Conditions by attribute; a candidate matches if it meets all of them."""
 

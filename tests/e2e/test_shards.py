@@ -140,6 +140,24 @@ def test_a_stalled_replica_costs_half_of_the_deadline_at_most(
 
 
 @pytest.mark.slow
+def test_a_call_that_takes_longer_than_usual_is_sent_to_a_second_replica(write: Write, launch: Launch) -> None:
+    write()
+    shards = [shard(launch, "1/1") for _ in range(2)]
+    service = ready(front(launch, shards, "--shard-hedge-percentile", "99", "--request-timeout-s", "3600"))
+    body = {"feature": "user", "ids": [1, 49]}
+    with client_of(service) as client:
+        expected = answer(client, "lookup", body)
+        for _ in range(200):  # until it is known of both how long calls take
+            assert answer(client, "lookup", body) == expected
+        shards[0].process.send_signal(signal.SIGSTOP)
+        try:
+            assert [answer(client, "lookup", body) for _ in range(8)] == [expected] * 8
+        finally:
+            shards[0].process.send_signal(signal.SIGCONT)
+        assert count_of(service, 'rowcast_shard_hedges_total{shard="1/1"}') > 0
+
+
+@pytest.mark.slow
 def test_lost_rows_count_as_unknown_where_the_table_says_so(write: Write, launch: Launch) -> None:
     written = write()
     tables = {
