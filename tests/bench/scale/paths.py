@@ -30,12 +30,10 @@ from bundle.format.manifest import dump
 from bundle.storage.staging import read_manifest
 from bundle.tables.reader import TableReader
 from bundle.tables.sharding import ShardNumber
-from service.codec.parts import bundle_message
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.codec.stubs.shard_service_pb2_grpc import ShardServiceServicer, add_ShardServiceServicer_to_server
 from service.config import read_settings
 from service.engine.context import RequestContext
-from service.engine.requests import Target
 from service.grpc_api.servicer import ShardServicer
 from service.observability.metrics import Metrics
 from service.ray_serve import Replica
@@ -74,15 +72,22 @@ class Handles:
     """Asks shards by Serve's handles."""
 
     def __init__(self, total: int) -> None:
-        self.loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         names = {number: f"shard-{number}" for number in range(1, total + 1)}
         quick = {"method_name": "rows", "request_serialization": "pickle", "response_serialization": "pickle"}
         self._handles = {number: serve.get_app_handle(name).options(**quick) for number, name in names.items()}
 
-    async def ask(self, key: Key, shard: ShardNumber, method: str, request: Any, left_s: float) -> Any:
-        """Calls `rows` of a shard."""
-        answer = await self._handles[shard.number].remote(request.SerializeToString())
-        return shard_pb.RowsResponse.FromString(answer)
+    def ask_all(
+        self, key: Key, method: str, requests: Mapping[ShardNumber, Any], left_s: float
+    ) -> dict[ShardNumber, Any]:
+        """Calls `rows` of several shards at once; called by threads, which wait."""
+
+        async def ask() -> list[bytes]:
+            calls = [self._handles[shard.number].remote(each.SerializeToString()) for shard, each in requests.items()]
+            return list(await asyncio.gather(*calls))
+
+        answers = asyncio.run_coroutine_threadsafe(ask(), self._loop).result(left_s)
+        return {shard: shard_pb.RowsResponse.FromString(each) for shard, each in zip(requests, answers, strict=True)}
 
 
 class LocalTables:
@@ -110,7 +115,7 @@ async def connect(path: str, directory: Path, addresses: Sequence[str]) -> Local
     settings = read_settings({"root": root, "shard_addresses": tuple(addresses), "shard_least_bytes": 1})
     if path == HANDLES:
         key, total = (manifest.model, manifest.version, fingerprint), len(addresses)
-        return RemoteVersion(Handles(total), manifest, key, total, settings)
+        return RemoteVersion(Handles(total).ask_all, manifest, key, total, least_bytes=1)
     shards = Shards(settings, Metrics())
     await shards.start()
     return shards.reach(manifest, fingerprint)
@@ -132,7 +137,7 @@ class Proxy(ShardServiceServicer):
     async def Describe(self, request: Any, context: Any) -> Any:  # noqa: N802 - names of the contract
         """Describes the whole bundle as one shard."""
         model, version, fingerprint = self._remote.key
-        bundle = bundle_message(Target(model, version), fingerprint, ShardNumber(1, 1))
+        bundle = shard_pb.Bundle(model=model, version=version, fingerprint=fingerprint, number=1, total=1)
         return shard_pb.DescribeResponse(number=1, total=1, least_bytes=1, bundles=[bundle])
 
     async def Rows(self, request: Any, context: Any) -> Any:  # noqa: N802
