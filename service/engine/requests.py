@@ -35,7 +35,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Candidates never returned: query i excludes `ids[offsets[i]:offsets[i + 1]]`; offsets None: every query, all."""
+    """Candidates never returned: query i excludes `ids[offsets[i]:offsets[i + 1]]`; offsets None: each excludes all."""
 
     ids: Ids
     offsets: Offsets | None = None
@@ -73,7 +73,7 @@ class Condition:
     """What a candidate's values of one attribute must meet; one without a value meets `deny` alone.
 
     Attributes:
-      allow: one of its values is among these; None: any, or none.
+      allow: one of its values is among these; None: whatever it has.
       deny: none of its values is among these; wins over `allow`.
       ge, gt, le, lt: bounds of its number.
     """
@@ -139,7 +139,7 @@ class Retrieval(Selecting):
     """[n, dim] float32; a flat [n * dim] array is accepted too."""
     ids: Ids | None = None
     query_offsets: Offsets | None = None
-    """Vectors, or ids, of one query each, merged by their best scores; None: each is a query."""
+    """Of the vectors, or ids, that are one query each, merged by their best scores; None: each is a query."""
     exact: bool = False
 
     @property
