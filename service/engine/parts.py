@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from service.config import ServiceSettings
 from service.engine import filters, search, validation
 from service.engine.context import Execution
-from service.engine.requests import PartFound, PartSearch, RowPositions, RowsFound, RowsRead, ShardRequest
+from service.engine.shard_requests import PartFound, PartSearch, RowPositions, RowsFound, RowsRead, ShardRequest
 from service.errors import InvalidArgument, NotFound
 from service.models.version import LoadedIndex, ModelVersion
 

@@ -18,8 +18,8 @@ from bundle.tables.id_values import distinct
 from bundle.tables.sharding import ShardNumber
 from service.codec import parts
 from service.codec.stubs import shard_service_pb2 as shard_pb
-from service.engine.requests import IndexSearch
 from service.engine.search import Found
+from service.engine.shard_requests import IndexSearch
 from service.errors import Code, ServiceError
 from service.shards.replica import Key
 
