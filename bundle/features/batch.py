@@ -33,7 +33,7 @@ _UNKNOWN, _LEFT_OUT = -1, -2
 
 
 class Batch:
-    """Features in the order in which their rows are read: by table, then by likeness. Kept from call to call."""
+    """Features in the order in which their rows are read: by table, then by how they are combined."""
 
     def __init__(self, features: Mapping[str, Embedded], small: Mapping[object, Source]) -> None:
         """Takes features by name, and where the rows of small tables are read, by table."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -83,39 +83,34 @@ class RemoteTable:
         self.rows, self.dim, self.among, self.first = rows, among.dim, among, first
 
 
+@dataclass(frozen=True, eq=False)
 class FetchedRows:
     """Those of some remote rows that one batch reads; reads as a TableReader does.
 
     Attributes:
+      rows: distinct, ascending.
+      vectors: [n, dim] float32; zeros of lost ones.
       lost: of each row, whether no process that holds it could be reached; None: all could.
       lost_by_table: how many are lost, by table.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        vectors: Vectors,
-        lost: NDArray[np.bool_] | None = None,
-        lost_by_table: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        """Takes distinct ascending rows and their [n, dim] float32 vectors, zeros of lost ones."""
-        self._rows, self._vectors, self.lost, self.lost_by_table = rows, vectors, lost, lost_by_table
-
-    def __len__(self) -> int:
-        return int(self._rows.size)
+    rows: Rows
+    vectors: Vectors
+    lost: NDArray[np.bool_] | None = None
+    lost_by_table: Mapping[str, int] = field(default_factory=dict)
 
     def is_lost(self, rows: Rows) -> NDArray[np.bool_]:
         """Returns which of some rows that were fetched are lost."""
-        if self.lost is None or not self._rows.size:
+        if self.lost is None or not self.rows.size:
             return np.zeros(rows.size, bool)
         found: NDArray[np.bool_] = self.lost[self._places(rows)] & (rows >= 0)
         return found
 
     def take(self, rows: Rows) -> Vectors:
         """See TableReader.take."""
-        if not self._rows.size:
-            return np.zeros((rows.size, self._vectors.shape[1]), np.float32)
-        found: Vectors = self._vectors.take(self._places(rows), axis=0)
+        if not self.rows.size:
+            return np.zeros((rows.size, self.vectors.shape[1]), np.float32)
+        found: Vectors = self.vectors.take(self._places(rows), axis=0)
         found[rows < 0] = 0
         return found
 
@@ -124,7 +119,7 @@ class FetchedRows:
         return combine_rows(self.take, rows, offsets, combiner, weights)
 
     def _places(self, rows: Rows) -> Rows:
-        return np.minimum(self._rows.searchsorted(rows), self._rows.size - 1)
+        return np.minimum(self.rows.searchsorted(rows), self.rows.size - 1)
 
 
 Fetched = Mapping[str, FetchedRows]

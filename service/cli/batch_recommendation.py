@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version as library_version
-from itertools import groupby, pairwise
+from itertools import pairwise
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -313,9 +313,10 @@ class _Recommender:
         """Returns the rows of a block's users, and what is wrong with those who have no list."""
         parts = [self._part(row) for row in batch.to_pylist()]
         found: list[Mapping[str, Any]] = [{}] * len(parts)
-        alike = sorted(range(len(parts)), key=lambda place: _alike(parts[place]))
-        for _, group in groupby(alike, lambda place: _alike(parts[place])):
-            places = list(group)
+        alike: dict[tuple[bool, tuple[str, ...]], list[int]] = {}  # requests that one body may have
+        for place, part in enumerate(parts):
+            alike.setdefault((_CONTEXT_ID in part, tuple(sorted(part["features"]))), []).append(place)
+        for places in alike.values():
             for first in range(0, len(places), self._users):
                 some = places[first : first + self._users]
                 for place, each in zip(some, self._answers([parts[place] for place in some]), strict=True):
@@ -350,8 +351,3 @@ class _Recommender:
         columns |= {f"attribute:{name}": values for name, values in neighbors.attributes.items()}
         ends = neighbors.offsets.tolist()
         return [{name: values[first:last] for name, values in columns.items()} for first, last in pairwise(ends)]
-
-
-def _alike(part: Mapping[str, Any]) -> tuple[bool, list[str]]:
-    """Is equal for requests that one body may have."""
-    return _CONTEXT_ID in part, sorted(part["features"])

@@ -13,23 +13,24 @@ from service.codec.protobuf import packed
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
-from service.engine import requests
+from service.engine.requests import Explanation, Target
 from service.engine.search import Found
+from service.engine.shard_requests import IndexSearch, PartFound, PartSearch, RowPositions, RowsFound, RowsRead
 from service.errors import InvalidArgument
 
 _UINT32, _FLOAT32 = np.dtype("<u4"), np.dtype("<f4")
 
 
-def read_rows(message: shard_pb.RowsRequest, _: object, settings: ServiceSettings) -> requests.RowsRead:  # noqa: ARG001 - as all readers
+def read_rows(message: shard_pb.RowsRequest, _: object, settings: ServiceSettings) -> RowsRead:  # noqa: ARG001 - as all readers
     """Reads a RowsRequest.
 
     Raises:
       InvalidArgument: packed bytes are truncated, or the counts are not those of the tables.
     """
-    return requests.RowsRead(*_bundle(message.bundle), tuple([_row_positions(each) for each in message.rows]))
+    return RowsRead(*_bundle(message.bundle), tuple([_row_positions(each) for each in message.rows]))
 
 
-def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSettings) -> requests.PartSearch:
+def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSettings) -> PartSearch:
     """Reads a SearchRequest.
 
     Raises:
@@ -39,7 +40,7 @@ def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSet
         raise InvalidArgument(
             f"vectors has {len(message.vectors)} bytes; float32 vectors of dim {message.dim} expected"
         )
-    search = requests.IndexSearch(
+    search = IndexSearch(
         index=message.index,
         vectors=packed(message.vectors, _FLOAT32, "vectors").reshape(-1, message.dim),
         k=message.k,
@@ -49,36 +50,36 @@ def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSet
         excluded=tuple([packed(each.positions, _UINT32, "excluded") for each in message.excluded]),
         explain=message.explain,
     )
-    return requests.PartSearch(*_bundle(message.bundle), search)
+    return PartSearch(*_bundle(message.bundle), search)
 
 
-def _row_positions(message: shard_pb.Rows) -> requests.RowPositions:
+def _row_positions(message: shard_pb.Rows) -> RowPositions:
     counts, positions = packed(message.counts, _UINT32, "counts"), packed(message.positions, _UINT32, "positions")
     if not message.index and (counts.size != len(message.tables) or int(counts.sum()) != positions.size):
         raise InvalidArgument(
             f"counts are {counts.size}, {counts.sum()} together; one of each of {len(message.tables)} tables, of "
             f"{positions.size} positions, was expected"
         )
-    return requests.RowPositions(tuple(message.tables), counts, positions, message.index)
+    return RowPositions(tuple(message.tables), counts, positions, message.index)
 
 
-def _bundle(message: shard_pb.Bundle) -> tuple[requests.Target, int, ShardNumber]:
+def _bundle(message: shard_pb.Bundle) -> tuple[Target, int, ShardNumber]:
     """Returns the model and version, the fingerprint and the shard that are meant."""
     if not message.model or message.version < 1:
         raise InvalidArgument(
             f"bundle is {message.model!r} version {message.version}; a model and a version are expected"
         )
-    target = requests.Target(message.model, message.version)
+    target = Target(message.model, message.version)
     return target, message.fingerprint, ShardNumber(message.number, message.total)
 
 
-def rows_message(answer: requests.RowsFound) -> shard_pb.RowsResponse:
+def rows_message(answer: RowsFound) -> shard_pb.RowsResponse:
     """Returns the answer as its message."""
     rows = [shard_pb.StoredRows(values=values.tobytes(), scales=scales.tobytes()) for values, scales in answer.rows]
     return shard_pb.RowsResponse(rows=rows)
 
 
-def found_message(answer: requests.PartFound) -> shard_pb.SearchResponse:
+def found_message(answer: PartFound) -> shard_pb.SearchResponse:
     """Returns the answer as its message."""
     return shard_pb.SearchResponse(
         positions=answer.positions.astype(_UINT32).tobytes(),
@@ -88,7 +89,7 @@ def found_message(answer: requests.PartFound) -> shard_pb.SearchResponse:
     )
 
 
-def search_message(bundle: shard_pb.Bundle, search: requests.IndexSearch) -> shard_pb.SearchRequest:
+def search_message(bundle: shard_pb.Bundle, search: IndexSearch) -> shard_pb.SearchRequest:
     """Returns a search of a shard as its message."""
     return shard_pb.SearchRequest(
         bundle=bundle,
@@ -114,8 +115,8 @@ def read_found(message: shard_pb.SearchResponse) -> Found:
     )
 
 
-def _explanation(message: pb.Explanation) -> requests.Explanation:
-    return requests.Explanation(message.path, message.matches, message.selectivity, message.scored, message.search_ms)
+def _explanation(message: pb.Explanation) -> Explanation:
+    return Explanation(message.path, message.matches, message.selectivity, message.scored, message.search_ms)
 
 
 def description(settings: ServiceSettings, bundles: Iterable[tuple[str, int, int]]) -> shard_pb.DescribeResponse:

@@ -21,12 +21,12 @@ from service.engine.requests import Neighbors, Offsets, Ranked, Ranking, Retriev
 
 RANKED_MAX = 64
 """Candidates of a request that is merged: larger ones gain nothing, and the first would wait for the last."""
-_ALONE = [
+_NOT_MERGED = [
     (each.name, each.default)
     for each in fields(Retrieval)
     if each.name not in {"target", "features", "index", "k", "attributes"}
 ]
-"""Options of retrievals, and their defaults, that are merged without them."""
+"""Options with their defaults: a retrieval that sends another value is computed alone."""
 
 
 def batch_key(request: Any) -> Hashable | None:
@@ -77,7 +77,7 @@ def _retrieval_key(request: Retrieval) -> Hashable | None:
 
 def _is_plain(request: Retrieval) -> bool:
     options = vars(request)
-    return all(options[name] is None if default is None else options[name] == default for name, default in _ALONE)
+    return all(options[name] is None if default is None else options[name] == default for name, default in _NOT_MERGED)
 
 
 def _ranking_key(request: Ranking) -> Hashable | None:

@@ -17,18 +17,9 @@ from service.config import ServiceSettings
 from service.engine import batching, embedding, lookup, parts, ranking, recommendation, retrieval, signatures, warmup
 from service.engine.compute_pool import ComputePool
 from service.engine.context import Execution, RequestContext
-from service.engine.requests import (
-    Embedding,
-    Lookup,
-    PartSearch,
-    Ranking,
-    Recommendation,
-    Retrieval,
-    RowsRead,
-    ShardRequest,
-    Target,
-)
+from service.engine.requests import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
 from service.engine.scheduler import Job, Scheduler
+from service.engine.shard_requests import PartSearch, RowsRead, ShardRequest
 from service.engine.validation import NotFinite, sends_numbers
 from service.errors import (
     INTERNAL_MESSAGE,

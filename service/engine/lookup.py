@@ -172,9 +172,9 @@ def _fetched(model_version: ModelVersion, wanted: Mapping[str, Rows], execution:
     if model_version.shards is None or not wanted:
         return {}
     fetched = model_version.shards.rows(wanted, execution.left_s)
-    for rows in fetched.values():
-        execution.fetched(len(rows), sum(rows.lost_by_table.values()))
-        for table, lost in rows.lost_by_table.items():
+    for each in fetched.values():
+        execution.fetched(each.rows.size, sum(each.lost_by_table.values()))
+        for table, lost in each.lost_by_table.items():
             execution.count("lost_rows", lost, model_version.model, table)
     return fetched
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from service.config import ServiceSettings
 from service.engine import filters, search, validation
 from service.engine.context import Execution
-from service.engine.requests import PartFound, PartSearch, RowPositions, RowsFound, RowsRead, ShardRequest
+from service.engine.shard_requests import PartFound, PartSearch, RowPositions, RowsFound, RowsRead, ShardRequest
 from service.errors import InvalidArgument, NotFound
 from service.models.version import LoadedIndex, ModelVersion
 
@@ -54,7 +54,7 @@ def _table_rows(model_version: ModelVersion, wanted: RowPositions) -> Stored:
         found.append(table.stored(positions.astype(np.int64)))
     if len({values.shape[1:] + scales.shape[1:] for values, scales in found}) != 1:
         names = ", ".join(wanted.tables)[:128]
-        raise InvalidArgument(f"tables {names} are asked together; some of one row layout were expected")
+        raise InvalidArgument(f"tables {names} were requested together; tables of one row layout were expected")
     values, scales = zip(*found, strict=True)
     return np.concatenate(values), np.concatenate(scales)
 
@@ -116,4 +116,4 @@ def _index(model_version: ModelVersion, name: str) -> LoadedIndex:
 
 def _check_positions(name: str, positions: NDArray[np.uint32], size: int) -> None:
     if positions.size and int(positions.max()) >= size:
-        raise InvalidArgument(f"position {positions.max()} of {name[:128]!r} is asked; {size} rows are held here")
+        raise InvalidArgument(f"position {positions.max()} of {name[:128]!r} was requested; {size} rows are held here")

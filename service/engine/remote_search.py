@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from bundle.tables.offsets import offsets_of
 from service.engine import validation
 from service.engine.context import Execution
-from service.engine.requests import Explanation, IndexSearch, Offsets, Selecting, Vectors
+from service.engine.requests import Explanation, Offsets, Selecting, Vectors
 from service.engine.search import Found
+from service.engine.shard_requests import IndexSearch
 from service.models.version import RemoteParts, ServedIndex
 
 Positions = NDArray[np.int64]

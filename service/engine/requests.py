@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
-from bundle.tables.sharding import ShardNumber
 
 Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
@@ -35,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Candidates never returned: query i excludes `ids[offsets[i]:offsets[i + 1]]`; offsets None: every query, all."""
+    """Candidates never returned: query i excludes `ids[offsets[i]:offsets[i + 1]]`; offsets None: each excludes all."""
 
     ids: Ids
     offsets: Offsets | None = None
@@ -56,7 +55,7 @@ class Request(ABC):
     def kind(self) -> Hashable:
         """Equal for requests that take about equally long: those with the same names and about as many values."""
         fields = [bool(value) if name == "formula" else value for name, value in vars(self).items()]
-        return type(self), *map(_magnitude, fields)
+        return type(self), *map(magnitude, fields)
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Condition:
     """What a candidate's values of one attribute must meet; one without a value meets `deny` alone.
 
     Attributes:
-      allow: one of its values is among these; None: any, or none.
+      allow: one of its values is among these; None: whatever it has.
       deny: none of its values is among these; wins over `allow`.
       ge, gt, le, lt: bounds of its number.
     """
@@ -139,7 +138,7 @@ class Retrieval(Selecting):
     """[n, dim] float32; a flat [n * dim] array is accepted too."""
     ids: Ids | None = None
     query_offsets: Offsets | None = None
-    """Vectors, or ids, of one query each, merged by their best scores; None: each is a query."""
+    """Of the vectors, or ids, that are one query each, merged by their best scores; None: each is a query."""
     exact: bool = False
 
     @property
@@ -293,104 +292,6 @@ class LookedUp(Answer):
     found: NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class ShardRequest(Request):
-    """What requests of fronts to shards have.
-
-    Attributes:
-      fingerprint: of the bundle that is meant.
-      shard: that is meant.
-    """
-
-    fingerprint: int
-    shard: ShardNumber
-
-
-@dataclass(frozen=True)
-class RowPositions:
-    """Which rows a shard reads, by position from the first that it holds.
-
-    Attributes:
-      tables: of one row layout, each with counts[i] of the positions, one table after the other.
-      counts, positions: uint32.
-      index: whose vectors are read instead; empty: tables are.
-    """
-
-    tables: tuple[str, ...]
-    counts: NDArray[np.uint32]
-    positions: NDArray[np.uint32]
-    index: str = ""
-
-
-@dataclass(frozen=True)
-class RowsRead(ShardRequest):
-    """Rows that a shard holds."""
-
-    rows: tuple[RowPositions, ...]
-
-    @property
-    def cost(self) -> int:
-        """About one for some hundred rows."""
-        return 1 + sum(each.positions.size for each in self.rows) // 256
-
-    @property
-    def kind(self) -> Hashable:
-        """Equal for about as many rows."""
-        return RowsRead, self.cost.bit_length()
-
-
-@dataclass(frozen=True)
-class RowsFound(Answer):
-    """Answer to a RowsRead: of each of its parts the rows as stored, and the scales of int8 rows."""
-
-    rows: tuple[tuple[NDArray[np.uint8], NDArray[np.uint8]], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexSearch:
-    """A search for the k nearest candidates of vectors in an index whose partitions shards hold.
-
-    Attributes:
-      excluded: [m] uint32 positions in the whole index, ascending and distinct: of each vector, one for all, or none.
-    """
-
-    index: str
-    vectors: Vectors
-    k: int
-    exact: bool = False
-    recall: float = 0.0
-    filter: Filter | None = None
-    excluded: tuple[NDArray[np.uint32], ...] = ()
-    explain: bool = False
-
-
-@dataclass(frozen=True)
-class PartSearch(ShardRequest):
-    """A search of those candidates that a shard holds."""
-
-    search: IndexSearch
-
-    @property
-    def cost(self) -> int:
-        """One for each query."""
-        return len(self.search.vectors)
-
-    @property
-    def kind(self) -> Hashable:
-        """Equal for requests with the same names and about as many values."""
-        return PartSearch, *map(_magnitude, vars(self.search).values())
-
-
-@dataclass(frozen=True)
-class PartFound(Answer):
-    """Answer to a PartSearch: positions in the whole index, best first; query i owns offsets[i]:offsets[i + 1]."""
-
-    positions: NDArray[np.int64]
-    scores: NDArray[np.float32]
-    offsets: Offsets
-    explanations: tuple[Explanation, ...] = ()
-
-
 def _examples(columns: Columns | None, *ids: Ids | None) -> int:
     """Returns how many examples ids, else packed columns hold at most, as far as is known without their features."""
     for each in ids:
@@ -400,7 +301,7 @@ def _examples(columns: Columns | None, *ids: Ids | None) -> int:
     return max(1, min(sizes, default=1))
 
 
-def _magnitude(value: Any) -> Hashable:
+def magnitude(value: Any) -> Hashable:
     """Returns how large the value of a field is, to a power of two; a name as it is."""
     match value:
         case int():

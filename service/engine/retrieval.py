@@ -95,11 +95,11 @@ def pool(
     found = _find(index, queries, request, fetched, execution)
     if request.crowding is None:
         return found
-    return reordering.widened(
-        found,
-        lambda query, count: _find(index, queries.only(query), request, count, execution),
-        *(index.corpus, request.crowding, fetched, k),
-    )
+
+    def find(query: int, count: int) -> Found:
+        return _find(index, queries.only(query), request, count, execution)
+
+    return reordering.widened(found, find, index.corpus, request.crowding, fetched, k)
 
 
 def _find(index: ServedIndex, queries: Queries, request: Selecting, count: int, execution: Execution) -> Found:
@@ -108,7 +108,11 @@ def _find(index: ServedIndex, queries: Queries, request: Selecting, count: int, 
     if index.here is None:
         return remote_search.nearest(index, vectors, count, allowed.excluded, request, exact, offsets, execution)
     return search.nearest(
-        *(index.here, vectors, count, allowed, execution),
+        index.here,
+        vectors,
+        count,
+        allowed,
+        execution,
         exact=exact,
         recall=request.recall,
         offsets=offsets,

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.format.manifest import DenseFeature, Manifest
 from service.config import ServiceSettings
-from service.engine.requests import Ids, Offsets, PartSearch
+from service.engine.requests import Ids, Offsets
+from service.engine.shard_requests import PartSearch
 from service.errors import InvalidArgument, NotFound, TooLarge
 from service.models.towers import LoadedTower
 from service.models.version import LoadedStore, ModelVersion, ServedIndex

@@ -99,7 +99,7 @@ class RemoteParts(Protocol):
         """Fetches distinct ascending rows, by layout."""
 
     def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
-        """Fetches vectors of an index, in the order asked."""
+        """Fetches vectors of an index, in the order of the positions."""
 
     def search(self, wanted: Any, left_s: float) -> Sequence[Any]:
         """Has each shard search the partitions that it holds; takes an IndexSearch, returns what each has Found."""

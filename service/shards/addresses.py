@@ -18,9 +18,10 @@ from pathlib import Path
 
 import orjson
 
-from service.config import SettingsError
+from service.config import ServiceSettings, SettingsError
 
 _TIMEOUT_S = 5.0
+_GRPC_PORT = ServiceSettings.model_fields["grpc_port"].default
 _HOST_PORT = re.compile(r"(.+):([0-9]{1,5})")
 
 
@@ -74,7 +75,7 @@ def _replicas_of_ray(dashboard: str) -> list[str]:
             args = (application["deployed_app_config"] or {}).get("args", {})
             for deployment in application["deployments"].values() if "shard" in args else ():
                 running = (each for each in deployment["replicas"] if each["state"] == "RUNNING")
-                found.update(f"{each['node_ip']}:{args['grpc_port']}" for each in running)
+                found.update(f"{each['node_ip']}:{args.get('grpc_port', _GRPC_PORT)}" for each in running)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as problem:
         raise OSError(f"{dashboard} does not answer as the dashboard of Ray: {problem!r}") from problem
     return sorted(found)

@@ -1,7 +1,7 @@
-"""What a front knows of its shards, and how it asks them: every shard that a request needs at once.
+"""What a front knows of its shards, and how it calls them: all that a request needs at the same time.
 
-A shard is asked at the replica with fewer calls in progress of two that are drawn; if that fails, or takes too long,
-at another one, once. Every call names the bundle by its fingerprint, so that answers of different bundles are never
+A call goes to the replica with fewer calls in progress of two that are drawn; if that fails, or takes too long, to
+another one, once. Every call names the bundle by its fingerprint, so that answers of different bundles are never
 merged.
 """
 
@@ -36,7 +36,7 @@ log = logging.logger(__name__)
 Call = Callable[[Replica, float], Coroutine[Any, Any, Any]]
 """Calls a method of a replica, within some seconds."""
 POLL_S = 1.0
-"""Between two questions of what every replica holds."""
+"""Between two polls of what every replica holds."""
 
 
 class Shards:
@@ -67,7 +67,7 @@ class Shards:
         self._polling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Asks every address what it holds, now and every POLL_S."""
+        """Polls every address for what it holds, now and every POLL_S."""
         self.loop = asyncio.get_running_loop()
         await self._poll()
         self._polling = asyncio.create_task(self._poll_forever())
@@ -80,7 +80,7 @@ class Shards:
             await replica.close()
 
     def status(self) -> list[dict[str, Any]]:
-        """Returns of every address its shard, the rows and partitions that it holds, and why it is not asked."""
+        """Returns of every address its shard, the rows and partitions that it holds, and why it is not called."""
         found = [
             {
                 "address": each.address,
@@ -108,12 +108,12 @@ class Shards:
         key = manifest.model, manifest.version, fingerprint
         least_bytes = self._settings.shard_least_bytes
         sharded = sharding.sharded_tables(manifest, least_bytes) or sharding.sharded_indexes(manifest)
-        remote = RemoteVersion(self.ask_all, manifest, key, self._total(key) if sharded else 1, least_bytes)
+        remote = RemoteVersion(self.call_all, manifest, key, self._total(key) if sharded else 1, least_bytes)
         self._versions = self._versions.union([remote])  # another set: `status` may be iterating over this one
         return remote
 
     def holding(self, key: Key, shard: ShardNumber, but: Collection[Replica] = ()) -> list[Replica]:
-        """Returns the replicas of a shard that have loaded a bundle and can be asked, but for some."""
+        """Returns the replicas of a shard that have loaded a bundle and can be called, but for some."""
         every = [each for each in list(self.replicas.values()) if each not in but]
         return [each for each in every if each.shard == shard and key in each.bundles and not each.problem]
 
@@ -122,8 +122,8 @@ class Shards:
         what = f"model {key[0]!r} version {key[1]}"
         every = [(each.shard, each) for each in list(self.replicas.values()) if each.shard is not None]
         if not every:
-            asked = [f"{each['address']}: {each['problem']}" for each in self.status()]
-            raise ShardsMissing(f"no shard can be reached: {'; '.join(asked[:4]) or 'no address is known'}")
+            tried = [f"{each['address']}: {each['problem']}" for each in self.status()]
+            raise ShardsMissing(f"no shard can be reached: {'; '.join(tried[:4]) or 'no address is known'}")
         total = every[0][0].total
         least_bytes = self._settings.shard_least_bytes
         for shard, each in every:
@@ -140,7 +140,7 @@ class Shards:
                 raise ShardsMissing(f"{what}: no address holds shard {number}/{total} of it")
         return total
 
-    def ask_all(
+    def call_all(
         self, key: Key, method: str, requests: Mapping[ShardNumber, Any], left_s: float
     ) -> dict[ShardNumber, Any]:
         """Calls a method of several shards at once; called by compute threads, which wait.
@@ -150,17 +150,17 @@ class Shards:
         """
         left_s = min(left_s, self._settings.request_timeout_s)
 
-        async def ask() -> list[Any]:
-            calls = [self.ask(key, shard, method, request, left_s) for shard, request in requests.items()]
+        async def call() -> list[Any]:
+            calls = [self.call(key, shard, method, request, left_s) for shard, request in requests.items()]
             return await asyncio.gather(*calls, return_exceptions=True)
 
-        answers = asyncio.run_coroutine_threadsafe(ask(), self.loop).result()
+        answers = asyncio.run_coroutine_threadsafe(call(), self.loop).result()
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, ServiceError):
                 raise Internal(str(answer)) from answer
         return dict(zip(requests, answers, strict=True))
 
-    async def ask(self, key: Key, shard: ShardNumber, method: str, request: Any, left_s: float) -> Any:
+    async def call(self, key: Key, shard: ShardNumber, method: str, request: Any, left_s: float) -> Any:
         """Calls a method of a shard.
 
         Raises:
@@ -168,7 +168,7 @@ class Shards:
           NotReady: no replica of the shard answers; names it.
         """
         tried: list[Replica] = []
-        call, choose = partial(self._call, shard, method, request), partial(self._choose, key, shard, tried)
+        call, choose = partial(self._timed, shard, method, request), partial(self._choose, key, shard, tried)
         problem = "no replica of it is known"
         end = self.loop.time() + left_s
         for _ in range(2):
@@ -226,7 +226,8 @@ class Shards:
             for each in calls:
                 each.cancel()
 
-    async def _call(self, shard: ShardNumber, method: str, request: Any, replica: Replica, left_s: float) -> Any:
+    async def _timed(self, shard: ShardNumber, method: str, request: Any, replica: Replica, left_s: float) -> Any:
+        """Calls a replica, and measures what comes back."""
         began = self.loop.time()
         answer = await replica.call(method, request, left_s)
         self._metrics.observe("shard_seconds", self.loop.time() - began, str(shard), method.lower())
@@ -242,7 +243,7 @@ class Shards:
                 log.exception("shards_poll_failed")
 
     async def _poll(self) -> None:
-        """Brings the replicas up to date with the sources of addresses, and asks each what it holds."""
+        """Brings the replicas up to date with the sources of addresses, and polls each for what it holds."""
         for replica in [each for each in self._gone if not each.inflight]:  # the others answer first
             self._gone.remove(replica)
             await replica.close()

@@ -12,47 +12,52 @@ from numpy.typing import NDArray
 
 from bundle.features.sources import FetchedRows, RemoteTable, remote_tables
 from bundle.format.dtypes import STORED, widened
-from bundle.format.manifest import Manifest
+from bundle.format.manifest import Manifest, Table
 from bundle.tables import sharding
 from bundle.tables.id_values import distinct
 from bundle.tables.sharding import ShardNumber
 from service.codec import parts
 from service.codec.stubs import shard_service_pb2 as shard_pb
-from service.engine.requests import IndexSearch
 from service.engine.search import Found
+from service.engine.shard_requests import IndexSearch
 from service.errors import Code, ServiceError
 from service.shards.replica import Key
 
 Rows = NDArray[np.int64]
-Ask = Callable[[Key, str, Mapping[ShardNumber, Any], float], Mapping[ShardNumber, Any]]
+CallAll = Callable[[Key, str, Mapping[ShardNumber, Any], float], Mapping[ShardNumber, Any]]
 """Calls a method of several shards at once, and waits: an answer of each, or the ServiceError with which it failed."""
 
 
 class RemoteVersion:
     """Reaches the shards of one version; called by compute threads, which wait."""
 
-    def __init__(self, ask: Ask, manifest: Manifest, key: Key, total: int, least_bytes: int) -> None:
+    def __init__(self, call_all: CallAll, manifest: Manifest, key: Key, total: int, least_bytes: int) -> None:
         """Derives what each of `total` shards holds."""
-        self.key, self._ask, self._numbers = key, ask, [ShardNumber(each, total) for each in range(1, total + 1)]
+        self.key, self._call_all = key, call_all
+        self._numbers = [ShardNumber(each, total) for each in range(1, total + 1)]
         tables = sharding.sharded_tables(manifest, least_bytes)
         self.tables: Mapping[str, RemoteTable] = remote_tables(tables)
         self._starts = {f"tables.{name}": self._starts_of(table.rows) for name, table in tables.items()}
-        members: dict[str, list[str]] = {}
-        for name, each in self.tables.items():
-            members.setdefault(each.among.name, []).append(name)
-        self._layouts: dict[str, _Layout] = {}
-        for layout, names in members.items():
-            starts = [self.tables[name].first + self._starts[f"tables.{name}"][:-1] for name in names]
-            end = self.tables[names[-1]].first + self.tables[names[-1]].rows
-            refusing = [tables[name].unavailable == "error" for name in names]
-            dtype, dim = tables[names[0]].dtype, tables[names[0]].dim
-            self._layouts[layout] = _Layout(names, np.array([*np.concatenate(starts), end]), dtype, dim, refusing)
+        self._layouts = self._layouts_of(tables)
         self._indexes: dict[str, _Layout] = {}
         for name, index in sharding.sharded_indexes(manifest).items():
             size, partitions = manifest.candidates[index.corpus].size, index.partitions
             bounds = np.minimum(self._starts_of(partitions) * -(-size // partitions), size)
             self._starts[f"indexes.{name}"] = bounds
             self._indexes[name] = _Layout([name], bounds, "float32", index.dim, [True], is_index=True)
+
+    def _layouts_of(self, tables: Mapping[str, Table]) -> dict[str, _Layout]:
+        members: dict[str, list[str]] = {}
+        for name, each in self.tables.items():
+            members.setdefault(each.among.name, []).append(name)
+        layouts = {}
+        for layout, names in members.items():
+            starts = [self.tables[name].first + self._starts[f"tables.{name}"][:-1] for name in names]
+            one, last = tables[names[0]], self.tables[names[-1]]
+            bounds = np.array([*np.concatenate(starts), last.first + last.rows])
+            refusing = [tables[name].unavailable == "error" for name in names]
+            layouts[layout] = _Layout(names, bounds, one.dtype, one.dim, refusing)
+        return layouts
 
     def held_by(self, shard: ShardNumber) -> dict[str, list[int]]:
         """Returns the first row, or candidate, that a shard holds, and the end, by table and index."""
@@ -73,7 +78,7 @@ class RemoteVersion:
         for shard, count in zip(self._numbers, np.diff(self._indexes[wanted.index].bounds), strict=True):
             if count:
                 requests[shard] = parts.search_message(self._bundle(shard), wanted)
-        answers = self._ask(self.key, "Search", requests, left_s)
+        answers = self._call_all(self.key, "Search", requests, left_s)
         for answer in answers.values():
             if isinstance(answer, ServiceError):
                 raise answer
@@ -87,7 +92,7 @@ class RemoteVersion:
             for shard, some in held.items()
             if some
         }
-        for shard, answer in self._ask(self.key, "Rows", requests, left_s).items():
+        for shard, answer in self._call_all(self.key, "Rows", requests, left_s).items():
             for place, each in enumerate(held[shard]):
                 if isinstance(answer, ServiceError):
                     each.lose(shard, answer)
@@ -142,7 +147,7 @@ class _Divided:
         return {name: count for name, count in zip(self._layout.names, counts, strict=True) if count}
 
     def message(self, shard: ShardNumber) -> shard_pb.Rows:
-        """Returns what asks a shard for the rows that it holds."""
+        """Returns the part of a request to a shard that is for rows of this layout."""
         positions, held = self._positions[self._owners == shard.number].tobytes(), self.held(shard)
         if self._layout.is_index:
             return shard_pb.Rows(index=self._layout.names[0], positions=positions)

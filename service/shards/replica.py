@@ -33,7 +33,7 @@ class Replica:
       shard: which it serves; None: it has not answered yet.
       least_bytes: of the tables that it shards.
       bundles: what it has loaded.
-      problem: why it cannot be asked; empty: it can.
+      problem: why it cannot be called; empty: it can.
       inflight: calls in progress.
     """
 

@@ -343,13 +343,13 @@ def test_a_shard_names_what_is_wrong_with_a_call(write: Write, launch: Launch) -
 
         invalid = grpc.StatusCode.INVALID_ARGUMENT
         code, message = refused(tables=["users"], counts=[1], positions=[50])
-        assert (code, message) == (invalid, "position 50 of 'users' is asked; 50 rows are held here")
+        assert (code, message) == (invalid, "position 50 of 'users' was requested; 50 rows are held here")
         code, message = refused(tables=["users"], counts=[3], positions=[1, 2])
         assert code == invalid
         assert "one of each of 1 tables, of 2 positions" in message
         code, message = refused(tables=["users", "movies"], counts=[1, 1], positions=[1, 2])
         assert code == invalid
-        assert "some of one row layout were expected" in message
+        assert "tables of one row layout were expected" in message
         code, message = refused(tables=["colours"], counts=[1], positions=[1])
         assert code == grpc.StatusCode.NOT_FOUND
         assert "no row of 'colours' is held here" in message

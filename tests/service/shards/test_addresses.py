@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.config import SettingsError
+from service.shards import addresses
+
+
+@contextmanager
+def dashboard(content: Any) -> Iterator[str]:
+    """Answers every request as Ray's dashboard does; yields its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode())
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def application(args: dict[str, Any], *states: str) -> dict[str, Any]:
+    replicas = [{"node_ip": f"10.0.0.{number}", "state": state} for number, state in enumerate(states, 1)]
+    return {"deployed_app_config": {"args": args}, "deployments": {"replicas": {"replicas": replicas}}}
+
+
+def test_replicas_of_ray_are_those_of_shards_that_run() -> None:
+    found = {
+        "a": application({"shard": "1/2", "grpc_port": 9001}, "RUNNING", "STARTING"),
+        "b": application({"shard": "2/2"}, "RUNNING"),
+        "fronts": application({"grpc_port": 9003}, "RUNNING"),
+        "other": {"deployed_app_config": None, "deployments": {}},
+    }
+    with dashboard({"applications": found}) as address:
+        assert asyncio.run(addresses.resolve(f"ray:{address}")) == ["10.0.0.1:9001", "10.0.0.1:9090"]
+
+
+def test_a_dashboard_that_is_none_of_ray_is_named() -> None:
+    with dashboard(["something else"]) as address, pytest.raises(OSError, match="does not answer as the dashboard"):
+        asyncio.run(addresses.resolve(f"ray:{address}"))
+
+
+def test_addresses_of_a_file_are_its_lines(tmp_path: Path) -> None:
+    file = tmp_path / "addresses"
+    file.write_text("one:1\n\n two:2 \n")
+    assert asyncio.run(addresses.resolve(f"file:{file}")) == ["one:1", "two:2"]
+
+
+@pytest.mark.parametrize("source", ["host", "host:0", "host:65536", "dns:name", "ray:", "file:"])
+def test_other_sources_are_refused(source: str) -> None:
+    with pytest.raises(SettingsError, match="HOST:PORT"):
+        addresses.check(source)
