@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
 from bundle.tables import id_values
-from bundle.tables.id_values import distinct as distinct  # noqa: PLC0414 - for search, too
+from bundle.tables.id_values import distinct
 from runtime.exact import VectorBlock
 from service.engine import validation
 from service.engine.requests import BOUNDS, Condition, Filter, Ids

@@ -19,10 +19,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.tables.id_values import distinct
 from runtime.exact import exact_scores, normalised, rank_exactly
 from service.engine import validation
 from service.engine.context import Execution
-from service.engine.filters import Compiled, distinct, is_among
+from service.engine.filters import Compiled, is_among
 from service.engine.requests import Explanation, Offsets, Selecting, Vectors
 from service.models.version import LoadedIndex
 

@@ -77,16 +77,16 @@ class Handles:
         quick = {"method_name": "rows", "request_serialization": "pickle", "response_serialization": "pickle"}
         self._handles = {number: serve.get_app_handle(name).options(**quick) for number, name in names.items()}
 
-    def ask_all(
+    def call_all(
         self, key: Key, method: str, requests: Mapping[ShardNumber, Any], left_s: float
     ) -> dict[ShardNumber, Any]:
         """Calls `rows` of several shards at once; called by threads, which wait."""
 
-        async def ask() -> list[bytes]:
+        async def call() -> list[bytes]:
             calls = [self._handles[shard.number].remote(each.SerializeToString()) for shard, each in requests.items()]
             return list(await asyncio.gather(*calls))
 
-        answers = asyncio.run_coroutine_threadsafe(ask(), self._loop).result(left_s)
+        answers = asyncio.run_coroutine_threadsafe(call(), self._loop).result(left_s)
         return {shard: shard_pb.RowsResponse.FromString(each) for shard, each in zip(requests, answers, strict=True)}
 
 
@@ -115,7 +115,7 @@ async def connect(path: str, directory: Path, addresses: Sequence[str]) -> Local
     settings = read_settings({"root": root, "shard_addresses": tuple(addresses), "shard_least_bytes": 1})
     if path == HANDLES:
         key, total = (manifest.model, manifest.version, fingerprint), len(addresses)
-        return RemoteVersion(Handles(total).ask_all, manifest, key, total, least_bytes=1)
+        return RemoteVersion(Handles(total).call_all, manifest, key, total, least_bytes=1)
     shards = Shards(settings, Metrics())
     await shards.start()
     return shards.reach(manifest, fingerprint)
