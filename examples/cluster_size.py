@@ -12,8 +12,8 @@ from math import comb
 
 SHARD_CALL_MS, SHARD_ROW_US = 0.6, 0.20
 FRONT_CALL_MS, FRONT_ROW_US = 0.4, 0.16
-"""CPU time of a call and of a row of 64 bytes, on a shard and on a front: lookups of 8 and of 4,000 rows at four callers,
-by a front with one and with four shards, less those of one process, on two cores that all of them share."""
+"""CPU time of a call and of a row of 64 bytes, on a shard and on a front: lookups of 8 and of 4,000 rows at four
+callers, by a front with one and with four shards, less those of one process, on two cores that all of them share."""
 PULL_BYTES_S = 1e9
 """Of a node that takes over a shard: a network of 10 Gbit/s."""
 

@@ -291,7 +291,8 @@ class _Recommender:
 
     def __init__(self, task: Task) -> None:
         limits = dict.fromkeys(("max_candidates", "max_k", "max_values", "max_queries"), 1 << 40)
-        self._settings = read_settings({"root": task.root}).model_copy(update=limits)
+        alone = {"shard": None, "shard_addresses": ()}  # whatever the environment of a service says
+        self._settings = read_settings({"root": task.root}).model_copy(update={**limits, **alone})
         try:
             self._version = Loader(self._settings, 1, lambda *_: None).load(task.model, task.version)
         except (BundleError, LoadRejected, OSError) as problem:

@@ -120,7 +120,8 @@ class Shards:
     def _total(self, key: Key) -> int:
         """Returns how many shards hold a bundle."""
         what = f"model {key[0]!r} version {key[1]}"
-        every = [(each.shard, each) for each in list(self.replicas.values()) if each.shard is not None]
+        reached = [each for each in list(self.replicas.values()) if not each.problem]
+        every = [(each.shard, each) for each in reached if each.shard is not None]
         if not every:
             tried = [f"{each['address']}: {each['problem']}" for each in self.status()]
             raise ShardsMissing(f"no shard can be reached: {'; '.join(tried[:4]) or 'no address is known'}")

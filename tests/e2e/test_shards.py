@@ -215,6 +215,10 @@ def test_shards_that_do_not_fit_each_other_are_refused_before_any_request(write:
         with client_of(service) as client:
             assert not is_ready(client)
         service.kill()
+    service = front(launch, [*halves, third])
+    service.event("version_failed")
+    third.kill()
+    ready(service)  # an address that does not answer any more is no other shard
 
 
 @pytest.mark.slow
