@@ -18,7 +18,7 @@ from tests.e2e.process import PROGRAM, WAIT_S, Process, until
 from tests.e2e.services import Write, client_of, is_ready
 
 ALL = ("--shard-least-bytes", "1")
-BODY = {"features": {"user": 3, "recent": [1000, 1007]}, "k": 5}
+RECOMMEND, BODY = "/v1/models/movies:recommend", {"features": {"user": 3, "recent": [1000, 1007]}, "k": 5}
 Start = Callable[..., Process]
 
 
@@ -61,7 +61,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def ask(service: Process) -> Any:
     with client_of(service) as client:
         until(lambda: is_ready(client))
-        answer = client.post("/v1/models/movies:recommend", content=json.dumps(BODY))
+        answer = client.post(RECOMMEND, content=json.dumps(BODY))
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -122,3 +122,22 @@ def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_fronts_wait
     pull(root, *full)
     service.event("version_available", version=2)
     assert ask(service) == ask(start(root))
+
+
+def test_restarted_shard_answers_for_the_version_before_until_every_shard_has_the_newest(
+    write: Write, root: Path, start: Start, tmp_path: Path
+) -> None:
+    late, early = (tmp_path / "1", "--shard", "1/2"), (tmp_path / "2", "--shard", "2/2")
+    write(version=1, partitions=3)
+    for each in (late, early):
+        pull(root, *each)
+    shards = [start(place, *role, *ALL) for place, *role in (late, early)]
+    service = front(start, root, shards)
+    before = ask(service)
+    write(version=2, partitions=3)
+    pull(root, *early)
+    service.event("version_failed", version=2)
+    shards[1].kill()
+    start(*early, *ALL, "--grpc-port", str(shards[1].ports["grpc"])).event("version_available", version=1)
+    with client_of(service) as client:
+        until(lambda: client.post(RECOMMEND, content=json.dumps(BODY)).json() == before)
