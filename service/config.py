@@ -84,8 +84,9 @@ class ServiceSettings(BaseSettings):
     as its own."""
     shard_token: Path | None = None
     """File with the token that a front sends to shards."""
-    latest_versions: int = Field(default=1, ge=1, le=100)
-    """Newest versions of a model that stay loaded; all but the newest serve requests that name them."""
+    latest_versions: int = Field(default=1, ge=1, le=100, validate_default=True)
+    """Newest versions of a model that stay loaded; all but the newest serve requests that name them. A shard loads two
+    at least: fronts want the older one until every shard has the newest."""
     keep_previous: bool = True
     """Keeps the previously current version loaded, so that a rollback is immediate; costs its memory again."""
     state_file: Path | None = None
@@ -169,6 +170,11 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _parse_shard(cls, value: Any) -> Any:
         return ShardNumber.parse(value) if isinstance(value, str) else value
+
+    @field_validator("latest_versions")
+    @classmethod
+    def _raise_for_shard(cls, value: int, info: ValidationInfo) -> int:
+        return value if info.data.get("shard") is None else max(2, value)
 
     @field_validator("require", "shard_addresses", mode="before")
     @classmethod

@@ -111,8 +111,8 @@ def pull(
                 missing = _missing(stage.directory, extents)
                 downloaded = sum(block.bytes for block in missing)
                 if downloaded > (free := shutil.disk_usage(stage.directory).free):
-                    needed = f"{-(-downloaded >> 20):,} MiB are needed"
-                    raise PullError(f"{stage.directory} has {free >> 20:,} MiB free, {needed}", EXIT_DESTINATION)
+                    found = f"{stage.directory} has {free >> 20:,} MiB free, {-(-downloaded >> 20):,} MiB are needed"
+                    raise PullError(f"{found}; free some space, then pull again", EXIT_DESTINATION)
                 _download(missing, source.directory, stage.directory, partial(report, downloaded))
                 unchecked = {block.path for block in missing if block.crc32c is None}
                 for extent in extents:

@@ -22,6 +22,8 @@ from service.config import ServiceSettings, SettingsError
 
 _TIMEOUT_S = 5.0
 _GRPC_PORT = ServiceSettings.model_fields["grpc_port"].default
+_SERVING = {"RUNNING", "UPDATING", "RECOVERING", "PENDING_MIGRATION"}
+"""States of a replica that answers. A controller of Serve that begins again has all RECOVERING for a moment."""
 _HOST_PORT = re.compile(r"(.+):([0-9]{1,5})")
 
 
@@ -63,7 +65,7 @@ async def resolve(source: str) -> list[str]:
 
 
 def _replicas_of_ray(dashboard: str) -> list[str]:
-    """Returns the addresses of replicas that run. Source: docs.ray.io, Serve REST API, GET /api/serve/applications/."""
+    """Returns the addresses of replicas. Source: docs.ray.io, Serve REST API, GET /api/serve/applications/."""
     request = urllib.request.Request(f"http://{dashboard}/api/serve/applications/")
     if token := _ray_token():
         request.add_header("authorization", f"Bearer {token}")
@@ -74,10 +76,12 @@ def _replicas_of_ray(dashboard: str) -> list[str]:
         for application in orjson.loads(content)["applications"].values():
             args = (application["deployed_app_config"] or {}).get("args", {})
             for deployment in application["deployments"].values() if "shard" in args else ():
-                running = (each for each in deployment["replicas"] if each["state"] == "RUNNING")
-                found.update(f"{each['node_ip']}:{args.get('grpc_port', _GRPC_PORT)}" for each in running)
+                serving = (each for each in deployment["replicas"] if each["state"] in _SERVING)
+                found.update(f"{each['node_ip']}:{args.get('grpc_port', _GRPC_PORT)}" for each in serving)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as problem:
         raise OSError(f"{dashboard} does not answer as the dashboard of Ray: {problem!r}") from problem
+    if not found:  # a head node that begins again knows of none
+        raise OSError(f"{dashboard} lists no replica of a shard")
     return sorted(found)
 
 

@@ -22,7 +22,8 @@ _DESCRIBE_S = 2.0
 _RECENT = 256
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
-    ("grpc.max_reconnect_backoff_ms", 1_000),  # a restarted shard is reached soon
+    ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted shard is reached soon
+    ("grpc.max_reconnect_backoff_ms", 200),
 ]
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,18 +13,23 @@ from typing import Any
 
 import pytest
 
+from service.cli.bundle_source import EXIT_DESTINATION
 from tests.e2e.process import PROGRAM, WAIT_S, Process, until
 from tests.e2e.services import Write, client_of, is_ready
 
 ALL = ("--shard-least-bytes", "1")
-BODY = {"features": {"user": 3, "recent": [1000, 1007]}, "k": 5}
+RECOMMEND, BODY = "/v1/models/movies:recommend", {"features": {"user": 3, "recent": [1000, 1007]}, "k": 5}
 Start = Callable[..., Process]
 
 
 def pull(source: Path, root: Path, *role: str) -> None:
-    command = [*PROGRAM, "pull", str(source), str(root), *role, *ALL]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_S)
+    done = try_pull(source, root, *role)
     assert done.returncode == 0, done.stderr
+
+
+def try_pull(source: Path, root: Path, *role: str) -> subprocess.CompletedProcess[str]:
+    command = [*PROGRAM, "pull", str(source), str(root), *role, *ALL]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_S)
 
 
 @pytest.fixture
@@ -38,10 +46,22 @@ def start() -> Iterator[Start]:
         each.kill()
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, of 1 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    if not shutil.which("mount") or subprocess.run(["mount", *options], check=False, capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
 def ask(service: Process) -> Any:
     with client_of(service) as client:
         until(lambda: is_ready(client))
-        answer = client.post("/v1/models/movies:recommend", content=json.dumps(BODY))
+        answer = client.post(RECOMMEND, content=json.dumps(BODY))
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -76,3 +96,48 @@ def test_a_version_without_the_files_of_a_shard_is_named_and_served_once_they_ar
     service = front(start, tmp_path / "one", [shard])
     pull(root, tmp_path / "one", "--shard", "1/1")
     assert ask(service) == ask(start(root))
+
+
+def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_fronts_wait_for_it(
+    write: Write, root: Path, start: Start, tmp_path: Path, disk: Path
+) -> None:
+    full, other, fronts = (disk, "--shard", "1/2"), (tmp_path / "2", "--shard", "2/2"), (tmp_path / "front", "--front")
+    write(version=1, partitions=3)
+    for each in (full, other, fronts):
+        pull(root, *each)
+    service = front(start, fronts[0], [start(place, *role, *ALL) for place, *role in (full, other)])
+    assert ask(service)["version"] == 1
+    write(version=2, partitions=3)
+    filler = disk / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free)
+    for each in (other, fronts):
+        pull(root, *each)
+    refused = try_pull(root, *full)
+    assert refused.returncode == EXIT_DESTINATION
+    assert re.fullmatch(rf"rowcast-serve pull: {disk}\S* has 0 MiB free, 1 MiB are needed; .*\n", refused.stderr)
+    assert "no address holds shard 1/2 of it" in service.event("version_failed", version=2)["problem"]
+    assert ask(service)["version"] == 1
+    filler.unlink()
+    pull(root, *full)
+    service.event("version_available", version=2)
+    assert ask(service) == ask(start(root))
+
+
+def test_restarted_shard_answers_for_the_version_before_until_every_shard_has_the_newest(
+    write: Write, root: Path, start: Start, tmp_path: Path
+) -> None:
+    late, early = (tmp_path / "1", "--shard", "1/2"), (tmp_path / "2", "--shard", "2/2")
+    write(version=1, partitions=3)
+    for each in (late, early):
+        pull(root, *each)
+    shards = [start(place, *role, *ALL) for place, *role in (late, early)]
+    service = front(start, root, shards)
+    before = ask(service)
+    write(version=2, partitions=3)
+    pull(root, *early)
+    service.event("version_failed", version=2)
+    shards[1].kill()
+    start(*early, *ALL, "--grpc-port", str(shards[1].ports["grpc"])).event("version_available", version=1)
+    with client_of(service) as client:
+        until(lambda: client.post(RECOMMEND, content=json.dumps(BODY)).json() == before)

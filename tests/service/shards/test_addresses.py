@@ -1,3 +1,5 @@
+"""Addresses of shards, as Ray's dashboard and a file list them."""
+
 from __future__ import annotations
 
 import asyncio
@@ -41,15 +43,24 @@ def application(args: dict[str, Any], *states: str) -> dict[str, Any]:
     return {"deployed_app_config": {"args": args}, "deployments": {"replicas": {"replicas": replicas}}}
 
 
-def test_replicas_of_ray_are_those_of_shards_that_run() -> None:
+def test_replicas_of_ray_are_those_of_shards_that_answer_whatever_the_controller_does_with_them() -> None:
     found = {
-        "a": application({"shard": "1/2", "grpc_port": 9001}, "RUNNING", "STARTING"),
-        "b": application({"shard": "2/2"}, "RUNNING"),
+        "a": application({"shard": "1/2", "grpc_port": 9001}, "RUNNING", "RECOVERING", "UPDATING", "STARTING"),
+        "b": application({"shard": "2/2"}, "PENDING_MIGRATION", "STOPPING"),
         "fronts": application({"grpc_port": 9003}, "RUNNING"),
         "other": {"deployed_app_config": None, "deployments": {}},
     }
+    expected = ["10.0.0.1:9001", "10.0.0.1:9090", "10.0.0.2:9001", "10.0.0.3:9001"]
     with dashboard({"applications": found}) as address:
-        assert asyncio.run(addresses.resolve(f"ray:{address}")) == ["10.0.0.1:9001", "10.0.0.1:9090"]
+        assert asyncio.run(addresses.resolve(f"ray:{address}")) == expected
+
+
+def test_ray_without_any_shard_is_no_answer_so_that_fronts_keep_what_they_know() -> None:
+    with (
+        dashboard({"applications": {}}) as address,
+        pytest.raises(OSError, match="lists no replica of a shard"),
+    ):
+        asyncio.run(addresses.resolve(f"ray:{address}"))
 
 
 def test_a_dashboard_that_is_none_of_ray_is_named() -> None:
