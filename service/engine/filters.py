@@ -130,7 +130,9 @@ def _tokens(kind: str, ids: Ids, where: str) -> Ids:
             raise InvalidArgument(f"{where} holds {validation.show_id(token)}; true or false was expected")
         if not isinstance(token, str):
             raise InvalidArgument(f"{where} holds {validation.show_id(token)}; a string was expected")
-    return ids if kind != "bool" else np.array([_TRUTHS[token] for token in ids.tolist()], np.int64)
+    if kind == "bool":
+        return np.array([_TRUTHS[token] for token in ids.tolist()], np.int64)
+    return ids.astype(object)  # none at all come as integers
 
 
 def _spelled(condition: Condition) -> list[Any]:

@@ -265,6 +265,7 @@ CASES = (
     Case("retrieve", "a filter by bounds, allow and deny",
         {"k": 50, **filtered(year={"ge": 1991, "allow": [1989, 1992, 93], "deny": [93]}, classic={"deny": [True]})}),
     Case("retrieve", "a filter that denies nothing", {"k": 50, **filtered(year={"deny": []})}),
+    Case("retrieve", "a filter that denies no words", {"k": 50, **filtered(genres={"deny": []})}),
     Case("retrieve", "bounds that contradict each other", filtered(year={"ge": 2010, "lt": 2000})),
     Case("retrieve", "a filter of a list and exclusions",
         {"k": 9, "filter": {"year": {"ge": 2000}}, "requests": [{**user(1), "exclude": [1105]}, user(2)]}),
