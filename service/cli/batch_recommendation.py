@@ -114,8 +114,10 @@ def run(task: Task, users: Path, out: Path, workers: int, progress: Callable[[in
             done = dict(_finished(directory))
             kept = _compute(task, source, directory, done, workers, progress)
             failed = _join([done[number] for number in sorted(done)], directory / "joined", out)
-            for parts in out.parent.glob(f".{out.name}.parts-*"):  # those of other inputs, too
-                shutil.rmtree(parts, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
+        for other in out.parent.glob(f".{out.name}.parts-*"):  # of runs that were stopped, and had other inputs
+            with suppress(OSError), _held(other):
+                shutil.rmtree(other, ignore_errors=True)
     except BlockingIOError:
         raise BatchError(f"another run is writing {out}", EXIT_DESTINATION) from None
     except BundleError as problem:

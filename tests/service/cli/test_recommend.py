@@ -181,6 +181,22 @@ def test_blocks_of_other_inputs_are_not_taken(write: Write, root: Path, tmp_path
     assert run(task, users, out, 1, lambda *_: None).kept == 0
 
 
+def test_run_keeps_the_blocks_of_another_one_that_is_under_way(write: Write, root: Path, tmp_path: Path) -> None:
+    write()
+    out = tmp_path / "out.parquet"
+    many, one = (users_file(tmp_path / f"{count}.parquet", count) for count in (BLOCK_USERS + 1, 1))
+    task, sizes = Task(root, "movies", '{"k": 3}', "key"), list[int]()
+
+    def run_another(done: int, _: int) -> None:
+        if done and not sizes:
+            run(task, one, out, 1, lambda *_: None)
+            sizes.append(parquet.read_metadata(out).num_rows)
+
+    run(task, many, out, 1, run_another)
+    assert [*sizes, parquet.read_metadata(out).num_rows] == [1, BLOCK_USERS + 1]
+    assert not list(tmp_path.glob(".out*"))
+
+
 def _runs(process: int) -> bool:
     try:
         os.kill(process, 0)
