@@ -13,7 +13,7 @@ import shutil
 import time
 from pathlib import Path
 
-from bundle.errors import DestinationExists, NotCommitted, VersionBusy
+from bundle.errors import NotCommitted, VersionBusy
 from bundle.format import paths
 from bundle.storage import files, staging
 
@@ -112,8 +112,8 @@ def clean(root: Path, older_than_s: float = 0) -> tuple[list[Path], list[Path]]:
         written = max(path.stat().st_mtime for path in (directory, journaled) if path.exists())
         if staging.VERSION.fullmatch(number) and time.time() - written >= older_than_s:
             try:
-                staging.Staging(root, directory.parent.name, int(number)).discard()
+                staging.Staging(root, directory.parent.name, int(number), adding=True).discard()
                 removed.append(directory)
-            except (VersionBusy, DestinationExists):
+            except VersionBusy:
                 busy.append(directory)
     return removed, busy

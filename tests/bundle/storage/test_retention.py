@@ -75,4 +75,6 @@ def test_clean_removes_what_no_run_writes_and_keeps_the_rest(tmp_path: Path) -> 
         assert retention.clean(tmp_path) == ([tmp_path / "movies/.staging-3"], [busy.directory])
     assert os.listdir(tmp_path / "songs") == []
     assert retention.clean(tmp_path) == ([busy.directory], [])
+    staging.Staging(tmp_path, "movies", 1, adding=True).close()
+    assert retention.clean(tmp_path) == ([tmp_path / "movies/.staging-1"], [])
     assert os.listdir(tmp_path / "movies") == ["1"]
