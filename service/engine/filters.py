@@ -152,7 +152,7 @@ def _matches(index: LoadedIndex, conditions: Filter) -> Matches:
             met.append(indexed.rows_between(each.ge, each.gt, each.le, each.lt))
         if each.deny is not None:
             denied.append(indexed.rows_of(each.deny))
-    if len(met) == 1 and not denied and met[0].size * 16 < size:  # to order few costs less than a mask
+    if len(met) == 1 and not denied and met[0].size * 4 < size:  # to sort them costs less than to search a mask
         return Matches(distinct(met[0]))
     mask = _mask(met[0], size) if met else np.ones(size, bool)
     for positions in met[1:]:
