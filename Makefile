@@ -73,8 +73,9 @@ soak: venv ## version changes under load (one process and two), commands, lost c
 soak-proxies: venv ## nginx and HAProxy before two services: workers that leave, restarts, hostile clients; ten minutes
 	$(BIN)/python -m tests.soak.proxies
 
-soak-scale: venv ## fronts and shards killed, stopped, slowed and outdated at 100 random moments, answers compared; twenty minutes
+soak-scale: venv ## fronts and shards at 200 random moments: killed, stopped, slow, outdated, nodes of Ray lost; twenty minutes
 	$(BIN)/python -m tests.soak.scale
+	$(BIN)/python -m tests.soak.scale_on_ray
 
 soak-export: venv ## damaged checkpoints for a minute; then exports killed at 240 random moments and resumed, ten minutes
 	$(BIN)/python -m tests.soak.damaged_checkpoints 60

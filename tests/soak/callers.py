@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import random
+import socket
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +24,7 @@ from service.grpc_api.servicer import SERVICE
 from tests.e2e.process import WAIT_S, Process, until
 from tests.e2e.services import is_ready
 from tests.soak.publishing import MODEL
-from tests.soak.switches import PROTOBUF, REQUESTS, RESPONSES
+from tests.soak.switches import PROTOBUF, REQUESTS, RESPONSES, kept_towers
 
 PAUSE_S = 0.01
 """Between two requests of a caller: processes that start need the cores, too."""
@@ -76,6 +79,14 @@ class Seen:
         for problem in problems:
             SHOW.print("WRONG:", problem)
         return problems
+
+
+def lasting_port() -> int:
+    """Returns a port that nobody takes while what listens there is down: below those of outgoing connections."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
 
 
 def deterministic(call: str, body: bytes) -> bytes:
@@ -139,3 +150,14 @@ def _repeat(front: Listener, transport: str, seen: Seen, done: threading.Event) 
 def _described(problem: grpc.RpcError | httpx.HTTPError) -> str:
     """Returns what went wrong, on one line."""
     return f"{problem.code().name}: {problem.details()}" if isinstance(problem, grpc.Call) else str(problem)
+
+
+def soak(run: Callable[[int, int, Path], list[str]]) -> None:
+    """Runs what is disturbed `moments` times from a seed; exit code 1: something is wrong."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--moments", type=int, default=100)
+    arguments.add_argument("--seed", type=int, default=0)
+    options = arguments.parse_args()
+    problems = run(options.moments, options.seed, kept_towers())
+    SHOW.print("failed" if problems else "passed")
+    raise SystemExit(1 if problems else 0)

@@ -8,7 +8,6 @@ tests/e2e/test_pulled_shards.py.
 
 from __future__ import annotations
 
-import argparse
 import random
 import signal
 import tempfile
@@ -23,10 +22,8 @@ import httpx
 from tests.e2e.process import WAIT_S, Process, until
 from tests.e2e.services import is_ready
 from tests.service.small_bundle import write_small_bundle
-from tests.soak.callers import SHOW, Listener, Seen, load, seen_of_one
-from tests.soak.proxies import free_port
+from tests.soak.callers import Listener, Seen, lasting_port, load, seen_of_one, soak
 from tests.soak.publishing import MODEL
-from tests.soak.switches import kept_towers
 
 OLDER, VERSION = 1, 2
 ALL = ("--shard-least-bytes", "1")
@@ -41,7 +38,7 @@ class Member:
 
     def __init__(self, name: str, root: Path, older: Path, *options: str) -> None:
         self._root, self._older, self._options = root, older, options
-        self.at, self.admin = Listener(name, free_port(), free_port()), free_port()
+        self.at, self.admin = Listener(name, lasting_port(), lasting_port()), lasting_port()
         self.process = self._start(root)
 
     def _start(self, root: Path) -> Process:
@@ -145,16 +142,5 @@ def run(moments: int, seed: int, towers: Path) -> list[str]:
     return seen.report()
 
 
-def main() -> None:
-    """Reads the arguments and runs."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--moments", type=int, default=100)
-    arguments.add_argument("--seed", type=int, default=0)
-    options = arguments.parse_args()
-    problems = run(options.moments, options.seed, kept_towers())
-    SHOW.print("scale:", "failed" if problems else "passed")
-    raise SystemExit(1 if problems else 0)
-
-
 if __name__ == "__main__":
-    main()
+    soak(run)

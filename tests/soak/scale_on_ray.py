@@ -10,7 +10,6 @@ application of its own here. Without Redis a head node does not come back: Ray w
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import re
@@ -31,16 +30,15 @@ import psutil
 from tests.e2e.process import WAIT_S, until
 from tests.e2e.ray_cluster import free_port
 from tests.service.small_bundle import write_small_bundle
-from tests.soak.callers import SHOW, Listener, Seen, load, seen_of_one
+from tests.soak.callers import SHOW, Listener, Seen, lasting_port, load, seen_of_one, soak
 from tests.soak.publishing import MODEL
-from tests.soak.switches import kept_towers
 
 NODES = ({"a": 3}, {"b": 3}, {"a": 3, "b": 3})
 """Which replicas each worker node takes: those named a, or b, or either, as the spare one."""
 KINDS = {"replica": 3, "front": 2, "shard": 1, "node agent": 3, "controller": 2}
 """What is killed, and how often in proportion; shard: both of its replicas."""
 HEADLESS_S = 75
-"""Longer than the minute after which node agents end that do not reach the head, if not told otherwise."""
+"""Longer than the minute after which node agents end that do not reach the head, if not configured otherwise."""
 SHARDS = [f"shard-{number}-{letter}" for number in (1, 2) for letter in "ab"]
 
 
@@ -118,7 +116,7 @@ class Site:
         self._host, self._dashboard = self.nodes("addresses")
         headers = {"authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
         self._client = httpx.Client(base_url=f"http://{self._dashboard}", headers=headers, timeout=WAIT_S)
-        self.fronts = [Listener(f"front-{letter}", free_port(), free_port()) for letter in "ab"]
+        self.fronts = [Listener(f"front-{letter}", lasting_port(), lasting_port()) for letter in "ab"]
         self._deploy(root)
 
     def nodes(self, method: str, *given: Any) -> Any:
@@ -128,7 +126,12 @@ class Site:
     def _deploy(self, root: Path) -> None:
         shared: dict[str, Any] = {"root": str(root), "shard_least_bytes": 1, "drain_delay_s": 0}
         parts: dict[str, dict[str, Any]] = {
-            name: {"shard": f"{name[6]}/2", "host": self._host, "http_port": free_port(), "grpc_port": free_port()}
+            name: {
+                "shard": f"{name[6]}/2",
+                "host": self._host,
+                "http_port": lasting_port(),
+                "grpc_port": lasting_port(),
+            }
             for name in SHARDS
         }
         for front in self.fronts:
@@ -254,16 +257,5 @@ def run(moments: int, seed: int, towers: Path) -> list[str]:
     return seen.report()
 
 
-def main() -> None:
-    """Reads the arguments and runs."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--moments", type=int, default=100)
-    arguments.add_argument("--seed", type=int, default=0)
-    options = arguments.parse_args()
-    problems = run(options.moments, options.seed, kept_towers())
-    SHOW.print("scale on Ray:", "failed" if problems else "passed")
-    raise SystemExit(1 if problems else 0)
-
-
 if __name__ == "__main__":
-    main()
+    soak(run)
