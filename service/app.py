@@ -47,8 +47,8 @@ from service.shards.fronts import Shards
 log = logging.logger(__name__)
 
 _HEARTBEAT_S = 1.0
-_WAITING_THREADS = 2
-"""Compute threads of a front for each core: one waits for shards while another computes. More would batch less."""
+_FRONT_THREADS_MIN = 2
+"""Compute threads of a front: one may wait for a shard that hangs. With more of them than cores it would batch less."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -76,7 +76,7 @@ class Worker:
         self._settings, self._run_directory, self._grpc_port = settings, run_directory, grpc_port
         threads = compute_threads(settings.workers, settings.threads)
         if settings.shard_addresses and not settings.threads:
-            threads *= _WAITING_THREADS
+            threads = max(threads, _FRONT_THREADS_MIN)
         self.metrics, self.versions = Metrics(), VersionManager()
         self.engine = Engine(self.versions, settings, self.metrics, threads)
         self.shards = Shards(settings, self.metrics) if settings.shard_addresses else None
