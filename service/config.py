@@ -110,7 +110,8 @@ class ServiceSettings(BaseSettings):
     workers: int = Field(default=1, ge=1, le=256)
     """Processes that serve on the same ports, each with its own towers and indexes; tables are in memory once."""
     threads: int = Field(default=0, ge=0, le=1024)
-    """Compute threads of each process; 0: the usable cores (affinity and cgroup quota) divided by the workers."""
+    """Compute threads of each process; 0: the usable cores (affinity and cgroup quota) divided by the workers, and at
+    least 2 in a front."""
     inline_max_us: int | None = Field(default=None, ge=0, le=1_000_000)
     """Longest batch that is computed on the event loop, microseconds; longer ones run in the compute threads; default:
     500, or 10000 where a process has one compute thread and a handover gains nothing."""
