@@ -30,7 +30,7 @@ class ServeCluster:
     """
 
     def __init__(self, cores: int = 2) -> None:
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # else they yield to all others
         from ray.cluster_utils import Cluster
 
         self.ports = {name: free_port() for name in ("http", "grpc", "ingress")}

@@ -209,6 +209,7 @@ def ray(venv: Environment, ports: Sequence[int], place: Path) -> list[str]:
 
 
 _RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+_RAY |= {"RAY_worker_niceness": "0"}  # by default replicas yield to the load generator
 _FASTAPI, _V2 = ENVIRONMENTS["fastapi"], f"/v2/models/{MODEL}/infer"
 
 PEERS: tuple[Peer, ...] = (
