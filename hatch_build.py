@@ -45,7 +45,9 @@ def compile_rows() -> None:
         subprocess.run(command, check=True, capture_output=True, text=True)
         attempt.rename(MADE)
     except OSError as problem:
-        raise CannotCompile(f"{compiler[0]!r} does not run: {problem}; set CC, or install a C compiler") from problem
+        raise CannotCompile(
+            f"{compiler[0]!r} does not run: {problem}; set CC, or install a C compiler"
+        ) from problem
     except subprocess.CalledProcessError as problem:
         raise CannotCompile(f"{shlex.join(command)} failed:\n{problem.stderr}") from problem
     finally:
@@ -67,7 +69,9 @@ else:
                 compile_rows()
             except CannotCompile as problem:
                 if version == "editable":
-                    MADE.unlink(missing_ok=True)  # built of another source, it would be taken for this one's
+                    MADE.unlink(
+                        missing_ok=True
+                    )  # built of another source, it would be taken for this one's
                 self.app.display_warning(f"rowcast is built without compiled row reads: {problem}")
                 return
             build_data["pure_python"], build_data["infer_tag"] = False, True

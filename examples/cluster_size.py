@@ -22,13 +22,17 @@ def lost_share(shards: int, replicas: int, failed: int) -> float:
     """Returns how likely so many nodes, failing at once, hold all replicas of a shard: one pod on each node."""
     nodes = shards * replicas
     ways = sum(
-        (1 if each % 2 else -1) * comb(shards, each) * comb(nodes - each * replicas, failed - each * replicas)
+        (1 if each % 2 else -1)
+        * comb(shards, each)
+        * comb(nodes - each * replicas, failed - each * replicas)
         for each in range(1, failed // replicas + 1)
     )
     return ways / comb(nodes, failed)
 
 
-def rows_of(table_bytes: float, nodes: int, memory_bytes: float, cores: int, rows: int) -> list[list[str]]:
+def rows_of(
+    table_bytes: float, nodes: int, memory_bytes: float, cores: int, rows: int
+) -> list[list[str]]:
     """Returns a row of the table for each way to divide the nodes, fewest shards first."""
     found = []
     for shards in (each for each in range(1, nodes + 1) if nodes % each == 0):
@@ -36,18 +40,34 @@ def rows_of(table_bytes: float, nodes: int, memory_bytes: float, cores: int, row
         shard_ms = shards * SHARD_CALL_MS + rows * SHARD_ROW_US / 1e3
         front_ms = shards * FRONT_CALL_MS + rows * FRONT_ROW_US / 1e3
         cells = [f"{shards} x {replicas}", f"{held / 1e9:,.0f} GB", f"{held / memory_bytes:.0%}"]
-        cells += [f"{front_ms:.1f} ms", f"{nodes * cores * 1e3 / shard_ms:,.0f}", f"{held / PULL_BYTES_S / 60:.0f} min"]
-        found.append([*cells, *(f"{lost_share(shards, replicas, failed):.1%}" for failed in (1, 2, 3))])
+        cells += [
+            f"{front_ms:.1f} ms",
+            f"{nodes * cores * 1e3 / shard_ms:,.0f}",
+            f"{held / PULL_BYTES_S / 60:.0f} min",
+        ]
+        found.append(
+            [*cells, *(f"{lost_share(shards, replicas, failed):.1%}" for failed in (1, 2, 3))]
+        )
     return found
 
 
 def main() -> None:
     """Prints the table as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("table-bytes", 10e12), ("nodes", 32), ("memory-bytes", 768e9), ("cores", 32)):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (
+        ("table-bytes", 10e12),
+        ("nodes", 32),
+        ("memory-bytes", 768e9),
+        ("cores", 32),
+    ):
         parser.add_argument(f"--{name}", type=float if default > 1e6 else int, default=default)
     parser.add_argument("--rows", type=int, default=5_200, help="of a request, over all tables")
-    print("| shards x replicas | a node holds | of its memory | CPU of a front | requests/s | refill |", end="")
+    print(
+        "| shards x replicas | a node holds | of its memory | CPU of a front | requests/s | refill |",
+        end="",
+    )
     print(" a shard is lost with 1 node | 2 | 3 |\n|---|---|---|---|---|---|---|---|---|")
     for cells in rows_of(**vars(parser.parse_args())):
         print(f"| {' | '.join(cells)} |")

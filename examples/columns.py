@@ -25,7 +25,9 @@ class Ragged:
     def __getitem__(self, positions: Any) -> Any:
         """Returns the examples at `positions` [m]; of one position its values."""
         starts, ends = self.offsets[:-1][positions], self.offsets[1:][positions]
-        return self.values[starts:ends] if np.isscalar(starts) else slices(self.values, starts, ends)
+        return (
+            self.values[starts:ends] if np.isscalar(starts) else slices(self.values, starts, ends)
+        )
 
 
 Column = NDArray[Any] | Ragged

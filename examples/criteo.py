@@ -15,7 +15,34 @@ VOCABULARY_SIZES = (
     11_938, 155, 4, 976, 14, 39_979_771, 25_641_295, 39_664_984, 585_935, 12_972, 108, 36,
 )  # fmt: skip
 """Of Criteo's terabyte. Source: TensorFlow Model Garden, official/recommendation/ranking/README.md."""
-MULTI_HOT_SIZES = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
+MULTI_HOT_SIZES = (
+    3,
+    2,
+    1,
+    2,
+    6,
+    1,
+    1,
+    1,
+    1,
+    7,
+    3,
+    8,
+    1,
+    6,
+    9,
+    5,
+    1,
+    1,
+    1,
+    12,
+    100,
+    27,
+    10,
+    3,
+    1,
+    1,
+)
 """Ids of each category in the multi-hot Criteo of MLPerf's DLRM DCN v2 benchmark."""
 CONTEXT = 16
 """The first categories, with the numbers, tell who sees the page; the others tell what is shown."""
@@ -60,7 +87,9 @@ class Clicks:
             most = self._most[place]
             lengths = np.ones(n, np.int64) if most == 1 else self._random.integers(0, most + 1, n)
             # Few ids are seen often and most hardly ever, as in the logs.
-            ids = (self._rows[place] * self._random.random(int(lengths.sum())) ** 4).astype(np.int64)
+            ids = (self._rows[place] * self._random.random(int(lengths.sum())) ** 4).astype(
+                np.int64
+            )
             found[names()[place]] = ids if most == 1 else Ragged(ids, offsets_of(lengths))
         return found
 
@@ -68,8 +97,12 @@ class Clicks:
         """Every id has an effect; half of the categories also change what the next one's does."""
         effects = [effect(features[name], place) for place, name in enumerate(names())]
         numbers = np.log1p(features["numbers"])
-        crossed = sum(first * second for first, second in zip(effects[::2], effects[1::2], strict=True))
-        total: NDArray[np.float64] = 0.5 * sum(effects) + crossed - 0.3 * numbers[:, 0] + 0.3 * numbers[:, 5] - 1.0
+        crossed = sum(
+            first * second for first, second in zip(effects[::2], effects[1::2], strict=True)
+        )
+        total: NDArray[np.float64] = (
+            0.5 * sum(effects) + crossed - 0.3 * numbers[:, 0] + 0.3 * numbers[:, 5] - 1.0
+        )
         return total
 
 
@@ -86,4 +119,6 @@ def effect(ids: Column, salt: int) -> NDArray[np.float64]:
 
 def scaled(first: int, others: int) -> tuple[int, ...]:
     """Returns the vocabulary sizes; the first is at most `first`, none of the others is above `others`."""
-    return tuple(min(rows, others if place else first) for place, rows in enumerate(VOCABULARY_SIZES))
+    return tuple(
+        min(rows, others if place else first) for place, rows in enumerate(VOCABULARY_SIZES)
+    )

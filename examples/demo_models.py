@@ -117,14 +117,21 @@ def serve_and_ask(name: str, folder: Path) -> Shown:
         grpc = replay.compare(bodies, replay.over_grpc(service.grpc, model, bodies), expected)
         took_ms = replay.milliseconds(service.grpc, model, bodies)
         if served.tensorflow_mapped(service.process):
-            raise ExampleFailed(f"{name}: TensorFlow is mapped in the service, which should run without it")
+            raise ExampleFailed(
+                f"{name}: TensorFlow is mapped in the service, which should run without it"
+            )
     forms = [form for tower in manifest["towers"].values() for form in tower["forms"]]
     compiled = [form["path"] for form in forms if form["kind"] == "litert"]
     cells = (
         name,
         str(len(manifest["features"])),
         str(len(manifest["tables"])),
-        _size(sum(table["rows"] * table["dim"] * VALUE_BYTES[table["dtype"]] for table in manifest["tables"].values())),
+        _size(
+            sum(
+                table["rows"] * table["dim"] * VALUE_BYTES[table["dtype"]]
+                for table in manifest["tables"].values()
+            )
+        ),
         _size(sum(file["bytes"] for file in manifest["files"] if file["path"] in compiled)),
         "LiteRT" if len(compiled) == len(manifest["towers"]) else "SavedModel",
         f"{http.largest:.1e}",
@@ -140,20 +147,37 @@ def _size(size: int) -> str:
 
 def main() -> int:
     """Runs the command line; returns the exit code: 1 if an example failed or broke the parity rule."""
-    parser = argparse.ArgumentParser(prog="python -m examples.demo_models", description=__doc__.split("\n")[0])
-    parser.add_argument("--only", action="append", choices=EXAMPLES, help="an example; may be given several times")
-    parser.add_argument("--scale", choices=trained.SCALES, default="small", help="how large data and tables are")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.demo_models", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument(
+        "--only", action="append", choices=EXAMPLES, help="an example; may be given several times"
+    )
+    parser.add_argument(
+        "--scale", choices=trained.SCALES, default="small", help="how large data and tables are"
+    )
     arguments = parser.parse_args()
     console = Console(width=max(132, Console().width))
     count = requests.COUNT[arguments.scale]
-    table = Table(title=f"the service's answers to {count} requests, beside the original model's", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=f"the service's answers to {count} requests, beside the original model's",
+        box=box.SIMPLE_HEAD,
+    )
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("model", "runs in") else "right", no_wrap=True)
+        table.add_column(
+            column, justify="left" if column in ("model", "runs in") else "right", no_wrap=True
+        )
     failed = []
     for name in arguments.only or EXAMPLES:
         try:
             shown = show(name, arguments.scale, console)
-        except (ExampleFailed, served.ServiceFailed, RowcastError, HTTPError, ValueError) as problem:
+        except (
+            ExampleFailed,
+            served.ServiceFailed,
+            RowcastError,
+            HTTPError,
+            ValueError,
+        ) as problem:
             console.print(f"[red]{name} failed:[/] {problem}", highlight=False)
             failed.append(name)
             continue

@@ -66,7 +66,11 @@ def over_grpc(url: str, model: str, bodies: Sequence[Body]) -> list[Answers]:
 
 
 def _send(client: Client, model: str, body: Body) -> Any:
-    renamed = {"context_id": "context_ids", "id": "ids", "vector": "vectors"}  # the client takes several at once
+    renamed = {
+        "context_id": "context_ids",
+        "id": "ids",
+        "vector": "vectors",
+    }  # the client takes several at once
     arguments = {renamed.get(name, name): value for name, value in body.items() if name != "call"}
     return getattr(client, body["call"])(**arguments, model=model)
 
@@ -94,12 +98,19 @@ def compare(bodies: Sequence[Body], found: Sequence[Answers], expected: Answers)
             if body["call"] == "rank" and name not in {SCORE, *body.get("heads", ())}:
                 continue
             if name not in answers or answers[name].shape != original.shape:
-                raise ValueError(f"{name!r} of shape {original.shape} was requested, {list(answers)} came")
+                raise ValueError(
+                    f"{name!r} of shape {original.shape} was requested, {list(answers)} came"
+                )
             difference = np.abs(answers[name].astype(np.float64) - original)
             largest = max(largest, float(difference.max(initial=0)))
-            of_limit = max(of_limit, float((difference / (TOLERANCE + TOLERANCE * np.abs(original))).max(initial=0)))
+            of_limit = max(
+                of_limit,
+                float((difference / (TOLERANCE + TOLERANCE * np.abs(original))).max(initial=0)),
+            )
     if places != {name: len(values) for name, values in expected.items()}:
-        raise ValueError(f"the requests are of {places} values, which is not what is expected of them")
+        raise ValueError(
+            f"the requests are of {places} values, which is not what is expected of them"
+        )
     return Difference(largest, of_limit)
 
 
@@ -116,19 +127,31 @@ def _names(body: Body, expected: Answers) -> list[str]:
     """Returns what is expected of a request: of a ranking the score and all heads, requested or not."""
     if body["call"] == "embed":
         return [body["tower"]]
-    scores = {SCORE} | {name for name, values in expected.items() if name != NEIGHBORS and values.ndim == 1}
-    return [NEIGHBORS] if body["call"] == "retrieve" else [name for name in expected if name in scores]
+    scores = {SCORE} | {
+        name for name, values in expected.items() if name != NEIGHBORS and values.ndim == 1
+    }
+    return (
+        [NEIGHBORS] if body["call"] == "retrieve" else [name for name in expected if name in scores]
+    )
 
 
 def _rows(body: Body) -> int:
     if body["call"] != "rank":
         return 1
-    return len(body["candidates"]) if "candidates" in body else len(next(iter(body["features"].values())))
+    return (
+        len(body["candidates"])
+        if "candidates" in body
+        else len(next(iter(body["features"].values())))
+    )
 
 
 def milliseconds(url: str, model: str, bodies: Sequence[Body]) -> float:
     """Returns the median time of a gRPC call for 200 candidates: ranked, or else found."""
-    requests = [_enlarged(body) for body in bodies[: TIMED + WARM_UP] if body["call"] in ("rank", "retrieve")]
+    requests = [
+        _enlarged(body)
+        for body in bodies[: TIMED + WARM_UP]
+        if body["call"] in ("rank", "retrieve")
+    ]
     times = []
     with Client(url, timeout_s=TIMEOUT_S) as client:
         for body in requests:

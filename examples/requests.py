@@ -19,7 +19,9 @@ Body = dict[str, Any]
 Answers = dict[str, NDArray[np.float32]]
 
 
-def rankings(contexts: Columns, candidates: Columns, options: Sequence[Mapping[str, Any]] = ({},)) -> list[Body]:
+def rankings(
+    contexts: Columns, candidates: Columns, options: Sequence[Mapping[str, Any]] = ({},)
+) -> list[Body]:
     """Returns a ranking request for each context.
 
     Args:
@@ -34,7 +36,14 @@ def rankings(contexts: Columns, candidates: Columns, options: Sequence[Mapping[s
         own = take(candidates, np.arange(context * each, (context + 1) * each))
         features = {name: values(column) for name, column in own.items()}
         given = features if "candidates" in features else {"features": features}
-        bodies.append({"call": "rank", "context": sent(contexts, context), **given, **options[context % len(options)]})
+        bodies.append(
+            {
+                "call": "rank",
+                "context": sent(contexts, context),
+                **given,
+                **options[context % len(options)],
+            }
+        )
     return bodies
 
 

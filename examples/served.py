@@ -39,7 +39,9 @@ def program(name: str) -> str:
 
 
 @contextmanager
-def serving(root: Path, model: str, version: int | None, log: Path, *options: str) -> Iterator[Service]:
+def serving(
+    root: Path, model: str, version: int | None, log: Path, *options: str
+) -> Iterator[Service]:
     """Runs `rowcast-serve` on free ports until the `with` ends; entered when `version` of `model` is served; None: any.
 
     Raises:

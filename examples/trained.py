@@ -81,7 +81,9 @@ def save(out: Path, **objects: Any) -> None:
     """Writes the checkpoint: model and optimizers, each under the name that it is given by."""
     import tensorflow as tf
 
-    manager = tf.train.CheckpointManager(tf.train.Checkpoint(**objects), str(out / "checkpoint"), max_to_keep=1)
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(**objects), str(out / "checkpoint"), max_to_keep=1
+    )
     print(f"checkpoint: {manager.save()}")
 
 
@@ -101,7 +103,9 @@ def read_requests(folder: Path) -> tuple[list[Body], Answers]:
 def command_line(name: str, train: Callable[..., None], variants: Sequence[str] = ()) -> None:
     """Runs `python -m examples.<name>.train`: calls train(out, scale), or train(out, scale, variant)."""
     parser = argparse.ArgumentParser(prog=f"python -m examples.{name}.train")
-    parser.add_argument("--out", type=Path, help=f"folder that is written (default: {shown_path(BUILD / name)})")
+    parser.add_argument(
+        "--out", type=Path, help=f"folder that is written (default: {shown_path(BUILD / name)})"
+    )
     parser.add_argument(
         "--scale",
         choices=SCALES,

@@ -23,7 +23,9 @@ class Optimizers:
     tables: Any
     dense: Any
 
-    def apply(self, gradients: Sequence[Any], variables: Sequence[Any], tables: Iterable[Any]) -> None:
+    def apply(
+        self, gradients: Sequence[Any], variables: Sequence[Any], tables: Iterable[Any]
+    ) -> None:
         """Applies the gradients of one step; `tables` are those of the variables that are embedding tables."""
         of_tables = {id(table) for table in tables}
         pairs = list(zip(gradients, variables, strict=True))
@@ -34,11 +36,16 @@ class Optimizers:
 def optimizers(table_rate: float = 0.1, dense_rate: float = 0.002) -> Optimizers:
     """Returns new ones; Adagrad begins with small accumulators, since the gradients of a row are."""
     legacy = tf.keras.optimizers.legacy
-    return Optimizers(legacy.Adagrad(table_rate, initial_accumulator_value=1e-6), legacy.Adam(dense_rate))
+    return Optimizers(
+        legacy.Adagrad(table_rate, initial_accumulator_value=1e-6), legacy.Adam(dense_rate)
+    )
 
 
 def fit(
-    model: Any, optimizers: Optimizers, loss_of: Callable[[Any, Any], Any], batches: Iterable[tuple[Columns, Columns]]
+    model: Any,
+    optimizers: Optimizers,
+    loss_of: Callable[[Any, Any], Any],
+    batches: Iterable[tuple[Columns, Columns]],
 ) -> None:
     """Trains a model whose tables are those of its `embedding`, a TFRS layer.
 
@@ -54,7 +61,9 @@ def fit(
         with tf.GradientTape() as tape:
             loss = loss_of(features, labels)
         variables = model.trainable_variables
-        optimizers.apply(tape.gradient(loss, variables), variables, model.embedding.embedding_tables.values())
+        optimizers.apply(
+            tape.gradient(loss, variables), variables, model.embedding.embedding_tables.values()
+        )
         return loss
 
     start, losses = time.monotonic(), []

@@ -77,7 +77,9 @@ class Watching:
         encoded = self._encoded
         return {"movie_id": rows, "genres": encoded.movie_genres[rows], "year": encoded.years[rows]}
 
-    def pairs(self, interactions: Ints, negatives: int) -> tuple[Columns, dict[str, NDArray[np.float32]]]:
+    def pairs(
+        self, interactions: Ints, negatives: int
+    ) -> tuple[Columns, dict[str, NDArray[np.float32]]]:
         """Returns each interaction's context with the movie that was watched, and with `negatives` others."""
         each = np.repeat(interactions, 1 + negatives)
         movies = self.others(len(each))
@@ -104,7 +106,11 @@ class Watching:
     def write_catalogue(self, out: Path) -> None:
         """Writes a vocabulary for each table, one key a line in the order of its rows, and the movies as a corpus."""
         encoded, movies = self._encoded, self._made.movies
-        for name, keys in (("users", encoded.user_ids), ("movies", encoded.movie_ids), ("genres", encoded.genres)):
+        for name, keys in (
+            ("users", encoded.user_ids),
+            ("movies", encoded.movie_ids),
+            ("genres", encoded.genres),
+        ):
             (out / f"{name}.txt").write_text("".join(f"{key}\n" for key in keys), encoding="utf-8")
         columns = {
             "movie_id": pa.array(movies.ids),

@@ -35,9 +35,16 @@ def partitions_text(partitions: int) -> str:
 
 def natural(name: str) -> list[tuple[int, str]]:
     """Returns what orders c2 before c10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
+    ]
 
 
 def report_table(title: str, *columns: str) -> Table:
     """Returns an empty table in the look of every report; long names are folded, never cut."""
-    return Table(*(Column(name, overflow="fold") for name in columns), title=title, title_justify="left", box=SIMPLE)
+    return Table(
+        *(Column(name, overflow="fold") for name in columns),
+        title=title,
+        title_justify="left",
+        box=SIMPLE,
+    )

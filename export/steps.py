@@ -55,7 +55,9 @@ class Step(Generic[Made]):
 
 def key_of(*parts: Any) -> str:
     """Returns the digest of JSON values, dataclasses, models of pydantic, arrays and this release of the exporter."""
-    content = orjson.dumps([installed_version("rowcast"), *parts], default=_plain, option=orjson.OPT_SORT_KEYS)
+    content = orjson.dumps(
+        [installed_version("rowcast"), *parts], default=_plain, option=orjson.OPT_SORT_KEYS
+    )
     return hashlib.sha256(content).hexdigest()
 
 
@@ -90,5 +92,9 @@ def _plain(value: Any) -> Any:
 
 
 def _array(values: NDArray[Any]) -> list[Any]:
-    data = repr(values.tolist()).encode() if values.dtype == object else np.ascontiguousarray(values).tobytes()
+    data = (
+        repr(values.tolist()).encode()
+        if values.dtype == object
+        else np.ascontiguousarray(values).tobytes()
+    )
     return [values.dtype.str, values.shape, hashlib.sha256(data).hexdigest()]

@@ -30,11 +30,15 @@ def line_of_exception(problem: BaseException) -> str:
     line = ""
     cause: BaseException | None = problem
     while cause is not None and not line:
-        frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)]
+        frames = [
+            (frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)
+        ]
         # AutoGraph runs a rewritten copy of the user's code, and tells the lines that it came from in the message.
         frames += [(name, int(number)) for name, number in _FRAME.findall(str(cause))]
         line = last_of_user(frames)
-        cause = cause.__cause__ or cause.__context__  # Keras raises another in its place, without that message
+        cause = (
+            cause.__cause__ or cause.__context__
+        )  # Keras raises another in its place, without that message
     return line
 
 

@@ -82,7 +82,9 @@ class ExactIndex:
                 block = self._vectors[positions]
             scores = self._scored(queries, self._prepared(block))
             highest = scores.max(axis=1)
-            if np.isnan(highest).any():  # infinities of both signs met: ranked first, so that the caller sees it
+            if np.isnan(
+                highest
+            ).any():  # infinities of both signs met: ranked first, so that the caller sees it
                 scores[np.isnan(scores)] = np.inf
             hopeless = highest < best_scores[:, -1]
             for row in np.flatnonzero(~hopeless):
@@ -140,13 +142,17 @@ def rank_exactly(
     return positions[best].astype(np.int64), scores[best]
 
 
-def exact_scores(vectors: Vectors, query: Vectors, positions: Subset, distance: Distance) -> Vectors:
+def exact_scores(
+    vectors: Vectors, query: Vectors, positions: Subset, distance: Distance
+) -> Vectors:
     """Returns the scores of `rank_exactly`: [m] float32, in the order of `positions`."""
     block = max(1, _CACHED_BYTES // (4 * vectors.shape[1]))
     scores = np.empty(positions.size, np.float32)
     for first in range(0, positions.size, block):
         part = slice(first, first + block)
-        rows = vectors.take(positions[part], axis=0, mode="clip")  # faster than to check that they are inside
+        rows = vectors.take(
+            positions[part], axis=0, mode="clip"
+        )  # faster than to check that they are inside
         with np.errstate(over="ignore", invalid="ignore"):
             if distance == "squared_l2":
                 rows -= query
@@ -155,7 +161,9 @@ def exact_scores(vectors: Vectors, query: Vectors, positions: Subset, distance: 
                 scores[part] = np.vecdot(rows, query)
             if distance == "cosine":
                 lengths = np.sqrt(np.vecdot(rows, rows))
-                scores[part] = np.divide(scores[part], lengths, out=np.zeros_like(lengths), where=lengths > 0)
+                scores[part] = np.divide(
+                    scores[part], lengths, out=np.zeros_like(lengths), where=lengths > 0
+                )
     return scores
 
 
@@ -178,11 +186,18 @@ class VectorBlock:
           of each what `rank_exactly` returns of all.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            keys = queries @ self.vectors.T if len(queries) > 1 else (self.vectors @ queries[0])[np.newaxis]
+            keys = (
+                queries @ self.vectors.T
+                if len(queries) > 1
+                else (self.vectors @ queries[0])[np.newaxis]
+            )
             sizes = np.sqrt(np.vecdot(queries, queries)) * self._longest
             if self._squares is not None and self._distance == "cosine":
                 lengths = np.sqrt(self._squares)
-                keys, sizes = np.divide(keys, lengths, out=np.zeros_like(keys), where=lengths > 0), np.ones(len(keys))
+                keys, sizes = (
+                    np.divide(keys, lengths, out=np.zeros_like(keys), where=lengths > 0),
+                    np.ones(len(keys)),
+                )
             elif self._squares is not None:
                 keys, sizes = keys - self._squares / 2, sizes + self._longest**2
             margins = (sizes * _ROUNDING).tolist()
@@ -228,13 +243,17 @@ def check_queries(queries: Vectors, dim: int, k: int) -> None:
       InvalidInput: they are not [n, dim], hold NaN or infinities, or k is below 1.
     """
     if queries.ndim != 2 or queries.shape[1] != dim:
-        raise InvalidInput(f"query vectors have shape {list(queries.shape)}; [n, {dim}] was expected")
+        raise InvalidInput(
+            f"query vectors have shape {list(queries.shape)}; [n, {dim}] was expected"
+        )
     if k < 1:
         raise InvalidInput(f"k is {k}; at least 1 was expected")
     finite = np.isfinite(queries)
     if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
         row = int(np.argmin(finite.all(axis=1)))
-        raise InvalidInput(f"query vector {row} holds NaN or an infinity; finite numbers were expected")
+        raise InvalidInput(
+            f"query vector {row} holds NaN or an infinity; finite numbers were expected"
+        )
 
 
 def _largest(scores: Vectors, positions: Positions, k: int) -> Positions:

@@ -35,7 +35,9 @@ class CompiledTower:
         try:
             self._content = path.read_bytes()
         except OSError as problem:
-            raise TowerUnreadable(f"tower file {path.name!r} cannot be read: {problem.strerror}") from problem
+            raise TowerUnreadable(
+                f"tower file {path.name!r} cannot be read: {problem.strerror}"
+            ) from problem
         self._local = threading.local()
         runner = _Runner(self._name, self._content)
         self._spare = [runner]
@@ -83,17 +85,23 @@ class _Runner:
     def __init__(self, name: str, content: bytes) -> None:
         self._name = name
         if content[4:8] != b"TFL3":
-            raise TowerUnreadable(f"tower file {name!r} is no LiteRT flatbuffer; export the bundle again")
+            raise TowerUnreadable(
+                f"tower file {name!r} is no LiteRT flatbuffer; export the bundle again"
+            )
         try:
             self._interpreter = Interpreter(model_content=content, num_threads=1)
             signature = self._interpreter.get_signature_runner(SIGNATURE)
             inputs, outputs = signature.get_input_details(), signature.get_output_details()
         except (ValueError, RuntimeError) as problem:
-            raise TowerUnreadable(f"tower file {name!r} cannot be run by LiteRT: {problem}") from problem
+            raise TowerUnreadable(
+                f"tower file {name!r} cannot be run by LiteRT: {problem}"
+            ) from problem
         self.inputs = tuple(_tensor(key, inputs[key]) for key in sorted(inputs))
         self.outputs = tuple(_tensor(key, outputs[key]) for key in sorted(outputs))
         self._input_indices = [int(inputs[tensor.name]["index"]) for tensor in self.inputs]
-        self._output_indices = [(tensor.name, int(outputs[tensor.name]["index"])) for tensor in self.outputs]
+        self._output_indices = [
+            (tensor.name, int(outputs[tensor.name]["index"])) for tensor in self.outputs
+        ]
         self.shapes: list[tuple[int, ...]] | None = None
         """Of the inputs that memory is planned for."""
         self._empty = False
@@ -113,7 +121,8 @@ class _Runner:
             self._resize(shapes)
         if self._empty:
             return {
-                tensor.name: np.empty([size or 0 for size in tensor.shape], tensor.dtype) for tensor in self.outputs
+                tensor.name: np.empty([size or 0 for size in tensor.shape], tensor.dtype)
+                for tensor in self.outputs
             }
         interpreter = self._interpreter
         try:
@@ -127,14 +136,21 @@ class _Runner:
     def warm_up(self, shapes: list[tuple[int, ...]] | None) -> None:
         """Runs it on zeros of such shapes: weights are packed by the first run."""
         if shapes is not None:
-            self.run({one.name: np.zeros(shape, one.dtype) for shape, one in zip(shapes, self.inputs, strict=True)})
+            self.run(
+                {
+                    one.name: np.zeros(shape, one.dtype)
+                    for shape, one in zip(shapes, self.inputs, strict=True)
+                }
+            )
 
     def buffers(self, n: int) -> Mapping[str, Array]:
         """See Tower.buffers."""
         if not self._batched:
             return {}
         if not self._buffers or len(next(iter(self._buffers.values()))) < n:
-            self._buffers = {one.name: np.empty((n, *_sizes(one.shape[1:])), one.dtype) for one in self.inputs}
+            self._buffers = {
+                one.name: np.empty((n, *_sizes(one.shape[1:])), one.dtype) for one in self.inputs
+            }
         return {name: array[:n] for name, array in self._buffers.items()}
 
     def _resize(self, shapes: list[tuple[int, ...]]) -> None:
@@ -142,7 +158,9 @@ class _Runner:
         self.shapes = None
         for tensor, shape in zip(self.inputs, shapes, strict=True):
             if not tensor.fits(shape):
-                raise InvalidInput(f"input {tensor.name!r} has shape {shape}; {shape_text(tensor.shape)} was expected")
+                raise InvalidInput(
+                    f"input {tensor.name!r} has shape {shape}; {shape_text(tensor.shape)} was expected"
+                )
         self._empty = any(0 in shape for shape in shapes)
         if not self._empty:
             try:
@@ -150,7 +168,9 @@ class _Runner:
                     self._interpreter.resize_tensor_input(index, shape)
                 self._allocate()
             except (ValueError, RuntimeError) as problem:
-                raise InvalidInput(f"tower {self._name!r} takes no inputs of shapes {shapes}: {problem}") from problem
+                raise InvalidInput(
+                    f"tower {self._name!r} takes no inputs of shapes {shapes}: {problem}"
+                ) from problem
         self.shapes = shapes
 
     def _allocate(self) -> None:
@@ -166,14 +186,22 @@ class _Runner:
     def _failure(self, values: Sequence[Array], problem: Exception) -> InvalidInput:
         for tensor, value in zip(self.inputs, values, strict=True):
             if value.dtype.name != tensor.dtype:
-                return InvalidInput(f"input {tensor.name!r} has dtype {value.dtype}; {tensor.dtype} was expected")
-        return ComputationFailed(f"tower {self._name!r} failed on inputs of shapes {self.shapes}: {problem}")
+                return InvalidInput(
+                    f"input {tensor.name!r} has dtype {value.dtype}; {tensor.dtype} was expected"
+                )
+        return ComputationFailed(
+            f"tower {self._name!r} failed on inputs of shapes {self.shapes}: {problem}"
+        )
 
 
 def _tensor(name: str, details: Mapping[str, Any]) -> Tensor:
     # LiteRT leaves the signature of a shape empty where every size is known.
     sizes = details["shape_signature"] if len(details["shape_signature"]) else details["shape"]
-    return Tensor(name, np.dtype(details["dtype"]).name, tuple(None if size < 0 else int(size) for size in sizes))
+    return Tensor(
+        name,
+        np.dtype(details["dtype"]).name,
+        tuple(None if size < 0 else int(size) for size in sizes),
+    )
 
 
 def _sizes(shape: Sequence[int | None]) -> list[int]:

@@ -110,7 +110,9 @@ class RemotePath:
         """Returns `count` bytes from `offset`; fewer at the end of the file."""
         if not count:  # no range of HTTP is empty
             return b""
-        return bytes(self._call(lambda store, path: store.cat_file(path, start=offset, end=offset + count)))
+        return bytes(
+            self._call(lambda store, path: store.cat_file(path, start=offset, end=offset + count))
+        )
 
     def write(self, data: bytes, *, new: bool = False) -> None:
         """Writes a small file in one piece.
@@ -153,14 +155,19 @@ class RemotePath:
         """
         info = self._call(lambda store, path: store.info(path))
         if info.get("md5Hash"):
-            return bool(info["md5Hash"] == base64.b64encode(_md5(source, source.stat().st_size)[0]).decode())
+            return bool(
+                info["md5Hash"] == base64.b64encode(_md5(source, source.stat().st_size)[0]).decode()
+            )
         etag = str(info.get("ETag", "")).strip('"')
         if not re.fullmatch(r"[0-9a-f]{32}(-\d+)?", etag):
             return False
         if "-" not in etag:
             return etag == _md5(source, source.stat().st_size)[0].hex()
         parts = _md5(source, _PART_BYTES)
-        return etag == f"{hashlib.md5(b''.join(parts), usedforsecurity=False).hexdigest()}-{len(parts)}"
+        return (
+            etag
+            == f"{hashlib.md5(b''.join(parts), usedforsecurity=False).hexdigest()}-{len(parts)}"
+        )
 
     def remove(self) -> None:
         """Removes a file; one that is not there is no error."""
@@ -187,7 +194,9 @@ class RemotePath:
         with _as_os_errors(self.url):
             from fsspec.core import url_to_fs  # tens of milliseconds
 
-            logging.getLogger("gcsfs").addHandler(logging.NullHandler())  # logs whole stacks of what it raises
+            logging.getLogger("gcsfs").addHandler(
+                logging.NullHandler()
+            )  # logs whole stacks of what it raises
             return operation(*url_to_fs(self.url, use_listings_cache=False))
 
 
@@ -223,13 +232,17 @@ def located(text: str | Path, base: Path = Path()) -> Place:
             "environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, FSSPEC_...)"
         )
     if "::" in path:
-        raise ValueError(f"a URL {protocol}://... is chained by '::'; one place in one store was expected")
+        raise ValueError(
+            f"a URL {protocol}://... is chained by '::'; one place in one store was expected"
+        )
     if protocol == "file":
         return Path(path)
     from fsspec.registry import known_implementations, registry
 
     if protocol not in known_implementations and protocol not in registry:
-        raise ValueError(f"URL {text} has the scheme {protocol!r}, which is not known; s3, gs and file are")
+        raise ValueError(
+            f"URL {text} has the scheme {protocol!r}, which is not known; s3, gs and file are"
+        )
     if protocol in _FLAT and not path.strip("/"):
         raise ValueError(f"URL {text} names no bucket; {protocol}://BUCKET/PATH was expected")
     return RemotePath(f"{protocol}://{path.rstrip('/')}")
@@ -242,7 +255,9 @@ def _stamp(info: Mapping[str, Any]) -> Stamp:
 
 
 def _plain(value: Any) -> Any:
-    return value.timestamp() if isinstance(value, datetime) else value  # a store may report a time in both ways
+    return (
+        value.timestamp() if isinstance(value, datetime) else value
+    )  # a store may report a time in both ways
 
 
 def _md5(path: Path, part_bytes: int) -> list[bytes]:
@@ -271,15 +286,21 @@ def _as_os_errors(url: str) -> Iterator[None]:
     except ImportError as problem:
         extra = _EXTRAS.get(url.partition("://")[0])
         cure = f"; install rowcast[{extra}]" if extra else ""
-        raise OSError(errno.EPROTONOSUPPORT, f"{str(problem).splitlines()[0]}{cure}", url) from problem
+        raise OSError(
+            errno.EPROTONOSUPPORT, f"{str(problem).splitlines()[0]}{cure}", url
+        ) from problem
     except OSError as problem:
         number = problem.errno or _NUMBERS.get(type(problem), errno.EIO)
-        text = problem.strerror or (os.strerror(number) if number != errno.EIO else str(problem) or "it failed")
+        text = problem.strerror or (
+            os.strerror(number) if number != errno.EIO else str(problem) or "it failed"
+        )
         raise OSError(number, text, url) from problem  # of the class that the number means
     except Exception as problem:  # libraries of stores raise what they like
         kind, text = type(problem).__name__, " ".join(str(problem).split())[:300]
         cure = "; the environment gives them (AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS, ...)"
-        raise OSError(errno.EIO, f"{kind}: {text}{cure if 'Credentials' in kind else ''}", url) from problem
+        raise OSError(
+            errno.EIO, f"{kind}: {text}{cure if 'Credentials' in kind else ''}", url
+        ) from problem
 
 
 _NUMBERS: dict[type[OSError], int] = {

@@ -39,10 +39,14 @@ def load_index(
     rows = rows or [each.rows for each in partition_rows(len(vectors), len(directories))]
     where, ends = f"index {directories[0].parents[1].name!r}", list(accumulate(rows))
     if len(rows) != len(directories):
-        raise IndexUnreadable(f"{where} has {len(directories)} partitions; {len(vectors)} vectors have {len(rows)}")
+        raise IndexUnreadable(
+            f"{where} has {len(directories)} partitions; {len(vectors)} vectors have {len(rows)}"
+        )
     return PartitionedIndex(
         [
-            ScannIndex.load(directory, distance, vectors[end - count : end], f"{where}, {directory.name}")
+            ScannIndex.load(
+                directory, distance, vectors[end - count : end], f"{where}, {directory.name}"
+            )
             for directory, count, end in zip(directories, rows, ends, strict=True)
         ],
         vectors,

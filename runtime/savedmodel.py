@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import ComputationFailed, DeviceMissing, InvalidInput, LibraryMissing, TowerUnreadable
+from runtime.errors import (
+    ComputationFailed,
+    DeviceMissing,
+    InvalidInput,
+    LibraryMissing,
+    TowerUnreadable,
+)
 from runtime.towers import SIGNATURE, Array, Device, Tensor, missing_input
 
 DEVICES: dict[Device, str] = {"cpu": "/device:CPU:0", "gpu": "/device:GPU:0"}
@@ -43,7 +49,9 @@ class SavedModelTower:
             with tensorflow.device(self._device):
                 self._loaded = tensorflow.saved_model.load(str(path))
         except (OSError, ValueError, tensorflow.errors.OpError) as problem:
-            raise TowerUnreadable(f"SavedModel {path.parent.name}/{path.name} cannot be loaded: {problem}") from problem
+            raise TowerUnreadable(
+                f"SavedModel {path.parent.name}/{path.name} cannot be loaded: {problem}"
+            ) from problem
         if SIGNATURE not in self._loaded.signatures:
             raise TowerUnreadable(
                 f"SavedModel {path.parent.name}/{path.name} has signatures {sorted(self._loaded.signatures)}; "
@@ -51,7 +59,10 @@ class SavedModelTower:
             )
         self._name = path.parent.name
         self._function = self._loaded.signatures[SIGNATURE]
-        declared, made = self._function.structured_input_signature[1], self._function.structured_outputs
+        declared, made = (
+            self._function.structured_input_signature[1],
+            self._function.structured_outputs,
+        )
         self.inputs = tuple(_tensor(name, declared[name]) for name in sorted(declared))
         self.outputs = tuple(_tensor(name, made[name]) for name in sorted(made))
 
@@ -68,10 +79,18 @@ class SavedModelTower:
                 results = self._function(**tensors)
         except (ValueError, TypeError, tensorflow.errors.OpError) as problem:
             shapes = {name: f"{value.dtype}{list(value.shape)}" for name, value in values.items()}
-            declared = {tensor.name: f"{tensor.dtype}{list(tensor.shape)}" for tensor in self.inputs}
+            declared = {
+                tensor.name: f"{tensor.dtype}{list(tensor.shape)}" for tensor in self.inputs
+            }
             fit = all(_fits(values[tensor.name], tensor) for tensor in self.inputs)
-            kind = ComputationFailed if fit and isinstance(problem, tensorflow.errors.OpError) else InvalidInput
-            raise kind(f"tower {self._name!r} failed on {shapes}; {declared} was expected") from problem
+            kind = (
+                ComputationFailed
+                if fit and isinstance(problem, tensorflow.errors.OpError)
+                else InvalidInput
+            )
+            raise kind(
+                f"tower {self._name!r} failed on {shapes}; {declared} was expected"
+            ) from problem
         return {name: np.array(result.numpy()) for name, result in results.items()}
 
     def buffers(self, n: int) -> Mapping[str, Array]:  # noqa: ARG002 - as of every tower
@@ -112,7 +131,9 @@ def require_gpu() -> None:
             f"TensorFlow {tensorflow.__version__}{built} sees no GPU here; install CUDA's libraries "
             "(rowcast[gpu]) and a driver, or leave --device out"
         )
-    tensorflow.config.set_soft_device_placement(True)  # what has no kernel for a GPU runs on the CPU
+    tensorflow.config.set_soft_device_placement(
+        True
+    )  # what has no kernel for a GPU runs on the CPU
     for gpu in found:
         with contextlib.suppress(RuntimeError):  # it has run something there already
             tensorflow.config.experimental.set_memory_growth(gpu, True)
@@ -123,7 +144,9 @@ def _needs(what: str, extra: str = "rowcast[savedmodel]") -> str:
 
 
 def _imported(missing: str) -> Any:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters is raised; the log holds JSON lines only
+    os.environ.setdefault(
+        "TF_CPP_MIN_LOG_LEVEL", "3"
+    )  # what matters is raised; the log holds JSON lines only
     try:
         import tensorflow
     except ImportError as problem:

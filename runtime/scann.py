@@ -82,7 +82,12 @@ class ScannIndex:
 
     @classmethod
     def build(
-        cls, vectors: Vectors, distance: Distance, kind: Kind, parameters: Mapping[str, Any], threads: int = 0
+        cls,
+        vectors: Vectors,
+        distance: Distance,
+        kind: Kind,
+        parameters: Mapping[str, Any],
+        threads: int = 0,
     ) -> ScannIndex:
         """Trains an index in memory.
 
@@ -98,7 +103,11 @@ class ScannIndex:
         """
         size, dim = vectors.shape
         _check_parameters(kind, parameters, size)
-        prepared = normalised(vectors) if distance == "cosine" else np.ascontiguousarray(vectors, np.float32)
+        prepared = (
+            normalised(vectors)
+            if distance == "cosine"
+            else np.ascontiguousarray(vectors, np.float32)
+        )
         measure = "squared_l2" if distance == "squared_l2" else "dot_product"
         builder = _scann.builder(prepared, 10, measure)
         if kind == "brute_force":
@@ -111,7 +120,9 @@ class ScannIndex:
                     num_leaves_to_search=parameters["leaves_to_search"],
                     training_sample_size=min(size, max(100_000, 100 * parameters["num_leaves"])),
                 )
-                .score_ah(parameters["dimensions_per_block"], anisotropic_quantization_threshold=threshold)
+                .score_ah(
+                    parameters["dimensions_per_block"], anisotropic_quantization_threshold=threshold
+                )
                 .reorder(parameters["reorder"])
             )
         try:
@@ -123,7 +134,9 @@ class ScannIndex:
         return cls(searcher, distance, size, dim, parameters.get("reorder", 0))
 
     @classmethod
-    def load(cls, directory: Path, distance: Distance, vectors: Vectors, where: str = "") -> ScannIndex:
+    def load(
+        cls, directory: Path, distance: Distance, vectors: Vectors, where: str = ""
+    ) -> ScannIndex:
         """Loads an index that `write` wrote. Searches use the settings written with it. Holds the GIL meanwhile.
 
         ScaNN is given a list of the files, in a directory of its own beside nothing else: it would follow a path out
@@ -165,7 +178,9 @@ class ScannIndex:
             raise IndexUnreadable(f"{where} holds {held} vectors; {size} were expected")
         return cls(searcher, distance, size, dim, reorder, np.asarray(vectors))
 
-    def write(self, directory: Path, leaves_to_search: int | None = None, reorder: int | None = None) -> None:
+    def write(
+        self, directory: Path, leaves_to_search: int | None = None, reorder: int | None = None
+    ) -> None:
         """Writes the index' files, with paths relative to the directory, no ids, and of a tree no vectors.
 
         Args:
@@ -188,7 +203,11 @@ class ScannIndex:
         settle(directory, leaves_to_search, reorder)
 
     def search(
-        self, queries: Vectors, k: int, leaves_to_search: int | None = None, reorder: int | None = None
+        self,
+        queries: Vectors,
+        k: int,
+        leaves_to_search: int | None = None,
+        reorder: int | None = None,
     ) -> tuple[Positions, Vectors]:
         """Finds the k nearest candidates of each query.
 
@@ -211,16 +230,22 @@ class ScannIndex:
         pool = min(max(reorder or self.reorder, wanted), self.size)
         positions = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
-        for row, query in enumerate(queries):  # not as a batch, in which ScaNN sums in another order
+        for row, query in enumerate(
+            queries
+        ):  # not as a batch, in which ScaNN sums in another order
             if self._vectors is None:
-                found, best = self._found(query, wanted, pool if self.reorder else -1, leaves_to_search)
+                found, best = self._found(
+                    query, wanted, pool if self.reorder else -1, leaves_to_search
+                )
             else:
                 candidates = self.candidates(query, pool, leaves_to_search)
                 found, best = rank_exactly(self._vectors, query, candidates, wanted, self.distance)
             positions[row, : found.size], scores[row, : found.size] = found, best
         return positions, scores
 
-    def candidates(self, query: Vectors, pool: int, leaves_to_search: int | None = None) -> NDArray[np.uint32]:
+    def candidates(
+        self, query: Vectors, pool: int, leaves_to_search: int | None = None
+    ) -> NDArray[np.uint32]:
         """Finds the candidates of one query that seem nearest, of an index that was loaded.
 
         Args:
@@ -246,7 +271,9 @@ class ScannIndex:
         return found, np.float32(0) - distances if self.distance == "squared_l2" else distances
 
 
-def settle(directory: Path, leaves_to_search: int | None = None, reorder: int | None = None) -> None:
+def settle(
+    directory: Path, leaves_to_search: int | None = None, reorder: int | None = None
+) -> None:
     """Changes what searches of a written index use; None leaves it as it is."""
     path = directory / _CONFIG
     config = _protos.ScannConfig.FromString(path.read_bytes())
@@ -293,12 +320,16 @@ def write_index(
 def _check_parameters(kind: Kind, parameters: Mapping[str, Any], size: int) -> None:
     expected = TREE_PARAMETERS if kind == "tree_ah" else ()
     if set(parameters) != set(expected):
-        raise InvalidIndex(f"a {kind} index takes parameters {list(expected)}; {sorted(parameters)} were given")
+        raise InvalidIndex(
+            f"a {kind} index takes parameters {list(expected)}; {sorted(parameters)} were given"
+        )
     for name, value in parameters.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InvalidIndex(f"parameter {name!r} is {value!r}; a positive integer was expected")
     if kind == "tree_ah" and parameters["num_leaves"] > size:
-        raise InvalidIndex(f"num_leaves is {parameters['num_leaves']}, but there are only {size} vectors")
+        raise InvalidIndex(
+            f"num_leaves is {parameters['num_leaves']}, but there are only {size} vectors"
+        )
     if kind == "tree_ah" and parameters["leaves_to_search"] > parameters["num_leaves"]:
         raise InvalidIndex(
             f"leaves_to_search is {parameters['leaves_to_search']}, but the tree has {parameters['num_leaves']} leaves"
@@ -309,7 +340,9 @@ def _load(directory: Path, config: Any, assets: Any) -> Any:
     """Has ScaNN load an index from a directory that holds a config and a list of files in `directory`, nothing else."""
     listed = _assets.ScannAssets()
     for each in assets.assets:
-        listed.assets.add(asset_type=each.asset_type, asset_path=str(directory.resolve() / each.asset_path))
+        listed.assets.add(
+            asset_type=each.asset_type, asset_path=str(directory.resolve() / each.asset_path)
+        )
     with tempfile.TemporaryDirectory(prefix="scann-") as beside:
         (Path(beside) / _CONFIG).write_bytes(config.SerializeToString())
         _write_assets(Path(beside), listed)
@@ -325,10 +358,14 @@ def _read_assets(directory: Path, where: str) -> Any:
     except OSError as problem:
         raise IndexUnreadable(f"{where} lacks {_ASSETS}; export the bundle again") from problem
     except (UnicodeDecodeError, text_format.ParseError) as problem:
-        raise IndexUnreadable(f"{where} has an {_ASSETS} that cannot be read: {problem}") from problem
+        raise IndexUnreadable(
+            f"{where} has an {_ASSETS} that cannot be read: {problem}"
+        ) from problem
     for each in assets.assets:
         if "/" in each.asset_path or not (directory / each.asset_path).is_file():
-            raise IndexUnreadable(f"{where} lists file {each.asset_path!r}, which is not in its directory")
+            raise IndexUnreadable(
+                f"{where} lists file {each.asset_path!r}, which is not in its directory"
+            )
     return assets
 
 
@@ -339,7 +376,9 @@ def _write_assets(directory: Path, assets: Any) -> None:
 
 
 def _remove_vectors(assets: Any) -> None:
-    for each in [each for each in assets.assets if each.asset_type == _assets.ScannAsset.DATASET_NPY]:
+    for each in [
+        each for each in assets.assets if each.asset_type == _assets.ScannAsset.DATASET_NPY
+    ]:
         assets.assets.remove(each)
 
 
@@ -349,4 +388,6 @@ def _read_config(directory: Path, where: str) -> Any:
     try:
         return _protos.ScannConfig.FromString((directory / _CONFIG).read_bytes())
     except (OSError, DecodeError) as problem:
-        raise IndexUnreadable(f"{where} has no readable {_CONFIG}; export the bundle again") from problem
+        raise IndexUnreadable(
+            f"{where} has no readable {_CONFIG}; export the bundle again"
+        ) from problem

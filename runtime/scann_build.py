@@ -99,12 +99,17 @@ def build_files(
             ]
             run(encode_block, tasks)
             for name in (CODES, TOKENS):
-                parts = (np.load(Path(task.directory) / name, mmap_mode="r", allow_pickle=False) for task in tasks)
+                parts = (
+                    np.load(Path(task.directory) / name, mmap_mode="r", allow_pickle=False)
+                    for task in tasks
+                )
                 _write_array(Path(beside) / name, parts, size)
             for name in (CODES, TOKENS):
                 (Path(beside) / name).replace(directory / name)
         return
-    blocks = (_prepared(vectors[first : first + count], distance) for first, count in _blocks(vectors))
+    blocks = (
+        _prepared(vectors[first : first + count], distance) for first, count in _blocks(vectors)
+    )
     _write_array(directory / DATASET, blocks, size)
 
 
@@ -154,6 +159,10 @@ def _write_array(path: Path, parts: Iterator[NDArray[Any]], size: int) -> None:
     with path.open("wb") as file:
         for number, part in enumerate(parts):
             if not number:
-                header = {"descr": part.dtype.str, "fortran_order": False, "shape": (size, *part.shape[1:])}
+                header = {
+                    "descr": part.dtype.str,
+                    "fortran_order": False,
+                    "shape": (size, *part.shape[1:]),
+                }
                 np.lib.format.write_array_header_1_0(file, header)
             file.write(np.ascontiguousarray(part).data)

@@ -15,7 +15,9 @@ from bundle.format.towers import TowerInput
 Array = NDArray[Any]
 
 
-def tower_inputs(inputs: Sequence[TowerInput], values: Mapping[str, Array], n: int) -> dict[str, Array]:
+def tower_inputs(
+    inputs: Sequence[TowerInput], values: Mapping[str, Array], n: int
+) -> dict[str, Array]:
     """Lays out the inputs of a tower, or of a part of one.
 
     Args:
@@ -31,7 +33,12 @@ def tower_inputs(inputs: Sequence[TowerInput], values: Mapping[str, Array], n: i
 def _laid_out(one: TowerInput, values: Mapping[str, Array], n: int) -> Array:
     if one.features:
         blocks = [values[name] for name in one.features]
-        flat = [block if block.ndim == 2 else block.reshape(n, math.prod(block.shape[1:])) for block in blocks]
+        flat = [
+            block if block.ndim == 2 else block.reshape(n, math.prod(block.shape[1:]))
+            for block in blocks
+        ]
         return np.concatenate(flat, axis=1, dtype=array_dtype(one.dtype), casting="unsafe")
     shape = [-1 if size is None else size for size in one.shape[1:]]
-    return np.ascontiguousarray(values[one.feature or one.tensor].reshape(n, *shape), array_dtype(one.dtype))
+    return np.ascontiguousarray(
+        values[one.feature or one.tensor].reshape(n, *shape), array_dtype(one.dtype)
+    )

@@ -70,7 +70,9 @@ class Tower(Protocol):
         """Leaves what the calling thread has of its own to the next thread that has nothing yet."""
 
 
-def open_tower(root: Path, tower: manifest.Tower, precision: manifest.Precision | None = None) -> Tower:
+def open_tower(
+    root: Path, tower: manifest.Tower, precision: manifest.Precision | None = None
+) -> Tower:
     """Opens the best form of a tower: compiled if there is one of the precision, else the SavedModel.
 
     Args:
@@ -84,7 +86,9 @@ def open_tower(root: Path, tower: manifest.Tower, precision: manifest.Precision 
     form = find_form(tower.forms, ("litert", wanted), ("saved_model", wanted))
     if form is None:
         known = ", ".join(sorted(f"{form.kind} {form.precision}" for form in tower.forms)) or "none"
-        raise TowerUnreadable(f"no form of precision {wanted!r} was exported for this tower; forms: {known}")
+        raise TowerUnreadable(
+            f"no form of precision {wanted!r} was exported for this tower; forms: {known}"
+        )
     return open_form(root, tower, form)
 
 
@@ -97,7 +101,10 @@ def find_form(
 
 
 def open_form(
-    root: Path, entry: manifest.Tower | manifest.TowerPart, form: manifest.TowerForm, device: Device = "cpu"
+    root: Path,
+    entry: manifest.Tower | manifest.TowerPart,
+    form: manifest.TowerForm,
+    device: Device = "cpu",
 ) -> Tower:
     """Opens one form of a tower, or of a part of one.
 
@@ -125,7 +132,9 @@ def open_form(
     return opened
 
 
-def missing_input(name: str, given: Mapping[str, Array], expected: Sequence[Tensor]) -> InvalidInput:
+def missing_input(
+    name: str, given: Mapping[str, Array], expected: Sequence[Tensor]
+) -> InvalidInput:
     """Returns the error that names the inputs which were not given."""
     absent = [tensor.name for tensor in expected if tensor.name not in given]
     return InvalidInput(f"tower {name!r} lacks inputs {absent}; given: {sorted(given)}")
@@ -148,7 +157,8 @@ def _check_tensors(
         entry = expected[tensor.name]
         # A compiled output may know less of its shape than the manifest; a size that is known must be the same one.
         same = len(tensor.shape) == len(entry.shape) and all(
-            have in (None, size) or size is None for have, size in zip(tensor.shape, entry.shape, strict=True)
+            have in (None, size) or size is None
+            for have, size in zip(tensor.shape, entry.shape, strict=True)
         )
         if tensor.dtype != entry.dtype or not same:
             raise TowerUnreadable(

@@ -48,7 +48,9 @@ class VectorFile:
         if isinstance(rows, slice):
             first, stop, _ = rows.indices(size)
             count = max(0, stop - first)
-            read: Vectors = np.fromfile(self.path, "<f4", count * dim, offset=(self._first + first) * dim * 4)
+            read: Vectors = np.fromfile(
+                self.path, "<f4", count * dim, offset=(self._first + first) * dim * 4
+            )
             return read.reshape(count, dim)
         taken: Vectors = np.array(self.mapped[rows])
         return taken
@@ -58,7 +60,9 @@ class VectorFile:
         """All vectors, [size, dim] float32: pages of the file."""
         if not len(self):
             return np.empty(self.shape, np.float32)
-        return np.memmap(self.path, "<f4", "r", offset=self._first * self.shape[1] * 4, shape=self.shape)
+        return np.memmap(
+            self.path, "<f4", "r", offset=self._first * self.shape[1] * 4, shape=self.shape
+        )
 
     @property
     def block_rows(self) -> int:

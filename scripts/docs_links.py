@@ -8,6 +8,8 @@ from typing import Any
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Rewrites links to examples and deployment files; files that are no pages are named without a link."""
-    markdown = re.sub(r"\]\(((?:\.\./)+)(examples|deploy)/", lambda link: f"]({link[1][3:]}{link[2]}/", markdown)
+    markdown = re.sub(
+        r"\]\(((?:\.\./)+)(examples|deploy)/", lambda link: f"]({link[1][3:]}{link[2]}/", markdown
+    )
     markdown = re.sub(r"\]\(\.\./docs/", "](../", markdown)
     return re.sub(r"\[([^\]]+)\]\([^)]*\.(?:conf|cfg|yaml|py|service)\)", r"\1", markdown)

@@ -71,7 +71,9 @@ def create_app() -> FastAPI:
 class Worker:
     """The parts of one serving process."""
 
-    def __init__(self, settings: ServiceSettings, run_directory: Path, grpc_port: int | None) -> None:
+    def __init__(
+        self, settings: ServiceSettings, run_directory: Path, grpc_port: int | None
+    ) -> None:
         """Creates all parts and starts none; `grpc_port`: 0 for any free one, None: `grpc` is the caller's to start."""
         self._settings, self._run_directory, self._grpc_port = settings, run_directory, grpc_port
         threads = compute_threads(settings.workers, settings.threads)
@@ -85,12 +87,16 @@ class Worker:
         self._replay = Replay(settings, self.versions)
         self.poller = Poller(
             settings,
-            Loader(settings, threads, self._warm_up, LoadThrottle(lambda: self.engine.inflight), reach),
+            Loader(
+                settings, threads, self._warm_up, LoadThrottle(lambda: self.engine.inflight), reach
+            ),
             self.versions,
             self.metrics,
         )
         self.certificates = Certificates.of(settings, self._report_expiry)
-        self.dataplane = Dataplane(self.engine, settings, self.metrics, self._request_log, self.certificates)
+        self.dataplane = Dataplane(
+            self.engine, settings, self.metrics, self._request_log, self.certificates
+        )
         self.grpc = GrpcServer(self.dataplane)
         self.bound_grpc_port = 0
         self._checked_required = False
@@ -119,7 +125,9 @@ class Worker:
         try:
             if self._grpc_port is not None:
                 shared = self._settings.workers > 1
-                self.bound_grpc_port = await self.grpc.start(self._settings.host, self._grpc_port, shared)
+                self.bound_grpc_port = await self.grpc.start(
+                    self._settings.host, self._grpc_port, shared
+                )
         except Exception:
             log.exception("cannot_start")
             processes.write_exit_code(self._run_directory, EXIT_BUG)
@@ -149,15 +157,23 @@ class Worker:
                 stop = signal.getsignal(number)
                 if callable(stop):
                     signal.signal(number, functools.partial(self._signalled, stop))
-            signal.signal(signal.SIGHUP, lambda *_: self._loop.call_soon_threadsafe(self.poller.look_again))
+            signal.signal(
+                signal.SIGHUP, lambda *_: self._loop.call_soon_threadsafe(self.poller.look_again)
+            )
 
-    def _signalled(self, stop: Callable[[int, FrameType | None], None], number: int, frame: FrameType | None) -> None:
+    def _signalled(
+        self, stop: Callable[[int, FrameType | None], None], number: int, frame: FrameType | None
+    ) -> None:
         if not self.engine.shutting_down:
             self.engine.shutting_down = True  # now: the second signal may come before the loop runs
-            extra = logging.fields(signal=signal.Signals(number).name, drain_timeout_s=self._settings.drain_timeout_s)
+            extra = logging.fields(
+                signal=signal.Signals(number).name, drain_timeout_s=self._settings.drain_timeout_s
+            )
             log.info("draining", extra=extra)
             self._loop.call_soon_threadsafe(self.drain, lambda: stop(number, frame))
-        elif self._settings.workers == 1:  # else both the terminal and the parent may have signalled
+        elif (
+            self._settings.workers == 1
+        ):  # else both the terminal and the parent may have signalled
             log.warning("interrupted", extra=logging.fields(signal=signal.Signals(number).name))
             logging.shutdown()
             os._exit(EXIT_INTERRUPTED)
@@ -169,7 +185,9 @@ class Worker:
         self._announce()
 
         def stop_accepting() -> None:
-            self._stopping_grpc = self._loop.create_task(self.grpc.stop(self._settings.drain_timeout_s))
+            self._stopping_grpc = self._loop.create_task(
+                self.grpc.stop(self._settings.drain_timeout_s)
+            )
             stop()
 
         self._loop.call_later(self._settings.drain_delay_s, stop_accepting)

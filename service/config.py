@@ -21,7 +21,9 @@ from bundle.format.paths import MANIFEST
 from bundle.tables.sharding import ShardNumber
 
 PREFIX = "ROWCAST_"
-_OTHER_PROGRAMS = re.compile(r"(EXPORT|CLIENT|CTL)_.*|(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
+_OTHER_PROGRAMS = re.compile(
+    r"(EXPORT|CLIENT|CTL)_.*|(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)"
+)
 """Variables of rowcast's other programs, and those that Kubernetes sets for a Service named like this program."""
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -36,7 +38,11 @@ class ServiceSettings(BaseSettings):
     """The settings of the service. Durations in seconds, sizes in bytes. What exceeds a limit is rejected."""
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_prefix=PREFIX, env_ignore_empty=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        use_attribute_docstrings=True,
     )
 
     root: Path
@@ -180,9 +186,15 @@ class ServiceSettings(BaseSettings):
     @field_validator("require", "shard_addresses", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+        return (
+            tuple(name.strip() for name in value.split(",") if name.strip())
+            if isinstance(value, str)
+            else value
+        )
 
-    @field_validator("device", "max_request_bytes", "shard_addresses", "tls_key", "tls_client_ca", "workers")
+    @field_validator(
+        "device", "max_request_bytes", "shard_addresses", "tls_key", "tls_client_ca", "workers"
+    )
     @classmethod
     def _check_combination(cls, value: Any, info: ValidationInfo) -> Any:
         """Checks a setting against those above it."""
@@ -191,7 +203,9 @@ class ServiceSettings(BaseSettings):
             case "device" if value == "gpu" and others.get("precision") == "int8":
                 problem = "int8 towers run on the CPU; use f32 or bf16, or leave --precision out"
             case "max_request_bytes" if value > (total := others.get("max_inflight_bytes", value)):
-                problem = f"no body of that size fits into max_inflight_bytes, {total}; raise that too"
+                problem = (
+                    f"no body of that size fits into max_inflight_bytes, {total}; raise that too"
+                )
             case "shard_addresses" if value and others.get("shard") is not None:
                 problem = "a process is a shard or a front of shards; leave --shard or --shard-addresses out"
             case "tls_key" if (value is None) != (others.get("tls_cert") is None):
@@ -209,9 +223,14 @@ class ServiceSettings(BaseSettings):
     def _check_root(cls, value: Path) -> Path:
         if not value.is_dir():
             raise ValueError(f"{str(value)!r} is no directory; create it first, it may be empty")
-        for manifests, what, root in ((MANIFEST, "a bundle", "../.."), (f"[1-9]*/{MANIFEST}", "one model's", "..")):
+        for manifests, what, root in (
+            (MANIFEST, "a bundle", "../.."),
+            (f"[1-9]*/{MANIFEST}", "one model's", ".."),
+        ):
             if any(value.glob(manifests)):
-                raise ValueError(f"that directory is {what}; give the root above it, {str((value / root).resolve())!r}")
+                raise ValueError(
+                    f"that directory is {what}; give the root above it, {str((value / root).resolve())!r}"
+                )
         return value
 
 
@@ -228,13 +247,19 @@ def read_settings(options: Mapping[str, Any]) -> ServiceSettings:
         name = variable.upper().removeprefix(PREFIX)
         if name == variable.upper() or name.lower() in fields or _OTHER_PROGRAMS.fullmatch(name):
             continue
-        if name.endswith("PORT") and "://" in value:  # Kubernetes again: ROWCAST_PORT=tcp://10.0.0.1:80
+        if (
+            name.endswith("PORT") and "://" in value
+        ):  # Kubernetes again: ROWCAST_PORT=tcp://10.0.0.1:80
             continue
         close = difflib.get_close_matches(name, [field.upper() for field in fields], n=1)
-        remedy = f"did you mean {PREFIX}{close[0]}?" if close else "`rowcast-serve --help` lists them"
+        remedy = (
+            f"did you mean {PREFIX}{close[0]}?" if close else "`rowcast-serve --help` lists them"
+        )
         raise SettingsError(f"the environment sets {variable}, which is no setting; {remedy}")
     try:
-        return ServiceSettings(**{name: value for name, value in options.items() if value not in (None, ())})
+        return ServiceSettings(
+            **{name: value for name, value in options.items() if value not in (None, ())}
+        )
     except ValidationError as problem:
         first = problem.errors()[0]
         name = str(first["loc"][0])
@@ -242,4 +267,6 @@ def read_settings(options: Mapping[str, Any]) -> ServiceSettings:
             raise SettingsError(f"--{name} (or {PREFIX}{name.upper()}) must be given") from problem
         reason = first["msg"].removeprefix("Value error, ")
         given = "not given" if first["input"] is None else repr(str(first["input"]))
-        raise SettingsError(f"--{name.replace('_', '-')} (or {PREFIX}{name.upper()}) is {given}: {reason}") from problem
+        raise SettingsError(
+            f"--{name.replace('_', '-')} (or {PREFIX}{name.upper()}) is {given}: {reason}"
+        ) from problem

@@ -45,7 +45,11 @@ class ByteBudget:
         """
         if self.held + size > self._max_bytes:
             self._metrics.count("rejected_requests", 1, call, "bytes")
-            raise Overloaded("other requests' bodies take all the memory for bodies", self._retry_after_s, "bytes")
+            raise Overloaded(
+                "other requests' bodies take all the memory for bodies",
+                self._retry_after_s,
+                "bytes",
+            )
         self.held += size
 
     def release(self, size: int) -> None:
@@ -70,7 +74,12 @@ class Dataplane:
         certificates: Certificates | None = None,
     ) -> None:
         """Creates the data plane of an engine; requests that name no version are logged once answered."""
-        self.engine, self.settings, self.metrics, self._request_log = engine, settings, metrics, request_log
+        self.engine, self.settings, self.metrics, self._request_log = (
+            engine,
+            settings,
+            metrics,
+            request_log,
+        )
         self.tokens, self.certificates = TokenStore.of(settings.tokens), certificates
         self.budget = ByteBudget(settings, metrics)
         self._decoders = ThreadPoolExecutor(DECODERS, "rowcast-decode")
@@ -80,7 +89,12 @@ class Dataplane:
         return await asyncio.get_running_loop().run_in_executor(self._decoders, function, *args)
 
     async def call(
-        self, operation: Operation, body: bytes, is_protobuf: bool, target: Target | None, context: RequestContext
+        self,
+        operation: Operation,
+        body: bytes,
+        is_protobuf: bool,
+        target: Target | None,
+        context: RequestContext,
     ) -> tuple[Any, bool]:
         """Answers a request.
 
@@ -94,7 +108,9 @@ class Dataplane:
         with self.engine.admit(context.call, context.deadline):
             began, to_read = time.perf_counter(), (body, is_protobuf, target, self.settings)
             large = len(body) > _INLINE_BYTES
-            request, several = await self.offload(operation.read, *to_read) if large else operation.read(*to_read)
+            request, several = (
+                await self.offload(operation.read, *to_read) if large else operation.read(*to_read)
+            )
             context.phases["decode"] = seconds = time.perf_counter() - began
             self.metrics.observe("phase_seconds", seconds, context.call, "decode")
             wanted: Target = request.target

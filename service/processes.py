@@ -112,11 +112,20 @@ def _serve(settings: ServiceSettings, opened: contextlib.ExitStack) -> int:
         workers=settings.workers,
         timeout_worker_healthcheck=_HEALTHCHECK_S,
     )
-    ports = {"http": _port(http), "grpc": _port(grpc), **({} if admin is None else {"admin": _port(admin)})}
-    listener = threading.Thread(target=_announce, args=(settings, directory, ports, admin), daemon=True)
+    ports = {
+        "http": _port(http),
+        "grpc": _port(grpc),
+        **({} if admin is None else {"admin": _port(admin)}),
+    }
+    listener = threading.Thread(
+        target=_announce, args=(settings, directory, ports, admin), daemon=True
+    )
     listener.start()
     if settings.workers == 1:
-        for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises it again once it has shut down
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+        ):  # uvicorn raises it again once it has shut down
             signal.signal(number, lambda *_: None)
         try:
             uvicorn.Server(config).run([http])
@@ -137,19 +146,25 @@ def http_config(settings: ServiceSettings, app: Any, **options: Any) -> uvicorn.
         http="httptools",
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
-        ssl_context_factory=None if settings.tls_cert is None else functools.partial(_ssl_context, settings),
+        ssl_context_factory=None
+        if settings.tls_cert is None
+        else functools.partial(_ssl_context, settings),
         **_UVICORN,
         **options,
     )
 
 
-def _announce(settings: ServiceSettings, directory: Path, ports: dict[str, int], admin: socket.socket | None) -> None:
+def _announce(
+    settings: ServiceSettings, directory: Path, ports: dict[str, int], admin: socket.socket | None
+) -> None:
     """Logs where the service listens once every worker does, then serves the admin API."""
     while len(read_statuses(directory)) < settings.workers:
         time.sleep(_POLL_S)
     if settings.ports_file is not None:
         _write_ports(settings.ports_file, ports)
-    log.info("listening", extra=logging.fields(host=settings.host, **ports, workers=settings.workers))
+    log.info(
+        "listening", extra=logging.fields(host=settings.host, **ports, workers=settings.workers)
+    )
     notify("READY=1")
     if settings.workers > 1:
         threading.Thread(target=_feed_watchdog, daemon=True).start()
@@ -204,7 +219,11 @@ def listen(what: str, host: str, port: int, shared: bool = False) -> socket.sock
     both = host == "::" and socket.has_dualstack_ipv6()
     try:
         return socket.create_server(
-            (host, port), family=_family(host), backlog=_BACKLOG, reuse_port=shared, dualstack_ipv6=both
+            (host, port),
+            family=_family(host),
+            backlog=_BACKLOG,
+            reuse_port=shared,
+            dualstack_ipv6=both,
         )
     except OSError as problem:
         raise _bind_error(what, host, port, problem) from problem
@@ -254,7 +273,9 @@ def _listen_admin(settings: ServiceSettings) -> socket.socket | None:
 
 
 def _bind_error(what: str, host: str, port: int, problem: OSError) -> OSError:
-    reason = (problem.strerror or str(problem)).partition(" (while")[0]  # the address is named anyway
+    reason = (problem.strerror or str(problem)).partition(" (while")[
+        0
+    ]  # the address is named anyway
     hint = "; is another service running there?" if problem.errno == errno.EADDRINUSE else ""
     return OSError(f"{what} cannot listen on {host}:{port}: {reason}{hint}")
 
@@ -278,4 +299,7 @@ def _write_ports(path: Path, ports: dict[str, int]) -> None:
         staged.write_bytes(orjson.dumps(ports))
         staged.replace(path)
     except OSError as problem:
-        log.error("ports_file_unwritable", extra=logging.fields(file=str(path), problem=problem.strerror or ""))
+        log.error(
+            "ports_file_unwritable",
+            extra=logging.fields(file=str(path), problem=problem.strerror or ""),
+        )

@@ -102,9 +102,13 @@ def read_options(args: Mapping[str, Any], **others: Any) -> ServiceSettings:
       SettingsError: one is unknown, out of range, or has no meaning in a replica.
     """
     if unknown := sorted(args.keys() - ServiceSettings.model_fields.keys()):
-        raise SettingsError(f"args has {unknown[0]!r}, which is no setting; `rowcast-serve --help` lists them")
+        raise SettingsError(
+            f"args has {unknown[0]!r}, which is no setting; `rowcast-serve --help` lists them"
+        )
     if given := [name for name in _NOT_OF_REPLICAS if name in args]:
-        raise SettingsError(f"args has {given[0]!r}, which has no meaning in a replica; leave it out")
+        raise SettingsError(
+            f"args has {given[0]!r}, which has no meaning in a replica; leave it out"
+        )
     return read_settings({**args, **others})
 
 
@@ -115,15 +119,21 @@ class Replica:
     def __init__(self, args: dict[str, Any]) -> None:
         """Creates the service; `args`: its settings by name."""
         settings = read_options(args)
-        if not settings.threads and not settings.shard_addresses:  # several replicas share the cores of their node
+        if (
+            not settings.threads and not settings.shard_addresses
+        ):  # several replicas share the cores of their node
             cores = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
             settings = settings.model_copy(update={"threads": max(1, math.ceil(cores))})
         self._settings, self._required = settings, set(settings.require)
-        logging.configure(settings.log_level, pid=os.getpid(), replica=serve.get_replica_context().replica_tag)
+        logging.configure(
+            settings.log_level, pid=os.getpid(), replica=serve.get_replica_context().replica_tag
+        )
         self._opened = contextlib.AsyncExitStack()
         directory = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="rowcast-")))
         # A missing model fails the start of the replica, below, not the process.
-        self._worker = Worker(settings.model_copy(update={"require": ()}), directory, grpc_port=None)
+        self._worker = Worker(
+            settings.model_copy(update={"require": ()}), directory, grpc_port=None
+        )
         self._app = self._worker.http_app()
         self._app.router.lifespan_context = self._lifespan
         self._started = False
@@ -157,9 +167,13 @@ class Replica:
         root = self._settings.root
         for url in config.bundles:
             with (root / ".rowcast-pull.lock").open("ab") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # the others of the node find there what the first has pulled
+                fcntl.flock(
+                    lock, fcntl.LOCK_EX
+                )  # the others of the node find there what the first has pulled
                 pulled = pull(find_bundle(url), root, config.keep, held=self._held)
-            extra = logging.fields(model=pulled.model, version=pulled.version, downloaded_bytes=pulled.downloaded_bytes)
+            extra = logging.fields(
+                model=pulled.model, version=pulled.version, downloaded_bytes=pulled.downloaded_bytes
+            )
             log.info("bundle_pulled", extra=extra)
         state = StateFile.of(self._settings)
         if state.read().models != config.models:
@@ -167,12 +181,16 @@ class Replica:
 
     def _held(self, manifest: Manifest) -> Manifest:
         settings = self._settings
-        return held_here(manifest, settings.shard, bool(settings.shard_addresses), settings.shard_least_bytes)
+        return held_here(
+            manifest, settings.shard, bool(settings.shard_addresses), settings.shard_least_bytes
+        )
 
     async def _start(self) -> None:
         settings, worker, owner = self._settings, self._worker, serve.get_replica_context()
         for port in filter(None, (settings.http_port, settings.grpc_port)):
-            self._opened.enter_context(claim_port(settings.host, port, f"{owner.app_name}/{owner.deployment}"))
+            self._opened.enter_context(
+                claim_port(settings.host, port, f"{owner.app_name}/{owner.deployment}")
+            )
         await self._opened.enter_async_context(worker.lifespan(self._app))
         while not worker.versions.settled:
             await asyncio.sleep(_POLL_S)
@@ -180,7 +198,11 @@ class Replica:
         while worker.engine.problem and time.monotonic() < patient_until:
             await asyncio.sleep(_POLL_S)
         missing = sorted(self._required - worker.versions.available())
-        if problem := f"required models {missing} are not available" if missing else worker.engine.problem:
+        if (
+            problem := f"required models {missing} are not available"
+            if missing
+            else worker.engine.problem
+        ):
             raise NotReady(f"{settings.root}: {problem}")
         # Only now: clients of the shared ports would reach it while the others are ready.
         await worker.grpc.start(settings.host, settings.grpc_port, shared=True)

@@ -12,7 +12,12 @@ MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _MEMINFO, _STATM = Path("/proc/meminfo"), Path("/proc/self/statm")
 _MEMORY_FILES = (
     ("", "memory.max", "memory.current", ("inactive_file", "active_file")),
-    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+    (
+        "memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
 )
 """Of cgroups v2 and v1: controller, limit, usage, and what of the usage are pages of files."""
 _QUOTA_FILES = (("", ("cpu.max",)), ("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")))
@@ -32,7 +37,9 @@ def free_bytes(mount: Path = MOUNT, own: Path = OWN) -> int:
     for controller, limit_name, usage_name, file_pages in _MEMORY_FILES:
         for directory in _cgroups(controller, mount, own):
             try:
-                limit, usage = ((directory / name).read_text().strip() for name in (limit_name, usage_name))
+                limit, usage = (
+                    (directory / name).read_text().strip() for name in (limit_name, usage_name)
+                )
                 parts = _table(directory / "memory.stat")
             except OSError:
                 continue
@@ -52,7 +59,9 @@ def usable_cores(mount: Path = MOUNT, own: Path = OWN) -> int:
 
     A part of a core counts as one. `mount`, `own`: as for `free_bytes`.
     """
-    return max(1, min([len(os.sched_getaffinity(0)), *(math.ceil(quota) for quota in _quotas(mount, own))]))
+    return max(
+        1, min([len(os.sched_getaffinity(0)), *(math.ceil(quota) for quota in _quotas(mount, own))])
+    )
 
 
 def limit_blas(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -61,7 +70,10 @@ def limit_blas(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def compute_threads(
-    workers: int, threads: int, environment: MutableMapping[str, str] = os.environ, cores: int | None = None
+    workers: int,
+    threads: int,
+    environment: MutableMapping[str, str] = os.environ,
+    cores: int | None = None,
 ) -> int:
     """Returns the number of compute threads of one process, and sets TensorFlow's variables where they are not set.
 
@@ -83,7 +95,9 @@ def _quotas(mount: Path, own: Path) -> Iterator[float]:
     for controller, names in _QUOTA_FILES:
         for directory in _cgroups(controller, mount, own):
             try:
-                quota, period = " ".join((directory / name).read_text() for name in names).split()[:2]
+                quota, period = " ".join((directory / name).read_text() for name in names).split()[
+                    :2
+                ]
             except (OSError, ValueError):
                 continue
             if quota.isdecimal() and period.isdecimal() and int(period):  # "max", "-1": no quota
@@ -96,10 +110,14 @@ def _cgroups(controller: str, mount: Path, own: Path) -> Iterator[Path]:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
         lines = []
-    path = next((line[2] for line in lines if len(line) == 3 and controller in line[1].split(",")), "/")
+    path = next(
+        (line[2] for line in lines if len(line) == 3 and controller in line[1].split(",")), "/"
+    )
     root = mount / controller
     directory = root / path.strip("/")
-    if ".." in directory.parts:  # outside of what is mounted here: in a container, its own cgroup is the mount
+    if (
+        ".." in directory.parts
+    ):  # outside of what is mounted here: in a container, its own cgroup is the mount
         directory = root
     while directory != root:
         yield directory

@@ -8,7 +8,9 @@ from bundle.format import manifest, paths
 from bundle.stores.attribute_index import write_attribute_index
 
 
-def with_filters(place: Path, name: str, corpus: manifest.Corpus, *attributes: str) -> manifest.Corpus:
+def with_filters(
+    place: Path, name: str, corpus: manifest.Corpus, *attributes: str
+) -> manifest.Corpus:
     """Writes the indexes of some attributes of a corpus; returns the corpus' entry with them."""
     filters = {}
     for number, attribute in enumerate(attributes):

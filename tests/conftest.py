@@ -48,7 +48,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def write_table(directory: Path, name: str, stored: NDArray[Any], dtype: Any, cuts: list[int]) -> entries.Table:
+def write_table(
+    directory: Path, name: str, stored: NDArray[Any], dtype: Any, cuts: list[int]
+) -> entries.Table:
     """Writes [rows, dim] of a stored dtype as shards that begin at row 0 and at each cut."""
     rows, dim = stored.shape
     shards = write_shards(directory, stored, cuts, partial(paths.table_shard, name))
@@ -62,7 +64,9 @@ def write_int8_table(
     scales = (np.abs(rows).max(axis=1) / 127).astype("<f4")
     stored = np.rint(rows / scales[:, np.newaxis]).astype(np.int8)
     served = stored * scales[:, np.newaxis]
-    cosines = (rows * served).sum(axis=1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(served, axis=1)
+    cosines = (
+        (rows * served).sum(axis=1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(served, axis=1)
+    )
     return entries.Table(
         rows=len(rows),
         dim=rows.shape[1],
@@ -97,7 +101,13 @@ def write_shards(
             writer.write(np.ascontiguousarray(stored[first:end]).tobytes())
         digest = writer.close()
         shards.append(
-            entries.Shard(file=path, first_row=first, rows=end - first, crc32c=digest.crc32c, blocks=digest.blocks)
+            entries.Shard(
+                file=path,
+                first_row=first,
+                rows=end - first,
+                crc32c=digest.crc32c,
+                blocks=digest.blocks,
+            )
         )
         first = end
     return tuple(shards)
@@ -114,10 +124,16 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
             "users": write_table(staging.directory, "users", users, "float32", [20, 21]),
             "movies": write_table(staging.directory, "movies", movies, "bfloat16", []),
             "hours": write_table(staging.directory, "hours", hours, "float16", [12]),
-            "brands": write_int8_table(staging.directory, "brands", random.standard_normal((12, 5)), [7], [3, 4]),
+            "brands": write_int8_table(
+                staging.directory, "brands", random.standard_normal((12, 5)), [7], [3, 4]
+            ),
         }
-        write_vocabulary(staging.directory / paths.vocabulary("movies"), np.array([10, 5, 70, 8], np.int64))
-        write_vocabulary(staging.directory / paths.vocabulary("names"), np.array(["ann", "bob"], object))
+        write_vocabulary(
+            staging.directory / paths.vocabulary("movies"), np.array([10, 5, 70, 8], np.int64)
+        )
+        write_vocabulary(
+            staging.directory / paths.vocabulary("names"), np.array(["ann", "bob"], object)
+        )
         with KeyIndexWriter(staging.directory / paths.key_index("shops")) as keys:
             keys.append(np.array([-4, 1 << 40, 0, 77], np.int64))
             keys.finish()
@@ -127,7 +143,10 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
             store_path,
             np.array([10, 5, 70, 8], np.int64),
             {"movie": Column(np.array([10, 5, 70, 8], np.int64)), "genres": genres},
-            {"title": pa.array(["Ten", None, "Seventy", "Eight"]), "year": pa.array([1999, 2001, None, 1950])},
+            {
+                "title": pa.array(["Ten", None, "Seventy", "Eight"]),
+                "year": pa.array([1999, 2001, None, 1950]),
+            },
         )
         corpus = entries.Corpus(file=paths.candidate_store("movies"), **vars(store))
         corpus = with_filters(staging.directory, "movies", corpus, "title", "year")
@@ -163,12 +182,20 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
 def _features() -> dict[str, entries.Feature]:
     embedded = entries.EmbeddedFeature
     return {
-        "user": embedded(kind="single", table="users", role="context", unknown=entries.Unknown(rule="row", row=3)),
+        "user": embedded(
+            kind="single", table="users", role="context", unknown=entries.Unknown(rule="row", row=3)
+        ),
         "name": embedded(
-            kind="single", table="users", role="context", ids=entries.VocabularyIds(vocabulary="names", first_row=30)
+            kind="single",
+            table="users",
+            role="context",
+            ids=entries.VocabularyIds(vocabulary="names", first_row=30),
         ),
         "movie": embedded(
-            kind="single", table="movies", role="candidate", ids=entries.VocabularyIds(vocabulary="movies")
+            kind="single",
+            table="movies",
+            role="candidate",
+            ids=entries.VocabularyIds(vocabulary="movies"),
         ),
         "watched": embedded(
             kind="bag",
@@ -179,15 +206,30 @@ def _features() -> dict[str, entries.Feature]:
             weighted=True,
             default=[],
         ),
-        "recent": embedded(kind="sequence", table="movies", role="context", length=3, default=[1, 2]),
+        "recent": embedded(
+            kind="sequence", table="movies", role="context", length=3, default=[1, 2]
+        ),
         "genres": embedded(
-            kind="bag", table="hours", role="candidate", ids=entries.HashIds(buckets=24), combiner="sum", default=[]
+            kind="bag",
+            table="hours",
+            role="candidate",
+            ids=entries.HashIds(buckets=24),
+            combiner="sum",
+            default=[],
         ),
         "hour": embedded(
-            kind="single", table="hours", role="context", ids=entries.BucketIds(boundaries=(0.5, 1.5)), default=1.0
+            kind="single",
+            table="hours",
+            role="context",
+            ids=entries.BucketIds(boundaries=(0.5, 1.5)),
+            default=1.0,
         ),
-        "shop": embedded(kind="single", table="hours", role="context", ids=entries.KeyedIds(keys="shops")),
-        "strict": embedded(kind="single", table="hours", role="context", unknown=entries.Unknown(rule="refuse")),
+        "shop": embedded(
+            kind="single", table="hours", role="context", ids=entries.KeyedIds(keys="shops")
+        ),
+        "strict": embedded(
+            kind="single", table="hours", role="context", unknown=entries.Unknown(rule="refuse")
+        ),
         "age": entries.DenseFeature(kind="dense", role="context", default=30.0),
         "grid": entries.DenseFeature(kind="dense", role="context", shape=(2, 2), dtype="int32"),
     }
@@ -212,7 +254,10 @@ def _tower() -> entries.Tower:
 
 def verification(tables: Mapping[str, entries.Table]) -> entries.Verification:
     """Says that all rows and one example were compared."""
-    checks = {name: entries.TableCheck(rows_compared=table.rows, rows=table.rows) for name, table in tables.items()}
+    checks = {
+        name: entries.TableCheck(rows_compared=table.rows, rows=table.rows)
+        for name, table in tables.items()
+    }
     return entries.Verification(tables=checks, examples=1, tolerance="1e-5 + 1e-5 |y|")
 
 
@@ -250,7 +295,9 @@ def small_towers(request: pytest.FixtureRequest) -> Path:
 
     script = Path(small_model.__file__).read_bytes()
     cache = request.config.cache
-    assert cache is not None, "the towers are kept in pytest's cache: run without -p no:cacheprovider"
+    assert cache is not None, (
+        "the towers are kept in pytest's cache: run without -p no:cacheprovider"
+    )
     return compiled_towers(cache.mkdir("small_towers_" + hashlib.sha256(script).hexdigest()[:16]))
 
 
@@ -270,7 +317,10 @@ def originals() -> dict[str, SmallBundle]:
 
 @pytest.fixture
 def write(
-    root: Path, small_towers: Path, originals: dict[str, SmallBundle], tmp_path_factory: pytest.TempPathFactory
+    root: Path,
+    small_towers: Path,
+    originals: dict[str, SmallBundle],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[..., SmallBundle]:
     """`write_small_bundle` into `root`."""
     from tests.service.small_bundle import write_small_bundle

@@ -31,7 +31,11 @@ def add_sparse_table(directory: Path, size_bytes: int) -> int:
     blocks = (0,) * (size_bytes // BLOCK_BYTES)
     shard = Shard(file=file, first_row=0, rows=count, crc32c=0, blocks=blocks)
     table = Table(
-        rows=count, dim=DIM, dtype="float32", shards=(shard,), source=TableSource(layout="plain", key=f"{NAME}/values")
+        rows=count,
+        dim=DIM,
+        dtype="float32",
+        shards=(shard,),
+        source=TableSource(layout="plain", key=f"{NAME}/values"),
     )
     feature = EmbeddedFeature(kind="single", table=NAME, role="context")
     pages = {"tables": {**page.tables, NAME: table}, "features": {**page.features, NAME: feature}}

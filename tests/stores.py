@@ -25,7 +25,9 @@ class CountedStore(MemoryFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: str) -> str:
         return str(super()._strip_protocol(path.replace("counted://", "memory://")))
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **options: Any
+    ) -> bytes:
         data = bytes(super().cat_file(path, start, end, **options))
         self.asked[path.split("/")[1]] += 1
         self.moved[path.split("/")[1]] += len(data)

@@ -14,11 +14,17 @@ import pytest
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
-ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+ENVIRONMENT = {
+    "TF_USE_LEGACY_KERAS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "-1",
+}
 """As `load_tensorflow` has it: proofs of an export in the caller's process are forked from the same one."""
 
 
-def with_tensorflow(function: Callable[Given, Result], *given: Given.args, **named: Given.kwargs) -> Result:
+def with_tensorflow(
+    function: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
+) -> Result:
     """Returns what a function of a module returns; it has to be picklable, and so is what it is given."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tensorflow"])

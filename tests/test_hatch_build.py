@@ -17,7 +17,9 @@ def compiled_by(directory: Path, compiler: str) -> subprocess.CompletedProcess[s
     (native / "_rows.c").write_text("int main;")
     (directory / PROGRAM.name).write_text(PROGRAM.read_text())
     command = [sys.executable, str(directory / PROGRAM.name)]
-    return subprocess.run(command, env={**os.environ, "CC": compiler}, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env={**os.environ, "CC": compiler}, capture_output=True, text=True, check=False
+    )
 
 
 def test_compiler_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -28,7 +30,9 @@ def test_compiler_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compiler", ["false", "sh -c 'echo no headers >&2; exit 1'"])
-def test_compiler_that_fails_is_told_with_what_it_said_and_leaves_nothing(tmp_path: Path, compiler: str) -> None:
+def test_compiler_that_fails_is_told_with_what_it_said_and_leaves_nothing(
+    tmp_path: Path, compiler: str
+) -> None:
     found = compiled_by(tmp_path, compiler)
     assert found.returncode == 1
     assert "failed:" in found.stderr
@@ -38,7 +42,9 @@ def test_compiler_that_fails_is_told_with_what_it_said_and_leaves_nothing(tmp_pa
 
 def test_what_is_compiled_appears_whole_under_its_name(tmp_path: Path) -> None:
     # A compiler that writes to what follows -o, as any does.
-    found = compiled_by(tmp_path, """sh -c 'while [ "$1" != -o ]; do shift; done; echo made > "$2"' cc""")
+    found = compiled_by(
+        tmp_path, """sh -c 'while [ "$1" != -o ]; do shift; done; echo made > "$2"' cc"""
+    )
     assert found.returncode == 0, found.stderr
     made = [path for path in (tmp_path / "bundle" / "native").iterdir() if path.suffix == ".so"]
     assert [path.read_text() for path in made] == ["made\n"]

@@ -31,7 +31,9 @@ def interpreter(path: Path, version: str) -> str:
 def test_option_in_place_of_the_directory_is_rejected_with_the_usage(option: str) -> None:
     done = make(option, "", "pip")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert f"'{option}' does not name a directory; usage: scripts/make_venv DIRECTORY" in done.stderr
+    assert (
+        f"'{option}' does not name a directory; usage: scripts/make_venv DIRECTORY" in done.stderr
+    )
 
 
 def test_help_prints_the_usage() -> None:
@@ -40,7 +42,9 @@ def test_help_prints_the_usage() -> None:
     assert done.stdout.startswith("usage: scripts/make_venv DIRECTORY ")
 
 
-@pytest.mark.parametrize(("version", "said"), [("3.10", "is Python 3.10: "), ("3.14", "is Python 3.14: ")])
+@pytest.mark.parametrize(
+    ("version", "said"), [("3.10", "is Python 3.10: "), ("3.14", "is Python 3.14: ")]
+)
 def test_other_version_of_python_is_named_with_those_that_are_supported(
     tmp_path: Path, version: str, said: str
 ) -> None:
@@ -73,4 +77,6 @@ def test_environment_without_a_network_is_continued_by_the_same_command(tmp_path
     assert not (venv / ".installed").exists()
     assert make(venv, "", "pip").returncode == 0
     assert (venv / ".installed").exists()
-    assert make(venv, "", "no-such-package").returncode == 0, "nothing is installed where all is up to date"
+    assert make(venv, "", "no-such-package").returncode == 0, (
+        "nothing is installed where all is up to date"
+    )

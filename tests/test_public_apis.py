@@ -13,7 +13,10 @@ ALLOWED = {"bundle.native._rows", "os._exit"}
 NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_make"}
 """Documented methods of named tuples."""
 MODULES = sorted(
-    path for name in ("service", "runtime") for path in (ROOT / name).rglob("*.py") if "stubs" not in path.parts
+    path
+    for name in ("service", "runtime")
+    for path in (ROOT / name).rglob("*.py")
+    if "stubs" not in path.parts
 )
 
 
@@ -34,7 +37,11 @@ def private_uses(source: str) -> list[str]:
             own.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             own.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_own(node.value):
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and _is_own(node.value)
+        ):
             own.add(node.attr)
     found = []
     for node in ast.walk(tree):
@@ -46,9 +53,17 @@ def private_uses(source: str) -> list[str]:
             names = [f"{module}.{alias.name}".strip(".") for alias in node.names]
             private = [name for name in names if any(map(is_private, name.split(".")))]
             found += [f"{node.lineno}: {name}" for name in private if name not in ALLOWED]
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"getattr", "setattr", "hasattr"}:
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in {
+            "getattr",
+            "setattr",
+            "hasattr",
+        }:
             name = node.args[1]
-            if isinstance(name, ast.Constant) and isinstance(name.value, str) and is_private(name.value):
+            if (
+                isinstance(name, ast.Constant)
+                and isinstance(name.value, str)
+                and is_private(name.value)
+            ):
                 found.append(f"{node.lineno}: {ast.unparse(node)}")
     return found
 

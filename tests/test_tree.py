@@ -19,14 +19,20 @@ UNDONE = re.compile(r"\b(?:TO" r"DO|FIX" r"ME)\b")
 def files() -> list[Path]:
     """Every text file of ours that is in git or would be."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    names = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
     others = ("/stubs/", "docs/assets/")  # generated, or of other projects
     found = [ROOT / name for name in names if name and not any(part in name for part in others)]
     return [path for path in found if path.is_file() and b"\0" not in path.read_bytes()[:1024]]
 
 
 def modules() -> list[Path]:
-    return [path for path in files() if path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python")]
+    return [
+        path
+        for path in files()
+        if path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python")
+    ]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,7 +41,9 @@ def _is_a_checkout() -> None:
 
 
 def test_module_has_at_most_400_lines() -> None:
-    assert [name_of(path) for path in modules() if len(path.read_text().splitlines()) > LINES_MAX] == []
+    assert [
+        name_of(path) for path in modules() if len(path.read_text().splitlines()) > LINES_MAX
+    ] == []
 
 
 def test_function_has_at_most_70_lines() -> None:
@@ -50,12 +58,18 @@ def test_function_has_at_most_70_lines() -> None:
 
 
 def test_module_and_package_have_names_of_the_field() -> None:
-    drawers = [name_of(path) for path in modules() if DRAWERS & {*path.relative_to(ROOT).parts[:-1], path.stem}]
+    drawers = [
+        name_of(path)
+        for path in modules()
+        if DRAWERS & {*path.relative_to(ROOT).parts[:-1], path.stem}
+    ]
     assert drawers == []
 
 
 def test_nothing_is_left_undone() -> None:
-    assert [name_of(path) for path in files() if UNDONE.search(path.read_text(errors="replace"))] == []
+    assert [
+        name_of(path) for path in files() if UNDONE.search(path.read_text(errors="replace"))
+    ] == []
 
 
 def name_of(path: Path) -> str:

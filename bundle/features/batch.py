@@ -37,7 +37,9 @@ class Batch:
 
     def __init__(self, features: Mapping[str, Embedded], small: Mapping[object, Source]) -> None:
         """Takes features by name, and where the rows of small tables are read, by table."""
-        sources = {name: small.get(each.table) or _source(each.table) for name, each in features.items()}
+        sources = {
+            name: small.get(each.table) or _source(each.table) for name, each in features.items()
+        }
         groups: dict[Any, dict[Any, list[str]]] = {}
         for name, each in features.items():
             groups.setdefault(sources[name].rows, {}).setdefault(each.alike, []).append(name)
@@ -49,26 +51,39 @@ class Batch:
         self.sources = [sources[name].rows for name in self.names]
         self.firsts = np.array([sources[name].first for name in self.names], np.int64)
         entries = [each.entry for each in self.features]
-        self.rules, self.inputs = [each.rule for each in self.features], [each.name for each in self.features]
+        self.rules, self.inputs = (
+            [each.rule for each in self.features],
+            [each.name for each in self.features],
+        )
         self.listed = [place for place, entry in enumerate(entries) if entry.kind != "single"]
         self.padded = [place for place, entry in enumerate(entries) if entry.padding is not None]
         self.from_end = [place for place, entry in enumerate(entries) if entry.from_end]
-        self.refusing = [place for place, entry in enumerate(entries) if entry.unknown.rule == "refuse"]
+        self.refusing = [
+            place for place, entry in enumerate(entries) if entry.unknown.rule == "refuse"
+        ]
         self.limits = np.array([each.table.rows for each in self.features], np.uint64)
-        self.instead = np.array([_UNKNOWN if entry.unknown.row is None else entry.unknown.row for entry in entries])
+        self.instead = np.array(
+            [_UNKNOWN if entry.unknown.row is None else entry.unknown.row for entry in entries]
+        )
         self.remote: list[tuple[RemoteRows, range, Rows]] = []
         """Of remote rows the features that read them, and what those read beside the rows of ids."""
         for rows, group in groupby(range(len(self.names)), self.sources.__getitem__):
             if isinstance(rows, RemoteRows):
                 places = list(group)
-                self.remote.append((rows, range(places[0], places[-1] + 1), self._always_read(places)))
+                self.remote.append(
+                    (rows, range(places[0], places[-1] + 1), self._always_read(places))
+                )
 
     def _always_read(self, places: Sequence[int]) -> Rows:
         """Returns the rows that features read in place of unknown ids, of empty bags, and behind sequences."""
         read = list[int]()
         for place in places:
             entry = self.features[place].entry
-            given = [row for row in (entry.unknown.row, entry.empty_row, entry.filler_row) if row is not None]
+            given = [
+                row
+                for row in (entry.unknown.row, entry.empty_row, entry.filler_row)
+                if row is not None
+            ]
             read += [self.firsts[place] + row for row in given]
         return np.array(read, np.int64)
 
@@ -84,7 +99,9 @@ class Batch:
             ids.use_fetched(fetched)
         return {
             name: Activation(vectors, count if count and each.is_sent(columns) else 0)
-            for name, each, vectors, count in zip(self.names, self.features, ids.vectors(), unknown, strict=True)
+            for name, each, vectors, count in zip(
+                self.names, self.features, ids.vectors(), unknown, strict=True
+            )
         }
 
     def wanted(self, columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
@@ -104,9 +121,13 @@ class Batch:
 class _Ids:
     """Ids of the features of a batch, as rows end to end; negative is what contributes nothing."""
 
-    def __init__(self, batch: Batch, columns: Sequence[Column], n: int, whole: bool = False) -> None:
+    def __init__(
+        self, batch: Batch, columns: Sequence[Column], n: int, whole: bool = False
+    ) -> None:
         self._batch, self._n = batch, n
-        self._sources: list[Any] = list(batch.sources)  # with fetched rows in the place of remote ones
+        self._sources: list[Any] = list(
+            batch.sources
+        )  # with fetched rows in the place of remote ones
         listed = [columns[place] for place in batch.listed]
         checked = checked_together([batch.inputs[place] for place in batch.listed], listed, n)
         self.offsets = dict(zip(batch.listed, checked, strict=True))
@@ -114,8 +135,12 @@ class _Ids:
         for place in batch.listed:
             length = batch.features[place].entry.length
             if length is not None and not whole:
-                self.values[place], self.offsets[place] = _cut(self.values[place], self.offsets[place], length)
-        self._weights = {place: each.weights for place, each in enumerate(columns) if each.weights is not None}
+                self.values[place], self.offsets[place] = _cut(
+                    self.values[place], self.offsets[place], length
+                )
+        self._weights = {
+            place: each.weights for place, each in enumerate(columns) if each.weights is not None
+        }
         resolved = resolve_all(batch.rules, batch.inputs, self.values)
         sizes = [rows.size for rows in resolved]
         self._ends = list(accumulate(sizes, initial=0))
@@ -143,7 +168,9 @@ class _Ids:
         counts: list[int] = np.bincount(places, minlength=len(self.values)).tolist()
         for place in self._batch.refusing:
             if counts[place]:
-                raise self._batch.features[place].refuse(self.values[place][self._of(place) == _UNKNOWN][0])
+                raise self._batch.features[place].refuse(
+                    self.values[place][self._of(place) == _UNKNOWN][0]
+                )
         self.rows[unknown] = self._batch.instead[places]
         return counts
 
@@ -204,11 +231,15 @@ class _Ids:
         if entry.kind == "bag":
             weights = self._weights_of(places)
             if entry.empty_row is not None:
-                rows, offsets, weights = with_empty_row(rows, offsets, weights, self._rows_of(places, "empty_row"))
+                rows, offsets, weights = with_empty_row(
+                    rows, offsets, weights, self._rows_of(places, "empty_row")
+                )
             if entry.max_norm is None:
                 found = source.bags(rows, offsets, feature.combiner, weights)
             else:
-                found = combine_clipped(source.take, entry.max_norm, rows, offsets, feature.combiner, weights)
+                found = combine_clipped(
+                    source.take, entry.max_norm, rows, offsets, feature.combiner, weights
+                )
             return found.reshape(len(places), n, dim)
         length, lengths = entry.length or 0, np.diff(offsets)
         example = np.repeat(np.arange(lengths.size), lengths)
@@ -230,7 +261,10 @@ class _Ids:
             return None
         given = [self._weights.get(place) for place in places]
         sizes = [self.values[place].size for place in places]
-        parts = [np.ones(size, np.float32) if each is None else each for each, size in zip(given, sizes, strict=True)]
+        parts = [
+            np.ones(size, np.float32) if each is None else each
+            for each, size in zip(given, sizes, strict=True)
+        ]
         return np.concatenate(parts)
 
     def _rows_of(self, places: range, which: Literal["empty_row", "filler_row"]) -> Rows:

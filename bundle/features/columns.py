@@ -63,17 +63,28 @@ def checked_offsets(name: str, column: Column, n: int) -> Offsets:
     """
     size = column.values.size
     if column.values.ndim != 1:
-        raise FeatureError(name, f"values of shape {column.values.shape}; a flat array was expected")
+        raise FeatureError(
+            name, f"values of shape {column.values.shape}; a flat array was expected"
+        )
     if column.offsets is None:
         if size % n if n else size:
-            raise FeatureError(name, f"{size} values for {n} examples without offsets; equally many each was expected")
+            raise FeatureError(
+                name,
+                f"{size} values for {n} examples without offsets; equally many each was expected",
+            )
         return np.arange(n + 1, dtype=np.int64) * (size // n if n else 0)
     offsets = np.asarray(column.offsets)
     if offsets.shape != (n + 1,) or offsets.dtype.kind not in "iu":
-        raise FeatureError(name, f"offsets of shape {offsets.shape}; {n + 1} integers were expected for {n} examples")
+        raise FeatureError(
+            name,
+            f"offsets of shape {offsets.shape}; {n + 1} integers were expected for {n} examples",
+        )
     offsets = offsets.astype(np.int64, copy=False)
     if offsets[0] != 0 or offsets[-1] != size or np.count_nonzero(offsets[1:] < offsets[:-1]):
-        raise FeatureError(name, f"offsets must begin with 0, never fall, and end with the number of values, {size}")
+        raise FeatureError(
+            name,
+            f"offsets must begin with 0, never fall, and end with the number of values, {size}",
+        )
     return offsets
 
 
@@ -86,8 +97,15 @@ def checked_together(names: Sequence[str], columns: Sequence[Column], n: int) ->
     if len(columns) == 1:
         return [checked_offsets(names[0], columns[0], n)]
     one_each, shape = np.arange(n + 1, dtype=np.int64), (n,)
-    given = [one_each if each.offsets is None and each.values.shape == shape else each.offsets for each in columns]
-    plain = [each for each in given if each is not None and each.dtype == np.int64 and each.shape == one_each.shape]
+    given = [
+        one_each if each.offsets is None and each.values.shape == shape else each.offsets
+        for each in columns
+    ]
+    plain = [
+        each
+        for each in given
+        if each is not None and each.dtype == np.int64 and each.shape == one_each.shape
+    ]
     if plain and len(plain) == len(columns) and all(each.values.ndim == 1 for each in columns):
         whole = np.concatenate(plain).reshape(-1, n + 1)
         sound = (whole[:, 0] == 0) & (whole[:, -1] == [each.values.size for each in columns])
@@ -107,13 +125,17 @@ def one_each(name: str, column: Column, default: Column | None, n: int) -> Colum
     lengths = np.diff(checked_offsets(name, column, n))
     if (lengths > 1).any():
         example = int(np.argmax(lengths))
-        raise FeatureError(name, f"example {example} has {lengths[example]} values; one was expected")
+        raise FeatureError(
+            name, f"example {example} has {lengths[example]} values; one was expected"
+        )
     if lengths.all():
         return Column(column.values, None, column.weights)
     if default is None:
         raise FeatureError(name, NO_DEFAULT)
     values, filled = column.values, default.values
-    if values.size and (values.dtype == object) != (filled.dtype == object):  # strings of digits are integers, too
+    if values.size and (values.dtype == object) != (
+        filled.dtype == object
+    ):  # strings of digits are integers, too
         values, filled = values.astype(str).astype(object), filled.astype(str).astype(object)
     filled = np.repeat(filled.astype(np.result_type(values, filled)) if values.size else filled, n)
     filled[lengths == 1] = values
@@ -137,7 +159,9 @@ def spread(name: str, column: Column, places: int, n: int) -> dict[str, Column]:
         lengths = np.diff(checked_offsets(name, column, n))
         wrong = np.flatnonzero(lengths != places)
         if wrong.size:
-            raise FeatureError(name, f"example {wrong[0]} has {lengths[wrong[0]]} values; {places} were expected")
+            raise FeatureError(
+                name, f"example {wrong[0]} has {lengths[wrong[0]]} values; {places} were expected"
+            )
     by_place = np.ascontiguousarray(column.values.reshape(n, places).T)
     return {place_of(name, place): Column(values) for place, values in enumerate(by_place)}
 

@@ -81,13 +81,17 @@ class Dense:
         values = np.asarray(default["ids"] if weighted else default)
         if self._spec.take in ("padded", "weights"):
             weights = (
-                np.asarray(default["weights"], np.float32).reshape(-1) if weighted and "weights" in default else None
+                np.asarray(default["weights"], np.float32).reshape(-1)
+                if weighted and "weights" in default
+                else None
             )
             return self._padded(Column(values.reshape(-1), None, weights), 1)
         if self._spec.take == "lengths":
             values = np.full(self.shape, values.size)
         if values.shape != self.shape:
-            raise FeatureError(self.read, f"shape {values.shape} was given; {self.shape} was expected")
+            raise FeatureError(
+                self.read, f"shape {values.shape} was given; {self.shape} was expected"
+            )
         return self._numbers(values.reshape(-1)).reshape(1, *self.shape)
 
     def _padded(self, column: Column, n: int) -> NDArray[Any]:
@@ -96,13 +100,16 @@ class Dense:
         if lengths.max(initial=0) > self._size:
             example = int(np.argmax(lengths > self._size))
             raise FeatureError(
-                self.read, f"example {example} has {lengths[example]} values; a tower takes {self._size} at most"
+                self.read,
+                f"example {example} has {lengths[example]} values; a tower takes {self._size} at most",
             )
         values = column.values
         if self._spec.take == "weights":
             values = np.ones(values.size, np.float32) if column.weights is None else column.weights
             if values.shape != column.values.shape:
-                message = f"{values.size} weights for {column.values.size} values; one each was expected"
+                message = (
+                    f"{values.size} weights for {column.values.size} values; one each was expected"
+                )
                 raise FeatureError(self.read, message)
         values = self._numbers(values)
         padded = np.full((n, self._size), "" if values.dtype == object else 0, values.dtype)

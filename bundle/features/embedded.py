@@ -82,7 +82,9 @@ class Embedded:
                 if entry.split:
                     self._words = Text(entry.ids.steps, entry.ids)
                 else:
-                    self.rule = self.rule.after(Text(entry.ids.steps).changed, entry.model_dump_json())
+                    self.rule = self.rule.after(
+                        Text(entry.ids.steps).changed, entry.model_dump_json()
+                    )
             case _:
                 self.rule = _with_cast(rule_of(entry.ids, vocabularies, keys), entry)
         self._one = entry.one_each
@@ -92,7 +94,12 @@ class Embedded:
     def reads_rows(self) -> bool:
         """Whether its ids are rows, and all of them are read as they are."""
         entry = self.entry
-        changed = entry.cast or entry.padding is not None or entry.max_norm is not None or entry.empty_row is not None
+        changed = (
+            entry.cast
+            or entry.padding is not None
+            or entry.max_norm is not None
+            or entry.empty_row is not None
+        )
         return isinstance(entry.ids, IdentityIds) and not changed and entry.kind != "sequence"
 
     @property
@@ -154,7 +161,11 @@ class Embedded:
 
 
 def _with_cast(rule: Rule, entry: EmbeddedFeature) -> Rule:
-    return rule if entry.cast is None else rule.after(partial(cast, entry.cast), entry.cast.model_dump_json())
+    return (
+        rule
+        if entry.cast is None
+        else rule.after(partial(cast, entry.cast), entry.cast.model_dump_json())
+    )
 
 
 def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[str, Column]:
@@ -164,7 +175,11 @@ def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[
       FeatureError: a default is not written as a request would write it.
     """
     if isinstance(entry.ids, MultiInputIds):
-        given = {name: key.default for name, key in zip(inputs, entry.ids.keys, strict=True) if key.default is not None}
+        given = {
+            name: key.default
+            for name, key in zip(inputs, entry.ids.keys, strict=True)
+            if key.default is not None
+        }
         for name, default in given.items():
             if entry.kind == "single" and isinstance(default, list):
                 raise FeatureError(name, f"{default!r} was given; a value was expected")
@@ -174,10 +189,14 @@ def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[
     default, weights = entry.default, None
     if isinstance(default, dict):
         if set(default) != {"ids", "weights"}:
-            raise FeatureError(inputs[0], f"keys {sorted(default)} were given; 'ids' and 'weights' were expected")
+            raise FeatureError(
+                inputs[0], f"keys {sorted(default)} were given; 'ids' and 'weights' were expected"
+            )
         default, weights = default["ids"], np.asarray(default["weights"])
     one = entry.one_each and entry.places is None
-    if one == isinstance(default, list) or len(default if entry.places else ()) != (entry.places or 0):
+    if one == isinstance(default, list) or len(default if entry.places else ()) != (
+        entry.places or 0
+    ):
         kind = "value" if one else "list" if entry.places is None else f"list of {entry.places}"
         raise FeatureError(inputs[0], f"{default!r} was given; a {kind} was expected")
     if entry.place is not None:

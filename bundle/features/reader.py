@@ -22,7 +22,14 @@ from bundle.features.columns import Activation, Column, Place, place_of, spread
 from bundle.features.dense import Dense
 from bundle.features.embedded import Embedded
 from bundle.features.sources import Fetched, Indicator, Ordinal, RemoteTable, small_tables
-from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Manifest, inputs_of, readers_of
+from bundle.format.manifest import (
+    DenseFeature,
+    EmbeddedFeature,
+    Feature,
+    Manifest,
+    inputs_of,
+    readers_of,
+)
 from bundle.native import beside
 from bundle.storage import files
 from bundle.tables.id_values import Rows
@@ -61,7 +68,9 @@ class FeatureReader:
         Raises:
           FormatError: a default does not fit its feature, or a table, vocabulary or key index is not among those given.
         """
-        self.tables = {name: table for name, table in tables.items() if isinstance(table, TableReader)}
+        self.tables = {
+            name: table for name, table in tables.items() if isinstance(table, TableReader)
+        }
         self.inputs = readers_of(features)
         weighted = {
             name
@@ -95,8 +104,14 @@ class FeatureReader:
                 if embedded.has_default and not isinstance(table, RemoteTable):
                     Batch({name: embedded}, {}).activations({}, 1)
             except KeyError as problem:
-                raise FormatError(f"features.{name} needs {problem}, which is not open") from problem
-            except (FeatureError, ValueError, OverflowError) as problem:  # numpy's, of a strange default
+                raise FormatError(
+                    f"features.{name} needs {problem}, which is not open"
+                ) from problem
+            except (
+                FeatureError,
+                ValueError,
+                OverflowError,
+            ) as problem:  # numpy's, of a strange default
                 raise FormatError(f"features.{name}.default does not fit: {problem}") from problem
         self._small = small_tables(self.tables.values())
 
@@ -108,7 +123,11 @@ class FeatureReader:
         return self.activations([name], columns, n)[name]
 
     def activations(
-        self, names: Iterable[str], columns: Mapping[str, Column], n: int, fetched: Fetched | None = None
+        self,
+        names: Iterable[str],
+        columns: Mapping[str, Column],
+        n: int,
+        fetched: Fetched | None = None,
     ) -> dict[str, Activation]:
         """Looks up and combines features of n examples.
 
@@ -125,11 +144,19 @@ class FeatureReader:
         wanted = {name: self._found(name) for name in names}
         embedded = tuple(name for name, each in wanted.items() if isinstance(each, Embedded))
         found = self._batch(embedded).activations(columns, n, fetched)
-        dense = {name: each.activation(columns, n) for name, each in wanted.items() if isinstance(each, Dense)}
+        dense = {
+            name: each.activation(columns, n)
+            for name, each in wanted.items()
+            if isinstance(each, Dense)
+        }
         return {name: found[name] if name in found else dense[name] for name in wanted}
 
     def write(
-        self, places: Sequence[Place], columns: Mapping[str, Column], n: int, fetched: Fetched | None = None
+        self,
+        places: Sequence[Place],
+        columns: Mapping[str, Column],
+        n: int,
+        fetched: Fetched | None = None,
     ) -> dict[str, int]:
         """Looks features up into arrays that are there already, as those that a tower takes.
 
@@ -145,16 +172,27 @@ class FeatureReader:
         left = [odd for place in places for odd in self._after_native(place, columns)]
         if not left:
             return {}
-        found = self.activations([name for place in left for name in place.names], columns, n, fetched)
+        found = self.activations(
+            [name for place in left for name in place.names], columns, n, fetched
+        )
         for array, names, _ in left:
             values = [found[name].values for name in names]
-            flat = [each if each.ndim == 2 else each.reshape(n, math.prod(each.shape[1:])) for each in values]
+            flat = [
+                each if each.ndim == 2 else each.reshape(n, math.prod(each.shape[1:]))
+                for each in values
+            ]
             np.concatenate(flat, axis=1, out=array, casting="unsafe")
         return {name: each.unknown for name, each in found.items() if each.unknown}
 
-    def wanted(self, names: Iterable[str], columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
+    def wanted(
+        self, names: Iterable[str], columns: Mapping[str, Column], n: int
+    ) -> dict[str, Rows]:
         """Returns the distinct remote rows, ascending, that features read, by layout; arguments as of `activations`."""
-        remote = [name for name in names if isinstance(getattr(self._found(name), "table", None), RemoteTable)]
+        remote = [
+            name
+            for name in names
+            if isinstance(getattr(self._found(name), "table", None), RemoteTable)
+        ]
         return self._batch(tuple(remote)).wanted(self._spread(columns, n), n)
 
     def _after_native(self, place: Place, columns: Mapping[str, Column]) -> list[Place]:
@@ -164,7 +202,11 @@ class FeatureReader:
         """
         array, names, ends = place
         readers, reads = self._native(names)
-        if beside is None or not any(each is not None for each in readers) or array.dtype != np.float32:
+        if (
+            beside is None
+            or not any(each is not None for each in readers)
+            or array.dtype != np.float32
+        ):
             return [place]
         sent = columns if isinstance(columns, dict) else dict(columns)
         left = []
@@ -175,11 +217,19 @@ class FeatureReader:
             while at < len(names) and readers[at] is None:
                 at += 1
             stop = ends[at - 1]
-            left.append(Place(array[:, start:stop], names[first:at], tuple([end - start for end in ends[first:at]])))
+            left.append(
+                Place(
+                    array[:, start:stop],
+                    names[first:at],
+                    tuple([end - start for end in ends[first:at]]),
+                )
+            )
             at = beside(readers, reads, sent, at, array, stop)
         return left
 
-    def _native_readers(self, names: tuple[str, ...]) -> tuple[tuple[_Reader, ...], tuple[str, ...]]:
+    def _native_readers(
+        self, names: tuple[str, ...]
+    ) -> tuple[tuple[_Reader, ...], tuple[str, ...]]:
         """Returns what reads each feature by compiled code, None if nothing does, and the inputs that it reads."""
         readers: list[_Reader] = []
         for name in names:
@@ -195,7 +245,10 @@ class FeatureReader:
         return tuple(readers), tuple(self._found(name).read for name in names)
 
     def _batch_of(self, names: tuple[str, ...]) -> Batch:
-        return Batch({name: each for name in names if isinstance(each := self._features[name], Embedded)}, self._small)
+        return Batch(
+            {name: each for name in names if isinstance(each := self._features[name], Embedded)},
+            self._small,
+        )
 
     def rows(self, name: str, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the ids of one feature of n examples, without its unknown rule, cutting or combining.
@@ -230,7 +283,9 @@ class FeatureReader:
     def _found(self, name: str) -> Dense | Embedded:
         found = self._features.get(name)
         if found is None:
-            raise FeatureError(name, f"the model has no such feature; it has {', '.join(self._features)}")
+            raise FeatureError(
+                name, f"the model has no such feature; it has {', '.join(self._features)}"
+            )
         return found
 
 
@@ -267,7 +322,10 @@ def open_features(
                 )
             vocabularies[name] = vocabulary
             pause()
-        keys = {name: KeyIndex(files.locate(root, entry.file), entry.size) for name, entry in manifest.keys.items()}
+        keys = {
+            name: KeyIndex(files.locate(root, entry.file), entry.size)
+            for name, entry in manifest.keys.items()
+        }
         features = FeatureReader(manifest.features, tables, vocabularies, keys)
         opened.pop_all()
     return features

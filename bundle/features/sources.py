@@ -40,7 +40,9 @@ class Indicator:
         """See TableReader.take."""
         return self.bags(rows, np.arange(rows.size + 1), "sum")
 
-    def bags(self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None = None) -> Vectors:
+    def bags(
+        self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None = None
+    ) -> Vectors:
         """See TableReader.bags; the combiner of an indicator is always `sum`."""
         del combiner
         kept = rows >= 0
@@ -114,7 +116,9 @@ class FetchedRows:
         found[rows < 0] = 0
         return found
 
-    def bags(self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None = None) -> Vectors:
+    def bags(
+        self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None = None
+    ) -> Vectors:
         """See TableReader.bags."""
         return combine_rows(self.take, rows, offsets, combiner, weights)
 
@@ -188,7 +192,10 @@ def small_tables(tables: Iterable[TableReader]) -> Mapping[object, Source]:
         if len(members) >= _FEWEST:
             together = SideBySide(members, dim)
             starts = offsets_of([table.rows for table in members]).tolist()
-            sources |= {table: Source(together, start) for table, start in zip(members, starts, strict=False)}
+            sources |= {
+                table: Source(together, start)
+                for table, start in zip(members, starts, strict=False)
+            }
     return sources
 
 

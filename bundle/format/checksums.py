@@ -116,7 +116,9 @@ class Digest:
           ValueError: they do not.
         """
         if size > self.room_bytes:
-            raise ValueError(f"{size} bytes cross the end of the block, which is {self.room_bytes} bytes ahead")
+            raise ValueError(
+                f"{size} bytes cross the end of the block, which is {self.room_bytes} bytes ahead"
+            )
         self._open = combine(self._open, crc, size)
         self._open_bytes += size
         if self._open_bytes == BLOCK_BYTES:
@@ -195,7 +197,9 @@ class PlacedDigest:
 
 
 def digest(
-    stream: RawIOBase | BufferedIOBase, size: int | None = None, pause: Callable[[], object] = lambda: None
+    stream: RawIOBase | BufferedIOBase,
+    size: int | None = None,
+    pause: Callable[[], object] = lambda: None,
 ) -> Digest:
     """Digests what is left of an open file, or its next `size` bytes; fewer if it ends before.
 

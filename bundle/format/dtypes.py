@@ -12,7 +12,9 @@ Vectors = NDArray[np.float32]
 STORED: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
     "float16": np.dtype("<f2"),
-    "bfloat16": np.dtype("<u2"),  # numpy has no bfloat16; its bits are the upper half of a float32's
+    "bfloat16": np.dtype(
+        "<u2"
+    ),  # numpy has no bfloat16; its bits are the upper half of a float32's
     "int8": np.dtype("i1"),
 }
 """The numpy dtype that holds a value of each dtype of a table."""

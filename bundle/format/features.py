@@ -106,7 +106,11 @@ class EmbeddedFeature(StrictModel):
         """What it reads instead of a table, in words; "" where it reads one."""
         if self.indicator is None:
             return ""
-        return f"numbers of {self.indicator} rows" if self.ordinal else f"indicator of {self.indicator}"
+        return (
+            f"numbers of {self.indicator} rows"
+            if self.ordinal
+            else f"indicator of {self.indicator}"
+        )
 
     @property
     def one_each(self) -> bool:
@@ -122,15 +126,23 @@ class EmbeddedFeature(StrictModel):
         several = len(self.ids.keys) if isinstance(self.ids, MultiInputIds) else None
         crossed = isinstance(self.ids, CrossedIds)
         if several is not None and (several != len(self.inputs) or several < 1 + crossed):
-            raise ValueError("crossed ids need an input for each of their two or more keys, joined ones of one or more")
-        if several is not None and (self.kind not in ("single", "bag" if crossed else "single") or self.weighted):
-            raise ValueError("crossed ids need a single, or a bag without weights, and joined ones a single")
+            raise ValueError(
+                "crossed ids need an input for each of their two or more keys, joined ones of one or more"
+            )
+        if several is not None and (
+            self.kind not in ("single", "bag" if crossed else "single") or self.weighted
+        ):
+            raise ValueError(
+                "crossed ids need a single, or a bag without weights, and joined ones a single"
+            )
         if isinstance(self.ids, MultiInputIds):
             if self.kind == "single" and any(key.padding is not None for key in self.ids.keys):
                 raise ValueError("'padding' belongs to the keys of a bag")
             by_candidate = any(key.role == "candidate" for key in self.ids.keys)
             if self.default is not None or (self.role == "candidate") != by_candidate:
-                raise ValueError("crossed and joined ids tell role and default by key, and the role follows")
+                raise ValueError(
+                    "crossed and joined ids tell role and default by key, and the role follows"
+                )
         if several is None and len(self.inputs) > 1:
             raise ValueError("'inputs' names several, which only crossed and joined ids read")
         return self
@@ -148,13 +160,19 @@ class EmbeddedFeature(StrictModel):
         if self.place is not None and self.kind != "single":
             raise ValueError("'place' belongs to a single")
         if self.cast is not None and isinstance(self.ids, BucketIds | MultiInputIds | TextIds):
-            raise ValueError("'cast' makes integers, which no buckets, crossed, joined ids or texts take")
+            raise ValueError(
+                "'cast' makes integers, which no buckets, crossed, joined ids or texts take"
+            )
         return self
 
     @model_validator(mode="after")
     def _texts_consistent(self) -> EmbeddedFeature:
-        if isinstance(self.ids, TextIds) and (self.split == (self.kind == "single") or self.weighted):
-            raise ValueError("texts that are split are a bag or a sequence, others a single, all without weights")
+        if isinstance(self.ids, TextIds) and (
+            self.split == (self.kind == "single") or self.weighted
+        ):
+            raise ValueError(
+                "texts that are split are a bag or a sequence, others a single, all without weights"
+            )
         if self.filler_row is not None and self.kind != "sequence":
             raise ValueError("'filler_row' belongs to a sequence")
         if not self.ordinal and (self.indicator or 0) > 1 << 16:
@@ -204,19 +222,27 @@ Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
 
 def vocabularies_of(rule: IdRule) -> tuple[VocabularyIds, ...]:
     """Returns the rules of vocabularies that a rule consists of: itself, or those of its keys and what follows."""
-    rules: list[IdRule | None] = [*(key.ids for key in rule.keys)] if isinstance(rule, MultiInputIds) else [rule]
-    rules = [each for one in rules for each in (one.rules if isinstance(one, ChainedIds) else [one])]
+    rules: list[IdRule | None] = (
+        [*(key.ids for key in rule.keys)] if isinstance(rule, MultiInputIds) else [rule]
+    )
+    rules = [
+        each for one in rules for each in (one.rules if isinstance(one, ChainedIds) else [one])
+    ]
     rules += [rule.ids] if isinstance(rule, JoinedIds | TextIds) else []
     return tuple(each for each in rules if isinstance(each, VocabularyIds))
 
 
-def readers_of(features: Mapping[str, EmbeddedFeature | DenseFeature]) -> dict[str, tuple[str, ...]]:
+def readers_of(
+    features: Mapping[str, EmbeddedFeature | DenseFeature],
+) -> dict[str, tuple[str, ...]]:
     """Returns the features that read each input, first the one that defines how its values are written.
 
     That is one that reads a table, by this input alone, and one id of an example if some feature takes no more.
     """
     order = sorted(features, key=lambda name: _telling(features[name]))
-    read: dict[str, tuple[str, ...]] = {each: () for name in features for each in inputs_of(name, features[name])}
+    read: dict[str, tuple[str, ...]] = {
+        each: () for name in features for each in inputs_of(name, features[name])
+    }
     for name in order:
         for each in dict.fromkeys(inputs_of(name, features[name])):
             read[each] = (*read[each], name)
@@ -229,7 +255,9 @@ def _telling(feature: EmbeddedFeature | DenseFeature) -> int:
     return 2 if isinstance(feature.ids, MultiInputIds) else int(not feature.one_each)
 
 
-def input_entry(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedFeature | DenseFeature:
+def input_entry(
+    name: str, feature: EmbeddedFeature | DenseFeature
+) -> EmbeddedFeature | DenseFeature:
     """Returns a feature as the reader of one of its inputs alone.
 
     What reads one place of an input becomes the reader of a sequence of them.
@@ -238,7 +266,13 @@ def input_entry(name: str, feature: EmbeddedFeature | DenseFeature) -> EmbeddedF
         changes = {"kind": "sequence", "length": feature.places, "place": None, "places": None}
         return feature.model_copy(update=changes)
     if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, TextIds):
-        changes = {"kind": "single", "ids": HashIds(buckets=1), "combiner": None, "length": None, "filler_row": None}
+        changes = {
+            "kind": "single",
+            "ids": HashIds(buckets=1),
+            "combiner": None,
+            "length": None,
+            "filler_row": None,
+        }
         return feature.model_copy(update=changes)
     if not isinstance(feature, EmbeddedFeature) or not isinstance(feature.ids, MultiInputIds):
         return feature

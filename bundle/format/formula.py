@@ -33,7 +33,12 @@ def _sigmoid(values: Values) -> Values:
     return result
 
 
-_UNARY: dict[str, Callable[[Values], Values]] = {"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "sigmoid": _sigmoid}
+_UNARY: dict[str, Callable[[Values], Values]] = {
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "sigmoid": _sigmoid,
+}
 _FOLDED: dict[str, Callable[[Values, Values], Values]] = {"min": np.minimum, "max": np.maximum}
 _BINARY: dict[type[ast.operator], Callable[[Values, Values], Values]] = {
     ast.Add: np.add,
@@ -75,7 +80,9 @@ class Formula:
         with np.errstate(all="ignore"):  # what comes of it is looked at below
             for count, step in self.steps:
                 if not count:
-                    stack.append(np.asarray(values[step], np.float64) if isinstance(step, str) else step)
+                    stack.append(
+                        np.asarray(values[step], np.float64) if isinstance(step, str) else step
+                    )
                 else:
                     stack[-count:] = [step(*stack[-count:])]
             result: NDArray[np.float32] = np.asarray(stack[0]).astype(np.float32)
@@ -98,7 +105,9 @@ def parse_formula(text: str) -> Formula:
       FormulaError: it is none, too long or too deep, or names no output; names the position and what was expected.
     """
     if len(text) > CHARACTERS_MAX:
-        raise FormulaError(f"a formula has {len(text)} characters; at most {CHARACTERS_MAX} are read")
+        raise FormulaError(
+            f"a formula has {len(text)} characters; at most {CHARACTERS_MAX} are read"
+        )
     strange = _STRANGE.search(text)
     if strange is not None:
         raise _unreadable(text, f"{strange[0]!r} at position {strange.start() + 1}")
@@ -118,10 +127,14 @@ def parse_formula(text: str) -> Formula:
         at, end = place(node.col_offset), place(node.end_col_offset)
         raise _unreadable(text, f"{text[at - 1 : end - 1]!r} at position {at}") from None
     except RecursionError:
-        raise FormulaError(f"formula {text!r} is more than {DEPTH_MAX} brackets, signs and powers deep") from None
+        raise FormulaError(
+            f"formula {text!r} is more than {DEPTH_MAX} brackets, signs and powers deep"
+        ) from None
     names = tuple(dict.fromkeys(step for _, step in steps if isinstance(step, str)))
     if not names:
-        raise FormulaError(f"formula {text!r} names no output, so that all candidates would be equal")
+        raise FormulaError(
+            f"formula {text!r} names no output, so that all candidates would be equal"
+        )
     return Formula(text, names, tuple(steps))
 
 
@@ -144,8 +157,14 @@ def _steps(node: ast.expr, depth: int) -> list[Step]:
             return [*_steps(left, depth), *_steps(right, depth + 1), (2, _BINARY[type(operator)])]
         case ast.Call(func=ast.Name(id=function), args=[value], keywords=[]) if function in _UNARY:
             return [*_steps(value, depth + 1), (1, _UNARY[function])]
-        case ast.Call(func=ast.Name(id=function), args=[first, _, *_] as values) if function in _FOLDED:
-            others = [step for value in values[1:] for step in (*_steps(value, depth + 1), (2, _FOLDED[function]))]
+        case ast.Call(func=ast.Name(id=function), args=[first, _, *_] as values) if (
+            function in _FOLDED
+        ):
+            others = [
+                step
+                for value in values[1:]
+                for step in (*_steps(value, depth + 1), (2, _FOLDED[function]))
+            ]
             return [*_steps(first, depth + 1), *others]
     raise _Unexpected(node)
 

@@ -40,8 +40,14 @@ class IdOperation(StrictModel):
     @model_validator(mode="after")
     def _by_given(self) -> IdOperation:
         if (self.by is None) != (self.do in ("absolute", "int32")):
-            raise ValueError(f"'by' is given with every operation but absolute and int32; this is {self.do!r}")
-        if self.by is not None and self.by <= 0 and self.do in ("divide", "remainder", "truncated_remainder"):
+            raise ValueError(
+                f"'by' is given with every operation but absolute and int32; this is {self.do!r}"
+            )
+        if (
+            self.by is not None
+            and self.by <= 0
+            and self.do in ("divide", "remainder", "truncated_remainder")
+        ):
             raise ValueError(f"{self.do!r} is by a positive number, not {self.by}")
         return self
 
@@ -102,7 +108,9 @@ class ChainedIds(StrictModel):
     kind: Literal["chained"] = "chained"
     rules: Annotated[
         tuple[
-            Annotated[ComputedIds | HashIds | VocabularyIds | BucketIds, Field(discriminator="kind")],
+            Annotated[
+                ComputedIds | HashIds | VocabularyIds | BucketIds, Field(discriminator="kind")
+            ],
             ...,
         ],
         Field(min_length=2, max_length=16),
@@ -121,7 +129,9 @@ class TextStep(StrictModel):
     @model_validator(mode="after")
     def _what_given(self) -> TextStep:
         if bool(self.what) != self.do.startswith("replace") or (self.by and not self.what):
-            raise ValueError(f"'what' is given with what replaces, and 'by' only then; this is {self.do!r}")
+            raise ValueError(
+                f"'what' is given with what replaces, and 'by' only then; this is {self.do!r}"
+            )
         if self.do == "replace_any" and not self.what.isascii():
             raise ValueError(f"'replace_any' replaces ASCII characters, not {self.what!r}")
         return self
@@ -157,10 +167,14 @@ class CrossKey(StrictModel):
     def _rows_of_ids(self) -> CrossKey:
         if self.steps and (self.dtype != "string" or self.padding is not None):
             raise ValueError("'steps' change a text, without 'padding'")
-        if (self.rows is not None and self.ids is None) or (self.unknown_row is not None and self.rows is None):
+        if (self.rows is not None and self.ids is None) or (
+            self.unknown_row is not None and self.rows is None
+        ):
             raise ValueError("'rows' are given with 'ids' only, and 'unknown_row' with 'rows'")
         if (self.dtype == "float32") != isinstance(first_of(self.ids), BucketIds):
-            raise ValueError("'dtype' is float32 where 'ids' are buckets, or begin with them, and nowhere else")
+            raise ValueError(
+                "'dtype' is float32 where 'ids' are buckets, or begin with them, and nowhere else"
+            )
         return self
 
 
@@ -197,7 +211,9 @@ class JoinedIds(MultiInputIds):
     @model_validator(mode="after")
     def _texts_around(self) -> JoinedIds:
         if not self.keys or len(self.texts) != len(self.keys) + 1:
-            raise ValueError("'texts' stand around and between the values of one or more 'keys': one more than those")
+            raise ValueError(
+                "'texts' stand around and between the values of one or more 'keys': one more than those"
+            )
         return self
 
 

@@ -51,7 +51,15 @@ from bundle.format.id_rules import (
 )
 from bundle.format.indexes import CostPoint, Distance, Index, Recall
 from bundle.format.tables import Shard, Table, TableDtype, TableError, TableSource
-from bundle.format.towers import HeadEffect, Precision, Tower, TowerForm, TowerInput, TowerOutput, TowerPart
+from bundle.format.towers import (
+    HeadEffect,
+    Precision,
+    Tower,
+    TowerForm,
+    TowerInput,
+    TowerOutput,
+    TowerPart,
+)
 
 __all__ = [
     "BLOCK_BYTES",
@@ -226,17 +234,25 @@ class Manifest(StrictModel):
 
     def inputs_of(self, features: Iterable[str]) -> tuple[str, ...]:
         """Returns what callers send for some features, each input once, in the order of the features."""
-        return tuple(dict.fromkeys(each for name in features for each in inputs_of(name, self.features[name])))
+        return tuple(
+            dict.fromkeys(
+                each for name in features for each in inputs_of(name, self.features[name])
+            )
+        )
 
     @model_validator(mode="after")
     def _inputs_agree(self) -> Manifest:
         for name, readers in self.inputs.items():
             stated = {repr(input_role_and_default(name, self.features[each])) for each in readers}
             if len(stated) > 1:
-                raise ValueError(f"features {', '.join(readers)} read {name!r} with different roles or defaults")
+                raise ValueError(
+                    f"features {', '.join(readers)} read {name!r} with different roles or defaults"
+                )
             places = {getattr(self.features[each], "places", None) for each in readers} - {None}
             if len(places) > 1:
-                raise ValueError(f"features {', '.join(readers)} read places of {name!r} of different numbers")
+                raise ValueError(
+                    f"features {', '.join(readers)} read places of {name!r} of different numbers"
+                )
         return self
 
     @model_validator(mode="after")
@@ -249,14 +265,18 @@ class Manifest(StrictModel):
                     _known(rule.vocabulary, self.vocabularies, f"features.{name}.ids.vocabulary")
                     keys = self.vocabularies[rule.vocabulary].dtype
                     if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
-                        raise ValueError(f"features.{name}.ids.mask is no {keys}, as the vocabulary's keys are")
+                        raise ValueError(
+                            f"features.{name}.ids.mask is no {keys}, as the vocabulary's keys are"
+                        )
                 if isinstance(feature.ids, KeyedIds):
                     _known(feature.ids.keys, self.keys, f"features.{name}.ids.keys")
                 rows = feature.indicator or self.tables[feature.table].rows
                 read = {"unknown.row": feature.unknown.row, "empty_row": feature.empty_row}
                 for field, row in {**read, "filler_row": feature.filler_row}.items():
                     if row is not None and row >= rows:
-                        raise ValueError(f"features.{name}.{field} is {row}, the table has {rows} rows")
+                        raise ValueError(
+                            f"features.{name}.{field} is {row}, the table has {rows} rows"
+                        )
         return self
 
     @model_validator(mode="after")
@@ -294,7 +314,9 @@ class Manifest(StrictModel):
                             f"towers.{name}: part {part.name!r} takes {source!r}, which the tower does not"
                         )
                     if part.per == "context" and self.features[source].role == "candidate":
-                        raise ValueError(f"towers.{name}: part {part.name!r} is per context, {source!r} a candidate's")
+                        raise ValueError(
+                            f"towers.{name}: part {part.name!r} is per context, {source!r} a candidate's"
+                        )
         return self
 
     @model_validator(mode="after")

@@ -75,7 +75,9 @@ def index_partitions(directory: str, partitions: int) -> tuple[str, ...]:
     """Returns the directory of each partition, e.g. `<directory>/partition-00000-of-00003`; of one, the index' own."""
     if partitions == 1:
         return (directory,)
-    return tuple(f"{directory}/partition-{number:05d}-of-{partitions:05d}" for number in range(partitions))
+    return tuple(
+        f"{directory}/partition-{number:05d}-of-{partitions:05d}" for number in range(partitions)
+    )
 
 
 def index_vectors(index: str) -> str:
@@ -113,5 +115,7 @@ def checked(path: str) -> str:
         or path.split("/", maxsplit=1)[0] in (".", "..")
     )
     if unsafe:
-        raise UnsafePath(f"path {path!r} in the manifest is not a normalised relative path inside the bundle")
+        raise UnsafePath(
+            f"path {path!r} in the manifest is not a normalised relative path inside the bundle"
+        )
     return path

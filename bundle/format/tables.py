@@ -14,7 +14,11 @@ from bundle.format.fields import Count, Crc32c, Path, Positive, StrictModel
 TableDtype = Literal["float32", "bfloat16", "float16", "int8"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
-_PARAMETERS = {"plain": (), "mod": ("starts",), "sparse_core": ("cores", "core_rows", "offset", "rotation")}
+_PARAMETERS = {
+    "plain": (),
+    "mod": ("starts",),
+    "sparse_core": ("cores", "core_rows", "offset", "rotation"),
+}
 
 
 class Shard(StrictModel):
@@ -52,7 +56,9 @@ class TableSource(StrictModel):
         wanted = _PARAMETERS[self.layout]
         for name in (name for names in _PARAMETERS.values() for name in names):
             if (getattr(self, name) is not None) != (name in wanted):
-                raise ValueError(f"layout {self.layout!r} {'needs' if name in wanted else 'has no'} {name!r}")
+                raise ValueError(
+                    f"layout {self.layout!r} {'needs' if name in wanted else 'has no'} {name!r}"
+                )
         return self
 
 
@@ -109,7 +115,9 @@ class Table(StrictModel):
             raise ValueError(f"scales belong to int8 rows, the table's are {self.dtype}")
         for shard, size in self.extents():
             if shard.blocks and len(shard.blocks) != -(-size // BLOCK_BYTES):
-                raise ValueError(f"{shard.file!r} has {len(shard.blocks)} block checksums for {size} bytes")
+                raise ValueError(
+                    f"{shard.file!r} has {len(shard.blocks)} block checksums for {size} bytes"
+                )
         return self
 
 

@@ -110,7 +110,9 @@ class Tower(StrictModel):
                 raise ValueError(str(problem)) from problem
             for name in taken:
                 if name not in {output.name for output in self.outputs}:
-                    raise ValueError(f"formula {self.formula!r} takes {name!r}, which is no output of the tower")
+                    raise ValueError(
+                        f"formula {self.formula!r} takes {name!r}, which is no output of the tower"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -123,9 +125,13 @@ class Tower(StrictModel):
         for part in self.parts:
             for each in part.inputs:
                 if each.tensor and each.tensor not in made:
-                    raise ValueError(f"part {part.name!r} takes {each.tensor!r}, which no earlier part returns")
+                    raise ValueError(
+                        f"part {part.name!r} takes {each.tensor!r}, which no earlier part returns"
+                    )
                 if each.tensor and part.per == "context" and made[each.tensor] == "candidate":
-                    raise ValueError(f"part {part.name!r} is per context and takes {each.tensor!r} of a candidate")
+                    raise ValueError(
+                        f"part {part.name!r} is per context and takes {each.tensor!r} of a candidate"
+                    )
             for output in part.outputs:
                 if output.name in made:
                     raise ValueError(f"two parts return {output.name!r}")

@@ -7,7 +7,9 @@ Shards = Sequence[tuple[NDArray[np.uint8], int, int]]
 
 class Rows:
     def __new__(cls, dtype: str, dim: int, values: Shards, scales: Shards | None) -> Rows: ...
-    def take(self, rows: NDArray[np.int64], out: NDArray[np.float32] | None) -> NDArray[np.float32]: ...
+    def take(
+        self, rows: NDArray[np.int64], out: NDArray[np.float32] | None
+    ) -> NDArray[np.float32]: ...
     def bags(
         self,
         rows: NDArray[np.int64],

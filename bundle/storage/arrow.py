@@ -41,7 +41,11 @@ def open_trusted(path: Path) -> tuple[Any, Callable[[], None]]:
         table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
     except FileNotFoundError as problem:
         raise DigestMismatch(f"file {path.name!r} is missing; copy the bundle again") from problem
-    except (pa.ArrowException, OSError, ValueError) as problem:  # ValueError: names that are no UTF-8
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+    ) as problem:  # ValueError: names that are no UTF-8
         raise FormatError(f"file {path.name!r} is no sound Arrow IPC file: {problem}") from problem
     return table, lambda: mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -73,7 +77,9 @@ def column(table: Any, name: str, where: str) -> Any:
     """
     found = table.schema.get_all_field_indices(name)
     if len(found) != 1:
-        raise FormatError(f"{where} has {len(found)} columns {name!r}, one was expected; it has {table.column_names}")
+        raise FormatError(
+            f"{where} has {len(found)} columns {name!r}, one was expected; it has {table.column_names}"
+        )
     return table.column(found[0])
 
 

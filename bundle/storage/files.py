@@ -11,7 +11,9 @@ from pathlib import Path
 
 from bundle.errors import DigestMismatch, UnsafePath
 
-_SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
+_SYNC_FILE_RANGE = (
+    getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
+)
 _SYNC_FILE_RANGE_WRITE = 2
 
 
@@ -30,7 +32,9 @@ def locate(root: Path, path: str) -> Path:
         real = os.path.realpath(os.path.join(root, path), strict=True)
     except OSError as problem:
         if problem.errno == errno.ELOOP:
-            raise UnsafePath(f"file {path!r} of the bundle is a symbolic link that leads in a circle") from problem
+            raise UnsafePath(
+                f"file {path!r} of the bundle is a symbolic link that leads in a circle"
+            ) from problem
         raise DigestMismatch(
             f"file {path!r} of the bundle is missing ({problem.strerror}); copy the bundle again"
         ) from problem
@@ -49,7 +53,9 @@ def size(root: Path, path: str) -> int:
     """
     status = locate(root, path).stat()
     if not stat.S_ISREG(status.st_mode):
-        raise DigestMismatch(f"file {path!r} of the bundle is no regular file; copy the bundle again")
+        raise DigestMismatch(
+            f"file {path!r} of the bundle is no regular file; copy the bundle again"
+        )
     return status.st_size
 
 

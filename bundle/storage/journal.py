@@ -33,7 +33,12 @@ def append(journal: Path, step: str, key: str, payload: Any, written: Sequence[F
     Raises:
       OSError: the disk is full or broken; the journal is as it was.
     """
-    content = {"step": step, "key": key, "payload": payload, "files": [file.model_dump() for file in written]}
+    content = {
+        "step": step,
+        "key": key,
+        "payload": payload,
+        "files": [file.model_dump() for file in written],
+    }
     entry = orjson.dumps(content)
     line = b"%08x %s\n" % (crc32c(entry), entry)
     with journal.open("ab", buffering=0) as file:

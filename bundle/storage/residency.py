@@ -47,7 +47,9 @@ def bring_in(data: Bytes, start: int) -> int:
     if size <= 0:
         return 0
     if not _read_huge(data, start, size):
-        _advise(data, start, 2 * PIECE_BYTES, mmap.MADV_WILLNEED)  # a random map is read page by page otherwise
+        _advise(
+            data, start, 2 * PIECE_BYTES, mmap.MADV_WILLNEED
+        )  # a random map is read page by page otherwise
     failed = _advise(data, start, size, _POPULATE_READ)
     if failed in (0, errno.EINVAL):  # anything else it could not read: nobody asked yet
         # Of each page a byte is read: of a virtual machine's large pages the host may have none until then.
@@ -63,7 +65,9 @@ def resident_bytes(data: Bytes) -> int:
     pages = -(-data.size // mmap.PAGESIZE)
     if _SYSTEM is None or not pages:
         return 0
-    stretches, length = (1, pages) if pages <= _STRETCHES * _STRETCH_PAGES else (_STRETCHES, _STRETCH_PAGES)
+    stretches, length = (
+        (1, pages) if pages <= _STRETCHES * _STRETCH_PAGES else (_STRETCHES, _STRETCH_PAGES)
+    )
     found = np.zeros(length, np.uint8)
     there = 0
     first = data.ctypes.data - data.ctypes.data % mmap.PAGESIZE
@@ -88,7 +92,10 @@ def _read_huge(data: Bytes, start: int, size: int) -> bool:
     if again == _FAILED:
         return False
     place = ctypes.c_void_p(again)
-    done = not any(_SYSTEM.madvise(place, length, ctypes.c_int(each)) for each in (mmap.MADV_HUGEPAGE, _POPULATE_READ))
+    done = not any(
+        _SYSTEM.madvise(place, length, ctypes.c_int(each))
+        for each in (mmap.MADV_HUGEPAGE, _POPULATE_READ)
+    )
     _SYSTEM.munmap(place, length)
     return done
 
@@ -100,5 +107,7 @@ def _advise(data: Bytes, start: int, size: int, advice: int) -> int:
     first = data.ctypes.data + start
     begin = first - first % mmap.PAGESIZE
     end = data.ctypes.data + min(start + size, data.size)
-    failed = _SYSTEM.madvise(ctypes.c_size_t(begin), ctypes.c_size_t(end - begin), ctypes.c_int(advice))
+    failed = _SYSTEM.madvise(
+        ctypes.c_size_t(begin), ctypes.c_size_t(end - begin), ctypes.c_int(advice)
+    )
     return ctypes.get_errno() if failed else 0

@@ -33,7 +33,9 @@ def hold(bundle: Path) -> int | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as problem:
-        raise NotCommitted(f"{bundle} has no {paths.MANIFEST}: it was removed, or is no bundle") from problem
+        raise NotCommitted(
+            f"{bundle} has no {paths.MANIFEST}: it was removed, or is no bundle"
+        ) from problem
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as problem:
@@ -85,7 +87,9 @@ def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int],
 
 def _locked_alone(bundle: Path) -> int | None:
     """Locks a version for its removal; None if something holds it."""
-    descriptor = os.open(bundle / paths.MANIFEST, os.O_RDWR | os.O_CLOEXEC)  # NFS locks alone only what may be written
+    descriptor = os.open(
+        bundle / paths.MANIFEST, os.O_RDWR | os.O_CLOEXEC
+    )  # NFS locks alone only what may be written
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

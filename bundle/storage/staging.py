@@ -21,7 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from bundle.errors import DestinationExists, DigestMismatch, FormatError, NotCommitted, UnsafePath, VersionBusy
+from bundle.errors import (
+    DestinationExists,
+    DigestMismatch,
+    FormatError,
+    NotCommitted,
+    UnsafePath,
+    VersionBusy,
+)
 from bundle.format import paths
 from bundle.format.checksums import BLOCK_BYTES, Digest, digest
 from bundle.format.manifest import MANIFEST_BYTES_MAX, File, Manifest, dump, parse
@@ -52,7 +59,9 @@ class Staging:
         self._final = self._parent / str(version)
         self._run = secrets.token_hex(8)
         self._parent.mkdir(parents=True, exist_ok=True)
-        self._lock: int | None = _locked(self._aside(".lock"), f"version {version} of model {model!r}")
+        self._lock: int | None = _locked(
+            self._aside(".lock"), f"version {version} of model {model!r}"
+        )
         try:
             if not adding:
                 self._refuse_existing()
@@ -75,7 +84,9 @@ class Staging:
         """Where workers of this run write a file until it is whole: see `ShardWriter`."""
         return self.directory / f"{_ATTEMPTS}{self._run}"
 
-    def finish(self, step: str, key: str, payload: Any = None, written: Sequence[File] | None = None) -> None:
+    def finish(
+        self, step: str, key: str, payload: Any = None, written: Sequence[File] | None = None
+    ) -> None:
         """Notes a step as finished, once its files are safe from a loss of power.
 
         Args:
@@ -128,7 +139,11 @@ class Staging:
             place = self.directory / paths.checked(path)
         except UnsafePath:
             return ()
-        found = sorted(inner for inner in place.rglob("*") if inner.is_file()) if place.is_dir() else [place]
+        found = (
+            sorted(inner for inner in place.rglob("*") if inner.is_file())
+            if place.is_dir()
+            else [place]
+        )
         return tuple(_digested(self.directory, file) for file in found if file.is_file())
 
     def commit(self, manifest: Manifest, data: bytes | None = None) -> Path:
@@ -200,7 +215,9 @@ class Staging:
             self.directory.rename(self._final)
         except OSError as problem:
             if problem.errno in (errno.EEXIST, errno.ENOTEMPTY):
-                raise DestinationExists(f"{self._final} is there already; choose another version") from problem
+                raise DestinationExists(
+                    f"{self._final} is there already; choose another version"
+                ) from problem
             raise
         files.sync(self._parent)
         self._aside(".journal").unlink(missing_ok=True)
@@ -223,7 +240,10 @@ class Staging:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -232,9 +252,13 @@ class Staging:
 
     def _refuse_existing(self) -> None:
         if os.path.lexists(self._final):
-            if (self._final / paths.MANIFEST).is_file():  # of a run that ended between its rename and this
+            if (
+                self._final / paths.MANIFEST
+            ).is_file():  # of a run that ended between its rename and this
                 self._aside(".journal").unlink(missing_ok=True)
-            raise DestinationExists(f"{self._final} is there already; committed bundles are never overwritten")
+            raise DestinationExists(
+                f"{self._final} is there already; committed bundles are never overwritten"
+            )
 
     def _clear(self) -> None:
         # The journal first: what it vouches for must be there.
@@ -267,7 +291,9 @@ def read_manifest(bundle: Path) -> Manifest:
     """
     path = bundle / paths.MANIFEST
     if not path.is_file():
-        raise NotCommitted(f"{bundle} has no {paths.MANIFEST}: it is no bundle, or one that is still being written")
+        raise NotCommitted(
+            f"{bundle} has no {paths.MANIFEST}: it is no bundle, or one that is still being written"
+        )
     with files.locate(bundle, paths.MANIFEST).open("rb") as file:
         return parse(file.read(MANIFEST_BYTES_MAX + 1))
 
@@ -300,7 +326,9 @@ def check_files(
             _check_blocks(shard.file, shard.offset, found, shard.blocks, shard.crc32c)
 
 
-def _check_sizes(bundle: Path, manifest: Manifest, pause: Callable[[], object] = lambda: None) -> None:
+def _check_sizes(
+    bundle: Path, manifest: Manifest, pause: Callable[[], object] = lambda: None
+) -> None:
     for file in manifest.files:
         _check_size(bundle, file.path, file.bytes)
         pause()
@@ -349,7 +377,9 @@ def _sweep_unlisted(staged: Path, manifest: Manifest) -> None:
     listed |= {shard.file for table in manifest.tables.values() for shard, _ in table.extents()}
     for directory, _, names in os.walk(staged, topdown=False):
         here = Path(directory)
-        unlisted = [name for name in names if (here / name).relative_to(staged).as_posix() not in listed]
+        unlisted = [
+            name for name in names if (here / name).relative_to(staged).as_posix() not in listed
+        ]
         for name in unlisted:
             (here / name).unlink()
         if unlisted and here != staged and not any(here.iterdir()):

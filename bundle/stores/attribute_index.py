@@ -45,7 +45,12 @@ class AttributeIndex:
     """
 
     def __init__(
-        self, directory: Path, entry: manifest.AttributeIndex, kind: str, size: int, held: RowRange | None = None
+        self,
+        directory: Path,
+        entry: manifest.AttributeIndex,
+        kind: str,
+        size: int,
+        held: RowRange | None = None,
     ) -> None:
         """Maps an index and checks all of it.
 
@@ -67,7 +72,10 @@ class AttributeIndex:
             self._rows = np.memmap(path, "<u4", "r", shape=(count,)).view(np.ndarray)
         table = arrow.open_mapped(files.locate(directory, entry.values))
         self._values, ends = (_column(table, name, entry.values) for name in (_VALUE, _END))
-        if (self._values.type, str(ends.type)) != (_stored_type(kind), "int64") or self._values.null_count:
+        if (self._values.type, str(ends.type)) != (
+            _stored_type(kind),
+            "int64",
+        ) or self._values.null_count:
             raise FormatError(
                 f"{entry.values!r} holds values of {self._values.type} with {self._values.null_count} nulls and ends "
                 f"of {ends.type}; {_stored_type(kind)} without nulls and int64 were expected of {kind}"
@@ -79,9 +87,13 @@ class AttributeIndex:
         self._ends: NDArray[np.int64] = arrow.values(ends)
         end = self._ends[-1] if len(ends) else 0
         if left or end != count:
-            raise FormatError(f"{entry.rows!r} has {4 * count + left} bytes, {entry.values!r} ends at position {end}")
+            raise FormatError(
+                f"{entry.rows!r} has {4 * count + left} bytes, {entry.values!r} ends at position {end}"
+            )
         if count and self._rows.max() >= size:
-            raise FormatError(f"{entry.rows!r} holds position {self._rows.max()}; the corpus has {size} candidates")
+            raise FormatError(
+                f"{entry.rows!r} holds position {self._rows.max()}; the corpus has {size} candidates"
+            )
 
     def rows_of(self, values: NDArray[Any]) -> Positions:
         """Returns the positions of candidates that have one of some values.
@@ -104,7 +116,9 @@ class AttributeIndex:
         first = starts - (np.cumsum(counts) - counts)
         return self._in(self._rows[np.repeat(first, counts) + np.arange(counts.sum())])
 
-    def rows_between(self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None) -> Positions:
+    def rows_between(
+        self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
+    ) -> Positions:
         """Returns the positions of candidates whose int64 or double is within all bounds given, compared exactly.
 
         Returns:
@@ -113,8 +127,12 @@ class AttributeIndex:
         lowest = ((bisect_left, ge), (bisect_right, gt))
         highest = ((bisect_right, le), (bisect_left, lt))
         # In Python's numbers, which compare exactly: an int64 and a float need not.
-        starts = [place(self._values, bound, key=_python) for place, bound in lowest if bound is not None]
-        stops = [place(self._values, bound, key=_python) for place, bound in highest if bound is not None]
+        starts = [
+            place(self._values, bound, key=_python) for place, bound in lowest if bound is not None
+        ]
+        stops = [
+            place(self._values, bound, key=_python) for place, bound in highest if bound is not None
+        ]
         start, stop = max(starts, default=0), min(stops, default=len(self._values))
         if start >= stop:
             return self._rows[:0]
@@ -128,7 +146,9 @@ class AttributeIndex:
         return within[within < self._held.rows]
 
 
-def write_attribute_index(store: Path, attribute: str, directory: Path, entry: manifest.AttributeIndex) -> None:
+def write_attribute_index(
+    store: Path, attribute: str, directory: Path, entry: manifest.AttributeIndex
+) -> None:
     """Writes the index of one attribute; memory holds the distinct values and a record batch of the store.
 
     Args:
@@ -143,7 +163,9 @@ def write_attribute_index(store: Path, attribute: str, directory: Path, entry: m
 
     counted: list[Any] = []
     for values, _, numbers in _slices(store, attribute):
-        counted.append(pa.table({_VALUE: values, "count": np.bincount(numbers, minlength=len(values))}))
+        counted.append(
+            pa.table({_VALUE: values, "count": np.bincount(numbers, minlength=len(values))})
+        )
         if sum(map(len, counted)) > 2 * len(counted[0]) + _MERGED_MIN:
             counted = [_merged(counted)]
     table = _merged(counted).sort_by(_VALUE).combine_chunks()
@@ -154,7 +176,9 @@ def write_attribute_index(store: Path, attribute: str, directory: Path, entry: m
     (directory / entry.rows).parent.mkdir(parents=True, exist_ok=True)
     with (directory / entry.rows).open("w+b") as file:
         if count:
-            os.posix_fallocate(file.fileno(), 0, 4 * count)  # a full disk is an error here, and a fault in a map
+            os.posix_fallocate(
+                file.fileno(), 0, 4 * count
+            )  # a full disk is an error here, and a fault in a map
             rows = np.memmap(file, "<u4", "r+", shape=(count,))
             _fill(rows, _slices(store, attribute), table[_VALUE].chunk(0), ends)
             rows.flush()
@@ -170,10 +194,17 @@ def check_attribute_index(directory: Path, corpus: manifest.Corpus, attribute: s
     AttributeIndex(directory, held, corpus.attributes[attribute], corpus.size)
     with tempfile.TemporaryDirectory(prefix="filter-") as beside:
         write_attribute_index(files.locate(directory, corpus.file), attribute, Path(beside), again)
-        values, expected = (arrow.open_mapped(path) for path in (directory / held.values, Path(beside, again.values)))
+        values, expected = (
+            arrow.open_mapped(path)
+            for path in (directory / held.values, Path(beside, again.values))
+        )
         same = values.equals(expected)
-        if not (same and filecmp.cmp(directory / held.rows, Path(beside, again.rows), shallow=False)):
-            raise FormatError(f"{held.values!r} and {held.rows!r} are not of attribute {attribute!r} as it is stored")
+        if not (
+            same and filecmp.cmp(directory / held.rows, Path(beside, again.rows), shallow=False)
+        ):
+            raise FormatError(
+                f"{held.values!r} and {held.rows!r} are not of attribute {attribute!r} as it is stored"
+            )
 
 
 def _fill(rows: Positions, slices: Iterator[Any], values: Any, ends: NDArray[np.int64]) -> None:
@@ -188,7 +219,9 @@ def _fill(rows: Positions, slices: Iterator[Any], values: Any, ends: NDArray[np.
         free[held] += counts
 
 
-def _slices(store: Path, attribute: str) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.int64]]]:
+def _slices(
+    store: Path, attribute: str
+) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.int64]]]:
     """Yields, of each record batch, distinct values, and pairs of position and value, by its number, each once."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -207,14 +240,19 @@ def _slices(store: Path, attribute: str) -> Iterator[tuple[Any, NDArray[np.int64
             values = pc.add(values, 0.0)  # -0 becomes 0, which it equals
         encoded = values.dictionary_encode()
         count = max(1, len(encoded.dictionary))
-        yield encoded.dictionary, *np.divmod(distinct(owners * count + encoded.indices.to_numpy()), count)
+        yield (
+            encoded.dictionary,
+            *np.divmod(distinct(owners * count + encoded.indices.to_numpy()), count),
+        )
         release()
 
 
 def _merged(counted: list[Any]) -> Any:
     import pyarrow as pa
 
-    table = pa.concat_tables(counted).group_by(_VALUE, use_threads=False).aggregate([("count", "sum")])
+    table = (
+        pa.concat_tables(counted).group_by(_VALUE, use_threads=False).aggregate([("count", "sum")])
+    )
     return table.rename_columns({"count_sum": "count"})
 
 
@@ -228,12 +266,16 @@ def _find(values: Any, wanted: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_
     if arrow.kind_of(values.type) != "string":
         low = np.searchsorted(arrow.values(values), arrow.values(wanted))
     elif len(wanted) <= _ONE_BY_ONE_MAX:
-        low = np.array([bisect_left(values, each, key=_python) for each in wanted.to_pylist()], np.int64)
+        low = np.array(
+            [bisect_left(values, each, key=_python) for each in wanted.to_pylist()], np.int64
+        )
     else:
         high = np.full(len(wanted), len(values))
         for _ in range(len(values).bit_length()):  # a binary search of all at once
             middle = (low + high) // 2
-            less = pc.less(values.take(np.minimum(middle, len(values) - 1)), wanted).to_numpy(zero_copy_only=False)
+            less = pc.less(values.take(np.minimum(middle, len(values) - 1)), wanted).to_numpy(
+                zero_copy_only=False
+            )
             less &= middle < high
             low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
     there = pc.equal(values.take(np.minimum(low, len(values) - 1)), wanted)
@@ -250,7 +292,9 @@ def _column(table: Any, name: str, file: str) -> Any:
 def _stored_type(kind: str) -> Any:
     import pyarrow as pa
 
-    return {"int64": pa.int64(), "bool": pa.int64(), "double": pa.float64()}.get(kind, pa.large_string())
+    return {"int64": pa.int64(), "bool": pa.int64(), "double": pa.float64()}.get(
+        kind, pa.large_string()
+    )
 
 
 def _ascend(values: Any) -> bool:

@@ -46,7 +46,9 @@ class StoredColumns:
         where = f"candidate store {path.name!r}"
         self.size = table.num_rows
         if self.size != corpus.size:
-            raise FormatError(f"{where} holds {self.size} candidates, the manifest says {corpus.size}")
+            raise FormatError(
+                f"{where} holds {self.size} candidates, the manifest says {corpus.size}"
+            )
         keys = arrow.column(table, "id", where)
         if keys.null_count or arrow.kind_of(keys.type) != corpus.id_dtype:
             raise FormatError(
@@ -60,7 +62,10 @@ class StoredColumns:
                 raise FormatError(f"{where} has attribute {name!r} of {stored.type}, not {kind}")
         self._features, self._attributes = tuple(corpus.features), tuple(corpus.attributes)
         self._cardinalities: dict[str, tuple[int, int]] = {}
-        self._batches = [dict(zip(table.column_names, batch.columns, strict=True)) for batch in table.to_batches()]
+        self._batches = [
+            dict(zip(table.column_names, batch.columns, strict=True))
+            for batch in table.to_batches()
+        ]
         self._starts = offsets_of([len(batch["id"]) for batch in self._batches])
 
     def ids(self, positions: Positions) -> NDArray[Any]:
@@ -86,10 +91,15 @@ class StoredColumns:
         """
         absent = [name for name in names if name not in self._features]
         if absent:
-            raise FeatureError(absent[0], f"the candidate store does not hold it; it holds {', '.join(self._features)}")
+            raise FeatureError(
+                absent[0],
+                f"the candidate store does not hold it; it holds {', '.join(self._features)}",
+            )
         wanted = [f"feature:{name}" for name in names] + [f"weights:{name}" for name in names]
         taken = self._taken(positions, [name for name in wanted if name in self._batches[0]])
-        return {name: _column(taken[f"feature:{name}"], taken.get(f"weights:{name}")) for name in names}
+        return {
+            name: _column(taken[f"feature:{name}"], taken.get(f"weights:{name}")) for name in names
+        }
 
     def attributes(self, positions: Positions, names: Sequence[str]) -> dict[str, list[Any]]:
         """Returns the named attributes of the candidates at [m] int64 positions: int, float, str, bool, list or None.
@@ -100,7 +110,10 @@ class StoredColumns:
         """
         absent = [name for name in names if name not in self._attributes]
         if absent:
-            raise FeatureError(absent[0], f"no such attribute; candidates have {', '.join(self._attributes) or 'none'}")
+            raise FeatureError(
+                absent[0],
+                f"no such attribute; candidates have {', '.join(self._attributes) or 'none'}",
+            )
         taken = self._taken(positions, [f"attribute:{name}" for name in names])
         return {name: taken[f"attribute:{name}"].to_pylist() for name in names}
 
@@ -108,14 +121,19 @@ class StoredColumns:
         """Returns attributes of numbers or bools of the candidates at [m] int64 positions, null as 0."""
         taken = self._taken(positions, [f"attribute:{name}" for name in names])
         return {
-            name: taken[f"attribute:{name}"].cast("float64", safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
+            name: taken[f"attribute:{name}"]
+            .cast("float64", safe=False)
+            .fill_null(0.0)
+            .to_numpy(zero_copy_only=False)
             for name in names
         }
 
     def codes(self, positions: Positions, attribute: str) -> NDArray[np.int64]:
         """Returns what is equal for candidates with equal values of an attribute, [m] from 0; -1: it is null."""
         taken = self._taken(positions, [f"attribute:{attribute}"])[f"attribute:{attribute}"]
-        codes: NDArray[np.int64] = taken.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
+        codes: NDArray[np.int64] = (
+            taken.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
+        )
         return codes
 
     def cardinality(self, attribute: str) -> tuple[int, int]:
@@ -134,7 +152,9 @@ class StoredColumns:
         positions = np.asarray(positions, np.int64)
         beyond = positions.view(np.uint64) >= np.uint64(self.size)
         if np.count_nonzero(beyond):
-            raise RowOutOfRange(f"position {positions[beyond][0]} asked; the store holds {self.size} candidates")
+            raise RowOutOfRange(
+                f"position {positions[beyond][0]} asked; the store holds {self.size} candidates"
+            )
         if len(self._batches) == 1:
             return {name: self._batches[0][name].take(pa.array(positions)) for name in names}
         # By batch: `take` of a table would join all its batches first.
@@ -148,7 +168,10 @@ class StoredColumns:
         if len(found) == 1:
             return dict(zip(names, found[0], strict=True))
         inverse = pa.array(np.argsort(order))
-        return {name: pa.concat_arrays(parts).take(inverse) for name, *parts in zip(names, *found, strict=True)}
+        return {
+            name: pa.concat_arrays(parts).take(inverse)
+            for name, *parts in zip(names, *found, strict=True)
+        }
 
 
 class CandidateStore(StoredColumns):
@@ -192,7 +215,9 @@ def check_store(path: Path, corpus: Corpus) -> None:
     columns = StoredColumns(path, corpus)
     found = find_repeated(columns.id_slices, columns.size)
     if found is not None:
-        raise FormatError(f"id {columns.ids(np.array(found)).tolist()[0]!r} comes twice; ids must be distinct")
+        raise FormatError(
+            f"id {columns.ids(np.array(found)).tolist()[0]!r} comes twice; ids must be distinct"
+        )
 
 
 def _column(stored: Any, weights: Any) -> Column:
@@ -213,7 +238,11 @@ def _check_feature(table: Any, name: str, where: str) -> None:
 
     stored = arrow.column(table, f"feature:{name}", where)
     values = _flat(stored)
-    if stored.null_count or values.null_count or arrow.kind_of(values.type) not in ("int64", "string", "float"):
+    if (
+        stored.null_count
+        or values.null_count
+        or arrow.kind_of(values.type) not in ("int64", "string", "float")
+    ):
         raise FormatError(
             f"{where} has feature {name!r} of {stored.type} with {stored.null_count + values.null_count} nulls; "
             "int64, string or float, or lists of them, without nulls were expected"
@@ -222,13 +251,21 @@ def _check_feature(table: Any, name: str, where: str) -> None:
         return
     weights = arrow.column(table, f"weights:{name}", where)
     flat = _flat(weights)
-    beside = len(flat) == len(values) and flat.type == pa.float32() and not flat.null_count and not weights.null_count
+    beside = (
+        len(flat) == len(values)
+        and flat.type == pa.float32()
+        and not flat.null_count
+        and not weights.null_count
+    )
     if beside and pa.types.is_large_list(stored.type):
         beside = pa.types.is_large_list(weights.type) and all(
-            mine.offsets.equals(theirs.offsets) for mine, theirs in zip(stored.chunks, weights.chunks, strict=True)
+            mine.offsets.equals(theirs.offsets)
+            for mine, theirs in zip(stored.chunks, weights.chunks, strict=True)
         )
     if not beside:
-        raise FormatError(f"{where} has weights of feature {name!r} that do not lie beside its values, one float each")
+        raise FormatError(
+            f"{where} has weights of feature {name!r} that do not lie beside its values, one float each"
+        )
 
 
 def _flat(stored: Any) -> Any:
@@ -237,5 +274,7 @@ def _flat(stored: Any) -> Any:
     if not (pa.types.is_large_list(stored.type) or pa.types.is_fixed_size_list(stored.type)):
         return stored
     if isinstance(stored, pa.ChunkedArray):
-        return pa.chunked_array([chunk.flatten() for chunk in stored.chunks], stored.type.value_type)
+        return pa.chunked_array(
+            [chunk.flatten() for chunk in stored.chunks], stored.type.value_type
+        )
     return stored.flatten()

@@ -59,7 +59,9 @@ class StoreWriter:
         self._casts: dict[str, Any] = {}
         self.size = 0
 
-    def append(self, ids: Any, features: Mapping[str, Column], attributes: Mapping[str, Any]) -> None:
+    def append(
+        self, ids: Any, features: Mapping[str, Column], attributes: Mapping[str, Any]
+    ) -> None:
         """Appends candidates. Every batch has the same features and attributes.
 
         Args:
@@ -84,8 +86,14 @@ class StoreWriter:
             arrays[f"attribute:{name}"] = _attribute_array(name, values, keys.size)
         self._features |= dict.fromkeys(features)
         self._attributes |= dict.fromkeys(attributes)
-        held = {} if self._schema is None else dict(zip(self._schema.names, self._schema.types, strict=True))
-        schema = pa.schema([(name, _widened(name, held.get(name), array.type)) for name, array in arrays.items()])
+        held = (
+            {}
+            if self._schema is None
+            else dict(zip(self._schema.names, self._schema.types, strict=True))
+        )
+        schema = pa.schema(
+            [(name, _widened(name, held.get(name), array.type)) for name, array in arrays.items()]
+        )
         if schema != self._schema:
             self._close_spool()
             self._spools.append(self._directory / f"{len(self._spools)}.arrow")
@@ -132,7 +140,9 @@ class StoreWriter:
             unfinished, schema = self._directory / self._path.name, pa.schema(list(types.items()))
             with pa.ipc.new_file(str(unfinished), schema) as writer:
                 for batch in self._batches():
-                    columns = [self._cast(*each) for each in zip(schema.names, batch.columns, strict=True)]
+                    columns = [
+                        self._cast(*each) for each in zip(schema.names, batch.columns, strict=True)
+                    ]
                     writer.write_batch(_as_schema(columns, schema))
             self._spools = [unfinished]
         self._spools[0].replace(self._path)
@@ -144,7 +154,10 @@ class StoreWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._close_spool()
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -174,7 +187,9 @@ class StoreWriter:
             with pa.OSFile(str(path)) as source:
                 names = pa.ipc.open_file(source).schema.names
                 wanted = None if columns is None else [names.index(name) for name in columns]
-                reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
+                reader = pa.ipc.open_file(
+                    source, options=pa.ipc.IpcReadOptions(included_fields=wanted)
+                )
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
 
@@ -187,7 +202,9 @@ class StoreWriter:
         return array if kind is None else _attribute_array(attribute, array.cast(kind), len(array))
 
 
-def write_store(path: Path, ids: Any, features: Mapping[str, Column], attributes: Mapping[str, Any]) -> WrittenStore:
+def write_store(
+    path: Path, ids: Any, features: Mapping[str, Column], attributes: Mapping[str, Any]
+) -> WrittenStore:
     """Writes a candidate store of one batch; see StoreWriter.
 
     Raises:
@@ -245,7 +262,11 @@ def _widened(name: str, held: Any, new: Any) -> Any:
         where = "candidate ids" if name == "id" else name.replace(":", " ")
         raise FormatError(f"{where} holds {new} after {held}; one type was expected")
     leaf = pa.large_string() if len(leaves) > 1 else leaves.pop()
-    if pa.types.is_fixed_size_list(held) and pa.types.is_fixed_size_list(new) and held.list_size == new.list_size:
+    if (
+        pa.types.is_fixed_size_list(held)
+        and pa.types.is_fixed_size_list(new)
+        and held.list_size == new.list_size
+    ):
         return pa.list_(leaf, held.list_size)
     return leaf if _leaf(held) == held and _leaf(new) == new else pa.large_list(leaf)
 
@@ -292,7 +313,11 @@ def _checked_ids(ids: Any, first: int) -> NDArray[Any]:
             raise FormatError(f"id of candidate {row} is null; every candidate needs an id")
         if pa.types.is_dictionary(ids.type):
             ids = ids.dictionary_decode()
-        ids = arrow.values(ids) if arrow.kind_of(ids.type) == "string" else ids.to_numpy(zero_copy_only=False)
+        ids = (
+            arrow.values(ids)
+            if arrow.kind_of(ids.type) == "string"
+            else ids.to_numpy(zero_copy_only=False)
+        )
     try:
         return known_kind("id", ids)
     except FeatureError as problem:
@@ -336,7 +361,9 @@ def _attribute_array(name: str, values: Any, size: int) -> Any:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if len(array) != size:
-        raise FormatError(f"attribute {name!r} has {len(array)} values for {size} candidates; one each was expected")
+        raise FormatError(
+            f"attribute {name!r} has {len(array)} values for {size} candidates; one each was expected"
+        )
     kind = array.type
     try:
         if pa.types.is_integer(kind):
@@ -345,7 +372,9 @@ def _attribute_array(name: str, values: Any, size: int) -> Any:
             array = array.cast(pa.float64())
             array = pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
             if pc.any(pc.is_inf(array)).as_py():
-                raise FormatError(f"attribute {name!r} holds {math.inf}, which JSON cannot carry; write null instead")
+                raise FormatError(
+                    f"attribute {name!r} holds {math.inf}, which JSON cannot carry; write null instead"
+                )
         elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
             array = array.cast(pa.large_string())
         elif arrow.kind_of(kind) == "list<string>":
@@ -353,5 +382,7 @@ def _attribute_array(name: str, values: Any, size: int) -> Any:
         elif not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
             raise FormatError(f"attribute {name!r} has Arrow type {kind}; {_CURE}")
     except pa.ArrowInvalid as problem:
-        raise FormatError(f"attribute {name!r} of Arrow type {kind}: {problem}; {_CURE}") from problem
+        raise FormatError(
+            f"attribute {name!r} of Arrow type {kind}: {problem}; {_CURE}"
+        ) from problem
     return array

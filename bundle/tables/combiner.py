@@ -152,7 +152,9 @@ def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
             part = values[offsets[bag] : offsets[bag + 1]]
             # One column would be added pairwise by reduce, so that its bits would depend on the way taken.
             sums[bag] = (
-                np.add.accumulate(part, axis=0)[-1] if dim == 1 else np.add.reduce(part, axis=0, initial=_NOTHING)
+                np.add.accumulate(part, axis=0)[-1]
+                if dim == 1
+                else np.add.reduce(part, axis=0, initial=_NOTHING)
             )
     elif values.shape[0] == n * longest:
         blocks = values.reshape(n, longest, dim)

@@ -30,19 +30,25 @@ def known_kind(feature: str, values: Values) -> Values:
         return values if values.dtype == np.int64 else values.astype(np.int64)
     if kind == "u":
         if values.size and int(values.max()) > _INT64.max:
-            raise FeatureError(feature, f"id {values.max()} is beyond int64; ids lie in [-2^63, 2^63)")
+            raise FeatureError(
+                feature, f"id {values.max()} is beyond int64; ids lie in [-2^63, 2^63)"
+            )
         return values.astype(np.int64)
     if kind == "U":
         return values.astype(object)
     if kind == "O":
         for value in values.tolist():
             if type(value) is not str:
-                raise FeatureError(feature, f"{_shown(value)} is no id; an integer or a string was expected")
+                raise FeatureError(
+                    feature, f"{_shown(value)} is no id; an integer or a string was expected"
+                )
         return values
     if not values.size:
         return np.empty(0, np.int64)  # an empty list has no type of its own
     # Where a fraction made all of them floats, the fraction is shown; unlike format(), str() is exact for float32.
-    odd = values if kind != "f" else values[~(np.abs(values) < 2**63) | (np.trunc(values) != values)]
+    odd = (
+        values if kind != "f" else values[~(np.abs(values) < 2**63) | (np.trunc(values) != values)]
+    )
     wrong = (odd if odd.size else values).flat[0]
     raise FeatureError(feature, f"{wrong!s} is no id; an integer or a string was expected")
 
@@ -60,7 +66,10 @@ def integers(feature: str, values: Values) -> NDArray[np.int64]:
     for place, text in enumerate(ids.tolist()):
         number = int(text) if _DIGITS.fullmatch(text) else _INT64.max + 1
         if not _INT64.min <= number <= _INT64.max:
-            raise FeatureError(feature, f"{_shown(text)} is no integer id; an integer in [-2^63, 2^63) was expected")
+            raise FeatureError(
+                feature,
+                f"{_shown(text)} is no integer id; an integer in [-2^63, 2^63) was expected",
+            )
         result[place] = number
     return result
 
@@ -74,7 +83,9 @@ def strings(feature: str, values: Values) -> NDArray[Any]:
     ids = known_kind(feature, values)
     if ids.dtype == np.int64:
         if ids.size:
-            raise FeatureError(feature, f"{ids[0]} is an integer; the ids of this feature are strings")
+            raise FeatureError(
+                feature, f"{ids[0]} is an integer; the ids of this feature are strings"
+            )
         return np.empty(0, object)
     return ids
 
@@ -94,7 +105,9 @@ def numbers(feature: str, values: Values) -> NDArray[np.float32]:
     finite = np.isfinite(result)
     if np.count_nonzero(finite) < finite.size:
         wrong = values[~finite][0]
-        raise FeatureError(feature, f"{wrong} is not finite in float32; a finite number was expected")
+        raise FeatureError(
+            feature, f"{wrong} is not finite in float32; a finite number was expected"
+        )
     return result
 
 

@@ -46,9 +46,13 @@ class KeyIndex:
         try:
             found = path.stat().st_size
         except OSError as problem:
-            raise DigestMismatch(f"key index {path.name!r} is missing ({problem.strerror})") from problem
+            raise DigestMismatch(
+                f"key index {path.name!r} is missing ({problem.strerror})"
+            ) from problem
         if found != expected:
-            raise DigestMismatch(f"key index {path.name!r} has {found} bytes; one of {size} keys has {expected}")
+            raise DigestMismatch(
+                f"key index {path.name!r} has {found} bytes; one of {size} keys has {expected}"
+            )
         whole: NDArray[np.int64] = np.memmap(path, np.dtype("<i8"), "r")
         self._entries = np.asarray(whole[: 2 * size]).reshape(size, 2)
         self._starts = np.asarray(whole[2 * size :])
@@ -58,7 +62,9 @@ class KeyIndex:
         """Returns [m] int64 rows of [m] int64 keys, -1 for those that it does not hold."""
         if keys.size <= _FOUND_TOGETHER:
             return self._find(keys)
-        parts = [keys[first : first + _FOUND_TOGETHER] for first in range(0, keys.size, _FOUND_TOGETHER)]
+        parts = [
+            keys[first : first + _FOUND_TOGETHER] for first in range(0, keys.size, _FOUND_TOGETHER)
+        ]
         return np.concatenate([self._find(part) for part in parts])
 
     def _find(self, keys: NDArray[np.int64]) -> Rows:
@@ -68,7 +74,9 @@ class KeyIndex:
         if longest <= 0:
             return np.full(keys.size, -1, np.int64)
         places = starts[:, np.newaxis] + np.arange(longest)
-        entries = self._entries.take(places, axis=0, mode="clip")  # a damaged start leads to another entry, not out
+        entries = self._entries.take(
+            places, axis=0, mode="clip"
+        )  # a damaged start leads to another entry, not out
         held = (entries[:, :, 0] == keys[:, np.newaxis]) & (places < ends[:, np.newaxis])
         rows = entries[np.arange(keys.size), held.argmax(axis=1), 1]
         return np.where(held.any(axis=1), rows, -1)
@@ -107,7 +115,9 @@ class KeyIndexWriter:
         ends = np.cumsum(np.bincount(partition, minlength=_PARTITIONS))
         for number in np.unique(partition).tolist():
             with self._part(number).open("ab") as file:
-                file.write(entries[order[ends[number - 1] if number else 0 : ends[number]]].tobytes())
+                file.write(
+                    entries[order[ends[number - 1] if number else 0 : ends[number]]].tobytes()
+                )
         self.size += keys.size
 
     def finish(self) -> int:
@@ -124,8 +134,14 @@ class KeyIndexWriter:
             for number in range(_PARTITIONS):
                 mixed, entries = self._sorted(number)
                 file.write(entries.tobytes())
-                first, end = ((each << bits) + _PARTITIONS - 1 >> 8 for each in (number, number + 1))
-                bounds = np.arange(first, end, dtype=np.uint64) << np.uint64(64 - bits) if bits else _ZERO[first:end]
+                first, end = (
+                    (each << bits) + _PARTITIONS - 1 >> 8 for each in (number, number + 1)
+                )
+                bounds = (
+                    np.arange(first, end, dtype=np.uint64) << np.uint64(64 - bits)
+                    if bits
+                    else _ZERO[first:end]
+                )
                 starts.write((written + np.searchsorted(mixed, bounds)).astype("<i8").tobytes())
                 written += len(entries)
             starts.write(np.array([written], "<i8").tobytes())
@@ -143,7 +159,9 @@ class KeyIndexWriter:
         twice = np.flatnonzero(mixed[1:] == mixed[:-1])
         if twice.size:
             (key, first), (_, again) = entries[twice[0] : twice[0] + 2].tolist()
-            raise FormatError(f"key {key} comes twice, as row {first} and row {again}; keys must be distinct")
+            raise FormatError(
+                f"key {key} comes twice, as row {first} and row {again}; keys must be distinct"
+            )
         return mixed, entries
 
     def _part(self, number: int) -> Path:
@@ -153,7 +171,10 @@ class KeyIndexWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         shutil.rmtree(self._aside, ignore_errors=True)
         if problem is not None:
@@ -184,4 +205,6 @@ def _mixed(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def _buckets(mixed: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
-    return (mixed >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(mixed.size, np.int64)
+    return (
+        (mixed >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(mixed.size, np.int64)
+    )

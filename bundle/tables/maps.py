@@ -35,11 +35,15 @@ class MappedRows:
         spans: dict[str, tuple[int, int]] = {}
         for shard in shards:
             first, end = spans.get(shard.file, (shard.offset, 0))
-            spans[shard.file] = min(first, shard.offset), max(end, shard.offset + shard.rows * row_bytes)
+            spans[shard.file] = (
+                min(first, shard.offset),
+                max(end, shard.offset + shard.rows * row_bytes),
+            )
         mapped = {file: _mapped(root, file, *span) for file, span in spans.items()}
         self._files = list(mapped.values())
         self._shards = [
-            (mapped[shard.file].data, shard.offset - mapped[shard.file].first, shard.rows) for shard in shards
+            (mapped[shard.file].data, shard.offset - mapped[shard.file].first, shard.rows)
+            for shard in shards
         ]
 
     def shards(self) -> list[tuple[Bytes, int, int]]:
@@ -67,7 +71,9 @@ class MappedRows:
         Returns:
           [rows, row_bytes] uint8.
         """
-        parts = [self._rows_of(shard)[part.first : part.end] for shard, part in self._map.ranges(wanted)]
+        parts = [
+            self._rows_of(shard)[part.first : part.end] for shard, part in self._map.ranges(wanted)
+        ]
         return np.concatenate([np.empty((0, self._row_bytes), np.uint8), *parts])
 
     def _rows_of(self, shard: int) -> Bytes:

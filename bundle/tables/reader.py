@@ -122,7 +122,10 @@ class ShardWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if problem is None:
             self.close()
@@ -243,7 +246,9 @@ class TableReader:
         """
         rows = np.ascontiguousarray(rows, np.int64)
         self._check(rows)
-        scales = np.empty((rows.size, 0), np.uint8) if self._scales is None else self._scales.take(rows)
+        scales = (
+            np.empty((rows.size, 0), np.uint8) if self._scales is None else self._scales.take(rows)
+        )
         if self.dtype == "float32" and self._native is not None:
             return self._native.take(rows, None).view(np.uint8), scales
         return self._stored.take(rows), scales
@@ -257,7 +262,9 @@ class TableReader:
           RowOutOfRange: the range leaves the table.
         """
         if first < 0 or count < 0 or first + count > self.rows:
-            raise RowOutOfRange(f"rows {first} to {first + count} asked; the table has {self.rows} rows")
+            raise RowOutOfRange(
+                f"rows {first} to {first + count} asked; the table has {self.rows} rows"
+            )
         return self._stored.read(RowRange(first, count)).view(STORED[self.dtype])
 
     def warm(self) -> Iterator[int]:
@@ -275,7 +282,9 @@ class TableReader:
 
         The kernel answers only those who may write the files, or own them; for others all of it counts.
         """
-        return sum(rows.resident_bytes() for rows in (self._stored, self._scales) if rows is not None)
+        return sum(
+            rows.resident_bytes() for rows in (self._stored, self._scales) if rows is not None
+        )
 
     def release(self) -> None:
         """Lets go of the pages that were read, for a program that reads all rows once; later reads bring them back."""
@@ -295,4 +304,6 @@ class TableReader:
         beyond = rows.view(np.uint64) >= np.uint64(self.rows)
         if np.count_nonzero(beyond):
             wrong = rows[beyond][0]
-            raise RowOutOfRange(f"row {wrong} asked; the table has {self.rows} rows, 0 to {self.rows - 1}")
+            raise RowOutOfRange(
+                f"row {wrong} asked; the table has {self.rows} rows, 0 to {self.rows - 1}"
+            )

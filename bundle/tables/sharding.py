@@ -33,7 +33,9 @@ class ShardNumber(NamedTuple):
         """
         spelled = _SPELLED.fullmatch(text)
         if spelled is None or int(spelled[1]) > int(spelled[2]):
-            raise ValueError(f"{text!r} is no shard; a number and how many there are, such as 1/4, were expected")
+            raise ValueError(
+                f"{text!r} is no shard; a number and how many there are, such as 1/4, were expected"
+            )
         return cls(int(spelled[1]), int(spelled[2]))
 
 
@@ -69,7 +71,9 @@ def of_rows(table: Table, wanted: RowRange) -> Table:
     return table.model_copy(update={"rows": wanted.rows, "shards": shards, "scales": scales})
 
 
-def held_here(manifest: Manifest, shard: ShardNumber | None, front: bool, least_bytes: int) -> Manifest:
+def held_here(
+    manifest: Manifest, shard: ShardNumber | None, front: bool, least_bytes: int
+) -> Manifest:
     """Returns what of a bundle a process reads: a shard, a front of shards, or one that holds everything."""
     if shard is not None:
         return held_by_shard(manifest, shard, least_bytes)
@@ -84,7 +88,10 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, least_bytes: int) -> M
     tables = {}
     for name, table in sharded_tables(manifest, least_bytes).items():
         wanted = row_range(table.rows, shard)
-        kept = {"shards": _overlapping(table.shards, wanted), "scales": _overlapping(table.scales, wanted)}
+        kept = {
+            "shards": _overlapping(table.shards, wanted),
+            "scales": _overlapping(table.scales, wanted),
+        }
         if wanted.rows:
             tables[name] = table.model_copy(update=kept)
     indexes, read = sharded_indexes(manifest), set[str]()
@@ -92,7 +99,10 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, least_bytes: int) -> M
         parts = row_range(index.partitions, shard)
         if parts.rows:
             filters = manifest.candidates[index.corpus].filters.values()
-            read |= {index.vectors, *(file for each in filters for file in (each.values, each.rows))}
+            read |= {
+                index.vectors,
+                *(file for each in filters for file in (each.values, each.rows)),
+            }
             read |= {f"{directory}/" for directory in index.directories[parts.first : parts.end]}
     files = tuple(file for file in manifest.files if file.path.startswith(tuple(read)))
     # All indexes: their vectors are large, and checked later than other files.
@@ -106,8 +116,12 @@ def held_by_front(manifest: Manifest, least_bytes: int) -> Manifest:
     elsewhere = tuple(name for index in indexes for name in (index.vectors, f"{index.directory}/"))
     return manifest.model_copy(
         update={
-            "tables": {name: table for name, table in manifest.tables.items() if name not in remote},
-            "indexes": {name: index for name, index in manifest.indexes.items() if index.partitions == 1},
+            "tables": {
+                name: table for name, table in manifest.tables.items() if name not in remote
+            },
+            "indexes": {
+                name: index for name, index in manifest.indexes.items() if index.partitions == 1
+            },
             "files": tuple(file for file in manifest.files if not file.path.startswith(elsewhere)),
         }
     )
@@ -115,4 +129,6 @@ def held_by_front(manifest: Manifest, least_bytes: int) -> Manifest:
 
 def _overlapping(shards: tuple[Shard, ...], wanted: RowRange) -> tuple[Shard, ...]:
     """Returns the shards that hold any of the wanted rows."""
-    return tuple(each for each in shards if overlap(RowRange(each.first_row, each.rows), wanted).rows)
+    return tuple(
+        each for each in shards if overlap(RowRange(each.first_row, each.rows), wanted).rows
+    )

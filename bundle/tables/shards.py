@@ -33,7 +33,9 @@ def shard_rows(row_bytes: int, shard_bytes: int = SHARD_BYTES) -> int:
 def cut(rows: int, rows_max: int) -> tuple[RowRange, ...]:
     """Cuts rows 0 to `rows` into ranges of `rows_max`; the last may be shorter."""
     if rows < 0 or rows_max < 1:
-        raise ValueError(f"cannot cut {rows} rows into ranges of {rows_max}; rows must be >= 0 and a range >= 1")
+        raise ValueError(
+            f"cannot cut {rows} rows into ranges of {rows_max}; rows must be >= 0 and a range >= 1"
+        )
     return tuple(RowRange(first, min(rows_max, rows - first)) for first in range(0, rows, rows_max))
 
 

@@ -82,7 +82,9 @@ class StringKeys:
         self.size = len(keys)
         self._positions = dict(zip(keys, range(len(keys)), strict=True))
         if len(self._positions) != len(keys):
-            twice = next(key for position, key in enumerate(keys) if self._positions[key] != position)
+            twice = next(
+                key for position, key in enumerate(keys) if self._positions[key] != position
+            )
             raise FormatError(f"id {twice!r} comes twice; ids must be distinct")
 
     def positions(self, feature: str, values: Values) -> Rows:
@@ -110,12 +112,16 @@ class Vocabulary:
 
         keys = arrow.column(arrow.open_mapped(path), "key", f"vocabulary {path.name!r}")
         if keys.null_count:
-            raise FormatError(f"vocabulary {path.name!r} holds {keys.null_count} nulls; every key must be given")
+            raise FormatError(
+                f"vocabulary {path.name!r} holds {keys.null_count} nulls; every key must be given"
+            )
         if keys.type == pa.int64():
             return Vocabulary(IntegerKeys(arrow.values(keys)))
         if keys.type in (pa.string(), pa.large_string()):
             return Vocabulary(StringKeys(keys.to_pylist()))
-        raise FormatError(f"vocabulary {path.name!r} has keys of type {keys.type}; int64 or string was expected")
+        raise FormatError(
+            f"vocabulary {path.name!r} has keys of type {keys.type}; int64 or string was expected"
+        )
 
     def find(self, feature: str, values: Values) -> Rows:
         """Returns [m] int64 positions of keys, -1 where there is none; raises FeatureError for what is no key."""
@@ -137,5 +143,12 @@ def write_vocabulary(path: Path, keys: Values) -> None:
     else:
         StringKeys(checked.tolist())
     arrow.write(
-        path, pa.table({"key": pa.array(checked, pa.int64() if checked.dtype == np.int64 else pa.large_string())})
+        path,
+        pa.table(
+            {
+                "key": pa.array(
+                    checked, pa.int64() if checked.dtype == np.int64 else pa.large_string()
+                )
+            }
+        ),
     )

@@ -21,7 +21,14 @@ from rowcast_client.candidates import (
     pack_excluded,
     pack_lists,
 )
-from rowcast_client.columns import Features, is_list, pack_column, pack_ids, pack_requests, pack_vectors
+from rowcast_client.columns import (
+    Features,
+    is_list,
+    pack_column,
+    pack_ids,
+    pack_requests,
+    pack_vectors,
+)
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.filters import Filter, pack_crowding, pack_filter
 from rowcast_client.results import (
@@ -149,7 +156,9 @@ def retrieve(
     """
     by_features = features is not None or options.get("context_ids") is not None
     if by_features + (vectors is not None) + (ids is not None) != 1:
-        raise InvalidArgument("queries must be given by exactly one of features (or context_ids), vectors and ids")
+        raise InvalidArgument(
+            "queries must be given by exactly one of features (or context_ids), vectors and ids"
+        )
     packed, counts = pack_vectors(vectors) if vectors is not None else (b"", None)
     packed_ids, counts = pack_lists("ids", ids) if ids is not None else (None, counts)
     selection, others = _selection(options)
@@ -263,7 +272,9 @@ def lookup(feature: str, ids: Candidates, **options: Unpack[CallOptions]) -> Cal
     return _call("Lookup", request, pb.LookupResponse, unpack_looked_up, **options)
 
 
-def models(*, timeout_s: float | None = None, request_id: str | None = None) -> Call[Sequence[pb.ModelState]]:
+def models(
+    *, timeout_s: float | None = None, request_id: str | None = None
+) -> Call[Sequence[pb.ModelState]]:
     """Lists the models of the service, with the state of each version.
 
     Args:
@@ -271,7 +282,9 @@ def models(*, timeout_s: float | None = None, request_id: str | None = None) -> 
       request_id: under which the service logs the call; None: a new one.
     """
     request, response = pb.ListModelsRequest(), pb.ListModelsResponse
-    return Call("ListModels", request, response, lambda message: list(message.models), timeout_s, request_id)
+    return Call(
+        "ListModels", request, response, lambda message: list(message.models), timeout_s, request_id
+    )
 
 
 def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.ModelDetails]:
@@ -281,13 +294,22 @@ def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.ModelDet
       name: empty: the only one.
       options: version, label, timeout_s, request_id: see VersionOptions.
     """
-    return _call("GetModel", pb.GetModelRequest(), pb.ModelDetails, lambda message: message, model=name, **options)
+    return _call(
+        "GetModel",
+        pb.GetModelRequest(),
+        pb.ModelDetails,
+        lambda message: message,
+        model=name,
+        **options,
+    )
 
 
 def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:
     """Packs what is given of SELECTION as fields of a request; returns the other options too."""
     given: dict[str, Any] = {**options}
-    fields = {name: pack(name, given.pop(name)) for name, pack in SELECTION.items() if name in given}
+    fields = {
+        name: pack(name, given.pop(name)) for name, pack in SELECTION.items() if name in given
+    }
     others: Any = given
     return fields | pack_excluded(others.pop("exclude", None)), others
 
@@ -306,22 +328,32 @@ def _call(
 ) -> Call[Result_co]:
     """A call of one version of a model; takes the names of CallOptions, and has their defaults."""
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
-        raise InvalidArgument(f"version is {version!r}: expected a positive integer, or 0 for the current one")
+        raise InvalidArgument(
+            f"version is {version!r}: expected a positive integer, or 0 for the current one"
+        )
     if version and label:
-        raise InvalidArgument(f"version is {version} and label is {label!r}: expected one of the two")
+        raise InvalidArgument(
+            f"version is {version} and label is {label!r}: expected one of the two"
+        )
     spec = pb.ModelSpec(name=_text("model", model), version=version, label=_text("label", label))
     request.model.CopyFrom(spec)
     return Call(method, request, response, unpack, timeout_s, request_id)
 
 
 def _count(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not -(2**31) <= value < 2**31:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, np.integer))
+        or not -(2**31) <= value < 2**31
+    ):
         raise InvalidArgument(f"{name} is {value!r}: expected an integer below 2^31")
     return int(value)
 
 
 def _number(name: str, value: float | None) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating, type(None))):
+    if isinstance(value, bool) or not isinstance(
+        value, (int, float, np.integer, np.floating, type(None))
+    ):
         raise InvalidArgument(f"{name} is {value!r}: expected a number")
     return None if value is None else float(value)
 
@@ -333,7 +365,11 @@ def _text(name: str, value: str | None) -> str:
 
 
 def _names(name: str, values: Iterable[str]) -> list[str]:
-    listed = list(values) if isinstance(values, Iterable) and not isinstance(values, (str, bytes)) else None
+    listed = (
+        list(values)
+        if isinstance(values, Iterable) and not isinstance(values, (str, bytes))
+        else None
+    )
     if listed is None or not all(isinstance(value, str) for value in listed):
         raise InvalidArgument(f"{name} is {values!r}: expected a list of names")
     return listed

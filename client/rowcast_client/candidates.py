@@ -54,10 +54,14 @@ def pack_candidates(
       InvalidArgument: contexts, ids and features do not fit each other.
     """
     ids, counts = (None, None) if candidates is None else pack_lists("candidates", candidates)
-    packed = isinstance(context, Mapping) and any(isinstance(value, Column) for value in context.values())
+    packed = isinstance(context, Mapping) and any(
+        isinstance(value, Column) for value in context.values()
+    )
     several = counts is not None if packed else not isinstance(context, Mapping)
     if ids is not None and several == (counts is None):
-        raise InvalidArgument("candidates of one context are a list of ids; of a list of contexts a list of lists")
+        raise InvalidArgument(
+            "candidates of one context are a list of ids; of a list of contexts a list of lists"
+        )
     columns, feature_counts = _pack_features(features, several)
     if ids is None and not columns:
         raise InvalidArgument("candidates must be given by their ids, by features, or by both")
@@ -68,7 +72,11 @@ def pack_candidates(
             f"{contexts} contexts were sent with candidates {counts} and features of candidates {feature_counts}: "
             "expected as many lists as contexts, with one value per candidate"
         )
-    return {"candidate_ids": ids, "candidates": columns, "offsets": offsets_of("candidates", counts)}
+    return {
+        "candidate_ids": ids,
+        "candidates": columns,
+        "offsets": offsets_of("candidates", counts),
+    }
 
 
 def pack_lists(name: str, ids: Candidates) -> tuple[pb.Ids, list[int] | None]:
@@ -84,7 +92,9 @@ def pack_lists(name: str, ids: Candidates) -> tuple[pb.Ids, list[int] | None]:
         raise InvalidArgument(f"{name} mixes ids and lists of ids: expected one of the two")
     if True not in nested:
         return pack_ids(name, ids), None
-    return pack_ids(name, [one for several in ids for one in several]), [len(several) for several in ids]
+    return pack_ids(name, [one for several in ids for one in several]), [
+        len(several) for several in ids
+    ]
 
 
 def offsets_of(name: str, counts: list[int] | None) -> bytes:
@@ -105,9 +115,13 @@ def _pack_features(
             )
         return pack_features(features), None
     if not is_list(features) or not all(isinstance(one, Mapping) for one in features):
-        raise InvalidArgument("features of the candidates of several contexts are a list of dicts, one per context")
+        raise InvalidArgument(
+            "features of the candidates of several contexts are a list of dicts, one per context"
+        )
     names = features[0].keys()
-    counts = [_count(f"candidates of context {place}", one, names) for place, one in enumerate(features)]
+    counts = [
+        _count(f"candidates of context {place}", one, names) for place, one in enumerate(features)
+    ]
     joined = {name: [value for one in features for value in one[name]] for name in names}
     return pack_features(joined), counts
 
@@ -125,5 +139,7 @@ def _count(whose: str, features: Mapping[str, Any], names: Set[str]) -> int:
             )
     lengths = {len(values) for values in features.values()}
     if len(lengths) > 1:
-        raise InvalidArgument(f"features of the {whose} have {sorted(lengths)} values: expected as many")
+        raise InvalidArgument(
+            f"features of the {whose} have {sorted(lengths)} values: expected as many"
+        )
     return min(lengths, default=0)

@@ -58,7 +58,9 @@ def _awaiting(
 ) -> Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Result]]:
     """The method of `AsyncClient` that sends what `pack` packs."""
 
-    async def method(self: AsyncClient, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+    async def method(
+        self: AsyncClient, /, *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> Result:
         return await self.send(pack(*arguments, **options))
 
     return _signed(method, pack)
@@ -100,7 +102,9 @@ class _Connection:
         self._timeout_s = Deadline(timeout_s).timeout_s
         self._retries = Retries() if retries is None else retries
         if not isinstance(self._retries, Retries):
-            raise InvalidArgument(f"retries is {retries!r}: expected Retries(attempts_max=..., ...)")
+            raise InvalidArgument(
+                f"retries is {retries!r}: expected Retries(attempts_max=..., ...)"
+            )
         self._tls = Tls(ca_file, cert_file, key_file) if self.address.secure else None
         authorization = {} if token is None else {"authorization": f"Bearer {token}"}
         self._headers = checked_headers({**(headers or {}), **authorization})
@@ -113,7 +117,9 @@ class _Connection:
             raise InvalidArgument(f"the client of {self.address.url} is closed: open a new one")
         request_id = uuid.uuid4().hex if call.request_id is None else call.request_id
         if not isinstance(request_id, str) or not REQUEST_ID.fullmatch(request_id):
-            raise InvalidArgument(f"request_id is {request_id!r}: expected 1 to 128 letters, digits and ._:/+=@-")
+            raise InvalidArgument(
+                f"request_id is {request_id!r}: expected 1 to 128 letters, digits and ._:/+=@-"
+            )
         deadline = Deadline(self._timeout_s if call.timeout_s is None else call.timeout_s)
         if self._transport is None:
             self._transport = self._open()
@@ -166,7 +172,9 @@ class Client(_Connection):
           RowcastError: it failed.
         """
         deadline, request_id = self._begin(call)
-        result: Result = Retrying(**self._retries.rules(deadline))(self._attempt, call, deadline, request_id)
+        result: Result = Retrying(**self._retries.rules(deadline))(
+            self._attempt, call, deadline, request_id
+        )
         return result
 
     def _attempt(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
@@ -209,7 +217,9 @@ class AsyncClient(_Connection):
           RowcastError: it failed.
         """
         deadline, request_id = self._begin(call)
-        return await AsyncRetrying(**self._retries.rules(deadline))(self._attempt, call, deadline, request_id)
+        return await AsyncRetrying(**self._retries.rules(deadline))(
+            self._attempt, call, deadline, request_id
+        )
 
     async def _attempt(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         if self._transport.lacks_model(call):

@@ -51,7 +51,9 @@ def pack_requests(requests: Features | Sequence[Features]) -> dict[str, pb.Colum
             return pack_features(requests)
         requests = [requests]
     if not is_list(requests) or not all(isinstance(one, Mapping) for one in requests):
-        raise InvalidArgument("features are a dict of feature -> value, or a list of such dicts, one per request")
+        raise InvalidArgument(
+            "features are a dict of feature -> value, or a list of such dicts, one per request"
+        )
     if not requests:
         raise InvalidArgument("the list of requests is empty: expected at least one")
     names = requests[0].keys()
@@ -86,16 +88,24 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
         weights = None if values.weights is None else _weights(what, values.weights)
         return _message(what, _flat(what, values.values), values.offsets, weights)
     if not is_list(values):
-        raise InvalidArgument(f"{what} is a {type(values).__name__}: expected one value per example")
+        raise InvalidArgument(
+            f"{what} is a {type(values).__name__}: expected one value per example"
+        )
     if isinstance(values, np.ndarray) and values.dtype != object:
         width = values.size // max(len(values), 1)
-        return _message(what, _flat(what, values), np.arange(len(values) + 1) * width if values.ndim > 1 else None)
+        return _message(
+            what,
+            _flat(what, values),
+            np.arange(len(values) + 1) * width if values.ndim > 1 else None,
+        )
     if not any(isinstance(value, (Mapping, *LISTS)) for value in values):
         return _message(what, _flat(what, values))
     bags = [_bag(what, value) for value in values]
     weights = None
     if any(own is not None for _, own in bags):
-        weights = np.concatenate([np.ones(len(ids), np.float32) if own is None else own for ids, own in bags])
+        weights = np.concatenate(
+            [np.ones(len(ids), np.float32) if own is None else own for ids, own in bags]
+        )
     filled = [ids for ids, _ in bags if len(ids)] or [bags[0][0]]  # an empty list has no kind
     offsets = np.cumsum([0, *(len(ids) for ids, _ in bags)])
     return _message(what, _flat(what, np.concatenate(filled)), offsets, weights)
@@ -113,14 +123,20 @@ def pack_ids(name: str, ids: Sequence[Any] | NDArray[Any]) -> pb.Ids:
     if values.dtype == object:
         return pb.Ids(strings=_strings(name, values))
     if values.dtype.kind == "f":
-        raise InvalidArgument(f"{name} holds {values[0]}: expected ids, all integers or all strings")
+        raise InvalidArgument(
+            f"{name} holds {values[0]}: expected ids, all integers or all strings"
+        )
     return pb.Ids(int64s=values.astype("<i8").tobytes())
 
 
 def pack_offsets(name: str, offsets: ArrayLike) -> bytes:
     """Packs offsets as [n + 1] int32."""
     values = np.asarray(offsets)
-    if values.ndim != 1 or values.dtype.kind not in "iu" or (values.size and int(values.max()) > 2**31 - 1):
+    if (
+        values.ndim != 1
+        or values.dtype.kind not in "iu"
+        or (values.size and int(values.max()) > 2**31 - 1)
+    ):
         raise InvalidArgument(f"offsets of {name} must be one-dimensional integers below 2^31")
     return values.astype("<i4").tobytes()
 
@@ -129,7 +145,11 @@ def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[
     """Packs a vector [dim], [n, dim] of them, or n arrays [m, dim], as float32; returns how many each of these has."""
     counts = None
     try:
-        if is_list(vectors) and len(vectors) and all(is_list(one) and len(one) and is_list(one[0]) for one in vectors):
+        if (
+            is_list(vectors)
+            and len(vectors)
+            and all(is_list(one) and len(one) and is_list(one[0]) for one in vectors)
+        ):
             counts = [len(one) for one in vectors]
             vectors = [row for one in vectors for row in one]
         with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
@@ -150,13 +170,21 @@ def _bag(what: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | Non
     """Flat values of one example, and its weights."""
     if isinstance(value, Mapping):
         if value.keys() != {"ids", "weights"}:
-            raise InvalidArgument(f"{what} is a dict with {sorted(value)}: expected 'ids' and 'weights'")
+            raise InvalidArgument(
+                f"{what} is a dict with {sorted(value)}: expected 'ids' and 'weights'"
+            )
         value = (value["ids"], value["weights"])
-    elif not (isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, LISTS) for part in value)):
+    elif not (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and all(isinstance(part, LISTS) for part in value)
+    ):
         return _flat(what, value), None
     ids, weights = _flat(what, value[0]), _weights(what, value[1])
     if len(ids) != len(weights):
-        raise InvalidArgument(f"{what} has {len(ids)} ids but {len(weights)} weights: expected as many")
+        raise InvalidArgument(
+            f"{what} has {len(ids)} ids but {len(weights)} weights: expected as many"
+        )
     return ids, weights
 
 
@@ -178,7 +206,9 @@ def _flat(what: str, values: Any) -> NDArray[Any]:
         with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
             return array.astype(np.float32, copy=False)
     if array.dtype.kind not in "iuO":
-        raise InvalidArgument(f"{what} is an array of {array.dtype}: expected integers, floats or strings")
+        raise InvalidArgument(
+            f"{what} is an array of {array.dtype}: expected integers, floats or strings"
+        )
     if array.dtype == np.uint64 and array.size and int(array.max()) > 2**63 - 1:
         raise InvalidArgument(f"{what} holds an integer beyond 64 bits")
     return array if array.dtype in (object, np.int32) else array.astype(np.int64, copy=False)
@@ -195,14 +225,18 @@ def _array(what: str, values: list[Any]) -> NDArray[Any]:
     if bool in kinds or not (strings or numbers):
         named = ", ".join(sorted(kind.__name__ for kind in kinds))
         cure = "; leave a feature out to take its default" if type(None) in kinds else ""
-        raise InvalidArgument(f"{what} holds {named}: expected all integers, all strings or all numbers{cure}")
+        raise InvalidArgument(
+            f"{what} holds {named}: expected all integers, all strings or all numbers{cure}"
+        )
     try:
         np.shape(values)
         return np.array(leaves, np.int64 if integers else object if strings else np.float64)
     except OverflowError as error:
         raise InvalidArgument(f"{what} holds an integer beyond 64 bits") from error
     except ValueError as error:
-        raise InvalidArgument(f"{what} is nested with unequal lengths: expected a regular shape") from error
+        raise InvalidArgument(
+            f"{what} is nested with unequal lengths: expected a regular shape"
+        ) from error
 
 
 def _leaves(values: Sequence[Any] | NDArray[Any]) -> Iterator[Any]:
@@ -215,13 +249,20 @@ def _leaves(values: Sequence[Any] | NDArray[Any]) -> Iterator[Any]:
 
 
 def _message(
-    what: str, values: NDArray[Any], offsets: ArrayLike | None = None, weights: NDArray[Any] | None = None
+    what: str,
+    values: NDArray[Any],
+    offsets: ArrayLike | None = None,
+    weights: NDArray[Any] | None = None,
 ) -> pb.Column:
     message = pb.Column()
     if values.dtype == object:
         message.strings.CopyFrom(_strings(what, values))
     else:  # the fields are named after the dtypes
-        setattr(message, f"{values.dtype.name}s", values.astype(values.dtype.newbyteorder("<")).tobytes())
+        setattr(
+            message,
+            f"{values.dtype.name}s",
+            values.astype(values.dtype.newbyteorder("<")).tobytes(),
+        )
     if offsets is not None:
         message.offsets = pack_offsets(what, offsets)
     if weights is not None:

@@ -33,7 +33,14 @@ from rowcast_client.printing import (
     vectors_table,
 )
 
-REJECTED = ("INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "TOO_LARGE", "NOT_FOUND", "UNIMPLEMENTED")
+REJECTED = (
+    "INVALID_ARGUMENT",
+    "UNAUTHENTICATED",
+    "PERMISSION_DENIED",
+    "TOO_LARGE",
+    "NOT_FOUND",
+    "UNIMPLEMENTED",
+)
 LATER = ("OVERLOADED", "NOT_READY", "DEADLINE", "CANCELLED")
 NOT_REACHED = ("UNREACHABLE", "TLS_FAILED", "BAD_ANSWER")
 EXITS = dict.fromkeys(REJECTED, 3) | dict.fromkeys(LATER, 4) | dict.fromkeys(NOT_REACHED, 5)
@@ -83,7 +90,9 @@ def lookup(ids: Sequence[str], **options: Any) -> Sent:
 
 def main() -> None:
     """Runs the command line."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else gRPC's own lines stand beside the one sentence
+    os.environ.setdefault(
+        "GRPC_VERBOSITY", "NONE"
+    )  # else gRPC's own lines stand beside the one sentence
     given = vars(_parser().parse_args())
     command, url, as_json = (given.pop(name) for name in ("command", "url", "as_json"))
     identity = {name: given.pop(name) for name in ("ca_file", "cert_file", "key_file")}
@@ -93,7 +102,9 @@ def main() -> None:
         with Client(url, token=token, **identity) as client:
             answer = client.send(call)
     except RowcastError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(f"{error.code}: {error}")
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
+            f"{error.code}: {error}"
+        )
         sys.exit(EXITS.get(error.code, 1))
     except KeyboardInterrupt:
         sys.exit(130)
@@ -113,11 +124,17 @@ def _parser() -> ArgumentParser:
         "also read from the environment, such as ROWCAST_CLIENT_CA_FILE.",
         allow_abbrev=False,
     )
-    parser.add_argument("--ca-file", default=_environment("CA_FILE"), help="trusted certificate authorities, PEM")
     parser.add_argument(
-        "--cert-file", default=_environment("CERT_FILE"), help="client certificate, PEM; with --key-file"
+        "--ca-file", default=_environment("CA_FILE"), help="trusted certificate authorities, PEM"
     )
-    parser.add_argument("--key-file", default=_environment("KEY_FILE"), help="private key of the certificate, PEM")
+    parser.add_argument(
+        "--cert-file",
+        default=_environment("CERT_FILE"),
+        help="client certificate, PEM; with --key-file",
+    )
+    parser.add_argument(
+        "--key-file", default=_environment("KEY_FILE"), help="private key of the certificate, PEM"
+    )
     parser.add_argument(
         "--token-file",
         type=_read_token,
@@ -125,8 +142,18 @@ def _parser() -> ArgumentParser:
     )
     url = _environment("URL") or "http://127.0.0.1:8080"
     connection = [
-        _option("--url", default=url, help="http://, https://, grpc:// or grpcs://; or set ROWCAST_CLIENT_URL"),
-        _option("--timeout", dest="timeout_s", type=float, default=TIMEOUT_S, help="seconds for all attempts together"),
+        _option(
+            "--url",
+            default=url,
+            help="http://, https://, grpc:// or grpcs://; or set ROWCAST_CLIENT_URL",
+        ),
+        _option(
+            "--timeout",
+            dest="timeout_s",
+            type=float,
+            default=TIMEOUT_S,
+            help="seconds for all attempts together",
+        ),
         _option("--json", dest="as_json", action="store_true", default=False, help="print JSON"),
     ]
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -147,29 +174,58 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
     ]
     shared = [_option("-m", "--model", help="model; default: the only one"), *version]
     feature = "a value, several as 1,2,3, or NAME:=JSON; repeatable"
-    features = _option("-f", "--feature", dest="features", action=_Features, metavar="NAME=VALUE", help=feature)
+    features = _option(
+        "-f", "--feature", dest="features", action=_Features, metavar="NAME=VALUE", help=feature
+    )
     k = _option("-k", type=int, help="how many to return; default: the service's")
-    context_id = _option("--context-id", dest="context_ids", type=_id, help="context whose stored features to use")
+    context_id = _option(
+        "--context-id", dest="context_ids", type=_id, help="context whose stored features to use"
+    )
     tower = _option("--tower", help="tower; default: the only one")
     formula = _option("--formula", help="score, as a formula of outputs: click^0.7 * like^0.3")
     selection = [
         k,
         context_id,
         formula,
-        _option("--candidates", type=int, help="how many to find before they are reordered; default: max(100, 10 k)"),
-        _option("-a", "--attribute", dest="attributes", action="append", help="attribute to return; repeatable"),
-        _option("--filter", type=_json, metavar="JSON", help='conditions: {"genres": {"allow": ["Drama"]}}'),
+        _option(
+            "--candidates",
+            type=int,
+            help="how many to find before they are reordered; default: max(100, 10 k)",
+        ),
+        _option(
+            "-a",
+            "--attribute",
+            dest="attributes",
+            action="append",
+            help="attribute to return; repeatable",
+        ),
+        _option(
+            "--filter",
+            type=_json,
+            metavar="JSON",
+            help='conditions: {"genres": {"allow": ["Drama"]}}',
+        ),
         _option("--exclude", type=_ids, help="candidate ids to leave out, separated by commas"),
-        _option("--crowding", type=_pair, metavar="ATTRIBUTE:N", help="at most N neighbors of one value"),
+        _option(
+            "--crowding", type=_pair, metavar="ATTRIBUTE:N", help="at most N neighbors of one value"
+        ),
         _option("--diversity", type=float, help="0: by score alone; up to 1: less and less alike"),
         _option("--min-score", type=float, help="leave out neighbors with lower scores"),
-        _option("--recall", type=float, help="at least this recall of the index; default: as exported"),
+        _option(
+            "--recall", type=float, help="at least this recall of the index; default: as exported"
+        ),
         _option("--explain", action="store_true", help="show how the neighbors were found"),
     ]
-    one_id = _option("--id", dest="ids", type=_ids, help="candidate whose neighbors to find, instead of features")
+    one_id = _option(
+        "--id", dest="ids", type=_ids, help="candidate whose neighbors to find, instead of features"
+    )
     exact = _option("--exact", action="store_true", help="search exactly, whatever the index")
-    candidates = _option("-c", "--candidates", type=_ids, required=True, help="candidate ids, separated by commas")
-    heads = _option("--head", dest="heads", action="append", help="output to return with the score; repeatable")
+    candidates = _option(
+        "-c", "--candidates", type=_ids, required=True, help="candidate ids, separated by commas"
+    )
+    heads = _option(
+        "--head", dest="heads", action="append", help="output to return with the score; repeatable"
+    )
     return {
         models: [],
         model: [_option("name", nargs="?", help="model; default: the only one"), *version],
@@ -178,7 +234,9 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
         recommend: [features, *selection, tower, *shared],
         embed: [features, tower, *shared],
         lookup: [
-            _option("-f", "--feature", required=True, help="feature whose table and id rule to use"),
+            _option(
+                "-f", "--feature", required=True, help="feature whose table and id rule to use"
+            ),
             _option("ids", nargs="+", help="ids to look up"),
             *shared,
         ],
@@ -214,13 +272,17 @@ def _read_token(file: str) -> str:
     try:
         return Path(file).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentTypeError(f"{file!r} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise ArgumentTypeError(
+            f"{file!r} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 class _Features(Action):
     """Gathers features by name."""
 
-    def __call__(self, _: ArgumentParser, given: Namespace, text: Any, __: str | None = None) -> None:
+    def __call__(
+        self, _: ArgumentParser, given: Namespace, text: Any, __: str | None = None
+    ) -> None:
         try:
             name, value = parse_feature(text)
         except ValueError as error:

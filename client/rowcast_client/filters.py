@@ -80,8 +80,14 @@ def pack_filter(given: Filter | None) -> pb.Filter | None:
         raise InvalidArgument(f"filter is {given!r}: expected conditions by attribute")
     packed = pb.Filter()
     for name, condition in given.items():
-        if not isinstance(name, str) or not isinstance(condition, Mapping) or {*condition} - {"allow", "deny", *BOUNDS}:
-            raise InvalidArgument(f"filter.{name} is {condition!r}: expected a dict of allow, deny, ge, gt, le, lt")
+        if (
+            not isinstance(name, str)
+            or not isinstance(condition, Mapping)
+            or {*condition} - {"allow", "deny", *BOUNDS}
+        ):
+            raise InvalidArgument(
+                f"filter.{name} is {condition!r}: expected a dict of allow, deny, ge, gt, le, lt"
+            )
         message = packed.conditions[name]
         for kind, value in condition.items():
             pack: Any = _number if kind in BOUNDS else _tokens
@@ -90,12 +96,20 @@ def pack_filter(given: Filter | None) -> pb.Filter | None:
 
 
 def _tokens(where: str, values: Any) -> pb.Ids:
-    truths = is_list(values) and len(values) > 0 and all(isinstance(one, (bool, np.bool_)) for one in values)
+    truths = (
+        is_list(values)
+        and len(values) > 0
+        and all(isinstance(one, (bool, np.bool_)) for one in values)
+    )
     return pack_ids(where, [str(one).lower() for one in values] if truths else values)
 
 
 def _number(where: str, value: Any) -> pb.Number:
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
+    if (
+        isinstance(value, (int, np.integer))
+        and not isinstance(value, bool)
+        and -(2**63) <= value < 2**63
+    ):
         return pb.Number(int64=int(value))
     if not isinstance(value, (float, np.floating)):
         raise InvalidArgument(f"{where} is {value!r}: expected a number")
@@ -114,4 +128,6 @@ def pack_crowding(given: tuple[str, int] | None) -> pb.Crowding | None:
         attribute, most = given
         return pb.Crowding(attribute=attribute, max=most)
     except (TypeError, ValueError):
-        raise InvalidArgument(f"crowding is {given!r}: expected an attribute and a number, ('seller', 3)") from None
+        raise InvalidArgument(
+            f"crowding is {given!r}: expected an attribute and a number, ('seller', 3)"
+        ) from None

@@ -32,7 +32,9 @@ class GrpcTransport(Transport):
 
     errors = grpc.RpcError
 
-    def __init__(self, address: Address, tls: Tls | None, headers: Mapping[str, str], asynchronous: bool) -> None:
+    def __init__(
+        self, address: Address, tls: Tls | None, headers: Mapping[str, str], asynchronous: bool
+    ) -> None:
         super().__init__(address)
         library = grpc.aio if asynchronous else grpc
         if tls is None:
@@ -47,7 +49,9 @@ class GrpcTransport(Transport):
         """Sends a call once; returns the bytes that answer."""
         method = self._channel.unary_unary(SERVICE + call.method)
         metadata = (("x-request-id", request_id), *self._headers)
-        return method(call.request.SerializeToString(), timeout=deadline.remaining_s(), metadata=metadata)
+        return method(
+            call.request.SerializeToString(), timeout=deadline.remaining_s(), metadata=metadata
+        )
 
     def read(self, call: Call[Any], answer: bytes) -> Any:
         """Reads the result of a call."""
@@ -65,7 +69,9 @@ class GrpcTransport(Transport):
             return self.out_of_time(deadline)
         if status == "UNAVAILABLE":
             return self.unreachable("cannot be reached", text)
-        if status == "CANCELLED":  # not by this caller, who would not see it: the service was shutting down
+        if (
+            status == "CANCELLED"
+        ):  # not by this caller, who would not see it: the service was shutting down
             return self.unreachable("gave the call up unanswered", text)
         if status == "RESOURCE_EXHAUSTED":
             code = "TOO_LARGE" if retry_after_s is None else "OVERLOADED"

@@ -37,11 +37,18 @@ class HttpTransport(Transport):
     errors = httpx.HTTPError
     names_model = True
 
-    def __init__(self, address: Address, tls: Tls | None, headers: Mapping[str, str], asynchronous: bool) -> None:
+    def __init__(
+        self, address: Address, tls: Tls | None, headers: Mapping[str, str], asynchronous: bool
+    ) -> None:
         super().__init__(address)
         # Without TLS nobody is trusted: reading the system's authorities is slow.
         verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if tls is None else tls.context
-        options: dict[str, Any] = {"base_url": address.target, "headers": headers, "verify": verify, "limits": LIMITS}
+        options: dict[str, Any] = {
+            "base_url": address.target,
+            "headers": headers,
+            "verify": verify,
+            "limits": LIMITS,
+        }
         if asynchronous:
             self._client: Any = httpx.AsyncClient(**options)
             self.close = self._client.aclose
@@ -52,7 +59,10 @@ class HttpTransport(Transport):
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once. The timeout bounds each step of it: connecting, sending, and waiting for bytes."""
         left_s = deadline.remaining_s()
-        headers = {"x-request-id": request_id, "x-request-timeout-ms": str(max(int(left_s * 1000), 1))}
+        headers = {
+            "x-request-id": request_id,
+            "x-request-timeout-ms": str(max(int(left_s * 1000), 1)),
+        }
         headers["accept"] = PROTOBUF
         if call.method in {"ListModels", "GetModel"}:
             return self._client.get(self._path(call), headers=headers, timeout=left_s)

@@ -37,7 +37,9 @@ def plain(answer: Any) -> Any:
     elif dataclasses.is_dataclass(answer):
         values = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}
         answer = {
-            name: value for name, value in values.items() if value is not None and (name, value) != ("coverage", 1)
+            name: value
+            for name, value in values.items()
+            if value is not None and (name, value) != ("coverage", 1)
         }
     if isinstance(answer, Mapping):
         return {name: plain(value) for name, value in answer.items()}
@@ -54,7 +56,9 @@ def _fields(message: Any) -> dict[str, Any]:
         elif field.name.endswith("_json"):
             fields[field.name.removesuffix("_json")] = json.loads(value or "null")
         else:
-            fields[field.name] = value if not field.has_presence or message.HasField(field.name) else None
+            fields[field.name] = (
+                value if not field.has_presence or message.HasField(field.name) else None
+            )
     return fields
 
 
@@ -65,7 +69,9 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) ->
         return f"{title}: none"
     table = Table(title=title, title_justify="left", title_style="bold")
     for column, value in zip(columns, listed[0], strict=True):
-        table.add_column(column, overflow="fold", justify="right" if isinstance(value, (int, float)) else "left")
+        table.add_column(
+            column, overflow="fold", justify="right" if isinstance(value, (int, float)) else "left"
+        )
     for row in listed:
         table.add_row(*map(_shown, row))
     return table
@@ -85,7 +91,9 @@ def _shown(value: Any) -> str:
 def models_table(states: Sequence[pb.ModelState]) -> Iterable[Table | str]:
     """Shows every version of every model."""
     fields = ["version", "state", "current", "labels", "problem"]
-    rows = [[state.name, *_values(version, fields)] for state in states for version in state.versions]
+    rows = [
+        [state.name, *_values(version, fields)] for state in states for version in state.versions
+    ]
     yield _table("models", ["model", *fields], rows)
 
 
@@ -95,11 +103,15 @@ def details_tables(details: pb.ModelDetails) -> Iterable[Table | str]:
     fields = ["name", "kind", "type", "role"]
     for call in details.calls:
         title = f"{call.call} by tower {call.tower} -> {', '.join(call.outputs)}"
-        yield _table(title, [*fields, "send"], ([*_values(one, fields), _need(one)] for one in call.features))
+        yield _table(
+            title, [*fields, "send"], ([*_values(one, fields), _need(one)] for one in call.features)
+        )
     for tower in details.towers:
         title = f"tower {tower.name} on {tower.device}, result {tower.formula or tower.result}"
         parts = (_network(part.name, f"per {part.per}", part) for part in tower.parts)
-        yield _table(title, ["part", "runs", "gives", "error"], [_network("whole", "", tower), *parts])
+        yield _table(
+            title, ["part", "runs", "gives", "error"], [_network("whole", "", tower), *parts]
+        )
     for stored in ("tables", "indexes", "corpora", "contexts"):
         messages = getattr(details, stored)
         fields = list(_fields(messages[0])) if messages else []
@@ -136,7 +148,9 @@ def neighbors_table(answer: Retrieved) -> Iterable[Table | str]:
         [place, one.id, *[one.score, one.retrieval_score][: len(scores)], *one.attributes.values()]
         for place, one in enumerate(neighbors, start=1)
     )
-    yield _table(f"{answer.model} version {answer.version}", ["", "id", *scores, *neighbors.attributes], rows)
+    yield _table(
+        f"{answer.model} version {answer.version}", ["", "id", *scores, *neighbors.attributes], rows
+    )
     for one in answer.explanations:
         found = f"{one.matches} candidates match ({one.selectivity:.2%}), {one.scored} scored"
         yield f"path {one.path}: {found}, {one.search_ms:.2f} ms{one.shortfall and f'; {one.shortfall}'}"
@@ -147,7 +161,11 @@ def neighbors_table(answer: Retrieved) -> Iterable[Table | str]:
 def ranked_table(answer: Ranked) -> Iterable[Table | str]:
     """Shows the candidates of the first context."""
     rows = ([one.position + 1, one.id, one.score, *one.heads.values()] for one in answer[0])
-    yield _table(f"{answer.model} version {answer.version}", ["sent as", "id", "score", *answer[0].heads], rows)
+    yield _table(
+        f"{answer.model} version {answer.version}",
+        ["sent as", "id", "score", *answer[0].heads],
+        rows,
+    )
 
 
 def vectors_table(answer: Embedded) -> Iterable[Table | str]:

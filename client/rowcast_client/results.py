@@ -220,11 +220,15 @@ def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Ret
     packed = Neighbors(
         ids=unpack_ids(neighbors.ids),
         scores=np.frombuffer(neighbors.scores, "<f4"),
-        attributes={name: _attribute(values) for name, values in sorted(neighbors.attributes.items())},
+        attributes={
+            name: _attribute(values) for name, values in sorted(neighbors.attributes.items())
+        },
         retrieval_scores=np.frombuffer(message.retrieval_scores, "<f4") if recommended else None,
     )
     names = Explanation.__annotations__
-    explanations = tuple(Explanation(*(getattr(each, name) for name in names)) for each in message.explanations)
+    explanations = tuple(
+        Explanation(*(getattr(each, name) for name in names)) for each in message.explanations
+    )
     searched, degraded = (0, message.degraded) if recommended else (message.searched, "")
     answer = (message.model.name, message.model.version, packed, _offsets(neighbors, packed))
     return Retrieved(*answer, searched, explanations, degraded, coverage=_coverage(message))
@@ -236,7 +240,9 @@ def unpack_ranked(message: pb.RankResponse) -> Ranked:
         ids=unpack_ids(message.candidate_ids) if message.HasField("candidate_ids") else None,
         scores=np.frombuffer(message.scores, "<f4"),
         positions=np.frombuffer(message.positions, "<i4"),
-        heads={name: np.frombuffer(values, "<f4") for name, values in sorted(message.heads.items())},
+        heads={
+            name: np.frombuffer(values, "<f4") for name, values in sorted(message.heads.items())
+        },
     )
     answer = (message.model.name, message.model.version, packed, _offsets(message, packed))
     return Ranked(*answer, coverage=_coverage(message))
@@ -244,7 +250,9 @@ def unpack_ranked(message: pb.RankResponse) -> Ranked:
 
 def unpack_embedded(message: pb.EmbedResponse) -> Embedded:
     """Reads the answer of embed."""
-    return Embedded(message.model.name, message.model.version, _vectors(message), coverage=_coverage(message))
+    return Embedded(
+        message.model.name, message.model.version, _vectors(message), coverage=_coverage(message)
+    )
 
 
 def unpack_looked_up(message: pb.LookupResponse) -> LookedUp:

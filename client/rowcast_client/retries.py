@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from random import SystemRandom
 from typing import Any
 
-from tenacity import RetryCallState, retry_if_exception, stop_after_attempt, stop_any, stop_before_delay
+from tenacity import (
+    RetryCallState,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_any,
+    stop_before_delay,
+)
 
 from rowcast_client.errors import InvalidArgument, RowcastError
 
@@ -22,8 +28,14 @@ class Deadline:
     """The end of the time given to one call, all its attempts together."""
 
     def __init__(self, timeout_s: float) -> None:
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < float("inf"):
-            raise InvalidArgument(f"timeout_s is {timeout_s!r}: expected a positive number of seconds")
+        if (
+            isinstance(timeout_s, bool)
+            or not isinstance(timeout_s, (int, float))
+            or not 0 < timeout_s < float("inf")
+        ):
+            raise InvalidArgument(
+                f"timeout_s is {timeout_s!r}: expected a positive number of seconds"
+            )
         self.timeout_s = float(timeout_s)
         self._end = time.monotonic() + self.timeout_s
 
@@ -57,9 +69,13 @@ class Retries:
         A try that would begin after the deadline is not waited for: the last failure is raised at once.
         """
         return {
-            "retry": retry_if_exception(lambda error: isinstance(error, RowcastError) and error.retryable),
+            "retry": retry_if_exception(
+                lambda error: isinstance(error, RowcastError) and error.retryable
+            ),
             "wait": self.wait_s,
-            "stop": stop_any(stop_after_attempt(self.attempts_max), stop_before_delay(deadline.remaining_s())),
+            "stop": stop_any(
+                stop_after_attempt(self.attempts_max), stop_before_delay(deadline.remaining_s())
+            ),
             "reraise": True,
         }
 

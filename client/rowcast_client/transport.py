@@ -69,7 +69,9 @@ def parse_address(url: str) -> Address:
     if parts.scheme not in SCHEMES or not parts.hostname:
         raise InvalidArgument(f"address {url!r} cannot be used: {EXPECTED}")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise InvalidArgument(f"address of {parts.hostname} carries more than a host, port and path: {EXPECTED}")
+        raise InvalidArgument(
+            f"address of {parts.hostname} carries more than a host, port and path: {EXPECTED}"
+        )
     secure = parts.scheme.endswith("s")
     if parts.scheme.startswith("http"):
         return Address(url, "http", secure, url)
@@ -98,7 +100,9 @@ class Tls:
         try:
             self.context = ssl.create_default_context(cafile=ca_file)
         except OSError as error:
-            raise InvalidArgument(f"ca_file '{ca_file}' holds no certificates as PEM: {_reason(error)}") from error
+            raise InvalidArgument(
+                f"ca_file '{ca_file}' holds no certificates as PEM: {_reason(error)}"
+            ) from error
         try:
             if cert_file is not None:
                 self.context.load_cert_chain(cert_file, key_file, password=lambda: b"")
@@ -107,7 +111,10 @@ class Tls:
                 f"cert_file '{cert_file}' and key_file '{key_file}' are no certificate and its key, "
                 f"as PEM and without a password: {_reason(error)}"
             ) from error
-        self.pems = [None if file is None else Path(file).read_bytes() for file in (ca_file, key_file, cert_file)]
+        self.pems = [
+            None if file is None else Path(file).read_bytes()
+            for file in (ca_file, key_file, cert_file)
+        ]
 
 
 def _reason(error: OSError) -> str:
@@ -163,7 +170,11 @@ class Transport(ABC):
 
     def lacks_model(self, call: Call[Any]) -> bool:
         """Whether a call has to name the service's only model, and it is not known yet."""
-        return self.names_model and call.method != "ListModels" and not (call.request.model.name or self.only_model)
+        return (
+            self.names_model
+            and call.method != "ListModels"
+            and not (call.request.model.name or self.only_model)
+        )
 
     def learn_model(self, states: Sequence[pb.ModelState]) -> None:
         """Remembers the service's only model.
@@ -176,12 +187,16 @@ class Transport(ABC):
         if not names:
             raise NotReady("the service has no model yet")
         if len(names) > 1:
-            raise InvalidArgument(f"the service has the models {', '.join(names)}: name one of them")
+            raise InvalidArgument(
+                f"the service has the models {', '.join(names)}: name one of them"
+            )
         self.only_model = names[0]
 
     def out_of_time(self, deadline: Deadline) -> DeadlineExceeded:
         """Nothing came before the deadline."""
-        return DeadlineExceeded(f"{self.address.url} did not answer within {deadline.timeout_s:g} s")
+        return DeadlineExceeded(
+            f"{self.address.url} did not answer within {deadline.timeout_s:g} s"
+        )
 
     def unreachable(self, what: str, reason: str) -> Unreachable:
         """No connection, or one that broke."""

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TFRS speaks Keras 2; read when TensorFlow is imported
+os.environ.setdefault(
+    "TF_USE_LEGACY_KERAS", "1"
+)  # TFRS speaks Keras 2; read when TensorFlow is imported
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -53,7 +55,9 @@ class CoTrained(tf.keras.Model):  # type: ignore[misc]
         """Makes the layers; `optimizer` is that of the tables."""
         super().__init__()
         config = feature_config(sizes)
-        self.features = {name: name.removeprefix("retrieval_").removeprefix("ranking_") for name in config}
+        self.features = {
+            name: name.removeprefix("retrieval_").removeprefix("ranking_") for name in config
+        }
         self.embedding = tfrs.layers.embedding.TPUEmbedding(config, optimizer)
         self.query_tower = tfrs.layers.blocks.MLP([*sizes.hidden, sizes.retrieval_dim])
         self.candidate_tower = tfrs.layers.blocks.MLP([*sizes.hidden, sizes.retrieval_dim])
@@ -67,8 +71,12 @@ class CoTrained(tf.keras.Model):  # type: ignore[misc]
           features: user_id, hour, movie_id [b]; history, genres ragged [b, None] (rows, int64).
         """
         found = self.embedding({name: features[source] for name, source in self.features.items()})
-        query = self.query_tower(tf.concat([found["retrieval_user_id"], found["retrieval_history"]], 1))
-        candidate = self.candidate_tower(tf.concat([found["retrieval_movie_id"], found["genres"]], 1))
+        query = self.query_tower(
+            tf.concat([found["retrieval_user_id"], found["retrieval_history"]], 1)
+        )
+        candidate = self.candidate_tower(
+            tf.concat([found["retrieval_movie_id"], found["genres"]], 1)
+        )
         sides = [found[name] for name in self.features if not name.startswith("retrieval_")]
         both = tf.concat([*sides, found["ranking_history"] * found["ranking_movie_id"]], 1)
         return {
@@ -82,6 +90,14 @@ def build_model() -> CoTrained:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
     page = json.loads(Path(__file__).with_name("sizes.json").read_text())
     model = CoTrained(Sizes(**page))
-    one, several = tf.zeros([1], tf.int64), tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
-    model({name: several if name in ("history", "genres") else one for name in set(model.features.values())})
+    one, several = (
+        tf.zeros([1], tf.int64),
+        tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2]),
+    )
+    model(
+        {
+            name: several if name in ("history", "genres") else one
+            for name in set(model.features.values())
+        }
+    )
     return model

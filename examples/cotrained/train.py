@@ -29,7 +29,9 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     tf.keras.utils.set_random_seed(23)
     watching = Watching(scale, HISTORY)
     retrieval_dim, ranking_dim, hidden = WIDTHS[scale]
-    sizes = Sizes(watching.users, watching.movies, watching.genres, retrieval_dim, ranking_dim, hidden)
+    sizes = Sizes(
+        watching.users, watching.movies, watching.genres, retrieval_dim, ranking_dim, hidden
+    )
     optimizers = training.optimizers()
     model = CoTrained(sizes, optimizers.tables)
     cross_entropy = tf.keras.losses.BinaryCrossentropy()
@@ -37,14 +39,20 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     def loss_of(columns: Any, labels: Any) -> Any:
         found = model(columns)
         likely = tf.sigmoid(tf.reduce_sum(found["query"] * found["candidate"], 1) - 1.0)
-        return cross_entropy(labels["watched"], found["watched"]) + cross_entropy(labels["watched"], likely)
+        return cross_entropy(labels["watched"], found["watched"]) + cross_entropy(
+            labels["watched"], likely
+        )
 
-    features, labels = watching.pairs(watching.draw(watching.trained, INTERACTIONS[scale]), NEGATIVES)
+    features, labels = watching.pairs(
+        watching.draw(watching.trained, INTERACTIONS[scale]), NEGATIVES
+    )
     inputs = {name: column for name, column in features.items() if name != "year"}
     training.fit(model, optimizers, loss_of, training.shuffled(inputs, labels, BATCH[scale]))
     held_out, watched = watching.pairs(watching.held_out, NEGATIVES)
     reached = requests.answers(model, held_out, ["watched"])["watched"]
-    print(f"AUC of what was watched, held out: {training.area_under_curve(watched['watched'], reached):.3f}")
+    print(
+        f"AUC of what was watched, held out: {training.area_under_curve(watched['watched'], reached):.3f}"
+    )
 
     contexts = watching.contexts(watching.draw(watching.interactions, requests.COUNT[scale]))
     movies = watching.of_movies(watching.others(CANDIDATES * requests.COUNT[scale]))
@@ -52,7 +60,9 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     pairs = requests.pairs(contexts, movies)
     expected = {"score": requests.answers(model, pairs, ["watched"])["watched"]}
     asked = trained.Asked(
-        requests.rankings(watching.ids(contexts), watching.ids(movies)), expected, watching.ids(pairs)
+        requests.rankings(watching.ids(contexts), watching.ids(movies)),
+        expected,
+        watching.ids(pairs),
     )
     trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)
     watching.write_catalogue(out)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TFRS speaks Keras 2; read when TensorFlow is imported
+os.environ.setdefault(
+    "TF_USE_LEGACY_KERAS", "1"
+)  # TFRS speaks Keras 2; read when TensorFlow is imported
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -45,8 +47,12 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
     embedding = tf.tpu.experimental.embedding
     config = {}
     for name, rows in zip(sizes.categories, sizes.rows, strict=True):
-        initializer = tf.initializers.VarianceScaling(mode="fan_out", distribution="uniform", seed=rows)
-        table = embedding.TableConfig(rows, sizes.dim, initializer=initializer, combiner="mean", name=f"table_{name}")
+        initializer = tf.initializers.VarianceScaling(
+            mode="fan_out", distribution="uniform", seed=rows
+        )
+        table = embedding.TableConfig(
+            rows, sizes.dim, initializer=initializer, combiner="mean", name=f"table_{name}"
+        )
         config[name] = embedding.FeatureConfig(table=table, name=name)
     return config
 
@@ -75,7 +81,9 @@ class DCN(tf.keras.Model):  # type: ignore[misc]
         super().__init__()
         self.sizes = sizes
         self.embedding = tfrs.layers.embedding.TPUEmbedding(feature_config(sizes), optimizer)
-        self.bottom_stack = tfrs.layers.blocks.MLP([*sizes.bottom, sizes.dim], final_activation="relu")
+        self.bottom_stack = tfrs.layers.blocks.MLP(
+            [*sizes.bottom, sizes.dim], final_activation="relu"
+        )
         self.feature_interaction = (
             FullCrosses(sizes.crosses)
             if sizes.rank is None

@@ -18,7 +18,15 @@ IDS = tuple(min(most, 10) for most in criteo.MULTI_HOT_SIZES)
 SIZES = {
     "tiny": Sizes(criteo.scaled(300, 30), IDS, 2, (8,), 1, None, (8,)),
     "small": Sizes(criteo.scaled(200_000, 20_000), IDS, 16, (64, 32), 3, None, (128, 64)),
-    "article": Sizes(criteo.VOCABULARY_SIZES, criteo.MULTI_HOT_SIZES, 16, (512, 256), 3, None, (1024, 1024, 512, 256)),
+    "article": Sizes(
+        criteo.VOCABULARY_SIZES,
+        criteo.MULTI_HOT_SIZES,
+        16,
+        (512, 256),
+        3,
+        None,
+        (1024, 1024, 512, 256),
+    ),
 }
 RANKS = {"tiny": 4, "small": 64, "article": 128}
 EXAMPLES = {"tiny": 2_000, "small": 150_000, "article": 4_000_000}
@@ -37,7 +45,10 @@ def train(out: Path, scale: trained.Scale = "small", variant: str = "full") -> N
     model = DCN(sizes, optimizers.tables)
     data = criteo.Clicks(sizes.rows, sizes.ids, seed=4)
     training.fit_clicks(model, optimizers, data, n, BATCH)
-    contexts, shown = data.contexts(requests.COUNT[scale]), data.shown(CANDIDATES * requests.COUNT[scale])
+    contexts, shown = (
+        data.contexts(requests.COUNT[scale]),
+        data.shown(CANDIDATES * requests.COUNT[scale]),
+    )
     pairs = requests.pairs(contexts, shown)
     expected = {"score": requests.answers(model, pairs, ["click"])["click"]}
     asked = trained.Asked(requests.rankings(contexts, shown), expected, pairs)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TFRS speaks Keras 2; read when TensorFlow is imported
+os.environ.setdefault(
+    "TF_USE_LEGACY_KERAS", "1"
+)  # TFRS speaks Keras 2; read when TensorFlow is imported
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -40,8 +42,12 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
     embedding = tf.tpu.experimental.embedding
     config = {}
     for name, rows in zip(sizes.categories, sizes.rows, strict=True):
-        initializer = tf.initializers.VarianceScaling(mode="fan_out", distribution="uniform", seed=rows)
-        table = embedding.TableConfig(rows, sizes.dim, initializer=initializer, combiner="mean", name=f"table_{name}")
+        initializer = tf.initializers.VarianceScaling(
+            mode="fan_out", distribution="uniform", seed=rows
+        )
+        table = embedding.TableConfig(
+            rows, sizes.dim, initializer=initializer, combiner="mean", name=f"table_{name}"
+        )
         config[name] = embedding.FeatureConfig(table=table, name=name)
     return config
 
@@ -54,7 +60,9 @@ class DLRM(tf.keras.Model):  # type: ignore[misc]
         super().__init__()
         self.categories = sizes.categories
         self.embedding = tfrs.layers.embedding.TPUEmbedding(feature_config(sizes), optimizer)
-        self.bottom_stack = tfrs.layers.blocks.MLP([*sizes.bottom, sizes.dim], final_activation="relu")
+        self.bottom_stack = tfrs.layers.blocks.MLP(
+            [*sizes.bottom, sizes.dim], final_activation="relu"
+        )
         self.feature_interaction = tfrs.layers.feature_interaction.DotInteraction()
         self.top_stack = tfrs.layers.blocks.MLP([*sizes.top, 1])
 
@@ -66,7 +74,9 @@ class DLRM(tf.keras.Model):  # type: ignore[misc]
         """
         numbers = self.bottom_stack(tf.math.log1p(tf.maximum(features["numbers"], 0.0)))
         found = self.embedding({name: features[name] for name in self.categories})
-        interactions = self.feature_interaction([*(found[name] for name in self.categories), numbers])
+        interactions = self.feature_interaction(
+            [*(found[name] for name in self.categories), numbers]
+        )
         logits = self.top_stack(tf.concat([numbers, interactions], 1))
         return {"click": tf.reshape(tf.sigmoid(logits), [-1])}
 
@@ -75,5 +85,10 @@ def build_model() -> DLRM:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
     page = json.loads(Path(__file__).with_name("sizes.json").read_text())
     model = DLRM(Sizes(**page))
-    model({"numbers": tf.zeros([1, NUMBERS]), **{name: tf.zeros([1], tf.int64) for name in model.categories}})
+    model(
+        {
+            "numbers": tf.zeros([1, NUMBERS]),
+            **{name: tf.zeros([1], tf.int64) for name in model.categories},
+        }
+    )
     return model

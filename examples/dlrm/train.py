@@ -27,7 +27,10 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     model = DLRM(sizes, optimizers.tables)
     data = criteo.Clicks(sizes.rows, [1] * len(sizes.rows), seed=3)
     training.fit_clicks(model, optimizers, data, n, BATCH)
-    contexts, shown = data.contexts(requests.COUNT[scale]), data.shown(CANDIDATES * requests.COUNT[scale])
+    contexts, shown = (
+        data.contexts(requests.COUNT[scale]),
+        data.shown(CANDIDATES * requests.COUNT[scale]),
+    )
     pairs = requests.pairs(contexts, shown)
     expected = {"score": requests.answers(model, pairs, ["click"])["click"]}
     asked = trained.Asked(requests.rankings(contexts, shown), expected, pairs)

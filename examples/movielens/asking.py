@@ -17,10 +17,16 @@ AT_ONCE = 50
 
 def features(question: Ask) -> dict[str, Any]:
     """Returns what a caller sends for one viewer."""
-    return {"user_id": question.user_id, "history": question.history.tolist(), "hour": question.hour}
+    return {
+        "user_id": question.user_id,
+        "history": question.history.tolist(),
+        "hour": question.hour,
+    }
 
 
-def answers(call: Any, questions: Sequence[Ask], k: int = K, *, seen: bool = False, **options: Any) -> list[Ints]:
+def answers(
+    call: Any, questions: Sequence[Ask], k: int = K, *, seen: bool = False, **options: Any
+) -> list[Ints]:
     """Sends `client.retrieve` or `client.recommend` for all viewers; returns the ids of each one's `k` best movies.
 
     Args:
@@ -30,7 +36,9 @@ def answers(call: Any, questions: Sequence[Ask], k: int = K, *, seen: bool = Fal
     for first in range(0, len(questions), AT_ONCE):
         part = questions[first : first + AT_ONCE]
         exclude = None if seen else [question.seen for question in part]
-        found = call([features(question) for question in part], k=k, exclude=exclude, timeout_s=60, **options)
+        found = call(
+            [features(question) for question in part], k=k, exclude=exclude, timeout_s=60, **options
+        )
         ids += [np.asarray(neighbors.ids, np.int64) for neighbors in found]
     return ids
 

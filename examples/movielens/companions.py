@@ -47,4 +47,6 @@ def count(encoded: Encoded, rows: Ints) -> Companions:
     kept = place < COMPANIONS
     dense = np.zeros((size, COMPANIONS), np.float32)
     dense[movie[kept], place[kept]] = closeness[kept]
-    return Companions(Ragged(companion[kept], offsets_of(np.bincount(movie[kept], minlength=size))), dense)
+    return Companions(
+        Ragged(companion[kept], offsets_of(np.bincount(movie[kept], minlength=size))), dense
+    )

@@ -133,8 +133,12 @@ def read(directory: Path) -> MovieLens:
         raise DataError(f"{directory} holds no MovieLens data: {problem}") from problem
     strangers = np.setdiff1d(columns[:, 1], movies.ids)
     if len(strangers):
-        raise DataError(f"{directory / 'ratings.csv'} names movie {strangers[0]}, which movies.csv does not have")
-    return MovieLens(movies, ordered(columns[:, 0], columns[:, 1], columns[:, 2]), f"MovieLens from {directory}")
+        raise DataError(
+            f"{directory / 'ratings.csv'} names movie {strangers[0]}, which movies.csv does not have"
+        )
+    return MovieLens(
+        movies, ordered(columns[:, 0], columns[:, 1], columns[:, 2]), f"MovieLens from {directory}"
+    )
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -143,7 +147,9 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
             reader = csv.DictReader(file)
             missing = set(columns) - set(reader.fieldnames or ())
             if missing:
-                raise DataError(f"{path} has no column {min(missing)!r}; MovieLens' own file has {', '.join(columns)}")
+                raise DataError(
+                    f"{path} has no column {min(missing)!r}; MovieLens' own file has {', '.join(columns)}"
+                )
             rows = [tuple(row[column] for column in columns) for row in reader]
     except OSError as problem:
         raise DataError(
@@ -184,7 +190,11 @@ def make(seed: int = 7, shape: generated.Shape = generated.SHAPE_WITH_SEQUELS) -
     made = generated.generate(shape, np.random.default_rng(seed))
     movies = Movies(made.movie_ids, made.titles, made.years, made.genres)
     ratings = ordered(made.users, made.movies, made.timestamps)
-    return MovieLens(movies, ratings, f"made up in MovieLens' shape (seed {seed}): no real viewers, no real movies")
+    return MovieLens(
+        movies,
+        ratings,
+        f"made up in MovieLens' shape (seed {seed}): no real viewers, no real movies",
+    )
 
 
 def find(directory: Path | None, build: Path) -> MovieLens:

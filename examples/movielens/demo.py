@@ -83,7 +83,11 @@ class Titles:
         """Returns title, year and genres of a movie id."""
         row = int(np.searchsorted(self._movies.ids, movie))
         year = int(self._movies.years[row])
-        return self._movies.titles[row], str(year) if year else "", ", ".join(self._movies.genres[row])
+        return (
+            self._movies.titles[row],
+            str(year) if year else "",
+            ", ".join(self._movies.genres[row]),
+        )
 
 
 def demonstrate(directory: Path | None, short: bool, console: Console) -> None:
@@ -114,13 +118,20 @@ def demonstrate(directory: Path | None, short: bool, console: Console) -> None:
     log = DEMO / "serve.log"
     with ExitStack() as stack:
         with stages.stage("serve"):
-            console.print(f"rowcast-serve --root {_shown(BUNDLES)}, log in {_shown(log)}", highlight=False)
+            console.print(
+                f"rowcast-serve --root {_shown(BUNDLES)}, log in {_shown(log)}", highlight=False
+            )
             service = stack.enter_context(served.serving(BUNDLES, MODEL, version, log))
-        grpc, http = stack.enter_context(Client(service.grpc)), stack.enter_context(Client(service.http))
+        grpc, http = (
+            stack.enter_context(Client(service.grpc)),
+            stack.enter_context(Client(service.http)),
+        )
         with stages.stage("request"):
             _ask(questions[0], Titles(found.movies), grpc, http, settings.rank_depth, console)
         with stages.stage("quality"):
-            popular = evaluate.popularity(encoded, np.union1d(parts.train, parts.validation), questions)
+            popular = evaluate.popularity(
+                encoded, np.union1d(parts.train, parts.validation), questions
+            )
             _quality(questions, popular, http, settings.rank_depth, console)
         with stages.stage("shape"):
             _shape(questions, Titles(found.movies), http, settings.rank_depth, console)
@@ -137,10 +148,14 @@ def _export(console: Console) -> int:
     code = subprocess.run(command, check=False).returncode
     if code != 0:
         raise StageFailed(f"the export ended with {code}; the problem is shown above")
-    return max(int(manifest.parent.name) for manifest in (BUNDLES / MODEL).glob("[0-9]*/manifest.json"))
+    return max(
+        int(manifest.parent.name) for manifest in (BUNDLES / MODEL).glob("[0-9]*/manifest.json")
+    )
 
 
-def _ask(question: Ask, titles: Titles, grpc: Client, http: Client, depth: int, console: Console) -> None:
+def _ask(
+    question: Ask, titles: Titles, grpc: Client, http: Client, depth: int, console: Console
+) -> None:
     """Sends all three calls for one viewer and shows the answers."""
     asked = asking.features(question)
     watched = _table(f"viewer {question.user_id} watched last", "title", "year", "genres")
@@ -151,11 +166,18 @@ def _ask(question: Ask, titles: Titles, grpc: Client, http: Client, depth: int, 
     nearest = grpc.retrieve(asked, k=10, exclude=question.seen, attributes=attributes)
     candidates = nearest[0].ids.tolist()
     ranked = http.rank(asked, candidates, k=10)[0]
-    recommended = http.recommend(asked, k=10, candidates=depth, exclude=question.seen, attributes=attributes)
+    recommended = http.recommend(
+        asked, k=10, candidates=depth, exclude=question.seen, attributes=attributes
+    )
     console.print(_movies("nearest movies (gRPC Retrieve)", question, titles, _scored(nearest[0])))
     console.print(_movies("the same, ranked (HTTP :rank)", question, titles, _scored(ranked)))
     console.print(
-        _movies("retrieved and ranked in one call (HTTP :recommend)", question, titles, _scored(recommended[0]))
+        _movies(
+            "retrieved and ranked in one call (HTTP :recommend)",
+            question,
+            titles,
+            _scored(recommended[0]),
+        )
     )
 
 
@@ -163,7 +185,9 @@ def _scored(answers: Sequence[RankedCandidate | Neighbor]) -> list[tuple[int, fl
     return [(int(one.id or 0), one.score) for one in answers]
 
 
-def _movies(title: str, question: Ask, titles: Titles, scored: Sequence[tuple[int, float]]) -> Table:
+def _movies(
+    title: str, question: Ask, titles: Titles, scored: Sequence[tuple[int, float]]
+) -> Table:
     table = _table(title, "title", "year", "genres", "score", "then seen")
     for movie, score in scored:
         table.add_row(*titles.row(movie), f"{score:.3f}", "✓" if movie in question.wanted else "")
@@ -183,7 +207,9 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _quality(questions: Sequence[Ask], popular: list[data.Ints], http: Client, depth: int, console: Console) -> None:
+def _quality(
+    questions: Sequence[Ask], popular: list[data.Ints], http: Client, depth: int, console: Console
+) -> None:
     """Measures the service's own answers, and what ranking adds to retrieval."""
     measured = [
         evaluate.measure(name, questions, answers)
@@ -207,16 +233,24 @@ def _quality(questions: Sequence[Ask], popular: list[data.Ints], http: Client, d
             "and knows which movies this one is watched after."
         )
     elif added.high < 0:
-        console.print("It loses: on this data, what the ranker sees of a pair is nothing that the towers do not know.")
+        console.print(
+            "It loses: on this data, what the ranker sees of a pair is nothing that the towers do not know."
+        )
     else:
-        console.print("The interval holds 0: whether ranking helps cannot be told from so few viewers.")
+        console.print(
+            "The interval holds 0: whether ranking helps cannot be told from so few viewers."
+        )
 
 
-def _shape(questions: Sequence[Ask], titles: Titles, http: Client, depth: int, console: Console) -> None:
+def _shape(
+    questions: Sequence[Ask], titles: Titles, http: Client, depth: int, console: Console
+) -> None:
     """Shows what a filter, the exclusion of seen movies and diversity make of the lists, and what they cost."""
     first, recommend = questions[0], partial(http.recommend, candidates=depth)
     comedies = where("genres").any_of("Comedy") & where("year").between(1990, 1999)
-    found = recommend(asking.features(first), k=10, exclude=first.seen, filter=comedies, explain=True)
+    found = recommend(
+        asking.features(first), k=10, exclude=first.seen, filter=comedies, explain=True
+    )
     console.print(_movies("comedies of the 1990s (filter)", first, titles, _scored(found[0])))
     how = found.explanations[0]
     console.print(
@@ -230,7 +264,10 @@ def _shape(questions: Sequence[Ask], titles: Titles, http: Client, depth: int, c
         "diversity 0.5": asking.answers(recommend, questions, diversity=0.5),
     }
     hits = {
-        name: np.array([np.isin(one, asked.wanted).any() for asked, one in zip(questions, found, strict=True)], float)
+        name: np.array(
+            [np.isin(one, asked.wanted).any() for asked, one in zip(questions, found, strict=True)],
+            float,
+        )
         for name, found in lists.items()
     }
     table = _table(
@@ -243,10 +280,16 @@ def _shape(questions: Sequence[Ask], titles: Titles, http: Client, depth: int, c
     )
     plain, means = lists["nothing seen before"], {}
     for name, answers in lists.items():
-        same = np.mean([np.isin(one, other).sum() for one, other in zip(answers, plain, strict=True)])
-        seen = np.mean([np.isin(one, asked.seen).sum() for asked, one in zip(questions, answers, strict=True)])
+        same = np.mean(
+            [np.isin(one, other).sum() for one, other in zip(answers, plain, strict=True)]
+        )
+        seen = np.mean(
+            [np.isin(one, asked.seen).sum() for asked, one in zip(questions, answers, strict=True)]
+        )
         means[name] = seen, np.mean([len(titles.genres(one)) for one in answers])
-        table.add_row(name, *(f"{mean:.1f}" for mean in (same, *means[name])), f"{hits[name].mean():.4f}")
+        table.add_row(
+            name, *(f"{mean:.1f}" for mean in (same, *means[name])), f"{hits[name].mean():.4f}"
+        )
     console.print(table)
     change = evaluate.bootstrap(hits["diversity 0.5"] - hits["nothing seen before"])
     repeated, before, after = (
@@ -260,7 +303,9 @@ def _shape(questions: Sequence[Ask], titles: Titles, http: Client, depth: int, c
     )
 
 
-def _time(questions: Sequence[Ask], movies: data.Ints, grpc: Client, depth: int, console: Console) -> None:
+def _time(
+    questions: Sequence[Ask], movies: data.Ints, grpc: Client, depth: int, console: Console
+) -> None:
     """Compares one stage with two, and the tree with exact search, by the time of single requests."""
     (index,) = grpc.model(MODEL).indexes
 
@@ -274,18 +319,29 @@ def _time(questions: Sequence[Ask], movies: data.Ints, grpc: Client, depth: int,
         return grpc.rank(asking.features(question), movies, k=evaluate.K)
 
     timed = questions[:TIMED]
-    tree_ms, exact_ms = asking.median_ms(near, timed), asking.median_ms(partial(near, exact=True), timed)
+    tree_ms, exact_ms = (
+        asking.median_ms(near, timed),
+        asking.median_ms(partial(near, exact=True), timed),
+    )
     table = _table(f"time of one request over gRPC, median of {len(timed)}", "", "ms")
     table.add_row(f"retrieve {depth} of {index.size} movies, {index.kind}", f"{tree_ms:.1f}")
     table.add_row(f"retrieve {depth} of {index.size} movies, exact search", f"{exact_ms:.1f}")
-    table.add_row(f"retrieve {depth} and rank them: two stages", f"{asking.median_ms(ranked, timed):.1f}")
-    table.add_row(f"rank all {index.size}: no retrieval", f"{asking.median_ms(exhaustive, timed):.1f}")
+    table.add_row(
+        f"retrieve {depth} and rank them: two stages", f"{asking.median_ms(ranked, timed):.1f}"
+    )
+    table.add_row(
+        f"rank all {index.size}: no retrieval", f"{asking.median_ms(exhaustive, timed):.1f}"
+    )
     console.print(table)
     found = asking.answers(grpc.retrieve, questions, k=depth)
     exact = asking.answers(grpc.retrieve, questions, k=depth, exact=True)
     recall = np.mean([np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)])
     saved = 1 - tree_ms / exact_ms
-    verdict = f"saves {saved:.0%} of the time" if saved > 0.1 else "saves no time: so few are searched exactly as fast"
+    verdict = (
+        f"saves {saved:.0%} of the time"
+        if saved > 0.1
+        else "saves no time: so few are searched exactly as fast"
+    )
     console.print(
         f"The {index.kind} index finds {recall:.1%} of the {depth} nearest movies ({index.recall:.1%} when exported) "
         f"and {verdict}."
@@ -294,7 +350,10 @@ def _time(questions: Sequence[Ask], movies: data.Ints, grpc: Client, depth: int,
 
 def _facts(service: served.Service, console: Console) -> None:
     """Shows memory and libraries."""
-    mapped, resident = served.tensorflow_mapped(service.process), served.resident_bytes(service.process)
+    mapped, resident = (
+        served.tensorflow_mapped(service.process),
+        served.resident_bytes(service.process),
+    )
     if mapped:
         raise StageFailed("TensorFlow is mapped in the service, which should run without it")
     if mapped is False and resident is not None:
@@ -307,7 +366,9 @@ def _go_on(console: Console) -> None:
         '"exclude": [1, 260, 1196], "k": 5, "attributes": ["title"]}'
     )
     console.rule("[bold]go on", align="left")
-    console.print(f".venv/bin/rowcast-serve --root {_shown(BUNDLES)}", highlight=False, soft_wrap=True)
+    console.print(
+        f".venv/bin/rowcast-serve --root {_shown(BUNDLES)}", highlight=False, soft_wrap=True
+    )
     console.print(
         f"curl -s -H 'content-type: application/json' localhost:8080/v1/models/{MODEL}:recommend -d '{body}'",
         highlight=False,
@@ -326,9 +387,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m examples.movielens.demo", description="Train, export, serve, request."
     )
-    parser.add_argument("--data", type=Path, help="folder with MovieLens' movies.csv and ratings.csv")
     parser.add_argument(
-        "--short", action="store_true", help="train briefly and measure few viewers: a check, no showcase"
+        "--data", type=Path, help="folder with MovieLens' movies.csv and ratings.csv"
+    )
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="train briefly and measure few viewers: a check, no showcase",
     )
     arguments = parser.parse_args()
     console = Console()
@@ -338,7 +403,9 @@ def main() -> int:
         console.print(f"[red]the demo stopped:[/] {problem}")
         return 1
     except RowcastError as problem:
-        console.print(f"[red]the service answered with an error:[/] {problem}; read {_shown(DEMO / 'serve.log')}")
+        console.print(
+            f"[red]the service answered with an error:[/] {problem}; read {_shown(DEMO / 'serve.log')}"
+        )
         return 1
     _go_on(console)
     return 0

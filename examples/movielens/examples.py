@@ -45,7 +45,9 @@ def encode(data: MovieLens) -> Encoded:
     genres = tuple(sorted({genre for names in data.movies.genres for genre in names}))
     row_of = {genre: row for row, genre in enumerate(genres)}
     flat = np.array([row_of[genre] for names in data.movies.genres for genre in names], np.int64)
-    offsets = np.concatenate([[0], np.cumsum([len(names) for names in data.movies.genres])]).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum([len(names) for names in data.movies.genres])]).astype(
+        np.int64
+    )
     return Encoded(
         user_ids=user_ids,
         movie_ids=data.movies.ids,
@@ -116,7 +118,9 @@ class Sampler:
         users = encoded.users[rows]
         starts = encoded.starts[users - FIRST_USER_ROW]
         ends = np.maximum(rows - random.integers(0, settings.gap + 1, len(rows)), starts)
-        movies = np.concatenate([encoded.movies[rows], random.integers(0, len(encoded.movie_ids), settings.negatives)])
+        movies = np.concatenate(
+            [encoded.movies[rows], random.integers(0, len(encoded.movie_ids), settings.negatives)]
+        )
         allowed = ~self._watched[users[:, None], movies[None, :]]
         allowed[np.arange(len(rows)), np.arange(len(rows))] = True
         known = random.random(len(rows)) >= settings.user_dropout
@@ -154,7 +158,9 @@ class Requests:
 
 def requests(encoded: Encoded, held_out: Ints, history: int) -> Requests:
     """Makes one request per viewer with held-out interactions; these follow all that the viewer has seen."""
-    users, firsts, counts = np.unique(encoded.users[held_out], return_index=True, return_counts=True)
+    users, firsts, counts = np.unique(
+        encoded.users[held_out], return_index=True, return_counts=True
+    )
     ends = held_out[firsts]
     starts = encoded.starts[users - FIRST_USER_ROW]
     return Requests(

@@ -135,13 +135,17 @@ def _ratings_per_user(shape: Shape, random: np.random.Generator) -> Ints:
         raise ValueError(
             f"{shape.users} viewers with at least {RATINGS_MIN} ratings each need more than {shape.ratings} ratings"
         )
-    counts: Ints = RATINGS_MIN + np.minimum(spare * share / share.sum(), shape.movies // 4).astype(np.int64)
+    counts: Ints = RATINGS_MIN + np.minimum(spare * share / share.sum(), shape.movies // 4).astype(
+        np.int64
+    )
     while (short := shape.ratings - int(counts.sum())) > 0:  # what rounding and the cap left over
         counts[random.choice(shape.users, min(short, shape.users), replace=False)] += 1
     return counts
 
 
-def _chances(shape: Shape, clusters: Ints, popularity: Floats, random: np.random.Generator) -> Floats:
+def _chances(
+    shape: Shape, clusters: Ints, popularity: Floats, random: np.random.Generator
+) -> Floats:
     """Returns [movies] how likely one new viewer watches each."""
     own = random.choice(shape.clusters, random.integers(1, 4), replace=False)
     chances: Floats = popularity * (1 - shape.loyalty) / popularity.sum()
@@ -186,7 +190,8 @@ def _timestamps(count: int, random: np.random.Generator) -> Ints:
 def _titles(count: int) -> tuple[str, ...]:
     words = [f"{first} {second}" for first in FIRST for second in SECOND]
     return tuple(
-        words[number % len(words)] + (f" {number // len(words) + 1}" if number >= len(words) else "")
+        words[number % len(words)]
+        + (f" {number // len(words) + 1}" if number >= len(words) else "")
         for number in range(count)
     )
 
@@ -195,5 +200,6 @@ def _genres(clusters: Ints, count: int, random: np.random.Generator) -> tuple[tu
     """Gives each cluster three genres and each of its movies one to three of them."""
     palettes = [random.choice(len(GENRES), 3, replace=False) for _ in range(count)]
     return tuple(
-        tuple(sorted(GENRES[genre] for genre in palettes[cluster][: random.integers(1, 4)])) for cluster in clusters
+        tuple(sorted(GENRES[genre] for genre in palettes[cluster][: random.integers(1, 4)]))
+        for cluster in clusters
     )

@@ -21,7 +21,9 @@ def retrieval_loss(products: Any, batch: Mapping[str, Any]) -> Any:
     """
     logits = tf.where(batch["allowed"], products - batch["log_expected"], MASKED)
     watched = tf.range(tf.shape(products)[0])
-    return tf.reduce_mean(batch["weights"] * tf.nn.sparse_softmax_cross_entropy_with_logits(watched, logits))
+    return tf.reduce_mean(
+        batch["weights"] * tf.nn.sparse_softmax_cross_entropy_with_logits(watched, logits)
+    )
 
 
 def ranking_loss(scores: Any, watched: Any) -> Any:

@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TFRS speaks Keras 2; read when TensorFlow is imported
+os.environ.setdefault(
+    "TF_USE_LEGACY_KERAS", "1"
+)  # TFRS speaks Keras 2; read when TensorFlow is imported
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -73,7 +75,9 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
 
     def table(name: str, rows: int, dim: int, combiner: str, deviation: float) -> Any:
         initializer = tf.initializers.TruncatedNormal(stddev=deviation, seed=rows)
-        return embedding.TableConfig(rows, dim, initializer=initializer, combiner=combiner, name=name)
+        return embedding.TableConfig(
+            rows, dim, initializer=initializer, combiner=combiner, name=name
+        )
 
     users = table("users", sizes.users, sizes.user_dim, "mean", 0.05)
     movies = table("movies", sizes.movies, sizes.movie_dim, "mean", 0.1)
@@ -98,16 +102,26 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         dense, init = tf.keras.layers.Dense, tf.keras.initializers
         self.embedding = tfrs.layers.embedding.TPUEmbedding(feature_config(sizes), optimizer)
         self.dropout = tf.keras.layers.Dropout(dropout)
-        self.query_hidden = dense(sizes.hidden, activation="relu", kernel_initializer=init.GlorotUniform(seed=1))
+        self.query_hidden = dense(
+            sizes.hidden, activation="relu", kernel_initializer=init.GlorotUniform(seed=1)
+        )
         self.query_out = dense(sizes.movie_dim, kernel_initializer=init.GlorotUniform(seed=2))
-        self.candidate_hidden = dense(sizes.hidden, activation="relu", kernel_initializer=init.GlorotUniform(seed=3))
+        self.candidate_hidden = dense(
+            sizes.hidden, activation="relu", kernel_initializer=init.GlorotUniform(seed=3)
+        )
         self.candidate_out = dense(sizes.movie_dim, kernel_initializer=init.GlorotUniform(seed=4))
-        self.movie_numbers = self.add_weight("movie_numbers", [sizes.movies, 1], initializer=_one_to_n, trainable=False)
+        self.movie_numbers = self.add_weight(
+            "movie_numbers", [sizes.movies, 1], initializer=_one_to_n, trainable=False
+        )
         self.crosses = [
-            tfrs.layers.dcn.Cross(kernel_initializer=init.TruncatedNormal(stddev=0.05, seed=5 + depth))
+            tfrs.layers.dcn.Cross(
+                kernel_initializer=init.TruncatedNormal(stddev=0.05, seed=5 + depth)
+            )
             for depth in range(2)
         ]
-        self.rank_hidden = dense(sizes.rank_hidden, activation="relu", kernel_initializer=init.GlorotUniform(seed=7))
+        self.rank_hidden = dense(
+            sizes.rank_hidden, activation="relu", kernel_initializer=init.GlorotUniform(seed=7)
+        )
         self.rank_out = dense(1, kernel_initializer="zeros")
 
     def call(self, features: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
@@ -122,7 +136,11 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         """
         context, movie = self.activations(features, training)
         query, candidate = self.query(context), self.candidate(movie)
-        return {"query": query, "candidate": candidate, "score": self.score(query, candidate, self.pair(features))}
+        return {
+            "query": query,
+            "candidate": candidate,
+            "score": self.score(query, candidate, self.pair(features)),
+        }
 
     def activations(self, features: Mapping[str, Any], training: bool = False) -> tuple[Any, Any]:
         """Looks all features up at once; returns the context's activations [n, .] and the movies' [b, .]."""
@@ -137,7 +155,9 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         """The query tower: [n, .] activations -> [n, movie_dim]."""
         first = self.sizes.user_dim
         watched = context[:, first : first + self.sizes.movie_dim]
-        return HISTORY_SCALE * watched + self.query_out(tf.concat([context, self.query_hidden(context)], -1))
+        return HISTORY_SCALE * watched + self.query_out(
+            tf.concat([context, self.query_hidden(context)], -1)
+        )
 
     def candidate(self, movie: Any) -> Any:
         """The candidate tower: [b, .] activations -> [b, movie_dim]."""

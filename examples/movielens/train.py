@@ -67,19 +67,30 @@ def _tell(settings: Settings) -> training.Progress:
     start = time.monotonic()
 
     def tell(epoch: int, loss: float) -> None:
-        print(f"epoch {epoch} of {settings.epochs}: loss {loss:.3f}, {time.monotonic() - start:.0f} s", flush=True)
+        print(
+            f"epoch {epoch} of {settings.epochs}: loss {loss:.3f}, {time.monotonic() - start:.0f} s",
+            flush=True,
+        )
 
     return tell
 
 
-def write_inputs(encoded: Encoded, movies: data.Movies, asked: Requests, close: Companions, out: Path) -> None:
+def write_inputs(
+    encoded: Encoded, movies: data.Movies, asked: Requests, close: Companions, out: Path
+) -> None:
     """Writes what the recipe names beside the checkpoint: vocabularies, the movies, and examples to replay."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    for name, keys in (("users", encoded.user_ids), ("movies", encoded.movie_ids), ("genres", encoded.genres)):
+    for name, keys in (
+        ("users", encoded.user_ids),
+        ("movies", encoded.movie_ids),
+        ("genres", encoded.genres),
+    ):
         (out / f"{name}.txt").write_text("".join(f"{key}\n" for key in keys), encoding="utf-8")
-    companion_ids = [encoded.movie_ids[close.movies[row]].tolist() for row in range(len(movies.ids))]
+    companion_ids = [
+        encoded.movie_ids[close.movies[row]].tolist() for row in range(len(movies.ids))
+    ]
     columns = {
         "movie_id": pa.array(movies.ids),
         "title": pa.array(movies.titles),
@@ -106,7 +117,11 @@ def write_inputs(encoded: Encoded, movies: data.Movies, asked: Requests, close: 
 
 
 def quality(
-    trained: training.Trained, encoded: Encoded, held_out: data.Ints, seen: data.Ints, settings: Settings
+    trained: training.Trained,
+    encoded: Encoded,
+    held_out: data.Ints,
+    seen: data.Ints,
+    settings: Settings,
 ) -> tuple[evaluate.Quality, ...]:
     """Measures popularity, retrieval, and retrieval with ranking by exact answers in TensorFlow."""
     asked = requests(encoded, held_out, settings.history)
@@ -137,7 +152,9 @@ def select(found: data.MovieLens, settings: Settings) -> Settings:
 
     reached, best = worth(settings), settings
     for name, values in GRID.items():
-        for tried in [replace(best, **{name: value}) for value in values if value != getattr(best, name)]:  # type: ignore[arg-type]
+        for tried in [
+            replace(best, **{name: value}) for value in values if value != getattr(best, name)
+        ]:  # type: ignore[arg-type]
             if (this := worth(tried)) > reached:
                 reached, best = this, tried
     return best
@@ -145,12 +162,21 @@ def select(found: data.MovieLens, settings: Settings) -> Settings:
 
 def main() -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m examples.movielens.train", description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, help="folder with MovieLens' movies.csv and ratings.csv")
-    parser.add_argument(
-        "--out", type=Path, default=DIRECTORY, help="where checkpoint and files go (default: build/demo)"
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.movielens.train", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--select", action="store_true", help="choose the settings again, on the validation split")
+    parser.add_argument(
+        "--data", type=Path, help="folder with MovieLens' movies.csv and ratings.csv"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=DIRECTORY,
+        help="where checkpoint and files go (default: build/demo)",
+    )
+    parser.add_argument(
+        "--select", action="store_true", help="choose the settings again, on the validation split"
+    )
     arguments = parser.parse_args()
     found = data.find(arguments.data, DIRECTORY.parent)
     print(f"data: {found.source}")

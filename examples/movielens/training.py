@@ -46,7 +46,9 @@ class Trained:
 
 def sizes_of(encoded: Encoded, settings: Settings) -> Sizes:
     """Returns the rows and dimensions of each table, and the widths of the layers."""
-    sizes = Sizes(len(encoded.user_ids) + FIRST_USER_ROW, len(encoded.movie_ids), len(encoded.genres))
+    sizes = Sizes(
+        len(encoded.user_ids) + FIRST_USER_ROW, len(encoded.movie_ids), len(encoded.genres)
+    )
     if settings.narrower == 1:
         return sizes
     widths = ("user_dim", "movie_dim", "genre_dim", "hour_dim", "hidden")
@@ -67,7 +69,9 @@ def fit(encoded: Encoded, rows: Ints, settings: Settings, progress: Progress) ->
     """
     tf.keras.utils.set_random_seed(settings.seed)
     optimizers = tf.keras.optimizers.legacy
-    optimizer = optimizers.Adagrad(settings.table_rate, initial_accumulator_value=settings.accumulator)
+    optimizer = optimizers.Adagrad(
+        settings.table_rate, initial_accumulator_value=settings.accumulator
+    )
     model = MovieModel(sizes_of(encoded, settings), optimizer, settings.dropout)
     model.build_layers()
     trained = Trained(
@@ -86,7 +90,12 @@ def fit(encoded: Encoded, rows: Ints, settings: Settings, progress: Progress) ->
 
 
 def _fit_towers(
-    trained: Trained, encoded: Encoded, rows: Ints, settings: Settings, epochs: range, progress: Progress
+    trained: Trained,
+    encoded: Encoded,
+    rows: Ints,
+    settings: Settings,
+    epochs: range,
+    progress: Progress,
 ) -> None:
     sampler = Sampler(encoded, rows, settings, settings.seed + epochs.start)
     model = trained.model
@@ -108,17 +117,25 @@ def _fit_towers(
 
     for epoch in epochs:
         losses = [train_step(*_tensors(batch, encoded, sampler)) for batch in sampler.epoch()]
-        progress(epoch, float(np.mean([float(loss) for loss in losses])) if losses else float("nan"))
+        progress(
+            epoch, float(np.mean([float(loss) for loss in losses])) if losses else float("nan")
+        )
 
 
-def _fit_ranker(trained: Trained, encoded: Encoded, earlier: Ints, newest: Ints, settings: Settings) -> None:
+def _fit_ranker(
+    trained: Trained, encoded: Encoded, earlier: Ints, newest: Ints, settings: Settings
+) -> None:
     """Trains the ranker to find `newest` among what the towers retrieve (hard negatives) and some random movies."""
     model, random = trained.model, np.random.default_rng(settings.seed)
     asked = requests(encoded, newest, settings.history)
     query, candidate = (each.numpy() for each in _vectors(model, encoded, asked))
     offered = _retrieved(query, candidate, asked, settings.rank_depth)
-    offered = np.concatenate([offered, random.integers(0, len(candidate), (len(offered), settings.rank_random))], 1)
-    watched = np.stack([np.isin(row, asked.wanted[at]) for at, row in enumerate(offered)]).astype(np.float32)
+    offered = np.concatenate(
+        [offered, random.integers(0, len(candidate), (len(offered), settings.rank_random))], 1
+    )
+    watched = np.stack([np.isin(row, asked.wanted[at]) for at, row in enumerate(offered)]).astype(
+        np.float32
+    )
     closeness = _pairs(model, asked.histories, offered, count(encoded, earlier))
     learnt = np.flatnonzero(watched.any(1))
     layers = [*model.crosses, model.rank_hidden, model.rank_out]
@@ -128,17 +145,25 @@ def _fit_ranker(trained: Trained, encoded: Encoded, earlier: Ints, newest: Ints,
     def train_step(query: Any, candidate: Any, pair: Any, watched: Any) -> None:
         queries = tf.repeat(query, tf.shape(watched)[1], 0)
         with tf.GradientTape() as tape:
-            scores = model.score(queries, tf.reshape(candidate, tf.shape(queries)), tf.reshape(pair, [-1, WATCHED]))
+            scores = model.score(
+                queries, tf.reshape(candidate, tf.shape(queries)), tf.reshape(pair, [-1, WATCHED])
+            )
             loss = ranking_loss(tf.reshape(scores, tf.shape(watched)), watched)
-        trained.rank_optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        trained.rank_optimizer.apply_gradients(
+            zip(tape.gradient(loss, variables), variables, strict=True)
+        )
 
     for _ in range(settings.rank_epochs):
         for part in np.array_split(random.permutation(learnt), max(1, len(learnt) // VIEWERS)):
             train_step(query[part], candidate[offered[part]], closeness[part], watched[part])
 
 
-def _tensors(batch: Batch, encoded: Encoded, sampler: Sampler) -> tuple[dict[str, Any], dict[str, Any]]:
-    features = context_features(batch.users, batch.histories, batch.hours) | movie_features(encoded, batch.movies)
+def _tensors(
+    batch: Batch, encoded: Encoded, sampler: Sampler
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    features = context_features(batch.users, batch.histories, batch.hours) | movie_features(
+        encoded, batch.movies
+    )
     rest = {
         "allowed": tf.constant(batch.allowed),
         "weights": tf.constant(batch.weights),
@@ -149,7 +174,11 @@ def _tensors(batch: Batch, encoded: Encoded, sampler: Sampler) -> tuple[dict[str
 
 def context_features(users: Ints, histories: Ragged, hours: Ints) -> dict[str, Any]:
     """Returns the query side of the model's features, in rows."""
-    return {"user_id": tf.constant(users), "history": _ragged(histories), "hour": tf.constant(hours)}
+    return {
+        "user_id": tf.constant(users),
+        "history": _ragged(histories),
+        "hour": tf.constant(hours),
+    }
 
 
 def movie_features(encoded: Encoded, movies: Ints) -> dict[str, Any]:
@@ -161,7 +190,9 @@ def movie_features(encoded: Encoded, movies: Ints) -> dict[str, Any]:
     }
 
 
-def _pairs(model: MovieModel, histories: Ragged, candidates: Ints, companions: Companions) -> NDArray[np.float32]:
+def _pairs(
+    model: MovieModel, histories: Ragged, candidates: Ints, companions: Companions
+) -> NDArray[np.float32]:
     """Returns [n, depth, WATCHED] how close the movies of n histories are to their candidates."""
     return np.stack(
         [
@@ -178,7 +209,9 @@ def _pairs(model: MovieModel, histories: Ragged, candidates: Ints, companions: C
 
 
 def _ragged(packed: Ragged) -> Any:
-    return tf.RaggedTensor.from_row_splits(tf.constant(packed.values), tf.constant(packed.offsets), validate=False)
+    return tf.RaggedTensor.from_row_splits(
+        tf.constant(packed.values), tf.constant(packed.offsets), validate=False
+    )
 
 
 def answer(
@@ -201,7 +234,8 @@ def _vectors(model: MovieModel, encoded: Encoded, asked: Requests) -> tuple[Any,
     """Returns the vector of each request and of each movie."""
     movies = np.arange(len(encoded.movie_ids))
     context, movie = model.activations(
-        context_features(asked.users, asked.histories, asked.hours) | movie_features(encoded, movies)
+        context_features(asked.users, asked.histories, asked.hours)
+        | movie_features(encoded, movies)
     )
     return model.query(context), model.candidate(movie)
 
@@ -209,5 +243,7 @@ def _vectors(model: MovieModel, encoded: Encoded, asked: Requests) -> tuple[Any,
 def _retrieved(query: NDArray[Any], candidate: NDArray[Any], asked: Requests, depth: int) -> Ints:
     """Returns [n, depth] the nearest movies that were not seen, best first."""
     products = query @ candidate.T
-    products[np.repeat(np.arange(len(asked.users)), np.diff(asked.seen.offsets)), asked.seen.values] = -np.inf
+    products[
+        np.repeat(np.arange(len(asked.users)), np.diff(asked.seen.offsets)), asked.seen.values
+    ] = -np.inf
     return np.argsort(-products, axis=1, kind="stable")[:, :depth].astype(np.int64)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TFRS speaks Keras 2; read when TensorFlow is imported
+os.environ.setdefault(
+    "TF_USE_LEGACY_KERAS", "1"
+)  # TFRS speaks Keras 2; read when TensorFlow is imported
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -35,7 +37,9 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
 
     def table(name: str, rows: int) -> Any:
         initializer = tf.initializers.TruncatedNormal(stddev=0.1, seed=rows)
-        return embedding.TableConfig(rows, sizes.dim, initializer=initializer, combiner="mean", name=name)
+        return embedding.TableConfig(
+            rows, sizes.dim, initializer=initializer, combiner="mean", name=name
+        )
 
     movies = table("movies", sizes.movies)
     tables = {
@@ -76,13 +80,18 @@ class TwoTower(tfrs.models.Model):  # type: ignore[misc]
         """Lets every viewer of the batch tell the own movie from all others of the batch."""
         found = self(features, training=training)
         own = tf.as_string(features["movie_id"])
-        return self.task(found["query"], found["candidate"], candidate_ids=own, compute_metrics=False)
+        return self.task(
+            found["query"], found["candidate"], candidate_ids=own, compute_metrics=False
+        )
 
 
 def build_model() -> TwoTower:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
     page = json.loads(Path(__file__).with_name("sizes.json").read_text())
     model = TwoTower(Sizes(**page))
-    one, several = tf.zeros([1], tf.int64), tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
+    one, several = (
+        tf.zeros([1], tf.int64),
+        tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2]),
+    )
     model({name: several if name in ("history", "genres") else one for name in model.features})
     return model

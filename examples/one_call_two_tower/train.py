@@ -16,7 +16,11 @@ from examples.one_call_two_tower.model import Sizes, TwoTower
 from examples.watching import Watching
 
 HISTORY = 10
-WIDTHS: dict[str, tuple[int, tuple[int, ...]]] = {"tiny": (4, (8,)), "small": (32, (64,)), "article": (64, (256, 128))}
+WIDTHS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "tiny": (4, (8,)),
+    "small": (32, (64,)),
+    "article": (64, (256, 128)),
+}
 """dim, hidden."""
 EPOCHS = {"tiny": 1, "small": 2, "article": 1}
 BATCH = {"tiny": 500, "small": 500, "article": 4_000}
@@ -38,7 +42,12 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     held_out = requests.answers(model, inputs(watching, watching.held_out), ["query"])["query"]
     print(f"recall@100 of what was watched, held out: {recall(held_out @ vectors.T, watching):.3f}")
     trained.write(
-        out, Path(__file__).parent, sizes, model, optimizers, ask(model, watching, vectors, requests.COUNT[scale])
+        out,
+        Path(__file__).parent,
+        sizes,
+        model,
+        optimizers,
+        ask(model, watching, vectors, requests.COUNT[scale]),
     )
     watching.write_catalogue(out)
 
@@ -46,7 +55,11 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
 def inputs(watching: Watching, interactions: np.ndarray) -> Columns:
     """Returns what the model's call takes: contexts, and the movies that were watched in them."""
     movies = watching.of_movies(watching.watched(interactions))
-    return {**watching.contexts(interactions), "movie_id": movies["movie_id"], "genres": movies["genres"]}
+    return {
+        **watching.contexts(interactions),
+        "movie_id": movies["movie_id"],
+        "genres": movies["genres"],
+    }
 
 
 def vectors_of_movies(model: TwoTower, watching: Watching) -> np.ndarray:
@@ -79,7 +92,9 @@ def ask(model: TwoTower, watching: Watching, vectors: np.ndarray, count: int) ->
         else:
             features = sent(contexts if tower == "query" else movies, place)
             bodies.append({"call": "embed", "tower": tower, "features": features})
-    scores = -np.sort(-(queries[::2].astype(np.float64) @ vectors.T.astype(np.float64)), axis=1)[:, :K]
+    scores = -np.sort(-(queries[::2].astype(np.float64) @ vectors.T.astype(np.float64)), axis=1)[
+        :, :K
+    ]
     expected = {
         "neighbors": scores.astype(np.float32),
         "query": queries[1::4],

@@ -28,10 +28,17 @@ class Feed:
     def __init__(self, users: int, items: int, authors: int, tags: int, seed: int) -> None:
         """Makes the items; the arguments but `seed` are how many there are of each."""
         self._random, self._users = np.random.default_rng(seed), users
-        tastes, lengths = self._random.integers(0, TASTES, items), self._random.integers(0, 4, items)
+        tastes, lengths = (
+            self._random.integers(0, TASTES, items),
+            self._random.integers(0, 4, items),
+        )
         # Authors and most tags belong to a taste.
-        author = (self._random.integers(0, authors // TASTES, items) * TASTES + tastes).astype(np.int64)
-        tag = self._random.integers(0, tags // TASTES, lengths.sum()) * TASTES + np.repeat(tastes, lengths)
+        author = (self._random.integers(0, authors // TASTES, items) * TASTES + tastes).astype(
+            np.int64
+        )
+        tag = self._random.integers(0, tags // TASTES, lengths.sum()) * TASTES + np.repeat(
+            tastes, lengths
+        )
         columns: dict[str, Column] = {
             "item_id": np.arange(items),
             "author_id": author,
@@ -71,7 +78,9 @@ class Feed:
         labels = {
             "click": happened(2.5 * same + 0.5 * quality - 1.5),
             "like": happened(1.5 * same + 1.5 * quality - 2),
-            "watch": (1 / (1 + np.exp(-1.0 * same - quality - self._random.normal(0, 0.5, n)))).astype(np.float32),
+            "watch": (
+                1 / (1 + np.exp(-1.0 * same - quality - self._random.normal(0, 0.5, n)))
+            ).astype(np.float32),
         }
         return {**contexts, **take(self.items.columns, shown)}, labels
 

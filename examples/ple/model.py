@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TFRS speaks Keras 2; read when TensorFlow is imported
+os.environ.setdefault(
+    "TF_USE_LEGACY_KERAS", "1"
+)  # TFRS speaks Keras 2; read when TensorFlow is imported
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -44,7 +46,9 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
 
     def table(name: str, rows: int, combiner: str = "mean") -> Any:
         initializer = tf.initializers.TruncatedNormal(stddev=0.1, seed=rows)
-        return embedding.TableConfig(rows, sizes.dim, initializer=initializer, combiner=combiner, name=name)
+        return embedding.TableConfig(
+            rows, sizes.dim, initializer=initializer, combiner=combiner, name=name
+        )
 
     items = table("items", sizes.items)
     tables = {
@@ -78,7 +82,10 @@ class Extraction(tf.keras.layers.Layer):  # type: ignore[misc]
 
     def call(self, of_tasks: list[Any], shared: Any) -> tuple[list[Any], Any]:
         """Returns a mixture [b, width] for each task, and the shared one, None of the last layer."""
-        own = [[expert(one) for expert in experts] for experts, one in zip(self.of_tasks, of_tasks, strict=True)]
+        own = [
+            [expert(one) for expert in experts]
+            for experts, one in zip(self.of_tasks, of_tasks, strict=True)
+        ]
         for_all = [expert(shared) for expert in self.shared]
         mixtures = [
             _mixed(gate(one), [*experts, *for_all])
@@ -117,7 +124,9 @@ class PLE(tf.keras.Model):  # type: ignore[misc]
         found = self.embedding({name: features[name] for name in (*CONTEXT, *ITEM)})
         user = self.user(tf.concat([found[name] for name in CONTEXT], 1))
         age = tf.expand_dims(tf.math.log1p(tf.maximum(features["age"], 0.0)), 1)
-        shared = tf.concat([user, *(found[name] for name in ITEM), found["history"] * found["item_id"], age], 1)
+        shared = tf.concat(
+            [user, *(found[name] for name in ITEM), found["history"] * found["item_id"], age], 1
+        )
         of_tasks = [shared] * len(TASKS)
         for extraction in self.extractions:
             of_tasks, shared = extraction(of_tasks, shared)
@@ -131,7 +140,10 @@ def build_model() -> PLE:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
     page = json.loads(Path(__file__).with_name("sizes.json").read_text())
     model = PLE(Sizes(**page))
-    one, several = tf.zeros([1], tf.int64), tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
+    one, several = (
+        tf.zeros([1], tf.int64),
+        tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2]),
+    )
     inputs = dict.fromkeys(("user_id", "hour", "item_id", "author_id"), one) | dict.fromkeys(
         ("history", "tags"), several
     )

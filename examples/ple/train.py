@@ -50,7 +50,9 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     held_out, happened = feed.impressions(n // 10)
     reached = requests.answers(model, held_out, TASKS)
     for task in ("click", "like"):
-        print(f"AUC of {n // 10} held out, {task}: {training.area_under_curve(happened[task], reached[task]):.3f}")
+        print(
+            f"AUC of {n // 10} held out, {task}: {training.area_under_curve(happened[task], reached[task]):.3f}"
+        )
     contexts = feed.contexts(requests.COUNT[scale])
     asked, stored = ask(model, feed, contexts)
     trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)
@@ -86,7 +88,9 @@ def write_store(columns: Columns, path: Path) -> None:
     arrays = {}
     for name, column in columns.items():
         ragged = isinstance(column, Ragged)
-        arrays[name] = pa.ListArray.from_arrays(column.offsets, column.values) if ragged else pa.array(column)
+        arrays[name] = (
+            pa.ListArray.from_arrays(column.offsets, column.values) if ragged else pa.array(column)
+        )
     parquet.write_table(pa.table(arrays), path)
 
 

@@ -32,12 +32,16 @@ def main() -> int:
         log = Path(scratch) / "serve.log"
         try:
             with served.serving(BUNDLES, MODEL, VERSION, log) as service:
-                console.print(f"rowcast-serve --root {BUNDLES}: ready after {time.monotonic() - begun:.1f} s")
+                console.print(
+                    f"rowcast-serve --root {BUNDLES}: ready after {time.monotonic() - begun:.1f} s"
+                )
                 ask(service, console)
         except (served.ServiceFailed, RowcastError) as problem:
             sys.stderr.write(f"{problem}\n{log.read_text() if log.exists() else ''}")
             return 1
-    console.print(f"To keep it running: {served.program('rowcast-serve')} --root {BUNDLES}", soft_wrap=True)
+    console.print(
+        f"To keep it running: {served.program('rowcast-serve')} --root {BUNDLES}", soft_wrap=True
+    )
     console.print("Then open http://localhost:8080/docs")
     return 0
 
@@ -50,7 +54,9 @@ def ask(service: served.Service, console: Console) -> None:
         console.print(titles("nearest movies for viewer 7 (gRPC Retrieve)", nearest))
         best = http.recommend(VIEWER, k=5, exclude=watched, attributes=ATTRIBUTES)[0]
         console.print(titles("retrieved and ranked (HTTP :recommend)", best))
-        console.print(f"TensorFlow in the service: {'yes' if served.tensorflow_mapped(service.process) else 'no'}")
+        console.print(
+            f"TensorFlow in the service: {'yes' if served.tensorflow_mapped(service.process) else 'no'}"
+        )
 
 
 def titles(title: str, found: Sequence[Neighbor | RankedCandidate]) -> Table:
@@ -60,7 +66,12 @@ def titles(title: str, found: Sequence[Neighbor | RankedCandidate]) -> Table:
         table.add_column(column, justify="right" if column == "score" else "left")
     for movie in found:
         named = movie.attributes
-        table.add_row(str(named["title"]), str(named["year"]), ", ".join(named["genres"]), f"{movie.score:.2f}")
+        table.add_row(
+            str(named["title"]),
+            str(named["year"]),
+            ", ".join(named["genres"]),
+            f"{movie.score:.2f}",
+        )
     return table
 
 

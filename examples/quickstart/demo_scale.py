@@ -41,7 +41,11 @@ CALLS = {
     "recommend": '{{"features": {0}, "k": 10}}',
     "rank": '{{"context": {0}, "candidates": [1, 2, 3, 5, 8, 13, 21, 34, 55, 89]}}',
 }
-REQUESTS = [(call, body.format(VIEWER.format(user)).encode()) for user in range(1, 41) for call, body in CALLS.items()]
+REQUESTS = [
+    (call, body.format(VIEWER.format(user)).encode())
+    for user in range(1, 41)
+    for call, body in CALLS.items()
+]
 
 
 @dataclass(frozen=True)
@@ -74,16 +78,23 @@ def as_processes(scratch: Path) -> Iterator[Cluster]:
         def start(name: str, version: int | None, *options: str) -> served.Service:
             (scratch / name).mkdir()
             log = scratch / name / "serve.log"
-            return running.enter_context(served.serving(BUNDLES, MODEL, version, log, *options, *ALL))
+            return running.enter_context(
+                served.serving(BUNDLES, MODEL, version, log, *options, *ALL)
+            )
 
         shards = [
-            [start(f"shard-{number}-{replica}", None, "--shard", f"{number}/{SHARDS}") for replica in range(REPLICAS)]
+            [
+                start(f"shard-{number}-{replica}", None, "--shard", f"{number}/{SHARDS}")
+                for replica in range(REPLICAS)
+            ]
             for number in range(1, SHARDS + 1)
         ]
         known = [each.grpc.removeprefix("grpc://") for replicas in shards for each in replicas]
         addresses = [text for address in known for text in ("--shard-addresses", address)]
         fronts = [start(f"front-{number}", VERSION, *addresses) for number in range(FRONTS)]
-        yield Cluster([each.http for each in fronts], partial(topology, fronts[0]), shards[0][0].process.pid)
+        yield Cluster(
+            [each.http for each in fronts], partial(topology, fronts[0]), shards[0][0].process.pid
+        )
 
 
 def send(url: str, call: str, body: bytes) -> bytes:
@@ -104,7 +115,9 @@ def repeat(front: str, expected: Sequence[bytes], done: threading.Event) -> Coun
     """Sends all requests again and again; counts which answers are those of one process."""
     same = Counter[bool]()
     while not done.is_set():
-        same.update(send(front, *sent) == answer for sent, answer in zip(REQUESTS, expected, strict=True))
+        same.update(
+            send(front, *sent) == answer for sent, answer in zip(REQUESTS, expected, strict=True)
+        )
     return same
 
 
@@ -134,14 +147,18 @@ def demonstrate(scratch: Path, console: Console, plain: bool) -> bool:
         finally:
             done.set()
         same = sum((each.result() for each in callers), Counter[bool]())
-    console.print(f"{same.total()} answers of {FRONTS} fronts: {same[True]} are those of one process, bit for bit")
+    console.print(
+        f"{same.total()} answers of {FRONTS} fronts: {same[True]} are those of one process, bit for bit"
+    )
     return not same[False]
 
 
 def main() -> int:
     """Runs the demonstration; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m examples.quickstart.demo_scale")
-    parser.add_argument("--plain", action="store_true", help="plain processes instead of a Ray cluster")
+    parser.add_argument(
+        "--plain", action="store_true", help="plain processes instead of a Ray cluster"
+    )
     plain = parser.parse_args().plain
     console = Console(highlight=False, soft_wrap=True)
     with tempfile.TemporaryDirectory() as scratch:

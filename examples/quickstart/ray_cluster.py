@@ -28,7 +28,11 @@ class RayCluster:
     """
 
     def __init__(self, dashboard: str, ports: dict[str, tuple[int, int]], address: str) -> None:
-        self._api, self._ports, self._address = f"http://{dashboard}/api/serve/applications/", ports, address
+        self._api, self._ports, self._address = (
+            f"http://{dashboard}/api/serve/applications/",
+            ports,
+            address,
+        )
         self.front = f"http://{address}:{ports['fronts'][0]}"
 
     def deploy(self, configuration: dict[str, Any]) -> None:
@@ -42,7 +46,9 @@ class RayCluster:
         while (found := self._applications()).keys() != self._ports.keys() or not all(
             each["status"] == "RUNNING" for each in found.values()
         ):
-            failed = [str(each["message"]) for each in found.values() if each["status"] == "DEPLOY_FAILED"]
+            failed = [
+                str(each["message"]) for each in found.values() if each["status"] == "DEPLOY_FAILED"
+            ]
             if failed or time.monotonic() > end:
                 raise RayFailed(failed[0] if failed else f"not all runs after {START_S} s")
             time.sleep(0.2)
@@ -65,8 +71,13 @@ class RayCluster:
         return found
 
     def _send(self, body: bytes | None = None) -> bytes:
-        headers = {"authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}", "content-type": "application/json"}
-        request = urllib.request.Request(self._api, body, headers, method="GET" if body is None else "PUT")
+        headers = {
+            "authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}",
+            "content-type": "application/json",
+        }
+        request = urllib.request.Request(
+            self._api, body, headers, method="GET" if body is None else "PUT"
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             return bytes(answer.read())
 
@@ -79,17 +90,34 @@ def ray_cluster(root: Path, shards: int, replicas: int, fronts: int) -> Iterator
       RayFailed: Ray Serve does not start all of it.
     """
     # Whoever reaches the ports of a Ray cluster can run code in it: nobody without this token does.
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ |= {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     os.environ["RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD"] = "0"
     import ray  # reads its variables when it is imported
 
-    context = ray.init("local", num_cpus=8, include_dashboard=True, dashboard_port=_free_port(), log_to_driver=False)
+    context = ray.init(
+        "local",
+        num_cpus=8,
+        include_dashboard=True,
+        dashboard_port=_free_port(),
+        log_to_driver=False,
+    )
     try:
         dashboard, address = str(context.dashboard_url), str(ray.util.get_node_ip_address())
-        parts: dict[str, dict[str, Any]] = {f"shard-{n}": {"shard": f"{n}/{shards}"} for n in range(1, shards + 1)}
+        parts: dict[str, dict[str, Any]] = {
+            f"shard-{n}": {"shard": f"{n}/{shards}"} for n in range(1, shards + 1)
+        }
         parts["fronts"] = {"shard_addresses": [f"ray:{dashboard}"]}
         ports = {name: (_free_port(), _free_port()) for name in parts}
-        shared = {"root": str(root.resolve()), "host": address, "shard_least_bytes": 1, "drain_delay_s": 0}
+        shared = {
+            "root": str(root.resolve()),
+            "host": address,
+            "shard_least_bytes": 1,
+            "drain_delay_s": 0,
+        }
         cluster = RayCluster(dashboard, ports, address)
         cluster.deploy(
             {
@@ -99,7 +127,12 @@ def ray_cluster(root: Path, shards: int, replicas: int, fronts: int) -> Iterator
                         "name": name,
                         "route_prefix": f"/{name}",
                         "import_path": "service.ray_serve:replicas",
-                        "args": {**shared, **args, "http_port": ports[name][0], "grpc_port": ports[name][1]},
+                        "args": {
+                            **shared,
+                            **args,
+                            "http_port": ports[name][0],
+                            "grpc_port": ports[name][1],
+                        },
                         "deployments": [
                             {
                                 "name": "replicas",

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TFRS speaks Keras 2; read when TensorFlow is imported
+os.environ.setdefault(
+    "TF_USE_LEGACY_KERAS", "1"
+)  # TFRS speaks Keras 2; read when TensorFlow is imported
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -39,14 +41,20 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
 
     def table(name: str, rows: int, combiner: str = "mean") -> Any:
         initializer = tf.initializers.TruncatedNormal(stddev=0.1, seed=rows)
-        return embedding.TableConfig(rows, sizes.dim, initializer=initializer, combiner=combiner, name=name)
+        return embedding.TableConfig(
+            rows, sizes.dim, initializer=initializer, combiner=combiner, name=name
+        )
 
     movies = table("movies", sizes.movies)
     return {
-        "history": embedding.FeatureConfig(table=movies, max_sequence_length=sizes.length, name="history"),
+        "history": embedding.FeatureConfig(
+            table=movies, max_sequence_length=sizes.length, name="history"
+        ),
         "hour": embedding.FeatureConfig(table=table("hours", 24), name="hour"),
         "movie_id": embedding.FeatureConfig(table=movies, name="movie_id"),
-        "genres": embedding.FeatureConfig(table=table("genres", sizes.genres, "sum"), name="genres"),
+        "genres": embedding.FeatureConfig(
+            table=table("genres", sizes.genres, "sum"), name="genres"
+        ),
     }
 
 
@@ -62,7 +70,9 @@ class Block(tf.keras.layers.Layer):  # type: ignore[misc]
 
     def call(self, sequence: Any, mask: Any) -> Any:
         """Lets every place of [b, length, dim] look at the places that `mask` [b, length] has."""
-        attended = self.norms[0](sequence + self.attention(sequence, sequence, attention_mask=mask[:, tf.newaxis, :]))
+        attended = self.norms[0](
+            sequence + self.attention(sequence, sequence, attention_mask=mask[:, tf.newaxis, :])
+        )
         return self.norms[1](attended + self.dense(attended))
 
 
@@ -88,14 +98,23 @@ class SequenceModel(tf.keras.Model):  # type: ignore[misc]
             int64); year [b] float32.
         """
         found = self.embedding({name: features[name] for name in FEATURES})
-        mask = tf.sequence_mask(tf.minimum(features["history"].row_lengths(), self.length), self.length)
+        mask = tf.sequence_mask(
+            tf.minimum(features["history"].row_lengths(), self.length), self.length
+        )
         sequence = found["history"] + self.places
         for block in self.blocks:
             sequence = block(sequence, mask)
         held = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
         viewer = tf.reduce_sum(sequence * held, 1) / tf.maximum(tf.reduce_sum(held, 1), 1.0)
         age = (tf.expand_dims(features["year"], 1) - 1990.0) / 20.0
-        both = [viewer, found["hour"], found["movie_id"], found["genres"], viewer * found["movie_id"], age]
+        both = [
+            viewer,
+            found["hour"],
+            found["movie_id"],
+            found["genres"],
+            viewer * found["movie_id"],
+            age,
+        ]
         return {"watched": tf.reshape(tf.sigmoid(self.top_stack(tf.concat(both, 1))), [-1])}
 
 
@@ -103,6 +122,11 @@ def build_model() -> SequenceModel:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
     page = json.loads(Path(__file__).with_name("sizes.json").read_text())
     model = SequenceModel(Sizes(**page))
-    one, several = tf.zeros([1], tf.int64), tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
-    model({"history": several, "hour": one, "movie_id": one, "genres": several, "year": tf.zeros([1])})
+    one, several = (
+        tf.zeros([1], tf.int64),
+        tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2]),
+    )
+    model(
+        {"history": several, "hour": one, "movie_id": one, "genres": several, "year": tf.zeros([1])}
+    )
     return model

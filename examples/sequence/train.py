@@ -27,7 +27,9 @@ CANDIDATES = 20
 def train(out: Path, scale: trained.Scale = "small") -> None:
     """Trains, and writes the folder `out`."""
     tf.keras.utils.set_random_seed(17)
-    watching = Watching(scale, history=LENGTH[scale] * 3 // 2)  # longer than the model looks: it cuts
+    watching = Watching(
+        scale, history=LENGTH[scale] * 3 // 2
+    )  # longer than the model looks: it cuts
     dim, heads, blocks, top = WIDTHS[scale]
     sizes = Sizes(watching.movies, watching.genres, dim, LENGTH[scale], heads, blocks, top)
     optimizers = training.optimizers()
@@ -37,18 +39,24 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     def loss_of(columns: Any, labels: Any) -> Any:
         return cross_entropy(labels["watched"], model(columns)["watched"])
 
-    features, labels = watching.pairs(watching.draw(watching.trained, INTERACTIONS[scale]), NEGATIVES)
+    features, labels = watching.pairs(
+        watching.draw(watching.trained, INTERACTIONS[scale]), NEGATIVES
+    )
     training.fit(model, optimizers, loss_of, training.shuffled(features, labels, BATCH[scale]))
     held_out, watched = watching.pairs(watching.held_out, NEGATIVES)
     reached = requests.answers(model, held_out, ["watched"])["watched"]
-    print(f"AUC of what was watched, held out: {training.area_under_curve(watched['watched'], reached):.3f}")
+    print(
+        f"AUC of what was watched, held out: {training.area_under_curve(watched['watched'], reached):.3f}"
+    )
 
     contexts = watching.contexts(watching.draw(watching.interactions, requests.COUNT[scale]))
     contexts.pop("user_id")
     movies = watching.others(CANDIDATES * requests.COUNT[scale])
     pairs = requests.pairs(contexts, watching.of_movies(movies))
     expected = {"score": requests.answers(model, pairs, ["watched"])["watched"]}
-    bodies = requests.rankings(watching.ids(contexts), {"candidates": watching.ids({"movie_id": movies})["movie_id"]})
+    bodies = requests.rankings(
+        watching.ids(contexts), {"candidates": watching.ids({"movie_id": movies})["movie_id"]}
+    )
     asked = trained.Asked(bodies, expected, watching.ids(pairs))
     trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)
     watching.write_catalogue(out)

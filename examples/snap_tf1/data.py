@@ -52,13 +52,23 @@ class Impressions:
     def batch(self, n: int) -> tuple[dict[str, Ints], dict[str, NDArray[np.float32]]]:
         """Draws n impressions and whether each head's event came."""
         features = {**self.users(n), **self.of_ads(self.shown(n))}
-        users = [effect(features[f"u{place}"], place) for place in range(min(TELLING, len(self._sizes.user)))]
-        ads = [effect(features[f"a{place}"], place + TELLING) for place in range(min(TELLING, len(self._sizes.ad)))]
+        users = [
+            effect(features[f"u{place}"], place)
+            for place in range(min(TELLING, len(self._sizes.user)))
+        ]
+        ads = [
+            effect(features[f"a{place}"], place + TELLING)
+            for place in range(min(TELLING, len(self._sizes.ad)))
+        ]
         crossed = sum(user * ad for user, ad in zip(users[:10], ads[:10], strict=False))
         logits = 0.5 * (sum(users) + sum(ads)) + crossed
-        chances = {head: 1 / (1 + np.exp(shift - logits)) for head, shift in zip(HEADS, (1.5, 0.0), strict=True)}
+        chances = {
+            head: 1 / (1 + np.exp(shift - logits))
+            for head, shift in zip(HEADS, (1.5, 0.0), strict=True)
+        }
         return features, {
-            head: (self._random.random(n) < chance).astype(np.float32) for head, chance in chances.items()
+            head: (self._random.random(n) < chance).astype(np.float32)
+            for head, chance in chances.items()
         }
 
 
@@ -69,7 +79,13 @@ def write_ads(ads: Mapping[str, NDArray[Any]], path: Path) -> None:
 
 def write_inputs(recipe: Path, sizes: Sizes) -> None:
     """Adds to a recipe the corpus of ads and the inputs of the model."""
-    lines = ["[candidates.ads]", 'file = "ads.parquet"', 'id = "ad"', "", "[candidates.ads.features]"]
+    lines = [
+        "[candidates.ads]",
+        'file = "ads.parquet"',
+        'id = "ad"',
+        "",
+        "[candidates.ads.features]",
+    ]
     lines += [f'{name} = "{name}"' for name in sizes.of_ads]
     lines += ["", "[inputs]", *(_line(name, sizes) for name in sizes.features)]
     with recipe.open("a", encoding="utf-8") as file:
@@ -82,4 +98,6 @@ def _line(name: str, sizes: Sizes) -> str:
 
 def packed(features: Mapping[str, Any], names: Sequence[str]) -> Ints:
     """Returns [n, columns] all features side by side, as an input pipeline hands them over."""
-    return np.concatenate([np.reshape(features[name], (len(features[name]), -1)) for name in names], axis=1)
+    return np.concatenate(
+        [np.reshape(features[name], (len(features[name]), -1)) for name in names], axis=1
+    )

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # DenseFeatures is of Keras 2; read when TensorFlow is imported
+os.environ.setdefault(
+    "TF_USE_LEGACY_KERAS", "1"
+)  # DenseFeatures is of Keras 2; read when TensorFlow is imported
 
 import tensorflow.compat.v1 as tf
 
@@ -73,7 +75,8 @@ def columns(sizes: Sizes) -> list[Any]:
         category[name] = tf.feature_column.categorical_column_with_identity(name, sizes.ads)
     own = [name for name in category if name[0] in "ua" and name[1:].isdigit()]
     made: list[Any] = [
-        embedding.embedding_column(category[name], sizes.dim, use_safe_embedding_lookup=False) for name in own
+        embedding.embedding_column(category[name], sizes.dim, use_safe_embedding_lookup=False)
+        for name in own
     ]
     for place in range(sizes.interests):
         shared = [category[f"i{each}"] for each in range(place * SHARING, (place + 1) * SHARING)]
@@ -84,7 +87,12 @@ def columns(sizes: Sizes) -> list[Any]:
             use_safe_embedding_lookup=False,
         )
     shown = [category[name] for name in (*SEEN, "ad")]
-    return [*made, *embedding.shared_embedding_columns(shown, sizes.ad_dim, shared_embedding_collection_name="ads")]
+    return [
+        *made,
+        *embedding.shared_embedding_columns(
+            shown, sizes.ad_dim, shared_embedding_collection_name="ads"
+        ),
+    ]
 
 
 def cross(first: Any, last: Any, rank: int, name: str) -> Any:
@@ -93,14 +101,19 @@ def cross(first: Any, last: Any, rank: int, name: str) -> Any:
     with tf.variable_scope(name):
         inner = tf.matmul(last, tf.get_variable("v", [width, rank]))
         outer = tf.matmul(inner, tf.get_variable("u", [rank, width]))
-        return first * (outer + tf.get_variable("bias", [width], initializer=tf.zeros_initializer())) + last
+        return (
+            first * (outer + tf.get_variable("bias", [width], initializer=tf.zeros_initializer()))
+            + last
+        )
 
 
 def dense(inputs: Any, units: int, name: str) -> Any:
     """Returns a linear layer of the inputs."""
     with tf.variable_scope(name):
         kernel = tf.get_variable("kernel", [inputs.shape.as_list()[1], units])
-        return tf.nn.xw_plus_b(inputs, kernel, tf.get_variable("bias", [units], initializer=tf.zeros_initializer()))
+        return tf.nn.xw_plus_b(
+            inputs, kernel, tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
+        )
 
 
 def predictions(features: Mapping[str, Any], sizes: Sizes) -> dict[str, Any]:

@@ -28,9 +28,35 @@ def rows(count: int, most: int) -> tuple[int, ...]:
 
 SIZES = {
     "tiny": Sizes(rows(40, 40), rows(4, 40), 1, 30, 50, 3, 2, 4, 2, 4, (8,), 3, 250),
-    "small": Sizes(rows(1_600, 20_000), rows(300, 5_000), 10, 10_000, 20_000, 5, 4, 16, 2, 32, (128, 64), 4, 1 << 17),
+    "small": Sizes(
+        rows(1_600, 20_000),
+        rows(300, 5_000),
+        10,
+        10_000,
+        20_000,
+        5,
+        4,
+        16,
+        2,
+        32,
+        (128, 64),
+        4,
+        1 << 17,
+    ),
     "article": Sizes(
-        rows(1_600, 2_000_000), rows(300, 100_000), 10, 100_000, 1_000_000, 10, 8, 32, 3, 64, (512, 256), 10, 1 << 20
+        rows(1_600, 2_000_000),
+        rows(300, 100_000),
+        10,
+        100_000,
+        1_000_000,
+        10,
+        8,
+        32,
+        3,
+        64,
+        (512, 256),
+        10,
+        1 << 20,
     ),
 }
 STEPS = {"tiny": 3, "small": 60, "article": 60}
@@ -62,7 +88,10 @@ class Program:
 
     def step(self, features: Columns, labels: Mapping[str, Any]) -> float:
         """Trains on a batch; returns its loss."""
-        fed = {self._packed: packed(features, self._names), **{self._labels[head]: labels[head] for head in HEADS}}
+        fed = {
+            self._packed: packed(features, self._names),
+            **{self._labels[head]: labels[head] for head in HEADS},
+        }
         return float(self._session.run([self._loss, self._train], fed)[0])
 
     def predict(self, features: Columns) -> dict[str, Any]:
@@ -70,12 +99,18 @@ class Program:
         found: list[Any] = []
         for first in range(0, size(features), requests.PAIRS):
             part = take(features, np.arange(first, min(first + requests.PAIRS, size(features))))
-            found.append(self._session.run(self._predictions, {self._packed: packed(part, self._names)}))
+            found.append(
+                self._session.run(self._predictions, {self._packed: packed(part, self._names)})
+            )
         return {head: np.concatenate([each[head] for each in found]) for head in HEADS}
 
     def save(self, prefix: Path) -> str:
         """Writes the checkpoint."""
-        return str(self._saver.save(self._session, str(prefix), v1.train.get_global_step(), write_meta_graph=False))
+        return str(
+            self._saver.save(
+                self._session, str(prefix), v1.train.get_global_step(), write_meta_graph=False
+            )
+        )
 
 
 def _without_rewriting() -> Any:
@@ -103,7 +138,9 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
         held_out, happened = data.batch(5 * count)
         reached = program.predict(held_out)
         for head in HEADS:
-            print(f"AUC of held out, {head}: {training.area_under_curve(happened[head], reached[head]):.3f}")
+            print(
+                f"AUC of held out, {head}: {training.area_under_curve(happened[head], reached[head]):.3f}"
+            )
         asked = ask(program, data, count)
         trained.write_files(out, Path(__file__).parent, sizes, asked)
         print(f"checkpoint: {program.save(out / 'checkpoint' / 'model.ckpt')}")

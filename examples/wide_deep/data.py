@@ -29,8 +29,14 @@ class Impressions:
         self._sizes, self._random = sizes, np.random.default_rng(seed)
         names = list(sizes.categories)
         context = {*names[:CONTEXT_CATEGORIES], names[CONTEXT_BAG]}
-        self.of_contexts = (*NUMBERS[:CONTEXT_NUMBERS], *(name for name in names if name in context))
-        self.of_shown = (*NUMBERS[CONTEXT_NUMBERS:], *(name for name in names if name not in context))
+        self.of_contexts = (
+            *NUMBERS[:CONTEXT_NUMBERS],
+            *(name for name in names if name in context),
+        )
+        self.of_shown = (
+            *NUMBERS[CONTEXT_NUMBERS:],
+            *(name for name in names if name not in context),
+        )
 
     def draw(self, names: Sequence[str], n: int) -> dict[str, NDArray[Any]]:
         """Draws n values of each of the named features."""
@@ -59,7 +65,9 @@ class Impressions:
         for place, (name, ids) in enumerate(self._sizes.ids.items()):
             each = effect(np.ravel(features[name]), place)
             effects.append(each if ids == 1 else each.reshape(-1, ids).mean(axis=1))
-        crossed = sum(first * second for first, second in zip(effects[:10:2], effects[1:10:2], strict=True))
+        crossed = sum(
+            first * second for first, second in zip(effects[:10:2], effects[1:10:2], strict=True)
+        )
         numbers = np.log1p(features["n1"]) - np.log1p(features["n10"])
         total: NDArray[np.float64] = 0.5 * sum(effects) + crossed + 0.3 * numbers - 0.5
         return total
@@ -72,7 +80,9 @@ def write_batches(data: Impressions, folder: Path, records: int, batch: int) -> 
     for file in files:
         features = {name: _feature(values) for name, values in data.batch(batch).items()}
         with tf.io.TFRecordWriter(file) as writer:
-            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+            writer.write(
+                tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+            )
     return files
 
 

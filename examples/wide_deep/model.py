@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # DenseFeatures is of Keras 2; read when TensorFlow is imported
+os.environ.setdefault(
+    "TF_USE_LEGACY_KERAS", "1"
+)  # DenseFeatures is of Keras 2; read when TensorFlow is imported
 
 import tensorflow as tf
 
@@ -40,13 +42,18 @@ class Sizes:
     def ids(self) -> dict[str, int]:
         """How many ids an example has, by the name of the category."""
         several = len(self.rows) - self.ten_hot
-        return {name: TEN_HOT if place >= several else 1 for place, name in enumerate(self.categories)}
+        return {
+            name: TEN_HOT if place >= several else 1 for place, name in enumerate(self.categories)
+        }
 
 
 def deep_columns(sizes: Sizes) -> list[Any]:
     """Returns a column for each number and, embedded, for each category."""
     column = tf.feature_column
-    columns = [column.numeric_column(name, normalizer_fn=lambda count: tf.math.log1p(count) / 4) for name in NUMBERS]
+    columns = [
+        column.numeric_column(name, normalizer_fn=lambda count: tf.math.log1p(count) / 4)
+        for name in NUMBERS
+    ]
     for name, rows in sizes.categories.items():
         if sizes.hashed:
             category = column.categorical_column_with_hash_bucket(name, rows, tf.int64)
@@ -64,11 +71,15 @@ class WideDeep(tf.keras.Model):  # type: ignore[misc]
         super().__init__()
         self.sizes = sizes
         self.wide = {
-            name: tf.keras.layers.Embedding(rows, 1, embeddings_initializer="zeros", name=f"wide_{name}")
+            name: tf.keras.layers.Embedding(
+                rows, 1, embeddings_initializer="zeros", name=f"wide_{name}"
+            )
             for name, rows in sizes.categories.items()
         }
         self.deep_features = tf.keras.layers.DenseFeatures(deep_columns(sizes))
-        self.deep = tf.keras.Sequential([tf.keras.layers.Dense(units, "relu") for units in sizes.hidden])
+        self.deep = tf.keras.Sequential(
+            [tf.keras.layers.Dense(units, "relu") for units in sizes.hidden]
+        )
         self.deep_logit = tf.keras.layers.Dense(1)
 
     def call(self, features: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +89,11 @@ class WideDeep(tf.keras.Model):  # type: ignore[misc]
           features: n1 ... n10 [b] float32; of each category [b] int64, or [b, 10] of those with ten ids.
         """
         logits = self.deep_logit(self.deep(self.deep_features(features)))[:, 0]
-        return {"click": tf.sigmoid(logits + tf.add_n([self.wide_logit(name, features[name]) for name in self.wide]))}
+        return {
+            "click": tf.sigmoid(
+                logits + tf.add_n([self.wide_logit(name, features[name]) for name in self.wide])
+            )
+        }
 
     def wide_logit(self, name: str, ids: Any) -> Any:
         """Returns [b] the weight of a category's id, or the mean weight of its ten."""

@@ -57,7 +57,10 @@ def train(out: Path, scale: trained.Scale = "small", variant: str = "identity") 
     reached = requests.answers(model, held_out, ["click"])["click"]
     print(f"AUC of {len(clicked)} held out: {training.area_under_curve(clicked, reached):.3f}")
     count = requests.COUNT[scale]
-    contexts, shown = data.draw(data.of_contexts, count), data.draw(data.of_shown, CANDIDATES * count)
+    contexts, shown = (
+        data.draw(data.of_contexts, count),
+        data.draw(data.of_shown, CANDIDATES * count),
+    )
     pairs = requests.pairs(contexts, shown)
     expected = {"score": requests.answers(model, pairs, ["click"])["click"]}
     asked = trained.Asked(requests.rankings(contexts, shown), expected, pairs)

@@ -56,11 +56,20 @@ def bands(slices: Sequence[Slice], dim: int, first: int, rows: int) -> list[Band
     """
     end = first + rows
     waiting = sorted(
-        (part for part in slices if math.prod(part.shape) and part.starts[0] < end and _end(part) > first),
+        (
+            part
+            for part in slices
+            if math.prod(part.shape) and part.starts[0] < end and _end(part) > first
+        ),
         key=lambda part: part.starts[0],
     )
     cuts = sorted(
-        {first, end, *(max(first, part.starts[0]) for part in waiting), *(min(end, _end(part)) for part in waiting)}
+        {
+            first,
+            end,
+            *(max(first, part.starts[0]) for part in waiting),
+            *(min(end, _end(part)) for part in waiting),
+        }
     )
     result: list[Band] = []
     here: list[tuple[int, int, Slice]] = []  # first column, a number that never ties, slice
@@ -68,7 +77,9 @@ def bands(slices: Sequence[Slice], dim: int, first: int, rows: int) -> list[Band
     for low, high in pairwise(cuts):
         here = [each for each in here if _end(each[2]) > low]
         while taken < len(waiting) and waiting[taken].starts[0] <= low:
-            insort(here, (waiting[taken].starts[1], taken, waiting[taken]), key=lambda each: each[:2])
+            insort(
+                here, (waiting[taken].starts[1], taken, waiting[taken]), key=lambda each: each[:2]
+            )
             taken += 1
         _check_columns([part for _, _, part in here], dim, low)
         result.append(Band(low, high - low, tuple(part for _, _, part in here)))
@@ -109,6 +120,11 @@ def _check_columns(parts: Sequence[Slice], dim: int, row: int) -> None:
         if column == dim:
             return
     spans = (
-        ", ".join(f"columns {part.starts[1]} to {part.starts[1] + part.shape[1]}" for part in parts[:8]) or "nothing"
+        ", ".join(
+            f"columns {part.starts[1]} to {part.starts[1] + part.shape[1]}" for part in parts[:8]
+        )
+        or "nothing"
     )
-    raise SlicesOverlap(f"at row {row} its slices hold {spans}, where columns 0 to {dim} are needed")
+    raise SlicesOverlap(
+        f"at row {row} its slices hold {spans}, where columns 0 to {dim} are needed"
+    )

@@ -44,7 +44,10 @@ class DataFiles:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -145,7 +148,9 @@ def _offline(file: str, offset: int, problem: OSError) -> CheckpointError:
 
 
 def _cut_short(file: str, end: int) -> CheckpointError:
-    return CheckpointError(f"data file {file} ends before byte {end}: it was cut short; copy it anew")
+    return CheckpointError(
+        f"data file {file} ends before byte {end}: it was cut short; copy it anew"
+    )
 
 
 def stamps_of(slices: Iterable[Slice]) -> dict[str, Stamp]:

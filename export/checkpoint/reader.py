@@ -125,7 +125,9 @@ class Checkpoint:
         try:
             return objectgraph.parse_object_graph(self.read_string(objectgraph.KEY))
         except Malformed as problem:
-            raise CheckpointError(f"checkpoint {self.prefix}: its object graph cannot be read: {problem}") from problem
+            raise CheckpointError(
+                f"checkpoint {self.prefix}: its object graph cannot be read: {problem}"
+            ) from problem
 
     def read_string(self, key: str) -> bytes:
         """Reads a string scalar, after checking its crc.
@@ -166,7 +168,9 @@ class Checkpoint:
             )
         if not entry.shape:
             lines = tuple(part._replace(starts=(0,), shape=(1,)) for part in entry.slices)
-            return self._rows(entry._replace(shape=(1,), slices=lines), 0, 1, checked=True).reshape(())
+            return self._rows(entry._replace(shape=(1,), slices=lines), 0, 1, checked=True).reshape(
+                ()
+            )
         return self._rows(entry, 0, entry.shape[0], checked=True)
 
     def read(self, key: str, start_row: int, count: int, files: DataFiles | None = None) -> Values:
@@ -205,7 +209,12 @@ class Checkpoint:
                 yield self.read(key, first, count, files)
 
     def _rows(
-        self, entry: Entry, first: int, count: int, files: DataFiles | None = None, checked: bool = False
+        self,
+        entry: Entry,
+        first: int,
+        count: int,
+        files: DataFiles | None = None,
+        checked: bool = False,
     ) -> Values:
         if entry.array is not None:
             return self._read_array(entry, first, count)
@@ -224,7 +233,10 @@ class Checkpoint:
                 if checked and part.crc32c not in (None, google_crc32c.value(data)):
                     raise CheckpointError(self._damaged(entry.key))
                 ends = zip(part.starts[1:], part.shape[1:], strict=True)
-                box = (slice(low - first, low - first + rows), *(slice(start, start + size) for start, size in ends))
+                box = (
+                    slice(low - first, low - first + rows),
+                    *(slice(start, start + size) for start, size in ends),
+                )
                 values[box] = data.view(values.dtype).reshape(rows, *part.shape[1:])
                 filled[box] = True
         if not filled.all():
@@ -245,7 +257,10 @@ class Checkpoint:
     def _overlapping(self, entry: Entry, first: int, end: int) -> list[Slice]:
         """Returns the slices that hold rows in [first, end), among 10^6 of them without looking at all."""
         if entry.key not in self._spans:
-            parts = sorted((part for part in entry.slices if math.prod(part.shape)), key=lambda part: part.starts)
+            parts = sorted(
+                (part for part in entry.slices if math.prod(part.shape)),
+                key=lambda part: part.starts,
+            )
             starts = np.array([part.starts[0] for part in parts], np.int64)
             ends = np.array([part.starts[0] + part.shape[0] for part in parts], np.int64)
             self._spans[entry.key] = starts, np.maximum.accumulate(ends), parts
@@ -267,9 +282,7 @@ class Checkpoint:
         return entry
 
     def _damaged(self, key: str) -> str:
-        return (
-            f"{key!r} in checkpoint {self.prefix} does not match its checksum: the data file is damaged; copy it anew"
-        )
+        return f"{key!r} in checkpoint {self.prefix} does not match its checksum: the data file is damaged; copy it anew"
 
     def _uncovered(self, key: str) -> str:
         return f"the slices of {key!r} in checkpoint {self.prefix} overlap or leave a gap; save the checkpoint anew"

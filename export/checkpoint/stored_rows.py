@@ -52,7 +52,9 @@ class SourceSum(StrictModel):
 class SliceRows:
     """Rows [first, first + rows) of a variable that lies in slices. Used as a context, it closes its files."""
 
-    def __init__(self, slices: Sequence[Slice], columns: int, itemsize: int, first: int, rows: int) -> None:
+    def __init__(
+        self, slices: Sequence[Slice], columns: int, itemsize: int, first: int, rows: int
+    ) -> None:
         """Finds the slices of the rows.
 
         Args:
@@ -85,7 +87,9 @@ class SliceRows:
         for band in bands.within(self._bands, first, len(rows)):
             here = rows[band.first - first : band.end - first]
             if len(band.slices) == 1:
-                self._read(bands.source_range(band.slices[0], band.first, band.rows), here.reshape(-1))
+                self._read(
+                    bands.source_range(band.slices[0], band.first, band.rows), here.reshape(-1)
+                )
                 continue
             for part in band.slices:
                 source = bands.source_range(part, band.first, band.rows)
@@ -152,21 +156,35 @@ class SliceRows:
             totals[which] = count + end - start, crc ^ adds
         return tuple(
             SourceSum(file=Path(part.file).name, slice_offset=part.offset, bytes=count, crc32c=crc)
-            for part, (count, crc) in ((self._parts[which], total) for which, total in totals.items())
+            for part, (count, crc) in (
+                (self._parts[which], total) for which, total in totals.items()
+            )
         )
 
     def damaged(self) -> Slice | None:
         """Returns a slice that was read whole and is not what its crc32c says, if there is one."""
-        wholes = ((self._parts[which], end, run) for (which, end), run in self._runs.items() if run[0] == 0)
+        wholes = (
+            (self._parts[which], end, run)
+            for (which, end), run in self._runs.items()
+            if run[0] == 0
+        )
         return next(
-            (part for part, end, run in wholes if end == part.bytes and part.crc32c not in (None, run[1])), None
+            (
+                part
+                for part, end, run in wholes
+                if end == part.bytes and part.crc32c not in (None, run[1])
+            ),
+            None,
         )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._files.close()
 

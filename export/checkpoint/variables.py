@@ -99,7 +99,11 @@ class Entry(NamedTuple):
         """Bytes of its values as stored, all slices together; uncompressed."""
         if self.array is not None:
             return math.prod(self.shape) * _ITEMSIZES.get(self.dtype, 0)
-        return self.slices[0].bytes if len(self.slices) == 1 else sum(part.bytes for part in self.slices)
+        return (
+            self.slices[0].bytes
+            if len(self.slices) == 1
+            else sum(part.bytes for part in self.slices)
+        )
 
     @property
     def whole(self) -> bool:
@@ -111,7 +115,10 @@ class Entry(NamedTuple):
         """How many slices or chunks the variable is cut into."""
         if self.array is None:
             return len(self.slices)
-        return math.prod(-(-size // max(1, chunk)) for size, chunk in zip(self.shape, self.array.chunk, strict=True))
+        return math.prod(
+            -(-size // max(1, chunk))
+            for size, chunk in zip(self.shape, self.array.chunk, strict=True)
+        )
 
     @property
     def files(self) -> int:
@@ -121,7 +128,11 @@ class Entry(NamedTuple):
 
 def can_be(shape: Sequence[int]) -> bool:
     """Tells whether an array can have a shape: few axes, and bytes that 63 bits count, even if one axis is empty."""
-    return len(shape) <= RANK_MAX and min(shape, default=0) >= 0 and math.prod(size or 1 for size in shape) < 1 << 59
+    return (
+        len(shape) <= RANK_MAX
+        and min(shape, default=0) >= 0
+        and math.prod(size or 1 for size in shape) < 1 << 59
+    )
 
 
 @dataclass(frozen=True, slots=True)

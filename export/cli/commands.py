@@ -39,7 +39,10 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def program(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Turns training checkpoints into verified bundles that rowcast-serve answers from."""
@@ -70,9 +73,12 @@ def inspect(
 
 
 @app.command(
-    "run", help="Writes, verifies and publishes a bundle. A stopped run resumes; a failed check publishes nothing."
+    "run",
+    help="Writes, verifies and publishes a bundle. A stopped run resumes; a failed check publishes nothing.",
 )
-@app.command("plan", help="Shows what `run` would read and write: bytes, files and memory. Writes nothing.")
+@app.command(
+    "plan", help="Shows what `run` would read and write: bytes, files and memory. Writes nothing."
+)
 def plan_or_run(
     context: typer.Context,
     recipe: cl.RecipePath,
@@ -95,7 +101,9 @@ def plan_or_run(
     )
     job, planned = options.read_job(recipe, checkpoint, root, how), context.info_name == "plan"
     if shards and (not planned or job.output.tables in options.INLINE):
-        raise UsageError("--shards is for the plan of a bundle: the same bundle is served by any number of shards")
+        raise UsageError(
+            "--shards is for the plan of a bundle: the same bundle is served by any number of shards"
+        )
     with _at_work() as progress:
         with progress.step("model and plan"):
             from export.jobs import bundle_job, saved_model_job
@@ -113,7 +121,10 @@ def plan_or_run(
                 table = plan_report.plan_report(prepared, recipe.name, sizes)
             else:
                 published = bundle_job.run(prepared, settings, progress)
-                report, table = published_report.published_json(published), published_report.published_report(published)
+                report, table = (
+                    published_report.published_json(published),
+                    published_report.published_report(published),
+                )
         elif planned:
             report = saved_model_report.plan_json(prepared, settings)
             table = saved_model_report.plan_report(prepared, report)
@@ -157,7 +168,9 @@ def tables(
         link, names = options.read_chosen(chosen or [])
         every, single = read_dtypes(dtypes or ())
         said = options.read_statements(named, mod, layout)
-        job = tables_job.TablesJob(model, version, said, names, Writing(dtype=every, link=link), single)
+        job = tables_job.TablesJob(
+            model, version, said, names, Writing(dtype=every, link=link), single
+        )
         destination = open_destination(out, Path(), settings.scratch)
         prepared = tables_job.prepare_tables(place_of(checkpoint), destination, job, settings)
         if plan_only:
@@ -211,7 +224,9 @@ def clean(root: cl.Root, older_than: cl.OlderThan = 0, as_json: cl.AsJson = Fals
     if not root.is_dir():
         raise UsageError(f"{root} is no directory")
     removed, busy = retention.clean(root, older_than * 86_400)
-    lines = [f"removed {path}" for path in removed] + [f"kept {path}: a run is writing it" for path in busy]
+    lines = [f"removed {path}" for path in removed] + [
+        f"kept {path}: a run is writing it" for path in busy
+    ]
     report = {"removed": [*map(str, removed)], "busy": [*map(str, busy)]}
     print_report(report, "\n".join(lines) or "nothing is staged", as_json)
 
@@ -236,7 +251,9 @@ def explain(
         else:
             job = options.read_job(recipe, checkpoint, how=how)
             if job.output.tables in options.INLINE:
-                raise UsageError("explain draws what is cut out; a self-contained SavedModel keeps its tables inside")
+                raise UsageError(
+                    "explain draws what is cut out; a self-contained SavedModel keeps its tables inside"
+                )
             with progress.step("model and plan"):
                 from export.jobs.preparation import prepare
 

@@ -54,39 +54,76 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
     saved = "saved as objects" if inventory.objects else "saved by names"
     if inventory.storage != "TensorFlow":
         saved = f"saved by {inventory.storage}"
-    parts: list[RenderableType] = [Text(f"checkpoint {inventory.checkpoint}, {step}, {saved}, {inventory.fingerprint}")]
-    parts += _lines(f"incomplete: {problem}" for problem in problems) or [Text("all data files are there")]
-    shown = sorted(sorted(inventory.tables, key=lambda spec: -spec.bytes)[:TABLES_SHOWN], key=lambda spec: spec.name)
-    title = "tables" if len(shown) == len(inventory.tables) else f"tables ({len(inventory.tables)}), the largest"
-    tables = report_table(title, "table", "rows", "dim", "dtype", "size", "layout", "slices", "slots", "origin")
+    parts: list[RenderableType] = [
+        Text(f"checkpoint {inventory.checkpoint}, {step}, {saved}, {inventory.fingerprint}")
+    ]
+    parts += _lines(f"incomplete: {problem}" for problem in problems) or [
+        Text("all data files are there")
+    ]
+    shown = sorted(
+        sorted(inventory.tables, key=lambda spec: -spec.bytes)[:TABLES_SHOWN],
+        key=lambda spec: spec.name,
+    )
+    title = (
+        "tables"
+        if len(shown) == len(inventory.tables)
+        else f"tables ({len(inventory.tables)}), the largest"
+    )
+    tables = report_table(
+        title, "table", "rows", "dim", "dtype", "size", "layout", "slices", "slots", "origin"
+    )
     for spec in shown:
         slots = ", ".join(slot.name for slot in spec.slots)
         slices = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
-        row = (str(spec.rows), str(spec.dim), spec.dtype, size_text(spec.bytes), _layout_text(spec), slices)
+        row = (
+            str(spec.rows),
+            str(spec.dim),
+            spec.dtype,
+            size_text(spec.bytes),
+            _layout_text(spec),
+            slices,
+        )
         tables.add_row(escape(spec.name), *row, escape(slots), spec.origin)
     parts.append(tables if inventory.tables else Text("no table is recognised"))
-    parts += _lines(f"stored twice, read once: {each.key} is {each.of}" for each in inventory.duplicates)
-    parts += _lines(f"note: table {spec.name}: {spec.note}" for spec in inventory.tables if spec.note)
-    parts += _lines(f"not exported: {refused.name}: {refused.reason}" for refused in inventory.refused)
+    parts += _lines(
+        f"stored twice, read once: {each.key} is {each.of}" for each in inventory.duplicates
+    )
+    parts += _lines(
+        f"note: table {spec.name}: {spec.note}" for spec in inventory.tables if spec.note
+    )
+    parts += _lines(
+        f"not exported: {refused.name}: {refused.reason}" for refused in inventory.refused
+    )
     if inventory.slots:
-        count, saved_bytes = count_text(len(inventory.slots), "optimizer variable"), size_text(inventory.slot_bytes)
+        count, saved_bytes = (
+            count_text(len(inventory.slots), "optimizer variable"),
+            size_text(inventory.slot_bytes),
+        )
         parts.append(Text(f"left out: {count}, which saves {saved_bytes}"))
     candidates = inventory.candidates
     known = {entry.key for entry in candidates}
     others = sorted(
-        (entry for entry in inventory.dense if entry.key not in known), key=lambda entry: (-entry.bytes, entry.key)
+        (entry for entry in inventory.dense if entry.key not in known),
+        key=lambda entry: (-entry.bytes, entry.key),
     )
-    parts += _variables(f"might be tables ({len(candidates)}); --table NAME=KEY names one", candidates)
+    parts += _variables(
+        f"might be tables ({len(candidates)}); --table NAME=KEY names one", candidates
+    )
     parts += _variables(f"other variables ({len(others)})", others)
     return Group(*parts)
 
 
 def plan_table(plan: ExportPlan, notes: Sequence[str] = ()) -> RenderableType:
     """Returns a plan for a terminal: what would be read and written, what that takes, and what else is to be known."""
-    tables = report_table("plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards")
+    tables = report_table(
+        "plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards"
+    )
     for table in plan.tables:
         spec = table.spec
-        counts = (str(spec.slices), f"{table.shards}, linked" if table.linked else str(table.shards))
+        counts = (
+            str(spec.slices),
+            f"{table.shards}, linked" if table.linked else str(table.shards),
+        )
         shape = (str(spec.rows), str(spec.dim), table.dtype, size_text(table.bytes))
         tables.add_row(escape(spec.name), *shape, _layout_text(spec), *counts)
     total = (
@@ -95,7 +132,11 @@ def plan_table(plan: ExportPlan, notes: Sequence[str] = ()) -> RenderableType:
         + f"{count_text(len(plan.tasks) + len(plan.links), 'file')}, "
         f"{count_text(len(plan.work), 'task')} on {count_text(plan.workers, 'worker')} with at most "
         f"{size_text(plan.peak_memory_bytes)} of memory"
-        + (f"; {size_text(plan.left_out_bytes)} of slot variables left out" if plan.left_out_bytes else "")
+        + (
+            f"; {size_text(plan.left_out_bytes)} of slot variables left out"
+            if plan.left_out_bytes
+            else ""
+        )
     )
     noted = [Text(f"note: {note}") for note in (*notes, *plan.notes)]
     return Group(tables, *noted, Text(total))
@@ -104,7 +145,11 @@ def plan_table(plan: ExportPlan, notes: Sequence[str] = ()) -> RenderableType:
 def _lines(texts: Iterable[str]) -> list[Text]:
     """Returns the first lines of one kind, and how many more there are."""
     lines = list(texts)
-    more = [Text(f"... and {len(lines) - LINES_SHOWN} more; --json lists all")] if len(lines) > LINES_SHOWN else []
+    more = (
+        [Text(f"... and {len(lines) - LINES_SHOWN} more; --json lists all")]
+        if len(lines) > LINES_SHOWN
+        else []
+    )
     return [Text(line) for line in lines[:LINES_SHOWN]] + more
 
 
@@ -116,7 +161,9 @@ def _variables(title: str, entries: Sequence[Entry]) -> list[RenderableType]:
         title += f", the first {VARIABLES_SHOWN}; --json lists all"
     variables = report_table("", "variable", "shape", "dtype", "size")
     for entry in entries[:VARIABLES_SHOWN]:
-        variables.add_row(escape(entry.key), escape(str(list(entry.shape))), entry.dtype, size_text(entry.bytes))
+        variables.add_row(
+            escape(entry.key), escape(str(list(entry.shape))), entry.dtype, size_text(entry.bytes)
+        )
     return [Text(title), variables]
 
 
@@ -124,7 +171,11 @@ def _layout_text(spec: TableSpec) -> str:
     """Returns a table's layout for reading, e.g. `sparse core 8 x 240, offset 128, rotation 4`."""
     layout = spec.layout
     if isinstance(layout, SparseCore):
-        place = f", offset {layout.offset}, rotation {layout.rotation}" if layout.offset or layout.rotation else ""
+        place = (
+            f", offset {layout.offset}, rotation {layout.rotation}"
+            if layout.offset or layout.rotation
+            else ""
+        )
         return f"sparse core {layout.cores} x {layout.core_rows}{place}"
     return f"mod {layout.lanes}" if isinstance(layout, Mod) else "plain"
 
@@ -134,7 +185,12 @@ def _table_json(spec: TableSpec) -> dict[str, Any]:
     shown = {name: fields[name] for name in fields if name != "name"}
     layout = {"kind": spec.layout.kind, **fields["layout"]}
     slots = [slot.name for slot in spec.slots]
-    return shown | {"layout": layout, "slots": slots, "keys": spec.keys or None, "note": spec.note or None}
+    return shown | {
+        "layout": layout,
+        "slots": slots,
+        "keys": spec.keys or None,
+        "note": spec.note or None,
+    }
 
 
 def _entry_json(entry: Entry) -> dict[str, Any]:

@@ -16,7 +16,9 @@ INTERRUPTED = 130  # as typer tells it
 def main() -> None:
     """Runs the command line and exits the process: with a code of `export.errors`, 130 when interrupted."""
     try:
-        code = app(sys.argv[1:] or ["--help"], prog_name="rowcast-export", standalone_mode=False) or 0
+        code = (
+            app(sys.argv[1:] or ["--help"], prog_name="rowcast-export", standalone_mode=False) or 0
+        )
     except ExportError as problem:
         _print_error(str(problem))
         code = problem.exit_code

@@ -37,22 +37,34 @@ def read_settings(**given: Any) -> ExportSettings:
     known = [f"{PREFIX}{name.upper()}" for name in ExportSettings.model_fields]
     for variable in os.environ:
         if variable.startswith(PREFIX) and variable.upper() not in known:
-            raise UsageError(f"the environment sets {variable}, which is no setting; they are {', '.join(known)}")
+            raise UsageError(
+                f"the environment sets {variable}, which is no setting; they are {', '.join(known)}"
+            )
     try:
         return ExportSettings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as problem:
-        raise UsageError(f"settings (options, or ROWCAST_EXPORT_ in the environment): {explain(problem)}") from problem
+        raise UsageError(
+            f"settings (options, or ROWCAST_EXPORT_ in the environment): {explain(problem)}"
+        ) from problem
 
 
-def read_job(recipe: Path, checkpoint: str | None = None, root: str | None = None, how: str | None = None) -> ExportJob:
+def read_job(
+    recipe: Path, checkpoint: str | None = None, root: str | None = None, how: str | None = None
+) -> ExportJob:
     """Returns a recipe with what options replace; paths are relative to where the user stands, not to the recipe."""
     from export.recipe.schema import read_recipe
 
     job = read_recipe(recipe)
     if checkpoint is not None:
-        job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"path": _from_here(checkpoint)})})
+        job = job.model_copy(
+            update={
+                "checkpoint": job.checkpoint.model_copy(update={"path": _from_here(checkpoint)})
+            }
+        )
     replaced = {"root": root and _from_here(root), "tables": how}
-    output = job.output.model_copy(update={key: value for key, value in replaced.items() if value is not None})
+    output = job.output.model_copy(
+        update={key: value for key, value in replaced.items() if value is not None}
+    )
     return job.model_copy(update={"output": output})
 
 
@@ -60,7 +72,9 @@ def _from_here(text: str) -> str:
     return text if is_url(text) else str(Path(text).absolute())
 
 
-def read_statements(named: Sequence[str] | None, mod: Sequence[str] | None, layout: Path | None) -> Statements:
+def read_statements(
+    named: Sequence[str] | None, mod: Sequence[str] | None, layout: Path | None
+) -> Statements:
     """Returns what `--table`, `--mod` and `--layout` say.
 
     Raises:
@@ -75,7 +89,9 @@ def read_statements(named: Sequence[str] | None, mod: Sequence[str] | None, layo
         if not (name and separator and key):
             raise UsageError(f"--table {text!r} was given; NAME=KEY was expected")
         if pairs.setdefault(name, key) != key:
-            raise UsageError(f"--table names {name!r} twice, as {pairs[name]!r} and {key!r}; one of them was expected")
+            raise UsageError(
+                f"--table names {name!r} twice, as {pairs[name]!r} and {key!r}; one of them was expected"
+            )
     return Statements(pairs, tuple(mod or ()), read_layouts(layout) if layout is not None else {})
 
 
@@ -87,10 +103,14 @@ def read_chosen(values: Sequence[str]) -> tuple[bool, tuple[str, ...]]:
     """
     ways = {value for value in values if value in _HOW}
     if ways & set(INLINE):
-        raise UsageError(f"--tables {max(ways)} makes a SavedModel of a model: give its recipe to `rowcast-export run`")
+        raise UsageError(
+            f"--tables {max(ways)} makes a SavedModel of a model: give its recipe to `rowcast-export run`"
+        )
     if len(ways) > 1:
         raise UsageError("--tables copy and --tables link were given; one of them was expected")
     names = [name.strip() for value in values if value not in _HOW for name in value.split(",")]
     if not all(names):
-        raise UsageError(f"--tables {','.join(values)!r} was given; names with commas between them were expected")
+        raise UsageError(
+            f"--tables {','.join(values)!r} was given; names with commas between them were expected"
+        )
     return "link" in ways, tuple(dict.fromkeys(names))

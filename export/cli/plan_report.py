@@ -23,7 +23,8 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
         "destination": str(prepared.destination.place(job.model, prepared.version)),
         "staged_in": str(prepared.destination.root),
         "features": {
-            name: entry.model_dump(mode="json", exclude_none=True) for name, entry in prepared.entries.items()
+            name: entry.model_dump(mode="json", exclude_none=True)
+            for name, entry in prepared.entries.items()
         },
         "towers": {
             name: {
@@ -37,7 +38,9 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
                     {
                         "name": part.spec.name,
                         "per": part.spec.per,
-                        "features": [source for tensor in part.spec.inputs for source in tensor.sources],
+                        "features": [
+                            source for tensor in part.spec.inputs for source in tensor.sources
+                        ],
                         "tensors": [tensor.tensor for tensor in part.spec.inputs if tensor.tensor],
                         "outputs": [tensor.name for tensor in part.spec.outputs],
                         "multiply_adds": part.cost,
@@ -51,13 +54,17 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
         "candidates": sorted(job.candidates),
         "contexts": sorted(job.contexts),
         "indexes": sorted(job.indexes),
-        "index_forecasts": {name: asdict(forecast) for name, forecast in prepared.forecasts.items()},
+        "index_forecasts": {
+            name: asdict(forecast) for name, forecast in prepared.forecasts.items()
+        },
         "stays": list(prepared.stays),
         "also_stored": list(prepared.also_stored),
     }
 
 
-def plan_report(prepared: Prepared, source: str, sizes: Sequence[Mapping[str, Any]] = ()) -> RenderableType:
+def plan_report(
+    prepared: Prepared, source: str, sizes: Sequence[Mapping[str, Any]] = ()
+) -> RenderableType:
     """Returns the plan for a terminal: the tables' plan, what `explain` draws of the recipe `source`, shards' sizes."""
     destination = str(prepared.destination.place(prepared.job.model, prepared.version))
     if prepared.destination.store is not None:

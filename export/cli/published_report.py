@@ -17,15 +17,21 @@ TABLES_SHOWN = 30
 def published_json(published: Published) -> dict[str, Any]:
     """Returns what was published as JSON values."""
     manifest = published.manifest
-    values = manifest.model_dump(mode="json", include={"model", "version", "verification", "tables", "indexes"})
+    values = manifest.model_dump(
+        mode="json", include={"model", "version", "verification", "tables", "indexes"}
+    )
     indexes, tables = values.pop("indexes"), values.pop("tables")
     return values | {
         "bundle": str(published.directory),
         "table_bytes": sum(table.bytes for table in manifest.tables.values()),
-        "table_errors": {name: table["error"] for name, table in tables.items() if table.get("error")},
+        "table_errors": {
+            name: table["error"] for name, table in tables.items() if table.get("error")
+        },
         "recall": {name: index["recall"] for name, index in indexes.items()},
         "recall_of_tables": {
-            name: index["recall_of_tables"] for name, index in indexes.items() if index.get("recall_of_tables")
+            name: index["recall_of_tables"]
+            for name, index in indexes.items()
+            if index.get("recall_of_tables")
         },
         "max_abs_error": {
             name: {f"{form.kind} {form.precision}": form.max_abs_error for form in tower.forms}
@@ -38,7 +44,9 @@ def published_json(published: Published) -> dict[str, Any]:
 def published_report(published: Published) -> RenderableType:
     """Returns what was published and what was proved of it, for a terminal."""
     manifest = published.manifest
-    proofs = report_table(f"{manifest.model} version {manifest.version}", "checked", "against", "result")
+    proofs = report_table(
+        f"{manifest.model} version {manifest.version}", "checked", "against", "result"
+    )
     checks = manifest.verification.tables
     shown = sorted(checks, key=natural)[:TABLES_SHOWN]
     for name in shown:
@@ -53,21 +61,34 @@ def published_report(published: Published) -> RenderableType:
         if table.error is not None:
             error = table.error
             lost = f"largest {error.max_abs:.2g}, rms {error.rms:.2g}, cosine >= {error.cosine_min:.5f}"
-            proofs.add_row(f"table {name}", f"its {error.source_dtype} values", f"difference: {lost}")
+            proofs.add_row(
+                f"table {name}", f"its {error.source_dtype} values", f"difference: {lost}"
+            )
     if len(checks) > len(shown):
-        proofs.add_row(f"{len(checks) - len(shown)} more tables", "the checkpoint", "listed with --json")
+        proofs.add_row(
+            f"{len(checks) - len(shown)} more tables", "the checkpoint", "listed with --json"
+        )
     for name, effects in manifest.verification.table_effect.items():
         proofs.add_row(f"tower {name}", "itself on the checkpoint's rows", _largest(effects))
     for name, tower in manifest.towers.items():
         for form in tower.forms:
             against = f"the original model, {manifest.verification.examples} examples"
-            proofs.add_row(f"tower {name}, {form.kind} {form.precision}", against, _largest(form.max_abs_error))
+            proofs.add_row(
+                f"tower {name}, {form.kind} {form.precision}", against, _largest(form.max_abs_error)
+            )
     for name, index in manifest.indexes.items():
-        what, recall = f"index {name}, {index.kind}{partitions_text(index.partitions)}", index.recall
+        what, recall = (
+            f"index {name}, {index.kind}{partitions_text(index.partitions)}",
+            index.recall,
+        )
         queries = f"{recall.queries} {'queries' if recall.representative else 'invented queries: not representative'}"
-        proofs.add_row(what, f"exact search, {queries}", f"{_recall(recall)}; target {recall.target}")
+        proofs.add_row(
+            what, f"exact search, {queries}", f"{_recall(recall)}; target {recall.target}"
+        )
         if index.recall_of_tables is not None:
-            proofs.add_row(what, "exact search on the checkpoint's rows", _recall(index.recall_of_tables))
+            proofs.add_row(
+                what, "exact search on the checkpoint's rows", _recall(index.recall_of_tables)
+            )
     notes = [Text(f"note: {note}") for note in published.notes]
     shards = [extent for table in manifest.tables.values() for extent in table.extents()]
     linked = sum(size for shard, size in shards if not shard.blocks)

@@ -41,7 +41,9 @@ def plan_report(prepared: PreparedInline, report: dict[str, Any]) -> RenderableT
         takes = ", ".join(tensor for tensors in signature["inputs"].values() for tensor in tensors)
         signatures.add_row(name, escape(takes), escape(", ".join(signature["outputs"])))
     links, size = prepared.variables.links, size_text(report["written_bytes"])
-    copied = f"{count_text(len(links), 'data file')} to be linked" if links else f"{size} to be copied"
+    copied = (
+        f"{count_text(len(links), 'data file')} to be linked" if links else f"{size} to be copied"
+    )
     workers, held = count_text(report["workers"], "worker"), size_text(report["peak_memory_bytes"])
     return Group(
         tables,
@@ -59,10 +61,16 @@ def published_report(report: dict[str, Any]) -> RenderableType:
     """Returns what was published and what was proved of it, `report` as JSON values, for a terminal."""
     proof = report["verification"]
     how = " and ".join(proof["loaded_by"]) or "the rows of the examples"
-    proofs = report_table(f"{report['model']} version {report['version']}", "checked", "against", "result")
+    proofs = report_table(
+        f"{report['model']} version {report['version']}", "checked", "against", "result"
+    )
     for name, errors in proof["max_abs_error"].items():
         against = f"the original model, {proof['examples']} examples, by {how}"
-        proofs.add_row(f"signature {name}", against, f"largest difference {max(errors.values(), default=0.0):.2g}")
+        proofs.add_row(
+            f"signature {name}",
+            against,
+            f"largest difference {max(errors.values(), default=0.0):.2g}",
+        )
     notes = [Text(f"note: {note}") for note in [*report["notes"], proof["note"]] if note]
     size = f"{size_text(report['table_bytes'])} of tables, {report['data']}"
     return Group(proofs, *notes, Text(f"published SavedModel {report['saved_model']} ({size})"))

@@ -22,11 +22,19 @@ def shard_sizes(prepared: Prepared, total: int, least_bytes: int) -> list[dict[s
     indexes = [each for each in prepared.forecasts.values() if each.partitions > 1]
     sizes = []
     for shard in (ShardNumber(number, total) for number in range(1, total + 1)):
-        rows = sum(row_range(each.spec.rows, shard).rows * (each.bytes // each.spec.rows) for each in tables)
-        parts = sum(row_range(each.partitions, shard).rows * each.disk_bytes // each.partitions for each in indexes)
+        rows = sum(
+            row_range(each.spec.rows, shard).rows * (each.bytes // each.spec.rows)
+            for each in tables
+        )
+        parts = sum(
+            row_range(each.partitions, shard).rows * each.disk_bytes // each.partitions
+            for each in indexes
+        )
         sizes.append({"shard": str(shard), "table_bytes": rows, "index_bytes": parts})
     kept = sum(each.bytes for each in prepared.plan.tables) - sum(each.bytes for each in tables)
-    whole = sum(each.disk_bytes for each in prepared.forecasts.values()) - sum(each.disk_bytes for each in indexes)
+    whole = sum(each.disk_bytes for each in prepared.forecasts.values()) - sum(
+        each.disk_bytes for each in indexes
+    )
     return [*sizes, {"shard": "front", "table_bytes": kept, "index_bytes": whole}]
 
 

@@ -40,7 +40,11 @@ class Shown:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for segment in console.render(self._report, options):
-            text = segment.text if segment.control else _OBEYED_IN_REPORT.sub("\N{REPLACEMENT CHARACTER}", segment.text)
+            text = (
+                segment.text
+                if segment.control
+                else _OBEYED_IN_REPORT.sub("\N{REPLACEMENT CHARACTER}", segment.text)
+            )
             yield Segment(text, segment.style, segment.control)
 
 
@@ -49,12 +53,16 @@ def print_report(report: dict[str, Any], table: Any, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(report, indent=2) + "\n")  # escaped: a path may be no UTF-8
     else:
-        Console(highlight=False, width=None if sys.stdout.isatty() else REPORT_WIDTH).print(Shown(table))
+        Console(highlight=False, width=None if sys.stdout.isatty() else REPORT_WIDTH).print(
+            Shown(table)
+        )
 
 
 def sentence(text: str) -> str:
     """Returns an error as one line: what a terminal would obey is escaped, the middle of what is too long left out."""
-    safe = _OBEYED.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+    safe = _OBEYED.sub(
+        lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text
+    )
     half = SENTENCE_CHARS_MAX // 2
     return safe if len(safe) <= SENTENCE_CHARS_MAX else f"{safe[:half]} ... {safe[-half:]}"
 
@@ -81,5 +89,9 @@ def kept_clean() -> Iterator[None]:
             if isinstance(problem.__cause__ or problem.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from problem  # native modules tell it as their own failure to load
             size = os.fstat(aside.fileno()).st_size
-            shown.write(os.pread(aside.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace"))
+            shown.write(
+                os.pread(aside.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(
+                    errors="replace"
+                )
+            )
             raise

@@ -27,7 +27,9 @@ Moved = Callable[[int], None]
 """Takes the candidates that were dealt with since its last call."""
 
 
-def write_candidates(base: Path, file: str, corpus: CorpusReader, moved: Moved = lambda _: None) -> manifest.Corpus:
+def write_candidates(
+    base: Path, file: str, corpus: CorpusReader, moved: Moved = lambda _: None
+) -> manifest.Corpus:
     """Writes the store of one corpus, or of contexts, a batch at a time.
 
     Args:
@@ -56,7 +58,9 @@ def write_candidates(base: Path, file: str, corpus: CorpusReader, moved: Moved =
             if twice is not None:
                 places = " and ".join(corpus.place(position) for position in twice)
                 what = f"column {corpus.part.id!r}: id {writer.id(twice[0])!r}"
-                raise NotConvertible(f"corpus {corpus.name!r}, {what} stands in {places}; ids must be distinct")
+                raise NotConvertible(
+                    f"corpus {corpus.name!r}, {what} stands in {places}; ids must be distinct"
+                )
             written = writer.finish()
     except (FormatError, FeatureError) as problem:
         raise NotConvertible(f"corpus {corpus.name!r}: {problem}") from problem
@@ -138,7 +142,9 @@ def write_vectors(
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             for first in range(0, store.size, BATCH_CANDIDATES):
-                positions = np.arange(first, min(first + BATCH_CANDIDATES, store.size), dtype=np.int64)
+                positions = np.arange(
+                    first, min(first + BATCH_CANDIDATES, store.size), dtype=np.int64
+                )
                 vectors = _vectors(tower, spec, features, store, held, positions, where)
                 dim = vectors.shape[1]
                 file.write(np.ascontiguousarray(vectors, "<f4").data)
@@ -187,7 +193,11 @@ def _vectors(
 
 
 def _first_unfit(
-    features: FeatureReader, name: str, store: StoredColumns, held: Sequence[str], positions: NDArray[np.int64]
+    features: FeatureReader,
+    name: str,
+    store: StoredColumns,
+    held: Sequence[str],
+    positions: NDArray[np.int64],
 ) -> str:
     # The reader's message has the value; whose it is, is found again one by one.
     for position in positions:
@@ -203,4 +213,6 @@ def _candidate(store: StoredColumns, position: np.int64) -> str:
 
 
 def _unwritten(what: str, problem: OSError) -> DestinationError:
-    return DestinationError(f"{what} cannot be written: {problem.strerror or problem}; free some space, then run again")
+    return DestinationError(
+        f"{what} cannot be written: {problem.strerror or problem}; free some space, then run again"
+    )

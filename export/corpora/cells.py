@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from bundle.features.columns import Column
-from bundle.format.manifest import BucketIds, ComputedIds, DenseFeature, Feature, IdentityIds, first_of
+from bundle.format.manifest import (
+    BucketIds,
+    ComputedIds,
+    DenseFeature,
+    Feature,
+    IdentityIds,
+    first_of,
+)
 from export.corpora.files import Rows
 from export.errors import NotConvertible
 
@@ -45,7 +52,10 @@ class Cells:
         """Raises NotConvertible for the first value that is wrong, if one is."""
         place = pc.index(wrong, True).as_py()
         if place >= 0:
-            row, value = place if self.owners is None else int(self.owners[place]), self.array[place].as_py()
+            row, value = (
+                place if self.owners is None else int(self.owners[place]),
+                self.array[place].as_py(),
+            )
             shown = "" if value is None else f": {str(value)[:80]!r}"
             raise NotConvertible(f"{self.rows.at(self.column, row)}{shown} {problem}")
 
@@ -54,7 +64,11 @@ class Cells:
         self._expect(self.is_text or types.is_integer(self.array.type), "an id, integer or string,")
         if self.is_text:
             self.refuse(pc.equal(self.array, ""), "is an empty id")
-        if integers_only or not self.is_text or pc.all(pc.match_substring_regex(self.array, INTEGER)).as_py():
+        if (
+            integers_only
+            or not self.is_text
+            or pc.all(pc.match_substring_regex(self.array, INTEGER)).as_py()
+        ):
             return self.integers()
         return self.texts()
 
@@ -69,7 +83,10 @@ class Cells:
         """Returns int64."""
         self._expect(self.is_text or types.is_integer(self.array.type), "an integer")
         if self.is_text:
-            self.refuse(pc.invert(pc.match_substring_regex(self.array, INTEGER)), "is no integer, which was expected")
+            self.refuse(
+                pc.invert(pc.match_substring_regex(self.array, INTEGER)),
+                "is no integer, which was expected",
+            )
         try:
             values: NDArray[np.int64] = self.array.cast(pa.int64()).to_numpy(zero_copy_only=False)
         except pa.ArrowInvalid:
@@ -109,10 +126,17 @@ def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
     if rows.format == "csv":
         cells, none = array, pa.scalar(None, pa.string())
         if separator is not None:
-            cells, none = pc.split_pattern(array, pattern=separator), pa.scalar([], pa.list_(pa.string()))
+            cells, none = (
+                pc.split_pattern(array, pattern=separator),
+                pa.scalar([], pa.list_(pa.string())),
+            )
         array = pc.if_else(pc.equal(array, ""), none, cells)
     if rows.format == "tfrecord" and separator is None:
-        cure = "" if rows.records is not None else "; if records hold many candidates, say prebatched = true"
+        cure = (
+            ""
+            if rows.records is not None
+            else "; if records hold many candidates, say prebatched = true"
+        )
         several = pc.greater(pc.list_value_length(array), 1)
         Cells(array, rows, column).refuse(several, f"holds several values; one was expected{cure}")
         array = pc.list_slice(array, 0, 1, return_fixed_size_list=True).flatten()
@@ -128,7 +152,9 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
     lists = holds_lists(feature)
     cells = cells_of(rows, column, separator if lists else None)
     array, kind = cells.array, cells.array.type
-    if lists and not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+    if lists and not (
+        types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    ):
         if feature.kind != "bag" or not (types.is_integer(kind) or types.is_floating(kind)):
             raise NotConvertible(
                 f"{rows.where}, column {column!r} holds {kind}; a list per candidate was expected for its feature"
@@ -136,11 +162,16 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
         lists = False  # one of each candidate, or none
     if not lists and feature.default is None and feature.kind != "bag":
         cells.refuse(array.is_null(), "is empty, and its feature has no default")
-    counts = pc.fill_null(pc.list_value_length(array), 0) if lists else array.is_valid().cast(pa.int64())
+    counts = (
+        pc.fill_null(pc.list_value_length(array), 0) if lists else array.is_valid().cast(pa.int64())
+    )
     lengths = counts.to_numpy(zero_copy_only=False).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)]) if lists or not lengths.all() else None
     flat = Cells(
-        array.flatten() if lists else array.drop_null(), rows, column, np.repeat(np.arange(len(rows)), lengths)
+        array.flatten() if lists else array.drop_null(),
+        rows,
+        column,
+        np.repeat(np.arange(len(rows)), lengths),
     )
     if not isinstance(feature, DenseFeature):
         rule, cast = first_of(feature.ids), feature.cast
@@ -153,9 +184,13 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
     return Column(values, offsets)
 
 
-def _check_lengths(rows: Rows, column: str, feature: DenseFeature, lengths: NDArray[np.int64]) -> None:
+def _check_lengths(
+    rows: Rows, column: str, feature: DenseFeature, lengths: NDArray[np.int64]
+) -> None:
     size, most = int(np.prod(feature.shape, dtype=np.int64)), feature.take in ("padded", "weights")
-    wrong = lengths > size if most else (lengths != size) & ((lengths != 0) | (feature.default is None))
+    wrong = (
+        lengths > size if most else (lengths != size) & ((lengths != 0) | (feature.default is None))
+    )
     if wrong.any():
         row = int(np.argmax(wrong))
         raise NotConvertible(

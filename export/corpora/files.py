@@ -21,7 +21,12 @@ Format = Literal["csv", "parquet", "tfrecord"]
 
 _BATCH_ROWS = 65_536
 _READ_BYTES = 1 << 20
-_SUFFIXES: dict[str, Format] = {".csv": "csv", ".parquet": "parquet", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord"}
+_SUFFIXES: dict[str, Format] = {
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,13 @@ class Rows:
     @property
     def unit(self) -> str:
         """What the file counts."""
-        return "candidate" if self.records is not None else "record" if self.format == "tfrecord" else "row"
+        return (
+            "candidate"
+            if self.records is not None
+            else "record"
+            if self.format == "tfrecord"
+            else "row"
+        )
 
     def at(self, column: str, row: int) -> str:
         """Returns the place of a value in words, by its row here."""
@@ -65,7 +76,9 @@ class Rows:
         return f"{self.where}, column {column!r}, {self.unit} {self.first + row + 1}{record}"
 
 
-def locate_corpus(folder: Path, name: str, part: CorpusPart, section: str = "candidates") -> list[CorpusFile]:
+def locate_corpus(
+    folder: Path, name: str, part: CorpusPart, section: str = "candidates"
+) -> list[CorpusFile]:
     """Finds the files of a corpus, in the order of their candidates: that of their names.
 
     Args:
@@ -85,7 +98,9 @@ def locate_corpus(folder: Path, name: str, part: CorpusPart, section: str = "can
     return [_known(path, part, key) for path in paths]
 
 
-def read_batches(file: CorpusFile, name: str, part: CorpusPart, columns: Sequence[str]) -> Iterator[Rows]:
+def read_batches(
+    file: CorpusFile, name: str, part: CorpusPart, columns: Sequence[str]
+) -> Iterator[Rows]:
     """Reads columns of one file of corpus `name`; a batch is in memory.
 
     Raises:
@@ -103,7 +118,9 @@ def read_batches(file: CorpusFile, name: str, part: CorpusPart, columns: Sequenc
     try:
         for batch in (_read_csv if file.format == "csv" else _read_parquet)(file, where, columns):
             if batch.num_rows:
-                yield Rows(file.format, {column: batch.column(column) for column in columns}, where, first)
+                yield Rows(
+                    file.format, {column: batch.column(column) for column in columns}, where, first
+                )
             first += batch.num_rows
     except FileNotFoundError as problem:
         raise UsageError(f"{where} does not exist") from problem
@@ -115,7 +132,11 @@ def read_batches(file: CorpusFile, name: str, part: CorpusPart, columns: Sequenc
 
 
 def read_rows(
-    files: Sequence[CorpusFile], name: str, part: CorpusPart, positions: NDArray[np.int64], columns: Sequence[str]
+    files: Sequence[CorpusFile],
+    name: str,
+    part: CorpusPart,
+    positions: NDArray[np.int64],
+    columns: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Reads rows of a corpus by their positions, [m] ascending; the cells by column are as the files have them."""
     found: list[dict[str, Any]] = []
@@ -124,7 +145,9 @@ def read_rows(
         for rows in read_batches(file, name, part, list(dict.fromkeys(columns))):
             here = positions[(positions >= first) & (positions < first + len(rows))] - first
             cells = [array.take(pa.array(here)).to_pylist() for array in rows.columns.values()]
-            found += [dict(zip(rows.columns, each, strict=True)) for each in zip(*cells, strict=True)]
+            found += [
+                dict(zip(rows.columns, each, strict=True)) for each in zip(*cells, strict=True)
+            ]
             first += len(rows)
     return found
 
@@ -137,7 +160,9 @@ def _matching(folder: Path, named: str, key: str) -> list[Path]:
     matching = (folder / each for each in glob.glob(named, root_dir=folder, recursive=True))
     found = sorted(each for each in (inside if path.is_dir() else matching) if each.is_file())
     if not found:
-        raise UsageError(f"{key}: {path} does not exist, or is a directory or pattern without files")
+        raise UsageError(
+            f"{key}: {path} does not exist, or is a directory or pattern without files"
+        )
     return found
 
 
@@ -146,7 +171,9 @@ def _known(path: Path, part: CorpusPart, key: str) -> CorpusFile:
     zipped = suffixes[-1:] == [".gz"]
     kind = part.format or _SUFFIXES.get("".join((suffixes[:-1] if zipped else suffixes)[-1:]))
     if kind is None:
-        raise UsageError(f"{key}: {path.name} is neither a .csv nor a .parquet file nor a .tfrecord; set {key}.format")
+        raise UsageError(
+            f"{key}: {path.name} is neither a .csv nor a .parquet file nor a .tfrecord; set {key}.format"
+        )
     if part.prebatched and kind != "tfrecord":
         raise UsageError(f"{key}.prebatched is of TFRecord files; {path.name} is {kind}")
     gzip = part.compression == "gzip" or (part.compression is None and zipped)
@@ -166,7 +193,9 @@ def _read_csv(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[
     def opened(**options: Any) -> Any:
         stream = pa.input_stream(str(file.path), compression="gzip" if file.gzip else None)
         parsed = csv.ParseOptions(newlines_in_values=True)
-        return csv.open_csv(stream, csv.ReadOptions(block_size=_READ_BYTES), parsed, csv.ConvertOptions(**options))
+        return csv.open_csv(
+            stream, csv.ReadOptions(block_size=_READ_BYTES), parsed, csv.ConvertOptions(**options)
+        )
 
     with opened() as header:
         _check_columns(header.schema.names, columns, where)

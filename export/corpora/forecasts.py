@@ -42,7 +42,9 @@ class IndexForecast:
     partitions: int = 1
 
 
-def forecast_index(name: str, part: IndexPart, files: Sequence[CorpusFile], dim: int, encoders: int) -> IndexForecast:
+def forecast_index(
+    name: str, part: IndexPart, files: Sequence[CorpusFile], dim: int, encoders: int
+) -> IndexForecast:
     """Forecasts what an index takes that `encoders` processes build over vectors of `dim`.
 
     Parquet files say how many candidates they hold, others do not.
@@ -51,7 +53,9 @@ def forecast_index(name: str, part: IndexPart, files: Sequence[CorpusFile], dim:
       UsageError: a parameter of the index is unknown or does not belong to its kind.
     """
     candidates = _count(files)
-    size = MILLION if candidates is None else max(1, candidates)  # whoever reads it says that it is empty
+    size = (
+        MILLION if candidates is None else max(1, candidates)
+    )  # whoever reads it says that it is empty
     kind, parameters = choose(part, name, size)
     partitions = partition_rows(size, part.partitions)
     vectors, rows = 4 * dim * size, partitions[0].rows
@@ -59,7 +63,9 @@ def forecast_index(name: str, part: IndexPart, files: Sequence[CorpusFile], dim:
         return IndexForecast(candidates, 2 * vectors, 2 * vectors, 2 * vectors, len(partitions))
     codes = size * (4 + -(-dim // parameters["dimensions_per_block"]))
     sample = min(rows, max(SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF * parameters["num_leaves"]))
-    encoding = encoders * _ENCODER_BYTES if rows > sample else 0  # else ScaNN builds from all of them at once
+    encoding = (
+        encoders * _ENCODER_BYTES if rows > sample else 0
+    )  # else ScaNN builds from all of them at once
     build = max(_TRAINING_COPIES * 4 * dim * sample, encoding, 2 * codes, _ID_BYTES * size)
     return IndexForecast(candidates, vectors + 2 * codes, build, 2 * codes, len(partitions))
 

@@ -59,12 +59,18 @@ class ExactAnswers:
         Raises:
           InvalidInput: a query or a vector holds NaN or infinities.
         """
-        self._vectors, self._distance, self._k = vectors, part.distance, min(part.recall.k, len(vectors))
+        self._vectors, self._distance, self._k = (
+            vectors,
+            part.distance,
+            min(part.recall.k, len(vectors)),
+        )
         self._count = part.recall.queries
         self.queries = self._sampled(queries)
         found, _ = ExactIndex(vectors, part.distance).search(self.queries, self._k)
         # What a right neighbor reaches: the score of the k-th one.
-        self._worst = [self._scores(row, query).min() for row, query in zip(found, self.queries, strict=True)]
+        self._worst = [
+            self._scores(row, query).min() for row, query in zip(found, self.queries, strict=True)
+        ]
         # Its time grows with the number of vectors, so it is taken over as many as may be in memory and fill no cache.
         timed = vectors[: _EXACT_TIMED_BLOCKS * vectors.block_rows]
         exact = ExactIndex(timed, part.distance)
@@ -75,7 +81,9 @@ class ExactAnswers:
             times.append(time.perf_counter() - began)
         self.search_s = float(np.median(times)) * len(vectors) / len(timed)
 
-    def measure(self, index: ScannIndex, setting: Setting, asked: Vectors | None = None) -> tuple[float, float]:
+    def measure(
+        self, index: ScannIndex, setting: Setting, asked: Vectors | None = None
+    ) -> tuple[float, float]:
         """Returns recall and the median time of one search, seconds; `asked` is sent in place of the queries.
 
         A neighbor counts as right if its exact score reaches that of the true k-th one, less 1e-6 of it: among equals
@@ -92,7 +100,11 @@ class ExactAnswers:
         return right / (self._k * len(self.queries)), float(np.median(times))
 
     def _sampled(self, queries: Vectors) -> Vectors:
-        rows = np.linspace(0, len(queries) - 1, min(self._count, len(queries))).round().astype(np.int64)
+        rows = (
+            np.linspace(0, len(queries) - 1, min(self._count, len(queries)))
+            .round()
+            .astype(np.int64)
+        )
         return np.ascontiguousarray(queries[np.unique(rows)], np.float32)
 
     def _scores(self, positions: NDArray[np.int64], query: Vectors) -> NDArray[np.float64]:
@@ -136,15 +148,24 @@ def build_index(
       VerificationFailed: no setting reaches the recall asked for.
       DestinationError: the files cannot be written.
     """
-    vectors, directory = _opened(base / paths.index_vectors(name), name, queries), paths.index_directory(name)
-    (kind, parameters), ranges = choose(part, name, len(vectors)), partition_rows(len(vectors), part.partitions)
+    vectors, directory = (
+        _opened(base / paths.index_vectors(name), name, queries),
+        paths.index_directory(name),
+    )
+    (kind, parameters), ranges = (
+        choose(part, name, len(vectors)),
+        partition_rows(len(vectors), part.partitions),
+    )
     places = paths.index_partitions(directory, len(ranges))
     directories = [base / place for place in places]
     try:
         _remove_others(base / directory, directories)
         for at in reversed(range(len(ranges))):  # the smallest first: it fails first
             rows = VectorFile(vectors.path, vectors.shape[1], ranges[at])
-            once(places[at], partial(_build_files, rows, part.distance, kind, parameters, directories[at], run))
+            once(
+                places[at],
+                partial(_build_files, rows, part.distance, kind, parameters, directories[at], run),
+            )
         exact = ExactAnswers(vectors, part, queries)
     except (InvalidIndex, InvalidInput) as problem:
         raise NotConvertible(f"index {name!r}: {problem}") from problem
@@ -153,7 +174,9 @@ def build_index(
             f"index {name!r} cannot be written: {problem}; free some space, then run again"
         ) from problem
     try:
-        points, best, recall = _settled(directories, vectors, exact, part, parameters, name, representative)
+        points, best, recall = _settled(
+            directories, vectors, exact, part, parameters, name, representative
+        )
     except VerificationFailed:
         shutil.rmtree(base / directory, ignore_errors=True)
         raise
@@ -174,9 +197,16 @@ def build_index(
 
 
 def _build_files(
-    rows: VectorFile, distance: Distance, kind: Kind, parameters: dict[str, Any], directory: Path, run: Run
+    rows: VectorFile,
+    distance: Distance,
+    kind: Kind,
+    parameters: dict[str, Any],
+    directory: Path,
+    run: Run,
 ) -> None:
-    shutil.rmtree(directory, ignore_errors=True)  # else what an interrupted run left is taken for a part of this index
+    shutil.rmtree(
+        directory, ignore_errors=True
+    )  # else what an interrupted run left is taken for a part of this index
     build_files(rows, distance, kind, parameters, directory, run)
 
 
@@ -214,7 +244,13 @@ def _settled(
 
 
 def recall_of_tables(
-    base: Path, name: str, part: IndexPart, written: Index, asked: Vectors, trained: Vectors, path: Path
+    base: Path,
+    name: str,
+    part: IndexPart,
+    written: Index,
+    asked: Vectors,
+    trained: Vectors,
+    path: Path,
 ) -> Recall:
     """Measures a written index against exact search over what the checkpoint's own rows would have given.
 
@@ -250,12 +286,16 @@ def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]
       UsageError: a parameter is unknown or does not belong to the kind, or there are more partitions than candidates.
     """
     if part.partitions > size:
-        raise UsageError(f"indexes.{name}.partitions is {part.partitions}; there are only {size} candidates")
+        raise UsageError(
+            f"indexes.{name}.partitions is {part.partitions}; there are only {size} candidates"
+        )
     ranges = partition_rows(size, part.partitions)
     largest, smallest = ranges[0].rows, ranges[-1].rows
     unknown = sorted(set(part.parameters) - set(TREE_PARAMETERS))
     if unknown:
-        raise UsageError(f"indexes.{name}.parameters: unknown key {unknown[0]!r}; known: {', '.join(TREE_PARAMETERS)}")
+        raise UsageError(
+            f"indexes.{name}.parameters: unknown key {unknown[0]!r}; known: {', '.join(TREE_PARAMETERS)}"
+        )
     automatic: Kind = "brute_force" if largest < BRUTE_FORCE_BELOW else "tree_ah"
     kind = automatic if part.kind == "auto" else part.kind
     if kind == "brute_force":
@@ -266,7 +306,12 @@ def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]
             )
         return kind, {}
     leaves = part.parameters.get("num_leaves", min(max(1, round(math.sqrt(largest))), smallest))
-    chosen = {"num_leaves": leaves, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": part.recall.k}
+    chosen = {
+        "num_leaves": leaves,
+        "leaves_to_search": 1,
+        "dimensions_per_block": 2,
+        "reorder": part.recall.k,
+    }
     return kind, chosen | part.parameters
 
 
@@ -282,15 +327,21 @@ def wilson_low(share: float, queries: int) -> float:
     return max(0.0, (middle - spread) / (1 + square / queries))
 
 
-def _recall(value: float, exact: ExactAnswers, part: IndexPart, target: float, real: bool = True) -> Recall:
+def _recall(
+    value: float, exact: ExactAnswers, part: IndexPart, target: float, real: bool = True
+) -> Recall:
     queries = len(exact.queries)
     low = wilson_low(value, queries)
-    return Recall(k=part.recall.k, value=value, low=low, queries=queries, target=target, representative=real)
+    return Recall(
+        k=part.recall.k, value=value, low=low, queries=queries, target=target, representative=real
+    )
 
 
 def _opened(path: Path, name: str, queries: Vectors) -> VectorFile:
     if queries.ndim != 2 or not len(queries):
-        raise NotConvertible(f"index {name!r}: queries have shape {list(queries.shape)}; [q, dim] was expected, q >= 1")
+        raise NotConvertible(
+            f"index {name!r}: queries have shape {list(queries.shape)}; [q, dim] was expected, q >= 1"
+        )
     try:
         vectors = VectorFile(path, queries.shape[1])
     except OSError as problem:
@@ -304,7 +355,9 @@ def _opened(path: Path, name: str, queries: Vectors) -> VectorFile:
     return vectors
 
 
-def _curve(index: ScannIndex, exact: ExactAnswers, part: IndexPart, parameters: dict[str, Any]) -> list[CostPoint]:
+def _curve(
+    index: ScannIndex, exact: ExactAnswers, part: IndexPart, parameters: dict[str, Any]
+) -> list[CostPoint]:
     """Measures settings by rising cost, and some beyond the first leaves that reach the target.
 
     More leaves with less reordering may be cheaper.
@@ -314,7 +367,11 @@ def _curve(index: ScannIndex, exact: ExactAnswers, part: IndexPart, parameters: 
     for level in _levels(part, parameters, index.size):
         for setting in level:
             recall, search_s = exact.measure(index, setting)
-            points.append(CostPoint(parameters=setting, recall=recall, relative_cost=search_s / exact.search_s))
+            points.append(
+                CostPoint(
+                    parameters=setting, recall=recall, relative_cost=search_s / exact.search_s
+                )
+            )
         beyond += any(point.recall >= part.recall.value for point in points)
         if beyond > _LEVELS_BEYOND_TARGET:
             break
@@ -327,15 +384,24 @@ def _levels(part: IndexPart, parameters: dict[str, Any], size: int) -> list[list
         return [[{}]]
     leaves = {math.ceil(share * parameters["num_leaves"]) for share in _LEAF_SHARES}
     reorders = {min(times * part.recall.k, size) for times in _REORDER_PER_NEIGHBOR}
-    leaves = {part.parameters["leaves_to_search"]} if "leaves_to_search" in part.parameters else leaves
+    leaves = (
+        {part.parameters["leaves_to_search"]} if "leaves_to_search" in part.parameters else leaves
+    )
     reorders = {part.parameters["reorder"]} if "reorder" in part.parameters else reorders
-    return [[{"leaves_to_search": count, "reorder": each} for each in sorted(reorders)] for count in sorted(leaves)]
+    return [
+        [{"leaves_to_search": count, "reorder": each} for each in sorted(reorders)]
+        for count in sorted(leaves)
+    ]
 
 
 def _cheapest(points: Sequence[CostPoint], part: IndexPart) -> CostPoint:
     """Returns the cheapest that reaches the recall asked for, or that of the highest recall."""
     reaching = [point for point in points if point.recall >= part.recall.value]
-    return min(reaching, key=lambda point: point.relative_cost) if reaching else max(points, key=lambda p: p.recall)
+    return (
+        min(reaching, key=lambda point: point.relative_cost)
+        if reaching
+        else max(points, key=lambda p: p.recall)
+    )
 
 
 def _remove_others(directory: Path, partitions: Sequence[Path]) -> None:
@@ -347,8 +413,12 @@ def _remove_others(directory: Path, partitions: Sequence[Path]) -> None:
             left.unlink()
 
 
-def _loaded(directories: Sequence[Path], distance: Distance, vectors: VectorFile, name: str) -> ScannIndex:
+def _loaded(
+    directories: Sequence[Path], distance: Distance, vectors: VectorFile, name: str
+) -> ScannIndex:
     try:
         return load_index(directories, distance, vectors.mapped)
     except IndexUnreadable as problem:
-        raise DestinationError(f"index {name!r} was not written whole: {problem}; is the disk full?") from problem
+        raise DestinationError(
+            f"index {name!r} was not written whole: {problem}; is the disk full?"
+        ) from problem

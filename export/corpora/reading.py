@@ -15,7 +15,14 @@ from pyarrow import types
 
 from bundle.features.columns import Column
 from bundle.format.manifest import Feature, input_entry, readers_of
-from export.corpora.cells import INTEGER, NUMBER, attribute_array, cells_of, feature_column, holds_lists
+from export.corpora.cells import (
+    INTEGER,
+    NUMBER,
+    attribute_array,
+    cells_of,
+    feature_column,
+    holds_lists,
+)
 from export.corpora.files import CorpusFile, Rows, read_batches
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusPart
@@ -41,7 +48,11 @@ class CorpusReader:
     """
 
     def __init__(
-        self, files: Sequence[CorpusFile], name: str, part: CorpusPart, features: Mapping[str, Feature]
+        self,
+        files: Sequence[CorpusFile],
+        name: str,
+        part: CorpusPart,
+        features: Mapping[str, Feature],
     ) -> None:
         """Begins a corpus.
 
@@ -62,7 +73,9 @@ class CorpusReader:
         self._files, self.name, self.part = files, name, part
         self._features = {key: input_entry(key, features[readers[key][0]]) for key in part.features}
         self._columns = list(dict.fromkeys([part.id, *part.features.values(), *part.attributes]))
-        self._lists = {part.features[key] for key, feature in self._features.items() if holds_lists(feature)}
+        self._lists = {
+            part.features[key] for key, feature in self._features.items() if holds_lists(feature)
+        }
         self._integral: bool | None = None
         self._texts: dict[str, int] = {}
         self._seen: set[str] = set()
@@ -85,11 +98,15 @@ class CorpusReader:
             raise NotConvertible(f"corpus {self.name!r}: {first} holds no candidates")
         for column in self._columns:
             if column not in self._seen:
-                raise UsageError(f"corpus {self.name!r}: no record of {first} has a value in column {column!r}")
+                raise UsageError(
+                    f"corpus {self.name!r}: no record of {first} has a value in column {column!r}"
+                )
 
     def numeric_attributes(self) -> dict[str, Any]:
         """Returns the Arrow type of each attribute whose text is all numbers, after the last batch."""
-        return {column: NUMERIC[rank] for column, rank in self._texts.items() if rank < len(NUMERIC)}
+        return {
+            column: NUMERIC[rank] for column, rank in self._texts.items() if rank < len(NUMERIC)
+        }
 
     def place(self, position: int) -> str:
         """Returns where a candidate stands, by its position: `row 3 of movies.csv`."""
@@ -101,14 +118,22 @@ class CorpusReader:
 
     def _checked(self, rows: Rows) -> Batch:
         self._seen |= {
-            column for column, array in rows.columns.items() if rows.format != "tfrecord" or len(array.values)
+            column
+            for column, array in rows.columns.items()
+            if rows.format != "tfrecord" or len(array.values)
         }
         part, ids, attributes = self.part, self._ids(rows), {}
         for column in part.attributes:
             separator = part.list_separator if column in self._lists else None
             attributes[column] = attribute_array(rows, column, separator)
-            if rows.format == "csv" and separator is None and attributes[column].null_count < len(rows):
-                self._texts[column] = max(self._texts.get(column, 0), _text_kind(attributes[column]))
+            if (
+                rows.format == "csv"
+                and separator is None
+                and attributes[column].null_count < len(rows)
+            ):
+                self._texts[column] = max(
+                    self._texts.get(column, 0), _text_kind(attributes[column])
+                )
         columns = {
             key: feature_column(rows, column, self._features[key], part.list_separator)
             for key, column in part.features.items()
@@ -126,13 +151,17 @@ class CorpusReader:
             raise NotConvertible(f"{where} holds {kind}; ids are integers or strings")
         integral = types.is_integer(kind)
         if rows.format == "csv":
-            cells.refuse(pc.match_substring_regex(array, FRACTION), "is a float; ids are integers or strings")
+            cells.refuse(
+                pc.match_substring_regex(array, FRACTION), "is a float; ids are integers or strings"
+            )
             whole = pc.match_substring_regex(array, INTEGER)
             integral = whole[0].as_py() if self._integral is None else self._integral
         self._integral = integral if self._integral is None else self._integral
         above = "integers" if self._integral else "text"
         if integral != self._integral:
-            raise NotConvertible(f"{where} holds {kind}, the ids above are {above}; one type was expected")
+            raise NotConvertible(
+                f"{where} holds {kind}, the ids above are {above}; one type was expected"
+            )
         if rows.format == "csv":
             cells.refuse(
                 pc.invert(whole) if integral else whole,

@@ -57,14 +57,18 @@ class Examples:
         """
         where = f"{self._where}, record {number + 1}"
         try:
-            features = {entry.key: entry.value for entry in decode("Example", record).features.feature}
+            features = {
+                entry.key: entry.value for entry in decode("Example", record).features.feature
+            }
         except Malformed as problem:
             raise NotConvertible(f"{where} is no tf.train.Example: {problem}") from problem
         count = 1
         if self._batched_by is not None:
             count = len(_values(features.get(self._batched_by))[1])
             if not count:
-                raise NotConvertible(f"{where} has no values in column {self._batched_by!r}, the id")
+                raise NotConvertible(
+                    f"{where} has no values in column {self._batched_by!r}, the id"
+                )
         self.bytes += len(record)
         self.records.extend([number] * count)
         for name, lengths in self._lengths.items():
@@ -91,7 +95,9 @@ class Examples:
             offsets = np.concatenate([[0], np.cumsum(self._lengths[name], dtype=np.int64)])
             numbers = isinstance(values, array)
             flat = (
-                pa.array(np.array(values)) if numbers else pa.array(values, pa.large_string() if values else pa.null())
+                pa.array(np.array(values))
+                if numbers
+                else pa.array(values, pa.large_string() if values else pa.null())
             )
             columns[name] = pa.LargeListArray.from_arrays(pa.array(offsets), flat)
         return columns
@@ -100,9 +106,13 @@ class Examples:
         if not self._kinds[name]:
             self._kinds[name], self._values[name] = kind, array(LISTS[kind]) if LISTS[kind] else []
         if self._kinds[name] != kind:
-            raise NotConvertible(f"{where} is a {kind} list, the records above hold {self._kinds[name]} lists")
+            raise NotConvertible(
+                f"{where} is a {kind} list, the records above hold {self._kinds[name]} lists"
+            )
         try:
-            self._values[name].extend([each.decode() for each in values] if kind == "bytes" else values)
+            self._values[name].extend(
+                [each.decode() for each in values] if kind == "bytes" else values
+            )
         except UnicodeDecodeError as problem:
             raise NotConvertible(f"{where}: {problem.object[:40]!r} is no UTF-8") from problem
 
@@ -142,7 +152,9 @@ def _values(feature: Any) -> tuple[str, Sequence[Any]]:
 
 def _records(path: Path, compressed: bool, where: str) -> Iterator[bytes]:
     try:
-        with gzip.open(path, "rb") if compressed else path.open("rb", buffering=_READ_BYTES) as file:
+        with (
+            gzip.open(path, "rb") if compressed else path.open("rb", buffering=_READ_BYTES) as file
+        ):
             number = 0
             while header := file.read(_HEADER.size):
                 number += 1
@@ -159,7 +171,11 @@ def _record(file: BinaryIO | gzip.GzipFile, header: bytes, where: str) -> bytes:
         raise UsageError(f"{where} is cut short in its length; copy the file again")
     length, crc = _HEADER.unpack(header)
     if mask(google_crc32c.value(header[:8])) != crc:
-        cure = "; if the file is compressed, say compression = 'gzip'" if header[:2] == b"\x1f\x8b" else ""
+        cure = (
+            "; if the file is compressed, say compression = 'gzip'"
+            if header[:2] == b"\x1f\x8b"
+            else ""
+        )
         raise UsageError(f"{where} is no TFRecord: its length differs from its checksum{cure}")
     if length > RECORD_BYTES_MAX:
         raise UsageError(f"{where} claims {length} bytes; at most {RECORD_BYTES_MAX} are taken")

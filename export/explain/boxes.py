@@ -57,18 +57,25 @@ def _grouped(drawing: Drawing, detail: int) -> list[Group]:
             readers[feature.table].append(feature)
     alike: dict[object, list[DrawnTable]] = defaultdict(list)
     for table in sorted(drawing.tables, key=lambda table: natural(table.name)):
-        alike[table.name if detail == 2 else frozenset(_look(each, detail) for each in readers[table.name])].append(
-            table
-        )
+        alike[
+            table.name
+            if detail == 2
+            else frozenset(_look(each, detail) for each in readers[table.name])
+        ].append(table)
     return [
-        Group(tuple(tables), _alike([feature for table in tables for feature in readers[table.name]], detail))
+        Group(
+            tuple(tables),
+            _alike([feature for table in tables for feature in readers[table.name]], detail),
+        )
         for tables in alike.values()
     ]
 
 
 def _alike(features: Iterable[DrawnFeature], detail: int) -> tuple[tuple[DrawnFeature, ...], ...]:
     found: dict[object, list[DrawnFeature]] = defaultdict(list)
-    for feature in sorted(features, key=lambda each: (each.role == "candidate", natural(each.name))):
+    for feature in sorted(
+        features, key=lambda each: (each.role == "candidate", natural(each.name))
+    ):
         found[_look(feature, detail)].append(feature)
     return tuple(map(tuple, found.values()))
 
@@ -88,8 +95,15 @@ def feature_box(features: Sequence[DrawnFeature]) -> Box:
         lines.append(first.ids if same else _several(feature.rule for feature in features))
         lines.append(f"unknown: {_several(feature.unknown for feature in features)}")
     if optional:
-        lines.append(f"{optional} may be left out" if optional < len(features) else "may be left out")
-    return _box(first.role, [feature.label for feature in features], "features" if first.table else "inputs", lines)
+        lines.append(
+            f"{optional} may be left out" if optional < len(features) else "may be left out"
+        )
+    return _box(
+        first.role,
+        [feature.label for feature in features],
+        "features" if first.table else "inputs",
+        lines,
+    )
 
 
 def table_box(tables: Sequence[DrawnTable], total: int) -> Box:
@@ -105,7 +119,10 @@ def table_box(tables: Sequence[DrawnTable], total: int) -> Box:
 
 def tower_box(tower: DrawnTower) -> Box:
     """Returns the box of a tower and its parts."""
-    lines = [f"{tower.role} tower, {size_text(tower.bytes)} of weights", *(f"runs as {run}" for run in tower.runs[-1:])]
+    lines = [
+        f"{tower.role} tower, {size_text(tower.bytes)} of weights",
+        *(f"runs as {run}" for run in tower.runs[-1:]),
+    ]
     lines += [f"ordered by {tower.formula}"] if tower.formula else []
     parts = [f"{part.label} · once per {part.per}" for part in tower.parts if part.per]
     return Box("tower", tower.name, lines, parts, hint="\n".join([tower.name, *tower.runs]))
@@ -119,7 +136,12 @@ def output_box(tower: DrawnTower, name: str) -> Box:
 
 def _box(look: str, names: Sequence[str], noun: str, lines: Sequence[str]) -> Box:
     if len(", ".join(names)) > 40 and len(names) > 1:
-        return Box(look, f"{len(names)} {noun}", [shortened(names, NAMES_MAX), *lines], hint="\n".join(names))
+        return Box(
+            look,
+            f"{len(names)} {noun}",
+            [shortened(names, NAMES_MAX), *lines],
+            hint="\n".join(names),
+        )
     return Box(look, ", ".join(names), lines, hint="\n".join(names))
 
 

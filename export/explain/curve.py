@@ -37,16 +37,24 @@ def curve_section(curve: DrawnCurve) -> str:
         line("axis", LEFT, HEIGHT - BOTTOM, WIDTH, HEIGHT - BOTTOM),
     ]
     drawn += [text(4, y(recall) + 4, f"{recall:.3f}") for recall in (lowest, (1 + lowest) / 2, 1.0)]
-    drawn += [text(x(tick), HEIGHT - BOTTOM + 16, f"{tick:g}") for tick in _TICKS if low <= math.log(tick) <= high]
+    drawn += [
+        text(x(tick), HEIGHT - BOTTOM + 16, f"{tick:g}")
+        for tick in _TICKS
+        if low <= math.log(tick) <= high
+    ]
     drawn.append(text(WIDTH / 2, HEIGHT - 6, "cost, as a share of exact search's time"))
     drawn.append(line("target", LEFT, y(curve.target), WIDTH, y(curve.target)))
     best = zip(costs, accumulate(recalls, max), strict=True)  # what may be reached at a cost
-    drawn.append(f'<path class="curve" d="M{"L".join(f"{x(cost):.1f} {y(recall):.1f}" for cost, recall in best)}"/>')
+    drawn.append(
+        f'<path class="curve" d="M{"L".join(f"{x(cost):.1f} {y(recall):.1f}" for cost, recall in best)}"/>'
+    )
     for (recall, _, setting), cost in zip(curve.points, costs, strict=True):
         look, radius = ("chosen", 7) if setting == curve.chosen else ("tried", 4)
         told = escape(f"{setting}: recall@{curve.k} {recall:.4f}, cost {cost:.4f}")
         at = f'cx="{x(cost):.1f}" cy="{y(recall):.1f}" r="{radius}"'
         drawn.append(f'<circle class="{look}" {at}><title>{told}</title></circle>')
-    title = escape(f"Index {curve.index}: recall@{curve.k} of settings by cost, {curve.target:g} asked for")
+    title = escape(
+        f"Index {curve.index}: recall@{curve.k} of settings by cost, {curve.target:g} asked for"
+    )
     picture = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{"".join(drawn)}</svg>'
     return f'<h2>{title}</h2><p>Written with {escape(curve.chosen)}</p><div class="picture">{picture}</div>'

@@ -100,9 +100,16 @@ class DrawnPart:
 
     def __str__(self) -> str:
         count = f"{len(self.features)} features: " if len(self.features) > NAMES_MAX else ""
-        takes = ", ".join([*self.takes, *filter(None, [count + shortened(self.features, NAMES_MAX)])]) or "nothing"
+        takes = (
+            ", ".join([*self.takes, *filter(None, [count + shortened(self.features, NAMES_MAX)])])
+            or "nothing"
+        )
         gives = shortened(self.gives, NAMES_MAX)
-        return f"{self.label}, once for each {self.per}, takes {takes}; gives {gives}" if self.per else f"takes {takes}"
+        return (
+            f"{self.label}, once for each {self.per}, takes {takes}; gives {gives}"
+            if self.per
+            else f"takes {takes}"
+        )
 
 
 @dataclass(frozen=True)
@@ -174,19 +181,36 @@ class Drawing:
     def totals(self) -> list[tuple[str, str]]:
         """How much there is of everything: a figure and what it counts."""
         inputs = {name for feature in self.features for name in feature.inputs}
-        counts = {"input": inputs, "feature": self.features, "table": self.tables, "tower": self.towers}
-        totals = [(thousands(len(each)), noun + "s" * (len(each) != 1)) for noun, each in counts.items()]
+        counts = {
+            "input": inputs,
+            "feature": self.features,
+            "table": self.tables,
+            "tower": self.towers,
+        }
+        totals = [
+            (thousands(len(each)), noun + "s" * (len(each) != 1)) for noun, each in counts.items()
+        ]
         inside = sum(tower.bytes for tower in self.towers)
-        return [*totals, (size_text(self.bytes), "of tables outside"), (size_text(inside), "of weights inside")]
+        return [
+            *totals,
+            (size_text(self.bytes), "of tables outside"),
+            (size_text(inside), "of weights inside"),
+        ]
 
 
 def draw_prepared(prepared: Prepared, source: str) -> Drawing:
     """Draws what a recipe makes of its model."""
-    spec, job, plans = prepared.traced.spec, prepared.job, {plan.spec.name: plan for plan in prepared.plan.tables}
+    spec, job, plans = (
+        prepared.traced.spec,
+        prepared.job,
+        {plan.spec.name: plan for plan in prepared.plan.tables},
+    )
     variables = {tower.spec.name: tower.variables for tower in prepared.traced.towers}
     towers = []
     for name, tower in spec.towers.items():
-        parts = [part.spec for part in prepared.splits[name].parts] if name in prepared.splits else []
+        parts = (
+            [part.spec for part in prepared.splits[name].parts] if name in prepared.splits else []
+        )
         lacking = prepared.not_in_litert[name]
         runs = f"a SavedModel, since {lacking}" if lacking else "LiteRT"
         size = sum(int(each.shape.num_elements()) * each.dtype.size for each in variables[name])
@@ -198,7 +222,11 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
     ]
     stores = [
         f"{kind} {name}: {part.id} of {part.file if isinstance(part.file, str) else f'{len(part.file)} files'}"
-        + (f", filtered by {', '.join(part.filters)}: 4 bytes for each value of a candidate" if part.filters else "")
+        + (
+            f", filtered by {', '.join(part.filters)}: 4 bytes for each value of a candidate"
+            if part.filters
+            else ""
+        )
         for kind, parts in (("candidates", job.candidates), ("contexts", job.contexts))
         for name, part in parts.items()
     ]
@@ -220,7 +248,9 @@ def drawing_of_bundle(directory: Path) -> Drawing:
     try:
         bundle = read_manifest(directory)
     except NotCommitted as problem:
-        raise UsageError(f"{problem}; give a recipe, or a bundle's directory: ROOT/MODEL/VERSION") from problem
+        raise UsageError(
+            f"{problem}; give a recipe, or a bundle's directory: ROOT/MODEL/VERSION"
+        ) from problem
     except BundleError as problem:
         raise VerificationFailed(str(problem)) from problem
     return draw_bundle(bundle, f"bundle {directory.parent.name}/{directory.name}")
@@ -231,8 +261,15 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
     towers = []
     for name, tower in bundle.towers.items():
         served = [form for form in tower.forms if form.precision == tower.serve]
-        path = next((form.path for form in served if form.kind == "litert"), served[0].path if served else None)
-        size = sum(file.bytes for file in bundle.files if path in (file.path, *map(str, Path(file.path).parents)))
+        path = next(
+            (form.path for form in served if form.kind == "litert"),
+            served[0].path if served else None,
+        )
+        size = sum(
+            file.bytes
+            for file in bundle.files
+            if path in (file.path, *map(str, Path(file.path).parents))
+        )
         runs = [_form(form) for form in tower.forms]
         towers.append(_tower(name, tower, tower.parts, tower.formula or "", runs, size))
     features = _features(bundle.features, towers)
@@ -250,14 +287,20 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
         f"recall@{index.recall.k} {index.recall.value:.4f}"
         for name, index in bundle.indexes.items()
     ]
-    curves = tuple(_curve(name, index) for name, index in bundle.indexes.items() if len(index.curve) > 1)
+    curves = tuple(
+        _curve(name, index) for name, index in bundle.indexes.items() if len(index.curve) > 1
+    )
     model, stays = f"{bundle.model} {bundle.version}", tuple(_inside(bundle.features))
-    return Drawing(model, source, features, tuple(tables), tuple(towers), stays, tuple(stores), curves)
+    return Drawing(
+        model, source, features, tuple(tables), tuple(towers), stays, tuple(stores), curves
+    )
 
 
 def _forecast_text(forecast: IndexForecast) -> str:
     count = (
-        "each million of candidates" if forecast.candidates is None else f"{thousands(forecast.candidates)} candidates"
+        "each million of candidates"
+        if forecast.candidates is None
+        else f"{thousands(forecast.candidates)} candidates"
     )
     build, load = size_text(forecast.build_bytes), size_text(forecast.load_bytes)
     count += partitions_text(forecast.partitions)
@@ -274,7 +317,9 @@ def _filters(corpus: manifest.Corpus, bundle: manifest.Manifest) -> str:
 
 
 def _curve(name: str, index: manifest.Index) -> DrawnCurve:
-    points = [(point.recall, point.relative_cost, _setting(point.parameters)) for point in index.curve]
+    points = [
+        (point.recall, point.relative_cost, _setting(point.parameters)) for point in index.curve
+    ]
     chosen = {key: index.parameters.get(key) for key in index.curve[0].parameters}
     return DrawnCurve(name, index.recall.k, index.recall.target, tuple(points), _setting(chosen))
 
@@ -284,7 +329,11 @@ def _setting(parameters: Mapping[str, Any]) -> str:
 
 
 def _table(
-    features: Sequence[DrawnFeature], name: str, table: manifest.Table | TableSpec, dtype: str, source: tuple[str, str]
+    features: Sequence[DrawnFeature],
+    name: str,
+    table: manifest.Table | TableSpec,
+    dtype: str,
+    source: tuple[str, str],
 ) -> DrawnTable:
     readers = tuple(feature.label for feature in features if feature.table == name)
     size = table.rows * (row_bytes(dtype, table.dim) + SCALE_BYTES * (dtype == "int8"))
@@ -301,9 +350,13 @@ def _tower(
     runs: Sequence[str],
     size: int,
 ) -> DrawnTower:
-    pieces = [_part(f"{name}/{part.name}", part.per, part) for part in parts] or [_part(name, "", tower)]
+    pieces = [_part(f"{name}/{part.name}", part.per, part) for part in parts] or [
+        _part(name, "", tower)
+    ]
     outputs = tuple(output.name for output in tower.outputs)
-    return DrawnTower(name, tower.role, outputs, tower.result, formula, tuple(pieces), tuple(runs), size)
+    return DrawnTower(
+        name, tower.role, outputs, tower.result, formula, tuple(pieces), tuple(runs), size
+    )
 
 
 def _part(name: str, per: str, part: manifest.TowerPart | TowerSpec | manifest.Tower) -> DrawnPart:
@@ -325,27 +378,41 @@ def _inside(features: Mapping[str, manifest.Feature]) -> list[str]:
         if isinstance(each, manifest.DenseFeature) and each.below is not None
     }
     readers = f"{shortened(list(below), 6)} read{'s' * (len(below) == 1)} them"
-    return [f"tables of at most {max(below.values())} rows stay inside the towers, where {readers}"] if below else []
+    return (
+        [f"tables of at most {max(below.values())} rows stay inside the towers, where {readers}"]
+        if below
+        else []
+    )
 
 
-def _features(features: Mapping[str, manifest.Feature], towers: Sequence[DrawnTower]) -> tuple[DrawnFeature, ...]:
+def _features(
+    features: Mapping[str, manifest.Feature], towers: Sequence[DrawnTower]
+) -> tuple[DrawnFeature, ...]:
     taken_by: dict[str, list[str]] = {name: [] for name in features}
     for part in (part for tower in towers for part in tower.parts):
         for name in part.features:
             taken_by[name].append(part.name)
-    return tuple(_feature(name, feature, tuple(taken_by[name])) for name, feature in features.items())
+    return tuple(
+        _feature(name, feature, tuple(taken_by[name])) for name, feature in features.items()
+    )
 
 
 def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) -> DrawnFeature:
     inputs, default = manifest.inputs_of(name, feature), feature.default is not None
     if isinstance(feature, manifest.DenseFeature):
-        return DrawnFeature(name, inputs, feature.role, _dense_kind(feature), "", "", "", "", default, taken_by)
+        return DrawnFeature(
+            name, inputs, feature.role, _dense_kind(feature), "", "", "", "", default, taken_by
+        )
     kind, ids = _embedded_kind(feature), _describe_ids(feature, inputs)
-    unknown = f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
+    unknown = (
+        f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
+    )
     if feature.indicator is not None:
         kind = f"{kind}; {feature.stands_for}: {ids}; unknown: {unknown}"
     rule = feature.ids.kind
-    return DrawnFeature(name, inputs, feature.role, kind, feature.table, rule, ids, unknown, default, taken_by)
+    return DrawnFeature(
+        name, inputs, feature.role, kind, feature.table, rule, ids, unknown, default, taken_by
+    )
 
 
 def _describe_ids(feature: manifest.EmbeddedFeature, inputs: tuple[str, ...]) -> str:
@@ -367,19 +434,29 @@ def _dense_kind(feature: manifest.DenseFeature) -> str:
         "padded": f"bag of {feature.dtype}, {math.prod(feature.shape)} at most",
         "weights": f"weights of a bag, {math.prod(feature.shape)} at most",
     }
-    return kinds.get(feature.take, f"{feature.dtype} {list(feature.shape) if feature.shape else ''}".rstrip())
+    return kinds.get(
+        feature.take, f"{feature.dtype} {list(feature.shape) if feature.shape else ''}".rstrip()
+    )
 
 
 def _embedded_kind(feature: manifest.EmbeddedFeature) -> str:
     """Returns what is sent for a feature that has ids, and how its rows are combined."""
-    kinds = {"bag": f"bag, {feature.combiner}", "sequence": f"sequence of {feature.length}", "single": "single"}
+    kinds = {
+        "bag": f"bag, {feature.combiner}",
+        "sequence": f"sequence of {feature.length}",
+        "single": "single",
+    }
     words = [kinds[feature.kind]]
     if feature.weighted:
         words.append("weighted")
     if feature.place is not None and feature.places is not None:
         words.append(f"value {feature.place + 1} of {feature.places}")
     if feature.cast is not None:
-        rounded = "" if feature.cast.of == "int64" else f", rounded {feature.cast.rounding.replace('_', ' ')}"
+        rounded = (
+            ""
+            if feature.cast.of == "int64"
+            else f", rounded {feature.cast.rounding.replace('_', ' ')}"
+        )
         words.append(f"cast to {feature.cast.to}{rounded}")
     if feature.max_norm is not None:
         words.append(f"rows clipped to {feature.max_norm:g}")

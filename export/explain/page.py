@@ -25,7 +25,10 @@ def explain_page(drawing: Drawing) -> str:
     """Returns the page, HTML with its picture inside."""
     picture, height = draw_svg(drawing)
     lists = [
-        _items("What stays inside or together, and why", drawing.stays or ["Nothing: every table is outside."]),
+        _items(
+            "What stays inside or together, and why",
+            drawing.stays or ["Nothing: every table is outside."],
+        ),
         _items("Stores and indexes", drawing.stores),
         *map(curve_section, drawing.curves),
         _table("Features", drawing.features),
@@ -35,7 +38,9 @@ def explain_page(drawing: Drawing) -> str:
     return Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8")).substitute(
         model=escape(drawing.model),
         source=escape(drawing.source),
-        totals="".join(f"<li><b>{figure}</b><span>{what}</span></li>" for figure, what in drawing.totals),
+        totals="".join(
+            f"<li><b>{figure}</b><span>{what}</span></li>" for figure, what in drawing.totals
+        ),
         paper="landscape" if height <= ACROSS_MAX else "portrait",
         height=round(height),
         picture=picture,
@@ -52,7 +57,9 @@ def write_page(drawing: Drawing, path: Path) -> None:
     try:
         path.write_text(explain_page(drawing), encoding="utf-8", errors="backslashreplace")
     except OSError as problem:
-        raise DestinationError(f"--html {path}: {problem.strerror}; choose a file that can be written") from problem
+        raise DestinationError(
+            f"--html {path}: {problem.strerror}; choose a file that can be written"
+        ) from problem
 
 
 def _table(title: str, rows: Sequence[DrawnFeature | DrawnTable | DrawnTower]) -> str:
@@ -65,7 +72,9 @@ def _table(title: str, rows: Sequence[DrawnFeature | DrawnTable | DrawnTower]) -
     )
     is_open = " open" if len(rows) <= OPEN_ROWS else ""
     table = f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
-    return f"<h2>{title}</h2><details{is_open}><summary>{len(rows)} in all</summary>{table}</details>"
+    return (
+        f"<h2>{title}</h2><details{is_open}><summary>{len(rows)} in all</summary>{table}</details>"
+    )
 
 
 def _class(name: str) -> str:

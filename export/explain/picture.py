@@ -31,7 +31,9 @@ class Placed:
         room, self.lines = int((self.width - 2 * PAD) / LETTER), [*box.lines[:1]]
         for line in box.lines[1:]:
             beside = f"{self.lines[-1]} · {line}"
-            self.lines[-1:] = [beside] if len(self.lines) > 1 and len(beside) <= room else [self.lines[-1], line]
+            self.lines[-1:] = (
+                [beside] if len(self.lines) > 1 and len(beside) <= room else [self.lines[-1], line]
+            )
         texts = [shorten(line, LINES_MAX * room, placeholder=" …") for line in self.lines]
         self.lines = [piece for text in texts for piece in wrap(text, room)]
         self.height = 2 * PAD + TITLE + LINE * len(self.lines) + PART * len(box.parts)
@@ -50,12 +52,16 @@ class Placed:
         ]
         shapes.append(_text("title", x + 2, y + 13, self.box.title, inner / TITLE_LETTER))
         for number, line in enumerate(self.lines):
-            shapes.append(_text("line", x + 2, y + TITLE + LINE * (number + 0.6), line, inner / LETTER))
+            shapes.append(
+                _text("line", x + 2, y + TITLE + LINE * (number + 0.6), line, inner / LETTER)
+            )
         for number, part in enumerate(self.box.parts):
             shapes.append(_rect("part", x, self.middle(number) - 12, inner, 24))
             shapes.append(_text("line", x + 8, self.middle(number) + 4, part, inner / LETTER - 2))
         if self.box.share is not None:
-            shapes.append(_rect("share", x, self.top + self.height - 9, max(2, inner * self.box.share), 4))
+            shapes.append(
+                _rect("share", x, self.top + self.height - 9, max(2, inner * self.box.share), 4)
+            )
         return f'<g class="box {self.box.look}"><title>{escape(self.box.hint)}</title>{"".join(shapes)}</g>'
 
 
@@ -64,7 +70,9 @@ def draw_svg(drawing: Drawing) -> tuple[str, float]:
     left, bottom = [], float(HEAD)
     for group in grouped(drawing):
         readers = [Placed(feature_box(features), FEATURES) for features in group.readers]
-        tables = [Placed(table_box(group.tables, drawing.bytes), TABLES, bottom)] if group.tables else []
+        tables = (
+            [Placed(table_box(group.tables, drawing.bytes), TABLES, bottom)] if group.tables else []
+        )
         top, bottom = bottom, _stack(readers, bottom)
         for table in tables:
             table.top = max(top, (top + bottom - GAP - table.height) / 2)
@@ -73,7 +81,9 @@ def draw_svg(drawing: Drawing) -> tuple[str, float]:
     towers = [Placed(tower_box(tower), TOWERS) for tower in drawing.towers]
     _stack(towers, max(HEAD, (HEAD + bottom - _stack(towers, 0)) / 2))
     outputs: list[Placed] = []
-    lines: dict[str, None] = {}  # those from a table to a tower are the same for features of one role
+    lines: dict[
+        str, None
+    ] = {}  # those from a table to a tower are the same for features of one role
     arrivals, free = {}, 0.0
     for tower, box in zip(drawing.towers, towers, strict=True):
         for number, part in enumerate(tower.parts):
@@ -81,17 +91,31 @@ def draw_svg(drawing: Drawing) -> tuple[str, float]:
             names = [name for name in tower.outputs if name in part.gives]
             given = [Placed(output_box(tower, name), OUTPUTS) for name in names]
             free = _stack(given, max(free, start + GAP / 2 - _stack(given, 0) / 2))
-            lines |= {_line(box.right, start, each.left, each.middle(), "output"): None for each in given}
+            lines |= {
+                _line(box.right, start, each.left, each.middle(), "output"): None for each in given
+            }
             outputs += given
     for group, readers, tables in left:
         for features, box in zip(group.readers, readers, strict=True):
-            role, x, y, apart = features[0].role, box.right, box.middle(), 4 if features[0].role == "candidate" else -4
+            role, x, y, apart = (
+                features[0].role,
+                box.right,
+                box.middle(),
+                4 if features[0].role == "candidate" else -4,
+            )
             for table in tables:
                 to = min(max(y, table.top + PAD), table.top + table.height - PAD)
                 lines[_line(x, y, table.left, to, role)] = None
                 x, y = table.right, table.middle() + 2 * apart
-            lines |= {_line(x, y, TOWERS[0], arrivals[taker] + apart, role): None for taker in features[0].taken_by}
-    boxes = [*(box for _, readers, tables in left for box in (*readers, *tables)), *towers, *outputs]
+            lines |= {
+                _line(x, y, TOWERS[0], arrivals[taker] + apart, role): None
+                for taker in features[0].taken_by
+            }
+    boxes = [
+        *(box for _, readers, tables in left for box in (*readers, *tables)),
+        *towers,
+        *outputs,
+    ]
     return "".join([*lines, *(box.svg() for box in boxes)]), max(
         (box.top + box.height for box in boxes), default=HEAD
     ) + GAP

@@ -26,7 +26,10 @@ def explain_text(drawing: Drawing) -> str:
         lines += ["", "towers -> outputs"]
     for tower in drawing.towers:
         lines += _tower(tower)
-    for title, items in (("inside or together, and why", drawing.stays), ("stores", drawing.stores)):
+    for title, items in (
+        ("inside or together, and why", drawing.stays),
+        ("stores", drawing.stores),
+    ):
         if items:
             lines += ["", title, *(line for item in items for line in _wrapped(item, 2))]
     return "\n".join(lines)
@@ -47,7 +50,9 @@ def _group(group: Group) -> Iterator[str]:
 
 def _tower(tower: DrawnTower) -> Iterator[str]:
     order = f"ordered by {tower.formula}" if tower.formula else f"result {tower.result}"
-    yield from _wrapped(f"{tower.name}  {tower_box(tower).lines[0]} -> {', '.join(tower.outputs)} ({order})", 2)
+    yield from _wrapped(
+        f"{tower.name}  {tower_box(tower).lines[0]} -> {', '.join(tower.outputs)} ({order})", 2
+    )
     for line in (*(f"runs as {form}" for form in tower.runs), *map(str, tower.parts)):
         yield from _wrapped(line, 4)
 

@@ -35,7 +35,9 @@ def table_of_column(column: Any, state: Any = None, *_how: Any, **named: Any) ->
     name = getattr(column, "shared_embedding_collection_name", "")
     if not name or not v1.get_collection(name):
         shape = (rows_of(column.categorical_column), column.dimension)
-        made = v1.get_variable("embedding_weights", shape, initializer=column.initializer, collections=state)
+        made = v1.get_variable(
+            "embedding_weights", shape, initializer=column.initializer, collections=state
+        )
         if not name:
             return made
         v1.add_to_collection(name, made)
@@ -44,7 +46,9 @@ def table_of_column(column: Any, state: Any = None, *_how: Any, **named: Any) ->
 
 def buckets_of(column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
     """Returns a bucketized column's result in TensorFlow, a number per bucket; takes its method's arguments."""
-    return (column.get_dense_tensor if how or named else column._get_dense_tensor)(inputs, *how, **named)
+    return (column.get_dense_tensor if how or named else column._get_dense_tensor)(
+        inputs, *how, **named
+    )
 
 
 def rows_of(column: Any) -> int:

@@ -55,7 +55,9 @@ class HookPoint:
                 importlib.import_module(self.module),
             )
             found = getattr(owner, self.name.rpartition(".")[2])
-            taken = set() if isinstance(found, property) else set(inspect.signature(found).parameters)
+            taken = (
+                set() if isinstance(found, property) else set(inspect.signature(found).parameters)
+            )
         except (ImportError, AttributeError):
             taken, found = set(), None
         if found is None or not set(self.takes.split()) <= taken:
@@ -112,7 +114,9 @@ class Hooks(contextlib.ExitStack):
         original = copy_of(function)
         parameters = inspect.signature(original).parameters
         named_only = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
-        taken = [name for name in parameters if name not in named_only] + (["*", *named_only] if named_only else [])
+        taken = [name for name in parameters if name not in named_only] + (
+            ["*", *named_only] if named_only else []
+        )
         hooks = function.__globals__.setdefault(_HOOKS, {})
         key = next(_NUMBERS)  # unique: a replaced function may be replaced again
         given = ", ".join(f"{name}={name}" for name in parameters)
@@ -128,7 +132,12 @@ class Hooks(contextlib.ExitStack):
         if inherited:
             self.callback(delattr, owner, name)
         else:
-            self.callback(setattr, owner, name, vars(owner)[name] if isinstance(owner, type) else getattr(owner, name))
+            self.callback(
+                setattr,
+                owner,
+                name,
+                vars(owner)[name] if isinstance(owner, type) else getattr(owner, name),
+            )
         setattr(owner, name, value)
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,7 +148,9 @@ class Hooks(contextlib.ExitStack):
                 return function(*arguments, **how)
             except ExportError as problem:
                 line = current_line()
-                self._raised = problem if line in str(problem) else type(problem)(f"{problem}{at_line(line)}")
+                self._raised = (
+                    problem if line in str(problem) else type(problem)(f"{problem}{at_line(line)}")
+                )
                 raise self._raised from problem
 
         return watched

@@ -78,7 +78,9 @@ def run_flat(function: Any, arguments: list[Any]) -> Any:
 
 def set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
     """Sets the captures of a traced graph: pairs of the outer tensor and its inner placeholder."""
-    graph.function_captures.reset_captures([outer for outer, _ in pairs], [inner for _, inner in pairs])
+    graph.function_captures.reset_captures(
+        [outer for outer, _ in pairs], [inner for _, inner in pairs]
+    )
 
 
 def table_of(handle: Any) -> Any:

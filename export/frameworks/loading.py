@@ -32,7 +32,9 @@ def load_tensorflow() -> Any:
     try:
         import tensorflow as tf
     except ImportError as problem:
-        raise NotConvertible(f"towers need TensorFlow: {problem}; install rowcast[export]") from problem
+        raise NotConvertible(
+            f"towers need TensorFlow: {problem}; install rowcast[export]"
+        ) from problem
     return tf
 
 

@@ -33,14 +33,20 @@ class NamedGraph:
     """
 
     def __init__(
-        self, build: Any, reference: str, variables: dict[str, Any] | None = None, averages: bool = False
+        self,
+        build: Any,
+        reference: str,
+        variables: dict[str, Any] | None = None,
+        averages: bool = False,
     ) -> None:
         """Takes the result of the factory `reference` of the recipe."""
         self._build, self._reference, self.averages = build, reference, averages
         self.variables: dict[str, Any] = {} if variables is None else variables
 
     def __getattr__(self, step: str) -> NamedGraph:
-        return NamedGraph(getattr(self._build, step), self._reference, self.variables, self.averages)
+        return NamedGraph(
+            getattr(self._build, step), self._reference, self.variables, self.averages
+        )
 
     def key(self, name: str, held: Container[str]) -> str:
         """Returns the key of a variable's value among those of a checkpoint; "" if there is none.
@@ -136,7 +142,9 @@ def _named(held: dict[str, Any]) -> Iterator[None]:
         with ops.name_scope(how.get("name"), "Variable", skip_on_eager=False) as scope:
             name = ops.name_from_scope_name(scope)
         if name not in held:
-            held[name] = _without_memory(name, *shape_and_dtype(how), bool(how.get("trainable", True)))
+            held[name] = _without_memory(
+                name, *shape_and_dtype(how), bool(how.get("trainable", True))
+            )
         variable = held[name]
         for collection in how.get("collections") or [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES]:
             tf.compat.v1.add_to_collection(collection, variable)

@@ -76,7 +76,11 @@ def placeholder_class() -> Any:
 
         def _serialize_to_tensors(self) -> Any:
             small = bytes_of(self) <= PlaceholderVariable.restored_bytes_max
-            return super()._serialize_to_tensors() if (small if self.restored is None else self.restored) else {}
+            return (
+                super()._serialize_to_tensors()
+                if (small if self.restored is None else self.restored)
+                else {}
+            )
 
         def _restore_from_tensors(self, restored_tensors: Any) -> Any:
             # No tensors: the table is larger than the limit for restoring.
@@ -95,7 +99,11 @@ def early_rows(shape: list[int], dtype: Any) -> Any:
 
 def line_of_early(values: NDArray[Any]) -> str:
     """Returns the user's line that read rows of `early_rows` found in a float32 constant; else ""."""
-    found = values[(values >= _EARLY) & (values < 2 * _EARLY)] if values.dtype == np.float32 else np.empty(0)
+    found = (
+        values[(values >= _EARLY) & (values < 2 * _EARLY)]
+        if values.dtype == np.float32
+        else np.empty(0)
+    )
     place = int((float(found.flat[0]) / _EARLY - 1) * 2.0**23) if found.size else len(_EARLY_LINES)
     return _EARLY_LINES[place] if place < len(_EARLY_LINES) else ""
 
@@ -112,12 +120,17 @@ def remember_line(variable: Any) -> None:
 
 def give_value(variable: Any) -> None:
     """Assigns a placeholder variable its initial value, unless it has a value or is large."""
-    if not isinstance(variable, placeholder_class()) or bytes_of(variable) > placeholder_class().restored_bytes_max:
+    if (
+        not isinstance(variable, placeholder_class())
+        or bytes_of(variable) > placeholder_class().restored_bytes_max
+    ):
         return
     with tf.init_scope():
         if not bool(tf.raw_ops.VarIsInitializedOp(resource=variable.handle)):
             first = variable.first
-            value = tf.zeros(variable.shape) if first is None else first() if callable(first) else first
+            value = (
+                tf.zeros(variable.shape) if first is None else first() if callable(first) else first
+            )
             variable.assign(tf.cast(value, variable.dtype))
 
 
@@ -174,7 +187,9 @@ def shape_and_dtype(how: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _placeholder(shape: Any, dtype: Any, how: dict[str, Any]) -> Any:
     kept = ("trainable", "name", "constraint", "aggregation", "synchronization")
-    variable = placeholder_class()(shape=shape, dtype=dtype, **{key: how[key] for key in kept if key in how})
+    variable = placeholder_class()(
+        shape=shape, dtype=dtype, **{key: how[key] for key in kept if key in how}
+    )
     if bytes_of(variable) <= placeholder_class().restored_bytes_max:
         variable.first = how.get("initial_value")
     return variable

@@ -24,7 +24,9 @@ def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
     from tensorflow.python.distribute import distribute_lib
     from tensorflow.python.tpu import tpu_embedding_base, tpu_embedding_for_serving
 
-    def init(_: Any, layer: Any, feature_config: Any, optimizer: Any = None, *_more: Any, **_how: Any) -> None:
+    def init(
+        _: Any, layer: Any, feature_config: Any, optimizer: Any = None, *_more: Any, **_how: Any
+    ) -> None:
         tpu_embedding_base.TPUEmbeddingBase.__init__(layer, feature_config, optimizer)
         layer._strategy = distribute_lib.get_strategy()
 
@@ -40,7 +42,9 @@ def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
     def look_up(_: Any, layer: Any, features: Any, weights: Any = None) -> Any:
         lookup = tpu_embedding_for_serving.cpu_embedding_lookup
         found = lookup(features, weights, tables(None, layer), layer._feature_config)
-        return (found, {}) if hasattr(layer, "embedding_layouts") else found  # the second generation returns more
+        return (
+            (found, {}) if hasattr(layer, "embedding_layouts") else found
+        )  # the second generation returns more
 
     for point in LAYER_TABLES:
         hooks.replace(point, lambda _, layer: create(layer._table_config))

@@ -37,10 +37,14 @@ def add_bag_placeholders(
         if source is None or source.part != "values":
             continue
         part = parts[source.name]
-        owner = part.weights_for if part.weights_for in lengths and source.name not in lengths else None
+        owner = (
+            part.weights_for if part.weights_for in lengths and source.name not in lengths else None
+        )
         which = f"{source.name}@padded" if owner is None else f"{owner}@weights"
         size, held = parts[owner or source.name].length_max, lengths[owner or source.name]
         with placeholder.graph.as_default():
-            fed[which] = tf.compat.v1.placeholder(placeholder.dtype, [None, size], name=identifier(which))
+            fed[which] = tf.compat.v1.placeholder(
+                placeholder.dtype, [None, size], name=identifier(which)
+            )
             values = tf.boolean_mask(fed[which], tf.sequence_mask(held, size))
             join(placeholder, values)

@@ -25,14 +25,45 @@ CONTEXT, CANDIDATE = 1, 2
 
 _MOVING = frozenset(
     {
-        *("BroadcastTo", "Cast", "ConcatV2", "Const", "EnsureShape", "ExpandDims", "Fill", "GatherV2", "Identity"),
-        *("IdentityN", "OnesLike", "Pack", "Placeholder", "Range", "ReadVariableOp", "Reshape", "ResourceGather"),
-        *("Shape", "Slice", "Split", "SplitV", "Squeeze", "StopGradient", "StridedSlice", "Tile", "Transpose"),
+        *(
+            "BroadcastTo",
+            "Cast",
+            "ConcatV2",
+            "Const",
+            "EnsureShape",
+            "ExpandDims",
+            "Fill",
+            "GatherV2",
+            "Identity",
+        ),
+        *(
+            "IdentityN",
+            "OnesLike",
+            "Pack",
+            "Placeholder",
+            "Range",
+            "ReadVariableOp",
+            "Reshape",
+            "ResourceGather",
+        ),
+        *(
+            "Shape",
+            "Slice",
+            "Split",
+            "SplitV",
+            "Squeeze",
+            "StopGradient",
+            "StridedSlice",
+            "Tile",
+            "Transpose",
+        ),
         *("Unpack", "ZerosLike", "NoOp", "Size", "Rank", "Prod"),
     }
 )
 """Operations with negligible cost."""
-_LOOPING = frozenset({"While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf"})
+_LOOPING = frozenset(
+    {"While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf"}
+)
 _LOOP_COST = 100_000
 _PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 _HANDED = ("float32", "int32", "int64")
@@ -54,7 +85,9 @@ class DataFlow:
         self._per: dict[str, int] = {name: per[spec.name] for name, spec in self.inputs.items()}
         for operation in self.graph.get_operations():  # in the order of creation, inputs first
             bits = 0
-            controls = (tensor for control in operation.control_inputs for tensor in control.outputs)
+            controls = (
+                tensor for control in operation.control_inputs for tensor in control.outputs
+            )
             for tensor in (*operation.inputs, *controls):
                 bits |= self._per.get(tensor.name, 0)
             for tensor in operation.outputs:
@@ -92,14 +125,23 @@ class DataFlow:
     @property
     def loops(self) -> bool:
         """Whether the graph has a TF1 loop, in which an operation may depend on later ones."""
-        return any(operation.type in ("Enter", "NextIteration") for operation in self.graph.get_operations())
+        return any(
+            operation.type in ("Enter", "NextIteration")
+            for operation in self.graph.get_operations()
+        )
 
     @cached_property
     def rows(self) -> set[str]:
         """Names of the tensors that hold a row for each example, computed from that example alone."""
         fill(self.tower.variables)
-        tensors = [tensor for operation in self.graph.get_operations() for tensor in operation.outputs]
-        known = {str(place): each for place, each in enumerate(tensors) if self.per(each) and _may_hold_rows(each)}
+        tensors = [
+            tensor for operation in self.graph.get_operations() for tensor in operation.outputs
+        ]
+        known = {
+            str(place): each
+            for place, each in enumerate(tensors)
+            if self.per(each) and _may_hold_rows(each)
+        }
         feeds = list(self.graph.inputs[: len(self.inputs)])
         function, _ = narrowed(self.tower.spec.name, self.tower.function, feeds, known)
         made = [_random_values(tensor, place) for place, tensor in enumerate(feeds)]
@@ -107,7 +149,11 @@ class DataFlow:
             run_flat(function, [tf.constant(array) for array in arrays])
             for arrays in (made, [array[list(_REORDERED)] for array in made])
         )
-        return {tensor.name for place, tensor in known.items() if _same_rows(once[place].numpy(), again[place].numpy())}
+        return {
+            tensor.name
+            for place, tensor in known.items()
+            if _same_rows(once[place].numpy(), again[place].numpy())
+        }
 
 
 def fill(variables: Iterable[Any]) -> None:
@@ -121,7 +167,12 @@ def fill(variables: Iterable[Any]) -> None:
 
 def _may_hold_rows(tensor: Any) -> bool:
     shape = tensor.shape
-    return tensor.dtype.name in _HANDED and bool(shape.rank) and shape[0] is None and None not in shape.as_list()[1:]
+    return (
+        tensor.dtype.name in _HANDED
+        and bool(shape.rank)
+        and shape[0] is None
+        and None not in shape.as_list()[1:]
+    )
 
 
 def _random_values(tensor: Any, seed: int) -> NDArray[Any]:
@@ -156,7 +207,9 @@ def _cost(operation: Any) -> int:
         transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
         inner = operation.inputs[0].shape[-2 if transposed else -1]
         return made * (inner or 1)
-    taken = max((_numbers(tensor) for tensor in operation.inputs if tensor.dtype.is_floating), default=0)
+    taken = max(
+        (_numbers(tensor) for tensor in operation.inputs if tensor.dtype.is_floating), default=0
+    )
     return max(made, taken)
 
 
@@ -164,7 +217,13 @@ def _einsum_cost(operation: Any) -> int:
     sizes: dict[str, int] = {}
     terms = operation.get_attr("equation").decode().partition("->")[0].replace("...", "").split(",")
     for term, tensor in zip(terms, operation.inputs, strict=True):
-        sizes.update(zip(reversed(term), (size or 1 for size in reversed(tensor.shape.as_list())), strict=False))
+        sizes.update(
+            zip(
+                reversed(term),
+                (size or 1 for size in reversed(tensor.shape.as_list())),
+                strict=False,
+            )
+        )
     return int(math.prod(sizes.values()))
 
 

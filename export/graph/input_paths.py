@@ -18,7 +18,18 @@ from export.frameworks.loading import tf
 from export.graph.origins import Source, Sources, keeps_values
 
 _MOVES = frozenset(
-    {"StridedSlice", "Slice", "Split", "SplitV", "Unpack", "GatherV2", "Pack", "ConcatV2", "Transpose", "ReverseV2"}
+    {
+        "StridedSlice",
+        "Slice",
+        "Split",
+        "SplitV",
+        "Unpack",
+        "GatherV2",
+        "Pack",
+        "ConcatV2",
+        "Transpose",
+        "ReverseV2",
+    }
 )
 """Operations that select values of a tensor, or join those of several."""
 _EXAMPLES = 2
@@ -58,8 +69,15 @@ class Values:
         if per_example(self.tensor) == self.of:
             place = (0, *np.unravel_index(self.at, self.tensor.shape.as_list()[1:]))
             return tuple(_beside(tensor, place) for tensor in operands)
-        alike = [tensor.shape.rank == 0 or str(tensor.shape) == str(self.tensor.shape) for tensor in operands]
-        return tuple(self.of_tensor(each) if each.shape.rank else Values(each) for each in operands if all(alike))
+        alike = [
+            tensor.shape.rank == 0 or str(tensor.shape) == str(self.tensor.shape)
+            for tensor in operands
+        ]
+        return tuple(
+            self.of_tensor(each) if each.shape.rank else Values(each)
+            for each in operands
+            if all(alike)
+        )
 
 
 def _beside(tensor: Any, place: tuple[Any, ...]) -> Values:
@@ -70,7 +88,10 @@ def _beside(tensor: Any, place: tuple[Any, ...]) -> Values:
     batch = sizes[0] is None and len(sizes) == len(place)
     own = sizes[1:] if batch else sizes
     last = place[len(place) - len(own) :]
-    spread = all(size is not None and (size == 1 or each < size) for each, size in zip(last, own, strict=True))
+    spread = all(
+        size is not None and (size == 1 or each < size)
+        for each, size in zip(last, own, strict=True)
+    )
     if not spread or (not batch and len(sizes) == len(place) and sizes[0] != 1):
         return Values(tensor, 0, 0)  # none that is known
     index = tuple(int(each) if size > 1 else 0 for each, size in zip(last, own, strict=True))
@@ -169,7 +190,11 @@ class CallGraph:
             return np.asarray(tf.get_static_value(tensor))
         if operation.type == "LookupTableSizeV2":
             table = self.resource(operation.inputs[0])
-            return None if table is None else np.asarray(tf.raw_ops.LookupTableSizeV2(table_handle=table))
+            return (
+                None
+                if table is None
+                else np.asarray(tf.raw_ops.LookupTableSizeV2(table_handle=table))
+            )
         if operation.type == "Placeholder":
             outer = self.captured.get(tensor.name)
             return None if outer is None or _is_handle(outer) else np.asarray(outer.numpy())
@@ -194,7 +219,9 @@ class CallGraph:
 
     def tensor_of(self, source: Source, graph: Any) -> Any:
         """Returns the tensor of one of its inputs."""
-        return graph.get_tensor_by_name(next(name for name, each in self.sources.items() if each == source))
+        return graph.get_tensor_by_name(
+            next(name for name, each in self.sources.items() if each == source)
+        )
 
     def resource(self, handle: Any) -> Any:
         """Returns what a resource's tensor captures; None if that is not known."""
@@ -239,7 +266,9 @@ def run(operation: Any, given: list[NDArray[Any]]) -> list[Any]:
             name = "axis" if argument.name == "split_dim" else argument.name
             inferred |= {argument.type_attr, argument.type_list_attr, argument.number_attr}
             if argument.number_attr:
-                arguments[name] = [tf.constant(next(left)) for _ in range(operation.get_attr(argument.number_attr))]
+                arguments[name] = [
+                    tf.constant(next(left)) for _ in range(operation.get_attr(argument.number_attr))
+                ]
             else:
                 arguments[name] = tf.constant(next(left))
         for attribute in operation.op_def.attr:

@@ -13,7 +13,15 @@ from export.frameworks.loading import tf
 PYTHON_CODE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 """Operations that run Python code: tf.py_function, tf.numpy_function."""
 _SAME_VALUES = frozenset(
-    {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "EnsureShape", "PreventGradient"}
+    {
+        "Identity",
+        "Reshape",
+        "ExpandDims",
+        "Squeeze",
+        "StopGradient",
+        "EnsureShape",
+        "PreventGradient",
+    }
 )
 """Operations that return all values of their first input, in order."""
 
@@ -58,7 +66,9 @@ def keeps_values(operation: Any) -> bool:
     if operation.type != "Cast":
         return operation.type in _SAME_VALUES and bool(operation.inputs)
     before, after = operation.inputs[0].dtype, operation.outputs[0].dtype
-    return bool((before.is_integer and after.is_integer) or (before.is_floating and after.is_floating))
+    return bool(
+        (before.is_integer and after.is_integer) or (before.is_floating and after.is_floating)
+    )
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,11 @@ def resource(handle: Any) -> str:
 def identifier(text: str) -> str:
     """Returns a name that is valid in Python and in a TensorFlow graph."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return f"input_{name}" if not name or name[0].isdigit() or name[0] == "_" or keyword.iskeyword(name) else name
+    return (
+        f"input_{name}"
+        if not name or name[0].isdigit() or name[0] == "_" or keyword.iskeyword(name)
+        else name
+    )
 
 
 def distinct_identifiers(names: Iterable[str]) -> dict[str, str]:

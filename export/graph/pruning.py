@@ -17,7 +17,14 @@ from export.frameworks.loading import tf
 from export.frameworks.placeholders import bytes_of, line_of_early
 from export.graph.bag_inputs import add_bag_placeholders
 from export.graph.input_paths import per_example
-from export.graph.origins import PYTHON_CODE, Needed, distinct_identifiers, needed, resource, sources_of
+from export.graph.origins import (
+    PYTHON_CODE,
+    Needed,
+    distinct_identifiers,
+    needed,
+    resource,
+    sources_of,
+)
 from export.graph.specs import FeatureSpec, TowerSpec
 from export.recipe.schema import InputPart, TowerPart, name_of_call
 from export.user_lines import at_line, line_of_operation
@@ -106,13 +113,20 @@ def prune(
     with trace.function.graph.as_default():
         results = {which: tf.cast(tensor, tf.float32) for which, tensor in results.items()}
     add_bag_placeholders(
-        results.values(), trace.activations.values(), trace.inputs, trace.lengths, trace.parts, trace.bags
+        results.values(),
+        trace.activations.values(),
+        trace.inputs,
+        trace.lengths,
+        trace.parts,
+        trace.bags,
     )
     _take_batch_from_activations(results.values(), trace)
     _skip_reshapes(results.values(), trace)
     found = needed(results.values(), trace.activations.values())
     inputs = {
-        which: trace.activations[which] for which in trace.activations if trace.activations[which].name in found.stops
+        which: trace.activations[which]
+        for which in trace.activations
+        if trace.activations[which].name in found.stops
     }
     inputs.update(_dense_inputs(name, found, trace))
     _check_no_tables(name, found, captures_of(trace.function, found), layer_tables)
@@ -130,9 +144,12 @@ def prune(
         call_inputs=tuple(trace.inputs),
         keys=keys,
         inputs=tuple(
-            manifest.TowerInput(name=names[which], feature=which, **type_of(tensor)) for which, tensor in inputs.items()
+            manifest.TowerInput(name=names[which], feature=which, **type_of(tensor))
+            for which, tensor in inputs.items()
         ),
-        outputs=tuple(manifest.TowerOutput(name=which, **type_of(tensor)) for which, tensor in results.items()),
+        outputs=tuple(
+            manifest.TowerOutput(name=which, **type_of(tensor)) for which, tensor in results.items()
+        ),
         result=_result_name(name, part, results),
         variables=tuple(variable.name for variable in variables),
         half=half,
@@ -147,7 +164,9 @@ def _half(found: Needed) -> str:
     return next((name for name in dtypes if name in ("bfloat16", "float16")), "")
 
 
-def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+def narrowed(
+    name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[str, Any]
+) -> tuple[Any, tuple[Any, ...]]:
     """Extracts a smaller function from a traced one.
 
     Args:
@@ -163,7 +182,9 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
     graph, everything = function.graph, function.graph.captures
     found = needed(fetches.values(), feeds)
     captures = captures_of(function, found)
-    for operation in found.operations:  # custom gradients, as of tf.nn.silu, refer to what is pruned here
+    for (
+        operation
+    ) in found.operations:  # custom gradients, as of tf.nn.silu, refer to what is pruned here
         if operation.type == "IdentityN":
             without_gradient(operation)
     set_captures(graph, captures)  # prune() would pass every variable of the call to every tower
@@ -172,7 +193,10 @@ def narrowed(name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[st
         if any(each.shape.rank is None for each in part.structured_outputs.values()):
             # Static shapes that code sets, as Keras does for lookup tables, are lost unless the graph has them.
             with graph.as_default():
-                shaped = {which: tf.ensure_shape(tensor, tensor.shape) for which, tensor in fetches.items()}
+                shaped = {
+                    which: tf.ensure_shape(tensor, tensor.shape)
+                    for which, tensor in fetches.items()
+                }
             part = function.prune(list(feeds), shaped)
     finally:
         set_captures(graph, everything)
@@ -186,7 +210,9 @@ def captures_of(function: Any, found: Needed) -> list[tuple[Any, Any]]:
     return [pair for pair in function.graph.captures if pair[1].name in reached]
 
 
-def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, Any], dict[str, str | None]]:
+def tower_results(
+    name: str, part: TowerPart, returned: Any
+) -> tuple[dict[str, Any], dict[str, str | None]]:
     """Returns the output tensors of a tower, and their keys in what its call returns.
 
     Raises:
@@ -197,14 +223,18 @@ def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, 
     if not part.outputs:
         if isinstance(returned, Mapping):
             known = ", ".join(map(str, returned))
-            raise UsageError(f"{where} returns several results ({known}); name those wanted in towers.{name}.outputs")
+            raise UsageError(
+                f"{where} returns several results ({known}); name those wanted in towers.{name}.outputs"
+            )
         if not isinstance(returned, tf.Tensor):
             raise UsageError(f"{where} returns a {type(returned).__name__}; {_RETURN}")
         chosen: dict[str, Any] = {"result": returned}
         keys: dict[str, str | None] = {"result": None}
     else:
         if not isinstance(returned, Mapping):
-            cure = f"leave towers.{name}.outputs out" if isinstance(returned, tf.Tensor) else _RETURN
+            cure = (
+                f"leave towers.{name}.outputs out" if isinstance(returned, tf.Tensor) else _RETURN
+            )
             raise UsageError(f"{where} returns a {type(returned).__name__}, not a dict; {cure}")
         for key in part.outputs.values():
             if key not in returned:
@@ -215,7 +245,9 @@ def tower_results(name: str, part: TowerPart, returned: Any) -> tuple[dict[str, 
         keys = dict(part.outputs)
     for which, tensor in chosen.items():
         if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
-            raise NotConvertible(f"{where}: output {which!r} is {tensor}; a dense tensor of floats was expected")
+            raise NotConvertible(
+                f"{where}: output {which!r} is {tensor}; a dense tensor of floats was expected"
+            )
         if per_example(tensor) is None:
             raise NotConvertible(
                 f"{where}: output {which!r} has shape {tensor.shape}; [batch, ...] with only the batch open is needed"
@@ -236,14 +268,21 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
     """Replaces `tf.shape` of ids or lengths by the shape of their activation: usually only the batch is needed."""
     found = needed(results, trace.activations.values())
     readers = {
-        feature.inputs[0]: name for name, feature in reversed(trace.features.items()) if len(feature.inputs) == 1
+        feature.inputs[0]: name
+        for name, feature in reversed(trace.features.items())
+        if len(feature.inputs) == 1
     }
     shaped = {tensor.name: which for which, tensor in trace.lengths.items() if which in readers}
     dense = [which for which, feature in trace.features.items() if feature.encoding == "dense"]
-    shaped.update({trace.inputs[which].name: which for name in dense for which in trace.features[name].inputs})
+    shaped.update(
+        {trace.inputs[which].name: which for name in dense for which in trace.features[name].inputs}
+    )
     for operation in found.operations:
         if operation.type == "Shape" and operation.inputs[0].name in shaped:
-            ids, activation = operation.inputs[0], trace.activations[readers[shaped[operation.inputs[0].name]]]
+            ids, activation = (
+                operation.inputs[0],
+                trace.activations[readers[shaped[operation.inputs[0].name]]],
+            )
             rest = ids.shape.as_list()[1:]
             with trace.function.graph.as_default():
                 first = activation[..., 0]
@@ -263,7 +302,11 @@ def _skip_reshapes(results: Iterable[Any], trace: TracedCall) -> None:
     """Bypasses reshapes to the same shape, of which feature columns add one with seven more operations per feature."""
     for operation in needed(results, trace.activations.values()).operations:
         for position, tensor in enumerate(operation.inputs):
-            if tensor.op.type == "Reshape" and tensor.shape.rank and tensor.shape.as_list().count(None) <= 1:
+            if (
+                tensor.op.type == "Reshape"
+                and tensor.shape.rank
+                and tensor.shape.as_list().count(None) <= 1
+            ):
                 before = tensor.op.inputs[0]
                 if before.shape.rank and before.shape.as_list() == tensor.shape.as_list():
                     set_input(operation, position, before)
@@ -277,7 +320,9 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
     inputs: dict[str, Any] = {}
     for placeholder in found.placeholders:
         source = sources.get(placeholder.name)
-        which = known.get(placeholder.name) or (f"{source.name}@values" if source is not None else "")
+        which = known.get(placeholder.name) or (
+            f"{source.name}@values" if source is not None else ""
+        )
         whole = placeholder.name in known or (source is not None and source.part == "dense")
         if which and not (whole and placeholder.dtype.name in _TAKEN):
             what = f"input {which.rpartition('@')[0]!r} of dtype {placeholder.dtype.name}"
@@ -289,13 +334,20 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
         if which:
             inputs[which] = placeholder
     order = list(trace.inputs)
-    return {which: inputs[which] for which in sorted(inputs, key=lambda each: order.index(each.rpartition("@")[0]))}
+    return {
+        which: inputs[which]
+        for which in sorted(inputs, key=lambda each: order.index(each.rpartition("@")[0]))
+    }
 
 
 def _check_no_untrained(name: str, found: Needed, function: Any) -> None:
     """Rejects rows read while the model was built: they are constants, which are neither trained nor saved."""
-    held = [tf.get_static_value(each.outputs[0]) for each in found.operations if each.type == "Const"]
-    held += [outer.numpy() for outer, _ in captures_of(function, found) if outer.dtype == tf.float32]
+    held = [
+        tf.get_static_value(each.outputs[0]) for each in found.operations if each.type == "Const"
+    ]
+    held += [
+        outer.numpy() for outer, _ in captures_of(function, found) if outer.dtype == tf.float32
+    ]
     line = next(filter(None, map(line_of_early, held)), "")
     if line:
         raise NotConvertible(
@@ -355,7 +407,11 @@ def _variables(
 
 def tables_of(function: Any) -> list[Any]:
     """Returns the `tf.lookup` tables that a traced function reads."""
-    found = {id(table): table for outer, _ in function.graph.captures if (table := table_of(outer)) is not None}
+    found = {
+        id(table): table
+        for outer, _ in function.graph.captures
+        if (table := table_of(outer)) is not None
+    }
     return list(found.values())
 
 

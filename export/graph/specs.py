@@ -212,7 +212,9 @@ class ModelSpec:
     def read_by(self, tower: TowerSpec) -> tuple[str, ...]:
         """Returns the inputs that a tower reads."""
         sources = [source for tensor in tower.inputs for source in tensor.sources]
-        return tuple(dict.fromkeys(name for source in sources for name in self.features[source].reads))
+        return tuple(
+            dict.fromkeys(name for source in sources for name in self.features[source].reads)
+        )
 
     def rows_of(self, spec: FeatureSpec) -> int:
         """Returns how many rows a feature's ids may have."""

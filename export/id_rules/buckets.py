@@ -51,7 +51,9 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
     if chain is None:
         return None
     steps, source, dtype = chain
-    searched = any(each.type in {"Bucketize", *SEARCHES} for each in steps)  # arithmetic of integers has its own rules
+    searched = any(
+        each.type in {"Bucketize", *SEARCHES} for each in steps
+    )  # arithmetic of integers has its own rules
     if dtype.name != "float32" and not (dtype.name in ("int32", "int64") and searched):
         return None
 
@@ -62,7 +64,9 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
         whole: NDArray[np.int64] = found.astype(np.int64)
         return whole if rows is None else np.clip(whole, -1, rows)
 
-    boundaries = _buckets(row, dtype.as_numpy_dtype, exact=not any(each.type in SERIES for each in steps))
+    boundaries = _buckets(
+        row, dtype.as_numpy_dtype, exact=not any(each.type in SERIES for each in steps)
+    )
     return None if boundaries is None else ResolvedIds(source, boundaries)
 
 
@@ -93,8 +97,14 @@ def _taken(values: Values, call: CallGraph) -> Values | None:
         return None
     (place,) = open_
     beside = numbers[1 - place] if len(inputs) == 2 else None
-    known = kind in _ALONE or (beside is not None and kind in _WITH_ANY) or (kind == "ClipByValue" and place == 0)
-    scaled = beside is not None and beside != 0 and (kind == "Mul" or (kind in _SCALED and place == 0))
+    known = (
+        kind in _ALONE
+        or (beside is not None and kind in _WITH_ANY)
+        or (kind == "ClipByValue" and place == 0)
+    )
+    scaled = (
+        beside is not None and beside != 0 and (kind == "Mul" or (kind in _SCALED and place == 0))
+    )
     return inputs[place] if known or scaled else None
 
 
@@ -103,9 +113,16 @@ def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
     operation = values.tensor.op
     if values.type in SEARCHES:
         among, searched = operation.inputs
-        given = [np.asarray(call.constant(among)), numbers[np.newaxis].astype(searched.dtype.as_numpy_dtype)]
+        given = [
+            np.asarray(call.constant(among)),
+            numbers[np.newaxis].astype(searched.dtype.as_numpy_dtype),
+        ]
         return np.asarray(run(operation, given)[0]).reshape(-1)
-    if values.type == "Cast" and operation.outputs[0].dtype.is_integer and numbers.dtype.kind == "f":
+    if (
+        values.type == "Cast"
+        and operation.outputs[0].dtype.is_integer
+        and numbers.dtype.kind == "f"
+    ):
         # TensorFlow casts numbers beyond the integers, which no table has a row for, to the smallest integer.
         limits = np.iinfo(operation.outputs[0].dtype.as_numpy_dtype)
         above = np.nextafter(np.asarray(limits.max, numbers.dtype), np.asarray(0, numbers.dtype))
@@ -113,7 +130,9 @@ def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
     given = []
     for each in values.inputs:
         constant = call.number(each)
-        given.append(np.asarray(numbers if constant is None else constant, each.tensor.dtype.as_numpy_dtype))
+        given.append(
+            np.asarray(numbers if constant is None else constant, each.tensor.dtype.as_numpy_dtype)
+        )
     return np.asarray(run(operation, given)[0])
 
 
@@ -125,7 +144,10 @@ def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
     first, last = row(number(ends)).tolist()
     if abs(last - first) > STEPS_MAX or min(first, last) < -1:
         return None
-    if not real and row(np.array([np.iinfo(dtype).min, np.iinfo(dtype).max])).tolist() != [first, last]:
+    if not real and row(np.array([np.iinfo(dtype).min, np.iinfo(dtype).max])).tolist() != [
+        first,
+        last,
+    ]:
         return None  # a step lies beyond what float32 distinguishes
     sign = -1 if last < first else 1
 
@@ -141,7 +163,9 @@ def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
         low, high = np.where(there, low, middle), np.where(there, middle, high)
     if not _rises(rising, high, ends, exact):
         return None
-    return BucketIds(boundaries=tuple(map(float, number(high))), first_row=min(first, last), falling=sign < 0)
+    return BucketIds(
+        boundaries=tuple(map(float, number(high))), first_row=min(first, last), falling=sign < 0
+    )
 
 
 def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], exact: bool) -> bool:
@@ -151,7 +175,9 @@ def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], exact: b
     tried = np.linspace(ends[0], ends[1], 1 << 14).astype(np.int64)
     tried = np.union1d(tried, near) if exact else np.setdiff1d(tried, near)
     tried = tried[(tried >= ends[0]) & (tried <= ends[1])]
-    return bool(np.array_equal(row(tried), row(ends)[0] + np.searchsorted(steps, tried, side="right")))
+    return bool(
+        np.array_equal(row(tried), row(ends)[0] + np.searchsorted(steps, tried, side="right"))
+    )
 
 
 _KEYS_MAX = int(np.array(np.finfo(np.float32).max).view(np.int32))
@@ -165,7 +191,9 @@ def _number(keys: NDArray[np.int64]) -> NDArray[np.float32]:
 
 def rows_of(rule: BucketIds, values: Any, _vocabularies: Vocabularies) -> Any:
     """Returns the rows of [m] numbers by a rule, in TensorFlow."""
-    found = tf.cast(tf.raw_ops.Bucketize(input=values, boundaries=list(map(float, rule.boundaries))), tf.int64)
+    found = tf.cast(
+        tf.raw_ops.Bucketize(input=values, boundaries=list(map(float, rule.boundaries))), tf.int64
+    )
     return (len(rule.boundaries) - found if rule.falling else found) + rule.first_row
 
 

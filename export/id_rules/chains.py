@@ -38,7 +38,9 @@ def find_chain(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | 
         if after is None:
             continue
         place = after.source.place
-        values = Values(tensor) if place is None else Values(tensor, place, per_example(tensor) or 0)
+        values = (
+            Values(tensor) if place is None else Values(tensor, place, per_example(tensor) or 0)
+        )
         before = find_chain(values, call, None)
         both = followed_by(before, after) if isinstance(before, ResolvedIds) else None
         if both is not None:
@@ -59,7 +61,9 @@ def followed_by(before: ResolvedIds, after: ResolvedIds) -> ResolvedIds | None:
     rules = (*first, *((WRAPPED,) if after.cast is not None else ()), *last)
     if before.cast is not None and rules and isinstance(rules[0], BucketIds):
         return None
-    return ResolvedIds(before.source, chained(rules), after.unknown, (*before.keys, *after.keys), before.cast)
+    return ResolvedIds(
+        before.source, chained(rules), after.unknown, (*before.keys, *after.keys), before.cast
+    )
 
 
 def may_be_none(before: ResolvedIds) -> bool:
@@ -68,7 +72,9 @@ def may_be_none(before: ResolvedIds) -> bool:
     last = rules[-1] if rules else None
     if isinstance(last, ComputedIds):
         return reach_of(last)[0] < 0
-    return not isinstance(last, HashIds | BucketIds) and not (isinstance(last, VocabularyIds) and last.oov_buckets)
+    return not isinstance(last, HashIds | BucketIds) and not (
+        isinstance(last, VocabularyIds) and last.oov_buckets
+    )
 
 
 def chained(rules: tuple[Any, ...]) -> Any:
@@ -87,7 +93,10 @@ def links_before(found: ResolvedIds) -> tuple[Any, ...] | None:
     if not isinstance(last, VocabularyIds) or last.oov_buckets or found.unknown.row is None:
         return None
     # What it lacks is a row: the only one of its kind.
-    return (*rules[:-1], last.model_copy(update={"oov_buckets": 1, "oov_first_row": found.unknown.row}))
+    return (
+        *rules[:-1],
+        last.model_copy(update={"oov_buckets": 1, "oov_first_row": found.unknown.row}),
+    )
 
 
 def row_count(found: ResolvedIds) -> int | None:
@@ -100,7 +109,9 @@ def row_count(found: ResolvedIds) -> int | None:
         return high + 1 if low >= 0 and high < 1 << 62 else None
     if isinstance(rule, VocabularyIds):
         unknown = 0 if found.unknown is None or found.unknown.row is None else found.unknown.row + 1
-        return max(rule.first_row + len(found.keys[0]), rule.oov_first_row + rule.oov_buckets, unknown)
+        return max(
+            rule.first_row + len(found.keys[0]), rule.oov_first_row + rule.oov_buckets, unknown
+        )
     return None
 
 
@@ -110,10 +121,18 @@ def _split_points(tensor: Any, call: CallGraph) -> Iterator[Any]:
     tried = 0
     while queue and tried < _TRIED_MAX:
         each = queue.pop(0)
-        if each is not tensor and not keeps_values(each.op) and (each.dtype.is_integer or each.dtype.name == "string"):
+        if (
+            each is not tensor
+            and not keeps_values(each.op)
+            and (each.dtype.is_integer or each.dtype.name == "string")
+        ):
             tried += 1
             yield each
         for before in each.op.inputs:
-            if before.name not in seen and before.name not in call.sources and call.constant(before) is None:
+            if (
+                before.name not in seen
+                and before.name not in call.sources
+                and call.constant(before) is None
+            ):
                 seen.add(before.name)
                 queue.append(before)

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from bundle.format.manifest import BucketIds, CrossedIds, CrossKey, HashIds, JoinedIds, VocabularyIds
+from bundle.format.manifest import (
+    BucketIds,
+    CrossedIds,
+    CrossKey,
+    HashIds,
+    JoinedIds,
+    VocabularyIds,
+)
 from export.frameworks.loading import tf
 from export.graph.input_paths import CallGraph, Values, per_example
 from export.graph.origins import Source, needed
@@ -50,12 +57,16 @@ def _crossed(ids: Any, call: CallGraph) -> ResolvedIds | None:
     cross = made.tensor.op.inputs[2].op
     if cross.type != "SparseCross" or not cross.get_attr("hashed_output") or cross.get_attr("N"):
         return None
-    if cross.get_attr("num_buckets") < 1 or any(each.shape[1:].as_list() != [1] for each in cross.inputs):
+    if cross.get_attr("num_buckets") < 1 or any(
+        each.shape[1:].as_list() != [1] for each in cross.inputs
+    ):
         return None
     keys = _consistent([_key(each, call) for each in cross.inputs])
     if keys is None or len(keys) < 2:
         return None
-    return cross_of(keys, buckets=cross.get_attr("num_buckets"), hash_key=cross.get_attr("hash_key"))
+    return cross_of(
+        keys, buckets=cross.get_attr("num_buckets"), hash_key=cross.get_attr("hash_key")
+    )
 
 
 def _joined(ids: Any, call: CallGraph, rows: int) -> ResolvedIds | None:
@@ -67,7 +78,11 @@ def _joined(ids: Any, call: CallGraph, rows: int) -> ResolvedIds | None:
         if found is None:
             continue
         parts = _parts(made, call) if per_example(made) == 1 else None
-        keys = None if parts is None else _consistent([part for part in parts if not isinstance(part, str)])
+        keys = (
+            None
+            if parts is None
+            else _consistent([part for part in parts if not isinstance(part, str)])
+        )
         if parts is None or not keys or not isinstance(found.rule, HashIds | VocabularyIds):
             return None
         rule = JoinedIds(keys=tuple(key.entry for key in keys), texts=_texts(parts), ids=found.rule)
@@ -77,10 +92,14 @@ def _joined(ids: Any, call: CallGraph, rows: int) -> ResolvedIds | None:
 
 def cross_of(keys: Sequence[Key], buckets: int, hash_key: int) -> ResolvedIds:
     """Returns the inputs of a cross, and its rule."""
-    return _resolved(CrossedIds(keys=tuple(key.entry for key in keys), buckets=buckets, hash_key=hash_key), keys)
+    return _resolved(
+        CrossedIds(keys=tuple(key.entry for key in keys), buckets=buckets, hash_key=hash_key), keys
+    )
 
 
-def _resolved(rule: CrossedIds | JoinedIds, keys: Sequence[Key], more: tuple[Keys, ...] = ()) -> ResolvedIds:
+def _resolved(
+    rule: CrossedIds | JoinedIds, keys: Sequence[Key], more: tuple[Keys, ...] = ()
+) -> ResolvedIds:
     first, *others = (key.found.source for key in keys)
     listed = tuple(each for key in keys for each in key.found.keys)
     return ResolvedIds(first, rule, keys=listed + more, others=tuple(others))
@@ -90,7 +109,11 @@ def _consistent(keys: Sequence[Key | None]) -> list[Key] | None:
     """Returns keys if all are known and those of one input agree on its type."""
     known = [key for key in keys if key is not None]
     taken = {(key.found.source.name, key.entry.dtype) for key in known}
-    return known if len(known) == len(keys) and len({name for name, _ in taken}) == len(taken) else None
+    return (
+        known
+        if len(known) == len(keys) and len({name for name, _ in taken}) == len(taken)
+        else None
+    )
 
 
 def _parts(strings: Any, call: CallGraph) -> list[str | Key | None] | None:
@@ -122,7 +145,11 @@ def _operands(made: Values, call: CallGraph) -> Sequence[Any]:
     if made.type != "ReduceJoin":
         return tuple(operation.inputs)
     stacked, axis = operation.inputs
-    side_by_side = stacked.op.type == "Pack" and stacked.op.get_attr("axis") in (1, -1) and stacked.shape.rank == 2
+    side_by_side = (
+        stacked.op.type == "Pack"
+        and stacked.op.get_attr("axis") in (1, -1)
+        and stacked.shape.rank == 2
+    )
     along = call.number(Values(axis)) in (1, -1)
     return tuple(stacked.op.inputs) if side_by_side and along else ()
 
@@ -155,7 +182,11 @@ def _text_key(values: Any, call: CallGraph) -> Key | None:
     """Returns the input, the changes and the rule of values computed from changed texts."""
     text = find_changed(values, call, None, find_chain)
     entry = None if text is None else key_of(text[0], CrossKey(dtype="string"))
-    return None if text is None or entry is None else Key(text[0], entry.model_copy(update={"steps": text[1]}))
+    return (
+        None
+        if text is None or entry is None
+        else Key(text[0], entry.model_copy(update={"steps": text[1]}))
+    )
 
 
 def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds | None:
@@ -196,7 +227,9 @@ def key_of(before: ResolvedIds, key: CrossKey) -> CrossKey | None:
         return key.model_copy(update={"ids": before.rule, "rows": rows, "unknown_row": row})
     dtype = "float32" if isinstance(first[0], BucketIds) else key.dtype
     # Padding is known for computed values only, not for raw ones: see `may_be_none`.
-    return key.model_copy(update={"dtype": dtype, "ids": chained((*first, *links_of(key.ids))), "padding": None})
+    return key.model_copy(
+        update={"dtype": dtype, "ids": chained((*first, *links_of(key.ids))), "padding": None}
+    )
 
 
 def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
@@ -236,7 +269,9 @@ def _made_by_key(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
     if key.rows is None:
         return rows
     known = (rows >= 0) & (rows < key.rows)
-    return tf.where(known, rows, tf.constant(-1 if key.unknown_row is None else key.unknown_row, tf.int64))
+    return tf.where(
+        known, rows, tf.constant(-1 if key.unknown_row is None else key.unknown_row, tf.int64)
+    )
 
 
 def describe(rule: CrossedIds | JoinedIds, inputs: Sequence[str]) -> str:

@@ -14,7 +14,11 @@ from export.id_rules.rules import RULES, find_ids
 def unexplained_operation(values: Values, call: CallGraph, rows: int | None) -> Values:
     """Returns the operation of a computation that no rule describes, nearest to the input if that is unique."""
     while True:
-        operands = values.tensor.op.inputs if values.type in SEARCHES else [each.tensor for each in values.inputs]
+        operands = (
+            values.tensor.op.inputs
+            if values.type in SEARCHES
+            else [each.tensor for each in values.inputs]
+        )
         computed = [each for each in operands if call.constant(each) is None]
         read = [each for each in computed if each.op.type == "ReadVariableOp"]
         before = (
@@ -36,12 +40,16 @@ def cure_of(values: Values) -> str:
     """Returns what to change about an operation that no rule describes."""
     if values.type != "ReadVariableOp" and (words := cure_of_words(values.tensor)):
         return words
-    return next((cure for operations, cure in _CURES.items() if values.type in operations), _SEPARATE)
+    return next(
+        (cure for operations, cure in _CURES.items() if values.type in operations), _SEPARATE
+    )
 
 
 def cure_of_words(ids: Any) -> str:
     """Returns what to change about ids that are words of texts; "" for others."""
-    splits = any(each.type in ("StringSplitV2", "UnicodeDecode") for each in needed([ids], []).operations)
+    splits = any(
+        each.type in ("StringSplitV2", "UnicodeDecode") for each in needed([ids], []).operations
+    )
     return _WORDS if splits else ""
 
 

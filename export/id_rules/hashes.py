@@ -37,14 +37,21 @@ def _shifted(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds |
         shift, hashed = call.number(other), call.origin(ids)
         found = None if shift is None or isinstance(hashed, Source) else find(hashed, call, rows)
         if found is not None and isinstance(found.rule, HashIds) and shift >= 0:
-            return replace(found, rule=found.rule.model_copy(update={"first_row": found.rule.first_row + int(shift)}))
+            return replace(
+                found,
+                rule=found.rule.model_copy(update={"first_row": found.rule.first_row + int(shift)}),
+            )
     return None
 
 
 def rows_of(rule: HashIds, values: Any, _vocabularies: Vocabularies) -> Any:
     """Returns the rows of [m] ids by a rule, in TensorFlow."""
     rows = hashed(values, rule.buckets, rule.key) + rule.first_row
-    return rows if rule.mask is None else tf.where(texts_of(values) == str(rule.mask), tf.zeros([], tf.int64), rows)
+    return (
+        rows
+        if rule.mask is None
+        else tf.where(texts_of(values) == str(rule.mask), tf.zeros([], tf.int64), rows)
+    )
 
 
 def hashed(values: Any, buckets: int, key: tuple[int, int] | None = None) -> Any:

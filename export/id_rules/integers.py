@@ -35,9 +35,15 @@ def find_integer(values: Values, call: CallGraph) -> ResolvedIds | None:
     """Returns the input of integers that are unchanged or cast from it; None if they are computed."""
     found = call.origin(values)
     if isinstance(found, Source):
-        return ResolvedIds(found, cast=Cast(of="int64", to="int32") if _may_wrap(values, call) else None)
+        return ResolvedIds(
+            found, cast=Cast(of="int64", to="int32") if _may_wrap(values, call) else None
+        )
     to = found.tensor.dtype.name
-    if found.type != "Cast" or to not in ("int32", "int64") or not found.inputs[0].tensor.dtype.is_floating:
+    if (
+        found.type != "Cast"
+        or to not in ("int32", "int64")
+        or not found.inputs[0].tensor.dtype.is_floating
+    ):
         return None
     number = call.origin(found.inputs[0])
     rounding = _ROUNDED.get("" if isinstance(number, Source) else number.type, "toward_zero")
@@ -55,12 +61,18 @@ def find(values: Values, call: CallGraph, _rows: int | None) -> ResolvedIds | No
     steps: list[tuple[IdOperation | None, int]] = []
     while found is None:
         last = call.origin(values)
-        if isinstance(last, Source) or last.type not in OPERATIONS or not last.tensor.dtype.is_integer:
+        if (
+            isinstance(last, Source)
+            or last.type not in OPERATIONS
+            or not last.tensor.dtype.is_integer
+        ):
             return None
         if _may_wrap(values, call):
             steps.append((None, 32))
         numbers = [call.number(each) for each in last.inputs]
-        operations = _operations(last.type, [None if each is None else int(each) for each in numbers])
+        operations = _operations(
+            last.type, [None if each is None else int(each) for each in numbers]
+        )
         if operations is None:
             return None
         steps += [(each, 8 * last.tensor.dtype.size) for each in reversed(operations)]
@@ -75,7 +87,9 @@ def has_same_source(values: Values, found: ResolvedIds, call: CallGraph) -> bool
     same = find_integer(values, call) if values.tensor.dtype.is_integer else None
     if same is None:
         return call.origin(values) == found.source and found.cast is None
-    real = [None if each is None or each.of != "float32" else each for each in (same.cast, found.cast)]
+    real = [
+        None if each is None or each.of != "float32" else each for each in (same.cast, found.cast)
+    ]
     return same.source == found.source and real[0] == real[1]
 
 
@@ -87,7 +101,11 @@ def find_raw(values: Values, call: CallGraph) -> ResolvedIds | None:
     if isinstance(texts, Source):
         return ResolvedIds(texts)
     decimal = texts.type == "AsString" and texts.tensor.op.get_attr("width") <= 0
-    return find_integer(texts.inputs[0], call) if decimal and texts.inputs[0].tensor.dtype.is_integer else None
+    return (
+        find_integer(texts.inputs[0], call)
+        if decimal and texts.inputs[0].tensor.dtype.is_integer
+        else None
+    )
 
 
 def _may_wrap(values: Values, call: CallGraph) -> bool:
@@ -95,7 +113,11 @@ def _may_wrap(values: Values, call: CallGraph) -> bool:
     tensor = values.tensor
     while tensor.name not in call.sources and tensor.op.inputs:
         before = tensor.op.inputs[0]
-        if tensor.op.type == "Cast" and before.dtype.is_integer and before.dtype.size > tensor.dtype.size:
+        if (
+            tensor.op.type == "Cast"
+            and before.dtype.is_integer
+            and before.dtype.size > tensor.dtype.size
+        ):
             return True
         if not keeps_values(tensor.op):
             return False
@@ -190,16 +212,33 @@ def cast(entry: Cast, values: Any) -> Any:
     """Returns ids as the integers that a rule takes."""
     if entry.of == "int64":
         return tf.cast(tf.cast(values, entry.to), tf.int64)
-    rounded = {"toward_zero": tf.identity, "down": tf.floor, "up": tf.math.ceil, "half_even": tf.round}[entry.rounding]
+    rounded = {
+        "toward_zero": tf.identity,
+        "down": tf.floor,
+        "up": tf.math.ceil,
+        "half_even": tf.round,
+    }[entry.rounding]
     return tf.cast(tf.cast(rounded(tf.cast(values, tf.float32)), entry.to), tf.int64)
 
 
 def describe(rule: ComputedIds) -> str:
     """Returns how rows are computed, in a few words."""
-    words = {"multiply": "*", "divide": "div", "remainder": "mod", "truncated_remainder": "mod (as in C)"}
-    words |= {"at_least": "at least", "at_most": "at most", "absolute": "without its sign", "int32": "wrapped to int32"}
+    words = {
+        "multiply": "*",
+        "divide": "div",
+        "remainder": "mod",
+        "truncated_remainder": "mod (as in C)",
+    }
+    words |= {
+        "at_least": "at least",
+        "at_most": "at most",
+        "absolute": "without its sign",
+        "int32": "wrapped to int32",
+    }
     steps = []
     for each in rule.operations:
         word = words.get(each.do) or ("-" if (each.by or 0) < 0 else "+")
-        steps.append(word if each.by is None else f"{word} {abs(each.by) if each.do == 'add' else each.by}")
+        steps.append(
+            word if each.by is None else f"{word} {abs(each.by) if each.do == 'add' else each.by}"
+        )
     return f"the id {', '.join(steps)}"

@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from bundle.format.manifest import BucketIds, ChainedIds, ComputedIds, HashIds, IdRule, VocabularyIds
+from bundle.format.manifest import (
+    BucketIds,
+    ChainedIds,
+    ComputedIds,
+    HashIds,
+    IdRule,
+    VocabularyIds,
+)
 from export.frameworks.loading import tf
 from export.graph.input_paths import CallGraph, Values
 from export.graph.origins import Source
@@ -56,7 +63,10 @@ def rows_of(rule: IdRule | None, values: Any, vocabularies: Vocabularies) -> Any
 
 def describe(rule: IdRule) -> str:
     """Returns how ids become rows by a rule or chain, in a few words."""
-    return ", then ".join(RULES[type(each)].describe(each) for each in links_of(rule)) or "the id is the row"
+    return (
+        ", then ".join(RULES[type(each)].describe(each) for each in links_of(rule))
+        or "the id is the row"
+    )
 
 
 def links_of(rule: IdRule | None) -> tuple[Any, ...]:
@@ -109,14 +119,21 @@ def _selected(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds 
         if found.rule is None and _is_bounds_check(condition, found, call, rows, inside):
             return replace(found, unknown=row_of_unknown(row, rows))
         mask = _mask(condition, found, call) if row == 0 and not inside else None
-        if mask is not None and isinstance(found.rule, VocabularyIds | HashIds) and found.rule.mask is None:
+        if (
+            mask is not None
+            and isinstance(found.rule, VocabularyIds | HashIds)
+            and found.rule.mask is None
+        ):
             return replace(found, rule=found.rule.model_copy(update={"mask": mask}))
         return None
     listed, beyond = (first, second) if condition.type == "NotEqual" else (second, first)
     found = find_ids(listed, call, rows)
     compared = [_place(each, call) for each in condition.inputs if call.number(each) != -1]
     missing = condition.type in ("Equal", "NotEqual") and compared == [_place(listed, call)]
-    if not (missing and isinstance(found, ResolvedIds) and isinstance(found.rule, VocabularyIds)) or found.unknown:
+    if (
+        not (missing and isinstance(found, ResolvedIds) and isinstance(found.rule, VocabularyIds))
+        or found.unknown
+    ):
         return None
     others = find_ids(beyond, call, rows)
     hashed = rows_beyond(others, found) if isinstance(others, ResolvedIds) else None
@@ -125,12 +142,20 @@ def _selected(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds 
 
 def _place(values: Values, call: CallGraph) -> tuple[str, int]:
     found = call.origin(values)
-    return (found.name, found.place or 0) if isinstance(found, Source) else (found.tensor.name, found.at)
+    return (
+        (found.name, found.place or 0)
+        if isinstance(found, Source)
+        else (found.tensor.name, found.at)
+    )
 
 
 def _mask(condition: Values, found: ResolvedIds, call: CallGraph) -> int | str | None:
     """Returns the id that a condition compares with."""
-    if condition.type != "Equal" or not condition.inputs or not has_same_source(condition.inputs[0], found, call):
+    if (
+        condition.type != "Equal"
+        or not condition.inputs
+        or not has_same_source(condition.inputs[0], found, call)
+    ):
         return None
     value = call.constant(condition.inputs[1].tensor)
     one = value.flat[0] if value is not None and value.size == 1 else None
@@ -139,10 +164,16 @@ def _mask(condition: Values, found: ResolvedIds, call: CallGraph) -> int | str |
     return int(one) if value is not None and one is not None and value.dtype.kind in "iu" else None
 
 
-def _cast_to_float_and_back(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
+def _cast_to_float_and_back(
+    values: Values, call: CallGraph, rows: int | None
+) -> ResolvedIds | None:
     """Returns integers that are cast to floats and back, as by an Input without a dtype or a Keras 3 Sequential."""
     number = call.origin(values.inputs[0])
-    if isinstance(number, Source) or number.type != "Cast" or not number.inputs[0].tensor.dtype.is_integer:
+    if (
+        isinstance(number, Source)
+        or number.type != "Cast"
+        or not number.inputs[0].tensor.dtype.is_integer
+    ):
         return None
     # A float beyond its significand is another integer, but like the id that was sent it is no row of the table.
     if rows is None or rows > _WHOLE_FLOATS.get(number.tensor.dtype.name, 0):
@@ -151,12 +182,16 @@ def _cast_to_float_and_back(values: Values, call: CallGraph, rows: int | None) -
     return found if isinstance(found, ResolvedIds) else None
 
 
-def _is_bounds_check(condition: Values, found: ResolvedIds, call: CallGraph, rows: int | None, inside: bool) -> bool:
+def _is_bounds_check(
+    condition: Values, found: ResolvedIds, call: CallGraph, rows: int | None, inside: bool
+) -> bool:
     """Returns whether a condition tests that ids are inside the table (or outside it), at one end at least.
 
     TensorFlow finds no row for ids beyond the other end.
     """
-    both, lower, upper = ("LogicalAnd", "GreaterEqual", "Less") if inside else ("LogicalOr", "Less", "GreaterEqual")
+    both, lower, upper = (
+        ("LogicalAnd", "GreaterEqual", "Less") if inside else ("LogicalOr", "Less", "GreaterEqual")
+    )
     limits: dict[str, Any] = {}
     for part in condition.inputs if condition.type == both else [condition]:
         if len(part.inputs) != 2 or not has_same_source(part.inputs[0], found, call):

@@ -26,7 +26,19 @@ _WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0}
 """The output of each operation that holds the words."""
 _COUNTED = frozenset(
     {
-        *("StridedSlice", "Cast", "Size", "Greater", "Max", "AddV2", "Mul", "Maximum", "Minimum", "Reshape", "Const"),
+        *(
+            "StridedSlice",
+            "Cast",
+            "Size",
+            "Greater",
+            "Max",
+            "AddV2",
+            "Mul",
+            "Maximum",
+            "Minimum",
+            "Reshape",
+            "Const",
+        ),
         *("DenseBincount", "Cumsum", "ConcatV2", "Identity"),
     }
 )
@@ -72,15 +84,26 @@ def find(ids: Any, call: CallGraph, rows: int | None, splits: Any = None) -> Res
                 changed = None if split is None else changed_text(split.text, call)
                 if split is None or changed is None or not _only_counts(splits, split.starts):
                     return None
-                return _text_rule(replace(found, source=changed[0]), changed[1], split=split.at, ngrams=split.ngrams)
+                return _text_rule(
+                    replace(found, source=changed[0]),
+                    changed[1],
+                    split=split.at,
+                    ngrams=split.ngrams,
+                )
     return None
 
 
-def find_changed(values: Any, call: CallGraph, rows: int | None, how: Find = find_ids) -> Changed | None:
+def find_changed(
+    values: Any, call: CallGraph, rows: int | None, how: Find = find_ids
+) -> Changed | None:
     """Returns the input and rule of values computed from a changed text, and the changes; None for others."""
     for operation in needed([values], []).operations:
         changed = changed_text(operation.outputs[0], call) if operation.type in CHANGES else None
-        found = None if changed is None else find_ids_after(operation.outputs[0], Values(values), call, rows, how)
+        found = (
+            None
+            if changed is None
+            else find_ids_after(operation.outputs[0], Values(values), call, rows, how)
+        )
         if found is not None and changed is not None:
             return replace(found, source=changed[0]), changed[1]
     return None
@@ -113,11 +136,18 @@ def _split(words: Any) -> _Split | None:
         plain = separator == b"" and made.get_attr("maxsplit") == -1
         return _Split("whitespace", made.inputs[0], made.outputs[0]) if plain else None
     decoded = [each for each in needed([words], []).operations if each.type == "UnicodeDecode"]
-    plain = made.type == "UnicodeEncode" and made.get_attr("output_encoding") == b"UTF-8" and len(decoded) == 1
+    plain = (
+        made.type == "UnicodeEncode"
+        and made.get_attr("output_encoding") == b"UTF-8"
+        and len(decoded) == 1
+    )
     if not plain or not _one_by_one(made, decoded[0]):
         return None
     (code_points,) = decoded
-    options = {name: code_points.get_attr(name) for name in ("input_encoding", "replace_control_characters")}
+    options = {
+        name: code_points.get_attr(name)
+        for name in ("input_encoding", "replace_control_characters")
+    }
     if options != {"input_encoding": b"UTF-8", "replace_control_characters": False}:
         return None
     return _Split("characters", code_points.inputs[0], code_points.outputs[0])
@@ -135,8 +165,14 @@ def _one_by_one(encoded: Any, decoded: Any) -> bool:
 def _runs(made: Any) -> _Split | None:
     words, starts = made.inputs
     split = _split(words) if words.op.type != "StringNGrams" else None
-    options = {name: made.get_attr(name) for name in ("separator", "pad_width", "preserve_short_sequences")}
-    if split is None or options != {"separator": b" ", "pad_width": 0, "preserve_short_sequences": False}:
+    options = {
+        name: made.get_attr(name) for name in ("separator", "pad_width", "preserve_short_sequences")
+    }
+    if split is None or options != {
+        "separator": b" ",
+        "pad_width": 0,
+        "preserve_short_sequences": False,
+    }:
         return None
     if not _only_counts(starts, split.starts):
         return None
@@ -147,7 +183,9 @@ def _only_counts(splits: Any, starts: Any) -> bool:
     """Returns whether splits depend only on the number of words of each text."""
     found = needed([splits], starts.op.outputs)
     types = {each.type for each in found.operations}
-    counted = bool(found.stops) and not found.placeholders and "Cumsum" in types and types <= _COUNTED
+    counted = (
+        bool(found.stops) and not found.placeholders and "Cumsum" in types and types <= _COUNTED
+    )
     return splits is starts or counted
 
 
@@ -172,7 +210,11 @@ def _step(change: Any) -> TextStep | None:
         return TextStep(do="strip")
     if change.type in ("StringLower", "StringUpper"):
         ascii_only = change.get_attr("encoding") == b""
-        return TextStep(do="lower" if change.type == "StringLower" else "upper") if ascii_only else None
+        return (
+            TextStep(do="lower" if change.type == "StringLower" else "upper")
+            if ascii_only
+            else None
+        )
     pattern, by = change.get_attr("pattern"), change.get_attr("rewrite")
     if not change.get_attr("replace_global") or b"\\" in by or not by.isascii():
         return None
@@ -191,10 +233,18 @@ def _replaced(pattern: bytes, by: bytes, change: Any) -> TextStep | None:
         return None
     tried = [chr(code) for code in (*range(128), 0x80, 0xE9, 0x2014, 0x10FFFF)]
     (done,) = run(change, [_strings(tried)])
-    gone = [each for each, after in zip(tried, done.tolist(), strict=True) if after != each.encode()]
-    right = all(after in (each.encode(), by) for each, after in zip(tried, done.tolist(), strict=True))
+    gone = [
+        each for each, after in zip(tried, done.tolist(), strict=True) if after != each.encode()
+    ]
+    right = all(
+        after in (each.encode(), by) for each, after in zip(tried, done.tolist(), strict=True)
+    )
     what = "".join(gone)
-    return TextStep(do="replace_any", what=what, by=by.decode()) if right and what and plain.isascii() else None
+    return (
+        TextStep(do="replace_any", what=what, by=by.decode())
+        if right and what and plain.isascii()
+        else None
+    )
 
 
 def _strings(texts: list[str]) -> Any:
@@ -207,7 +257,11 @@ def words(rule: TextIds, texts: Any) -> Any:
     texts = changed(rule.steps, texts)
     if rule.split is None:
         return texts
-    found = strings.split(texts) if rule.split == "whitespace" else strings.unicode_split(texts, "UTF-8")
+    found = (
+        strings.split(texts)
+        if rule.split == "whitespace"
+        else strings.unicode_split(texts, "UTF-8")
+    )
     found = strings.ngrams(found, rule.ngrams, separator=" ") if rule.ngrams else found
     return found if rule.length is None else found[:, : rule.length]
 
@@ -224,7 +278,9 @@ def changed(steps: Iterable[TextStep], texts: Any) -> Any:
 
 def describe(rule: TextIds) -> str:
     """Returns how a text becomes rows, in a few words."""
-    split = {"whitespace": "the words of ", "characters": "the characters of ", None: ""}[rule.split]
+    split = {"whitespace": "the words of ", "characters": "the characters of ", None: ""}[
+        rule.split
+    ]
     runs = f"runs of {' and '.join(map(str, rule.ngrams))} of " if rule.ngrams else ""
     first = f"the first {rule.length} of " if rule.length is not None else ""
     text = ", ".join(["the text", *map(_changed, rule.steps)])

@@ -37,7 +37,9 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
         return None
     raw, keys_dtype = tf.raw_ops, ids.tensor.dtype
     try:
-        keys, positions = raw.LookupTableExportV2(table_handle=table, Tkeys=keys_dtype, Tvalues=default.tensor.dtype)
+        keys, positions = raw.LookupTableExportV2(
+            table_handle=table, Tkeys=keys_dtype, Tvalues=default.tensor.dtype
+        )
     except tf.errors.AbortedError as problem:
         raise NotConvertible(
             f"ids are looked up{at_line(line_of_operation(values.tensor.op))} in a vocabulary that is not there: "
@@ -48,7 +50,9 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
     if not places.size or not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
         return None
     ordered = keys.numpy()[order].tolist()
-    if not keys_dtype.is_integer and isinstance(call.origin(ids), Values):  # decimal strings of integers
+    if not keys_dtype.is_integer and isinstance(
+        call.origin(ids), Values
+    ):  # decimal strings of integers
         if any(str(_integer(key)).encode() != key for key in ordered):
             return None
         ordered = list(map(_integer, ordered))
@@ -74,7 +78,11 @@ def rows_beyond(found: ResolvedIds, listed: ResolvedIds) -> dict[str, Any] | Non
     if isinstance(rule, ComputedIds) and rule.operations[0].do == "remainder":
         first_row = sum(each.by or 0 for each in rule.operations[1:])
         if first_row >= 0 and [each.do for each in rule.operations[1:]] in ([], ["add"]):
-            return {"oov_buckets": rule.operations[0].by, "oov_first_row": first_row, "oov_hash": "modulo"}
+            return {
+                "oov_buckets": rule.operations[0].by,
+                "oov_first_row": first_row,
+                "oov_hash": "modulo",
+            }
     return None
 
 
@@ -97,7 +105,9 @@ def rows_of(rule: VocabularyIds, values: Any, vocabularies: Vocabularies) -> Any
         beyond = values % rule.oov_buckets if modulo else hashed(values, rule.oov_buckets)
         beyond = tf.cast(beyond, tf.int64) + rule.oov_first_row
     rows = tf.where(position < 0, beyond, position + rule.first_row)
-    return rows if rule.mask is None else tf.where(values == rule.mask, tf.zeros([], tf.int64), rows)
+    return (
+        rows if rule.mask is None else tf.where(values == rule.mask, tf.zeros([], tf.int64), rows)
+    )
 
 
 def describe(rule: VocabularyIds) -> str:

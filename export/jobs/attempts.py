@@ -38,7 +38,9 @@ def attempt(function: Callable[[Task], Result], task: Task) -> Result:
             return function(task)
         except ExportError as problem:
             cause = problem.__cause__
-            passing = isinstance(cause, OSError) and (cause.errno in _PASSING or isinstance(cause, TimeoutError))
+            passing = isinstance(cause, OSError) and (
+                cause.errno in _PASSING or isinstance(cause, TimeoutError)
+            )
             if not passing or tries == ATTEMPTS_MAX:
                 raise
     raise AssertionError

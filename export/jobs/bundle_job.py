@@ -61,8 +61,15 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
 class _Bundle:
     """One bundle while it is made."""
 
-    def __init__(self, prepared: Prepared, settings: ExportSettings, progress: Progress, draft: Draft) -> None:
-        self.prepared, self.settings, self.progress, self.draft = prepared, settings, progress, draft
+    def __init__(
+        self, prepared: Prepared, settings: ExportSettings, progress: Progress, draft: Draft
+    ) -> None:
+        self.prepared, self.settings, self.progress, self.draft = (
+            prepared,
+            settings,
+            progress,
+            draft,
+        )
         self.job, self.stage, self.directory = prepared.job, draft.stage, draft.stage.directory
         self.notes: list[str] = list(prepared.notes)
 
@@ -74,35 +81,53 @@ class _Bundle:
         with progress.step("vocabularies"):
             vocabularies = self._write_vocabularies()
         with progress.step("candidates", unit="rows") as moved:
-            corpora, contexts = self._write_candidates(moved), self._write_stores("contexts", self.job.contexts, moved)
+            corpora, contexts = (
+                self._write_candidates(moved),
+                self._write_stores("contexts", self.job.contexts, moved),
+            )
             examples = examples_of(self.job, prepared.base, spec, prepared.entries)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables = copy_tables(plan, self.stage, self.settings, moved)
             keys = write_key_indexes(checkpoint, [table.spec for table in plan.tables], self.stage)
         readers = {name: TableReader(self.directory, table) for name, table in tables.items()}
-        opened = {name: Vocabulary.open(self.directory / entry.file) for name, entry in vocabularies.items()}
-        indexed = {name: KeyIndex(self.directory / entry.file, entry.size) for name, entry in keys.items()}
+        opened = {
+            name: Vocabulary.open(self.directory / entry.file)
+            for name, entry in vocabularies.items()
+        }
+        indexed = {
+            name: KeyIndex(self.directory / entry.file, entry.size) for name, entry in keys.items()
+        }
         features = FeatureReader(prepared.entries, readers, opened, indexed)
         with progress.step("towers"):
             towers = self._write_towers()
-        read_rows = checkpoint_rows(checkpoint, {name: table.source for name, table in tables.items()})
+        read_rows = checkpoint_rows(
+            checkpoint, {name: table.source for name, table in tables.items()}
+        )
         own = readers | table_effects.trained_tables(tables, read_rows)
         trained = FeatureReader(prepared.entries, own, opened, indexed)
         with progress.step("parity"):
             prefix = local_prefix(checkpoint, prepared.inventory, self.directory / ".dense")
             changed = table_effects.converted(tables)
-            reference = Reference(self.job, prepared.base, spec, prefix, read_rows, examples, features, changed)
+            reference = Reference(
+                self.job, prepared.base, spec, prefix, read_rows, examples, features, changed
+            )
             reference, expected = finite_results(reference)
-            effects = table_effects.measure_effects(reference, trained, self.directory, towers, expected)
+            effects = table_effects.measure_effects(
+                reference, trained, self.directory, towers, expected
+            )
             towers = check_towers(reference, self.directory, towers, expected)
         embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())
         with progress.step("vectors", embedded, unit="rows") as moved:
             for name, part in self.job.indexes.items():
                 corpus, tower = corpora[part.corpus], towers[part.candidate_tower]
-                self._write_vectors(name, part, features, tower, corpus, tables, vocabularies, moved)
+                self._write_vectors(
+                    name, part, features, tower, corpus, tables, vocabularies, moved
+                )
         with progress.step("indexes"):
             found_indexes = {
-                name: self._write_index(name, part, reference, trained, towers, corpora[part.corpus])
+                name: self._write_index(
+                    name, part, reference, trained, towers, corpora[part.corpus]
+                )
                 for name, part in self.job.indexes.items()
             }
         with progress.step("rows compared"):
@@ -110,14 +135,18 @@ class _Bundle:
             made_of_rows = [step for name in self.job.indexes for step in _index_steps(name)]
             checks = compare_tables(checkpoint, plan, self.stage, tables, keys, rows, made_of_rows)
         forms = [form.path for tower in towers.values() for form in tower.forms]
-        forms += [form.path for tower in towers.values() for part in tower.parts for form in part.forms]
+        forms += [
+            form.path for tower in towers.values() for part in tower.parts for form in part.forms
+        ]
         written = [*self.draft.steps, *(entry.file for entry in keys.values()), *forms]
         complete = Manifest(
             model=self.job.model,
             version=prepared.version,
             created=begun,
             provenance=provenance(prepared.inventory, self.job.code.factory),
-            tables={name: table.model_copy(update=self._choices(name)) for name, table in tables.items()},
+            tables={
+                name: table.model_copy(update=self._choices(name)) for name, table in tables.items()
+            },
             vocabularies=vocabularies,
             keys=keys,
             features=prepared.entries,
@@ -145,12 +174,21 @@ class _Bundle:
         for name, keys in model_vocabularies(self.prepared.traced.spec).items():
             file = paths.vocabulary(name)
             size = self.draft.do(
-                Step(file, (keys,), int, partial(write_model_vocabulary, name, keys, self.directory / file))
+                Step(
+                    file,
+                    (keys,),
+                    int,
+                    partial(write_model_vocabulary, name, keys, self.directory / file),
+                )
             )
             text = isinstance(keys[0], str)
-            entries[name] = manifest.Vocabulary(file=file, size=size, dtype="string" if text else "int64")
+            entries[name] = manifest.Vocabulary(
+                file=file, size=size, dtype="string" if text else "int64"
+            )
         for name, feature in self.prepared.entries.items():
-            if isinstance(feature, manifest.EmbeddedFeature) and isinstance(feature.ids, manifest.VocabularyIds):
+            if isinstance(feature, manifest.EmbeddedFeature) and isinstance(
+                feature.ids, manifest.VocabularyIds
+            ):
                 last = feature.ids.first_row + entries[feature.ids.vocabulary].size
                 rows = feature.indicator or self.prepared.traced.spec.tables[feature.table].rows
                 if last > rows:
@@ -164,7 +202,9 @@ class _Bundle:
         stores = self._write_stores("candidates", self.job.candidates, moved)
         entries = {name: self._write_filters(name, corpus) for name, corpus in stores.items()}
         for name, index in self.job.indexes.items():
-            indexes.choose(index, name, entries[index.corpus].size)  # its mistakes, too, are reported before copies
+            indexes.choose(
+                index, name, entries[index.corpus].size
+            )  # its mistakes, too, are reported before copies
         return entries
 
     def _choices(self, table: str) -> dict[str, str]:
@@ -187,14 +227,23 @@ class _Bundle:
     def _write_filters(self, name: str, corpus: manifest.Corpus) -> manifest.Corpus:
         filters, store = {}, self.stage.files(corpus.file)
         for number, attribute in enumerate(dict.fromkeys(self.job.candidates[name].filters)):
-            write = partial(candidates.write_filter, self.directory, name, number, corpus, attribute)
-            step = Step(paths.attribute_index(name, number), (attribute, store), manifest.AttributeIndex, write)
+            write = partial(
+                candidates.write_filter, self.directory, name, number, corpus, attribute
+            )
+            step = Step(
+                paths.attribute_index(name, number),
+                (attribute, store),
+                manifest.AttributeIndex,
+                write,
+            )
             filters[attribute] = self.draft.do(step)
         return corpus.model_copy(update={"filters": filters})
 
     def _write_towers(self) -> dict[str, manifest.Tower]:
         prepared, splits = self.prepared, self.prepared.splits
-        trained = TrainedModel(prepared.traced.root, prepared.checkpoint, self.job.checkpoint.object_path)
+        trained = TrainedModel(
+            prepared.traced.root, prepared.checkpoint, self.job.checkpoint.object_path
+        )
         files = TowerFiles(self.stage, trained, self.notes)
         return {
             name: files.write(tower, splits[name].parts if name in splits else (), self.job)
@@ -221,7 +270,16 @@ class _Bundle:
         made = [form.path for form in tower.forms if form.precision == "f32"]
         made += [corpus.file, *(entry.file for entry in vocabularies.values())]
         content = [file for path in made for file in self.stage.files(path)]
-        write = partial(candidates.write_vectors, self.directory, name, part.corpus, corpus, tower, features, moved)
+        write = partial(
+            candidates.write_vectors,
+            self.directory,
+            name,
+            part.corpus,
+            corpus,
+            tower,
+            features,
+            moved,
+        )
         self.draft.do(Step(paths.index_vectors(name), (part.corpus, read, content), int, write))
 
     def _write_index(
@@ -235,7 +293,9 @@ class _Bundle:
     ) -> manifest.Index:
         tower, made_of = towers[part.query_tower], towers[part.candidate_tower]
         queries = query_vectors(reference, self.directory, tower, reference.features)
-        converted = any(reference.converted_tables(each) for each in (part.query_tower, part.candidate_tower))
+        converted = any(
+            reference.converted_tables(each) for each in (part.query_tower, part.candidate_tower)
+        )
         right = query_vectors(reference, self.directory, tower, trained) if converted else queries
         real = self.job.verify.examples is not None
         if not real:
@@ -249,16 +309,29 @@ class _Bundle:
 
         def write() -> manifest.Index:
             execute = executors.LocalExecutor(executors.encoder_count(self.settings.workers)).run
-            built = indexes.build_index(self.directory, name, part, queries, execute, once, representative=real)
+            built = indexes.build_index(
+                self.directory, name, part, queries, execute, once, representative=real
+            )
             if converted:
                 aside = self.directory / ".vectors"
-                candidates.write_vectors(self.directory, name, part.corpus, corpus, made_of, trained, aside=aside)
-                recall = indexes.recall_of_tables(self.directory, name, part, built, queries, right, aside)
+                candidates.write_vectors(
+                    self.directory, name, part.corpus, corpus, made_of, trained, aside=aside
+                )
+                recall = indexes.recall_of_tables(
+                    self.directory, name, part, built, queries, right, aside
+                )
                 built = built.model_copy(update={"recall_of_tables": recall})
                 aside.unlink()
             return built
 
-        inputs = (part, self.stage.files(paths.index_vectors(name)), queries, right, real, versions())
+        inputs = (
+            part,
+            self.stage.files(paths.index_vectors(name)),
+            queries,
+            right,
+            real,
+            versions(),
+        )
         return self.draft.do(Step(paths.index_directory(name), inputs, manifest.Index, write))
 
 

@@ -58,9 +58,13 @@ class Destination:
             return staging.next_version(self.root, model)
         with _told(self.store):
             versions = self.store / model
-            numbers = sorted(map(int, filter(staging.VERSION.fullmatch, versions.listing())), reverse=True)
+            numbers = sorted(
+                map(int, filter(staging.VERSION.fullmatch, versions.listing())), reverse=True
+            )
             # One without a manifest is of a run that did not end: it is gone on with.
-            return 1 + next((each for each in numbers if (versions / str(each) / paths.MANIFEST).is_file()), 0)
+            return 1 + next(
+                (each for each in numbers if (versions / str(each) / paths.MANIFEST).is_file()), 0
+            )
 
     def refuse_links(self, plan: ExportPlan) -> None:
         """Refuses hard links that cannot be made, or would be sent as the whole files that they lead to.
@@ -74,7 +78,11 @@ class Destination:
                 f"tables cannot be linked into {self.store}, which is no disk of this machine; copy them "
                 '(tables = "copy")'
             )
-        existing = next(place for place in (self.root.absolute(), *self.root.absolute().parents) if place.exists())
+        existing = next(
+            place
+            for place in (self.root.absolute(), *self.root.absolute().parents)
+            if place.exists()
+        )
         for source in plan.links:
             if Path(source).stat().st_dev != existing.stat().st_dev:
                 raise DestinationError(
@@ -95,12 +103,16 @@ class Destination:
             return
         target = self.store / model / str(version)
         if (target / paths.MANIFEST).is_file():
-            raise DestinationExists(f"{target} is there already; committed bundles are never overwritten")
+            raise DestinationExists(
+                f"{target} is there already; committed bundles are never overwritten"
+            )
         lease = Lease(self.store / model, version, self._owner())
         with lease.hold():
             yield lease
 
-    def publish(self, stage: Staging, manifest: Manifest, lease: Lease | None, moved: Callable[[int], None]) -> Place:
+    def publish(
+        self, stage: Staging, manifest: Manifest, lease: Lease | None, moved: Callable[[int], None]
+    ) -> Place:
         """Publishes a staged version: by one rename, or by sending it with the manifest last.
 
         Args:
@@ -119,7 +131,10 @@ class Destination:
         target = self.store / manifest.model / str(manifest.version)
         with ThreadPoolExecutor(UPLOADS, thread_name_prefix="rowcast-upload") as pool:
             try:
-                sent = [pool.submit(_send, stage.directory / path, target / path, lease) for path in _files(manifest)]
+                sent = [
+                    pool.submit(_send, stage.directory / path, target / path, lease)
+                    for path in _files(manifest)
+                ]
                 for done in as_completed(sent):
                     moved(done.result())
             except BaseException:
@@ -130,9 +145,13 @@ class Destination:
         try:
             place.write(data, new=True)
         except FileExistsError as problem:
-            raise DestinationExists(f"{target} appeared meanwhile; choose another version") from problem
+            raise DestinationExists(
+                f"{target} appeared meanwhile; choose another version"
+            ) from problem
         if place.read(0, len(data) + 1) != data:
-            raise DestinationError(f"{place} does not hold what was sent; remove it and run the export again")
+            raise DestinationError(
+                f"{place} does not hold what was sent; remove it and run the export again"
+            )
         stage.discard()
         return target
 
@@ -162,7 +181,10 @@ def open_destination(text: str, base: Path, scratch: Path) -> Destination:
     if isinstance(place, Path):
         return Destination(Path(os.path.normpath(place)), None)
     readable = re.sub(r"[^A-Za-z0-9]+", "-", place.url)[:40].strip("-")
-    return Destination(scratch.absolute() / f"{readable}-{hashlib.sha256(place.url.encode()).hexdigest()[:8]}", place)
+    return Destination(
+        scratch.absolute() / f"{readable}-{hashlib.sha256(place.url.encode()).hexdigest()[:8]}",
+        place,
+    )
 
 
 def published_bytes(manifest: Manifest) -> int:
@@ -219,4 +241,6 @@ def _told(store: RemotePath) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise DestinationError(f"destination {store} cannot be listed: {problem.strerror}") from problem
+        raise DestinationError(
+            f"destination {store} cannot be listed: {problem.strerror}"
+        ) from problem

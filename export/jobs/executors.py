@@ -68,7 +68,9 @@ class LocalExecutor:
                 note(place, attempt(function, task))
         else:
             with _pool(workers) as pool:
-                running = {pool.submit(attempt, function, task): place for place, task in enumerate(tasks)}
+                running = {
+                    pool.submit(attempt, function, task): place for place, task in enumerate(tasks)
+                }
                 for done in as_completed(running):
                     note(running[done], done.result())
         return [results[place] for place in range(len(tasks))]
@@ -77,7 +79,9 @@ class LocalExecutor:
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Opens a pool of fresh processes, of which none is left when the block ends, however it does."""
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin_worker)
+    pool = ProcessPoolExecutor(
+        workers, multiprocessing.get_context("spawn"), initializer=_begin_worker
+    )
     try:
         yield pool
     except BaseException as problem:
@@ -95,7 +99,9 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 def _begin_worker() -> None:
     """Makes a worker end with its parent, which may be killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent, which an interrupt reaches too, ends its workers
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the parent, which an interrupt reaches too, ends its workers
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

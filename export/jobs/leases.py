@@ -38,7 +38,9 @@ class Lease:
         """
         holder = self._read()
         if holder.get("owner") != self._owner:
-            raise VersionBusy(f"{self._what} was taken over by {_named(holder)}; this run published nothing")
+            raise VersionBusy(
+                f"{self._what} was taken over by {_named(holder)}; this run published nothing"
+            )
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -59,25 +61,35 @@ class Lease:
             self._write()
         self.check()
         released = threading.Event()
-        renewing = threading.Thread(target=self._renew, args=(released,), name="rowcast-lease", daemon=True)
+        renewing = threading.Thread(
+            target=self._renew, args=(released,), name="rowcast-lease", daemon=True
+        )
         renewing.start()
         try:
             yield
         finally:
             released.set()
             renewing.join()
-            with suppress(OSError, VersionBusy):  # another's stays; one that cannot be removed will be stale soon
+            with suppress(
+                OSError, VersionBusy
+            ):  # another's stays; one that cannot be removed will be stale soon
                 self.check()
                 self._file.remove()
 
     def _renew(self, released: threading.Event) -> None:
         while not released.wait(RENEW_S):
-            with suppress(OSError, VersionBusy):  # what was lost is found before the manifest is written
+            with suppress(
+                OSError, VersionBusy
+            ):  # what was lost is found before the manifest is written
                 self.check()
                 self._write()
 
     def _write(self, *, new: bool = False) -> None:
-        holder = {"owner": self._owner, "host": socket.gethostname(), "time": datetime.now(UTC).isoformat()}
+        holder = {
+            "owner": self._owner,
+            "host": socket.gethostname(),
+            "time": datetime.now(UTC).isoformat(),
+        }
         self._file.write(orjson.dumps(holder), new=new)
 
     def _read(self) -> dict[str, str]:
@@ -85,7 +97,9 @@ class Lease:
             holder = orjson.loads(self._file.read(0, _LEASE_BYTES_MAX))
         except (FileNotFoundError, orjson.JSONDecodeError):
             return {}
-        return {name: str(value) for name, value in holder.items()} if isinstance(holder, dict) else {}
+        return (
+            {name: str(value) for name, value in holder.items()} if isinstance(holder, dict) else {}
+        )
 
 
 def _age(holder: dict[str, str]) -> timedelta:

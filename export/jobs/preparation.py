@@ -92,7 +92,12 @@ class Prepared(TracedJob):
 
 
 def trace_job(
-    job: ExportJob, base: Path, settings: ExportSettings, version: int | None, *, inside: bool = False
+    job: ExportJob,
+    base: Path,
+    settings: ExportSettings,
+    version: int | None,
+    *,
+    inside: bool = False,
 ) -> TracedJob:
     """Opens the checkpoint and the destination, and traces the model.
 
@@ -112,7 +117,9 @@ def trace_job(
     unknown = set(job.tables) - set(traced.spec.tables)
     if unknown:
         known = ", ".join(sorted(traced.spec.tables))
-        raise UsageError(f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}")
+        raise UsageError(
+            f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}"
+        )
     inventory = recognise_tables(checkpoint, traced, job, base)
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
     trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
@@ -121,10 +128,14 @@ def trace_job(
     also_stored = trained.note_unmatched_weights(dense)
     destination = open_destination(job.output.root, base, settings.scratch)
     number = version or destination.next_version(job.model)
-    return TracedJob(job, base, checkpoint, inventory, traced, entries, also_stored, destination, number)
+    return TracedJob(
+        job, base, checkpoint, inventory, traced, entries, also_stored, destination, number
+    )
 
 
-def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> Prepared:
+def prepare(
+    job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None
+) -> Prepared:
     """Opens the checkpoint, cuts the model and plans the tables; writes nothing. Arguments as of `trace_job`.
 
     Raises:
@@ -141,14 +152,26 @@ def prepare(job: ExportJob, base: Path, settings: ExportSettings, version: int |
         for table in opened.inventory.tables
         if table.name in traced.spec.tables
     }
-    plan = plan_copy(opened.checkpoint, opened.inventory, opened.destination, opened.staging, writing, settings)
-    check_limits(job, traced.spec, [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype])
+    plan = plan_copy(
+        opened.checkpoint, opened.inventory, opened.destination, opened.staging, writing, settings
+    )
+    check_limits(
+        job,
+        traced.spec,
+        [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype],
+    )
     traced, splits = arrange_towers(traced, job, opened.entries)
-    forecasts = {name: _forecast(name, part, opened, settings) for name, part in job.indexes.items()}
-    return Prepared(**vars(opened) | {"traced": traced}, splits=splits, plan=plan, forecasts=forecasts)
+    forecasts = {
+        name: _forecast(name, part, opened, settings) for name, part in job.indexes.items()
+    }
+    return Prepared(
+        **vars(opened) | {"traced": traced}, splits=splits, plan=plan, forecasts=forecasts
+    )
 
 
-def _forecast(name: str, part: IndexPart, opened: TracedJob, settings: ExportSettings) -> IndexForecast:
+def _forecast(
+    name: str, part: IndexPart, opened: TracedJob, settings: ExportSettings
+) -> IndexForecast:
     files = locate_corpus(opened.base, part.corpus, opened.job.candidates[part.corpus])
     tower = opened.traced.spec.towers[part.candidate_tower]
     dim = next(output.shape[-1] for output in tower.outputs if output.name == tower.result) or 1
@@ -172,15 +195,21 @@ def _check_files(job: ExportJob, base: Path) -> None:
         for name, part in parts.items():
             locate_corpus(base, name, part, key)
             if part.filters and key == "contexts":
-                raise UsageError(f"contexts.{name}.filters: filters are of candidates; leave it out")
+                raise UsageError(
+                    f"contexts.{name}.filters: filters are of candidates; leave it out"
+                )
 
 
 def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
     """Warns of features that read one table by one vocabulary, and begin at different rows of it."""
     firsts: dict[tuple[str, str], dict[int, str]] = {}
     for name, entry in entries.items():
-        if isinstance(entry, manifest.EmbeddedFeature) and isinstance(entry.ids, manifest.VocabularyIds):
-            firsts.setdefault((entry.table, entry.ids.vocabulary), {}).setdefault(entry.ids.first_row, name)
+        if isinstance(entry, manifest.EmbeddedFeature) and isinstance(
+            entry.ids, manifest.VocabularyIds
+        ):
+            firsts.setdefault((entry.table, entry.ids.vocabulary), {}).setdefault(
+                entry.ids.first_row, name
+            )
     return [
         f"features {' and '.join(map(repr, rows.values()))} read table {table!r} by vocabulary {vocabulary!r} from "
         f"rows {' and '.join(map(str, rows))} on (first_row): one is likely wrong, which verify.expected would tell"
@@ -201,7 +230,10 @@ def _check_indexes(job: ExportJob) -> None:
             known = ", ".join(sorted(job.candidates)) or "no candidates"
             raise UsageError(f"indexes.{name}.corpus names {part.corpus!r}; the recipe has {known}")
         for role, tower in (("query", part.query_tower), ("candidate", part.candidate_tower)):
-            known = ", ".join(sorted(each for each, spec in job.towers.items() if spec.role == role)) or "none"
+            known = (
+                ", ".join(sorted(each for each, spec in job.towers.items() if spec.role == role))
+                or "none"
+            )
             if tower not in job.towers or job.towers[tower].role != role:
                 raise UsageError(
                     f"indexes.{name}.{role}_tower names {tower!r}; the recipe's towers with role = {role!r}: {known}"

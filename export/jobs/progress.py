@@ -34,7 +34,9 @@ class Progress:
         )
 
     @contextmanager
-    def step(self, name: str, total: int = 0, unit: Unit = "bytes") -> Iterator[Callable[[int], None]]:
+    def step(
+        self, name: str, total: int = 0, unit: Unit = "bytes"
+    ) -> Iterator[Callable[[int], None]]:
         """Shows one step while its block runs.
 
         Args:
@@ -52,7 +54,9 @@ class Progress:
         def moved(more: int) -> None:
             nonlocal done
             done += more
-            self._bars.update(task, advance=more, rate_text=_rate(done, time.perf_counter() - began, unit))
+            self._bars.update(
+                task, advance=more, rate_text=_rate(done, time.perf_counter() - began, unit)
+            )
 
         try:
             yield moved
@@ -66,4 +70,8 @@ class Progress:
 
 def _rate(done: int, seconds: float, unit: Unit) -> str:
     speed = int(done / max(seconds, 1e-9))
-    return f"{done} rows, {speed} rows/s" if unit == "rows" else f"{size_text(done)}, {size_text(speed)}/s"
+    return (
+        f"{done} rows, {speed} rows/s"
+        if unit == "rows"
+        else f"{size_text(done)}, {size_text(speed)}/s"
+    )

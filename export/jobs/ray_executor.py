@@ -81,7 +81,11 @@ class RayExecutor:
         try:
             if self.where == LOCAL:
                 cores = self.workers or len(os.sched_getaffinity(0))
-                own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+                own = {
+                    "num_cpus": cores,
+                    "include_dashboard": False,
+                    "object_store_memory": _OBJECT_STORE_BYTES,
+                }
                 ray.init(address="local", **own, **quiet)
             else:
                 _check_reached(self.where)
@@ -98,7 +102,9 @@ class RayExecutor:
             ray.shutdown()
 
 
-def _attempt_there(function: Callable[[Task], Result], task: Task, seen: Mapping[str, bytes]) -> Result:
+def _attempt_there(
+    function: Callable[[Task], Result], task: Task, seen: Mapping[str, bytes]
+) -> Result:
     """Runs on a worker, once it was found to see the files that the exporter sees."""
     for path, head in seen.items():
         if _sight(path) != head:
@@ -124,7 +130,9 @@ def _check_reached(where: str) -> None:
 
 def _check_room(ray: Any, memory_bytes: int) -> None:
     # Ray would wait for such a machine for ever.
-    room = max((node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]), default=0)
+    room = max(
+        (node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]), default=0
+    )
     if memory_bytes > room:
         raise UsageError(
             f"a task holds up to {memory_bytes} bytes, no Ray node gives more than {int(room)}; set "

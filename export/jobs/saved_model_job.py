@@ -97,7 +97,9 @@ class PreparedInline(TracedJob):
         }
 
 
-def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None) -> PreparedInline:
+def prepare_inline(
+    job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None
+) -> PreparedInline:
     """Opens the checkpoint, traces the model with its lookups and plans the variables; writes nothing.
 
     Args:
@@ -110,24 +112,44 @@ def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version
     """
     _check_recipe(job, base)
     opened = trace_job(job, base, settings, version, inside=True)
-    job, traced, checkpoint, root = opened.job, opened.traced, opened.checkpoint, opened.destination.root
+    job, traced, checkpoint, root = (
+        opened.job,
+        opened.traced,
+        opened.checkpoint,
+        opened.destination.root,
+    )
     check_limits(job, traced.spec)
     for part in job.vocabularies.values():
-        read_keys(base / part.file, part.dtype)  # its mistakes are reported before anything is written
+        read_keys(
+            base / part.file, part.dtype
+        )  # its mistakes are reported before anything is written
     tables = {name: opened.inventory.table(name) for name in traced.spec.tables}
     graph = build_graph(job, base, traced, opened.entries, tables)
     trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
     found = trained.find_weights(graph.weights.values())
-    weights = {variable_key(attribute): key for attribute, (_, key) in zip(graph.weights, found, strict=True)}
-    small = {name: key for name, key in weights.items() if checkpoint.entries[key].bytes <= SMALL_BYTES_MAX}
+    weights = {
+        variable_key(attribute): key
+        for attribute, (_, key) in zip(graph.weights, found, strict=True)
+    }
+    small = {
+        name: key
+        for name, key in weights.items()
+        if checkpoint.entries[key].bytes <= SMALL_BYTES_MAX
+    }
     keys = {variable_key(attribute): key for attribute, key in graph.tables.items()} | weights
     large = {name: checkpoint.entries[key] for name, key in keys.items() if name not in small}
     prefix = opened.staging / "variables" / "variables"
     plan = plan_variables(prefix, large, job.output.tables == "inline-link", settings.full)
     staged_bytes = plan.own.stat().st_blocks * 512 if plan.own.exists() else 0
-    check_space(root, plan.end - staged_bytes, ', or set output.tables = "inline-link" where the checkpoint lies there')
+    check_space(
+        root,
+        plan.end - staged_bytes,
+        ', or set output.tables = "inline-link" where the checkpoint lies there',
+    )
     beyond = [what for what in ("candidates", "indexes") if getattr(job, what)]
-    left_out = (f"{' and '.join(beyond)} of the recipe are not part of a SavedModel",) if beyond else ()
+    left_out = (
+        (f"{' and '.join(beyond)} of the recipe are not part of a SavedModel",) if beyond else ()
+    )
     return PreparedInline(
         **vars(opened),
         tables=tables,
@@ -138,7 +160,9 @@ def prepare_inline(job: ExportJob, base: Path, settings: ExportSettings, version
     )
 
 
-def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Progress) -> dict[str, Any]:
+def run_inline(
+    prepared: PreparedInline, settings: ExportSettings, progress: Progress
+) -> dict[str, Any]:
     """Writes, proves and publishes a SavedModel; resumes where an earlier run of the same job stopped copying.
 
     Returns:
@@ -154,13 +178,20 @@ def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Pro
         with progress.step("graph"):
             _clear(directory)
             objects = write_graph(prepared.graph, directory)
-        with progress.step("variables", sum(chunk.bytes for chunk in prepared.variables.chunks)) as moved:
+        with progress.step(
+            "variables", sum(chunk.bytes for chunk in prepared.variables.chunks)
+        ) as moved:
             sums = _move(prepared, settings, stage, moved)
             write_variables(prepared.variables, prepared.checkpoint, prepared.small, objects, sums)
             prepared.checkpoint.check_unchanged()
         with progress.step("proof"):
             proof = proofs.prove(
-                directory, prepared.graph, base, prepared.checkpoint, prepared.inventory, prepared.variables
+                directory,
+                prepared.graph,
+                base,
+                prepared.checkpoint,
+                prepared.inventory,
+                prepared.variables,
             )
         report = prepared.described() | {
             "format": REPORT_FORMAT,
@@ -168,7 +199,10 @@ def run_inline(prepared: PreparedInline, settings: ExportSettings, progress: Pro
             "version": prepared.version,
             "created": begun,
             "provenance": provenance(prepared.inventory, job.code.factory).model_dump(mode="json"),
-            "links": {path.name: os.path.basename(source) for path, source in prepared.variables.links.items()},
+            "links": {
+                path.name: os.path.basename(source)
+                for path, source in prepared.variables.links.items()
+            },
             "verification": proof,
         }
         file = directory / REPORT
@@ -204,7 +238,10 @@ def _clear(directory: Path) -> None:
 
 
 def _move(
-    prepared: PreparedInline, settings: ExportSettings, stage: staging.Staging, moved: Callable[[int], None]
+    prepared: PreparedInline,
+    settings: ExportSettings,
+    stage: staging.Staging,
+    moved: Callable[[int], None],
 ) -> dict[Chunk, int]:
     """Links or streams the tables; returns the crc32c of every chunk."""
     plan = prepared.variables

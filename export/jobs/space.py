@@ -23,8 +23,12 @@ def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
     finished_bytes = _staged_bytes(plan)
     put_aside = sorted((task.scratch_bytes for task in plan.tasks), reverse=True)[: plan.workers]
     keyed = [table.spec.rows for table in plan.tables if table.spec.keys]
-    indexes = sum(index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed)  # sorted aside, and then written
-    check_space(directory, plan.bytes - finished_bytes + sum(put_aside) + (0 if finished_bytes else indexes))
+    indexes = sum(
+        index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed
+    )  # sorted aside, and then written
+    check_space(
+        directory, plan.bytes - finished_bytes + sum(put_aside) + (0 if finished_bytes else indexes)
+    )
 
 
 def check_space(directory: Path, needed: int, cure: str = "") -> None:
@@ -34,7 +38,9 @@ def check_space(directory: Path, needed: int, cure: str = "") -> None:
       DestinationError: tells both sizes, and a further cure if there is one.
     """
     directory = directory.absolute()
-    free = shutil.disk_usage(next(place for place in (directory, *directory.parents) if place.is_dir())).free
+    free = shutil.disk_usage(
+        next(place for place in (directory, *directory.parents) if place.is_dir())
+    ).free
     if needed > free:
         raise DestinationError(
             f"{directory} has {size_text(free)} free, the tables need {size_text(needed)}: "
@@ -47,6 +53,8 @@ def _staged_bytes(plan: ExportPlan) -> int:
     blocks = 0
     for place in dict.fromkeys(Path(task.directory) for task in plan.tasks):
         for file in place.rglob("*"):
-            with suppress(FileNotFoundError):  # another run may be at work there, and is reported later
+            with suppress(
+                FileNotFoundError
+            ):  # another run may be at work there, and is reported later
                 blocks += file.lstat().st_blocks
     return blocks * _BLOCK_BYTES

@@ -22,9 +22,15 @@ from export.steps import Made, Step, versions
 from runtime.object_store import Place
 
 _CURES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "; free some space, then run again: it resumes"),
-    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "; choose a root that can be written"),
-    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "; choose a root that is a directory, or is not there yet"),
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "; free some space, then run again: it resumes"
+    ),
+    **dict.fromkeys(
+        (errno.EROFS, errno.EACCES, errno.EPERM), "; choose a root that can be written"
+    ),
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EEXIST), "; choose a root that is a directory, or is not there yet"
+    ),
 }
 
 
@@ -54,12 +60,16 @@ class Draft:
 
     def begun(self, *inputs: Any) -> str:
         """Returns when the job of some inputs was begun: a resumed run writes the same manifest."""
-        return Step("created", inputs, str, lambda: datetime.now(UTC).isoformat(timespec="seconds")).run(self.stage)
+        return Step(
+            "created", inputs, str, lambda: datetime.now(UTC).isoformat(timespec="seconds")
+        ).run(self.stage)
 
     def publish(self, manifest: Manifest, progress: Progress) -> Place:
         """Publishes it; errors as of `Destination.publish`."""
         sent = self.destination.store is not None
-        with progress.step(*(("upload", published_bytes(manifest)) if sent else ("commit",))) as moved:
+        with progress.step(
+            *(("upload", published_bytes(manifest)) if sent else ("commit",))
+        ) as moved:
             return self.destination.publish(self.stage, manifest, self.lease, moved)
 
 
@@ -67,7 +77,10 @@ class Draft:
 def staged(destination: Destination, model: str, version: int) -> Iterator[Draft]:
     """Opens the staging directory of a version. Whatever fails, what is finished stays there for the next run."""
     try:
-        with staging.Staging(destination.root, model, version) as stage, destination.held(model, version) as lease:
+        with (
+            staging.Staging(destination.root, model, version) as stage,
+            destination.held(model, version) as lease,
+        ):
             try:
                 yield Draft(stage, destination, lease)
             except VerificationFailed as problem:

@@ -50,7 +50,13 @@ def plan_copy(
     """
     workers, budget = worker_count(settings.workers), settings.budget_bytes
     plan = plan_tables(
-        checkpoint, inventory, staging, tables=list(writing), writing=writing, budget_bytes=budget, workers=workers
+        checkpoint,
+        inventory,
+        staging,
+        tables=list(writing),
+        writing=writing,
+        budget_bytes=budget,
+        workers=workers,
     )
     destination.refuse_links(plan)
     check_plan_fits(plan, destination.root)
@@ -77,16 +83,24 @@ def copy_tables(
     keys = {task.step: key_of(plan.fingerprint, _apart_from_place(task)) for task in plan.work}
     with ThreadPoolExecutor(CHECKERS) as pool:
         for task, finished in zip(
-            plan.work, pool.map(lambda task: stage.finished(task.step, keys[task.step]), plan.work), strict=True
+            plan.work,
+            pool.map(lambda task: stage.finished(task.step, keys[task.step]), plan.work),
+            strict=True,
         ):
             if finished is None:
-                pending.append(replace(task, attempts=str(stage.attempts)) if isinstance(task, TableTask) else task)
+                pending.append(
+                    replace(task, attempts=str(stage.attempts))
+                    if isinstance(task, TableTask)
+                    else task
+                )
             else:
                 receipts.append(Receipt.model_validate(finished.payload))
                 moved(task.bytes)
 
     def note(task: TableTask | RestTask, receipt: Receipt) -> None:
-        stage.finish(task.step, keys[task.step], receipt.model_dump(mode="json"), receipt.files(task))
+        stage.finish(
+            task.step, keys[task.step], receipt.model_dump(mode="json"), receipt.files(task)
+        )
         receipts.append(receipt)
         moved(task.bytes)
 
@@ -99,7 +113,9 @@ def copy_tables(
     except CheckpointError as problem:
         for task in plan.work:
             stage.forget(task.step)
-        raise CheckpointError(f"{problem}; the tables are copied again by the next run") from problem
+        raise CheckpointError(
+            f"{problem}; the tables are copied again by the next run"
+        ) from problem
     check_unchanged(stamps_of(part for table in plan.tables for part in table.slices))
     link_files(plan, stage.directory)
     tables = {table.spec.name: manifest_table(table, receipts, plan.links) for table in plan.tables}
@@ -145,7 +161,11 @@ def compare_tables(
 
 
 def executor_of(
-    settings: ExportSettings, stage: Staging, sizes: Sequence[int], memory_bytes: int, sources: Iterable[str]
+    settings: ExportSettings,
+    stage: Staging,
+    sizes: Sequence[int],
+    memory_bytes: int,
+    sources: Iterable[str],
 ) -> LocalExecutor | RayExecutor:
     """Returns what runs tasks: unasked, a small job has a single worker.
 
@@ -158,10 +178,17 @@ def executor_of(
     """
     token = stage.attempts / "seen"
     token.write_text(secrets.token_hex())
-    shared = [str(token), *[source for source in dict.fromkeys(sources) if not is_url(source)][:_WITNESSES_MAX]]
+    shared = [
+        str(token),
+        *[source for source in dict.fromkeys(sources) if not is_url(source)][:_WITNESSES_MAX],
+    ]
     workers = settings.workers or (1 if sum(sorted(sizes)[:-1]) <= SMALL_JOB_BYTES else 0)
     where = settings.executor
-    return LocalExecutor(workers) if where == "local" else RayExecutor(where, workers, memory_bytes, shared)
+    return (
+        LocalExecutor(workers)
+        if where == "local"
+        else RayExecutor(where, workers, memory_bytes, shared)
+    )
 
 
 def _apart_from_place(task: TableTask | RestTask) -> TableTask | RestTask:

@@ -90,14 +90,29 @@ def prepare_tables(
     wanted = _wanted(inventory, notes, job.names)
     for name, _ in job.dtypes:
         if name not in wanted:
-            raise UsageError(f"--dtype {name}=...: no table of that name is exported; these are: {', '.join(wanted)}")
+            raise UsageError(
+                f"--dtype {name}=...: no table of that name is exported; these are: {', '.join(wanted)}"
+            )
     number = job.version or destination.next_version(job.model)
-    writing = {table.name: _how(job, table.name) for table in inventory.tables if table.name in wanted}
-    plan = plan_copy(checkpoint, inventory, destination, destination.staging(job.model, number), writing, settings)
-    return PreparedTables(job, checkpoint, inventory, wanted, tuple(notes.values()), destination, number, plan)
+    writing = {
+        table.name: _how(job, table.name) for table in inventory.tables if table.name in wanted
+    }
+    plan = plan_copy(
+        checkpoint,
+        inventory,
+        destination,
+        destination.staging(job.model, number),
+        writing,
+        settings,
+    )
+    return PreparedTables(
+        job, checkpoint, inventory, wanted, tuple(notes.values()), destination, number, plan
+    )
 
 
-def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: Progress) -> Published:
+def export_tables(
+    prepared: PreparedTables, settings: ExportSettings, progress: Progress
+) -> Published:
     """Writes, verifies and publishes the tables; resumes where an earlier run of the same job stopped.
 
     Raises:
@@ -109,7 +124,9 @@ def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: 
         begun = draft.begun(prepared.inventory.fingerprint, job)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables = copy_tables(plan, stage, settings, moved)
-            keys = write_key_indexes(prepared.checkpoint, [table.spec for table in plan.tables], stage)
+            keys = write_key_indexes(
+                prepared.checkpoint, [table.spec for table in plan.tables], stage
+            )
         with progress.step("rows compared"):
             rows = None if settings.full else SAMPLE_ROWS
             checks = compare_tables(prepared.checkpoint, plan, stage, tables, keys, rows)
@@ -125,7 +142,9 @@ def export_tables(prepared: PreparedTables, settings: ExportSettings, progress: 
             verification=manifest.Verification(tables=checks, examples=0, tolerance="no towers"),
             files=tuple(file for index in keys.values() for file in stage.digests(index.file)),
         )
-        return Published(draft.publish(written, progress), written, (*prepared.notes, *prepared.plan.notes))
+        return Published(
+            draft.publish(written, progress), written, (*prepared.notes, *prepared.plan.notes)
+        )
 
 
 def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:
@@ -133,14 +152,18 @@ def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:
     return manifest.EmbeddedFeature(kind="single", table=table, role="context", ids=ids)
 
 
-def _wanted(inventory: Inventory, notes: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
+def _wanted(
+    inventory: Inventory, notes: Mapping[str, str], names: Sequence[str]
+) -> tuple[str, ...]:
     """Returns the tables that are exported; refuses a checkpoint without any, and a name that it does not have."""
     if names:
         return tuple(inventory.table(name).name for name in names)
     wanted = tuple(table.name for table in inventory.tables if table.name not in notes)
     if not wanted:
         reasons = "; ".join(["no table is identified", *notes.values()])
-        raise NotConvertible(f"checkpoint {inventory.checkpoint}: {reasons}; {inventory.naming_help()}")
+        raise NotConvertible(
+            f"checkpoint {inventory.checkpoint}: {reasons}; {inventory.naming_help()}"
+        )
     return wanted
 
 

@@ -43,7 +43,9 @@ def column_rule(column: Any, read: Read) -> ResolvedIds:
         return ResolvedIds(_input(column.key), HashIds(buckets=int(column.hash_bucket_size)))
     if is_a(column, "IdentityCategorical"):
         row = column.default_value
-        return ResolvedIds(_input(column.key), unknown=None if row is None else Unknown(rule="row", row=int(row)))
+        return ResolvedIds(
+            _input(column.key), unknown=None if row is None else Unknown(rule="row", row=int(row))
+        )
     raise NotConvertible(
         f"column {column.name!r} is a {type(column).__name__}, whose rule from id to row is unknown; use one of "
         "TensorFlow's own categorical columns"
@@ -63,7 +65,9 @@ def _vocabulary(column: Any) -> ResolvedIds:
         known = tuple(key.decode() if isinstance(key, bytes) else str(key) for key in keys)
     oov = int(column.num_oov_buckets)
     rule = VocabularyIds(
-        vocabulary=table_name(column.key, "vocabulary"), oov_buckets=oov, oov_first_row=len(known) if oov else 0
+        vocabulary=table_name(column.key, "vocabulary"),
+        oov_buckets=oov,
+        oov_first_row=len(known) if oov else 0,
     )
     default = -1 if oov or column.default_value is None else int(column.default_value)
     unknown = Unknown() if default < 0 else Unknown(rule="row", row=default)
@@ -103,7 +107,10 @@ def bucket_rules(column: Any) -> list[BucketIds]:
             "with the number; apply the inverse to its boundaries, and leave normalizer_fn out"
         )
     size = len(boundaries) + 1
-    return [rule.model_copy(update={"first_row": rule.first_row + at * size}) for at, rule in enumerate(found)]
+    return [
+        rule.model_copy(update={"first_row": rule.first_row + at * size})
+        for at, rule in enumerate(found)
+    ]
 
 
 def _normalised(
@@ -116,7 +123,10 @@ def _normalised(
 
     with tf.init_scope():
         function = tf.compat.v1.wrap_function(bucket, [tf.TensorSpec([None, *shape], tf.float32)])
-    number, captured = function.inputs[0], {inner.name: outer for outer, inner in function.graph.captures}
+    number, captured = (
+        function.inputs[0],
+        {inner.name: outer for outer, inner in function.graph.captures},
+    )
     call = CallGraph({number.name: Source("number", "dense")}, captured)
     made, size = function.outputs[0], math.prod(shape)
     steps = [buckets.find(Values(made, at, size), call, len(boundaries) + 1) for at in range(size)]
@@ -127,9 +137,13 @@ def _normalised(
 
 def _crossed(column: Any, read: Read) -> ResolvedIds:
     # TensorFlow's operation takes sparse inputs first; ids of columns are sparse.
-    leaves = sorted(_leaves(column), key=lambda leaf: isinstance(leaf, str) and _is_dense(read(leaf)))
+    leaves = sorted(
+        _leaves(column), key=lambda leaf: isinstance(leaf, str) and _is_dense(read(leaf))
+    )
     hash_key = CROSS_KEY if column.hash_key is None else int(column.hash_key)
-    return cross_of([_key_of(column, leaf, read) for leaf in leaves], int(column.hash_bucket_size), hash_key)
+    return cross_of(
+        [_key_of(column, leaf, read) for leaf in leaves], int(column.hash_bucket_size), hash_key
+    )
 
 
 def _key_of(column: Any, leaf: Any, read: Read) -> Key:
@@ -148,15 +162,23 @@ def _key_of(column: Any, leaf: Any, read: Read) -> Key:
                 f"column {leaf.name!r} makes buckets of {1 + len(others)} numbers per example; give each its own column"
             )
         return Key(ResolvedIds(_input(leaf.source_column.key)), CrossKey(dtype="float32", ids=rule))
-    if not is_a(leaf, "IdentityCategorical", "VocabularyListCategorical", "VocabularyFileCategorical"):
+    if not is_a(
+        leaf, "IdentityCategorical", "VocabularyListCategorical", "VocabularyFileCategorical"
+    ):
         raise NotConvertible(
             f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; only inputs and columns of "
             "buckets, identities and vocabularies can be crossed"
         )
     found, values = column_rule(leaf, read), read(leaf.key)
-    entry = CrossKey(dtype=_key_dtype(values), padding=padding_of(values) if _is_dense(values) else None)
+    entry = CrossKey(
+        dtype=_key_dtype(values), padding=padding_of(values) if _is_dense(values) else None
+    )
     if found.unknown is not None:
-        rows = {"ids": found.rule or IdentityIds(), "rows": rows_of(leaf), "unknown_row": found.unknown.row}
+        rows = {
+            "ids": found.rule or IdentityIds(),
+            "rows": rows_of(leaf),
+            "unknown_row": found.unknown.row,
+        }
         entry = entry.model_copy(update=rows)
     return Key(found, entry)
 
@@ -179,4 +201,6 @@ def padding_of(ids: Any) -> int | str:
 
 def _leaves(column: Any) -> list[Any]:
     """Returns the crossed columns and inputs; nested crosses are flattened, as in TensorFlow."""
-    return [leaf for key in column.keys for leaf in (_leaves(key) if is_a(key, "Crossed") else [key])]
+    return [
+        leaf for key in column.keys for leaf in (_leaves(key) if is_a(key, "Crossed") else [key])
+    ]

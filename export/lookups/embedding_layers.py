@@ -73,7 +73,9 @@ def original_lookup() -> Original:
     return original
 
 
-def describe_lookups(inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any) -> list[Lookup]:
+def describe_lookups(
+    inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any
+) -> list[Lookup]:
     """Returns the lookups of a call of an embedding layer, one for each feature.
 
     Raises:
@@ -85,7 +87,9 @@ def describe_lookups(inputs: Any, weights: Any, tables: Mapping[Any, Any], featu
     beside = [None] * len(ids) if weights is None else nest.flatten(weights)
     return [
         _describe(path, ids_of, weights_of, tables[config.table], config)
-        for ids_of, weights_of, (path, config) in zip(ids, beside, with_paths(feature_config), strict=True)
+        for ids_of, weights_of, (path, config) in zip(
+            ids, beside, with_paths(feature_config), strict=True
+        )
     ]
 
 
@@ -93,7 +97,10 @@ def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> 
     encoding: Encoding
     if isinstance(ids, tf.SparseTensor):
         # As in TensorFlow, output_shape overrides max_sequence_length.
-        encoding, length = "sparse", None if config.output_shape else config.max_sequence_length or None
+        encoding, length = (
+            "sparse",
+            None if config.output_shape else config.max_sequence_length or None,
+        )
     elif isinstance(ids, tf.RaggedTensor):
         encoding, length = "ragged", config.max_sequence_length or None
         if config.output_shape:
@@ -113,7 +120,12 @@ def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> 
     one = encoding == "dense" and length in (None, 1)
     kind: Kind = "single" if one else "sequence" if length is not None else "bag"
     combiner = config.table.combiner if kind == "bag" else None
-    how: dict[str, Any] = {"kind": kind, "encoding": encoding, "combiner": combiner, "length": length}
+    how: dict[str, Any] = {
+        "kind": kind,
+        "encoding": encoding,
+        "combiner": combiner,
+        "length": length,
+    }
     return Lookup(path, table_facts(config.table), variable, (ids,), weights, config=config, **how)
 
 
@@ -133,7 +145,9 @@ def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:
 
 def _check_weights(path: str, ids: Any, weights: Any, length: int | None, config: Any) -> None:
     if type(weights) is not type(ids):
-        raise NotConvertible(f"feature {path!r}: weights are a {type(weights).__name__}, ids a {type(ids).__name__}")
+        raise NotConvertible(
+            f"feature {path!r}: weights are a {type(weights).__name__}, ids a {type(ids).__name__}"
+        )
     if length is not None:
         raise NotConvertible(f"feature {path!r} is a sequence feature, which takes no weights")
     if isinstance(ids, tf.SparseTensor) and not config.validate_weights_and_indices:

@@ -77,5 +77,7 @@ def _is_described(ids: Any, size: int, depth: int) -> bool:
         if not isinstance(found, ResolvedIds):
             return size == 1 and crosses.find(ids, call, depth) is not None
     own = ids.graph.get_tensor_by_name(found.source.name)
-    odd = own.dtype.name == "string" or found.rule is not None or size > 1  # LiteRT can encode a single integer
+    odd = (
+        own.dtype.name == "string" or found.rule is not None or size > 1
+    )  # LiteRT can encode a single integer
     return odd and (found.source.place is not None or per_example(own) == size)

@@ -14,8 +14,21 @@ from functools import partial
 from typing import Any
 
 from export.errors import NotConvertible
-from export.frameworks.columns import buckets_of, is_a, reader_of, rows_and_lengths, rows_of, table_of_column
-from export.frameworks.hook_points import COLUMN_ROWS, COLUMN_SEQUENCES, INDICATOR_SEQUENCES, INDICATORS, LINEAR_COLUMN
+from export.frameworks.columns import (
+    buckets_of,
+    is_a,
+    reader_of,
+    rows_and_lengths,
+    rows_of,
+    table_of_column,
+)
+from export.frameworks.hook_points import (
+    COLUMN_ROWS,
+    COLUMN_SEQUENCES,
+    INDICATOR_SEQUENCES,
+    INDICATORS,
+    LINEAR_COLUMN,
+)
 from export.frameworks.hooks import Answer as Replacement
 from export.frameworks.hooks import HookPoint, Hooks
 from export.frameworks.internals import deprecations_silenced
@@ -41,18 +54,26 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
 
     def embedded(_: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
         read, table = reader_of(inputs, *how, **named), table_of_column(column, *how, **named)
-        lookups = describe_column(column.name, column.categorical_column, column.combiner, read, table)
+        lookups = describe_column(
+            column.name, column.categorical_column, column.combiner, read, table
+        )
         check_weights(column, lookups)
-        return combined([replace(each, max_norm=column.max_norm) for each in lookups], column.combiner)
+        return combined(
+            [replace(each, max_norm=column.max_norm) for each in lookups], column.combiner
+        )
 
     def indicated(_: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
         check_width(column)
         ids = column.categorical_column
         if is_a(ids, "Bucketized"):  # of numbers: the tower computes it itself
             return buckets_of(ids, inputs, *how, **named)
-        return combined(describe_column(column.name, ids, "sum", reader_of(inputs, *how, **named), None), "sum")
+        return combined(
+            describe_column(column.name, ids, "sum", reader_of(inputs, *how, **named), None), "sum"
+        )
 
-    def sequence(rows: Callable[..., Any], original: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
+    def sequence(
+        rows: Callable[..., Any], original: Any, column: Any, inputs: Any, *how: Any, **named: Any
+    ) -> Any:
         read = reader_of(inputs, *how, **named)
         ids = read(column_rule(column.categorical_column, read).source.name)
         return rows_and_lengths(rows(original, column, inputs, *how, **named), lengths(ids))
@@ -61,7 +82,9 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
         column, table, combiner = how["column"], how["weight_var"], how["sparse_combiner"]
         if table is None:
             table = tf.compat.v1.get_variable("weights", (rows_of(column), how["units"]))
-        return combined(describe_column(column.name, column, combiner, how["builder"].get, table), combiner)
+        return combined(
+            describe_column(column.name, column, combiner, how["builder"].get, table), combiner
+        )
 
     def combined(lookups: list[Lookup], combiner: Combiner) -> Any:
         found = [answer(lookup) for lookup in lookups]
@@ -75,7 +98,9 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
         INDICATOR_SEQUENCES: partial(sequence, indicated),
         (LINEAR_COLUMN,): linear,
     }
-    hooks.enter_context(deprecations_silenced())  # every call of a feature column warns that it is deprecated
+    hooks.enter_context(
+        deprecations_silenced()
+    )  # every call of a feature column warns that it is deprecated
     for points, replacement in replacements.items():
         for point in points:
             hooks.replace(point, replacement)
@@ -109,7 +134,9 @@ def check_width(column: Any) -> None:
         )
 
 
-def describe_column(name: str, column: Any, combiner: Combiner, read: Read, table: Any) -> list[Lookup]:
+def describe_column(
+    name: str, column: Any, combiner: Combiner, read: Read, table: Any
+) -> list[Lookup]:
     """Returns the lookups of a categorical column: one, or one for each number of a bucketized column.
 
     Args:

@@ -27,6 +27,9 @@ def intercept_keras_rs(hooks: Hooks, answer: Answer) -> None:
             return call(layer, inputs, weights)
         # Nothing is pruned: the divisor is the sum of the weights.
         how = {"path": layer.name, "weights": weights, "combiner": layer.combiner}
-        return tf.cast(answer(of_table(table, inputs, kind="bag", encoding="ragged", **how)), layer.compute_dtype)
+        return tf.cast(
+            answer(of_table(table, inputs, kind="bag", encoding="ragged", **how)),
+            layer.compute_dtype,
+        )
 
     hooks.replace(EMBED_REDUCE, combined)

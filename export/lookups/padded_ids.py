@@ -61,7 +61,9 @@ class PaddedIds:
             return made
         count = row_count(words)
         if length is not None and count is not None and count <= _EXACT_MAX:
-            numbers = self._answer(of_indicator(ids.values.op.name, count, ids, 1, **_SEQUENCE, length=length))
+            numbers = self._answer(
+                of_indicator(ids.values.op.name, count, ids, 1, **_SEQUENCE, length=length)
+            )
             made = tf.cast(tf.squeeze(numbers, 2), ids.dtype)
         self._ids[made.name] = Padded(ids, length, _zero_is_padding(words))
         return made
@@ -71,7 +73,9 @@ class PaddedIds:
         padded = self._of(ids)
         if padded is None or variable.dtype != tf.float32:
             return None
-        if padded.length is None:  # its rows depend on the rest of the batch, unless they are masked
+        if (
+            padded.length is None
+        ):  # its rows depend on the rest of the batch, unless they are masked
             found = super(placeholder_class(), variable).sparse_read(ids)  # type: ignore[misc]
         else:
             lookup = of_table(variable, padded.ids, **_SEQUENCE, length=padded.length, filler_row=0)
@@ -81,7 +85,11 @@ class PaddedIds:
 
     def averaged(self, rows: Any, mask: Any) -> Any:
         """Returns the mean of masked rows of words; None if the mask is not `ids != 0`."""
-        if tf.executing_eagerly() or not isinstance(rows, tf.Tensor) or not isinstance(mask, tf.Tensor):
+        if (
+            tf.executing_eagerly()
+            or not isinstance(rows, tf.Tensor)
+            or not isinstance(mask, tf.Tensor)
+        ):
             return None
         variable, padded = self._rows.get(_unchanged_source(rows, self._rows).name, (None, None))
         if padded is None or not padded.zero_is_padding or mask.op.type != "NotEqual":

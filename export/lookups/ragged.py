@@ -12,7 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from export.frameworks.hook_points import RAGGED_GATHER, RAGGED_LOOKUP, RAGGED_MEAN, RAGGED_SUM, TO_TENSOR
+from export.frameworks.hook_points import (
+    RAGGED_GATHER,
+    RAGGED_LOOKUP,
+    RAGGED_MEAN,
+    RAGGED_SUM,
+    TO_TENSOR,
+)
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.frameworks.placeholders import placeholder_class, placeholder_of
@@ -60,7 +66,11 @@ def look_up_ragged_by_row(hooks: Hooks) -> None:
         return tf.where(tf.math.is_nan(found), tf.zeros_like(found), found)
 
     def gather(original: Original, **how: Any) -> Any:
-        if isinstance(how["params"], placeholder_class()) and not how["axis"] and not how["batch_dims"]:
+        if (
+            isinstance(how["params"], placeholder_class())
+            and not how["axis"]
+            and not how["batch_dims"]
+        ):
             return tf.nn.embedding_lookup(how["params"], how["indices"])
         return original(**how)
 
@@ -78,8 +88,14 @@ def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
       default: the padding, of any shape that broadcasts to a value; None: zeros.
     """
     lengths = rows.row_lengths()
-    width = tf.reduce_max(tf.concat([[0], lengths], 0)) if length is None else tf.constant(length, tf.int64)
-    filler = tf.zeros(rows.shape[2:], rows.dtype) if default is None else tf.cast(default, rows.dtype)
+    width = (
+        tf.reduce_max(tf.concat([[0], lengths], 0))
+        if length is None
+        else tf.constant(length, tf.int64)
+    )
+    filler = (
+        tf.zeros(rows.shape[2:], rows.dtype) if default is None else tf.cast(default, rows.dtype)
+    )
     values = tf.concat([tf.broadcast_to(filler, [1, *rows.shape[2:]]), rows.values], 0)
     places = tf.range(width)
     taken = tf.expand_dims(rows.row_starts() + 1, 1) + places
@@ -102,7 +118,11 @@ class _RaggedLookups:
 
     def gather(self, original: Original, **how: Any) -> Any:
         """Replaces `tf.gather`."""
-        rows = self._rows(how["params"], how["indices"]) if not how["axis"] and not how["batch_dims"] else None
+        rows = (
+            self._rows(how["params"], how["indices"])
+            if not how["axis"] and not how["batch_dims"]
+            else None
+        )
         return original(**how) if rows is None else rows
 
     def reduce(self, combiner: Combiner, original: Original, **how: Any) -> Any:
@@ -115,10 +135,17 @@ class _RaggedLookups:
         return tf.expand_dims(found, 1) if how["keepdims"] else found
 
     def to_tensor(
-        self, original: Original, rows: Any, default_value: Any = None, name: str | None = None, shape: Any = None
+        self,
+        original: Original,
+        rows: Any,
+        default_value: Any = None,
+        name: str | None = None,
+        shape: Any = None,
     ) -> Any:
         """Replaces `to_tensor`; with a length, by a sequence."""
-        sizes = [] if shape is None else shape.as_list() if hasattr(shape, "as_list") else list(shape)
+        sizes = (
+            [] if shape is None else shape.as_list() if hasattr(shape, "as_list") else list(shape)
+        )
         length = sizes[1] if len(sizes) > 1 else None
         if isinstance(length, int) and default_value in (None, 0):
             lookup = self._lookup(rows, kind="sequence", length=length)
@@ -132,7 +159,9 @@ class _RaggedLookups:
     def _rows(self, params: Any, ids: Any) -> Any:
         table, graph = placeholder_of(params), tf.compat.v1.get_default_graph()
         away = tf.executing_eagerly() or "scratch_graph" in getattr(graph, "name", "")
-        ragged = isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == 1 and ids.values.shape.rank == 1
+        ragged = (
+            isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == 1 and ids.values.shape.rank == 1
+        )
         if away or not ragged or table is None or table.dtype != tf.float32:
             return None
         lookup = describe_gather(table, ids.values)
@@ -144,5 +173,7 @@ class _RaggedLookups:
 
     def _lookup(self, rows: Any, **how: Any) -> Lookup | None:
         symbolic = isinstance(rows, tf.RaggedTensor) and not hasattr(rows.flat_values, "numpy")
-        table, ids = self._waiting.get(rows.flat_values.name, (None, None)) if symbolic else (None, None)
+        table, ids = (
+            self._waiting.get(rows.flat_values.name, (None, None)) if symbolic else (None, None)
+        )
         return None if table is None else of_table(table, ids, encoding="ragged", **how)

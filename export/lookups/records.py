@@ -57,7 +57,9 @@ class Lookup(LookupConfig):
     @property
     def shape(self) -> tuple[int | None, ...]:
         """Shape of the activation; None is the batch."""
-        return (None, self.table.dim) if self.length is None else (None, self.length, self.table.dim)
+        return (
+            (None, self.table.dim) if self.length is None else (None, self.length, self.table.dim)
+        )
 
 
 MakeTable = Callable[[TableFacts], Any]
@@ -67,7 +69,9 @@ Answer = Callable[[Lookup], Any]
 def of_table(variable: Any, ids: Tensors, **how: Any) -> Lookup:
     """Returns a lookup of ids in a plain variable; `how` are other fields of Lookup."""
     facts = facts_of(variable)
-    return Lookup(**{"path": facts.config_name, "table": facts, "variable": variable, "ids": (ids,), **how})
+    return Lookup(
+        **{"path": facts.config_name, "table": facts, "variable": variable, "ids": (ids,), **how}
+    )
 
 
 def of_indicator(path: str, rows: int, ids: Tensors, dim: int | None = None, **how: Any) -> Lookup:
@@ -92,13 +96,19 @@ def table_name(name: str, what: str) -> str:
     """
     made = "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in name)
     if not paths.is_name(made):
-        raise NotConvertible(f"{what} {name!r} cannot be a name in a bundle: begin with a letter or digit")
+        raise NotConvertible(
+            f"{what} {name!r} cannot be a name in a bundle: begin with a letter or digit"
+        )
     return made
 
 
 def free_name(name: str, taken: Container[str]) -> str:
     """Returns a name that is not taken: itself, or with a number from 2 on."""
-    return next(each for each in chain([name], (f"{name}_{number}" for number in count(2))) if each not in taken)
+    return next(
+        each
+        for each in chain([name], (f"{name}_{number}" for number in count(2)))
+        if each not in taken
+    )
 
 
 def batch_size(ids: Tensors) -> Any:

@@ -30,12 +30,20 @@ def intercept_sparse(hooks: Hooks, answer: Answer) -> None:
     for point in SPARSE_LOOKUPS:
         hooks.replace(point, partial(combined, "params sp_ids sp_weights", "ragged"))
     for point in SAFE_LOOKUPS:  # they drop negative ids and weights <= 0: "sparse" in a manifest
-        hooks.replace(point, partial(combined, "embedding_weights sparse_ids sparse_weights", "sparse"))
+        hooks.replace(
+            point, partial(combined, "embedding_weights sparse_ids sparse_weights", "sparse")
+        )
 
 
-def _bag(table: Any, ids: Any, encoding: Encoding, weights: Any, how: Mapping[str, Any]) -> Lookup | None:
+def _bag(
+    table: Any, ids: Any, encoding: Encoding, weights: Any, how: Mapping[str, Any]
+) -> Lookup | None:
     variable = placeholder_of(table)
-    if variable is None or not isinstance(ids, tf.SparseTensor | tf.RaggedTensor) or ids.shape.rank != 2:
+    if (
+        variable is None
+        or not isinstance(ids, tf.SparseTensor | tf.RaggedTensor)
+        or ids.shape.rank != 2
+    ):
         return None
     variable.mod |= how["partition_strategy"] == "mod"
     lookup = of_table(

@@ -43,14 +43,20 @@ def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
             raise UsageError(f"call {path!r}: {type(target).__name__} has no attribute {step!r}")
         target = getattr(target, step)
     if not callable(target):
-        raise UsageError(f"{name_of_call(path)} is a {type(target).__name__}, which cannot be called")
+        raise UsageError(
+            f"{name_of_call(path)} is a {type(target).__name__}, which cannot be called"
+        )
     # A tf.function would hide the lookups in a graph of its own, so its Python function is traced instead.
     target = getattr(target, "python_function", target)
     try:
         parameters = inspect.signature(getattr(target, "call", target)).parameters
     except (TypeError, ValueError):
         parameters = {}  # type: ignore[assignment]
-    needed = [name for name, each in parameters.items() if each.default is each.empty and each.kind in _POSITIONAL]
+    needed = [
+        name
+        for name, each in parameters.items()
+        if each.default is each.empty and each.kind in _POSITIONAL
+    ]
     if len(needed) > 1:
         raise UsageError(
             f"{name_of_call(path)} takes {', '.join(needed)}; a call takes one dict of inputs: add "
@@ -75,7 +81,9 @@ def zeros(lookup: Lookup) -> Any:
     return activation if tf.executing_eagerly() else tf.ensure_shape(activation, lookup.shape)
 
 
-def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table: MakeTable) -> TracedCall:
+def trace_call(
+    root: Any, path: str, parts: Mapping[str, InputPart], make_table: MakeTable
+) -> TracedCall:
     """Traces one call of the model.
 
     Args:
@@ -102,7 +110,9 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
         # wrap_function needs distinct variable names; Keras 3 layers that are built here may share one.
         name = how.get("name") or "Variable"
         names[name] = names.get(name, 0) + 1
-        return make_variable(**{**how, "name": name if names[name] == 1 else f"{name}_{names[name]}"})
+        return make_variable(
+            **{**how, "name": name if names[name] == 1 else f"{name}_{names[name]}"}
+        )
 
     def body(inputs: Mapping[str, Any]) -> Any:
         recorder.graph = tf.compat.v1.get_default_graph()
@@ -111,11 +121,15 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
             return converted(dict(given))
 
     eagerly = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)  # tf.functions inside the call become part of the one graph
+    tf.config.run_functions_eagerly(
+        True
+    )  # tf.functions inside the call become part of the one graph
     try:
         answers = (recorder.record, recorder.record_gather, recorder.lengths_of)
         with lookups_intercepted(make_table, *answers):
-            function = tf.compat.v1.wrap_function(body, [{name: input_spec(part) for name, part in parts.items()}])
+            function = tf.compat.v1.wrap_function(
+                body, [{name: input_spec(part) for name, part in parts.items()}]
+            )
     except ExportError:
         raise
     except Exception as problem:
@@ -125,7 +139,9 @@ def trace_call(root: Any, path: str, parts: Mapping[str, InputPart], make_table:
         ) from problem
     finally:
         tf.config.run_functions_eagerly(eagerly)
-    return TracedCall(function, given, lengths, function.structured_outputs, parts, recorder.lookups)
+    return TracedCall(
+        function, given, lengths, function.structured_outputs, parts, recorder.lookups
+    )
 
 
 class _Recorder:
@@ -150,7 +166,11 @@ class _Recorder:
 
     def record_gather(self, lookup: Lookup) -> Any:
         """Returns the placeholder of a gather from a plain variable; None outside the traced graph."""
-        return self._placeholder(lookup, gather=True) if tf.compat.v1.get_default_graph() is self.graph else None
+        return (
+            self._placeholder(lookup, gather=True)
+            if tf.compat.v1.get_default_graph() is self.graph
+            else None
+        )
 
     def lengths_of(self, ids: Any) -> Any:
         """Returns how many positions of a dense input each example uses."""
@@ -161,14 +181,18 @@ class _Recorder:
                 "input"
             )
         if source.name not in self._lengths:
-            made = tf.compat.v1.placeholder(tf.int64, [None], name=identifier(f"{source.name}_lengths"))
+            made = tf.compat.v1.placeholder(
+                tf.int64, [None], name=identifier(f"{source.name}_lengths")
+            )
             self._lengths[source.name] = made
         return tf.minimum(self._lengths[source.name], ids.shape.as_list()[1])
 
     def _placeholder(self, lookup: Lookup, gather: bool) -> Any:
         shape = lookup.shape if lookup.kind != "single" else (None, lookup.table.dim)
         activation = tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))
-        self.lookups.append(replace(lookup, activation=activation, gather=gather, line=current_line()))
+        self.lookups.append(
+            replace(lookup, activation=activation, gather=gather, line=current_line())
+        )
         return activation if shape == lookup.shape else tf.expand_dims(activation, 1)
 
 
@@ -185,7 +209,11 @@ def _with_row_lengths(
         part, value = parts[name], inputs[name]
         if part.kind == "dense":
             continue
-        owner = part.weights_for if part.weights_for in lengths and parts[part.weights_for].kind == part.kind else name
+        owner = (
+            part.weights_for
+            if part.weights_for in lengths and parts[part.weights_for].kind == part.kind
+            else name
+        )
         if owner != name:
             same = given[owner]
             given[name] = (
@@ -194,7 +222,9 @@ def _with_row_lengths(
                 else tf.SparseTensor(same.indices, value.values, same.dense_shape)
             )
             continue
-        lengths[name] = tf.compat.v1.placeholder(tf.int64, [None], name=identifier(f"{name}_lengths"))
+        lengths[name] = tf.compat.v1.placeholder(
+            tf.int64, [None], name=identifier(f"{name}_lengths")
+        )
         rows = tf.RaggedTensor.from_row_lengths(value.values, lengths[name], validate=False)
         if part.kind == "ragged":
             given[name] = rows

@@ -40,7 +40,9 @@ def load_factory(reference: str, base: Path) -> Factory:
     """
     source, separator, function_name = reference.rpartition(":")
     if not separator or not source or not function_name.isidentifier():
-        raise UsageError(f"code.factory is {reference!r}; 'package.module:function' or 'file.py:function' was expected")
+        raise UsageError(
+            f"code.factory is {reference!r}; 'package.module:function' or 'file.py:function' was expected"
+        )
     if source.endswith(".py"):
         path = (base / source).resolve()
         folder = path.parent
@@ -49,13 +51,17 @@ def load_factory(reference: str, base: Path) -> Factory:
         folder = base.resolve()
         _check_name(source.partition(".")[0], f"the module {source!r}")
     with _on_python_path(folder), _user_errors(reference, folder, "importing it"):
-        module = _load_file(path, source) if source.endswith(".py") else _load_module(source, folder)
+        module = (
+            _load_file(path, source) if source.endswith(".py") else _load_module(source, folder)
+        )
     function = getattr(module, function_name, None)
     if not callable(function):
         known = [
             name
             for name, value in vars(module).items()
-            if isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+            if isfunction(value)
+            and value.__module__ == module.__name__
+            and not name.startswith("_")
         ]
         raise UsageError(
             f"code.factory: {source!r} has no function {function_name!r}; it has {', '.join(sorted(known)) or 'none'}"
@@ -65,7 +71,9 @@ def load_factory(reference: str, base: Path) -> Factory:
         with _on_python_path(folder), _user_errors(reference, folder, "calling it"):
             model = function()
         if model is None:
-            raise NotConvertible(f"factory {reference} returned None; it must return the built model")
+            raise NotConvertible(
+                f"factory {reference} returned None; it must return the built model"
+            )
         return model
 
     return build
@@ -136,7 +144,11 @@ def _user_errors(reference: str, folder: Path, doing: str) -> Iterator[None]:
         SystemExit,
     ) as problem:  # a script that calls exit() must not end the export as if it had succeeded
         missing = (problem.name or "").partition(".")[0] if isinstance(problem, ImportError) else ""
-        hidden = [missing] if missing in RESERVED else [name for name in RESERVED if _hides_package(folder, name)]
+        hidden = (
+            [missing]
+            if missing in RESERVED
+            else [name for name in RESERVED if _hides_package(folder, name)]
+        )
         if hidden and isinstance(problem, ImportError | AttributeError):
             names = " and ".join(repr(name) for name in hidden)
             raise UsageError(

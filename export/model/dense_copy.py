@@ -36,13 +36,19 @@ def local_prefix(checkpoint: Checkpoint, inventory: Inventory, directory: Path) 
     return _averaged(checkpoint, directory) if checkpoint.storage.averages else prefix
 
 
-def _copied(checkpoint: Checkpoint, prefix: RemotePath, inventory: Inventory, directory: Path) -> Path:
+def _copied(
+    checkpoint: Checkpoint, prefix: RemotePath, inventory: Inventory, directory: Path
+) -> Path:
     directory.mkdir(exist_ok=True)
     index = prefix.with_name(f"{prefix.name}.index")
     (directory / index.name).write_bytes(index.read(0, index.stamp().bytes))
     dense = {entry.key for entry in inventory.dense}
     dense |= {average for key, average in checkpoint.storage.averages.items() if key in dense}
-    entries = [entry for entry in checkpoint.entries.values() if entry.key in dense or entry.dtype == "string"]
+    entries = [
+        entry
+        for entry in checkpoint.entries.values()
+        if entry.key in dense or entry.dtype == "string"
+    ]
     slices = [part for entry in entries for part in entry.slices]
     with DataFiles(stamps_of(slices)) as files:
         for part in sorted(slices, key=lambda part: (part.file, part.offset)):
@@ -72,7 +78,9 @@ def _averaged(checkpoint: Checkpoint, directory: Path) -> Path:
         link.unlink(missing_ok=True)
         link.symlink_to(directory / RemotePath(file).name if remote else Path(file).absolute())
     placed = {
-        key: entry._replace(slices=tuple(part._replace(file=str(links[part.file])) for part in entry.slices))
+        key: entry._replace(
+            slices=tuple(part._replace(file=str(links[part.file])) for part in entry.slices)
+        )
         for key, entry in entries.items()
     }
     write_index(prefix, placed, len(files))

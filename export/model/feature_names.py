@@ -22,9 +22,16 @@ def traced_name(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> str:
     followed by the combiner or a number where that is not unique.
     """
     if feature not in names:
-        read = "*".join(feature.inputs) if feature.place is None else f"{feature.inputs[0]}[{feature.place}]"
+        read = (
+            "*".join(feature.inputs)
+            if feature.place is None
+            else f"{feature.inputs[0]}[{feature.place}]"
+        )
         plain = f"{read}@{feature.table or 'indicator'}"
-        choices = chain([plain, f"{plain}.{feature.combiner or feature.kind}"], (f"{plain}.{n}" for n in count(2)))
+        choices = chain(
+            [plain, f"{plain}.{feature.combiner or feature.kind}"],
+            (f"{plain}.{n}" for n in count(2)),
+        )
         names[feature] = next(each for each in choices if each not in names.values())
     return names[feature]
 
@@ -79,14 +86,20 @@ def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, Featur
             if keys not in known:
                 known[keys] = free_name(table_name(read, "vocabulary of input"), taken)
                 taken.add(known[keys])
-        named[name] = replace(spec, rule=_with_names(spec.rule, iter([known[keys] for keys in spec.keys])))
+        named[name] = replace(
+            spec, rule=_with_names(spec.rule, iter([known[keys] for keys in spec.keys]))
+        )
     return named
 
 
 def _readers(rule: IdRule, reads: Sequence[str]) -> list[str]:
     """Returns the input of each vocabulary of a rule."""
     if isinstance(rule, MultiInputIds):
-        ruled = [(read, key.ids) for read, key in zip(reads, rule.keys, strict=True) if key.ids is not None]
+        ruled = [
+            (read, key.ids)
+            for read, key in zip(reads, rule.keys, strict=True)
+            if key.ids is not None
+        ]
         listed = [read for read, ids in ruled for _ in vocabularies_of(ids)]
         made = isinstance(rule, JoinedIds) and isinstance(rule.ids, VocabularyIds)
         return [*listed, "_".join(reads)] if made else listed

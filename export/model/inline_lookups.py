@@ -43,7 +43,9 @@ def look_up(lookup: Lookup) -> Any:
         vectors = _vectors(lookup, tf.where(kept, rows, tf.zeros_like(rows)))
         return vectors * tf.expand_dims(tf.cast(kept, tf.float32), -1)
     if lookup.kind == "sequence":
-        return dense_rows(ids.with_values(_vectors(lookup, _rows(lookup, ids.values)[0])), lookup.length)
+        return dense_rows(
+            ids.with_values(_vectors(lookup, _rows(lookup, ids.values)[0])), lookup.length
+        )
     return _combined(lookup, *_flat(ids))
 
 
@@ -71,7 +73,11 @@ def _flat(ids: Any) -> tuple[Any, Any, Any]:
     if isinstance(ids, tf.SparseTensor):
         return ids.values, ids.indices[:, 0], ids.dense_shape[0]
     n, length = tf.shape(ids, tf.int64)[0], ids.shape[1]
-    return tf.reshape(ids, [-1]), tf.reshape(tf.tile(tf.expand_dims(tf.range(n), 1), [1, length]), [-1]), n
+    return (
+        tf.reshape(ids, [-1]),
+        tf.reshape(tf.tile(tf.expand_dims(tf.range(n), 1), [1, length]), [-1]),
+        n,
+    )
 
 
 def _combined(lookup: Lookup, ids: Any, examples: Any, n: Any) -> Any:
@@ -81,7 +87,10 @@ def _combined(lookup: Lookup, ids: Any, examples: Any, n: Any) -> Any:
     if lookup.encoding != "ragged":  # pruned ids have weight zero, whatever row they read
         if lookup.weights is not None and lookup.combiner != "sum":
             kept &= weights > 0
-        rows, weights = tf.where(kept, rows, tf.zeros_like(rows)), tf.where(kept, weights, tf.zeros_like(weights))
+        rows, weights = (
+            tf.where(kept, rows, tf.zeros_like(rows)),
+            tf.where(kept, weights, tf.zeros_like(weights)),
+        )
     else:
         kept = tf.ones_like(rows, tf.bool)
     of, n = tf.cast(examples, tf.int32), tf.cast(n, tf.int32)
@@ -102,4 +111,6 @@ def _combined(lookup: Lookup, ids: Any, examples: Any, n: Any) -> Any:
 
 def _read(lookup: Lookup, rows: Any) -> Any:
     vectors = _vectors(lookup, rows)
-    return vectors if lookup.max_norm is None else tf.clip_by_norm(vectors, lookup.max_norm, axes=[1])
+    return (
+        vectors if lookup.max_norm is None else tf.clip_by_norm(vectors, lookup.max_norm, axes=[1])
+    )

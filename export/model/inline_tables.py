@@ -14,7 +14,9 @@ from export.lookups.records import Lookup, NoRule
 from export.recipe.schema import ExportJob
 from export.user_lines import at_line, line_of_operation
 
-_NESTED = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase", "PartitionedCall"})
+_NESTED = frozenset(
+    {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase", "PartitionedCall"}
+)
 _OUTSIDE = "look rows up outside of tf.cond, tf.map_fn and loops"
 _FIXED = "give the lookup as many ids of each example, as to_tensor(shape=[None, LENGTH]) does, or ragged ones"
 
@@ -47,8 +49,12 @@ def find_inline_lookups(
     for each in lookups:
         if each.no_rule:
             line = "" if each.line in each.no_rule.why else at_line(each.line)
-            reasons.setdefault(_key(each), each.no_rule._replace(why=f"its ids are {each.no_rule.why}{line}"))
-    for key, (variable, read) in {resource(variable.handle): (variable, read) for variable, read in reads}.items():
+            reasons.setdefault(
+                _key(each), each.no_rule._replace(why=f"its ids are {each.no_rule.why}{line}")
+            )
+    for key, (variable, read) in {
+        resource(variable.handle): (variable, read) for variable, read in reads
+    }.items():
         if key in gathered:
             reasons.setdefault(key, read._replace(cure="read it by lookups only"))
         elif variable.shape[0] > job.code.table_threshold:
@@ -61,9 +67,17 @@ def find_inline_lookups(
         note = _within_limit(f"table {table.name!r} of {table.rows} rows", variable, reason, job)
         variable.restored = True
         notes += [note] if table.rows > job.code.table_threshold else []
-    small = {_key(each) for each in lookups if each.gather and each.table.rows <= job.code.table_threshold}
+    small = {
+        _key(each)
+        for each in lookups
+        if each.gather and each.table.rows <= job.code.table_threshold
+    }
     stay = set(reasons) | (small - leaving)
-    plain = {each for each in lookups if each.gather and _key(each) in stay and each.feature and each.feature.plain}
+    plain = {
+        each
+        for each in lookups
+        if each.gather and _key(each) in stay and each.feature and each.feature.plain
+    }
     return plain | {each for each in lookups if each.no_rule}, tuple(notes)
 
 
@@ -79,7 +93,11 @@ def _can_be_inlined(lookup: Lookup, job: ExportJob) -> bool:
     ruled = name in job.features and bool({"ids", "unknown"} & job.features[name].model_fields_set)
     # Inside a tower the `mod` strategy would read other rows.
     spread = getattr(lookup.variable, "mod", False)
-    return lookup.gather and lookup.feature.plain and not (ruled or spread or lookup.table.name in job.tables)
+    return (
+        lookup.gather
+        and lookup.feature.plain
+        and not (ruled or spread or lookup.table.name in job.tables)
+    )
 
 
 def _within_limit(what: str, variable: Any, why: NoRule, job: ExportJob) -> str:
@@ -94,7 +112,9 @@ def _within_limit(what: str, variable: Any, why: NoRule, job: ExportJob) -> str:
             f"{what} ({size_text(size)}) would stay inside the towers, since {why.why}, and is larger than "
             f"code.inline_bytes_max ({size_text(limit)}) allows; {why.cure}; or raise the limit"
         )
-    return f"{what} ({size_text(size)}) stays inside the towers: {why.why}; to take it out, {why.cure}"
+    return (
+        f"{what} ({size_text(size)}) stays inside the towers: {why.why}; to take it out, {why.cure}"
+    )
 
 
 def find_other_reads(
@@ -109,9 +129,15 @@ def find_other_reads(
       tables: variables that lookups read, by their resources.
     """
     found = needed(results, stops)
-    captured = {inner.name: tables[resource(outer)] for outer, inner in graph.captures if resource(outer) in tables}
+    captured = {
+        inner.name: tables[resource(outer)]
+        for outer, inner in graph.captures
+        if resource(outer) in tables
+    }
     reads = []
-    for operation, tensor in [(each, tensor) for each in found.operations for tensor in each.inputs]:
+    for operation, tensor in [
+        (each, tensor) for each in found.operations for tensor in each.inputs
+    ]:
         if tensor.name not in captured:
             continue
         by = _reader(operation)
@@ -125,6 +151,9 @@ def find_other_reads(
 
 def _reader(operation: Any) -> Any:
     """Returns the operation that uses the value of a variable, past those that only read or move it."""
-    while operation.type in ("ReadVariableOp", "Identity", "Cast", "Transpose") and operation.outputs[0].consumers():
+    while (
+        operation.type in ("ReadVariableOp", "Identity", "Cast", "Transpose")
+        and operation.outputs[0].consumers()
+    ):
         operation = operation.outputs[0].consumers()[0]
     return operation

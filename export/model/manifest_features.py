@@ -28,7 +28,11 @@ def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, mani
     """
     named = [("features", name) for name in job.features]
     for kind, parts in (("candidates", job.candidates), ("contexts", job.contexts)):
-        named += [(f"{kind}.{store}.features", name) for store, part in parts.items() for name in part.features]
+        named += [
+            (f"{kind}.{store}.features", name)
+            for store, part in parts.items()
+            for name in part.features
+        ]
     for where, name in named:
         _check_known(name, model, where)
     roles = input_roles(model, job)
@@ -39,7 +43,9 @@ def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, mani
                     f"contexts.{store}.features.{name}: features.{name}.role states that it belongs to a candidate"
                 )
     return {
-        name: _dense(spec, model, job, roles) if isinstance(spec, DenseSpec) else _embedded(spec, model, job, roles)
+        name: _dense(spec, model, job, roles)
+        if isinstance(spec, DenseSpec)
+        else _embedded(spec, model, job, roles)
         for name, spec in model.features.items()
     }
 
@@ -63,16 +69,24 @@ def _check_known(name: str, model: ModelSpec, where: str) -> None:
             f"{where}.{name}: this input holds the weights of feature {weighted[0]!r}, and is sent with it"
         )
     close = difflib.get_close_matches(name, model.inputs, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"they take {', '.join(sorted(model.inputs)) or 'none'}"
+    hint = (
+        f"did you mean {close[0]!r}?"
+        if close
+        else f"they take {', '.join(sorted(model.inputs)) or 'none'}"
+    )
     raise UsageError(f"{where}.{name}: no tower takes a feature of that name; {hint}")
 
 
-def _dense(spec: DenseSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles) -> manifest.DenseFeature:
+def _dense(
+    spec: DenseSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles
+) -> manifest.DenseFeature:
     (name,) = spec.reads
     part = job.features.get(name, schema.FeaturePart())
     numbers = all(isinstance(each, DenseSpec) for each in model.inputs[name])
     if numbers and {"ids", "unknown"} & part.model_fields_set:
-        raise UsageError(f"features.{name}: it reads no table, so it has neither 'ids' nor 'unknown'")
+        raise UsageError(
+            f"features.{name}: it reads no table, so it has neither 'ids' nor 'unknown'"
+        )
     return manifest.DenseFeature(
         kind="dense",
         role=roles[name],
@@ -85,13 +99,17 @@ def _dense(spec: DenseSpec, model: ModelSpec, job: schema.ExportJob, roles: Role
     )
 
 
-def _embedded(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles) -> manifest.EmbeddedFeature:
+def _embedded(
+    spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles
+) -> manifest.EmbeddedFeature:
     first = spec.reads[0]
     part = job.features.get(first, schema.FeaturePart())
     rows = model.rows_of(spec)
     if part.unknown.row is not None and part.unknown.row >= rows:
         what = f"table {spec.table!r}" if spec.table else "its indicator"
-        raise UsageError(f"features.{first}.unknown.row is {part.unknown.row}; {what} has {rows} rows")
+        raise UsageError(
+            f"features.{first}.unknown.row is {part.unknown.row}; {what} has {rows} rows"
+        )
     _check_one_rule(spec, model, job)
     rule = spec.rule or describe_ids(spec, part, rows, job)
     _check_keyed(spec, rule, job)
@@ -100,7 +118,8 @@ def _embedded(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles:
         parts = [job.features.get(name, schema.FeaturePart()) for name in spec.reads]
         keys = zip(rule.keys, spec.reads, parts, strict=True)
         stated_keys = [
-            key.model_copy(update={"role": roles[name], "default": each.default}) for key, name, each in keys
+            key.model_copy(update={"role": roles[name], "default": each.default})
+            for key, name, each in keys
         ]
         rule = rule.model_copy(update={"keys": tuple(stated_keys)})
     ids_are_the_models = spec.rule is not None or isinstance(rule, manifest.IdentityIds)
@@ -130,9 +149,13 @@ def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob
         )
     if dump is not None and not isinstance(rule, manifest.KeyedIds):
         cure = (
-            'write ids = { kind = "keyed" }' if spec.rule is None else f"but the model makes rows of it ({rule.kind})"
+            'write ids = { kind = "keyed" }'
+            if spec.rule is None
+            else f"but the model makes rows of it ({rule.kind})"
         )
-        raise UsageError(f"features.{name}.ids: rows of table {spec.table!r}, a dump, are found by key; {cure}")
+        raise UsageError(
+            f"features.{name}.ids: rows of table {spec.table!r}, a dump, are found by key; {cure}"
+        )
 
 
 def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) -> None:
@@ -147,12 +170,18 @@ def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) 
             )
         if "ids" in stated and all(each.rule is not None for each in readers):
             kind = spec.rule.kind if spec.rule is not None else ""
-            raise UsageError(f"features.{name}.ids: the model itself makes rows of this input ({kind}); leave it out")
+            raise UsageError(
+                f"features.{name}.ids: the model itself makes rows of this input ({kind}); leave it out"
+            )
         if "unknown" in stated and all(each.unknown is not None for each in readers):
-            raise UsageError(f"features.{name}.unknown: the model itself defines what unknown ids become; leave it out")
+            raise UsageError(
+                f"features.{name}.unknown: the model itself defines what unknown ids become; leave it out"
+            )
 
 
-def describe_ids(spec: FeatureSpec, part: schema.FeaturePart, rows: int, job: schema.ExportJob) -> manifest.IdRule:
+def describe_ids(
+    spec: FeatureSpec, part: schema.FeaturePart, rows: int, job: schema.ExportJob
+) -> manifest.IdRule:
     """Returns the manifest's form of an id rule that the recipe states.
 
     Raises:
@@ -175,7 +204,9 @@ def describe_ids(spec: FeatureSpec, part: schema.FeaturePart, rows: int, job: sc
             )
         keys = job.vocabularies[rule.vocabulary].dtype
         if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
-            raise UsageError(f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are {keys}")
+            raise UsageError(
+                f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are {keys}"
+            )
         _check_reach(spec, "oov_buckets", (rule.oov_first_row or 0) + rule.oov_buckets - 1, rows)
         return manifest.VocabularyIds(**rule.model_dump(exclude_none=True))
     return rule

@@ -53,7 +53,12 @@ def _short(path: str, owner: Any) -> str:
     own = getattr(owner, "name", "")
     # Keras numbers the layers that it names itself: the number differs between programs.
     counted = re.sub(r"(?<!^)(?=[A-Z])", "_", type(owner).__name__).lower()
-    if _COUNTED.fullmatch(steps[-1]) and isinstance(own, str) and own and not re.fullmatch(rf"{counted}(_\d+)?", own):
+    if (
+        _COUNTED.fullmatch(steps[-1])
+        and isinstance(own, str)
+        and own
+        and not re.fullmatch(rf"{counted}(_\d+)?", own)
+    ):
         return own
     plain = [step for step in steps if not step.startswith("_")]
     return ".".join(plain or steps)

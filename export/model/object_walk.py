@@ -52,7 +52,9 @@ class UnmatchedObject:
     keys: dict[str, str]
 
 
-def walk(root: Any, graph: ObjectGraph | None = None, start: int | None = None) -> list[ModelObject]:
+def walk(
+    root: Any, graph: ObjectGraph | None = None, start: int | None = None
+) -> list[ModelObject]:
     """Returns every object of a model, the nearest first; `start` is the root's node in the checkpoint's graph.
 
     Without a graph also the layers that Keras 3 holds in lists and dicts, which TensorFlow's checkpoints leave out.
@@ -64,13 +66,23 @@ def walk(root: Any, graph: ObjectGraph | None = None, start: int | None = None) 
     for trackable, path, owner, node in queue:  # grows while it is walked: breadth first
         children = dict(view.children(trackable))
         if graph is None:
-            children |= {layer.name: layer for layer in getattr(trackable, "_layers", ()) if is_keras_3_layer(layer)}
+            children |= {
+                layer.name: layer
+                for layer in getattr(trackable, "_layers", ())
+                if is_keras_3_layer(layer)
+            }
         handle = getattr(trackable, "handle", None)
-        found.append(ModelObject("" if handle is None else resource(handle), path, owner, node, tuple(children)))
+        found.append(
+            ModelObject(
+                "" if handle is None else resource(handle), path, owner, node, tuple(children)
+            )
+        )
         for name, child in children.items():
             if id(child) not in seen:
                 seen.add(id(child))
-                below = None if graph is None or node is None else graph.nodes[node].children.get(name)
+                below = (
+                    None if graph is None or node is None else graph.nodes[node].children.get(name)
+                )
                 queue.append((child, _joined(path, name), trackable, below))
     return found
 
@@ -101,7 +113,9 @@ def unmatched_objects(
     return found
 
 
-def _variables(graph: ObjectGraph, node: int, path: str, known: set[int]) -> Iterator[tuple[str, str]]:
+def _variables(
+    graph: ObjectGraph, node: int, path: str, known: set[int]
+) -> Iterator[tuple[str, str]]:
     """Yields path and key of the variables at a node and below it, and adds its nodes to `known`."""
     known.add(node)
     queue = [(node, path)]

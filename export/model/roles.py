@@ -22,7 +22,12 @@ def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
     uses: dict[str, dict[Role, str]] = {}
     for name, role, by in _uses(model, job):
         uses.setdefault(name, {}).setdefault(role, by)
-    ranked = {name for tower in model.towers.values() if tower.role == "ranking" for name in model.read_by(tower)}
+    ranked = {
+        name
+        for tower in model.towers.values()
+        if tower.role == "ranking"
+        for name in model.read_by(tower)
+    }
     roles: dict[str, Role] = {}
     for name in model.inputs:
         stated = job.features[name].role if name in job.features else None

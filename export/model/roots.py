@@ -41,13 +41,21 @@ def _averaged(checkpoint: Checkpoint, job: ExportJob) -> Checkpoint:
     by_names = job.checkpoint.by == "names"
     averages = {} if by_names else find_averages(checkpoint)
     if not averages and not (by_names and any(key.endswith(AVERAGE) for key in checkpoint.entries)):
-        which = f"none of its variables is called ...{AVERAGE}" if by_names else "no optimizer in it keeps some"
+        which = (
+            f"none of its variables is called ...{AVERAGE}"
+            if by_names
+            else "no optimizer in it keeps some"
+        )
         raise CheckpointError(
             f"checkpoint {checkpoint.prefix} has no moving averages ({which}), which checkpoint.averages requests; "
             "leave it out"
         )
     storage = replace(checkpoint.storage, averages=averages)
-    return Checkpoint(checkpoint.prefix, Listing(checkpoint.fingerprint, checkpoint.entries, storage), checkpoint.name)
+    return Checkpoint(
+        checkpoint.prefix,
+        Listing(checkpoint.fingerprint, checkpoint.entries, storage),
+        checkpoint.name,
+    )
 
 
 def build_root(job: ExportJob, base: Path) -> Any:
@@ -61,4 +69,8 @@ def build_root(job: ExportJob, base: Path) -> Any:
     def load() -> Any:
         return load_factory(job.code.factory, base)()
 
-    return load_named(job.code.factory, load, job.checkpoint.averages) if job.checkpoint.by == "names" else load()
+    return (
+        load_named(job.code.factory, load, job.checkpoint.averages)
+        if job.checkpoint.by == "names"
+        else load()
+    )

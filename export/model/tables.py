@@ -23,7 +23,9 @@ from export.tables.dumped import vectors_key
 from export.user_lines import at_line
 
 
-def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob, base: Path) -> Inventory:
+def recognise_tables(
+    checkpoint: Checkpoint, traced: TracedModel, job: ExportJob, base: Path
+) -> Inventory:
     """Finds every table that a tower of the model reads.
 
     Args:
@@ -35,21 +37,33 @@ def recognise_tables(checkpoint: Checkpoint, traced: TracedModel, job: ExportJob
       NotConvertible: a table is missing or cannot be exported; the message shows how to name it.
       CheckpointError: a table has another shape in the checkpoint.
     """
-    layouts = read_layouts(base / job.checkpoint.layout) if job.checkpoint.layout is not None else {}
+    layouts = (
+        read_layouts(base / job.checkpoint.layout) if job.checkpoint.layout is not None else {}
+    )
     found = recognise(checkpoint, Statements(layouts=layouts))
     trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
     keys = trained.table_keys(traced.tables)
     named = {}
     for name, spec in traced.spec.tables.items():
-        stated = vectors_key(checkpoint, name) or (job.tables[name].key if name in job.tables else None)
+        stated = vectors_key(checkpoint, name) or (
+            job.tables[name].key if name in job.tables else None
+        )
         if stated or name not in layouts:
-            named[name] = stated or keys.get(name) or _by_name(found, spec, traced.tables[name], trained)
+            named[name] = (
+                stated or keys.get(name) or _by_name(found, spec, traced.tables[name], trained)
+            )
     mod = {name for name, part in job.tables.items() if part.mod}
     if isinstance(traced.root, NamedGraph):
-        mod |= {name for name, variable in traced.tables.items() if _is_mod(variable, checkpoint, named[name])}
+        mod |= {
+            name
+            for name, variable in traced.tables.items()
+            if _is_mod(variable, checkpoint, named[name])
+        }
     inventory = recognise(checkpoint, Statements(named, tuple(sorted(mod)), layouts))
     if isinstance(traced.root, NamedGraph):  # the model's own lookups state the strategy
-        tables = tuple(replace(each, note="") if each.note == DIV_OR_MOD else each for each in inventory.tables)
+        tables = tuple(
+            replace(each, note="") if each.note == DIV_OR_MOD else each for each in inventory.tables
+        )
         inventory = replace(inventory, tables=tables)
     for name, spec in traced.spec.tables.items():
         _check_shape(inventory, name, spec, line_of_variable(traced.tables[name]))

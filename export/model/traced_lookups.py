@@ -60,7 +60,9 @@ def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph) ->
     one = _one_row_per_id(lookup) and lookup.length in (None, 1) and why is not None
     made = crosses.find(lookup.ids[0], call, lookup.table.rows) if one else None
     if made is not None:
-        joined = replace(lookup, kind="single", length=None, rule=made.rule, unknown=made.unknown, keys=made.keys)
+        joined = replace(
+            lookup, kind="single", length=None, rule=made.rule, unknown=made.unknown, keys=made.keys
+        )
         return [_resolved(joined, parts, call, list(map(ResolvedIds, made.sources)))]
     why = why or _computed_weights(lookup, call)
     if not _one_row_per_id(lookup) or (why and why.cure == _COMBINE):
@@ -69,7 +71,11 @@ def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph) ->
 
 
 def _resolve_per_id(
-    lookup: Lookup, known: list[ResolvedIds], why: NoRule | None, parts: Mapping[str, InputPart], call: CallGraph
+    lookup: Lookup,
+    known: list[ResolvedIds],
+    why: NoRule | None,
+    parts: Mapping[str, InputPart],
+    call: CallGraph,
 ) -> list[Lookup]:
     """Resolves a lookup with a row per id: as one feature if the ids are one input, else as one for each position."""
     size, flat = lookup.length or 1, lookup.gather and lookup.ids[0].shape.rank == 1
@@ -81,7 +87,9 @@ def _resolve_per_id(
     several = _columns(lookup.ids[0], size, lookup.table, call)
     if not isinstance(several, NoRule):
         columns = columns_of(by_example(lookup, size) if flat and size > 1 else lookup, size)
-        return [_resolved(each, parts, call, [ids]) for each, ids in zip(columns, several, strict=True)]
+        return [
+            _resolved(each, parts, call, [ids]) for each, ids in zip(columns, several, strict=True)
+        ]
     if not why:
         name, shape = known[0].source.name, lookup.ids[0].shape
         how = f"those of input {name!r}, {parts[name].shape} in each example, in a tensor of shape {shape}"
@@ -112,28 +120,40 @@ def _ids_per_example(found: ResolvedIds, parts: Mapping[str, InputPart]) -> int:
 def _columns(ids: Any, size: int, table: TableFacts, call: CallGraph) -> list[ResolvedIds] | NoRule:
     """Returns the source and rule of each id of an example, or why one has none."""
     found = [find_chain(Values(ids, place, size), call, table.rows) for place in range(size)]
-    known = [each for each in found if isinstance(each, ResolvedIds) and each.source.part == "dense"]
+    known = [
+        each for each in found if isinstance(each, ResolvedIds) and each.source.part == "dense"
+    ]
     if len(known) == size:
         return known
-    return _no_rule_for(next((each for each in found if isinstance(each, Values)), Values(ids)), call, table.rows)
+    return _no_rule_for(
+        next((each for each in found if isinstance(each, Values)), Values(ids)), call, table.rows
+    )
 
 
-def _resolved(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph, known: list[ResolvedIds]) -> Lookup:
+def _resolved(
+    lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph, known: list[ResolvedIds]
+) -> Lookup:
     names = tuple(each.source.name for each in known)
     first, part = known[0], parts[names[0]]
     made = _combined_rule(known, lookup)
     rule = made.rule
     if lookup.ids_max is not None and isinstance(rule, TextIds):
         rule = rule.model_copy(update={"length": lookup.ids_max})
-    if rule is None and (part.dtype == "string" or (part.dtype == "float32" and first.cast is None)):
-        raise NotConvertible(f"input {names[0]!r} is {part.dtype}, and feature {lookup.path!r} takes it as ids")
+    if rule is None and (
+        part.dtype == "string" or (part.dtype == "float32" and first.cast is None)
+    ):
+        raise NotConvertible(
+            f"input {names[0]!r} is {part.dtype}, and feature {lookup.path!r} takes it as ids"
+        )
     places = math.prod(part.shape)
     one_of_them = first.source.place is not None
     how = {each.name: getattr(lookup, each.name) for each in fields(LookupConfig)}
     how |= {"rule": rule, "unknown": made.unknown, "keys": made.keys}
     how["length"] = lookup.length if lookup.kind == "sequence" else None
     how["max_norm"] = lookup.max_norm if lookup.kind == "bag" else None
-    how["padding"] = lookup.padding if first.rule is None or isinstance(first.rule, TextIds) else None
+    how["padding"] = (
+        lookup.padding if first.rule is None or isinstance(first.rule, TextIds) else None
+    )
     feature = FeatureSpec(
         name="",
         table=lookup.table.name,
@@ -141,11 +161,14 @@ def _resolved(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph, k
         weights=_weights(lookup, names[0], parts, call),
         ids_dtype=part.dtype,
         inputs=names,
-        places=places if lookup.encoding == "dense" and (lookup.kind == "bag" or one_of_them) else None,
+        places=places
+        if lookup.encoding == "dense" and (lookup.kind == "bag" or one_of_them)
+        else None,
         place=first.source.place,
         cast=made.cast,
         ordinal=lookup.variable is None and lookup.table.dim < lookup.table.rows,
-        from_end=getattr(lookup.variable, "from_end", False) and (rule is None or _may_be_negative(rule)),
+        from_end=getattr(lookup.variable, "from_end", False)
+        and (rule is None or _may_be_negative(rule)),
         **how,
     )
     return replace(lookup, feature=feature)
@@ -158,7 +181,11 @@ def _may_be_negative(rule: IdRule) -> bool:
 def _from_changed_text(lookup: Lookup, call: CallGraph) -> ResolvedIds | None:
     """Returns the text that a column of strings reads after changes, with one rule for both; else None."""
     ids = lookup.ids[0]
-    single = lookup.kind == "single" and len(lookup.ids) == 1 and isinstance(lookup.rule, HashIds | VocabularyIds)
+    single = (
+        lookup.kind == "single"
+        and len(lookup.ids) == 1
+        and isinstance(lookup.rule, HashIds | VocabularyIds)
+    )
     changed = changed_text(ids, call) if single and ids.dtype.name == "string" else None
     if changed is None or not isinstance(lookup.rule, HashIds | VocabularyIds) or not changed[1]:
         return None
@@ -180,7 +207,11 @@ def _combined_rule(known: list[ResolvedIds], lookup: Lookup) -> ResolvedIds:
     if all(each.rule is None and each.cast is None for each in known):
         return own
     crossed = isinstance(own.rule, CrossedIds)
-    paddings = [key.padding for key in own.rule.keys] if isinstance(own.rule, CrossedIds) else [lookup.padding]
+    paddings = (
+        [key.padding for key in own.rule.keys]
+        if isinstance(own.rule, CrossedIds)
+        else [lookup.padding]
+    )
     computed = f"ids of feature {lookup.path!r} are computed in front of a column that has a rule of its own"
     for each, padding in zip(known, paddings, strict=True):
         if padding is not None and each.rule is not None and may_be_none(each):
@@ -190,7 +221,9 @@ def _combined_rule(known: list[ResolvedIds], lookup: Lookup) -> ResolvedIds:
             )
     made = crosses.crossed_by(known, own) if crossed else followed_by(known[0], own)
     if made is None:
-        raise NotConvertible(f"{computed}, which no rule describes together; give the column the unchanged input")
+        raise NotConvertible(
+            f"{computed}, which no rule describes together; give the column the unchanged input"
+        )
     return made
 
 
@@ -202,11 +235,14 @@ def _computed_weights(lookup: Lookup, call: CallGraph) -> NoRule | None:
     if isinstance(found, Source):
         return None
     return NoRule(
-        f"looked up with weights that are computed by {_origin_text(found)} of the model", "give it an input of weights"
+        f"looked up with weights that are computed by {_origin_text(found)} of the model",
+        "give it an input of weights",
     )
 
 
-def _weights(lookup: Lookup, name: str, parts: Mapping[str, InputPart], call: CallGraph) -> str | None:
+def _weights(
+    lookup: Lookup, name: str, parts: Mapping[str, InputPart], call: CallGraph
+) -> str | None:
     if lookup.weights is None:
         return None
     values = lookup.weights.values if hasattr(lookup.weights, "values") else lookup.weights

@@ -74,11 +74,15 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
     key_of = {name: (part.call, call_inputs(name, part, job)) for name, part in job.towers.items()}
     calls: dict[Call, TracedCall] = {}
     for path, inputs in dict.fromkeys(key_of.values()):
-        calls[path, inputs] = trace_call(root, path, {which: job.inputs[which] for which in inputs}, make_table)
+        calls[path, inputs] = trace_call(
+            root, path, {which: job.inputs[which] for which in inputs}, make_table
+        )
     lookups = _Lookups(job, root, {name: calls[key] for name, key in key_of.items()})
     lookups.resolve()
     lookups.extract(inside)
-    ordered = [prune(name, part, calls[key_of[name]], layer_tables) for name, part in job.towers.items()]
+    ordered = [
+        prune(name, part, calls[key_of[name]], layer_tables) for name, part in job.towers.items()
+    ]
     for name, dumped in open_dumps(job, base).items():
         if name in lookups.tables:
             lookups.tables[name] = replace(lookups.tables[name], rows=dumped.keys.shape[0])
@@ -97,7 +101,9 @@ def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
     """Returns the names of the inputs that a tower's call takes."""
     for which in part.inputs:
         if which not in job.inputs:
-            raise UsageError(f"towers.{name}.inputs names {which!r}; the recipe's inputs: {', '.join(job.inputs)}")
+            raise UsageError(
+                f"towers.{name}.inputs names {which!r}; the recipe's inputs: {', '.join(job.inputs)}"
+            )
     return part.inputs or tuple(job.inputs)
 
 
@@ -106,7 +112,9 @@ def _table_maker(names: dict[str, str]) -> MakeTable:
 
     def make(table: TableFacts) -> Any:
         shape = (table.rows, table.dim)
-        variable = variable_class()(shape=shape, dtype=tf.float32, trainable=True, name=table.config_name)
+        variable = variable_class()(
+            shape=shape, dtype=tf.float32, trainable=True, name=table.config_name
+        )
         names[resource(variable.handle)] = table.name
         return variable
 
@@ -138,23 +146,40 @@ class _Lookups:
     def resolve(self) -> None:
         """Drops lookups that no tower needs, and finds the inputs of all others."""
         for call in self._calls:
-            tensors = [each for other, results in self._results.values() if other is call for each in results]
+            tensors = [
+                each
+                for other, results in self._results.values()
+                if other is call
+                for each in results
+            ]
             stops = needed(tensors, [each.activation for each in call.lookups]).stops
             call.lookups = [each for each in call.lookups if each.activation.name in stops]
         read = [each for each in self._all_lookups() if each.variable is not None]
-        known = {resource(each.variable.handle): each.table for each in reversed(read) if each.table.name}
-        plain = {resource(each.variable.handle): each.variable for each in read if not each.table.name}
-        known |= name_tables(plain, object_paths(self._root), {each.name for each in known.values()})
+        known = {
+            resource(each.variable.handle): each.table for each in reversed(read) if each.table.name
+        }
+        plain = {
+            resource(each.variable.handle): each.variable for each in read if not each.table.name
+        }
+        known |= name_tables(
+            plain, object_paths(self._root), {each.name for each in known.values()}
+        )
         for call in self._calls:
             call.lookups = [
-                each if each.variable is None else replace(each, table=known[resource(each.variable.handle)])
+                each
+                if each.variable is None
+                else replace(each, table=known[resource(each.variable.handle)])
                 for each in call.lookups
             ]
             call.lookups = resolve_lookups(call)
 
     def extract(self, inside: bool) -> None:
         """Inlines the lookups that stay inside, and turns all others into features."""
-        reads = [read for name, (call, results) in self._results.items() for read in self._reads(name, call, results)]
+        reads = [
+            read
+            for name, (call, results) in self._results.items()
+            for read in self._reads(name, call, results)
+        ]
         stay, self.notes = find_inline_lookups(self._all_lookups(), reads, self._job, inside)
         names: dict[FeatureSpec, str] = {}
         for call in self._calls:
@@ -170,8 +195,12 @@ class _Lookups:
 
     def describe(self, towers: Iterable[TracedTower]) -> ModelSpec:
         """Returns the tables and features that towers need, under their names while tracing."""
-        weights = {part.weights_for: name for name, part in self._job.inputs.items() if part.weights_for}
-        embedded = {name: feature for call in self._calls for name, feature in call.features.items()}
+        weights = {
+            part.weights_for: name for name, part in self._job.inputs.items() if part.weights_for
+        }
+        embedded = {
+            name: feature for call in self._calls for name, feature in call.features.items()
+        }
         specs = {tower.spec.name: tower.spec for tower in towers}
         features: dict[str, FeatureSpec | DenseSpec] = {}
         for tensor in (tensor for tower in specs.values() for tensor in tower.inputs):
@@ -185,7 +214,9 @@ class _Lookups:
             beside = weights[name] if take == "weights" else None
             features[which] = DenseSpec(which, tensor.dtype, shape, name, take, limit, beside)  # type: ignore[arg-type]
         used = {feature.table for feature in features.values() if isinstance(feature, FeatureSpec)}
-        return ModelSpec({name: table for name, table in self.tables.items() if name in used}, features, specs)
+        return ModelSpec(
+            {name: table for name, table in self.tables.items() if name in used}, features, specs
+        )
 
     def _all_lookups(self) -> list[Lookup]:
         return [each for call in self._calls for each in call.lookups]
@@ -196,7 +227,9 @@ class _Lookups:
         gathered = [each.variable for each in call.lookups if each.gather]
         gathered += [each for each in graph.variables if isinstance(each, placeholder_class())]
         tables = {resource(variable.handle): variable for variable in gathered}
-        return find_other_reads(tower, results, [each.activation for each in call.lookups], graph, tables)
+        return find_other_reads(
+            tower, results, [each.activation for each in call.lookups], graph, tables
+        )
 
     def _extract(self, call: TracedCall, lookup: Lookup, name: str) -> None:
         table, variable = lookup.table, lookup.variable

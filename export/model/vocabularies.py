@@ -37,7 +37,9 @@ def read_keys(path: Path, dtype: Literal["int64", "string"]) -> NDArray[Any]:
         try:
             keys[number - 1] = int(line)
         except (ValueError, OverflowError) as problem:
-            raise UsageError(f"vocabulary file {path}, line {number}: {line!r} is not an int64") from problem
+            raise UsageError(
+                f"vocabulary file {path}, line {number}: {line!r} is not an int64"
+            ) from problem
     return keys
 
 
@@ -53,7 +55,9 @@ def write_vocabulary(source: Path, dtype: Literal["int64", "string"], destinatio
     return _write(read_keys(source, dtype), destination, f"vocabulary file {source}")
 
 
-def write_model_vocabulary(name: str, keys: Sequence[int] | Sequence[str], destination: Path) -> int:
+def write_model_vocabulary(
+    name: str, keys: Sequence[int] | Sequence[str], destination: Path
+) -> int:
     """Writes a vocabulary of the model; returns how many keys it has.
 
     Raises:

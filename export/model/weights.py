@@ -77,17 +77,25 @@ class TrainedModel:
                 problems.append(problem)
             found.append((variable, place.key))
         for left in self.unmatched_objects:
-            read = [line for path, line in lines.items() if path.startswith(f"{left.owner}." if left.owner else "")]
+            read = [
+                line
+                for path, line in lines.items()
+                if path.startswith(f"{left.owner}." if left.owner else "")
+            ]
             if left.counted and read:
                 held = _shapes(left.keys, self.checkpoint)
-                problems.append(f"{left.owner or 'the model'}{read[0]} has no {left.name}, but there is {held}")
+                problems.append(
+                    f"{left.owner or 'the model'}{read[0]} has no {left.name}, but there is {held}"
+                )
         if problems:
             more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
             why = "The model code is not the one that was saved"
             if not isinstance(self.root, NamedGraph):
                 why += f", or checkpoint.object_path ({self.object_path!r}) is not the path of the model"
                 why = next(filter(None, map(self.why_missing, variables)), why)
-            raise CheckpointError(f"checkpoint {self.checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. {why}")
+            raise CheckpointError(
+                f"checkpoint {self.checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. {why}"
+            )
         return found
 
     def why_missing(self, variable: Any) -> str:
@@ -169,9 +177,15 @@ class TrainedModel:
         found = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
         if isinstance(self.root, NamedGraph):
             known = {place.key for place in self.places.values()} | {*self.root.variables}
-            matrices = {key: key for key in sorted(found - known)}  # averages are stored beside their variables
+            matrices = {
+                key: key for key in sorted(found - known)
+            }  # averages are stored beside their variables
         else:
-            beyond = [left.keys for left in self.unmatched_objects if not found.isdisjoint(left.keys.values())]
+            beyond = [
+                left.keys
+                for left in self.unmatched_objects
+                if not found.isdisjoint(left.keys.values())
+            ]
             matrices = {path: key for keys in beyond for path, key in keys.items()}
         if not matrices:
             return ()
@@ -186,7 +200,9 @@ class TrainedModel:
         Tables that are not variables of their own there (those in a SparseCore stack) are left out: they are found by
         name.
         """
-        found = {name: self.places.get(resource(variable.handle)) for name, variable in tables.items()}
+        found = {
+            name: self.places.get(resource(variable.handle)) for name, variable in tables.items()
+        }
         return {name: place.key for name, place in found.items() if place is not None and place.key}
 
 
@@ -205,7 +221,9 @@ def _problem(variable: Any, place: Place, made: str, checkpoint: Checkpoint) -> 
 
 def _shapes(keys: Mapping[str, str], checkpoint: Checkpoint) -> str:
     shown = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
-    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
+    return ", ".join(shown[:_SHOWN]) + (
+        f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    )
 
 
 def path_steps(object_path: str) -> list[str]:

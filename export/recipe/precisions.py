@@ -30,22 +30,32 @@ def check_precisions(job: ExportJob) -> None:
         limited = {(key, precision) for key in _LIMITS for precision in getattr(part, key)}
         for key, precision in sorted(limited):
             if precision not in part.precisions:
-                raise UsageError(f"towers.{name}.{key} limits {precision!r}, and towers.{name}.precisions has none")
+                raise UsageError(
+                    f"towers.{name}.{key} limits {precision!r}, and towers.{name}.precisions has none"
+                )
         if part.auc_loss_max and not set(part.outputs or ("result",)) & set(job.verify.labels):
-            raise UsageError(f"towers.{name}.auc_loss_max needs labels: name their columns in verify.labels")
+            raise UsageError(
+                f"towers.{name}.auc_loss_max needs labels: name their columns in verify.labels"
+            )
 
 
 def _check_labels(job: ExportJob) -> None:
-    every = [(tower, name) for tower, part in job.towers.items() for name in part.outputs or ("result",)]
+    every = [
+        (tower, name) for tower, part in job.towers.items() for name in part.outputs or ("result",)
+    ]
     outputs = {name for _, name in every}
     for key, columns in (("labels", job.verify.labels), ("expected", job.verify.expected)):
         for output in columns:
             of = [tower for tower, name in every if name == output]
             if key == "expected" and len(of) > 1:
-                raise UsageError(f"verify.expected.{output}: towers {', '.join(of)} have it; write '{of[0]}.{output}'")
+                raise UsageError(
+                    f"verify.expected.{output}: towers {', '.join(of)} have it; write '{of[0]}.{output}'"
+                )
             if key == "expected" and output in {f"{tower}.{name}" for tower, name in every}:
                 continue
             if output not in outputs:
-                raise UsageError(f"verify.{key} names output {output!r}; the towers have {', '.join(sorted(outputs))}")
+                raise UsageError(
+                    f"verify.{key} names output {output!r}; the towers have {', '.join(sorted(outputs))}"
+                )
         if columns and job.verify.examples is None:
             raise UsageError(f"verify.{key} names columns of verify.examples, which is not given")

@@ -16,7 +16,9 @@ from export.errors import UsageError
 class Part(BaseModel):
     """A frozen part of the recipe."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True
+    )
 
 
 class CheckpointPart(Part):
@@ -376,7 +378,9 @@ def read_recipe(path: Path) -> ExportJob:
     except OSError as problem:
         raise UsageError(f"recipe {path} cannot be read: {problem.strerror}") from problem
     except UnicodeDecodeError as problem:
-        raise UsageError(f"recipe {path} cannot be read: it is not UTF-8 text; a TOML file was expected") from problem
+        raise UsageError(
+            f"recipe {path} cannot be read: it is not UTF-8 text; a TOML file was expected"
+        ) from problem
     except tomllib.TOMLDecodeError as problem:
         raise UsageError(f"recipe {path} cannot be read as TOML: {problem}") from problem
     except RecursionError as problem:

@@ -30,7 +30,9 @@ class ExportSettings(BaseSettings):
         default=Path(".rowcast-scratch"),
         description="directory where a bundle is staged that goes to a URL; relative to where the command runs",
     )
-    full: bool = Field(default=False, description="compare every row with the checkpoint instead of a sample")
+    full: bool = Field(
+        default=False, description="compare every row with the checkpoint instead of a sample"
+    )
 
     @field_validator("executor")
     @classmethod

@@ -98,11 +98,18 @@ class VariablesPlan:
     @property
     def load_bytes(self) -> int:
         """The most memory that TensorFlow holds of large variables while it loads: all, and one slice twice."""
-        sliced = [part.bytes for entry in self.streamed.values() for part in entry.slices if not entry.whole]
+        sliced = [
+            part.bytes
+            for entry in self.streamed.values()
+            for part in entry.slices
+            if not entry.whole
+        ]
         return sum(entry.bytes for entry in self.streamed.values()) + max(sliced, default=0)
 
 
-def plan_variables(prefix: Path, variables: Mapping[str, Entry], link: bool, check: bool = False) -> VariablesPlan:
+def plan_variables(
+    prefix: Path, variables: Mapping[str, Entry], link: bool, check: bool = False
+) -> VariablesPlan:
     """Plans the data files of large variables; touches nothing.
 
     Args:
@@ -115,9 +122,15 @@ def plan_variables(prefix: Path, variables: Mapping[str, Entry], link: bool, che
       CheckpointError: slices of a variable overlap or leave a gap.
     """
     ordered = {key: _ordered(key, variables[key]) for key in sorted(variables)}
-    sources = list(dict.fromkeys(part.file for entry in ordered.values() for part in entry.slices)) if link else []
+    sources = (
+        list(dict.fromkeys(part.file for entry in ordered.values() for part in entry.slices))
+        if link
+        else []
+    )
     count = len(sources) + 1
-    renamed = {source: str(data_file(prefix, number, count)) for number, source in enumerate(sources)}
+    renamed = {
+        source: str(data_file(prefix, number, count)) for number, source in enumerate(sources)
+    }
     own, at = str(data_file(prefix, count - 1, count)), 0
     streamed: dict[str, Entry] = {}
     chunks: list[Chunk] = []
@@ -125,7 +138,9 @@ def plan_variables(prefix: Path, variables: Mapping[str, Entry], link: bool, che
         placed = []
         for piece, part in enumerate(entry.slices):
             if part.crc32c is None and link:
-                raise NotConvertible(f'{entry.key!r} has no checksum to be linked with; set output.tables = "inline"')
+                raise NotConvertible(
+                    f'{entry.key!r} has no checksum to be linked with; set output.tables = "inline"'
+                )
             file, offset = (renamed[part.file], part.offset) if link else (own, at)
             if not link or check:
                 chunks += _chunks(key, piece, part, "" if link else own, at)
@@ -133,11 +148,17 @@ def plan_variables(prefix: Path, variables: Mapping[str, Entry], link: bool, che
             placed.append(part._replace(file=file, offset=offset))
         streamed[key] = _merged(entry._replace(slices=tuple(placed)))
         if len(streamed[key].slices) > 1 and entry.dtype in _UNSLICED_ONLY:
-            cure = 'set output.tables = "inline", which joins them' if link and _by_rows(entry) else "save it anew"
+            cure = (
+                'set output.tables = "inline", which joins them'
+                if link and _by_rows(entry)
+                else "save it anew"
+            )
             raise NotConvertible(
                 f"{entry.key!r} is {entry.dtype} in {len(entry.slices)} slices, which TensorFlow cannot restore; {cure}"
             )
-    return VariablesPlan(prefix, count, {Path(renamed[each]): each for each in sources}, streamed, tuple(chunks), at)
+    return VariablesPlan(
+        prefix, count, {Path(renamed[each]): each for each in sources}, streamed, tuple(chunks), at
+    )
 
 
 def link_files(plan: VariablesPlan) -> None:
@@ -173,8 +194,12 @@ def copy_chunk(chunk: Chunk) -> int:
     crc, buffer = 0, np.empty(min(BLOCK_BYTES, chunk.bytes), np.uint8)
     try:
         with ExitStack() as opened:
-            files = opened.enter_context(DataFiles({chunk.source: chunk.stamp} if chunk.stamp else None))
-            out = opened.enter_context(open(chunk.destination, "r+b")) if chunk.destination else None
+            files = opened.enter_context(
+                DataFiles({chunk.source: chunk.stamp} if chunk.stamp else None)
+            )
+            out = (
+                opened.enter_context(open(chunk.destination, "r+b")) if chunk.destination else None
+            )
             if out is not None:
                 out.seek(chunk.at)
             for done in range(0, chunk.bytes, BLOCK_BYTES):
@@ -224,7 +249,9 @@ def write_variables(
         file.seek(at)
         for key, source in sorted(small.items()):
             entry, data = checkpoint.entries[source], checkpoint.read_all(source).tobytes()
-            part = Slice(str(plan.own), at, len(data), crc32c(data), (0,) * len(entry.shape), entry.shape)
+            part = Slice(
+                str(plan.own), at, len(data), crc32c(data), (0,) * len(entry.shape), entry.shape
+            )
             entries[key] = Entry(key, entry.dtype, entry.shape, (part,))
             at += file.write(data)
         text, crc = string_bytes(graph)
@@ -246,9 +273,13 @@ def _ordered(key: str, entry: Entry) -> Entry:
         try:
             bands.bands(slices, entry.shape[1], 0, entry.shape[0])
         except SlicesOverlap as problem:
-            raise CheckpointError(f"{entry.key!r}: {problem}; save the checkpoint anew") from problem
+            raise CheckpointError(
+                f"{entry.key!r}: {problem}; save the checkpoint anew"
+            ) from problem
     elif sum(math.prod(part.shape) for part in slices) != math.prod(entry.shape):
-        raise CheckpointError(f"the slices of {entry.key!r} overlap or leave a gap; save the checkpoint anew")
+        raise CheckpointError(
+            f"the slices of {entry.key!r} overlap or leave a gap; save the checkpoint anew"
+        )
     return entry._replace(key=key, slices=tuple(slices))
 
 
@@ -281,7 +312,9 @@ def _merged(entry: Entry) -> Entry:
 def _chunks(key: str, piece: int, part: Slice, destination: str, at: int) -> Iterator[Chunk]:
     for done in range(0, part.bytes, CHUNK_BYTES):
         size = min(CHUNK_BYTES, part.bytes - done)
-        yield Chunk(key, piece, part.file, part.offset + done, size, part.stamp, destination, at + done)
+        yield Chunk(
+            key, piece, part.file, part.offset + done, size, part.stamp, destination, at + done
+        )
 
 
 def _summed(entry: Entry, plan: VariablesPlan, sums: Mapping[Chunk, int]) -> Entry:

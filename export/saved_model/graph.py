@@ -69,7 +69,9 @@ def build_graph(
         if spec.key not in stored:
             attribute = f"table_{len(stored)}"
             shape, dtype = spec.stored, tf.as_dtype(spec.dtype)
-            stored[spec.key] = variable_class()(shape=shape, dtype=dtype, trainable=False, name=attribute)
+            stored[spec.key] = variable_class()(
+                shape=shape, dtype=dtype, trainable=False, name=attribute
+            )
             setattr(module, attribute, stored[spec.key])
     weights: dict[str, Any] = {}
     for variable in _distinct(traced.towers):
@@ -89,7 +91,9 @@ def build_graph(
         signatures[name], inputs[name] = _signature(tower, lookups)
     default = job.output.serving_default or next(iter(signatures))
     if default not in signatures:
-        raise UsageError(f"output.serving_default is {default!r}; the recipe's towers: {', '.join(signatures)}")
+        raise UsageError(
+            f"output.serving_default is {default!r}; the recipe's towers: {', '.join(signatures)}"
+        )
     signatures[SIGNATURE], inputs[SIGNATURE] = signatures[default], inputs[default]
     attributes = {f"table_{number}": key for number, key in enumerate(stored)}
     return InlineGraph(lookups, module, signatures, inputs, attributes, weights)
@@ -108,13 +112,17 @@ def write_graph(graph: InlineGraph, directory: Path) -> bytes:
     try:
         save_without_variables(graph.module, str(directory), dict(graph.signatures))
     except (OSError, tf.errors.OpError) as problem:
-        raise DestinationError(f"the SavedModel cannot be written to {directory}: {problem}") from problem
+        raise DestinationError(
+            f"the SavedModel cannot be written to {directory}: {problem}"
+        ) from problem
     objects = TrackableObjectGraph()
     root = objects.nodes.add()
     for attribute in (*graph.tables, *graph.weights):
         root.children.add(node_id=len(objects.nodes), local_name=attribute)
         variable = objects.nodes.add()
-        variable.attributes.add(name="VARIABLE_VALUE", full_name=attribute, checkpoint_key=variable_key(attribute))
+        variable.attributes.add(
+            name="VARIABLE_VALUE", full_name=attribute, checkpoint_key=variable_key(attribute)
+        )
     return bytes(objects.SerializeToString(deterministic=True))
 
 
@@ -169,4 +177,8 @@ def _tensor_names(name: str, part: InputPart) -> tuple[str, ...]:
 
 
 def _distinct(towers: Iterable[TracedTower]) -> list[Any]:
-    return list({resource(variable.handle): variable for tower in towers for variable in tower.variables}.values())
+    return list(
+        {
+            resource(variable.handle): variable for tower in towers for variable in tower.variables
+        }.values()
+    )

@@ -85,21 +85,34 @@ class Lookups:
         return {tensor.name: tf.identity(results[tensor.name]) for tensor in tower.spec.outputs}
 
     def _activation(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> Any:
-        if spec.encoding == "dense" and spec.kind != "bag" and not isinstance(spec.rule, manifest.MultiInputIds):
+        if (
+            spec.encoding == "dense"
+            and spec.kind != "bag"
+            and not isinstance(spec.rule, manifest.MultiInputIds)
+        ):
             ids = inputs[spec.reads[0]]
             if spec.place is not None:
                 ids = tf.reshape(ids, [-1, spec.places])[:, spec.place]
             values = tf.reshape(ids, [-1])
             rows = self._rows(spec, values)
             if (padding := self._entry(spec).padding) is not None:
-                rows = tf.where(values == tf.constant(padding, values.dtype), tf.constant(-1, tf.int64), rows)
+                rows = tf.where(
+                    values == tf.constant(padding, values.dtype), tf.constant(-1, tf.int64), rows
+                )
             vectors = self._vectors(spec, rows)
-            return vectors if spec.kind == "single" else tf.reshape(vectors, [-1, spec.length, vectors.shape[1]])
+            return (
+                vectors
+                if spec.kind == "single"
+                else tf.reshape(vectors, [-1, spec.length, vectors.shape[1]])
+            )
         ids, weights = self._ids(spec, inputs)
         rows = self._rows(spec, ids.values)
         if spec.kind == "bag":  # leaves unknown ids out; a sequence keeps their places
             known = rows >= 0
-            ids, weights = _retained(ids, known), None if weights is None else _retained(weights, known)
+            ids, weights = (
+                _retained(ids, known),
+                None if weights is None else _retained(weights, known),
+            )
             rows = tf.boolean_mask(rows, known)
         if spec.config is not None:
             return self._by_layer(spec, ids, rows, weights)
@@ -107,7 +120,9 @@ class Lookups:
             return self._vectors(spec, rows)
         if spec.kind == "sequence":
             whole = ids.with_values(self._vectors(spec, rows))
-            filled_by = self._vectors(spec, tf.constant([_or_none(spec.filler_row)], tf.int64))  # -1: zeros
+            filled_by = self._vectors(
+                spec, tf.constant([_or_none(spec.filler_row)], tf.int64)
+            )  # -1: zeros
             return whole.to_tensor(filled_by[0], shape=[None, spec.length, whole.shape[-1]])
         return self._combined(spec, ids, rows, weights)
 
@@ -115,11 +130,15 @@ class Lookups:
         """Returns ids, and weights beside them, as ragged or sparse tensors without padding; of several inputs rows."""
         entry, name = self._entry(spec), spec.reads[0]
         if isinstance(entry.ids, manifest.CrossedIds):
-            each = [_unpadded(_ragged(inputs[key]), spec.padding_of(key), None)[0] for key in spec.reads]
+            each = [
+                _unpadded(_ragged(inputs[key]), spec.padding_of(key), None)[0] for key in spec.reads
+            ]
             return crossed(entry.ids, each, self.vocabularies), None
         if isinstance(entry.ids, manifest.JoinedIds):
             each = [_ragged(inputs[key]) for key in spec.reads]
-            return each[0].with_values(joined(entry.ids, [key.values for key in each], self.vocabularies)), None
+            return each[0].with_values(
+                joined(entry.ids, [key.values for key in each], self.vocabularies)
+            ), None
         if isinstance(entry.ids, manifest.TextIds):
             return words(entry.ids, tf.reshape(inputs[name], [-1])), None
         weights = None if spec.weights is None else inputs[spec.weights]
@@ -137,19 +156,27 @@ class Lookups:
         in; the row behind them is what TensorFlow fills empty examples with before it zeroes them.
         """
         table = as_table(self._vectors(spec, rows))
-        return self.original(with_values(ids, _places(rows)), weights, {spec.config.table: table}, spec.config)
+        return self.original(
+            with_values(ids, _places(rows)), weights, {spec.config.table: table}, spec.config
+        )
 
     def _combined(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
         """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which keeps every weight."""
         beside = None if weights is None else _sparse(weights)
         places = _sparse(with_values(ids, _places(rows) + 1))
-        vectors = self._vectors(spec, tf.concat([[tf.constant(_or_none(spec.empty_row), tf.int64)], rows], 0))
+        vectors = self._vectors(
+            spec, tf.concat([[tf.constant(_or_none(spec.empty_row), tf.int64)], rows], 0)
+        )
         how = {"combiner": spec.combiner, "max_norm": spec.max_norm}
         if spec.encoding != "ragged":
             empty = None if spec.empty_row is None else 0  # TensorFlow takes no tensor
-            return tf.nn.safe_embedding_lookup_sparse([vectors], places, beside, default_id=empty, **how)
+            return tf.nn.safe_embedding_lookup_sparse(
+                [vectors], places, beside, default_id=empty, **how
+            )
         found = tf.nn.embedding_lookup_sparse([vectors], places, beside, **how)
-        missing = tf.cast(places.dense_shape[0], tf.int32) - tf.shape(found)[0]  # empty examples at the end
+        missing = (
+            tf.cast(places.dense_shape[0], tf.int32) - tf.shape(found)[0]
+        )  # empty examples at the end
         return tf.pad(found, [[0, missing], [0, 0]])
 
     def _lengths(self, name: str, value: Any) -> Any:
@@ -158,7 +185,11 @@ class Lookups:
             found = tf.reshape(value, [tf.shape(value)[0], -1])
             places = tf.range(1, tf.shape(found, tf.int64)[1] + 1)
             padding = padding_of(name, self.traced.spec)
-            taken = tf.ones_like(found, tf.bool) if padding is None else found != tf.constant(padding, found.dtype)
+            taken = (
+                tf.ones_like(found, tf.bool)
+                if padding is None
+                else found != tf.constant(padding, found.dtype)
+            )
             return tf.reduce_max(tf.where(taken, places, tf.zeros([], tf.int64)), 1)
         return tf.cast(_ragged(value).row_lengths(), tf.int64)
 
@@ -169,7 +200,9 @@ class Lookups:
         rule = entry.ids
         if isinstance(rule, manifest.TextIds):
             values, rule = values if rule.split else words(rule, values), rule.ids
-        rows = rows_of(rule, values, self.vocabularies)  # a cross has made its rows: they are taken as they are
+        rows = rows_of(
+            rule, values, self.vocabularies
+        )  # a cross has made its rows: they are taken as they are
         count = self.traced.spec.rows_of(spec)
         rows = tf.where(rows < 0, rows + count, rows) if entry.from_end else rows
         known = (rows >= 0) & (rows < count)
@@ -195,7 +228,9 @@ class Lookups:
         known = rows >= 0
         layout = table.layout
         within = tf.where(known, rows, tf.zeros([], tf.int64))
-        stored = tf.gather(tf.constant(layout.bases()), within % layout.lanes) + within // layout.lanes
+        stored = (
+            tf.gather(tf.constant(layout.bases()), within % layout.lanes) + within // layout.lanes
+        )
         vectors = tf.cast(self.gather(spec.table, stored)[:, : table.dim], tf.float32)
         return tf.where(known[:, tf.newaxis], vectors, tf.zeros([], tf.float32))
 
@@ -245,9 +280,13 @@ def _ragged(value: Any) -> Any:
     if isinstance(value, tf.RaggedTensor):
         return value
     if isinstance(value, tf.SparseTensor):
-        return tf.RaggedTensor.from_value_rowids(value.values, value.indices[:, 0], value.dense_shape[0])
+        return tf.RaggedTensor.from_value_rowids(
+            value.values, value.indices[:, 0], value.dense_shape[0]
+        )
     flat = tf.reshape(value, [tf.shape(value)[0], -1])
-    return tf.RaggedTensor.from_uniform_row_length(tf.reshape(flat, [-1]), tf.shape(flat, tf.int64)[1])
+    return tf.RaggedTensor.from_uniform_row_length(
+        tf.reshape(flat, [-1]), tf.shape(flat, tf.int64)[1]
+    )
 
 
 def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:

@@ -51,7 +51,12 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def prove(
-    directory: Path, graph: InlineGraph, base: Path, checkpoint: Checkpoint, inventory: Inventory, plan: VariablesPlan
+    directory: Path,
+    graph: InlineGraph,
+    base: Path,
+    checkpoint: Checkpoint,
+    inventory: Inventory,
+    plan: VariablesPlan,
 ) -> dict[str, Any]:
     """Asks what was written raw examples, and holds its answers to those of the original model.
 
@@ -70,7 +75,12 @@ def prove(
     free = _available_bytes()
     own = plan.streamed.keys() - map(variable_key, graph.tables)
     held = 2 * sum(plan.streamed[key].bytes for key in own) + RESERVE_BYTES
-    proof: dict[str, Any] = {"examples": 0, "tolerance": TOLERANCE, "loaded_by": [], "max_abs_error": {}}
+    proof: dict[str, Any] = {
+        "examples": 0,
+        "tolerance": TOLERANCE,
+        "loaded_by": [],
+        "max_abs_error": {},
+    }
     if held > free:
         note = f"not compared: the original model holds its large Keras Embeddings, {held} bytes, and {free} are free"
         return proof | {"note": f"{note}; the index holds the checkpoint's own entries"}
@@ -78,11 +88,15 @@ def prove(
     read_rows = checkpoint_rows(checkpoint, sources)
     tables = {name: TrainedRows(name, spec, read_rows) for name, spec in lookups.tables.items()}
     vocabularies = {name: vocabulary_of(keys) for name, keys in keys_of(job, base, model).items()}
-    features = FeatureReader(lookups.entries, tables, vocabularies)  # resolves ids as a service would
+    features = FeatureReader(
+        lookups.entries, tables, vocabularies
+    )  # resolves ids as a service would
     with tempfile.TemporaryDirectory() as aside:
         prefix = local_prefix(checkpoint, inventory, Path(aside))
         examples = examples_of(job, base, model, lookups.entries)
-        reference, expected = finite_results(Reference(job, base, model, prefix, read_rows, examples, features))
+        reference, expected = finite_results(
+            Reference(job, base, model, prefix, read_rows, examples, features)
+        )
     sent = _sent(graph, reference.examples, features)
     needed = plan.load_bytes + RESERVE_BYTES
     if needed <= free:
@@ -102,7 +116,11 @@ def prove(
         errors[name] = {
             output: max(
                 largest_difference(
-                    f"signature {name!r}, output {output!r}, by {how}", results[name][output], right, limit, key
+                    f"signature {name!r}, output {output!r}, by {how}",
+                    results[name][output],
+                    right,
+                    limit,
+                    key,
                 )
                 for how, results in answers.items()
             )
@@ -144,7 +162,9 @@ def _flat(graph: InlineGraph, sent: Sent) -> dict[str, Tensors]:
         signature: {
             tensor: part.numpy()
             for name, tensors in inputs.items()
-            for tensor, part in zip(tensors, tf.nest.flatten(sent[name], expand_composites=True), strict=True)
+            for tensor, part in zip(
+                tensors, tf.nest.flatten(sent[name], expand_composites=True), strict=True
+            )
         }
         for signature, inputs in graph.inputs.items()
         if signature != SIGNATURE
@@ -153,7 +173,11 @@ def _flat(graph: InlineGraph, sent: Sent) -> dict[str, Tensors]:
 
 def _available_bytes() -> int:
     """Returns the memory that another process could take, as the machine and its control group tell."""
-    found = [int(line.split()[1]) << 10 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
+    found = [
+        int(line.split()[1]) << 10
+        for line in _lines("/proc/meminfo")
+        if line.startswith("MemAvailable:")
+    ]
     limit, used = (_lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     if limit and used and limit[0].isdigit():
         found.append(int(limit[0]) - int(used[0]))
@@ -174,7 +198,9 @@ def _load_and_ask(directory: Path, inputs: Mapping[str, Tensors]) -> dict[str, R
     with ProcessPoolExecutor(1, context) as process:
         for loader in LOADERS:
             try:
-                answers[loader] = process.submit(_ask, loader, str(directory), dict(inputs)).result()
+                answers[loader] = process.submit(
+                    _ask, loader, str(directory), dict(inputs)
+                ).result()
             except BrokenProcessPool as problem:
                 raise VerificationFailed(
                     f"{loader} of {directory} died, as happens when memory runs out: a server needs as much"
@@ -207,8 +233,18 @@ def _ask(loader: str, directory: str, inputs: dict[str, Tensors]) -> Results:
     asked = _ask_functions if loader == "tf.saved_model.load" else _ask_session
     try:
         return asked(directory, inputs)
-    except (tf.errors.OpError, OSError, ValueError, TypeError, KeyError, AssertionError, RuntimeError) as problem:
-        raise RuntimeError(f"{type(problem).__name__}: {' '.join(str(problem).split())[:1000]}") from None
+    except (
+        tf.errors.OpError,
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AssertionError,
+        RuntimeError,
+    ) as problem:
+        raise RuntimeError(
+            f"{type(problem).__name__}: {' '.join(str(problem).split())[:1000]}"
+        ) from None
     finally:
         gc.collect()  # the next loader needs the memory of this one's tables
 
@@ -217,10 +253,14 @@ def _ask_functions(directory: str, inputs: dict[str, Tensors]) -> Results:
     signatures = tf.saved_model.load(directory).signatures
     missing = {SIGNATURE, *inputs} ^ set(signatures)
     if missing:
-        raise ValueError(f"signatures {sorted(signatures)}; {sorted(missing)} differ from what was written")
+        raise ValueError(
+            f"signatures {sorted(signatures)}; {sorted(missing)} differ from what was written"
+        )
     results: Results = {}
     for name, tensors in inputs.items():
-        answer = signatures[name](**{tensor: tf.constant(value) for tensor, value in tensors.items()})
+        answer = signatures[name](
+            **{tensor: tf.constant(value) for tensor, value in tensors.items()}
+        )
         results[name] = {output: value.numpy() for output, value in answer.items()}
     return results
 
@@ -232,7 +272,9 @@ def _ask_session(directory: str, inputs: dict[str, Tensors]) -> Results:
         for name, tensors in inputs.items():
             signature = loaded.signature_def[name]
             fed = {signature.inputs[tensor].name: value for tensor, value in tensors.items()}
-            results[name] = session.run({output: info.name for output, info in signature.outputs.items()}, fed)
+            results[name] = session.run(
+                {output: info.name for output, info in signature.outputs.items()}, fed
+            )
         return results
 
 
@@ -242,7 +284,9 @@ def _ids(name: str, values: NDArray[Any], dtype: str, job: ExportJob) -> NDArray
     except ValueError as problem:
         hashed = name in job.features and isinstance(job.features[name].ids, HashRule)
         cure = f'; set features.{name}.ids.dtype = "string"' if hashed else ""
-        raise UsageError(f"feature {name!r}: an example's id is no {dtype}: {problem}{cure}") from problem
+        raise UsageError(
+            f"feature {name!r}: an example's id is no {dtype}: {problem}{cure}"
+        ) from problem
 
 
 def _lines(path: str) -> list[str]:

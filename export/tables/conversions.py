@@ -160,7 +160,9 @@ class Conversion:
     def _piece(self, values: Values, first_row: int) -> Piece:
         scales = None
         wide = values.dtype == np.float64 or values.dtype.kind == "i"
-        values = values.astype(np.float64 if wide else np.float32, copy=False)  # which holds them exactly
+        values = values.astype(
+            np.float64 if wide else np.float32, copy=False
+        )  # which holds them exactly
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             if self._target == "int8":
                 stored, scales = _quantised(values.astype(np.float32, copy=False))
@@ -180,9 +182,15 @@ class Conversion:
     def _refuse_lost(self, values: Values, read: Values, first_row: int) -> None:
         exact = self._source.kind == "i"
         for lost, why in (
-            (~np.isfinite(values), "which only a table that is copied as it is may hold; mend it, or state no dtype"),
+            (
+                ~np.isfinite(values),
+                "which only a table that is copied as it is may hold; mend it, or state no dtype",
+            ),
             (~np.isfinite(read), f"which is too large for {self._target}; choose another dtype"),
-            (exact & (np.abs(values) > _EXACT_INTEGER), "which no float holds exactly; leave the table out"),
+            (
+                exact & (np.abs(values) > _EXACT_INTEGER),
+                "which no float holds exactly; leave the table out",
+            ),
         ):
             if lost.any():
                 place = int(np.argmax(lost.any(axis=1)))
@@ -235,7 +243,9 @@ def read_dtypes(asked: Sequence[str]) -> tuple[str | None, tuple[tuple[str, str]
     for name, dtype in pairs:
         if dtype not in DTYPES:
             given = f"{name}={dtype}" if name else dtype
-            raise UsageError(f"--dtype {given!r} was given; [NAME=]DTYPE was expected, one of {', '.join(DTYPES)}")
+            raise UsageError(
+                f"--dtype {given!r} was given; [NAME=]DTYPE was expected, one of {', '.join(DTYPES)}"
+            )
     single = dict(pair for pair in pairs if pair[0])
     return next((dtype for name, dtype in reversed(pairs) if not name), None), tuple(single.items())
 
@@ -264,7 +274,9 @@ def _rounded(values: Values, target: str) -> Values:
     near = values.astype(np.float32, copy=False)
     if target == "bfloat16":
         return near.astype(ml_dtypes.bfloat16).view(STORED[target])
-    halves = pyarrow.array(near.reshape(-1)).cast(pyarrow.float16())  # numpy is 20 times slower for subnormal halves
+    halves = pyarrow.array(near.reshape(-1)).cast(
+        pyarrow.float16()
+    )  # numpy is 20 times slower for subnormal halves
     return np.asarray(halves).reshape(near.shape)
 
 

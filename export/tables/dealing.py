@@ -35,14 +35,21 @@ def stripes_of(stored: StoredRows, task: TableTask) -> Iterator[tuple[int, Bytes
     read = np.empty((abreast * deep, width), np.uint8)
     as_read = abreast == 1 and width == exact
     dealt = read if as_read else np.empty((abreast * deep, exact), np.uint8)
-    row_value = np.dtype((np.void, exact))  # rows move as one value each: short ones 8 times as fast as byte by byte
+    row_value = np.dtype(
+        (np.void, exact)
+    )  # rows move as one value each: short ones 8 times as fast as byte by byte
     bases, end = task.layout.bases().tolist(), task.first_row + task.rows
     for first, places, rounds in _groups(task.first_row, end, lanes, abreast, deep):
         here = read[: rounds * places]
-        stored.read_each(((bases[row % lanes] + row // lanes, rounds) for row in range(first, first + places)), here)
+        stored.read_each(
+            ((bases[row % lanes] + row // lanes, rounds) for row in range(first, first + places)),
+            here,
+        )
         stripes = dealt[: rounds * places].reshape(rounds, places, exact)
         if not as_read:
-            read_rows = np.ndarray((places, rounds), row_value, here, strides=(rounds * width, width))
+            read_rows = np.ndarray(
+                (places, rounds), row_value, here, strides=(rounds * width, width)
+            )
             stripes.view(row_value)[..., 0] = read_rows.T
         if places == lanes:
             yield first, stripes.reshape(-1, exact)
@@ -50,7 +57,9 @@ def stripes_of(stored: StoredRows, task: TableTask) -> Iterator[tuple[int, Bytes
             yield from ((first + number * lanes, stripe) for number, stripe in enumerate(stripes))
 
 
-def _groups(first: int, end: int, lanes: int, abreast: int, deep: int) -> Iterator[tuple[int, int, int]]:
+def _groups(
+    first: int, end: int, lanes: int, abreast: int, deep: int
+) -> Iterator[tuple[int, int, int]]:
     """Yields rows [first, end) as first row, lanes side by side and rows of each of them."""
     for start in range(first, end, lanes * deep):
         for row in range(start, min(start + lanes, end), abreast):

@@ -44,18 +44,24 @@ def open_dumps(job: ExportJob, base: Path) -> dict[str, DumpedTable]:
             continue
         directory = place_of(part.dump, base)
         if not isinstance(directory, Path):
-            raise UsageError(f"tables.{name}.dump: {directory} is a URL; bring the dump to a disk of this machine")
+            raise UsageError(
+                f"tables.{name}.dump: {directory} is a URL; bring the dump to a disk of this machine"
+            )
         if not directory.is_dir():
             raise UsageError(f"tables.{name}.dump: {directory} is no directory")
         try:
             tables = {each.name: each for each in list_dump(directory).storage.dumped.values()}
         except OSError as problem:
-            raise CheckpointError(f"dump {directory} cannot be read: {problem.strerror}") from problem
+            raise CheckpointError(
+                f"dump {directory} cannot be read: {problem.strerror}"
+            ) from problem
         found[name] = _chosen(name, part.key, tables, directory)
     return found
 
 
-def _chosen(name: str, key: str | None, tables: Mapping[str, DumpedTable], directory: Path) -> DumpedTable:
+def _chosen(
+    name: str, key: str | None, tables: Mapping[str, DumpedTable], directory: Path
+) -> DumpedTable:
     """Returns the table that is meant: the named one, the one of the same name (SOK adds a number), or the only one."""
     for wanted in [key] if key is not None else [name, f"{name}_0"]:
         if wanted in tables:
@@ -126,15 +132,21 @@ class KeyFile:
         try:
             keys: NDArray[Any] = np.fromfile(self._part.file, self._dtype, count, offset=offset)
         except OSError as problem:
-            raise CheckpointError(f"dump file {self._part.file} cannot be read: {problem.strerror}") from problem
+            raise CheckpointError(
+                f"dump file {self._part.file} cannot be read: {problem.strerror}"
+            ) from problem
         if keys.size != count:
-            raise CheckpointError(f"dump file {self._part.file} was cut short while it was read; copy it anew")
+            raise CheckpointError(
+                f"dump file {self._part.file} was cut short while it was read; copy it anew"
+            )
         return keys.astype(np.int64)
 
     def sampled_blocks(self) -> Iterator[tuple[int, Keys]]:
         """Yields the same of some short blocks from all over the file, as many as are read in no time."""
         count = min(SAMPLED_KEYS, self.size)
-        for first in np.unique(np.linspace(0, self.size - count, SAMPLED_BLOCKS).astype(np.int64)).tolist():
+        for first in np.unique(
+            np.linspace(0, self.size - count, SAMPLED_BLOCKS).astype(np.int64)
+        ).tolist():
             yield first, self.read(first, count)
 
     def sample(self) -> Keys:

@@ -64,7 +64,9 @@ def _write(checkpoint: Checkpoint, table: TableSpec, path: Path) -> None:
         try:
             index.finish()
         except FormatError as problem:
-            raise CheckpointError(f"table {table.name!r}: {table.keys!r}: {problem}; dump it anew") from problem
+            raise CheckpointError(
+                f"table {table.name!r}: {table.keys!r}: {problem}; dump it anew"
+            ) from problem
 
 
 def check_key_indexes(
@@ -88,7 +90,9 @@ def check_key_indexes(
             )
         file = KeyFile(dumped)
         if index.size != file.size:
-            raise VerificationFailed(f"table {name!r}: its key index holds {index.size} keys, the dump {file.size}")
+            raise VerificationFailed(
+                f"table {name!r}: its key index holds {index.size} keys, the dump {file.size}"
+            )
         try:
             _check(name, files.locate(root, index.file), file, full)
         except BundleError as problem:

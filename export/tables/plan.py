@@ -116,7 +116,9 @@ class ExportPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know of its tables, a sentence for each."""
-        return tuple(f"table {table.spec.name}: {table.notes}" for table in self.tables if table.notes)
+        return tuple(
+            f"table {table.spec.name}: {table.notes}" for table in self.tables if table.notes
+        )
 
     @property
     def linked_bytes(self) -> int:
@@ -146,7 +148,9 @@ class ExportPlan:
     @property
     def read_bytes(self) -> int:
         """Bytes read."""
-        return sum(task.rows * task.stored_row_bytes for task in self.tasks) + sum(task.bytes for task in self.rest)
+        return sum(task.rows * task.stored_row_bytes for task in self.tasks) + sum(
+            task.bytes for task in self.rest
+        )
 
     @property
     def peak_memory_bytes(self) -> int:
@@ -232,16 +236,29 @@ def plan_tables(
             note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
         plans.append(TablePlan(spec, entry.slices, tasks, note=note, limits=way.limits))
     rest = _rest(checkpoint, [each.spec for each in plans if each.tasks], budget_bytes)
-    return ExportPlan(inventory.checkpoint, tuple(plans), rest, inventory.slot_bytes, workers, inventory.fingerprint)
+    return ExportPlan(
+        inventory.checkpoint,
+        tuple(plans),
+        rest,
+        inventory.slot_bytes,
+        workers,
+        inventory.fingerprint,
+    )
 
 
 def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec]:
     if names is not None:
-        return sorted((inventory.table(name) for name in dict.fromkeys(names)), key=lambda table: table.name)
+        return sorted(
+            (inventory.table(name) for name in dict.fromkeys(names)), key=lambda table: table.name
+        )
     if inventory.refused:
-        inventory.table(inventory.refused[0].name)  # leaving it out without being asked to would be silence
+        inventory.table(
+            inventory.refused[0].name
+        )  # leaving it out without being asked to would be silence
     if not inventory.tables:
-        raise NotConvertible(f"no table is recognised in checkpoint {inventory.checkpoint}; {inventory.naming_help()}")
+        raise NotConvertible(
+            f"no table is recognised in checkpoint {inventory.checkpoint}; {inventory.naming_help()}"
+        )
     return list(inventory.tables)
 
 
@@ -258,7 +275,9 @@ def check_exportable(spec: TableSpec, way: Writing = AS_STORED) -> None:
             f"beginning with a letter or digit); name it with --table NAME={spec.name}"
         )
     if spec.rows < 1 or spec.dim < 1:
-        raise NotConvertible(f"table {spec.name!r} of shape [{spec.rows}, {spec.dim}] holds nothing; leave it out")
+        raise NotConvertible(
+            f"table {spec.name!r} of shape [{spec.rows}, {spec.dim}] holds nothing; leave it out"
+        )
 
 
 def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], way: Writing) -> str:
@@ -269,9 +288,15 @@ def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], way: Writin
         (entry.array is not None, "its values lie in encoded chunks"),
         (not in_order, "its rows do not lie in order in the checkpoint"),
         (dtype != spec.dtype, f"its rows are converted from {spec.dtype} to {dtype}"),
-        (any(len(band.slices) > 1 for band in bands), "its rows are cut by columns in the checkpoint"),
+        (
+            any(len(band.slices) > 1 for band in bands),
+            "its rows are cut by columns in the checkpoint",
+        ),
         (any(part.crc32c is None for part in entry.slices), "its storage keeps no checksums"),
-        (any("://" in part.file for part in entry.slices), "the checkpoint is not on this machine's disks"),
+        (
+            any("://" in part.file for part in entry.slices),
+            "the checkpoint is not on this machine's disks",
+        ),
     )
     return next((why for holds, why in hindrances if holds), "")
 
@@ -298,11 +323,18 @@ def _bands(spec: TableSpec, entry: Entry, checkpoint: str) -> list[Band]:
 
 
 def _tasks(
-    spec: TableSpec, entry: Entry, bands: Sequence[Band], directory: Path, way: Writing, block_bytes: int
+    spec: TableSpec,
+    entry: Entry,
+    bands: Sequence[Band],
+    directory: Path,
+    way: Writing,
+    block_bytes: int,
 ) -> tuple[TableTask, ...]:
     dtype = written_dtype(spec.name, spec.dtype, way.dtype)
     rows_max = way.shard_rows or shards.shard_rows(row_bytes(dtype, spec.dim))
-    if way.shard_rows is None:  # whole rounds of the lanes: only the last block of the table is cut within one
+    if (
+        way.shard_rows is None
+    ):  # whole rounds of the lanes: only the last block of the table is cut within one
         rows_max -= rows_max % spec.layout.lanes if rows_max > spec.layout.lanes else 0
     count = -(-spec.rows // rows_max)
     if count > SHARDS_MAX:
@@ -313,7 +345,11 @@ def _tasks(
     tasks = []
     for number, part in enumerate(shards.cut(spec.rows, rows_max)):
         first, end = stored_range(spec.layout, part.first, part.rows)
-        held = [piece for band in stored.within(bands, first, end - first) for piece in band.slices] if bands else []
+        held = (
+            [piece for band in stored.within(bands, first, end - first) for piece in band.slices]
+            if bands
+            else []
+        )
         file = paths.table_shard(spec.name, number, count)
         tasks.append(
             TableTask(
@@ -337,7 +373,9 @@ def _tasks(
     return tuple(tasks)
 
 
-def _rest(checkpoint: Checkpoint, specs: Sequence[TableSpec], budget_bytes: int) -> tuple[RestTask, ...]:
+def _rest(
+    checkpoint: Checkpoint, specs: Sequence[TableSpec], budget_bytes: int
+) -> tuple[RestTask, ...]:
     """Plans the reading of what stacks hold besides the exported tables."""
     tasks: list[RestTask] = []
     for key in dict.fromkeys(spec.key for spec in specs if not isinstance(spec.layout, Plain)):

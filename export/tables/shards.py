@@ -53,9 +53,14 @@ class Receipt(StrictModel):
         """Returns the files that the task wrote."""
         written = []
         if isinstance(task, TableTask):
-            for shard, size in ((self.shard, row_bytes(task.written_dtype, task.dim)), (self.scales, SCALE_BYTES)):
+            for shard, size in (
+                (self.shard, row_bytes(task.written_dtype, task.dim)),
+                (self.scales, SCALE_BYTES),
+            ):
                 if shard is not None:
-                    written.append(manifest.File(path=shard.file, bytes=shard.rows * size, crc32c=shard.crc32c))
+                    written.append(
+                        manifest.File(path=shard.file, bytes=shard.rows * size, crc32c=shard.crc32c)
+                    )
         return written
 
 
@@ -74,7 +79,11 @@ def copy_rows(task: TableTask) -> Receipt:
             in_order = task.as_stored and isinstance(stored, SliceRows) and stored.undivided
             size = None if in_order else task.rows * row_bytes(task.written_dtype, task.dim)
             writer = opened.enter_context(_writer(task, task.file, size))
-            scales = opened.enter_context(_writer(task, task.scales, task.rows * SCALE_BYTES)) if task.scales else None
+            scales = (
+                opened.enter_context(_writer(task, task.scales, task.rows * SCALE_BYTES))
+                if task.scales
+                else None
+            )
             error = None
             if task.converted:
                 error = _convert(stored, task, writer, scales)
@@ -94,7 +103,9 @@ def copy_rows(task: TableTask) -> Receipt:
                 error=error,
             )
     except SlicesOverlap as problem:
-        raise CheckpointError(f"table {task.table!r} ({task.key!r}): {problem}; save the checkpoint anew") from problem
+        raise CheckpointError(
+            f"table {task.table!r} ({task.key!r}): {problem}; save the checkpoint anew"
+        ) from problem
     except OSError as problem:
         place = Path(task.directory, task.file)
         raise DestinationError(
@@ -164,7 +175,11 @@ def manifest_table(
       ValueError: (pydantic's) shards are missing.
     """
     spec = table.spec
-    own = [(each.shard, each) for each in receipts if each.table == spec.name and each.shard is not None]
+    own = [
+        (each.shard, each)
+        for each in receipts
+        if each.table == spec.name and each.shard is not None
+    ]
     own.sort(key=lambda pair: pair[0].first_row)
     errors = [each.error for _, each in own if each.error is not None]
     return manifest.Table.model_validate(
@@ -191,15 +206,25 @@ def _open_rows(task: TableTask) -> StoredRows:
 
 
 def _writer(task: TableTask, file: str, size: int | None) -> ShardWriter:
-    return ShardWriter(Path(task.directory, file), None if task.attempts is None else Path(task.attempts), size)
+    return ShardWriter(
+        Path(task.directory, file), None if task.attempts is None else Path(task.attempts), size
+    )
 
 
 def _closed(task: TableTask, file: str, writer: ShardWriter) -> Shard:
     digest = writer.close()
-    return Shard(file=file, first_row=task.first_row, rows=task.rows, crc32c=digest.crc32c, blocks=digest.blocks)
+    return Shard(
+        file=file,
+        first_row=task.first_row,
+        rows=task.rows,
+        crc32c=digest.crc32c,
+        blocks=digest.blocks,
+    )
 
 
-def _convert(stored: StoredRows, task: TableTask, writer: ShardWriter, scales: ShardWriter | None) -> ErrorSums:
+def _convert(
+    stored: StoredRows, task: TableTask, writer: ShardWriter, scales: ShardWriter | None
+) -> ErrorSums:
     conversion = Conversion(task.table, task.dtype, task.written_dtype)
     for first, rows in stripes_of(stored, task):
         at = first - task.first_row

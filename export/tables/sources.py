@@ -17,4 +17,6 @@ def source_of(layout: Layout, key: str) -> TableSource:
 
 def layout_of(source: TableSource) -> Layout:
     """Returns the layout that the manifest tells."""
-    return _LAYOUTS[source.layout](**source.model_dump(exclude={"layout", "key"}, exclude_none=True))
+    return _LAYOUTS[source.layout](
+        **source.model_dump(exclude={"layout", "key"}, exclude_none=True)
+    )

@@ -84,7 +84,9 @@ class TableTask:
     @property
     def bytes(self) -> int:
         """Bytes of the shard, and of its scales."""
-        return self.rows * (row_bytes(self.written_dtype, self.dim) + (SCALE_BYTES if self.scales else 0))
+        return self.rows * (
+            row_bytes(self.written_dtype, self.dim) + (SCALE_BYTES if self.scales else 0)
+        )
 
     @property
     def memory_bytes(self) -> int:
@@ -97,7 +99,11 @@ class TableTask:
     @property
     def scratch_bytes(self) -> int:
         """Bytes that the task puts aside on the disk while it runs: rows of an array that it needs lane by lane."""
-        return self.rows * self.stored_row_bytes if self.array is not None and self.layout.lanes > 1 else 0
+        return (
+            self.rows * self.stored_row_bytes
+            if self.array is not None and self.layout.lanes > 1
+            else 0
+        )
 
     @property
     def as_stored(self) -> bool:

@@ -28,7 +28,9 @@ def arrange_towers(
     for tower in traced.towers:
         name = tower.spec.name
         if tower.spec.role == "ranking" and job.towers[name].split:
-            found = split_tower(tower, {each.feature: features[each.feature].role for each in tower.spec.inputs})
+            found = split_tower(
+                tower, {each.feature: features[each.feature].role for each in tower.spec.inputs}
+            )
             splits[name] = Split(tuple(pack(part) for part in found.parts), found.notes)
         towers.append(pack(tower))
     spec = replace(traced.spec, towers={tower.spec.name: tower.spec for tower in towers})

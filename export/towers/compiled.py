@@ -15,7 +15,9 @@ from export.graph.specs import SIGNATURE
 from export.towers.savedmodels import save_function
 
 _REASON_CHARACTERS = 300
-_MISSING = re.compile(r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that was)", re.MULTILINE)
+_MISSING = re.compile(
+    r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that was)", re.MULTILINE
+)
 
 
 def compile_tower(saved_model: Path, precision: Precision, path: Path) -> str:
@@ -33,7 +35,9 @@ def compile_tower(saved_model: Path, precision: Precision, path: Path) -> str:
       DestinationError: the file cannot be written.
     """
     try:
-        converter = tf.lite.TFLiteConverter.from_saved_model(str(saved_model), signature_keys=[SIGNATURE])
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            str(saved_model), signature_keys=[SIGNATURE]
+        )
         if precision == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         flatbuffer = converter.convert()
@@ -65,11 +69,16 @@ def _why_not_run(flatbuffer: bytes) -> str:
 
     interpreter = Interpreter(model_content=flatbuffer, num_threads=1)
     runner = interpreter.get_signature_runner(SIGNATURE)
-    if any(details["dtype"] in (np.bytes_, np.str_, object) for details in runner.get_input_details().values()):
+    if any(
+        details["dtype"] in (np.bytes_, np.str_, object)
+        for details in runner.get_input_details().values()
+    ):
         return "it takes strings"
     for n in (1, 3):
         inputs = {
-            name: np.ones([n if size < 0 else size for size in details["shape_signature"]], details["dtype"])
+            name: np.ones(
+                [n if size < 0 else size for size in details["shape_signature"]], details["dtype"]
+            )
             for name, details in runner.get_input_details().items()
         }
         for name, values in runner(**inputs).items():
@@ -81,13 +90,17 @@ def _why_not_run(flatbuffer: bytes) -> str:
 def _why_not_compiled(problem: Exception) -> str:
     """Returns the converter's reason, without its graph."""
     text = str(problem)
-    missing = sorted({name for listed, one in _MISSING.findall(text) for name in (listed or one).split(", ")})
+    missing = sorted(
+        {name for listed, one in _MISSING.findall(text) for name in (listed or one).split(", ")}
+    )
     if missing:
         loops = any(name.startswith("TensorList") for name in missing)
         cure = (
-            ": build recurrent layers with unroll=True in the factory, which reads the same checkpoint" if loops else ""
+            ": build recurrent layers with unroll=True in the factory, which reads the same checkpoint"
+            if loops
+            else ""
         )
         return f"LiteRT has no operation {', '.join(missing)}{cure}"
-    return next((line.strip() for line in text.splitlines() if line.strip()), type(problem).__name__)[
-        :_REASON_CHARACTERS
-    ]
+    return next(
+        (line.strip() for line in text.splitlines() if line.strip()), type(problem).__name__
+    )[:_REASON_CHARACTERS]

@@ -27,7 +27,11 @@ def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
     """
     rewriting = GraphRewriter(tower)
     flow = DataFlow(rewriting.tower, per)
-    found = [each for operation in rewriting.graph.get_operations() if (each := _layer(operation, flow)) is not None]
+    found = [
+        each
+        for operation in rewriting.graph.get_operations()
+        if (each := _layer(operation, flow)) is not None
+    ]
     for product, join, once in found:
         with rewriting.graph.as_default():
             total = _total(product, join, once)
@@ -37,7 +41,11 @@ def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
 
 def _layer(operation: Any, flow: DataFlow) -> tuple[Any, Any, list[bool]] | None:
     """Returns a product to divide, its input's concatenation, and which of its parts are of the context only."""
-    if operation.type != "MatMul" or operation.get_attr("transpose_a") or flow.per(operation.inputs[1]):
+    if (
+        operation.type != "MatMul"
+        or operation.get_attr("transpose_a")
+        or flow.per(operation.inputs[1])
+    ):
         return None
     if operation.outputs[0].dtype.name != "float32":
         return None
@@ -59,7 +67,9 @@ def _layer(operation: Any, flow: DataFlow) -> tuple[Any, Any, list[bool]] | None
 def _total(product: Any, join: Any, once: list[bool]) -> Any:
     transposed = product.get_attr("transpose_b")
     pieces = list(join.inputs)[:-1]
-    weights = tf.split(product.inputs[1], [piece.shape[1] for piece in pieces], axis=1 if transposed else 0)
+    weights = tf.split(
+        product.inputs[1], [piece.shape[1] for piece in pieces], axis=1 if transposed else 0
+    )
     halves = []
     for wanted in (True, False):
         taken = [piece for piece, held in zip(pieces, once, strict=True) if held == wanted]

@@ -40,7 +40,9 @@ class TowerFiles:
     trained: TrainedModel
     notes: list[str] = field(default_factory=list)
 
-    def write(self, tower: TracedTower, parts: Sequence[TracedPart], job: ExportJob) -> manifest.Tower:
+    def write(
+        self, tower: TracedTower, parts: Sequence[TracedPart], job: ExportJob
+    ) -> manifest.Tower:
         """Writes one tower and its parts; returns its manifest entry, before its forms are verified.
 
         Raises:
@@ -83,14 +85,20 @@ class TowerFiles:
                 forms.append(_form("litert", precision, path))
             elif isinstance(traced, TracedTower):
                 why = "; ".join(filter(None, (reason, traced.spec.half_cure)))
-                self.notes.append(f"tower {tower!r} is not compiled for LiteRT ({precision}): {why}")
+                self.notes.append(
+                    f"tower {tower!r} is not compiled for LiteRT ({precision}): {why}"
+                )
         return tuple(forms)
 
-    def _saved(self, traced: TracedTower | TracedPart, tower: str, part: str, precision: Precision) -> str:
+    def _saved(
+        self, traced: TracedTower | TracedPart, tower: str, part: str, precision: Precision
+    ) -> str:
         """Writes a SavedModel aside in every run (a few seconds): its content shows whether it changed."""
         path, fresh = paths.saved_model(tower, part, precision), self.stage.attempts / "saved_model"
         write_saved_model(traced, self.trained, fresh)
-        Step(path, content_of_saved_model(fresh), type(None), partial(self._keep, fresh, path)).run(self.stage)
+        Step(path, content_of_saved_model(fresh), type(None), partial(self._keep, fresh, path)).run(
+            self.stage
+        )
         shutil.rmtree(fresh, ignore_errors=True)
         return path
 
@@ -101,7 +109,9 @@ class TowerFiles:
         fresh.rename(directory)
 
 
-def _form(kind: Literal["saved_model", "litert"], precision: Precision, path: str) -> manifest.TowerForm:
+def _form(
+    kind: Literal["saved_model", "litert"], precision: Precision, path: str
+) -> manifest.TowerForm:
     return manifest.TowerForm(kind=kind, precision=precision, path=path, max_abs_error={})
 
 

@@ -32,16 +32,24 @@ def pack(tower: Traced) -> Traced:
     alone = dict(zip(tower.spec.inputs, rewriting.inputs, strict=True))
     packed = {}
     for dtype, members in groups.items():
-        order, tensor = _pack(rewriting, {alone[each].name: (each, alone.pop(each)) for each in members})
+        order, tensor = _pack(
+            rewriting, {alone[each].name: (each, alone.pop(each)) for each in members}
+        )
         name, features = f"packed_{dtype}", tuple(each.feature for each in order)
-        packed[TowerInput(name=name, dtype=dtype, shape=(None, tensor.shape[1]), features=features)] = tensor
+        packed[
+            TowerInput(name=name, dtype=dtype, shape=(None, tensor.shape[1]), features=features)
+        ] = tensor
     taken = packed | alone
     names = distinct_identifiers(each.name for each in taken)
     finished = rewriting.finished(list(taken.values()))
-    return finished.taking(tuple(each.model_copy(update={"name": names[each.name]}) for each in taken))
+    return finished.taking(
+        tuple(each.model_copy(update={"name": names[each.name]}) for each in taken)
+    )
 
 
-def _pack(rewriting: GraphRewriter[Any], members: Mapping[str, tuple[TowerInput, Any]]) -> tuple[list[TowerInput], Any]:
+def _pack(
+    rewriting: GraphRewriter[Any], members: Mapping[str, tuple[TowerInput, Any]]
+) -> tuple[list[TowerInput], Any]:
     """Replaces inputs, given by their tensors' names, by slices of one tensor; returns their order and that tensor."""
     operation, first, run = _widest(rewriting.graph, members)
     order = [*run, *(name for name in members if name not in run)]
@@ -52,7 +60,9 @@ def _pack(rewriting: GraphRewriter[Any], members: Mapping[str, tuple[TowerInput,
         if run:
             joined = list(operation.inputs)[:-1]
             joined[first : first + len(run)] = [packed[:, : ends[len(run) - 1]]]
-            rewriting.put(operation.outputs[0], joined[0] if len(joined) == 1 else tf.concat(joined, 1))
+            rewriting.put(
+                operation.outputs[0], joined[0] if len(joined) == 1 else tf.concat(joined, 1)
+            )
         for start, end, name in zip([0, *ends], ends, order, strict=False):
             spec, tensor = members[name]
             if tensor.consumers() == [operation]:
@@ -62,7 +72,9 @@ def _pack(rewriting: GraphRewriter[Any], members: Mapping[str, tuple[TowerInput,
     return [members[name][0] for name in order], packed
 
 
-def _widest(graph: Any, members: Mapping[str, tuple[TowerInput, Any]]) -> tuple[Any, int, list[str]]:
+def _widest(
+    graph: Any, members: Mapping[str, tuple[TowerInput, Any]]
+) -> tuple[Any, int, list[str]]:
     """Returns the concatenation with the longest run of inputs, the start of the run, and their names."""
     widest: tuple[Any, int, list[str]] = (None, 0, [])
     for operation in graph.get_operations():

@@ -44,7 +44,10 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
     name, outputs = tower.spec.name, dict(tower.function.structured_outputs)
     if len({tensor.name for tensor in outputs.values()}) < len(outputs):
         return Split(notes=(f"tower {name!r} is not split: two of its outputs are the same",))
-    per = {each.name: CONTEXT if roles[each.feature] == "context" else CANDIDATE for each in tower.spec.inputs}
+    per = {
+        each.name: CONTEXT if roles[each.feature] == "context" else CANDIDATE
+        for each in tower.spec.inputs
+    }
     flow = DataFlow(divide_layers(tower, per), per)
     if flow.loops:
         return Split(notes=(f"tower {name!r} is not split: a loop of TF1 goes through it",))
@@ -52,7 +55,11 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
         rows = flow.rows
     except Exception as problem:  # noqa: BLE001 - operations raise many types of errors on unsuitable examples
         raised = " ".join(str(problem).split())[:200]
-        return Split(notes=(f"tower {name!r} is not split: it could not run on synthetic examples: {raised}",))
+        return Split(
+            notes=(
+                f"tower {name!r} is not split: it could not run on synthetic examples: {raised}",
+            )
+        )
     return _Partition(flow, rows).split()
 
 
@@ -118,7 +125,9 @@ class _Partition:
             operation
             for operation in own
             if not any(tensor.name in self._rows for tensor in operation.outputs)
-            and all(tensor.name in self._rows or not flow.per(tensor) for tensor in operation.inputs)
+            and all(
+                tensor.name in self._rows or not flow.per(tensor) for tensor in operation.inputs
+            )
             and operation.type not in ("Shape", "Placeholder")
         ]
         why = (
@@ -151,15 +160,25 @@ class _Partition:
             for taken in operation.inputs
             if flow.per(taken) and uses[taken.op.name] > 1
         ]
-        heads |= {name: outputs[name] for name, of in derived.items() if of & {t.name for t in heads.values()}}
+        heads |= {
+            name: outputs[name]
+            for name, of in derived.items()
+            if of & {t.name for t in heads.values()}
+        }
         shared = self._boundary(wanted, stops)
-        return shared | {tensor.name: tensor for name, tensor in outputs.items() if name not in heads}, heads
+        return shared | {
+            tensor.name: tensor for name, tensor in outputs.items() if name not in heads
+        }, heads
 
     def _derived(self, outputs: Mapping[str, Any], stops: Mapping[str, Any]) -> dict[str, set[str]]:
         """Returns the outputs that cost almost nothing once others are known, such as a product, with those others."""
         derived: dict[str, set[str]] = {}
         for name, tensor in outputs.items():
-            others = {each.name for other, each in outputs.items() if other != name and other not in derived}
+            others = {
+                each.name
+                for other, each in outputs.items()
+                if other != name and other not in derived
+            }
             operations, reached = self._flow.upstream([tensor], others | set(stops))
             if reached & others and self._flow.cost(operations) < MULTIPLY_ADDS_MIN:
                 derived[name] = reached & others
@@ -182,16 +201,25 @@ class _Partition:
                 queue.extend(tensor.op.inputs)
         return handed
 
-    def _part(self, name: str, per: Per, fetches: Mapping[str, Any], stops: Mapping[str, Any]) -> TracedPart:
+    def _part(
+        self, name: str, per: Per, fetches: Mapping[str, Any], stops: Mapping[str, Any]
+    ) -> TracedPart:
         flow = self._flow
         operations, reached = flow.upstream(fetches.values(), set(stops))
-        feeds = [tensor for tensor in flow.graph.inputs[: len(flow.inputs)] if tensor.name in reached]
+        feeds = [
+            tensor for tensor in flow.graph.inputs[: len(flow.inputs)] if tensor.name in reached
+        ]
         feeds += [tensor for tensor in stops.values() if tensor.name in reached]
         names = [self._named(tensor, name) for tensor in fetches.values()]
         function, variables = narrowed(
-            flow.tower.spec.name, flow.tower.function, feeds, dict(zip(names, fetches.values(), strict=True))
+            flow.tower.spec.name,
+            flow.tower.function,
+            feeds,
+            dict(zip(names, fetches.values(), strict=True)),
         )
-        inputs = tuple(flow.inputs.get(tensor.name) or self._boundary_input(tensor) for tensor in feeds)
+        inputs = tuple(
+            flow.inputs.get(tensor.name) or self._boundary_input(tensor) for tensor in feeds
+        )
         outputs = tuple(
             manifest.TowerOutput(name=which, **type_of(tensor))
             for which, tensor in zip(names, fetches.values(), strict=True)

@@ -24,7 +24,9 @@ class GraphRewriter(Generic[Traced]):
 
     def __init__(self, tower: Traced) -> None:
         count, outputs = len(tower.spec.inputs), tower.function.structured_outputs
-        function, variables = narrowed(tower.spec.name, tower.function, tower.function.graph.inputs[:count], outputs)
+        function, variables = narrowed(
+            tower.spec.name, tower.function, tower.function.graph.inputs[:count], outputs
+        )
         self.tower: Traced = replace(tower, function=function, variables=variables)
         self.graph: Any = function.graph
         self.inputs: list[Any] = list(function.graph.inputs[:count])
@@ -33,10 +35,14 @@ class GraphRewriter(Generic[Traced]):
     def put(self, old: Any, new: Any) -> None:
         """Replaces one tensor by another."""
         join(old, new)
-        self.outputs = {name: new if each.name == old.name else each for name, each in self.outputs.items()}
+        self.outputs = {
+            name: new if each.name == old.name else each for name, each in self.outputs.items()
+        }
 
     def finished(self, inputs: Sequence[Any] | None = None) -> Traced:
         """Returns the rewritten tower; `inputs` replaces its input tensors."""
         feeds = self.inputs if inputs is None else inputs
-        function, variables = narrowed(self.tower.spec.name, self.tower.function, feeds, self.outputs)
+        function, variables = narrowed(
+            self.tower.spec.name, self.tower.function, feeds, self.outputs
+        )
         return replace(self.tower, function=function, variables=variables)

@@ -14,11 +14,15 @@ from export.graph.specs import SIGNATURE
 from export.model.weights import TrainedModel
 from export.steps import content_of
 
-_NUMBERED = re.compile(r'"((?:[^"\n]*PartitionedCall-|__(?:inference|forward|backward)_[^"\n]*_))([0-9]+)(?=")')
+_NUMBERED = re.compile(
+    r'"((?:[^"\n]*PartitionedCall-|__(?:inference|forward|backward)_[^"\n]*_))([0-9]+)(?=")'
+)
 _CAPTURED = re.compile(r'(key: "_user_specified_name"\s+value \{\s+s: ")[0-9]+(?=")')
 
 
-def write_saved_model(tower: TracedTower | TracedPart, trained: TrainedModel, directory: Path) -> None:
+def write_saved_model(
+    tower: TracedTower | TracedPart, trained: TrainedModel, directory: Path
+) -> None:
     """Restores the dense weights of a tower, or of a part of one, from the checkpoint and writes it.
 
     Its signature `serving_default` takes the tensors of `tower.spec.inputs` and returns those of `tower.spec.outputs`,
@@ -50,7 +54,10 @@ def save_function(tower: TracedTower | TracedPart, directory: Path) -> None:
         return {tensor.name: tf.identity(results[tensor.name]) for tensor in spec.outputs}
 
     signature = tf.function(serve, autograph=False).get_concrete_function(
-        **{tensor.name: tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name) for tensor in spec.inputs}
+        **{
+            tensor.name: tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name)
+            for tensor in spec.inputs
+        }
     )
     module = tf.Module(name="tower")
     module.weights = list(tower.variables)
@@ -59,7 +66,9 @@ def save_function(tower: TracedTower | TracedPart, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         tf.saved_model.save(module, str(directory), signatures={SIGNATURE: signature})
     except (OSError, tf.errors.OpError) as problem:
-        raise DestinationError(f"tower {spec.name!r} cannot be written to {directory}: {problem}") from problem
+        raise DestinationError(
+            f"tower {spec.name!r} cannot be written to {directory}: {problem}"
+        ) from problem
 
 
 def content_of_saved_model(directory: Path) -> list[str]:
@@ -72,12 +81,16 @@ def content_of_saved_model(directory: Path) -> list[str]:
 
     written = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
     for graph in written.meta_graphs:
-        graph.graph_def.library.function.sort(key=lambda each: (_number(each.signature.name), each.signature.name))
+        graph.graph_def.library.function.sort(
+            key=lambda each: (_number(each.signature.name), each.signature.name)
+        )
     text = _CAPTURED.sub(r"\1", str(written))
     numbers = sorted({int(found[2]) for found in _NUMBERED.finditer(text)})
     places = {number: place for place, number in enumerate(numbers)}
     text = _NUMBERED.sub(lambda found: f'"{found[1]}{places[int(found[2])]}', text)
-    files = [each for each in sorted(directory.rglob("*")) if each.is_file() and each.suffix != ".pb"]
+    files = [
+        each for each in sorted(directory.rglob("*")) if each.is_file() and each.suffix != ".pb"
+    ]
     return [hashlib.sha256(text.encode()).hexdigest(), *content_of(files)]
 
 

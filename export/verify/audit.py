@@ -68,24 +68,37 @@ class Audit:
         """Returns the audit as JSON values."""
         report = asdict(replace(self, tables={}))
         del report["converted"]
-        return report | {"tables": {name: check.model_dump() for name, check in self.tables.items()}}
+        return report | {
+            "tables": {name: check.model_dump() for name, check in self.tables.items()}
+        }
 
     def to_table(self) -> RenderableType:
         """Returns the audit for a terminal."""
         checks = report_table(f"{self.model} version {self.version}", "checked", "result")
         checks.add_row(
-            "checksums", f"{count_text(self.files, 'file')}, {size_text(self.bytes)}: every byte as committed"
+            "checksums",
+            f"{count_text(self.files, 'file')}, {size_text(self.bytes)}: every byte as committed",
         )
         for name, check in self.tables.items():
-            how = f"right as {self.converted[name]}" if name in self.converted else "equal bit for bit"
+            how = (
+                f"right as {self.converted[name]}"
+                if name in self.converted
+                else "equal bit for bit"
+            )
             checks.add_row(f"rows of table {name}", f"{check.rows_compared} of {check.rows} {how}")
         for what in self.opened:
             checks.add_row(what, "opens and answers")
         if self.model_check is not None:
-            checks.add_row("towers and candidates", f"{self.model_check.examples} examples as the original model")
+            checks.add_row(
+                "towers and candidates",
+                f"{self.model_check.examples} examples as the original model",
+            )
             for name, recall in self.model_check.recall.items():
                 checks.add_row(f"index {name}", f"recall {recall:.4f} against exact search")
-        notes = [Text(f"note: {path} is no part of the bundle") for path in self.unlisted[:UNLISTED_SHOWN]]
+        notes = [
+            Text(f"note: {path} is no part of the bundle")
+            for path in self.unlisted[:UNLISTED_SHOWN]
+        ]
         return Group(checks, *notes, Text(f"{self.bundle} is whole"))
 
 
@@ -116,10 +129,22 @@ def audit(bundle: Path, checkpoint: Checkpoint | None = None, full: bool = False
     if checkpoint is not None:
         checks = verify_tables(checkpoint, bundle, manifest.tables, None if full else SAMPLE_ROWS)
         check_key_indexes(checkpoint, bundle, manifest.tables, manifest.keys, full)
-    converted = {name: table.dtype for name, table in manifest.tables.items() if table.error is not None}
+    converted = {
+        name: table.dtype for name, table in manifest.tables.items() if table.error is not None
+    }
     listed = _listed(manifest)
     total = sum(files.size(bundle, path) for path in listed)
-    return Audit(str(bundle), manifest.model, manifest.version, len(listed), total, unlisted, checks, converted, opened)
+    return Audit(
+        str(bundle),
+        manifest.model,
+        manifest.version,
+        len(listed),
+        total,
+        unlisted,
+        checks,
+        converted,
+        opened,
+    )
 
 
 def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
@@ -128,7 +153,11 @@ def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
     Raises:
       VerificationFailed: one lies in a directory that is opened as a whole, whose reader might take it for a part.
     """
-    found = {(Path(at) / name).relative_to(bundle).as_posix() for at, _, names in os.walk(bundle) for name in names}
+    found = {
+        (Path(at) / name).relative_to(bundle).as_posix()
+        for at, _, names in os.walk(bundle)
+        for name in names
+    }
     unlisted = sorted(found - _listed(manifest) - {paths.MANIFEST})
     forms = [form for _, entry in _towers_and_parts(manifest) for form in entry.forms]
     opened = [str(form.path) for form in forms if form.kind == "saved_model"]
@@ -165,7 +194,9 @@ def told_as_failures() -> Iterator[None]:
     except BundleError as problem:
         raise VerificationFailed(str(problem)) from problem
     except OSError as problem:
-        raise VerificationFailed(f"{problem.filename or 'a file'}: {problem.strerror or problem}") from problem
+        raise VerificationFailed(
+            f"{problem.filename or 'a file'}: {problem.strerror or problem}"
+        ) from problem
 
 
 def open_parts(bundle: Path, manifest: Manifest) -> Iterator[str]:
@@ -198,7 +229,9 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
     size = manifest.candidates[index.corpus].size
     vectors = VectorFile(files.locate(bundle, index.vectors), index.dim)
     if len(vectors) != size:
-        raise VerificationFailed(f"index {index.directory!r} has {len(vectors)} vectors; {size} were expected")
+        raise VerificationFailed(
+            f"index {index.directory!r} has {len(vectors)} vectors; {size} were expected"
+        )
     queries = vectors[np.unique([0, size // 2, size - 1])]
     directories = [bundle / each for each in index.directories]
     found, scores = load_index(directories, index.distance, vectors.mapped).search(queries, 1)

@@ -31,7 +31,9 @@ Original = Callable[[str, Examples], NDArray[Any]]
 """(candidate tower, candidates as examples) -> [n, dim] vectors of the reference model."""
 
 
-def check_candidates(root: Path, manifest: Manifest, job: ExportJob, base: Path, original: Original) -> None:
+def check_candidates(
+    root: Path, manifest: Manifest, job: ExportJob, base: Path, original: Original
+) -> None:
     """Compares a sample of every corpus with its file, and of every index with the reference model.
 
     Args:
@@ -49,17 +51,25 @@ def check_candidates(root: Path, manifest: Manifest, job: ExportJob, base: Path,
         ("contexts", job.contexts, manifest.contexts),
     ):
         for name, part in parts.items():
-            stores[kind, name] = StoredColumns(files.locate(root, entries[name].file), entries[name])
-            _check_store(stores[kind, name], name, part.stored, locate_corpus(base, name, part, kind))
+            stores[kind, name] = StoredColumns(
+                files.locate(root, entries[name].file), entries[name]
+            )
+            _check_store(
+                stores[kind, name], name, part.stored, locate_corpus(base, name, part, kind)
+            )
     for name, index in manifest.indexes.items():
         store, corpus = stores["candidates", index.corpus], manifest.candidates[index.corpus]
         positions = _sample(store.size)
         taken = manifest.inputs_of(
-            source for tensor in manifest.towers[index.candidate_tower].inputs for source in tensor.sources
+            source
+            for tensor in manifest.towers[index.candidate_tower].inputs
+            for source in tensor.sources
         )
         columns = store.features(positions, [each for each in corpus.features if each in taken])
         right = original(index.candidate_tower, Examples(positions.size, columns))
-        written = np.memmap(files.locate(root, index.vectors), "<f4", "r", shape=(store.size, index.dim))[positions]
+        written = np.memmap(
+            files.locate(root, index.vectors), "<f4", "r", shape=(store.size, index.dim)
+        )[positions]
         limit = job.towers[index.candidate_tower].max_abs_error.get("f32")
         missed = ~(np.abs(written.astype(np.float64) - right) <= allowed(right, limit))
         if missed.any():
@@ -75,12 +85,16 @@ def _sample(size: int) -> Positions:
     return np.unique(np.linspace(0, size - 1, min(size, SAMPLE)).round().astype(np.int64))
 
 
-def _check_store(store: StoredColumns, name: str, part: CorpusPart, files: list[CorpusFile]) -> None:
+def _check_store(
+    store: StoredColumns, name: str, part: CorpusPart, files: list[CorpusFile]
+) -> None:
     positions = _sample(store.size)
     columns_read = [part.id, *part.features.values(), *part.attributes]
     rows = read_rows(files, name, part, positions, columns_read)
     if len(rows) != positions.size:
-        raise VerificationFailed(f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle")
+        raise VerificationFailed(
+            f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle"
+        )
     told = files[0].path.name if len(files) == 1 else f"the {len(files)} files"
     ids = store.ids(positions).tolist()
     columns = store.features(positions, list(part.features))
@@ -111,8 +125,12 @@ def _same(cell: Any, value: Any, separator: str) -> bool:
         cell = cell[0] if cell else None
     if isinstance(value, list):
         cells = cell.split(separator) if isinstance(cell, str) and len(value) > 1 else cell
-        cells = [] if cells is None or cells == "" else cells if isinstance(cells, list) else [cells]
-        return len(cells) == len(value) and all(_same(*pair, separator) for pair in zip(cells, value, strict=True))
+        cells = (
+            [] if cells is None or cells == "" else cells if isinstance(cells, list) else [cells]
+        )
+        return len(cells) == len(value) and all(
+            _same(*pair, separator) for pair in zip(cells, value, strict=True)
+        )
     if value is None:
         return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
     if isinstance(value, float):

@@ -60,7 +60,11 @@ def read_examples(
       UsageError: no such file, not of that kind, or without an input; names it.
     """
     try:
-        table = _read_parquet(path, count) if path.suffix == ".parquet" else _read_json_lines(path, count)
+        table = (
+            _read_parquet(path, count)
+            if path.suffix == ".parquet"
+            else _read_json_lines(path, count)
+        )
     except FileNotFoundError as problem:
         raise UsageError(f"verify.examples: {path} does not exist") from problem
     except (OSError, ValueError) as problem:
@@ -72,23 +76,34 @@ def read_examples(
     for name, readers in model.inputs.items():
         if name not in table:
             if entries[readers[0].name].default is None:
-                raise UsageError(f"verify.examples: {path} has no {name!r}, which has no default; it has {list(table)}")
+                raise UsageError(
+                    f"verify.examples: {path} has no {name!r}, which has no default; it has {list(table)}"
+                )
             continue
         weighted = [spec.weights for spec in readers if spec.weights]
         weights = table.get(weighted[0]) if weighted else None
         try:
             columns[name] = _pack(table[name], weights)
         except (TypeError, ValueError, OverflowError) as problem:
-            raise UsageError(f"verify.examples: {name!r} in {path} does not fit: {problem}") from problem
+            raise UsageError(
+                f"verify.examples: {name!r} in {path} does not fit: {problem}"
+            ) from problem
     truths = {output: _labels(table, column, path) for output, column in labels.items()}
-    return Examples(n, columns, truths, {name: _recorded(table, column, path) for name, column in recorded.items()})
+    return Examples(
+        n,
+        columns,
+        truths,
+        {name: _recorded(table, column, path) for name, column in recorded.items()},
+    )
 
 
 def _recorded(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArray[np.float64]:
     try:
         values = np.asarray(_column("expected", table, column, path), np.float64)
     except (TypeError, ValueError) as problem:
-        raise UsageError(f"verify.expected: column {column!r} of {path} holds no numbers: {problem}") from problem
+        raise UsageError(
+            f"verify.expected: column {column!r} of {path} holds no numbers: {problem}"
+        ) from problem
     if not np.isfinite(values).all():
         raise UsageError(f"verify.expected: column {column!r} of {path} holds NaN or an infinity")
     return values
@@ -98,13 +113,17 @@ def _labels(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArray[
     values = _column("labels", table, column, path)
     wrong = [value for value in values if value not in (0, 1)]
     if wrong:
-        raise UsageError(f"verify.labels: column {column!r} of {path} holds {wrong[0]!r}; 0 or 1 was expected")
+        raise UsageError(
+            f"verify.labels: column {column!r} of {path} holds {wrong[0]!r}; 0 or 1 was expected"
+        )
     return np.array(values, np.int64)
 
 
 def _column(key: str, table: Mapping[str, list[Any]], column: str, path: Path) -> list[Any]:
     if column not in table:
-        raise UsageError(f"verify.{key}: {path} has no column {column!r}; it has {', '.join(table)}")
+        raise UsageError(
+            f"verify.{key}: {path} has no column {column!r}; it has {', '.join(table)}"
+        )
     return table[column]
 
 
@@ -130,10 +149,16 @@ def make_examples(
     columns = {}
     for name, readers in model.inputs.items():
         embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
-        numbers = [spec for spec in readers if isinstance(spec, DenseSpec) and spec.take == "values"]
+        numbers = [
+            spec for spec in readers if isinstance(spec, DenseSpec) and spec.take == "values"
+        ]
         bags = [spec for spec in readers if isinstance(spec, DenseSpec) and spec.take == "padded"]
         if not embedded and (numbers or bags):
-            columns[name] = Column(_numbers(numbers[0], count, random)) if numbers else _bags(bags[0], count, random)
+            columns[name] = (
+                Column(_numbers(numbers[0], count, random))
+                if numbers
+                else _bags(bags[0], count, random)
+            )
             if any(spec.weights is not None for spec in readers if not numbers):
                 beside = random.uniform(0.25, 2.0, columns[name].values.size).astype(np.float32)
                 columns[name] = columns[name]._replace(weights=beside)
@@ -146,7 +171,9 @@ def make_examples(
             int(sizes.sum()),
             min([below or 1 << 62, *(_reach(each, model.rows_of(each)) for each in embedded)]),
         )
-        crossed = spec is not None and len(spec.reads) > 1  # whose `ids_dtype` is that of its first input
+        crossed = (
+            spec is not None and len(spec.reads) > 1
+        )  # whose `ids_dtype` is that of its first input
         beyond = below or 1 << (31 if crossed or (spec and spec.ids_dtype == "int32") else 40)
         entry = entries[spec.name] if spec else None
         if isinstance(entry, manifest.EmbeddedFeature) and isinstance(entry.ids, manifest.KeyedIds):
@@ -167,7 +194,9 @@ def make_examples(
         weights = None
         if any(each.weights is not None for each in embedded):
             weights = random.uniform(0.25, 2.0, ids.size).astype(np.float32)
-            if not any(each.encoding == "dense" for each in embedded):  # where a weight of 0 is one that is not there
+            if not any(
+                each.encoding == "dense" for each in embedded
+            ):  # where a weight of 0 is one that is not there
                 weights[::7] = 0
         one_each = spec is not None and spec.one_each and spec.place is None
         columns[name] = Column(ids, None if one_each else offsets, weights)
@@ -190,7 +219,9 @@ def without_signs(examples: Examples, model: ModelSpec) -> Examples:
 
 def _telling(spec: FeatureSpec) -> tuple[int, bool, bool]:
     """Puts first what tells most of an input: alone, one id of an example, which keys there are."""
-    listed = spec.rule is not None and isinstance(manifest.first_of(spec.rule), manifest.VocabularyIds)
+    listed = spec.rule is not None and isinstance(
+        manifest.first_of(spec.rule), manifest.VocabularyIds
+    )
     return len(spec.reads), not spec.one_each, not listed
 
 
@@ -202,7 +233,9 @@ def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -
     if spec.one_each or len(spec.reads) > 1:  # of a cross, one value of each input
         return np.full(count, 1 if spec.place is None else spec.places, np.int64)
     if spec.length is None:
-        filled = spec.places is not None and spec.padding is None  # by nothing: there are just so many
+        filled = (
+            spec.places is not None and spec.padding is None
+        )  # by nothing: there are just so many
         below = min(BAG_SIZES, BAG_SIZES if spec.places is None else spec.places + 1)
         return np.full(count, spec.places) if filled else np.arange(count, dtype=np.int64) % below
     if spec.encoding == "dense":
@@ -219,7 +252,11 @@ def _known_ids(
     size: int,
     random: np.random.Generator,
 ) -> NDArray[Any]:
-    rule = manifest.first_of(entry.ids) if isinstance(entry, manifest.EmbeddedFeature) else manifest.IdentityIds()
+    rule = (
+        manifest.first_of(entry.ids)
+        if isinstance(entry, manifest.EmbeddedFeature)
+        else manifest.IdentityIds()
+    )
     if isinstance(rule, manifest.MultiInputIds) and entry is not None:
         key = rule.keys[entry.inputs.index(name)]
         rule = manifest.first_of(key.ids)
@@ -241,7 +278,9 @@ def _known_ids(
     return (ids + (-0.25 if cast.rounding == "up" else 0.25)).astype(np.float32)
 
 
-def _texts(rule: manifest.TextIds, keys: Keys, size: int, random: np.random.Generator) -> NDArray[Any]:
+def _texts(
+    rule: manifest.TextIds, keys: Keys, size: int, random: np.random.Generator
+) -> NDArray[Any]:
     """Returns [size] object: texts of words that are known, mostly; every eighth has none."""
     known = ["x", "X!"]
     if isinstance(rule.ids, manifest.VocabularyIds):
@@ -249,7 +288,10 @@ def _texts(rule: manifest.TextIds, keys: Keys, size: int, random: np.random.Gene
     space = "" if rule.split == "characters" else " "
     counts = np.arange(size) % 8 if rule.split else np.ones(size, np.int64)
     made = np.empty(size, object)
-    made[:] = [space.join(known[place] for place in random.integers(0, len(known), count)) for count in counts]
+    made[:] = [
+        space.join(known[place] for place in random.integers(0, len(known), count))
+        for count in counts
+    ]
     return made
 
 
@@ -264,26 +306,44 @@ def _computable(
     """Replaces ids of which a model computes no row by others; where one in many thousands has a row, not all are."""
     rules = []
     for each in specs:
-        if isinstance(each.rule, manifest.ComputedIds | manifest.ChainedIds) and each.unknown is None:
+        if (
+            isinstance(each.rule, manifest.ComputedIds | manifest.ChainedIds)
+            and each.unknown is None
+        ):
             read = {rule.vocabulary for rule in manifest.vocabularies_of(each.rule)}
-            rules.append((rule_of(each.rule, {name: vocabulary_of(keys[name]) for name in read}), model.rows_of(each)))
+            rules.append(
+                (
+                    rule_of(each.rule, {name: vocabulary_of(keys[name]) for name in read}),
+                    model.rows_of(each),
+                )
+            )
     if not rules or ids.dtype.kind not in "ifO":
         return ids
 
     def known(tried: NDArray[Any]) -> NDArray[np.bool_]:
         whole = tried if tried.dtype == object else np.floor(tried).astype(np.int64)
-        return np.asarray(np.all([within(rule.resolve("", whole), rows) >= 0 for rule, rows in rules], axis=0))
+        return np.asarray(
+            np.all([within(rule.resolve("", whole), rows) >= 0 for rule, rows in rules], axis=0)
+        )
 
     if ids.dtype == object:
         right = known(ids)
         return np.where(right, ids, random.choice(ids[right], ids.size)) if right.any() else ids
-    reaches = (1 << 10, 1 << 16, 1 << 23) if ids.dtype.kind == "f" else (1 << 10, 1 << 16, 1 << 23, 1 << 31, beyond)
-    others = np.concatenate([random.integers(-reach, reach, 1 << 14) for reach in reaches if reach <= beyond])
+    reaches = (
+        (1 << 10, 1 << 16, 1 << 23)
+        if ids.dtype.kind == "f"
+        else (1 << 10, 1 << 16, 1 << 23, 1 << 31, beyond)
+    )
+    others = np.concatenate(
+        [random.integers(-reach, reach, 1 << 14) for reach in reaches if reach <= beyond]
+    )
     others = others[known(others)]
     wrong = ~known(ids)
     if others.size:
         ids = ids.copy()
-        ids[wrong] = random.choice(others, int(wrong.sum())) + (ids[wrong] % 1 if ids.dtype.kind == "f" else 0)
+        ids[wrong] = random.choice(others, int(wrong.sum())) + (
+            ids[wrong] % 1 if ids.dtype.kind == "f" else 0
+        )
     return ids
 
 
@@ -304,7 +364,9 @@ def _numbers(spec: DenseSpec, count: int, random: np.random.Generator) -> NDArra
         return random.standard_normal(size).astype(np.float32)
     if spec.dtype == "string":
         return random.integers(0, 100, size).astype(str).astype(object)
-    return random.integers(0, spec.below or 2, size)  # what integers mean is not known here: 0 and 1 fit most
+    return random.integers(
+        0, spec.below or 2, size
+    )  # what integers mean is not known here: 0 and 1 fit most
 
 
 def _bags(spec: DenseSpec, count: int, random: np.random.Generator) -> Column:
@@ -331,7 +393,9 @@ def _read_json_lines(path: Path, count: int) -> dict[str, list[Any]]:
     names = Counter(name for example in examples for name in example)
     for name, found in names.items():
         if found < len(examples):
-            raise ValueError(f"{name!r} is left out in {len(examples) - found} of {len(examples)} examples")
+            raise ValueError(
+                f"{name!r} is left out in {len(examples) - found} of {len(examples)} examples"
+            )
     return {name: [example[name] for example in examples] for name in names}
 
 
@@ -348,7 +412,9 @@ def _pack(values: list[Any], weights: list[Any] | None) -> Column:
 
 
 def _flat(value: list[Any]) -> list[Any]:
-    return [inner for part in value for inner in (_flat(part) if isinstance(part, list) else [part])]
+    return [
+        inner for part in value for inner in (_flat(part) if isinstance(part, list) else [part])
+    ]
 
 
 def _array(values: list[Any]) -> NDArray[Any]:

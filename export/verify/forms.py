@@ -51,13 +51,18 @@ class OpenForm:
         """What may be lost by the form itself: the limit of float32 is for the rows of converted tables."""
         return self.limit if self.form.precision != "f32" or self.spec.half else None
 
-    def check(self, output: str, got: NDArray[Any], expected: NDArray[Any], limit: float | None) -> float:
+    def check(
+        self, output: str, got: NDArray[Any], expected: NDArray[Any], limit: float | None
+    ) -> float:
         """Returns the largest difference of one output from the reference model's.
 
         Raises:
           VerificationFailed: it is beyond the limit; names tower, form, output, example and values.
         """
-        precision, key = self.form.precision, f"towers.{self.spec.name}.max_abs_error.{self.form.precision}"
+        precision, key = (
+            self.form.precision,
+            f"towers.{self.spec.name}.max_abs_error.{self.form.precision}",
+        )
         cure = UNLIKE
         if limit is not None:
             less = f"leave {precision!r} out of the tower's precisions"
@@ -66,11 +71,18 @@ class OpenForm:
             cure = f"raise it, or {less}"
         if precision == "f32" and self.spec.half:
             cure = f"{self.spec.half_cure}, or set {key} to what may differ"
-        return largest_difference(f"{self.label}, output {output!r}", got, expected, limit, key, cure)
+        return largest_difference(
+            f"{self.label}, output {output!r}", got, expected, limit, key, cure
+        )
 
 
 def largest_difference(
-    where: str, got: NDArray[Any], expected: NDArray[Any], limit: float | None, key: str, cure: str = UNLIKE
+    where: str,
+    got: NDArray[Any],
+    expected: NDArray[Any],
+    limit: float | None,
+    key: str,
+    cure: str = UNLIKE,
 ) -> float:
     """Returns the largest difference of some values, named `where` in messages, from the reference model's.
 
@@ -78,7 +90,9 @@ def largest_difference(
       VerificationFailed: it is beyond the limit, which `key` of the recipe states; names example and values.
     """
     if got.shape != expected.shape:
-        raise VerificationFailed(f"{where}: shape {got.shape}; the original model gives {expected.shape}")
+        raise VerificationFailed(
+            f"{where}: shape {got.shape}; the original model gives {expected.shape}"
+        )
     difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
     wrong = ~(difference <= allowed(expected, limit))  # not a number is wrong too
     if not wrong.any():
@@ -98,7 +112,9 @@ def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
     return ABSOLUTE + RELATIVE * np.abs(values) if limit is None else np.full(values.shape, limit)
 
 
-def open_form(reference: Reference, root: Path, name: str, entry: Tower | TowerPart, form: TowerForm) -> OpenForm:
+def open_form(
+    reference: Reference, root: Path, name: str, entry: Tower | TowerPart, form: TowerForm
+) -> OpenForm:
     """Opens a form of the tower `name`, or of a part of it.
 
     Raises:
@@ -114,7 +130,9 @@ def open_form(reference: Reference, root: Path, name: str, entry: Tower | TowerP
     return OpenForm(label, reference.model.towers[name], entry, form, limit, network)
 
 
-def run(chain: Sequence[OpenForm], values: Values, n: int, candidates: int = 1) -> dict[str, NDArray[Any]]:
+def run(
+    chain: Sequence[OpenForm], values: Values, n: int, candidates: int = 1
+) -> dict[str, NDArray[Any]]:
     """Runs a tower in one form, or its parts one after the other.
 
     Args:
@@ -130,12 +148,18 @@ def run(chain: Sequence[OpenForm], values: Values, n: int, candidates: int = 1) 
     """
     made = dict(values)
     for opened in chain:
-        step = candidates if isinstance(opened.entry, TowerPart) and opened.entry.per == "context" else 1
+        step = (
+            candidates
+            if isinstance(opened.entry, TowerPart) and opened.entry.per == "context"
+            else 1
+        )
         taken = {name: array[::step] for name, array in made.items()}
         try:
             results = opened.network.run(tower_inputs(opened.entry.inputs, taken, n // step))
         except BundleError as problem:
-            raise VerificationFailed(f"{opened.label}, batch of {n // step}: {problem}") from problem
+            raise VerificationFailed(
+                f"{opened.label}, batch of {n // step}: {problem}"
+            ) from problem
         made |= {name: array.repeat(step, axis=0) for name, array in results.items()}
     return made
 

@@ -35,18 +35,24 @@ from export.verify.reference_model import checkpoint_rows, finite_results, refer
 from export.verify.table_effects import converted
 
 
-def examples_of(job: ExportJob, base: Path, model: ModelSpec, entries: Mapping[str, Feature]) -> Examples:
+def examples_of(
+    job: ExportJob, base: Path, model: ModelSpec, entries: Mapping[str, Feature]
+) -> Examples:
     """Returns the examples of a recipe: those of its file, else made ones, the same in every run."""
     part = job.verify
     if part.examples is not None:
-        return read_examples(base / part.examples, model, entries, part.count, part.labels, part.expected)
+        return read_examples(
+            base / part.examples, model, entries, part.count, part.labels, part.expected
+        )
     dumped = {name: KeyFile(table).sample() for name, table in open_dumps(job, base).items()}
     return make_examples(model, entries, keys_of(job, base, model), part.count, dumped=dumped)
 
 
 def keys_of(job: ExportJob, base: Path, model: ModelSpec) -> Keys:
     """Returns the keys of the recipe's and the model's vocabularies."""
-    keys = {name: read_keys(base / part.file, part.dtype) for name, part in job.vocabularies.items()}
+    keys = {
+        name: read_keys(base / part.file, part.dtype) for name, part in job.vocabularies.items()
+    }
     return keys | {name: as_array(held) for name, held in model_vocabularies(model).items()}
 
 
@@ -59,14 +65,18 @@ def check_manifest(reference: Reference, root: Path, manifest: Manifest) -> None
 
     def vectors(name: str, examples: Examples) -> NDArray[Any]:
         alone = reference.model.of(name)
-        return reference_results(replace(reference, model=alone, examples=examples))[name][alone.towers[name].result]
+        return reference_results(replace(reference, model=alone, examples=examples))[name][
+            alone.towers[name].result
+        ]
 
     with told_as_failures():
         tuple(open_parts(root, manifest))
         check_candidates(root, manifest, reference.job, reference.base, vectors)
 
 
-def check_recall(root: Path, manifest: Manifest, name: str, part: IndexPart, queries: NDArray[np.float32]) -> float:
+def check_recall(
+    root: Path, manifest: Manifest, name: str, part: IndexPart, queries: NDArray[np.float32]
+) -> float:
     """Measures recall of an index against exact search over its vectors.
 
     Args:
@@ -82,9 +92,13 @@ def check_recall(root: Path, manifest: Manifest, name: str, part: IndexPart, que
     """
     index = manifest.indexes[name]
     measured = index.recall
-    limits = part.recall.model_copy(update={"k": measured.k, "queries": measured.queries, "of_tables": None})
+    limits = part.recall.model_copy(
+        update={"k": measured.k, "queries": measured.queries, "of_tables": None}
+    )
     part = part.model_copy(update={"recall": limits, "distance": index.distance})
-    recall = recall_of_tables(root, name, part, index, queries, queries, files.locate(root, index.vectors)).value
+    recall = recall_of_tables(
+        root, name, part, index, queries, queries, files.locate(root, index.vectors)
+    ).value
     if recall < min(measured.target, measured.value) or recall < measured.low:
         raise VerificationFailed(
             f"index {name!r}: recall@{measured.k} is {recall:.4f} against exact search over its vectors; its manifest "
@@ -120,10 +134,23 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
     traced = trace_towers(job, base)
     examples = examples_of(job, base, traced.spec, manifest.features)
     with TemporaryDirectory(prefix="rowcast-") as aside, told_as_failures():
-        prefix = local_prefix(checkpoint, recognise_tables(checkpoint, traced, job, base), Path(aside, "dense"))
+        prefix = local_prefix(
+            checkpoint, recognise_tables(checkpoint, traced, job, base), Path(aside, "dense")
+        )
         features = open_features(bundle, manifest)
-        read_rows = checkpoint_rows(checkpoint, {name: table.source for name, table in manifest.tables.items()})
-        reference = Reference(job, base, traced.spec, prefix, read_rows, examples, features, converted(manifest.tables))
+        read_rows = checkpoint_rows(
+            checkpoint, {name: table.source for name, table in manifest.tables.items()}
+        )
+        reference = Reference(
+            job,
+            base,
+            traced.spec,
+            prefix,
+            read_rows,
+            examples,
+            features,
+            converted(manifest.tables),
+        )
         reference, expected = finite_results(reference)
         check_towers(reference, bundle, manifest.towers, expected)
         check_manifest(reference, bundle, manifest)

@@ -34,13 +34,17 @@ def feature_values(reference: Reference, features: FeatureReader) -> dict[str, N
     return {name: activation.values for name, activation in found.items()}
 
 
-def query_vectors(reference: Reference, root: Path, tower: Tower, features: FeatureReader) -> NDArray[np.float32]:
+def query_vectors(
+    reference: Reference, root: Path, tower: Tower, features: FeatureReader
+) -> NDArray[np.float32]:
     """Returns [n, dim] vectors that a query tower of the bundle gives in f32 for the examples, read by `features`."""
     inputs = tower_inputs(tower.inputs, feature_values(reference, features), reference.examples.n)
     return open_tower(root, tower, "f32").run(inputs)[tower.result]
 
 
-def check_towers(reference: Reference, root: Path, towers: Mapping[str, Tower], expected: Results) -> dict[str, Tower]:
+def check_towers(
+    reference: Reference, root: Path, towers: Mapping[str, Tower], expected: Results
+) -> dict[str, Tower]:
     """Compares towers and their parts, in all their forms, with the reference model.
 
     Args:
@@ -55,10 +59,15 @@ def check_towers(reference: Reference, root: Path, towers: Mapping[str, Tower], 
       VerificationFailed: a form differs by more than its limit; names tower, form, output, example and values.
     """
     values = feature_values(reference, reference.features)
-    return {name: _checked(reference, root, name, tower, values, expected[name]) for name, tower in towers.items()}
+    return {
+        name: _checked(reference, root, name, tower, values, expected[name])
+        for name, tower in towers.items()
+    }
 
 
-def _checked(reference: Reference, root: Path, name: str, tower: Tower, values: Values, expected: Values) -> Tower:
+def _checked(
+    reference: Reference, root: Path, name: str, tower: Tower, values: Values, expected: Values
+) -> Tower:
     forms = []
     for form in tower.forms:
         opened = open_form(reference, root, name, tower, form)
@@ -68,7 +77,11 @@ def _checked(reference: Reference, root: Path, name: str, tower: Tower, values: 
 
 
 def _measured(
-    reference: Reference, opened: OpenForm, results: Values, errors: dict[str, float], expected: Values
+    reference: Reference,
+    opened: OpenForm,
+    results: Values,
+    errors: dict[str, float],
+    expected: Values,
 ) -> TowerForm:
     form, outputs = opened.form, [output.name for output in opened.entry.outputs]
     effect = {}
@@ -91,30 +104,46 @@ def _check_parts(
     n = reference.examples.n // _CANDIDATES * _CANDIDATES
     shared = {key: array[:n] for key, array in values.items()}
     for each in (each for part in tower.parts if part.per == "context" for each in part.inputs):
-        shared |= {key: values[key][:n:_CANDIDATES].repeat(_CANDIDATES, axis=0) for key in each.sources}
+        shared |= {
+            key: values[key][:n:_CANDIDATES].repeat(_CANDIDATES, axis=0) for key in each.sources
+        }
     saved = find_form(tower.forms, ("saved_model", "f32"))
-    whole = run([open_form(reference, root, name, tower, saved)], shared, n) if n and saved is not None else {}
+    whole = (
+        run([open_form(reference, root, name, tower, saved)], shared, n)
+        if n and saved is not None
+        else {}
+    )
     measured: dict[str, dict[str, TowerForm]] = {part.name: {} for part in tower.parts}
     first: Values = {}
     for forms in _chains(tower.parts):
-        chain = [open_form(reference, root, name, part, form) for part, form in zip(tower.parts, forms, strict=True)]
+        chain = [
+            open_form(reference, root, name, part, form)
+            for part, form in zip(tower.parts, forms, strict=True)
+        ]
         results, errors = compare(chain, values, expected)
         if whole:
             _check_shared(chain, run(chain, shared, n, _CANDIDATES), whole)
         for opened, part in zip(chain, tower.parts, strict=True):
             for inner in {output.name for output in part.outputs} - set(expected) if first else ():
-                errors[inner] = float(np.abs(results[inner].astype(np.float64) - first[inner]).max(initial=0.0))
+                errors[inner] = float(
+                    np.abs(results[inner].astype(np.float64) - first[inner]).max(initial=0.0)
+                )
             found = _measured(reference, opened, results, errors, expected)
             measured[part.name].setdefault(opened.form.path, found)
         first = first or results
-    return tuple(part.model_copy(update={"forms": tuple(measured[part.name].values())}) for part in tower.parts)
+    return tuple(
+        part.model_copy(update={"forms": tuple(measured[part.name].values())})
+        for part in tower.parts
+    )
 
 
 def _check_shared(chain: Sequence[OpenForm], results: Values, whole: Values) -> None:
     for opened in chain:
         for name in [output.name for output in opened.entry.outputs if output.name in whole]:
             difference = np.abs(results[name].astype(np.float64) - whole[name])
-            if not (difference <= 2 * allowed(whole[name], opened.own_limit)).all():  # each may miss the original by it
+            if not (
+                difference <= 2 * allowed(whole[name], opened.own_limit)
+            ).all():  # each may miss the original by it
                 raise VerificationFailed(
                     f"{opened.label}: with contexts computed once and each shared by {_CANDIDATES} candidates, output "
                     f"{name!r} lies {difference.max():.3g} from the whole tower's; set towers.{opened.spec.name}.split "
@@ -128,7 +157,9 @@ def _chains(parts: Sequence[TowerPart]) -> Iterator[tuple[TowerForm, ...]]:
     precisions = {form.precision for part in parts for form in part.forms}
     for precision in sorted(precisions, key=lambda each: each != "f32"):
         for kinds in (("saved_model", "litert"), ("litert", "saved_model")):
-            chain = tuple(find_form(part.forms, *((kind, precision) for kind in kinds)) for part in parts)
+            chain = tuple(
+                find_form(part.forms, *((kind, precision) for kind in kinds)) for part in parts
+            )
             whole = tuple(form for form in chain if form is not None)
             files = tuple(form.path for form in whole)
             if len(whole) == len(parts) and files not in found:

@@ -51,10 +51,15 @@ def check_effects(
     for output, effect in effects.items():
         agrees = f"Kendall's tau to the original's order is {effect.kendall_tau:.4f}"
         kept = f"{effect.overlap:.4f} of the original's best {effect.k} stay the best"
-        figures = [("kendall_tau_min", effect.kendall_tau, 1, agrees), ("overlap_min", effect.overlap, 1, kept)]
+        figures = [
+            ("kendall_tau_min", effect.kendall_tau, 1, agrees),
+            ("overlap_min", effect.overlap, 1, kept),
+        ]
         if effect.auc is not None and effect.auc_original is not None:
             lost = effect.auc_original - effect.auc
-            message = f"the area under the ROC curve falls by {lost:.4f}, from {effect.auc_original:.4f}"
+            message = (
+                f"the area under the ROC curve falls by {lost:.4f}, from {effect.auc_original:.4f}"
+            )
             figures.append(("auc_loss_max", lost, -1, message))
         for key, figure, better, message in figures:
             limit = getattr(job.towers[tower], key).get(precision)
@@ -74,7 +79,9 @@ def measure_effect(original: Values, found: Values, labels: Values | None = None
       labels: [n] 0 or 1, if examples have them.
     """
     best = max(1, min(_BEST_MAX, original.size // _BEST_SHARE))
-    both = labels is not None and 0 < np.count_nonzero(labels) < labels.size  # else there is no curve
+    both = (
+        labels is not None and 0 < np.count_nonzero(labels) < labels.size
+    )  # else there is no curve
     return HeadEffect(
         kendall_tau=kendall_tau(original, found),
         overlap=overlap(original, found, best),

@@ -70,7 +70,9 @@ class Reference:
         empty = np.zeros(n * int(np.prod(part.shape)) if part.kind == "dense" else 0, np.float32)
         found = self._held.get(part.weights_for or name, Column(empty))
         if part.weights_for is not None:
-            found = found._replace(values=np.ones(found.values.size) if found.weights is None else found.weights)
+            found = found._replace(
+                values=np.ones(found.values.size) if found.weights is None else found.weights
+            )
         return composed(name, part, found, n, padding_of(name, self.model))
 
     @cached_property
@@ -80,7 +82,9 @@ class Reference:
     def _values(self, name: str) -> Column:
         readers = self.model.inputs[name]
         embedded = [
-            spec for spec in readers if isinstance(spec, FeatureSpec) and spec.rule is None and spec.place is None
+            spec
+            for spec in readers
+            if isinstance(spec, FeatureSpec) and spec.rule is None and spec.place is None
         ]
         stated = self.job.features.get(name, FeaturePart()).ids.kind != "identity"
         if embedded and (stated or embedded[0].cast is None):
@@ -158,25 +162,38 @@ def default_column(name: str, job: ExportJob, n: int) -> Column:
 def padding_of(name: str, model: ModelSpec) -> int | str | None:
     """Returns what only fills an input up; None: nothing is known to."""
     readers = [spec for spec in model.inputs.get(name, ()) if isinstance(spec, FeatureSpec)]
-    return next((each for each in (spec.padding_of(name) for spec in readers) if each is not None), None)
+    return next(
+        (each for each in (spec.padding_of(name) for spec in readers) if each is not None), None
+    )
 
 
-def composed(name: str, part: InputPart, column: Column, n: int, padding: int | str | None = None) -> Any:
+def composed(
+    name: str, part: InputPart, column: Column, n: int, padding: int | str | None = None
+) -> Any:
     """Returns the values of a column as a tensor: ragged, sparse, or dense and filled up with padding, else zeros."""
     dtype, values = tf.as_dtype(part.dtype), column.values
     if dtype == tf.string and values.dtype != object:
         values = values.astype(str).astype(object)
-    ragged = tf.RaggedTensor.from_row_splits(tf.constant(values, dtype), checked_offsets(name, column, n))
+    ragged = tf.RaggedTensor.from_row_splits(
+        tf.constant(values, dtype), checked_offsets(name, column, n)
+    )
     if part.kind == "ragged":
         return ragged
     if part.kind == "sparse":
         sparse = ragged.to_sparse()
-        return tf.SparseTensor(sparse.indices, sparse.values, tf.maximum(sparse.dense_shape, [0, 1]))
-    return tf.reshape(ragged.to_tensor(padding, shape=[n, int(np.prod(part.shape))]), [n, *part.shape])
+        return tf.SparseTensor(
+            sparse.indices, sparse.values, tf.maximum(sparse.dense_shape, [0, 1])
+        )
+    return tf.reshape(
+        ragged.to_tensor(padding, shape=[n, int(np.prod(part.shape))]), [n, *part.shape]
+    )
 
 
 def rows_by_tensorflow(
-    rule: manifest.IdRule, values: NDArray[Any], vocabularies: Mapping[str, VocabularyPart], base: Path
+    rule: manifest.IdRule,
+    values: NDArray[Any],
+    vocabularies: Mapping[str, VocabularyPart],
+    base: Path,
 ) -> Rows:
     """Returns [m] rows of [m] ids by TensorFlow's own operations, which read a vocabulary's file as training does."""
     values = values.astype(np.float32) if isinstance(rule, manifest.BucketIds) else values
@@ -191,5 +208,7 @@ def rows_by_tensorflow(
 def positions_in_file(part: VocabularyPart, base: Path) -> Any:
     """Returns TensorFlow's lookup table of a vocabulary's file: key -> position, -1 if unknown."""
     path, index = str((base / part.file).resolve()), tf.lookup.TextFileIndex
-    lines = tf.lookup.TextFileInitializer(path, tf.as_dtype(part.dtype), index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
+    lines = tf.lookup.TextFileInitializer(
+        path, tf.as_dtype(part.dtype), index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
+    )
     return tf.lookup.StaticHashTable(lines, -1)

@@ -62,13 +62,19 @@ def finite_results(reference: Reference) -> tuple[Reference, Results]:
         tower, the output and the example.
     """
     made = reference.job.verify.examples is None
-    reference, expected = _expected_numbers(reference) if made else (reference, reference_results(reference))
+    reference, expected = (
+        _expected_numbers(reference) if made else (reference, reference_results(reference))
+    )
     if made and _not_finite(expected):
         reference = replace(reference, examples=without_signs(reference.examples, reference.model))
         expected = reference_results(reference)
     wrong = _not_finite(expected)
     if wrong:
-        cure = "write some that callers would send, and name their file as verify.examples" if made else "correct them"
+        cure = (
+            "write some that callers would send, and name their file as verify.examples"
+            if made
+            else "correct them"
+        )
         what = "made examples" if made else "verify.examples"
         raise VerificationFailed(
             f"{wrong} of the original model itself, which is no answer; the {what} do not fit the model: {cure}"
@@ -82,15 +88,24 @@ def _expected_numbers(reference: Reference) -> tuple[Reference, Results]:
     numbers = {
         name: reference.examples.columns[name]
         for name, readers in reference.model.inputs.items()
-        if all(isinstance(each, DenseSpec) and each.take == "values" and each.dtype == "float32" for each in readers)
+        if all(
+            isinstance(each, DenseSpec) and each.take == "values" and each.dtype == "float32"
+            for each in readers
+        )
     }
     drawn = {}
 
     def observe(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
-        for name, column in numbers.items() if tf.executing_eagerly() and tf.is_tensor(inputs) else ():
+        for name, column in (
+            numbers.items() if tf.executing_eagerly() and tf.is_tensor(inputs) else ()
+        ):
             if np.array_equal(np.ravel(inputs), column.values):
-                low, high = (np.ravel(call(layer, tf.fill(tf.shape(inputs), each))) for each in (0.0, 1.0))
-                values = ((column.values - low) / (high - low)).astype(np.float32)  # it is linear: this is its inverse
+                low, high = (
+                    np.ravel(call(layer, tf.fill(tf.shape(inputs), each))) for each in (0.0, 1.0)
+                )
+                values = ((column.values - low) / (high - low)).astype(
+                    np.float32
+                )  # it is linear: this is its inverse
                 drawn[name] = column._replace(values=values)
         return call(layer, inputs)
 
@@ -111,7 +126,9 @@ def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]])
     Raises:
       VerificationFailed: they differ by more than a share of how much the recorded values vary.
     """
-    for tower, output, values in [(tower, *each) for tower, outputs in found.items() for each in outputs.items()]:
+    for tower, output, values in [
+        (tower, *each) for tower, outputs in found.items() for each in outputs.items()
+    ]:
         wanted = recorded.get(f"{tower}.{output}", recorded.get(output))
         if wanted is None:
             continue
@@ -159,18 +176,28 @@ def reference_results(reference: Reference) -> Results:
         name: replace(table, rows=np.iinfo(np.int64).max) if name in reference.dumped else table
         for name, table in model.tables.items()
     }
-    whole_max = max(job.code.inline_bytes_max, *(tower.largest_bytes for tower in model.towers.values()))
+    whole_max = max(
+        job.code.inline_bytes_max, *(tower.largest_bytes for tower in model.towers.values())
+    )
     tables = ReferenceTables(facts, _by_key(reference.read_rows, reference.dumped), whole_max)
     returned: dict[tuple[str, tuple[str, ...]], Any] = {}
     eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
         with Hooks() as hooks, tables.answering(), tf.device("/CPU:0"):
-            bags = [spec for spec in model.features.values() if isinstance(spec, FeatureSpec) and spec.kind == "bag"]
+            bags = [
+                spec
+                for spec in model.features.values()
+                if isinstance(spec, FeatureSpec) and spec.kind == "bag"
+            ]
             if any(isinstance(spec.rule, TextIds) for spec in bags):
                 average_empty_as_zeros(hooks)
             root = build_root(job, reference.base)
-            given = {name: reference.input(name) for tower in model.towers.values() for name in tower.call_inputs}
+            given = {
+                name: reference.input(name)
+                for tower in model.towers.values()
+                for name in tower.call_inputs
+            }
             calls = {(tower.call, tower.call_inputs) for tower in model.towers.values()}
             named = isinstance(root, NamedGraph)
             for path, inputs in () if named else sorted(calls):  # builds what the factory has not
@@ -179,7 +206,9 @@ def reference_results(reference: Reference) -> Results:
             if not named:
                 _restore(root, reference.prefix, job.checkpoint.object_path)
             for path, inputs in calls:
-                returned[path, inputs] = _called(root, path, {name: given[name] for name in inputs}, reference)
+                returned[path, inputs] = _called(
+                    root, path, {name: given[name] for name in inputs}, reference
+                )
     finally:
         tf.config.run_functions_eagerly(eagerly)
     results: Results = {}
@@ -216,7 +245,9 @@ def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:
 def _called(root: Any, path: str, inputs: Mapping[str, Any], reference: Reference) -> Any:
     try:
         if isinstance(root, NamedGraph):
-            return reduce(getattr, path.split(".") if path else (), root).run(inputs, _reader(root, reference))
+            return reduce(getattr, path.split(".") if path else (), root).run(
+                inputs, _reader(root, reference)
+            )
         return resolve_call(root, path)(inputs)
     except (ExportError, BundleError):
         raise

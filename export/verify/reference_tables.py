@@ -41,7 +41,9 @@ ReadRows = Callable[[str, Rows], NDArray[Any]]
 class ReferenceTables:
     """Answers every lookup of the reference model."""
 
-    def __init__(self, tables: Mapping[str, TableFacts], read_rows: ReadRows, inline_bytes_max: int) -> None:
+    def __init__(
+        self, tables: Mapping[str, TableFacts], read_rows: ReadRows, inline_bytes_max: int
+    ) -> None:
         """Takes what is known of the tables.
 
         Args:
@@ -83,7 +85,9 @@ class ReferenceTables:
         """Tells the built model, in which tables have their places; those that left are not to be restored."""
         self._root = root
         for variable in self._made:
-            variable.restored = self._name(variable) is None and bytes_of(variable) <= self._inline_bytes_max
+            variable.restored = (
+                self._name(variable) is None and bytes_of(variable) <= self._inline_bytes_max
+            )
 
     def _name(self, variable: Any) -> str | None:
         key = resource(variable.handle)
@@ -97,7 +101,9 @@ class ReferenceTables:
     def _gather(self, variable: Any, ids: Any) -> Any:
         if self._root is None and not tf.executing_eagerly():
             return None  # Keras asks for shapes only
-        if self._root is None:  # the factory calls the model that it builds: the values matter to nobody
+        if (
+            self._root is None
+        ):  # the factory calls the model that it builds: the values matter to nobody
             return tf.zeros([*tf.convert_to_tensor(ids).shape, variable.shape[1]], variable.dtype)
         name = self._name(variable)
         if name is None:
@@ -110,7 +116,9 @@ class ReferenceTables:
 
         def read(wanted: NDArray[Any]) -> NDArray[np.float32]:
             inside = (wanted >= 0) & (wanted < rows)
-            asked, place = np.unique(np.where(inside, wanted, -1).astype(np.int64), return_inverse=True)
+            asked, place = np.unique(
+                np.where(inside, wanted, -1).astype(np.int64), return_inverse=True
+            )
             known = asked >= 0
             values = np.zeros((asked.size, dim), np.float32)
             values[known] = np.asarray(self._read_rows(name, asked[known]), np.float32)[:, :dim]
@@ -132,7 +140,10 @@ class ReferenceTables:
         (ids,) = lookup.ids
         table = self._of_layers.get(id(lookup.variable))
         if table is None:  # of the user's own
-            if isinstance(lookup.variable, placeholder_class()) and lookup.table.name in self._tables:
+            if (
+                isinstance(lookup.variable, placeholder_class())
+                and lookup.table.name in self._tables
+            ):
                 self._names[resource(lookup.variable.handle)] = lookup.table.name
             return ids, lookup.variable
         flat = tf.reshape(getattr(ids, "values", ids), [-1])
@@ -166,5 +177,7 @@ def _whole_batch(original: Callable[..., Any], **how: Any) -> Any:
     def filled(rows: NDArray[Any], n: NDArray[Any]) -> NDArray[Any]:
         return np.concatenate([rows, np.zeros((int(n) - len(rows), *rows.shape[1:]), rows.dtype)])
 
-    whole = tf.numpy_function(filled, [found, n], found.dtype)  # one operation, where thousands of features have one
+    whole = tf.numpy_function(
+        filled, [found, n], found.dtype
+    )  # one operation, where thousands of features have one
     return tf.ensure_shape(whole, [None, *found.shape[1:]])

@@ -31,7 +31,9 @@ class TrainedRows(TableReader):
         self.rows, self.dim, self.dtype = table.rows, table.dim, "float32"
         self._name, self._read_rows = name, read_rows
 
-    def take(self, rows: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    def take(
+        self, rows: NDArray[np.int64], out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
         """See TableReader.take."""
         wanted, place = np.unique(np.maximum(rows, 0), return_inverse=True)
         values: NDArray[np.float32] = self._read_rows(self._name, wanted)[:, : self.dim]
@@ -52,7 +54,9 @@ def converted(tables: Mapping[str, manifest.Table]) -> frozenset[str]:
     return frozenset(name for name, table in tables.items() if table.error is not None)
 
 
-def trained_tables(tables: Mapping[str, manifest.Table], read_rows: ReadRows) -> dict[str, TableReader]:
+def trained_tables(
+    tables: Mapping[str, manifest.Table], read_rows: ReadRows
+) -> dict[str, TableReader]:
     """Returns readers that give the checkpoint's own rows of the tables whose rows were converted."""
     return {name: TrainedRows(name, tables[name], read_rows) for name in converted(tables)}
 
@@ -79,7 +83,9 @@ def measure_effects(
         or the recipe states no limit for what they do, by far more than rounding.
     """
     reading = {name: tower for name, tower in towers.items() if reference.converted_tables(name)}
-    own, lost = (feature_values(reference, each) if reading else {} for each in (trained, reference.features))
+    own, lost = (
+        feature_values(reference, each) if reading else {} for each in (trained, reference.features)
+    )
     effects: Effects = {}
     unstated = []
     for name, tower in reading.items():
@@ -88,13 +94,22 @@ def measure_effects(
         opened = open_form(reference, root, name, tower, form)
         right, _ = compare([opened], own, expected[name], own_rows=True)
         found = run([opened], lost, reference.examples.n)
-        apart = {output.name: np.abs(found[output.name] - right[output.name]) for output in tower.outputs}
+        apart = {
+            output.name: np.abs(found[output.name] - right[output.name]) for output in tower.outputs
+        }
         effects[name] = {output: float(each.max(initial=0.0)) for output, each in apart.items()}
-        if opened.limit is None and any((each > allowed(right[key], None) / 2).any() for key, each in apart.items()):
+        if opened.limit is None and any(
+            (each > allowed(right[key], None) / 2).any() for key, each in apart.items()
+        ):
             unstated.append(name)
     if unstated:
-        tables = dict.fromkeys(table for tower in unstated for table in reference.converted_tables(tower))
-        here = [f"towers.{name}.max_abs_error.f32 (here {max(effects[name].values()):.3g})" for name in unstated]
+        tables = dict.fromkeys(
+            table for tower in unstated for table in reference.converted_tables(tower)
+        )
+        here = [
+            f"towers.{name}.max_abs_error.f32 (here {max(effects[name].values()):.3g})"
+            for name in unstated
+        ]
         raise VerificationFailed(
             f"tables {', '.join(tables)} are converted, so the parity rule does not bind the towers that read them: "
             f"state what their answers may differ by as {', '.join(here)}"

@@ -30,7 +30,11 @@ SAMPLE_ROWS = 4096
 _BLOCK_BYTES = 8 << 20
 _APART = 128
 """Rows far from one another that are read at a time: the kernel maps 64 kB around each."""
-_FLOATS: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+_FLOATS: dict[str, Any] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+}
 _HALF_STEP = 0.5 + 1e-4
 """Of int8 rows: half a step, and what the float32 arithmetic of scales may add."""
 _TINY = 127 * 2.0**-126
@@ -73,7 +77,9 @@ def verify_tables(
             if rows is None:
                 _check_digests(root, name, table)
         except (BundleError, OSError) as problem:
-            raise VerificationFailed(f"table {name!r}: its rows cannot be read: {problem}") from problem
+            raise VerificationFailed(
+                f"table {name!r}: its rows cannot be read: {problem}"
+            ) from problem
         checks[name] = TableCheck(rows_compared=count, rows=table.rows)
     return checks
 
@@ -103,11 +109,15 @@ def _find_variable(checkpoint: Checkpoint, name: str, table: Table) -> Entry:
     source = table.source
     entry = checkpoint.entries.get(source.key)
     if entry is None:
-        raise VerificationFailed(f"table {name!r}: checkpoint {checkpoint.prefix} has no variable {source.key!r}")
+        raise VerificationFailed(
+            f"table {name!r}: checkpoint {checkpoint.prefix} has no variable {source.key!r}"
+        )
     told = f"{entry.dtype} {list(entry.shape)} in checkpoint {checkpoint.prefix}"
     dtype = table.dtype if table.error is None else table.error.source_dtype
     if len(entry.shape) != 2 or entry.dtype != dtype:
-        raise VerificationFailed(f"table {name!r} is of {dtype} [{table.rows}, {table.dim}] in the bundle, {told}")
+        raise VerificationFailed(
+            f"table {name!r} is of {dtype} [{table.rows}, {table.dim}] in the bundle, {told}"
+        )
     layout = layout_of(source)
     last = stored_rows(layout, np.arange(max(0, table.rows - layout.lanes), table.rows))
     fits = entry.shape == (table.rows, table.dim)
@@ -126,8 +136,12 @@ def _check_digests(root: Path, name: str, table: Table) -> None:
         with files.locate(root, shard.file).open("rb") as file:
             file.seek(shard.offset)
             found = digest(file, size)
-        if found.crc32c != shard.crc32c or (shard.blocks and found.blocks != shard.blocks):  # a linked shard has none
-            raise VerificationFailed(f"table {name!r}: shard {shard.file!r} does not match its digests in the manifest")
+        if found.crc32c != shard.crc32c or (
+            shard.blocks and found.blocks != shard.blocks
+        ):  # a linked shard has none
+            raise VerificationFailed(
+                f"table {name!r}: shard {shard.file!r} does not match its digests in the manifest"
+            )
 
 
 def _blocks(name: str, table: Table, entry: Entry, count: int) -> Iterator[Rows]:
@@ -138,7 +152,9 @@ def _blocks(name: str, table: Table, entry: Entry, count: int) -> Iterator[Rows]
             yield np.arange(first, min(first + step, table.rows))
         return
     sample = _sample(name, table, entry, count)
-    sample = sample[np.argsort(stored_rows(layout_of(table.source), sample))]  # chunks are decoded once
+    sample = sample[
+        np.argsort(stored_rows(layout_of(table.source), sample))
+    ]  # chunks are decoded once
     step = min(step, _APART)
     for first in range(0, count, step):
         yield sample[first : first + step]
@@ -146,10 +162,14 @@ def _blocks(name: str, table: Table, entry: Entry, count: int) -> Iterator[Rows]
 
 def _sample(name: str, table: Table, entry: Entry, count: int) -> Rows:
     """Chooses rows: where shards and slices begin and end, at most half of `count`; the rest at random."""
-    edges = {row for shard in table.shards for row in (shard.first_row, shard.first_row + shard.rows - 1)}
+    edges = {
+        row for shard in table.shards for row in (shard.first_row, shard.first_row + shard.rows - 1)
+    }
     if table.source.layout == "plain":
         slices = [part for part in entry.slices if part.bytes]
-        edges |= {row for part in slices for row in (part.starts[0], part.starts[0] + part.shape[0] - 1)}
+        edges |= {
+            row for part in slices for row in (part.starts[0], part.starts[0] + part.shape[0] - 1)
+        }
     else:
         lanes = layout_of(table.source).lanes
         edges |= {*range(min(lanes, table.rows)), *range(max(0, table.rows - lanes), table.rows)}
@@ -161,11 +181,15 @@ def _sample(name: str, table: Table, entry: Entry, count: int) -> Rows:
     return np.concatenate([chosen, others[~np.isin(others, chosen)]])[:count]
 
 
-def _compare(name: str, table: Table, rows: Rows, trained: Vectors, read: NDArray[np.float32]) -> None:
+def _compare(
+    name: str, table: Table, rows: Rows, trained: Vectors, read: NDArray[np.float32]
+) -> None:
     """Compares [n, dim] of the checkpoint with what the bundle gives for them."""
     if table.error is None:
         exact = trained.astype(np.float32)
-        wrong = (exact.view(np.uint32) != read.view(np.uint32)) & ~(np.isnan(exact) & np.isnan(read))
+        wrong = (exact.view(np.uint32) != read.view(np.uint32)) & ~(
+            np.isnan(exact) & np.isnan(read)
+        )
         what = "differs from the checkpoint"
     else:
         wrong = _wrongly_converted(table.dtype, trained, read)
@@ -185,7 +209,9 @@ def _compare(name: str, table: Table, rows: Rows, trained: Vectors, read: NDArra
             )
 
 
-def _wrongly_converted(dtype: str, trained: Vectors, read: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _wrongly_converted(
+    dtype: str, trained: Vectors, read: NDArray[np.float32]
+) -> NDArray[np.bool_]:
     """Returns [n, dim]: whether a value is not the nearest that the dtype has, ties to even."""
     exact = trained.astype(np.float64)
     if dtype == "int8":

@@ -32,21 +32,30 @@ TYPES = {str: "TEXT", int: "N", float: "NUMBER"}
 def page() -> str:
     """Returns the page."""
     lines = [HEAD]
-    for name, group in (("rowcast-export", get_command(app)), ("rowcast-serve", get_command(command()))):
+    for name, group in (
+        ("rowcast-export", get_command(app)),
+        ("rowcast-serve", get_command(command())),
+    ):
         lines += _typer(name, group, 2)
     lines += _argparse()
     return "\n".join(lines) + "\n"
 
 
 def _typer(name: str, command: Any, level: int) -> Iterator[str]:
-    shown = [each for each in command.params if each.name not in ServiceSettings.model_fields or level > 2]
+    shown = [
+        each
+        for each in command.params
+        if each.name not in ServiceSettings.model_fields or level > 2
+    ]
     arguments = [each for each in shown if each.name in each.opts]
     values = " ".join(str(each.metavar) for each in arguments)
     yield f"{'#' * level} {' '.join(filter(None, (name, values)))}\n\n{_text(command.help)}\n"
     if len(shown) < len(command.params):
         yield SETTINGS.lstrip()
     rows = [(f"`{each.metavar}`", _default(each), each.help) for each in arguments]
-    rows += [(_flags(each), _default(each), _meaning(each)) for each in shown if each not in arguments]
+    rows += [
+        (_flags(each), _default(each), _meaning(each)) for each in shown if each not in arguments
+    ]
     yield from _table(rows)
     if isinstance(command, TyperGroup):
         for each, subcommand in command.commands.items():
@@ -58,12 +67,16 @@ def _flags(option: Any) -> str:
     if metavar is None:
         annotation = option.type_descriptor.annotation
         metavar = "HOW" if typing.get_args(annotation) else TYPES.get(annotation, "FILE")
-    return ", ".join(f"`{flag} {metavar}`".replace(" `", "`") for flag in (*option.opts, *option.secondary_opts))
+    return ", ".join(
+        f"`{flag} {metavar}`".replace(" `", "`") for flag in (*option.opts, *option.secondary_opts)
+    )
 
 
 def _meaning(option: Any) -> str:
     choices = ", ".join(
-        f"`{each}`" for each in typing.get_args(option.type_descriptor.annotation) if isinstance(each, str)
+        f"`{each}`"
+        for each in typing.get_args(option.type_descriptor.annotation)
+        if isinstance(each, str)
     )
     variable = f"Environment: `{option.envvar}`." if option.envvar else ""
     return f"{option.help} {choices}{variable}".strip()
@@ -74,7 +87,9 @@ def _default(parameter: Any) -> str:
 
 
 def _value(default: object) -> str:
-    return "" if default is None or default is False or default == "==SUPPRESS==" else f"`{default}`"
+    return (
+        "" if default is None or default is False or default == "==SUPPRESS==" else f"`{default}`"
+    )
 
 
 def _argparse() -> Iterator[str]:
@@ -97,8 +112,16 @@ def _argparse_rows(parser: ArgumentParser) -> list[tuple[str, str, str]]:
         if each.dest in {"help", "==SUPPRESS=="} or isinstance(each.choices, dict):
             continue
         metavar = str(each.metavar or ("" if each.nargs == 0 else each.dest.upper()))
-        names = [f"`{flag} {metavar}`".replace(" `", "`") for flag in each.option_strings] or [f"`{metavar}`"]
-        rows.append((", ".join(names), "**required**" if each.required else _value(each.default), each.help or ""))
+        names = [f"`{flag} {metavar}`".replace(" `", "`") for flag in each.option_strings] or [
+            f"`{metavar}`"
+        ]
+        rows.append(
+            (
+                ", ".join(names),
+                "**required**" if each.required else _value(each.default),
+                each.help or "",
+            )
+        )
     return rows
 
 

@@ -49,11 +49,23 @@ EXITS = (
         "the service rejects the command: no valid token, or its state file cannot be written",
     ),
     ("5", "`rowcast-serve ctl`", "the command is not in effect yet, or a version cannot be loaded"),
-    ("5", "`rowcast-serve pull`", "a file in the store does not match its checksum; nothing is committed"),
+    (
+        "5",
+        "`rowcast-serve pull`",
+        "a file in the store does not match its checksum; nothing is committed",
+    ),
     ("5", "`rowcast-serve recommend`", "a file of the bundle does not match its checksum"),
-    ("6", "`rowcast-serve pull`", "the destination holds another bundle, is full, busy, or cannot be written"),
+    (
+        "6",
+        "`rowcast-serve pull`",
+        "the destination holds another bundle, is full, busy, or cannot be written",
+    ),
     ("6", "`rowcast-serve recommend`", "the file of lists cannot be written"),
-    (str(exit_codes.EXIT_REQUIRED_MODEL), "`rowcast-serve`", "a required model could not be loaded at start"),
+    (
+        str(exit_codes.EXIT_REQUIRED_MODEL),
+        "`rowcast-serve`",
+        "a required model could not be loaded at start",
+    ),
     (str(exit_codes.EXIT_INTERRUPTED), "both", "interrupted"),
 )
 
@@ -65,7 +77,11 @@ def page() -> str:
 
 def _sentence(kind: type) -> str:
     summary = (inspect.getdoc(kind) or "").splitlines()[0]
-    return (summary[0].lower() + summary[1:]).rstrip(".") if not summary[1:2].isupper() else summary.rstrip(".")
+    return (
+        (summary[0].lower() + summary[1:]).rstrip(".")
+        if not summary[1:2].isupper()
+        else summary.rstrip(".")
+    )
 
 
 def _tree(root: type) -> list[type]:
@@ -75,14 +91,18 @@ def _tree(root: type) -> list[type]:
 def _codes() -> str:
     kinds = {kind.code: kind for kind in service_errors.ServiceError.__subclasses__()}
     missing = [
-        code.value for code in service_errors.Code if code not in kinds or code not in service_errors.TRANSPORT_STATUS
+        code.value
+        for code in service_errors.Code
+        if code not in kinds or code not in service_errors.TRANSPORT_STATUS
     ]
     if missing:
         raise SystemExit(f"service/errors.py has no class or no status for {missing}")
     rows = ["| code | when | HTTP | gRPC | retry |", "|---|---|---|---|---|"]
     for code in service_errors.Code:
         status = service_errors.TRANSPORT_STATUS[code]
-        rows.append(f"| `{code.value}` | {_sentence(kinds[code])} | {status.http} | `{status.grpc}` | {status.retry} |")
+        rows.append(
+            f"| `{code.value}` | {_sentence(kinds[code])} | {status.http} | `{status.grpc}` | {status.retry} |"
+        )
     return "\n".join(rows)
 
 
@@ -116,5 +136,8 @@ def _bundle() -> str:
         "| error | what |",
         "|---|---|",
     ]
-    rows += [f"| `{kind.__name__}` | {_sentence(kind)} |" for kind in _tree(bundle_errors.BundleError)[1:]]
+    rows += [
+        f"| `{kind.__name__}` | {_sentence(kind)} |"
+        for kind in _tree(bundle_errors.BundleError)[1:]
+    ]
     return "\n".join(rows) + "\n"

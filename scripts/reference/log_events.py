@@ -30,7 +30,10 @@ Ids, features and vectors are never logged. Libraries' warnings have their text 
 """
 EVENTS = {
     "starting": ("The program has read its settings.", ""),
-    "listening": ("Every worker accepts connections; `http`, `grpc` and `admin` are the ports.", ""),
+    "listening": (
+        "Every worker accepts connections; `http`, `grpc` and `admin` are the ports.",
+        "",
+    ),
     "cannot_start": (
         "The start failed, and the process exits; `problem` or the traceback is the cause.",
         "Correct the port, file or directory that it names; for a traceback, report it.",
@@ -51,7 +54,10 @@ EVENTS = {
         "Other machines reach the service, and TLS or authentication is off.",
         "See [TLS and tokens](../how-to/secure.md#tls-and-tokens).",
     ),
-    "secrets_exposed": ("Every user of the machine can read these files of keys or tokens.", "`chmod o= FILE`"),
+    "secrets_exposed": (
+        "Every user of the machine can read these files of keys or tokens.",
+        "`chmod o= FILE`",
+    ),
     "bundle_pulled": (
         "A replica of Ray Serve has the bundle under the root of its node; `downloaded_bytes`: 0 if it was there.",
         "",
@@ -61,7 +67,10 @@ EVENTS = {
         "`/readyz` is 503 from now on, because of `problem`.",
         "`rowcast-serve ctl status` lists what is missing.",
     ),
-    "draining": ("A signal arrived: health checks fail, and the shutdown begins after `drain_delay_s`.", ""),
+    "draining": (
+        "A signal arrived: health checks fail, and the shutdown begins after `drain_delay_s`.",
+        "",
+    ),
     "drain_incomplete": (
         "`drain_timeout_s` passed with calls in progress; they are cut off.",
         "Raise it, or lower `request_timeout_s`.",
@@ -79,7 +88,10 @@ EVENTS = {
     ),
     "version_retired": ("A version's last request ended, and its memory is free.", ""),
     "version_scrubbed": ("All tables and vectors of a version match their checksums.", ""),
-    "version_prefetched": ("The tables of a version within `prefetch_max_bytes` were read into memory.", ""),
+    "version_prefetched": (
+        "The tables of a version within `prefetch_max_bytes` were read into memory.",
+        "",
+    ),
     "previous_dropped": (
         "The version kept for a rollback was unloaded, to make room for `to_load`.",
         "Add memory, or set `--no-keep-previous`.",
@@ -109,7 +121,10 @@ EVENTS = {
         "A bug stopped the scan of a model, or of the root if `model` is empty; it is repeated.",
         "Report the traceback.",
     ),
-    "poller_failed": ("A bug stopped a round of the poller; it is repeated.", "Report the traceback."),
+    "poller_failed": (
+        "A bug stopped a round of the poller; it is repeated.",
+        "Report the traceback.",
+    ),
     "state_followed": ("The worker acts on this revision of the desired state.", ""),
     "state_unreadable": (
         "The file of the desired state cannot be read. What is served stays; a service that starts loads nothing.",
@@ -119,7 +134,10 @@ EVENTS = {
         "The worker cannot report its state to the admin API.",
         "Free space in the directory of `TMPDIR`.",
     ),
-    "command_applied": ("An operator's command is in the state file; its arguments are further fields.", ""),
+    "command_applied": (
+        "An operator's command is in the state file; its arguments are further fields.",
+        "",
+    ),
     "request_failed": (
         "A call failed. Rejections for overload are logged at debug; a bug has a traceback.",
         "For `INTERNAL`, report the traceback; for `DATA_LOSS`, copy the version again.",
@@ -137,10 +155,19 @@ EVENTS = {
         "A source of shards' addresses cannot be read; those known before are used.",
         "Correct the name, or the file.",
     ),
-    "shards_poll_failed": ("A bug stopped a round of questions to shards; it is repeated.", "Report the traceback."),
+    "shards_poll_failed": (
+        "A bug stopped a round of questions to shards; it is repeated.",
+        "Report the traceback.",
+    ),
     "certificate_loaded": ("A certificate, or the authorities of clients, were read.", ""),
-    "certificate_expires_soon": ("A certificate expires within 14 days.", "Replace the file; no restart is needed."),
-    "certificate_expired": ("A certificate has expired; clients refuse it.", "Replace the file; no restart is needed."),
+    "certificate_expires_soon": (
+        "A certificate expires within 14 days.",
+        "Replace the file; no restart is needed.",
+    ),
+    "certificate_expired": (
+        "A certificate has expired; clients refuse it.",
+        "Replace the file; no restart is needed.",
+    ),
     "secrets_reloaded": ("Changed certificates or tokens are in use.", ""),
     "secrets_unreadable": (
         "Changed certificates or tokens cannot be used; the previous ones stay in use.",
@@ -166,7 +193,9 @@ def page() -> str:
     """
     events = _events()
     if different := sorted(events.keys() ^ EVENTS.keys()):
-        raise SystemExit(f"scripts/reference/log_events.py and the calls in service/ differ in {different}")
+        raise SystemExit(
+            f"scripts/reference/log_events.py and the calls in service/ differ in {different}"
+        )
     return HEAD + "\n".join(_table(events)) + "\n"
 
 
@@ -182,7 +211,11 @@ def _events() -> dict[str, Event]:
     events: dict[str, Event] = defaultdict(Event)
     for file in sorted(SERVICE.rglob("*.py")):
         module = ast.parse(file.read_text())
-        functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        functions = [
+            node
+            for node in ast.walk(module)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
         for function in functions:
             _read_function(module, function, events)
     return events
@@ -191,11 +224,18 @@ def _events() -> dict[str, Event]:
 def _read_function(module: ast.Module, function: ast.AST, events: dict[str, Event]) -> None:
     assigned = _assigned(function)
     for call in ast.walk(function):
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and _is_logger(call.func.value)):
+        if not (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and _is_logger(call.func.value)
+        ):
             continue
         method = call.func.attr
         names = _texts(call.args[-1], assigned)
-        fields = next((list(_fields(each.value, assigned)) for each in call.keywords if each.arg == "extra"), [])
+        fields = next(
+            (list(_fields(each.value, assigned)) for each in call.keywords if each.arg == "extra"),
+            [],
+        )
         for name, level in names:
             levels = {level} if level else {"error" if method == "exception" else method}
             if method == "log" and not level:

@@ -57,7 +57,12 @@ def _lines() -> Iterator[str]:
         yield f"| `rowcast_{name}` | {_names(labels)} | {text} |"
     yield from ("", "## Gauges", "| metric | labels | meaning | workers |", "|---|---|---|---|")
     for name, (text, labels, merge) in metrics.GAUGES.items():
-        merged = {"livesum": "sum", "livemin": "least", "livemax": "largest", "livemostrecent": "most recent"}[merge]
+        merged = {
+            "livesum": "sum",
+            "livemin": "least",
+            "livemax": "largest",
+            "livemostrecent": "most recent",
+        }[merge]
         yield f"| `rowcast_{name}` | {_names(labels)} | {text} | {merged} |"
     yield ""
 

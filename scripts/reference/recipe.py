@@ -47,7 +47,11 @@ def type_text(annotation: object) -> str:
     if origin is typing.Literal:
         return " or ".join(f'`"{each}"`' for each in arguments)
     if origin is dict:
-        return "table" if isinstance(arguments[1], type) and issubclass(arguments[1], BaseModel) else "table of keys"
+        return (
+            "table"
+            if isinstance(arguments[1], type) and issubclass(arguments[1], BaseModel)
+            else "table of keys"
+        )
     if origin is tuple:
         return f"list of {type_text(arguments[0])}"
     if arguments:
@@ -79,6 +83,8 @@ def page() -> str:
             parts.append("| key | type | default | meaning |\n|---|---|---|---|")
         for name, field in model.model_fields.items():
             meaning = " ".join((field.description or "").split()).replace("|", "\\|")
-            parts.append(f"| `{name}` | {type_text(field.annotation)} | {default_text(field)} | {meaning} |")
+            parts.append(
+                f"| `{name}` | {type_text(field.annotation)} | {default_text(field)} | {meaning} |"
+            )
         parts.append("")
     return "\n".join(parts)

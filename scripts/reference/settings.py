@@ -62,8 +62,13 @@ def _default(field: FieldInfo) -> str:
 def _limits(field: FieldInfo) -> str:
     found = [*field.metadata]
     for argument in typing.get_args(field.annotation):
-        found += [each for info in typing.get_args(argument) for each in getattr(info, "metadata", ())]
+        found += [
+            each for info in typing.get_args(argument) for each in getattr(info, "metadata", ())
+        ]
     words = {"ge": "at least", "gt": "above", "le": "at most"}
     return ", ".join(
-        f"{word} {getattr(each, key)}" for each in found for key, word in words.items() if hasattr(each, key)
+        f"{word} {getattr(each, key)}"
+        for each in found
+        for key, word in words.items()
+        if hasattr(each, key)
     )

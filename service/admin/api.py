@@ -38,7 +38,9 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_admin_app(settings: ServiceSettings, run_directory: Path, tokens: TokenStore | None) -> FastAPI:
+def create_admin_app(
+    settings: ServiceSettings, run_directory: Path, tokens: TokenStore | None
+) -> FastAPI:
     """Creates the application of the admin listener.
 
     Args:
@@ -46,26 +48,38 @@ def create_admin_app(settings: ServiceSettings, run_directory: Path, tokens: Tok
       tokens: of operators; None: requests are accepted from this machine alone, without a token.
     """
     version = metadata.version("rowcast")
-    app = FastAPI(title="rowcast admin", version=version, docs_url=None, redoc_url=None, responses=_ERRORS)
+    app = FastAPI(
+        title="rowcast admin", version=version, docs_url=None, redoc_url=None, responses=_ERRORS
+    )
     app.include_router(_routes(Service(settings, run_directory)))
     app.add_exception_handler(HTTPException, _raise_http)
     app.add_exception_handler(ClientDisconnect, _ignore)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
 
     @app.middleware("http")
-    async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    async def guard(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
         """Authenticates, and turns every failure into the error envelope."""
-        request_id = request_id_of(request.headers.get(REQUEST_ID), request.headers.get(TRACE_PARENT))
+        request_id = request_id_of(
+            request.headers.get(REQUEST_ID), request.headers.get(TRACE_PARENT)
+        )
         try:
             request.state.principal = _authenticate(request, tokens)
             async with asyncio.timeout(settings.request_timeout_s):
                 response = await call_next(request)
         except Exception as raised:  # noqa: BLE001 - nothing but an answer leaves the process
-            late = errors.DeadlineExceeded(f"the request took longer than {settings.request_timeout_s:g} s")
+            late = errors.DeadlineExceeded(
+                f"the request took longer than {settings.request_timeout_s:g} s"
+            )
             problem = late if isinstance(raised, TimeoutError) else raised
             failure = failure_of(problem, request_id)
             log_failure(_LOG, "admin", failure, problem)
-            error = {"code": failure.code.value, "message": failure.message, "request_id": request_id}
+            error = {
+                "code": failure.code.value,
+                "message": failure.message,
+                "request_id": request_id,
+            }
             response = JSONResponse({"error": error}, errors.TRANSPORT_STATUS[failure.code].http)
         response.headers.update({REQUEST_ID: request_id, "connection": "close"})
         return response
@@ -80,7 +94,9 @@ def _routes(service: Service) -> APIRouter:
     def get_status(request: Request) -> Status:
         return _visible(request, service.status())
 
-    @router.get("/topology", summary="Get which address holds which part of large tables and indexes")
+    @router.get(
+        "/topology", summary="Get which address holds which part of large tables and indexes"
+    )
     def get_topology(request: Request) -> Status:
         authorize_all(request.state.principal)
         return service.topology()
@@ -134,7 +150,9 @@ def _authenticate(request: Request, tokens: TokenStore | None) -> Principal | No
         host = request.headers.get("host", "").rpartition("@")[2]
         name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
         if not on_loopback(name):
-            raise errors.PermissionDenied(f"host is {host[:80]!r}; a loopback address of this machine was expected")
+            raise errors.PermissionDenied(
+                f"host is {host[:80]!r}; a loopback address of this machine was expected"
+            )
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method == "POST" and content_type != _JSON:
         raise errors.InvalidArgument(f"content-type is {content_type[:80]!r}; {_JSON} was expected")
@@ -146,7 +164,9 @@ def _visible(request: Request, status: Status) -> Status:
     principal: Principal | None = request.state.principal
     if principal is None or principal.models is None:
         return status
-    return status | {"models": [model for model in status["models"] if model["name"] in principal.models]}
+    return status | {
+        "models": [model for model in status["models"] if model["name"] in principal.models]
+    }
 
 
 async def _ignore(_: Request, __: Exception) -> Response:

@@ -81,14 +81,24 @@ class Unload(ModelCommand):
         """Returns the desired state after it."""
         if self.version is None:
             return desired.changed(stopped=True)
-        if labels := sorted(label for label, version in desired.labels.items() if version == self.version):
-            raise InvalidArgument(f"version is {self.version}, which has labels {labels}; remove them first")
+        if labels := sorted(
+            label for label, version in desired.labels.items() if version == self.version
+        ):
+            raise InvalidArgument(
+                f"version is {self.version}, which has labels {labels}; remove them first"
+            )
         if desired.pinned == (self.version,):
-            raise InvalidArgument(f"version is {self.version}, the only one that is pinned; unpin it first")
+            raise InvalidArgument(
+                f"version is {self.version}, the only one that is pinned; unpin it first"
+            )
         one = {self.version}
-        forbidden = self.version in {facts.current, facts.previous} or facts.is_latest(desired, self.version)
+        forbidden = self.version in {facts.current, facts.previous} or facts.is_latest(
+            desired, self.version
+        )
         unloaded = {*desired.unloaded} | one if forbidden else desired.unloaded
-        return desired.changed(pinned={*desired.pinned} - one, loaded={*desired.loaded} - one, unloaded=unloaded)
+        return desired.changed(
+            pinned={*desired.pinned} - one, loaded={*desired.loaded} - one, unloaded=unloaded
+        )
 
 
 class Pin(ModelCommand):
@@ -99,7 +109,9 @@ class Pin(ModelCommand):
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
         """Returns the desired state after it."""
         unloaded = {*desired.unloaded} - {*self.versions}
-        return desired.changed(stopped=False, pinned=self.versions, rolled_back=None, unloaded=unloaded)
+        return desired.changed(
+            stopped=False, pinned=self.versions, rolled_back=None, unloaded=unloaded
+        )
 
 
 class Unpin(ModelCommand):
@@ -130,8 +142,12 @@ class Unlabel(ModelCommand):
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
         """Returns the desired state after it."""
         if self.label not in desired.labels:
-            raise InvalidArgument(f"label is {self.label!r}; the model has {sorted(desired.labels) or 'none'}")
-        return desired.changed(labels={name: each for name, each in desired.labels.items() if name != self.label})
+            raise InvalidArgument(
+                f"label is {self.label!r}; the model has {sorted(desired.labels) or 'none'}"
+            )
+        return desired.changed(
+            labels={name: each for name, each in desired.labels.items() if name != self.label}
+        )
 
 
 class Rollback(ModelCommand):
@@ -143,18 +159,27 @@ class Rollback(ModelCommand):
         """Returns the desired state after it."""
         if facts.current is None:
             raise NotReady("the model has no current version to roll back from")
-        older = [each for each in facts.known if each < facts.current and each not in desired.unloaded]
-        to = self.version or (facts.previous if facts.previous in older else max(older, default=None))
+        older = [
+            each for each in facts.known if each < facts.current and each not in desired.unloaded
+        ]
+        to = self.version or (
+            facts.previous if facts.previous in older else max(older, default=None)
+        )
         if to is None:
             raise NotFound(f"the model has no version before {facts.current} to roll back to")
         if to >= facts.current:
-            raise InvalidArgument(f"version is {to}; one before {facts.current}, the current one, was expected")
+            raise InvalidArgument(
+                f"version is {to}; one before {facts.current}, the current one, was expected"
+            )
         rolled_back, unloaded = {"to": to, "above": max(facts.known)}, {*desired.unloaded} - {to}
         return desired.changed(stopped=False, pinned=(), rolled_back=rolled_back, unloaded=unloaded)
 
 
 class _DenyList(ModelCommand):
-    ids: Annotated[list[Annotated[int, Field(ge=-(2**63), lt=2**63)] | Id], Field(min_length=1, max_length=DENIED_MAX)]
+    ids: Annotated[
+        list[Annotated[int, Field(ge=-(2**63), lt=2**63)] | Id],
+        Field(min_length=1, max_length=DENIED_MAX),
+    ]
 
     @property
     def texts(self) -> list[str]:
@@ -169,7 +194,9 @@ class DenyAdd(_DenyList):
         """Returns the desired state after it."""
         denied = {*desired.denied, *self.texts}
         if len(denied) > DENIED_MAX:
-            raise TooLarge(f"the deny list would have {len(denied)} ids; at most {DENIED_MAX} are accepted")
+            raise TooLarge(
+                f"the deny list would have {len(denied)} ids; at most {DENIED_MAX} are accepted"
+            )
         return desired.changed(denied=denied)
 
 
@@ -180,7 +207,9 @@ class DenyRemove(_DenyList):
         """Returns the desired state after it."""
         denied = {*desired.denied}
         if unknown := [each for each in self.texts if each not in denied]:
-            raise InvalidArgument(f"{len(unknown)} of {len(self.ids)} ids are not denied, such as {unknown[0][:80]!r}")
+            raise InvalidArgument(
+                f"{len(unknown)} of {len(self.ids)} ids are not denied, such as {unknown[0][:80]!r}"
+            )
         return desired.changed(denied=denied - {*self.texts})
 
 
@@ -213,5 +242,12 @@ class SetLogLevel(ServiceCommand):
 MODEL_COMMANDS: Mapping[str, type[ModelCommand]] = {
     each.__name__.lower(): each for each in (Load, Unload, Pin, Unpin, Label, Unlabel, Rollback)
 } | {"deny/add": DenyAdd, "deny/remove": DenyRemove}
-SERVICE_COMMANDS: Mapping[str, type[ServiceCommand]] = {"drain": Drain, "undrain": Undrain, "log-level": SetLogLevel}
-COMMANDS: Mapping[str, type[ModelCommand] | type[ServiceCommand]] = {**MODEL_COMMANDS, **SERVICE_COMMANDS}
+SERVICE_COMMANDS: Mapping[str, type[ServiceCommand]] = {
+    "drain": Drain,
+    "undrain": Undrain,
+    "log-level": SetLogLevel,
+}
+COMMANDS: Mapping[str, type[ModelCommand] | type[ServiceCommand]] = {
+    **MODEL_COMMANDS,
+    **SERVICE_COMMANDS,
+}

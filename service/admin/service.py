@@ -37,7 +37,11 @@ class Service:
 
     def __init__(self, settings: ServiceSettings, run_directory: Path) -> None:
         """Creates the service of a run directory, to which the workers write their statuses."""
-        self._settings, self._run_directory, self._state = settings, run_directory, StateFile.of(settings)
+        self._settings, self._run_directory, self._state = (
+            settings,
+            run_directory,
+            StateFile.of(settings),
+        )
 
     def status(self) -> Status:
         """Returns what is desired, what is served, and what of the desired state is not in effect yet."""
@@ -46,24 +50,41 @@ class Service:
         problems = [self._state.problem, *(each.state_problem for each in workers)]
         known = {name for worker in workers for name, versions in worker.known.items() if versions}
         versions = merged_versions(workers)
-        names = {*versions, *desired.models, *(name for name in known if (self._settings.root / name).exists())}
+        names = {
+            *versions,
+            *desired.models,
+            *(name for name in known if (self._settings.root / name).exists()),
+        }
         return {
             "root": str(self._settings.root),
             "processes": [
-                {name: vars(each)[name] for name in ("pid", "revision", "resident_bytes")} for each in workers
+                {name: vars(each)[name] for name in ("pid", "revision", "resident_bytes")}
+                for each in workers
             ],
             "revision": desired.revision,
             "state_file": str(self._state.path),
             "state_problem": next(filter(None, problems), ""),
             "draining": desired.draining,
             "log_level": desired.log_level or self._settings.log_level,
-            "memory": {"resident_bytes": sum(each.resident_bytes for each in workers), "free_bytes": free_bytes()},
-            "models": [_model(name, desired.of(name), versions.get(name, ()), workers) for name in sorted(names)],
+            "memory": {
+                "resident_bytes": sum(each.resident_bytes for each in workers),
+                "free_bytes": free_bytes(),
+            },
+            "models": [
+                _model(name, desired.of(name), versions.get(name, ()), workers)
+                for name in sorted(names)
+            ],
         }
 
     def topology(self) -> Status:
         """Returns the role of the service and, of a front, what each address holds, as each process sees it."""
-        role = "front" if self._settings.shard_addresses else "" if self._settings.shard is None else "shard"
+        role = (
+            "front"
+            if self._settings.shard_addresses
+            else ""
+            if self._settings.shard is None
+            else "shard"
+        )
         workers = read_statuses(self._run_directory)
         return {
             "role": role,
@@ -139,7 +160,11 @@ class Service:
         """
         workers = read_statuses(self._run_directory)
         try:
-            known = set(staging.committed_versions(self._settings.root, model)) if paths.is_name(model) else set()
+            known = (
+                set(staging.committed_versions(self._settings.root, model))
+                if paths.is_name(model)
+                else set()
+            )
         except OSError:
             known = set()
         known.update(*(worker.loaded(model) for worker in workers))
@@ -148,10 +173,14 @@ class Service:
             raise NotFound(f"no model {model[:128]!r} is in the root; there are {names}")
         for version in versions - known:
             listed = ", ".join(map(str, sorted(known, reverse=True)[:_MAX_NAMES])) or "none"
-            raise NotFound(f"version {version} of model {model!r} is not in the root; there are {listed}")
+            raise NotFound(
+                f"version {version} of model {model!r} is not in the root; there are {listed}"
+            )
         states = max((worker.models.get(model, ()) for worker in workers), key=_current, default=())
         previous = next((each.version for each in states if each.state == "kept"), None)
-        return ModelFacts(frozenset(known), _current(states) or None, previous, self._settings.latest_versions)
+        return ModelFacts(
+            frozenset(known), _current(states) or None, previous, self._settings.latest_versions
+        )
 
 
 def is_followed(status: Status) -> bool:
@@ -163,10 +192,23 @@ def _current(states: Sequence[VersionState]) -> int:
     return next((each.version for each in states if each.current), 0)
 
 
-def _model(name: str, desired: DesiredModel, states: Sequence[VersionState], workers: Sequence[WorkerStatus]) -> Status:
-    known = {version for worker in workers for version in (*worker.known.get(name, ()), *worker.loaded(name))}
+def _model(
+    name: str,
+    desired: DesiredModel,
+    states: Sequence[VersionState],
+    workers: Sequence[WorkerStatus],
+) -> Status:
+    known = {
+        version
+        for worker in workers
+        for version in (*worker.known.get(name, ()), *worker.loaded(name))
+    }
     reports = [worker.models.get(name, ()) for worker in workers] or [()]
-    unmet = {(each["version"], each["wanted"]): each for report in reports for each in _unmet(desired, known, report)}
+    unmet = {
+        (each["version"], each["wanted"]): each
+        for report in reports
+        for each in _unmet(desired, known, report)
+    }
     wanted = desired.model_dump(mode="json", exclude_defaults=True, exclude={"denied"})
     return {
         "name": name,
@@ -185,11 +227,21 @@ def _unmet(desired: DesiredModel, known: set[int], states: Sequence[VersionState
     if back is not None and not desired.stopped and max(known, default=0) <= back.above:
         wanted.add(back.to)
     order = ranked(desired, known)
-    wanted.update([version for version in order if version not in found or found[version].state != "failed"][:1])
+    wanted.update(
+        [version for version in order if version not in found or found[version].state != "failed"][
+            :1
+        ]
+    )
     unmet = [(version, "loaded") for version in wanted - loaded]
-    unmet += [(version, "unloaded") for version in loaded if desired.stopped or version in desired.unloaded]
+    unmet += [
+        (version, "unloaded")
+        for version in loaded
+        if desired.stopped or version in desired.unloaded
+    ]
     entries = []
     for version, what in unmet:
-        state, problem = (found[version].state, found[version].problem) if version in found else ("missing", "")
+        state, problem = (
+            (found[version].state, found[version].problem) if version in found else ("missing", "")
+        )
         entries.append({"version": version, "wanted": what, "state": state, "problem": problem})
     return entries

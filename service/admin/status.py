@@ -46,12 +46,23 @@ class WorkerStatus:
 
     @classmethod
     def of(
-        cls, manager: VersionManager, poller: Poller, resident_bytes: int, shards: Iterable[dict[str, Any]] = ()
+        cls,
+        manager: VersionManager,
+        poller: Poller,
+        resident_bytes: int,
+        shards: Iterable[dict[str, Any]] = (),
     ) -> WorkerStatus:
         """Returns the status of this process."""
         known, models, problems = dict(poller.known), manager.models(), tuple(latest_problems())
         return cls(
-            os.getpid(), poller.revision, poller.state.problem, resident_bytes, known, models, problems, tuple(shards)
+            os.getpid(),
+            poller.revision,
+            poller.state.problem,
+            resident_bytes,
+            known,
+            models,
+            problems,
+            tuple(shards),
         )
 
     def loaded(self, model: str) -> set[int]:
@@ -77,7 +88,9 @@ def read_statuses(directory: Path) -> list[WorkerStatus]:
     """Returns the statuses of all running workers by process id; removes those of processes that are gone."""
     statuses = []
     for file in directory.glob("worker-*.json"):
-        with contextlib.suppress(FileNotFoundError, ValidationError):  # just removed, or not written by a worker
+        with contextlib.suppress(
+            FileNotFoundError, ValidationError
+        ):  # just removed, or not written by a worker
             status = _STATUS.validate_json(file.read_bytes())
             try:
                 os.kill(status.pid, 0)

@@ -91,7 +91,9 @@ class Summary:
     version: int
 
 
-def run(task: Task, users: Path, out: Path, workers: int, progress: Callable[[int, int], object]) -> Summary:
+def run(
+    task: Task, users: Path, out: Path, workers: int, progress: Callable[[int, int], object]
+) -> Summary:
     """Writes the lists of all users.
 
     Args:
@@ -105,7 +107,10 @@ def run(task: Task, users: Path, out: Path, workers: int, progress: Callable[[in
     try:
         source = parquet.ParquetFile(users)
         if missing := {task.id_column, task.exclude_column} - {"", *source.schema_arrow.names}:
-            raise BatchError(f"{users} has no column {min(missing)!r}; it has {source.schema_arrow.names}", EXIT_USAGE)
+            raise BatchError(
+                f"{users} has no column {min(missing)!r}; it has {source.schema_arrow.names}",
+                EXIT_USAGE,
+            )
         directory = out.with_name(f".{out.name}.parts-{_key(task, users)}")
     except (OSError, pa.ArrowException) as problem:
         raise BatchError(f"{users} cannot be read as Parquet: {problem}", EXIT_SOURCE) from problem
@@ -115,7 +120,9 @@ def run(task: Task, users: Path, out: Path, workers: int, progress: Callable[[in
             kept = _compute(task, source, directory, done, workers, progress)
             failed = _join([done[number] for number in sorted(done)], directory / "joined", out)
             shutil.rmtree(directory, ignore_errors=True)
-        for other in out.parent.glob(f".{out.name}.parts-*"):  # of runs that were stopped, and had other inputs
+        for other in out.parent.glob(
+            f".{out.name}.parts-*"
+        ):  # of runs that were stopped, and had other inputs
             with suppress(OSError), _held(other):
                 shutil.rmtree(other, ignore_errors=True)
     except BlockingIOError:
@@ -123,7 +130,9 @@ def run(task: Task, users: Path, out: Path, workers: int, progress: Callable[[in
     except BundleError as problem:
         raise BatchError(f"the bundle cannot be read: {problem}", EXIT_DAMAGED) from problem
     except OSError as problem:
-        raise BatchError(f"{out} cannot be written: {problem}; run again to continue", EXIT_DESTINATION) from problem
+        raise BatchError(
+            f"{out} cannot be written: {problem}; run again to continue", EXIT_DESTINATION
+        ) from problem
     return Summary(source.metadata.num_rows, failed, kept, task.version)
 
 
@@ -158,11 +167,15 @@ def _resolved(task: Task) -> Task:
     except StateUnreadable as problem:
         raise BatchError(str(problem), EXIT_SOURCE) from problem
     except OSError as problem:
-        raise BatchError(f"{task.root / task.model} cannot be listed: {problem.strerror}", EXIT_SOURCE) from problem
+        raise BatchError(
+            f"{task.root / task.model} cannot be listed: {problem.strerror}", EXIT_SOURCE
+        ) from problem
     versions = ranked(desired, known)
     if task.version not in {0, *known} or not (task.version or versions):
         wanted = f"version {task.version}" if task.version else "version to serve"
-        raise BatchError(f"model {task.model!r} has no {wanted}; it has {known or 'none'}", EXIT_SOURCE)
+        raise BatchError(
+            f"model {task.model!r} has no {wanted}; it has {known or 'none'}", EXIT_SOURCE
+        )
     return replace(task, version=task.version or versions[0], denied=desired.denied)
 
 
@@ -170,7 +183,9 @@ def _key(task: Task, users: Path) -> str:
     """Returns the digest of all that determines the blocks."""
     versions = library_version("rowcast"), library_version("pyarrow")
     precision = read_settings({"root": task.root}).precision
-    key = hashlib.sha256(repr((versions, BLOCK_USERS, precision, replace(task, root=Path()))).encode())
+    key = hashlib.sha256(
+        repr((versions, BLOCK_USERS, precision, replace(task, root=Path()))).encode()
+    )
     for path in (task.root / task.model / str(task.version) / paths.MANIFEST, users):
         with path.open("rb") as file:
             key.update(hashlib.file_digest(file, "sha256").digest())
@@ -208,7 +223,9 @@ def _compute(
             path, failed, problem = future.result()
             if number == 0 and 0 < rows == failed:
                 path.unlink()
-                raise BatchError(f"none of the first {rows} users gets a list: {problem}", EXIT_USAGE)
+                raise BatchError(
+                    f"none of the first {rows} users gets a list: {problem}", EXIT_USAGE
+                )
             done[number], users = path, users + rows
         return users
 
@@ -218,7 +235,10 @@ def _compute(
             if number in done:
                 finished, kept = finished + batch.num_rows, kept + batch.num_rows
             else:
-                pending[pool.submit(_write_block, task, batch, directory, number)] = number, batch.num_rows
+                pending[pool.submit(_write_block, task, batch, directory, number)] = (
+                    number,
+                    batch.num_rows,
+                )
             # Users are read as they are needed; and options that fit no user are found out by the first block.
             while len(pending) >= 2 * workers or (pending and number == 0):
                 finished += collect()
@@ -228,7 +248,9 @@ def _compute(
             progress(finished, total)
         return kept
     except BrokenExecutor as problem:
-        raise BatchError(f"a process has ended ({problem}); run again to continue", EXIT_BUG) from problem
+        raise BatchError(
+            f"a process has ended ({problem}); run again to continue", EXIT_BUG
+        ) from problem
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -236,7 +258,9 @@ def _compute(
 def _blocks(source: parquet.ParquetFile) -> Iterator[pa.RecordBatch]:
     """Yields the users; one empty block if there are none."""
     try:
-        for group in range(source.num_row_groups):  # over all at once, it keeps what it has read of the file
+        for group in range(
+            source.num_row_groups
+        ):  # over all at once, it keeps what it has read of the file
             yield from source.iter_batches(BLOCK_USERS, [group])
     except (OSError, pa.ArrowException) as problem:
         raise BatchError(f"the file of users cannot be read: {problem}", EXIT_SOURCE) from problem
@@ -257,7 +281,9 @@ def _begin_worker() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-def _write_block(task: Task, batch: pa.RecordBatch, directory: Path, number: int) -> tuple[Path, int, str]:
+def _write_block(
+    task: Task, batch: pa.RecordBatch, directory: Path, number: int
+) -> tuple[Path, int, str]:
     """Writes the lists of a block; returns its file, how many users have none, and why the first has none."""
     table, problems = _recommender(task).lists(batch)
     staged = directory / f"{number:08d}"
@@ -296,20 +322,29 @@ class _Recommender:
         alone = {"shard": None, "shard_addresses": ()}  # whatever the environment of a service says
         self._settings = read_settings({"root": task.root}).model_copy(update={**limits, **alone})
         try:
-            self._version = Loader(self._settings, 1, lambda *_: None).load(task.model, task.version)
+            self._version = Loader(self._settings, 1, lambda *_: None).load(
+                task.model, task.version
+            )
         except (BundleError, LoadRejected, OSError) as problem:
             code = EXIT_DAMAGED if isinstance(problem, DigestMismatch) else EXIT_SOURCE
-            raise BatchError(f"{task.model} version {task.version} cannot be loaded: {problem}", code) from None
+            raise BatchError(
+                f"{task.model} version {task.version} cannot be loaded: {problem}", code
+            ) from None
         self._version.deny(task.denied)
         self._task, self._options = task, orjson.loads(task.options)
         try:
-            request = json.read_recommendation({**self._options, "features": {}}, Target(), self._settings)
+            request = json.read_recommendation(
+                {**self._options, "features": {}}, Target(), self._settings
+            )
             corpus = choose_index(self._version, request.index)[1].corpus
             check_attributes(corpus, request.attributes)
         except ServiceError as problem:
             raise BatchError(str(problem), EXIT_USAGE) from None
         self._types = {"candidates": _TYPES[corpus.entry.id_dtype], "scores": pa.float32()}
-        self._types |= {f"attribute:{name}": _TYPES[corpus.entry.attributes[name]] for name in request.attributes}
+        self._types |= {
+            f"attribute:{name}": _TYPES[corpus.entry.attributes[name]]
+            for name in request.attributes
+        }
         self._users = max(1, _CANDIDATES // max(1, request.fetched))
 
     def lists(self, batch: pa.RecordBatch) -> tuple[pa.Table, list[str]]:
@@ -318,21 +353,32 @@ class _Recommender:
         found: list[Mapping[str, Any]] = [{}] * len(parts)
         alike: dict[tuple[bool, tuple[str, ...]], list[int]] = {}  # requests that one body may have
         for place, part in enumerate(parts):
-            alike.setdefault((_CONTEXT_ID in part, tuple(sorted(part["features"]))), []).append(place)
+            alike.setdefault((_CONTEXT_ID in part, tuple(sorted(part["features"]))), []).append(
+                place
+            )
         for places in alike.values():
             for first in range(0, len(places), self._users):
                 some = places[first : first + self._users]
-                for place, each in zip(some, self._answers([parts[place] for place in some]), strict=True):
+                for place, each in zip(
+                    some, self._answers([parts[place] for place in some]), strict=True
+                ):
                     found[place] = each
-        types = {name: pa.list_(kind) for name, kind in self._types.items()} | {"error": pa.string()}
-        arrays = [pa.array([each.get(name) for each in found], kind) for name, kind in types.items()]
+        types = {name: pa.list_(kind) for name, kind in self._types.items()} | {
+            "error": pa.string()
+        }
+        arrays = [
+            pa.array([each.get(name) for each in found], kind) for name, kind in types.items()
+        ]
         ids = batch.column(self._task.id_column)
         problems = [each["error"] for each in found if "error" in each]
         return pa.table([ids, *arrays], [self._task.id_column, *types]), problems
 
     def _part(self, row: dict[str, Any]) -> dict[str, Any]:
         """Returns a user as one of the requests of a JSON body; what is null is not sent."""
-        task, features = self._task, {name: value for name, value in row.items() if value is not None}
+        task, features = (
+            self._task,
+            {name: value for name, value in row.items() if value is not None},
+        )
         if task.id_column not in self._version.manifest.inputs and task.id_column != _CONTEXT_ID:
             features.pop(task.id_column, None)
         part = {"exclude": features.pop(task.exclude_column, [])} if task.exclude_column else {}
@@ -343,8 +389,12 @@ class _Recommender:
     def _answers(self, parts: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
         """Returns the columns of each user; of one who has no list, `error` alone."""
         try:
-            request = json.read_recommendation({**self._options, "requests": parts}, Target(), self._settings)
-            neighbors = recommend(self._version, request, self._settings, Execution("recommend")).neighbors
+            request = json.read_recommendation(
+                {**self._options, "requests": parts}, Target(), self._settings
+            )
+            neighbors = recommend(
+                self._version, request, self._settings, Execution("recommend")
+            ).neighbors
         except _AT_FAULT as problem:
             if len(parts) == 1:
                 return [{"error": str(problem)}]
@@ -353,4 +403,7 @@ class _Recommender:
         columns = {"candidates": neighbors.ids.tolist(), "scores": neighbors.scores}
         columns |= {f"attribute:{name}": values for name, values in neighbors.attributes.items()}
         ends = neighbors.offsets.tolist()
-        return [{name: values[first:last] for name, values in columns.items()} for first, last in pairwise(ends)]
+        return [
+            {name: values[first:last] for name, values in columns.items()}
+            for first, last in pairwise(ends)
+        ]

@@ -26,7 +26,13 @@ from bundle.format.manifest import Manifest
 from bundle.storage import retention
 from bundle.storage.staging import Staging
 from runtime.object_store import RemotePath
-from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, BundleSource, PullError, reading
+from service.cli.bundle_source import (
+    EXIT_DAMAGED,
+    EXIT_DESTINATION,
+    BundleSource,
+    PullError,
+    reading,
+)
 
 CONNECTIONS = 8
 _ATTEMPTS = 3
@@ -156,14 +162,18 @@ def _exists(final: Path, source: BundleSource) -> bool:
     if not manifest.is_file():
         return False
     if manifest.read_bytes() != source.data:
-        raise DestinationExists(f"{final} holds another bundle than {source.directory}; bundles are never overwritten")
+        raise DestinationExists(
+            f"{final} holds another bundle than {source.directory}; bundles are never overwritten"
+        )
     return True
 
 
 def _missing(directory: Path, extents: Sequence[_Extent]) -> list[_Extent]:
     """Creates the files that do not exist, and returns the blocks that are not on disk yet."""
     missing: list[_Extent] = []
-    for path, end in {each.path: each.offset + each.bytes for each in sorted(extents, key=_end)}.items():
+    for path, end in {
+        each.path: each.offset + each.bytes for each in sorted(extents, key=_end)
+    }.items():
         if (directory / path).exists() and (directory / path).stat().st_size > end:
             os.truncate(directory / path, end)  # of another bundle
     new = {extent.path for extent in extents if not (directory / extent.path).exists()}
@@ -182,10 +192,14 @@ def _end(extent: _Extent) -> int:
     return extent.offset + extent.bytes
 
 
-def _download(blocks: Sequence[_Extent], source: RemotePath, target: Path, fetched: Callable[[int], object]) -> None:
+def _download(
+    blocks: Sequence[_Extent], source: RemotePath, target: Path, fetched: Callable[[int], object]
+) -> None:
     pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="rowcast-pull")
     try:
-        for size in pool.map(lambda block: _fetch(block, source / block.path, target / block.path), blocks):
+        for size in pool.map(
+            lambda block: _fetch(block, source / block.path, target / block.path), blocks
+        ):
             fetched(size)
     finally:
         pool.shutdown(cancel_futures=True)

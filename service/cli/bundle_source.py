@@ -59,7 +59,9 @@ def find_bundle(url: str, model: str | None = None, version: int | None = None) 
         file = directory / paths.MANIFEST
         size = file.stamp().bytes
         if size > MANIFEST_BYTES_MAX:
-            raise PullError(f"{file} has {size} bytes; the limit is {MANIFEST_BYTES_MAX}", EXIT_SOURCE)
+            raise PullError(
+                f"{file} has {size} bytes; the limit is {MANIFEST_BYTES_MAX}", EXIT_SOURCE
+            )
         data = file.read(0, size)
     try:
         manifest = parse(data)
@@ -94,11 +96,17 @@ def _directory(place: RemotePath, model: str | None, version: int | None) -> Rem
         models = sorted(name for name in names if paths.is_name(name))
         listed = ", ".join(models[:_MAX_NAMES]) + (", ..." if len(models) > _MAX_NAMES else "")
         if model is not None:
-            raise PullError(f"{place} holds no model {model!r}; it holds {listed or 'none'}", EXIT_USAGE)
+            raise PullError(
+                f"{place} holds no model {model!r}; it holds {listed or 'none'}", EXIT_USAGE
+            )
         if len(models) != 1:
-            raise PullError(f"{place} holds {listed or 'no model'}; choose one with --model", EXIT_USAGE)
+            raise PullError(
+                f"{place} holds {listed or 'no model'}; choose one with --model", EXIT_USAGE
+            )
         place /= models[0]
-    versions = sorted((int(name) for name in place.listing() if _VERSION.fullmatch(name)), reverse=True)
+    versions = sorted(
+        (int(name) for name in place.listing() if _VERSION.fullmatch(name)), reverse=True
+    )
     for number in versions if version is None else [version]:
         if (place / str(number) / paths.MANIFEST).is_file():
             return place / str(number)

@@ -28,14 +28,25 @@ _Status = dict[str, Any]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model.")]
 Version = Annotated[int, typer.Argument(metavar="VERSION", help="Version number.")]
 OptionalVersion = Annotated[
-    int | None, typer.Argument(metavar="[VERSION]", help="Version number; default: the whole model.")
+    int | None,
+    typer.Argument(metavar="[VERSION]", help="Version number; default: the whole model."),
 ]
-Older = Annotated[int | None, typer.Argument(metavar="[VERSION]", help="Version number; default: the previous one.")]
+Older = Annotated[
+    int | None,
+    typer.Argument(metavar="[VERSION]", help="Version number; default: the previous one."),
+]
 Versions = Annotated[list[int], typer.Argument(metavar="VERSION...", help="Version numbers.")]
-Level = Annotated[str, typer.Argument(metavar="LEVEL", help="debug, info, warning, error; setting: as started.")]
+Level = Annotated[
+    str, typer.Argument(metavar="LEVEL", help="debug, info, warning, error; setting: as started.")
+]
 Label = Annotated[str, typer.Argument(metavar="LABEL", help="Name of the label.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Ids; one that begins with - after --.")]
-IdsFile = Annotated[Path | None, typer.Option("--file", metavar="FILE", help="File with one id a line; -: stdin.")]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID...]", help="Ids; one that begins with - after --."),
+]
+IdsFile = Annotated[
+    Path | None, typer.Option("--file", metavar="FILE", help="File with one id a line; -: stdin.")
+]
 
 CTL = typer.Typer(
     help="Sends commands to a running service through its admin API.\n\n"
@@ -46,7 +57,9 @@ CTL = typer.Typer(
 )
 
 
-DENY = typer.Typer(help="Withdraws candidates of a model, and returns them again.", no_args_is_help=True)
+DENY = typer.Typer(
+    help="Withdraws candidates of a model, and returns them again.", no_args_is_help=True
+)
 CTL.add_typer(DENY, name="deny")
 
 
@@ -79,9 +92,15 @@ class _Admin:
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
         url, token, tls = self._read_files()
-        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+        headers = {"content-type": "application/json"} | (
+            {"authorization": f"Bearer {token}"} if token else {}
+        )
         try:
-            https = HTTPSConnection(url.netloc, timeout=_TIMEOUT_S, context=tls) if url.scheme == "https" else None
+            https = (
+                HTTPSConnection(url.netloc, timeout=_TIMEOUT_S, context=tls)
+                if url.scheme == "https"
+                else None
+            )
             connection = https or HTTPConnection(url.netloc, timeout=_TIMEOUT_S)
             with closing(connection):
                 method, given = ("GET", None) if body is None else ("POST", orjson.dumps(body))
@@ -90,7 +109,9 @@ class _Admin:
                 content = answer.read()
         except (OSError, HTTPException) as problem:
             reason = str(problem).encode("unicode_escape").decode()[:200]
-            raise CtlError(f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE) from None
+            raise CtlError(
+                f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE
+            ) from None
         try:
             status: _Status = orjson.loads(content)
             if answer.status in {200, 202}:
@@ -117,7 +138,11 @@ class _Admin:
             if (file := self.cert) is not None:
                 tls.load_cert_chain(file)
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            reason = getattr(problem, "reason", None) or getattr(problem, "strerror", None) or repr(problem)
+            reason = (
+                getattr(problem, "reason", None)
+                or getattr(problem, "strerror", None)
+                or repr(problem)
+            )
             raise CtlError(f"{file} cannot be used: {reason}", EXIT_USAGE) from None
         split = urlsplit(url)
         if split.scheme not in {"http", "https"}:
@@ -133,11 +158,19 @@ def _option(variable: str, text: str) -> Any:
 def _connect(
     context: typer.Context,
     admin: Annotated[str, _option("ADMIN", "URL of the admin API.")] = "http://127.0.0.1:8090",
-    ports_file: Annotated[Path | None, _option("PORTS_FILE", "Ports file of the service, instead of --admin.")] = None,
-    token_file: Annotated[Path | None, _option("TOKEN_FILE", "File that holds only the token.")] = None,
-    ca: Annotated[Path | None, typer.Option(help="Certificate authorities of the admin API, PEM.")] = None,
+    ports_file: Annotated[
+        Path | None, _option("PORTS_FILE", "Ports file of the service, instead of --admin.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, _option("TOKEN_FILE", "File that holds only the token.")
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="Certificate authorities of the admin API, PEM.")
+    ] = None,
     cert: Annotated[Path | None, typer.Option(help="Client certificate with its key, PEM.")] = None,
-    wait_s: Annotated[float, typer.Option(min=0, help="Seconds to wait until a command is in effect.")] = 60,
+    wait_s: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait until a command is in effect.")
+    ] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
     context.obj = _Admin(admin, ports_file, token_file, ca, cert, wait_s, as_json)
@@ -198,7 +231,9 @@ def _deny_add(context: typer.Context, model: Model, ids: Ids = None, file: IdsFi
 
 
 @DENY.command("remove")
-def _deny_remove(context: typer.Context, model: Model, ids: Ids = None, file: IdsFile = None) -> None:
+def _deny_remove(
+    context: typer.Context, model: Model, ids: Ids = None, file: IdsFile = None
+) -> None:
     """Returns withdrawn candidates again."""
     _change_denied(context, "deny/remove", model, ids, file)
 
@@ -208,10 +243,14 @@ def _deny_list(context: typer.Context, model: Model) -> None:
     """Prints the deny list of a model, one id a line."""
     with _reported_errors():
         found = context.obj.request(f"/v1/models/{quote(model, safe='')}/deny")
-    sys.stdout.write(_json(found) if context.obj.as_json else "".join(f"{each}\n" for each in found["ids"]))
+    sys.stdout.write(
+        _json(found) if context.obj.as_json else "".join(f"{each}\n" for each in found["ids"])
+    )
 
 
-def _change_denied(context: typer.Context, command: str, model: str, ids: list[str] | None, file: Path | None) -> None:
+def _change_denied(
+    context: typer.Context, command: str, model: str, ids: list[str] | None, file: Path | None
+) -> None:
     given = list(ids or ())
     with _reported_errors():
         if file is not None:
@@ -249,25 +288,37 @@ def _topology(context: typer.Context) -> None:
     """Shows which address holds which part of large tables and indexes, as a front sees it."""
     with _reported_errors():
         found = context.obj.request("/v1/topology")
-    sys.stdout.write(_json(found) if context.obj.as_json else "\n".join(_topology_lines(found)) + "\n")
+    sys.stdout.write(
+        _json(found) if context.obj.as_json else "\n".join(_topology_lines(found)) + "\n"
+    )
 
 
 def _topology_lines(found: _Status) -> Iterator[str]:
     if found["role"] != "front":
-        yield f"shard {found['shard']}; its fronts show who holds what" if found["shard"] else "no shards: all is here"
+        yield (
+            f"shard {found['shard']}; its fronts show who holds what"
+            if found["shard"]
+            else "no shards: all is here"
+        )
         return
     for process in found["processes"][:1]:
         for each in process["shards"]:
             yield f"{each['shard'] or '?':<6} {each['address']}  {each['problem'] or 'ok'}"
             for version, parts in each["holds"].items():
-                held = ", ".join(f"{name} {first:,} to {end:,}" for name, (first, end) in parts.items() if end > first)
+                held = ", ".join(
+                    f"{name} {first:,} to {end:,}"
+                    for name, (first, end) in parts.items()
+                    if end > first
+                )
                 yield f"       {version}: {held or 'nothing'}"
 
 
 @CTL.command("report")
 def _report(
     context: typer.Context,
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write it to, instead of stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write it to, instead of stdout.")
+    ] = None,
 ) -> None:
     """Collects what an issue needs, without secrets, as JSON: versions, machine, settings, status, recent problems."""
     with _reported_errors():
@@ -278,7 +329,9 @@ def _report(
         try:
             output.write_text(text)
         except OSError as problem:
-            raise CtlError(f"--output {output} cannot be written: {problem.strerror}", EXIT_USAGE) from None
+            raise CtlError(
+                f"--output {output} cannot be written: {problem.strerror}", EXIT_USAGE
+            ) from None
 
 
 @contextmanager
@@ -312,7 +365,9 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
         reason = f": {each['problem']}" if each["problem"] else ""
         wanted = f"version {each['version']} should be {each['wanted']}, but is {each['state']}"
         sys.stderr.write(f"rowcast-serve ctl: {wanted}{reason}\n")
-    raise typer.Exit(EXIT_NOT_IN_EFFECT if unmet or (body is not None and _is_behind(status)) else EXIT_OK)
+    raise typer.Exit(
+        EXIT_NOT_IN_EFFECT if unmet or (body is not None and _is_behind(status)) else EXIT_OK
+    )
 
 
 def _unmet(status: _Status, model: str) -> list[_Status]:
@@ -330,13 +385,17 @@ def _is_pending(status: _Status, model: str) -> bool:
 
 def _text(status: _Status) -> str:
     free, resident = (status["memory"][name] >> 20 for name in ("free_bytes", "resident_bytes"))
-    lines = [f"{status['root']}: revision {status['revision']}, {resident:,} MiB resident, {free:,} MiB free"]
+    lines = [
+        f"{status['root']}: revision {status['revision']}, {resident:,} MiB resident, {free:,} MiB free"
+    ]
     if status["draining"]:
         lines.append("draining: calls are rejected")
     if status["state_problem"]:
         lines.append(f"problem: {status['state_problem']}")
     for model in status["models"]:
-        wanted = ", ".join(f"{name} {orjson.dumps(value).decode()}" for name, value in model["wanted"].items())
+        wanted = ", ".join(
+            f"{name} {orjson.dumps(value).decode()}" for name, value in model["wanted"].items()
+        )
         lines.append(f"{model['name']}: {wanted or 'newest version'}")
         for version in model["versions"]:
             labels = f" [{', '.join(version['labels'])}]" if version["labels"] else ""
@@ -344,5 +403,7 @@ def _text(status: _Status) -> str:
             memory = f", up to {mib:,} MiB beside its tables" if mib else ""
             current = ", current" if version["current"] else ""
             problem = f": {version['problem']}" if version["problem"] else ""
-            lines.append(f"  {version['version']}{labels} {version['state']}{current}{memory}{problem}")
+            lines.append(
+                f"  {version['version']}{labels} {version['state']}{current}{memory}{problem}"
+            )
     return "\n".join(lines) + "\n"

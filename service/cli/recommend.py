@@ -17,19 +17,36 @@ from service.resources import compute_threads, usable_cores
 
 def recommend_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
-    users: Annotated[Path, typer.Argument(metavar="USERS", help="Parquet file with a row for each user.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Parquet file that is written, or replaced.")],
-    id_column: Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column of USERS that OUT has too.")],
+    users: Annotated[
+        Path, typer.Argument(metavar="USERS", help="Parquet file with a row for each user.")
+    ],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Parquet file that is written, or replaced.")
+    ],
+    id_column: Annotated[
+        str, typer.Option("--id", metavar="COLUMN", help="Column of USERS that OUT has too.")
+    ],
     exclude: Annotated[
-        str, typer.Option(metavar="COLUMN", help="Column of USERS with lists of candidates to leave out.")
+        str,
+        typer.Option(
+            metavar="COLUMN", help="Column of USERS with lists of candidates to leave out."
+        ),
     ] = "",
     options: Annotated[
-        str, typer.Option(metavar="JSON", help="Options of the call :recommend, such as k, filter or crowding.")
+        str,
+        typer.Option(
+            metavar="JSON", help="Options of the call :recommend, such as k, filter or crowding."
+        ),
     ] = "{}",
     root: Annotated[
-        str, typer.Option(metavar="DIR", help="Directory of the bundles.", envvar="ROWCAST_ROOT", show_envvar=True)
+        str,
+        typer.Option(
+            metavar="DIR", help="Directory of the bundles.", envvar="ROWCAST_ROOT", show_envvar=True
+        ),
     ] = "",
-    version: Annotated[int, typer.Option(metavar="N", min=0, help="Version; 0: the one that would be served.")] = 0,
+    version: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Version; 0: the one that would be served.")
+    ] = 0,
     workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
 ) -> None:
     """Recommends for all users of a file, without a service: OUT has a list for each of them.
@@ -55,9 +72,17 @@ def recommend_command(
     began, console = time.monotonic(), Console(stderr=True)
     columns = *Progress.get_default_columns(), MofNCompleteColumn()
     try:
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        with Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        ) as progress:
             bar = progress.add_task("users")
-            done = run(task, users, out, workers, lambda n, total: progress.update(bar, completed=n, total=total))
+            done = run(
+                task,
+                users,
+                out,
+                workers,
+                lambda n, total: progress.update(bar, completed=n, total=total),
+            )
     except BatchError as problem:
         message, code = problem.args
         sys.stderr.write(f"rowcast-serve recommend: {message}\n")

@@ -31,7 +31,10 @@ def command() -> typer.Typer:
         if context.invoked_subcommand is None:
             only_print = options.pop(PRINT_SETTINGS)
             del options["version"]
-            given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+            given = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in options.items()
+            }
             raise typer.Exit(run(given, only_print=only_print))
 
     serve.__doc__ = (
@@ -42,7 +45,9 @@ def command() -> typer.Typer:
     parameters = [_option(name, field) for name, field in ServiceSettings.model_fields.items()]
     shown = typer.Option("--print-settings", help="Print the effective settings as JSON and exit.")
     parameters.append(_parameter(PRINT_SETTINGS, Annotated[bool, shown], False))
-    shown = typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    shown = typer.Option(
+        "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
+    )
     parameters.append(_parameter("version", Annotated[bool, shown], False))
     parameters.insert(0, _parameter("context", typer.Context, inspect.Parameter.empty))
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -70,7 +75,10 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     try:
         settings = read_settings(options)
         if only_print:
-            sys.stdout.write(orjson.dumps(settings.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode() + "\n")
+            sys.stdout.write(
+                orjson.dumps(settings.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode()
+                + "\n"
+            )
             return EXIT_OK
         _check(settings)
     except SettingsError as problem:
@@ -125,7 +133,9 @@ def _check(settings: ServiceSettings) -> None:
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    default = "" if field.is_required() or field.default in (None, ()) else f" [default: {field.default}]"
+    default = (
+        "" if field.is_required() or field.default in (None, ()) else f" [default: {field.default}]"
+    )
     alternatives = [each for each in typing.get_args(field.annotation) if each is not type(None)]
     kind = alternatives[0] if type(None) in typing.get_args(field.annotation) else field.annotation
     limits = ", ".join(
@@ -153,4 +163,6 @@ def _metavar(kind: Any) -> str:
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )

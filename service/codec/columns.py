@@ -30,7 +30,13 @@ _SHORTENED.maxstring = _SHORTENED.maxother = SHOWN_MAX
 
 def shown(value: object) -> str:
     """Returns a client's value as an error repeats it: in JSON's notation, truncated to SHOWN_MAX characters."""
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else _SHORTENED.repr(value)
+    text = (
+        "null"
+        if value is None
+        else str(value).lower()
+        if isinstance(value, bool)
+        else _SHORTENED.repr(value)
+    )
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
@@ -88,7 +94,9 @@ def flat(values: list[Any], where: str, kinds: set[type] | None = None) -> NDArr
     if kinds <= {int, float, str}:
         raise InvalidArgument(f"{where} mixes numbers and strings; one kind was expected")
     odd = next(value for value in values if type(value) not in {int, str, float})
-    raise InvalidArgument(f"{where} holds {shown(odd)}; an integer, a string or a number was expected")
+    raise InvalidArgument(
+        f"{where} holds {shown(odd)}; an integer, a string or a number was expected"
+    )
 
 
 def numbers(values: list[Any], where: str) -> NDArray[np.float32]:
@@ -160,10 +168,15 @@ def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
             packed = flat(whole, where, kinds)
         except InvalidArgument:  # one is too large: each by itself, so that an error names it
             continue
-        for name, (first, end) in zip(alike, pairwise(accumulate(map(len, lists), initial=0)), strict=True):
+        for name, (first, end) in zip(
+            alike, pairwise(accumulate(map(len, lists), initial=0)), strict=True
+        ):
             offsets = np.array([0, end - first], np.int64) if type(table[name]) is list else None
             found[name] = Column(packed[first:end], offsets)
-    return {name: found[name] if name in found else column([value], f"{where}.{name}") for name, value in table.items()}
+    return {
+        name: found[name] if name in found else column([value], f"{where}.{name}")
+        for name, value in table.items()
+    }
 
 
 def _integers(values: list[Any], where: str) -> NDArray[np.int64]:
@@ -176,7 +189,9 @@ def _integers(values: list[Any], where: str) -> NDArray[np.int64]:
 
 def _decimal(value: int | str, where: str) -> int:
     if isinstance(value, str) and not _DECIMAL.fullmatch(value):
-        raise InvalidArgument(f"{where} mixes integers with the string {shown(value)}; one kind was expected")
+        raise InvalidArgument(
+            f"{where} mixes integers with the string {shown(value)}; one kind was expected"
+        )
     return int(value)
 
 
@@ -188,7 +203,9 @@ def _bag(bag: Any, where: str) -> tuple[list[Any], list[Any]]:
     ids = listed(fields(bag, ("ids", "weights"), where).get("ids"), f"{where}.ids")
     weights = listed(bag.get("weights", [1.0] * len(ids)), f"{where}.weights")
     if len(weights) != len(ids):
-        raise InvalidArgument(f"{where} has {len(ids)} ids and {len(weights)} weights; one for each id was expected")
+        raise InvalidArgument(
+            f"{where} has {len(ids)} ids and {len(weights)} weights; one for each id was expected"
+        )
     return ids, weights
 
 
@@ -200,6 +217,8 @@ def _unnested(value: Any, where: str) -> list[Any]:
         if inner == 0:
             return values
         if inner < len(values) or len({len(entry) for entry in values}) > 1:
-            raise InvalidArgument(f"{where} holds nested lists of several lengths; a dense value has one shape")
+            raise InvalidArgument(
+                f"{where} holds nested lists of several lengths; a dense value has one shape"
+            )
         values = list(chain.from_iterable(values))
     raise InvalidArgument(f"{where} nests lists deeper than {NESTING_MAX}")

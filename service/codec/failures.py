@@ -11,7 +11,11 @@ from service.observability.logging import fields
 
 MESSAGE_CHARS_MAX = 1000
 """gRPC carries the message in a header, and headers are limited in size."""
-_LEVELS = {Code.INTERNAL: logging.ERROR, Code.DATA_LOSS: logging.ERROR, Code.OVERLOADED: logging.DEBUG}
+_LEVELS = {
+    Code.INTERNAL: logging.ERROR,
+    Code.DATA_LOSS: logging.ERROR,
+    Code.OVERLOADED: logging.DEBUG,
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,9 @@ def failure_of(problem: BaseException, request_id: str) -> Failure:
     return Failure(problem.code, str(problem)[:MESSAGE_CHARS_MAX], request_id, retry_after_s)
 
 
-def log_failure(logger: logging.Logger, call: str, failure: Failure, problem: BaseException) -> None:
+def log_failure(
+    logger: logging.Logger, call: str, failure: Failure, problem: BaseException
+) -> None:
     """Writes one line for a failed call.
 
     The message is left out, since it may repeat what the client sent; a bug is logged with its traceback. Rejections

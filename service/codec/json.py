@@ -51,7 +51,9 @@ def parse(body: bytes, settings: ServiceSettings) -> Any:
     """
     most = SEPARATORS_PER_VALUE * settings.max_values
     if len(body) > most and (count := sum(map(body.count, (b",", b"[", b"{", b":")))) > most:
-        raise TooLarge(f"the body has {count} separators , [ {{ and :; at most {most} are accepted (twice max_values)")
+        raise TooLarge(
+            f"the body has {count} separators , [ {{ and :; at most {most} are accepted (twice max_values)"
+        )
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as problem:
@@ -63,7 +65,9 @@ def dump(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def read_retrieval(body: Any, target: requests.Target, settings: ServiceSettings) -> requests.Retrieval:
+def read_retrieval(
+    body: Any, target: requests.Target, settings: ServiceSettings
+) -> requests.Retrieval:
     """Returns the request.
 
     Raises:
@@ -74,7 +78,11 @@ def read_retrieval(body: Any, target: requests.Target, settings: ServiceSettings
     parts = _parts(body, (*options.RETRIEVAL, *_SELECTION), of_each, settings)
     kind = _one_kind(parts, ("features", "vector", "vectors", "id", "ids"))
     merged = [listed(part[kind], kind) for part in parts] if kind in {"vectors", "ids"} else []
-    vectors = [part["vector"] for part in parts] if kind == "vector" else list(chain.from_iterable(merged))
+    vectors = (
+        [part["vector"] for part in parts]
+        if kind == "vector"
+        else list(chain.from_iterable(merged))
+    )
     return requests.Retrieval(
         target,
         features=(_columns(parts, "features", settings) or None) if kind == "features" else None,
@@ -114,14 +122,21 @@ def read_ranking(body: Any, target: requests.Target, settings: ServiceSettings) 
     )
 
 
-def read_recommendation(body: Any, target: requests.Target, settings: ServiceSettings) -> requests.Recommendation:
+def read_recommendation(
+    body: Any, target: requests.Target, settings: ServiceSettings
+) -> requests.Recommendation:
     """Returns the request.
 
     Raises:
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
-    parts = _parts(body, (*options.RECOMMENDATION, *_SELECTION), ("features", "context_id", "exclude"), settings)
+    parts = _parts(
+        body,
+        (*options.RECOMMENDATION, *_SELECTION),
+        ("features", "context_id", "exclude"),
+        settings,
+    )
     return requests.Recommendation(
         target,
         features=_columns(parts, "features", settings),
@@ -131,7 +146,9 @@ def read_recommendation(body: Any, target: requests.Target, settings: ServiceSet
     )
 
 
-def read_embedding(body: Any, target: requests.Target, settings: ServiceSettings) -> requests.Embedding:
+def read_embedding(
+    body: Any, target: requests.Target, settings: ServiceSettings
+) -> requests.Embedding:
     """Returns the request.
 
     Raises:
@@ -139,7 +156,9 @@ def read_embedding(body: Any, target: requests.Target, settings: ServiceSettings
       TooLarge: more requests or columns than the limit.
     """
     parts = _parts(body, ("tower",), ("features",), settings)
-    return requests.Embedding(target, _option(body, "tower", ""), _columns(parts, "features", settings))
+    return requests.Embedding(
+        target, _option(body, "tower", ""), _columns(parts, "features", settings)
+    )
 
 
 def read_lookup(body: Any, target: requests.Target, settings: ServiceSettings) -> requests.Lookup:  # noqa: ARG001 - as all
@@ -186,13 +205,17 @@ def recommended_value(answer: requests.Recommended, several: bool) -> dict[str, 
 
 def embedded_value(answer: requests.Embedded, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
-    return _answer(answer, [{"vector": vector} for vector in np.ascontiguousarray(answer.vectors)], several)
+    return _answer(
+        answer, [{"vector": vector} for vector in np.ascontiguousarray(answer.vectors)], several
+    )
 
 
 def looked_up_value(answer: requests.LookedUp, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     vectors = np.ascontiguousarray(answer.vectors)
-    return _answer(answer, [{"table": answer.table, "vectors": vectors, "found": answer.found}], several)
+    return _answer(
+        answer, [{"table": answer.table, "vectors": vectors, "found": answer.found}], several
+    )
 
 
 def identifiers(ids: requests.Ids) -> list[Any]:
@@ -201,7 +224,9 @@ def identifiers(ids: requests.Ids) -> list[Any]:
 
 
 def _safe(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not -INTEGER_MAX <= value <= INTEGER_MAX else value
+    return (
+        str(value) if isinstance(value, int) and not -INTEGER_MAX <= value <= INTEGER_MAX else value
+    )
 
 
 def _answer(answer: Any, results: list[dict[str, Any]], several: bool) -> dict[str, Any]:
@@ -215,13 +240,23 @@ def _neighbors(neighbors: requests.Neighbors) -> list[dict[str, Any]]:
     """Returns the neighbors of each query as JSON values."""
     attributes = neighbors.attributes.items()
     found = [
-        {"id": one, "score": score, "attributes": {name: _safe(values[place]) for name, values in attributes}}
-        for place, (one, score) in enumerate(zip(identifiers(neighbors.ids), neighbors.scores, strict=True))
+        {
+            "id": one,
+            "score": score,
+            "attributes": {name: _safe(values[place]) for name, values in attributes},
+        }
+        for place, (one, score) in enumerate(
+            zip(identifiers(neighbors.ids), neighbors.scores, strict=True)
+        )
     ]
-    return [{"neighbors": found[first:last]} for first, last in pairwise(neighbors.offsets.tolist())]
+    return [
+        {"neighbors": found[first:last]} for first, last in pairwise(neighbors.offsets.tolist())
+    ]
 
 
-def _parts(body: Any, once: Iterable[str], of_each: Sequence[str], settings: ServiceSettings) -> list[Part]:
+def _parts(
+    body: Any, once: Iterable[str], of_each: Sequence[str], settings: ServiceSettings
+) -> list[Part]:
     """Returns the requests of a body."""
     fields(body, (*once, *of_each, "requests"), "the body")
     if "requests" not in body:
@@ -268,9 +303,13 @@ def _one_kind(parts: list[Part], kinds: Sequence[str]) -> str | None:
     seen = {tuple(kind for kind in kinds if kind in part) for part in parts}
     found = seen.pop()
     if seen:
-        raise InvalidArgument(f"all of requests must have the same of {', '.join(kinds)}; these differ")
+        raise InvalidArgument(
+            f"all of requests must have the same of {', '.join(kinds)}; these differ"
+        )
     if len(found) > 1:
-        raise InvalidArgument(f"a request has both {found[0]!r} and {found[1]!r}; exactly one was expected")
+        raise InvalidArgument(
+            f"a request has both {found[0]!r} and {found[1]!r}; exactly one was expected"
+        )
     return found[0] if found else None
 
 
@@ -283,10 +322,14 @@ def _tables(parts: list[Part], where: str) -> list[Part]:
     tables = [part.get(where, {}) for part in parts]
     for place, table in enumerate(tables):
         if not isinstance(table, dict):
-            raise InvalidArgument(f"{where} is {shown(table)}, a JSON object of features was expected")
+            raise InvalidArgument(
+                f"{where} is {shown(table)}, a JSON object of features was expected"
+            )
         if table.keys() != tables[0].keys():
             odd = shown(min(table.keys() ^ tables[0].keys()))
-            raise InvalidArgument(f"requests[{place}] and requests[0] differ in {where}: {odd}; all send the same")
+            raise InvalidArgument(
+                f"requests[{place}] and requests[0] differ in {where}: {odd}; all send the same"
+            )
     return tables
 
 
@@ -295,7 +338,9 @@ def _columns(parts: list[Part], where: str, settings: ServiceSettings) -> dict[s
     at_most(settings, "max_features", len(tables[0]), where)
     if len(tables) == 1:
         return columns_of_one(tables[0], where)
-    return {name: column([table[name] for table in tables], f"{where}.{name}") for name in tables[0]}
+    return {
+        name: column([table[name] for table in tables], f"{where}.{name}") for name in tables[0]
+    }
 
 
 def _candidate_column(tables: list[Part], counts: list[int], name: str) -> Column:
@@ -303,7 +348,9 @@ def _candidate_column(tables: list[Part], counts: list[int], name: str) -> Colum
     lists = [listed(table[name], where) for table in tables]
     for values, count in zip(lists, counts, strict=True):
         if len(values) != count:
-            raise InvalidArgument(f"{where} has {len(values)} values for {count} candidates; one each was expected")
+            raise InvalidArgument(
+                f"{where} has {len(values)} values for {count} candidates; one each was expected"
+            )
     return column(list(chain.from_iterable(lists)), where)
 
 
@@ -314,15 +361,21 @@ def _ids(parts: list[Part], name: str) -> requests.Ids | None:
 def _vectors(vectors: list[Any]) -> NDArray[np.float32]:
     rows = [listed(each, "vector") for each in vectors]
     if len({len(row) for row in rows}) > 1:
-        raise InvalidArgument("the vectors of requests differ in length; all have the dim of the index")
-    return numbers(list(chain.from_iterable(rows)), "vector").reshape(len(rows), len(rows[0]) if rows else 0)
+        raise InvalidArgument(
+            "the vectors of requests differ in length; all have the dim of the index"
+        )
+    return numbers(list(chain.from_iterable(rows)), "vector").reshape(
+        len(rows), len(rows[0]) if rows else 0
+    )
 
 
 def _exclusion(parts: list[Part]) -> requests.Exclusion | None:
     if not any("exclude" in part for part in parts):
         return None
     lists = [listed(part.get("exclude", []), "exclude") for part in parts]
-    return requests.Exclusion(flat(list(chain.from_iterable(lists)), "exclude"), offsets_of(list(map(len, lists))))
+    return requests.Exclusion(
+        flat(list(chain.from_iterable(lists)), "exclude"), offsets_of(list(map(len, lists)))
+    )
 
 
 def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict[str, Any]:
@@ -331,10 +384,14 @@ def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict
     if "filter" in body:
         conditions = _option(body, "filter", {})
         at_most(settings, "max_names", len(conditions), "filter")
-        found["filter"] = {name: _condition(each, f"filter.{name}") for name, each in conditions.items()}
+        found["filter"] = {
+            name: _condition(each, f"filter.{name}") for name, each in conditions.items()
+        }
     if "crowding" in body:
         crowding = fields(body["crowding"], ("attribute", "max"), "crowding")
-        found["crowding"] = requests.Crowding(_option(crowding, "attribute", ""), _option(crowding, "max", 0))
+        found["crowding"] = requests.Crowding(
+            _option(crowding, "attribute", ""), _option(crowding, "max", 0)
+        )
     if "min_score" in body:
         found["min_score"] = _option(body, "min_score", 0.0)
     return found
@@ -354,7 +411,9 @@ def _condition(body: Any, where: str) -> requests.Condition:
     return requests.Condition(**condition)
 
 
-def _explained(results: list[dict[str, Any]], explanations: Sequence[requests.Explanation]) -> list[dict[str, Any]]:
+def _explained(
+    results: list[dict[str, Any]], explanations: Sequence[requests.Explanation]
+) -> list[dict[str, Any]]:
     for result, explanation in zip(results, explanations, strict=False):
         result["explanation"] = vars(explanation)
     return results

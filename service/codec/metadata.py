@@ -47,7 +47,9 @@ def timeout_s_of(timeout_ms: str | None) -> float | None:
     if timeout_ms is None:
         return None
     if not _DIGITS.fullmatch(timeout_ms) or int(timeout_ms) > TIMEOUT_MS_MAX:
-        raise InvalidArgument(f"{TIMEOUT_MS} is {timeout_ms[:20]!r}; 0 to {TIMEOUT_MS_MAX} milliseconds were expected")
+        raise InvalidArgument(
+            f"{TIMEOUT_MS} is {timeout_ms[:20]!r}; 0 to {TIMEOUT_MS_MAX} milliseconds were expected"
+        )
     return int(timeout_ms) / 1000
 
 

@@ -40,7 +40,9 @@ class Operation:
     read_json: Callable[[Any, Target, ServiceSettings], Any] = _no_json
     write_json: Callable[[Any, bool], Any] = _no_json
 
-    def read(self, body: bytes, is_protobuf: bool, url: Target | None, settings: ServiceSettings) -> tuple[Any, bool]:
+    def read(
+        self, body: bytes, is_protobuf: bool, url: Target | None, settings: ServiceSettings
+    ) -> tuple[Any, bool]:
         """Returns the request that a body holds, and whether its answer is written as a list of results.
 
         Args:
@@ -73,6 +75,8 @@ OPERATIONS: dict[str, Operation] = {
 }
 SHARD_OPERATIONS: dict[str, Operation] = {
     "rows": Operation("rows", "Rows", shard_pb.RowsRequest, parts.read_rows, parts.rows_message),
-    "search": Operation("search", "Search", shard_pb.SearchRequest, parts.read_search, parts.found_message),
+    "search": Operation(
+        "search", "Search", shard_pb.SearchRequest, parts.read_search, parts.found_message
+    ),
 }
 """The calls of shards, in protobuf alone."""

@@ -7,7 +7,11 @@ from dataclasses import fields
 from service.engine.requests import Ranking, Recommendation, Retrieval
 
 RETRIEVAL, RANKING, RECOMMENDATION = (
-    {each.name: each.default for each in fields(request) if isinstance(each.default, str | int | float | tuple)}
+    {
+        each.name: each.default
+        for each in fields(request)
+        if isinstance(each.default, str | int | float | tuple)
+    }
     for request in (Retrieval, Ranking, Recommendation)
 )
 """Defaults by name: "", 0, 0.0, False, or () of several names."""

@@ -15,7 +15,14 @@ from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine.requests import Explanation, Target
 from service.engine.search import Found
-from service.engine.shard_requests import IndexSearch, PartFound, PartSearch, RowPositions, RowsFound, RowsRead
+from service.engine.shard_requests import (
+    IndexSearch,
+    PartFound,
+    PartSearch,
+    RowPositions,
+    RowsFound,
+    RowsRead,
+)
 from service.errors import InvalidArgument
 
 _UINT32, _FLOAT32 = np.dtype("<u4"), np.dtype("<f4")
@@ -27,10 +34,14 @@ def read_rows(message: shard_pb.RowsRequest, _: object, settings: ServiceSetting
     Raises:
       InvalidArgument: packed bytes are truncated, or the counts are not those of the tables.
     """
-    return RowsRead(*_bundle(message.bundle), tuple([_row_positions(each) for each in message.rows]))
+    return RowsRead(
+        *_bundle(message.bundle), tuple([_row_positions(each) for each in message.rows])
+    )
 
 
-def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSettings) -> PartSearch:
+def read_search(
+    message: shard_pb.SearchRequest, _: object, settings: ServiceSettings
+) -> PartSearch:
     """Reads a SearchRequest.
 
     Raises:
@@ -46,7 +57,9 @@ def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSet
         k=message.k,
         exact=message.exact,
         recall=message.recall,
-        filter=protobuf.read_filter(message.filter, settings) if message.HasField("filter") else None,
+        filter=protobuf.read_filter(message.filter, settings)
+        if message.HasField("filter")
+        else None,
         excluded=tuple([packed(each.positions, _UINT32, "excluded") for each in message.excluded]),
         explain=message.explain,
     )
@@ -54,8 +67,13 @@ def read_search(message: shard_pb.SearchRequest, _: object, settings: ServiceSet
 
 
 def _row_positions(message: shard_pb.Rows) -> RowPositions:
-    counts, positions = packed(message.counts, _UINT32, "counts"), packed(message.positions, _UINT32, "positions")
-    if not message.index and (counts.size != len(message.tables) or int(counts.sum()) != positions.size):
+    counts, positions = (
+        packed(message.counts, _UINT32, "counts"),
+        packed(message.positions, _UINT32, "positions"),
+    )
+    if not message.index and (
+        counts.size != len(message.tables) or int(counts.sum()) != positions.size
+    ):
         raise InvalidArgument(
             f"counts are {counts.size}, {counts.sum()} together; one of each of {len(message.tables)} tables, of "
             f"{positions.size} positions, was expected"
@@ -75,7 +93,10 @@ def _bundle(message: shard_pb.Bundle) -> tuple[Target, int, ShardNumber]:
 
 def rows_message(answer: RowsFound) -> shard_pb.RowsResponse:
     """Returns the answer as its message."""
-    rows = [shard_pb.StoredRows(values=values.tobytes(), scales=scales.tobytes()) for values, scales in answer.rows]
+    rows = [
+        shard_pb.StoredRows(values=values.tobytes(), scales=scales.tobytes())
+        for values, scales in answer.rows
+    ]
     return shard_pb.RowsResponse(rows=rows)
 
 
@@ -100,7 +121,10 @@ def search_message(bundle: shard_pb.Bundle, search: IndexSearch) -> shard_pb.Sea
         exact=search.exact,
         recall=search.recall,
         filter=None if search.filter is None else protobuf.filter_message(search.filter),
-        excluded=[shard_pb.Excluded(positions=each.astype(_UINT32, copy=False).tobytes()) for each in search.excluded],
+        excluded=[
+            shard_pb.Excluded(positions=each.astype(_UINT32, copy=False).tobytes())
+            for each in search.excluded
+        ],
         explain=search.explain,
     )
 
@@ -116,15 +140,22 @@ def read_found(message: shard_pb.SearchResponse) -> Found:
 
 
 def _explanation(message: pb.Explanation) -> Explanation:
-    return Explanation(message.path, message.matches, message.selectivity, message.scored, message.search_ms)
+    return Explanation(
+        message.path, message.matches, message.selectivity, message.scored, message.search_ms
+    )
 
 
-def description(settings: ServiceSettings, bundles: Iterable[tuple[str, int, int]]) -> shard_pb.DescribeResponse:
+def description(
+    settings: ServiceSettings, bundles: Iterable[tuple[str, int, int]]
+) -> shard_pb.DescribeResponse:
     """Returns what describes a shard: its bundles by model, version and fingerprint."""
     number, total = settings.shard or (0, 0)
     return shard_pb.DescribeResponse(
         number=number,
         total=total,
         least_bytes=settings.shard_least_bytes,
-        bundles=[shard_pb.Bundle(model=model, version=version, fingerprint=crc) for model, version, crc in bundles],
+        bundles=[
+            shard_pb.Bundle(model=model, version=version, fingerprint=crc)
+            for model, version, crc in bundles
+        ],
     )

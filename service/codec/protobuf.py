@@ -23,7 +23,11 @@ from service.errors import InvalidArgument
 
 _Url = requests.Target | None
 _INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
-_KINDS: dict[str, np.dtype[Any]] = {"int64s": np.dtype("<i8"), "int32s": _INT32, "float32s": _FLOAT32}
+_KINDS: dict[str, np.dtype[Any]] = {
+    "int64s": np.dtype("<i8"),
+    "int32s": _INT32,
+    "float32s": _FLOAT32,
+}
 
 
 def parse(message_class: type[Any], body: bytes) -> Any:
@@ -36,7 +40,9 @@ def parse(message_class: type[Any], body: bytes) -> Any:
         return message_class.FromString(body)
     except DecodeError as problem:
         name, reason = message_class.__name__, str(problem).rpartition(": ")[2]
-        raise InvalidArgument(f"the body is not a {name}: its bytes do not decode as protobuf ({reason})") from None
+        raise InvalidArgument(
+            f"the body is not a {name}: its bytes do not decode as protobuf ({reason})"
+        ) from None
 
 
 def target_of(spec: pb.ModelSpec, url: _Url) -> requests.Target:
@@ -50,15 +56,25 @@ def target_of(spec: pb.ModelSpec, url: _Url) -> requests.Target:
       InvalidArgument: a negative version, or message and URL contradict each other.
     """
     if spec.version < 0:
-        raise InvalidArgument(f"model.version is {spec.version}; a version, or 0 for the current one, was expected")
+        raise InvalidArgument(
+            f"model.version is {spec.version}; a version, or 0 for the current one, was expected"
+        )
     if url is None:
         return requests.Target(spec.name, spec.version or None, spec.label)
-    if spec.name not in {"", url.model} or spec.version not in {0, url.version} or spec.label not in {"", url.label}:
-        raise InvalidArgument("the URL names one model, version or label, the body's model another; send it once")
+    if (
+        spec.name not in {"", url.model}
+        or spec.version not in {0, url.version}
+        or spec.label not in {"", url.label}
+    ):
+        raise InvalidArgument(
+            "the URL names one model, version or label, the body's model another; send it once"
+        )
     return url
 
 
-def read_retrieval(message: pb.RetrieveRequest, url: _Url, settings: ServiceSettings) -> requests.Retrieval:
+def read_retrieval(
+    message: pb.RetrieveRequest, url: _Url, settings: ServiceSettings
+) -> requests.Retrieval:
     """Reads a RetrieveRequest.
 
     Raises:
@@ -84,7 +100,12 @@ def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) 
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    at_most(settings, "max_features", len(message.context) + len(message.candidates), "context and candidates")
+    at_most(
+        settings,
+        "max_features",
+        len(message.context) + len(message.candidates),
+        "context and candidates",
+    )
     ids, offsets = _ids(message, "candidate_ids"), _offsets(message.offsets, "offsets")
     if ids is not None and offsets is not None:  # before it can be merged with other requests
         check_offsets(offsets, offsets.size - 1, ids.size, "candidates")
@@ -99,7 +120,9 @@ def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) 
     )
 
 
-def read_recommendation(message: pb.RecommendRequest, url: _Url, settings: ServiceSettings) -> requests.Recommendation:
+def read_recommendation(
+    message: pb.RecommendRequest, url: _Url, settings: ServiceSettings
+) -> requests.Recommendation:
     """Reads a RecommendRequest.
 
     Raises:
@@ -115,7 +138,9 @@ def read_recommendation(message: pb.RecommendRequest, url: _Url, settings: Servi
     )
 
 
-def read_embedding(message: pb.EmbedRequest, url: _Url, settings: ServiceSettings) -> requests.Embedding:
+def read_embedding(
+    message: pb.EmbedRequest, url: _Url, settings: ServiceSettings
+) -> requests.Embedding:
     """Reads an EmbedRequest.
 
     Raises:
@@ -132,7 +157,9 @@ def read_lookup(message: pb.LookupRequest, url: _Url, settings: ServiceSettings)
     Raises:
       InvalidArgument: packed bytes are truncated, or there are no ids.
     """
-    return requests.Lookup(target_of(message.model, url), message.feature, _column(message.ids, "ids"))
+    return requests.Lookup(
+        target_of(message.model, url), message.feature, _column(message.ids, "ids")
+    )
 
 
 def retrieved_message(answer: requests.Retrieved) -> pb.RetrieveResponse:
@@ -171,19 +198,29 @@ def recommended_message(answer: requests.Recommended) -> pb.RecommendResponse:
 
 def embedded_message(answer: requests.Embedded) -> pb.EmbedResponse:
     """Returns the answer as its message."""
-    return pb.EmbedResponse(**_head(answer), vectors=_bytes(answer.vectors, "<f4"), dim=answer.vectors.shape[1])
+    return pb.EmbedResponse(
+        **_head(answer), vectors=_bytes(answer.vectors, "<f4"), dim=answer.vectors.shape[1]
+    )
 
 
 def looked_up_message(answer: requests.LookedUp) -> pb.LookupResponse:
     """Returns the answer as its message."""
-    vectors, found, dim = _bytes(answer.vectors, "<f4"), _bytes(answer.found, "u1"), answer.vectors.shape[1]
-    return pb.LookupResponse(**_head(answer), vectors=vectors, dim=dim, found=found, table=answer.table)
+    vectors, found, dim = (
+        _bytes(answer.vectors, "<f4"),
+        _bytes(answer.found, "u1"),
+        answer.vectors.shape[1],
+    )
+    return pb.LookupResponse(
+        **_head(answer), vectors=vectors, dim=dim, found=found, table=answer.table
+    )
 
 
 def packed(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
     """Returns numbers that were packed into bytes; raises InvalidArgument if they are truncated."""
     if len(data) % dtype.itemsize:
-        raise InvalidArgument(f"{where} has {len(data)} bytes, not a multiple of {dtype.itemsize} ({dtype.name})")
+        raise InvalidArgument(
+            f"{where} has {len(data)} bytes, not a multiple of {dtype.itemsize} ({dtype.name})"
+        )
     return np.frombuffer(data, dtype)
 
 
@@ -217,7 +254,9 @@ def _values(message: Any, kind: str, where: str) -> NDArray[Any]:
     return values.astype(np.int64) if kind == "int32s" else values
 
 
-def _columns(columns: Mapping[str, pb.Column], where: str, settings: ServiceSettings) -> dict[str, Column]:
+def _columns(
+    columns: Mapping[str, pb.Column], where: str, settings: ServiceSettings
+) -> dict[str, Column]:
     at_most(settings, "max_features", len(columns), where)
     return {name: _column(message, f"{where}.{name}") for name, message in columns.items()}
 
@@ -225,13 +264,20 @@ def _columns(columns: Mapping[str, pb.Column], where: str, settings: ServiceSett
 def _column(message: pb.Column, where: str) -> Column:
     kind = message.WhichOneof("values")
     if kind is None:
-        raise InvalidArgument(f"{where} has no values; int64s, int32s, float32s or strings were expected")
+        raise InvalidArgument(
+            f"{where} has no values; int64s, int32s, float32s or strings were expected"
+        )
     weights = packed(message.weights, _FLOAT32, f"{where}.weights") if message.weights else None
-    return Column(_values(message, kind, where), _offsets(message.offsets, f"{where}.offsets"), weights)
+    return Column(
+        _values(message, kind, where), _offsets(message.offsets, f"{where}.offsets"), weights
+    )
 
 
 def _exclusion(message: pb.RetrieveRequest | pb.RecommendRequest) -> requests.Exclusion | None:
-    ids, offsets = _ids(message, "exclude_ids"), _offsets(message.exclude_offsets, "exclude_offsets")
+    ids, offsets = (
+        _ids(message, "exclude_ids"),
+        _offsets(message.exclude_offsets, "exclude_offsets"),
+    )
     if ids is None and offsets is not None:
         raise InvalidArgument("exclude_offsets was sent without exclude_ids")
     return None if ids is None else requests.Exclusion(ids, offsets)
@@ -263,7 +309,9 @@ def filter_message(sent: requests.Filter) -> pb.Filter:
     return message
 
 
-def _selection(message: pb.RetrieveRequest | pb.RecommendRequest, settings: ServiceSettings) -> dict[str, Any]:
+def _selection(
+    message: pb.RetrieveRequest | pb.RecommendRequest, settings: ServiceSettings
+) -> dict[str, Any]:
     """Returns which candidates are allowed, of a retrieval or a recommendation."""
     found: dict[str, Any] = {"exclude": _exclusion(message)}
     if message.HasField("filter"):
@@ -284,7 +332,9 @@ def _condition(message: pb.Condition, where: str) -> requests.Condition:
             if kind is None:
                 raise InvalidArgument(f"{where}.{name} is empty; int64 or float64 was expected")
             bounds[name] = getattr(number, kind)
-    return requests.Condition(_ids(message, "allow", f"{where}."), _ids(message, "deny", f"{where}."), **bounds)
+    return requests.Condition(
+        _ids(message, "allow", f"{where}."), _ids(message, "deny", f"{where}."), **bounds
+    )
 
 
 def _explanations(explanations: Sequence[requests.Explanation]) -> list[pb.Explanation]:

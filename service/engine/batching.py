@@ -40,7 +40,9 @@ def merge(requests: Sequence[Any]) -> Any:
     """Returns one request for several whose keys are equal."""
     first = requests[0]
     if isinstance(first, Retrieval):
-        return replace(first, features=_merged([each.features for each in requests], [1] * len(requests)))
+        return replace(
+            first, features=_merged([each.features for each in requests], [1] * len(requests))
+        )
     counts = [_candidate_count(request) for request in requests]
     ids = [request.candidate_ids for request in requests if request.candidate_ids is not None]
     return replace(
@@ -77,11 +79,16 @@ def _retrieval_key(request: Retrieval) -> Hashable | None:
 
 def _is_plain(request: Retrieval) -> bool:
     options = vars(request)
-    return all(options[name] is None if default is None else options[name] == default for name, default in _NOT_MERGED)
+    return all(
+        options[name] is None if default is None else options[name] == default
+        for name, default in _NOT_MERGED
+    )
 
 
 def _ranking_key(request: Ranking) -> Hashable | None:
-    if request.context_ids is not None or (request.offsets is not None and request.offsets.size != 2):
+    if request.context_ids is not None or (
+        request.offsets is not None and request.offsets.size != 2
+    ):
         return None
     m = _candidate_count(request)
     if not 0 < m <= RANKED_MAX:
@@ -90,7 +97,16 @@ def _ranking_key(request: Ranking) -> Hashable | None:
     if context is None or candidates is None:
         return None
     ids = None if request.candidate_ids is None else request.candidate_ids.dtype.char
-    return ("rank", request.tower, request.formula, request.heads, request.k, ids, context, candidates)
+    return (
+        "rank",
+        request.tower,
+        request.formula,
+        request.heads,
+        request.k,
+        ids,
+        context,
+        candidates,
+    )
 
 
 def _candidate_count(request: Ranking) -> int:
@@ -101,7 +117,11 @@ def _candidate_count(request: Ranking) -> int:
         return int(request.candidate_ids.size)
     columns = request.candidates.values()
     return min(
-        (column.values.size if column.offsets is None else column.offsets.size - 1 for column in columns), default=0
+        (
+            column.values.size if column.offsets is None else column.offsets.size - 1
+            for column in columns
+        ),
+        default=0,
     )
 
 
@@ -128,7 +148,9 @@ def _merged(requests: Sequence[Mapping[str, Column]], counts: Sequence[int]) -> 
             merged[name] = Column(values)
             continue
         starts = offsets_of([column.values.size for column in columns])[:-1]
-        shifted = np.concatenate([column.offsets[:-1] for column in columns if column.offsets is not None])
+        shifted = np.concatenate(
+            [column.offsets[:-1] for column in columns if column.offsets is not None]
+        )
         merged[name] = Column(values, np.append(shifted + starts.repeat(counts), values.size))
     return merged
 

@@ -74,7 +74,11 @@ class Execution:
           pool: whose idle threads may take part; None: the calling thread computes alone.
           estimates: None: nothing is known yet.
         """
-        self.call, self.phases, self.estimates = call, dict[str, float](), estimates or LatencyEstimates()
+        self.call, self.phases, self.estimates = (
+            call,
+            dict[str, float](),
+            estimates or LatencyEstimates(),
+        )
         self._contexts, self._metrics, self._pool = contexts, metrics, pool
         self.rows_fetched = self.rows_lost = 0
 
@@ -108,7 +112,10 @@ class Execution:
     @property
     def left_s(self) -> float:
         """How long it is to the first deadline of the batch; infinite without one."""
-        return min([context.deadline for context in self._contexts], default=math.inf) - time.monotonic()
+        return (
+            min([context.deadline for context in self._contexts], default=math.inf)
+            - time.monotonic()
+        )
 
     @property
     def idle_threads(self) -> int:

@@ -10,7 +10,9 @@ from service.models.towers import LoadedTower
 from service.models.version import ModelVersion
 
 
-def embed(model_version: ModelVersion, request: Embedding, settings: ServiceSettings, execution: Execution) -> Embedded:
+def embed(
+    model_version: ModelVersion, request: Embedding, settings: ServiceSettings, execution: Execution
+) -> Embedded:
     """Answers an Embedding with one model version: the tower's result, [n, dim] float32.
 
     Raises:
@@ -26,7 +28,9 @@ def embed(model_version: ModelVersion, request: Embedding, settings: ServiceSett
     return Embedded(model_version.model, model_version.version, vectors)
 
 
-def result(model_version: ModelVersion, tower: LoadedTower, columns: Columns, n: int, execution: Execution) -> Vectors:
+def result(
+    model_version: ModelVersion, tower: LoadedTower, columns: Columns, n: int, execution: Execution
+) -> Vectors:
     """Runs a tower on the features of n examples; returns its result, [n, dim] float32."""
     plan = tower.plan(frozenset([tower.entry.result]))
     inputs = towers.Inputs(plan.layout_alone, n)

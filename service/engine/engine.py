@@ -14,7 +14,17 @@ from weakref import WeakKeyDictionary
 from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
 from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
-from service.engine import batching, embedding, lookup, parts, ranking, recommendation, retrieval, signatures, warmup
+from service.engine import (
+    batching,
+    embedding,
+    lookup,
+    parts,
+    ranking,
+    recommendation,
+    retrieval,
+    signatures,
+    warmup,
+)
 from service.engine.compute_pool import ComputePool
 from service.engine.context import Execution, RequestContext
 from service.engine.requests import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
@@ -58,7 +68,9 @@ _POLL_S = 0.01
 class Engine:
     """Answers the five calls; raises only `ServiceError`. Its methods run on one event loop."""
 
-    def __init__(self, versions: VersionManager, settings: ServiceSettings, metrics: Metrics, threads: int) -> None:
+    def __init__(
+        self, versions: VersionManager, settings: ServiceSettings, metrics: Metrics, threads: int
+    ) -> None:
         """Creates an engine over the loaded versions; `threads`: that compute."""
         self._versions, self._settings, self._metrics = versions, settings, metrics
         inline_s = _INLINE_S if threads > 1 else _INLINE_ALONE_S
@@ -66,7 +78,9 @@ class Engine:
             self._compute,
             ComputePool(threads),
             metrics,
-            inline_max_s=inline_s if settings.inline_max_us is None else settings.inline_max_us / 1e6,
+            inline_max_s=inline_s
+            if settings.inline_max_us is None
+            else settings.inline_max_us / 1e6,
             max_queued_candidates=settings.max_queued_candidates,
             retry_after_s=settings.retry_after_s,
         )
@@ -92,7 +106,9 @@ class Engine:
                 raise NotReady(self._versions.suspended or "the service is shutting down")
             if self.inflight >= self._settings.max_concurrent_requests:
                 message = f"{self.inflight} requests are in progress; no more are accepted"
-                raise Overloaded(message, max(self._settings.retry_after_s, self._scheduler.wait_s), "requests")
+                raise Overloaded(
+                    message, max(self._settings.retry_after_s, self._scheduler.wait_s), "requests"
+                )
             self._scheduler.check(call, deadline)
         except (NotReady, Overloaded) as problem:
             self._rejected(call, problem)
@@ -116,7 +132,11 @@ class Engine:
         """
         context.check()
         if (self._settings.shard is None) == isinstance(request, ShardRequest):
-            what = "no shard" if self._settings.shard is None else f"shard {self._settings.shard}, for fronts alone"
+            what = (
+                "no shard"
+                if self._settings.shard is None
+                else f"shard {self._settings.shard}, for fronts alone"
+            )
             raise Unimplemented(f"this process is {what}; it does not answer this call")
         target: Target = request.target
         lease = self._versions.acquire(target.model, target.version, target.label)
@@ -139,7 +159,9 @@ class Engine:
             raise
         finally:
             if "queue" in context.phases:
-                self._metrics.observe("phase_seconds", context.phases["queue"], context.call, "queue")
+                self._metrics.observe(
+                    "phase_seconds", context.phases["queue"], context.call, "queue"
+                )
         return answer
 
     def models(self) -> dict[str, tuple[VersionState, ...]]:
@@ -157,14 +179,20 @@ class Engine:
           ServiceError: as the calls: NotFound, NotReady, InvalidArgument, DataLoss, Unimplemented.
         """
         if self._settings.shard is not None:
-            raise Unimplemented(f"this process is shard {self._settings.shard}, for fronts alone; ask a front instead")
+            raise Unimplemented(
+                f"this process is shard {self._settings.shard}, for fronts alone; ask a front instead"
+            )
         with self._versions.acquire(target.model, target.version, target.label) as version:
             details = self._details.get(version)
             if details is None:  # takes a while for thousands of features
                 details = self._details[version] = signatures.describe(version)
             states = self._versions.models().get(version.model, ())
             state = next((each for each in states if each.version == version.version), None)
-            return details if state is None else {**details, "current": state.current, "labels": state.labels}
+            return (
+                details
+                if state is None
+                else {**details, "current": state.current, "labels": state.labels}
+            )
 
     @property
     def problem(self) -> str:
@@ -222,7 +250,10 @@ class Engine:
         if reason != "draining" and time.monotonic() - self._logged_at >= _LOG_INTERVAL_S:
             self._logged_at = time.monotonic()
             wait_s = round(self._scheduler.wait_s, 3)
-            log.warning("overloaded", extra=logging.fields(reason=reason, inflight=self.inflight, wait_s=wait_s))
+            log.warning(
+                "overloaded",
+                extra=logging.fields(reason=reason, inflight=self.inflight, wait_s=wait_s),
+            )
 
     def _compute(self, batch: Sequence[Job], pool: ComputePool | None) -> Sequence[Any]:
         """Computes a batch as one; if that fails each job alone, so that only the one at fault fails."""
@@ -242,7 +273,9 @@ class Engine:
         except DigestMismatch as problem:
             return _caused(DataLoss(str(problem)), problem)
         except Exception as problem:
-            if (reason := _numbers_at_fault(problem)) and sends_numbers(job.lease.version.manifest, job.request):
+            if (reason := _numbers_at_fault(problem)) and sends_numbers(
+                job.lease.version.manifest, job.request
+            ):
                 return _caused(InvalidArgument(reason), problem)
             if job.context.cancelled:  # no transport is left to log it
                 extra = logging.fields(call=job.context.call, request_id=job.context.request_id)
@@ -251,7 +284,9 @@ class Engine:
 
     def _execute(self, batch: Sequence[Job], request: Any, pool: ComputePool | None) -> Any:
         call = batch[0].context.call
-        execution = Execution(call, [job.context for job in batch], self._metrics, pool, self._scheduler.estimates)
+        execution = Execution(
+            call, [job.context for job in batch], self._metrics, pool, self._scheduler.estimates
+        )
         version = batch[0].lease.version
         try:
             while True:
@@ -278,7 +313,9 @@ def _caused(error: ServiceError, cause: Exception) -> ServiceError:
 def _numbers_at_fault(problem: Exception) -> str:
     """Returns what is wrong with the numbers of a request, if a failure may be their fault; else ""."""
     if isinstance(problem, NotFinite):
-        return f"{problem} is not finite with the numbers that were sent; smaller ones were expected"
+        return (
+            f"{problem} is not finite with the numbers that were sent; smaller ones were expected"
+        )
     if isinstance(problem, ComputationFailed):
         return "a tower cannot compute with what was sent; ids that it looks up itself may lie beyond its tables"
     return ""

@@ -42,7 +42,9 @@ class Matches:
     def bytes(self) -> int:
         """Memory that it takes."""
         vectors = None if self.block is None else self.block.vectors
-        return 512 + sum(each.nbytes for each in (self.positions, self.mask, vectors) if each is not None)
+        return 512 + sum(
+            each.nbytes for each in (self.positions, self.mask, vectors) if each is not None
+        )
 
     def masked(self, size: int) -> Matches:
         """Returns the same with a mask over `size` candidates."""
@@ -68,7 +70,9 @@ def compiled(index: LoadedIndex, sent: Filter) -> Compiled:
     Raises:
       InvalidArgument: an attribute is unknown or not filtered on, or a condition does not suit it.
     """
-    conditions = {name: _checked(index.corpus, name, condition) for name, condition in sorted(sent.items())}
+    conditions = {
+        name: _checked(index.corpus, name, condition) for name, condition in sorted(sent.items())
+    }
     text = repr([(name, _spelled(condition)) for name, condition in conditions.items()])
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     found: Matches | None = index.compiled.get(index, key)
@@ -84,7 +88,9 @@ def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
     """Returns which positions are among some that ascend."""
     if not ascending.size:
         return np.zeros(positions.size, bool)
-    found: Mask = ascending[np.minimum(ascending.searchsorted(positions), ascending.size - 1)] == positions
+    found: Mask = (
+        ascending[np.minimum(ascending.searchsorted(positions), ascending.size - 1)] == positions
+    )
     return found
 
 
@@ -93,7 +99,9 @@ def _checked(corpus: FilteredCorpus, name: str, condition: Condition) -> Conditi
     where = f"filter.{name}"
     if name not in corpus.entry.attributes:
         hint = validation.name_hint(name, corpus.entry.attributes, "has")
-        raise InvalidArgument(f"filter: corpus {corpus.name!r} has no attribute {validation.show_id(name)}; {hint}")
+        raise InvalidArgument(
+            f"filter: corpus {corpus.name!r} has no attribute {validation.show_id(name)}; {hint}"
+        )
     if name not in corpus.filters:
         raise InvalidArgument(
             f"{where}: {name!r} is not filtered on; name it in candidates.{corpus.name}.filters of the recipe and "
@@ -101,16 +109,22 @@ def _checked(corpus: FilteredCorpus, name: str, condition: Condition) -> Conditi
         )
     given = {part: value for part, value in vars(condition).items() if value is not None}
     if not given:
-        raise InvalidArgument(f"{where} has no condition; allow, deny, ge, gt, le or lt was expected")
+        raise InvalidArgument(
+            f"{where} has no condition; allow, deny, ge, gt, le or lt was expected"
+        )
     kind = corpus.filters[name].kind
     for part, value in given.items():
         if part in BOUNDS:
             if kind not in ("int64", "double"):
-                raise InvalidArgument(f"{where}.{part}: bounds are taken of numbers; {name!r} is {kind}")
+                raise InvalidArgument(
+                    f"{where}.{part}: bounds are taken of numbers; {name!r} is {kind}"
+                )
             if not math.isfinite(value):
                 raise InvalidArgument(f"{where}.{part} is {value}; a finite number was expected")
         elif kind == "double":
-            raise InvalidArgument(f"{where}.{part}: {name!r} is double; ge, gt, le or lt was expected")
+            raise InvalidArgument(
+                f"{where}.{part}: {name!r} is double; ge, gt, le or lt was expected"
+            )
         elif part == "allow" and not value.size:
             raise InvalidArgument(f"{where}.allow is empty; leave it out to allow all")
         else:
@@ -127,9 +141,13 @@ def _tokens(kind: str, ids: Ids, where: str) -> Ids:
             raise InvalidArgument(f"{where}: {problem.problem}") from problem
     for token in ids.tolist():
         if kind == "bool" and token not in _TRUTHS:
-            raise InvalidArgument(f"{where} holds {validation.show_id(token)}; true or false was expected")
+            raise InvalidArgument(
+                f"{where} holds {validation.show_id(token)}; true or false was expected"
+            )
         if not isinstance(token, str):
-            raise InvalidArgument(f"{where} holds {validation.show_id(token)}; a string was expected")
+            raise InvalidArgument(
+                f"{where} holds {validation.show_id(token)}; a string was expected"
+            )
     if kind == "bool":
         return np.array([_TRUTHS[token] for token in ids.tolist()], np.int64)
     return ids.astype(object)  # none at all come as integers
@@ -152,7 +170,9 @@ def _matches(index: LoadedIndex, conditions: Filter) -> Matches:
             met.append(indexed.rows_between(each.ge, each.gt, each.le, each.lt))
         if each.deny is not None:
             denied.append(indexed.rows_of(each.deny))
-    if len(met) == 1 and not denied and met[0].size * 4 < size:  # to sort them costs less than to search a mask
+    if (
+        len(met) == 1 and not denied and met[0].size * 4 < size
+    ):  # to sort them costs less than to search a mask
         return Matches(distinct(met[0]))
     mask = _mask(met[0], size) if met else np.ones(size, bool)
     for positions in met[1:]:

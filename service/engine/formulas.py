@@ -35,7 +35,9 @@ class Ordering:
             return (self.tower.entry.result,)
         return tuple(name for name in self.formula.names if name in self.tower.heads)
 
-    def scores(self, values: Mapping[str, NDArray[Any]], id_of: Callable[[int], Any] | None) -> Scores:
+    def scores(
+        self, values: Mapping[str, NDArray[Any]], id_of: Callable[[int], Any] | None
+    ) -> Scores:
         """Returns [m] scores of candidates by the tower's outputs, and whatever else the formula takes.
 
         Raises:
@@ -75,7 +77,9 @@ def parsed(text: str, names: Collection[str], what: str, owner: str) -> Formula:
     return formula
 
 
-def evaluated(formula: Formula, values: Mapping[str, NDArray[Any]], id_of: Callable[[int], Any] | None) -> Scores:
+def evaluated(
+    formula: Formula, values: Mapping[str, NDArray[Any]], id_of: Callable[[int], Any] | None
+) -> Scores:
     """Returns [m] float32 scores of candidates.
 
     Args:

@@ -60,7 +60,9 @@ def count_examples(manifest: Manifest, columns: Columns) -> int:
     return 1
 
 
-def count_queries(model_version: ModelVersion, columns: Columns, ids: Ids | None, settings: ServiceSettings) -> int:
+def count_queries(
+    model_version: ModelVersion, columns: Columns, ids: Ids | None, settings: ServiceSettings
+) -> int:
     """Returns how many queries or contexts a request has, at most `max_queries`: by ids, else by its columns."""
     n = count_examples(model_version.manifest, columns) if ids is None else int(ids.size)
     validation.check_queries(n, settings)
@@ -68,7 +70,12 @@ def count_queries(model_version: ModelVersion, columns: Columns, ids: Ids | None
 
 
 def complete(
-    model_version: ModelVersion, inputs: Collection[str], sent: Columns, ids: Ids | None, n: int, execution: Execution
+    model_version: ModelVersion,
+    inputs: Collection[str],
+    sent: Columns,
+    ids: Ids | None,
+    n: int,
+    execution: Execution,
 ) -> Columns:
     """Returns the columns that were sent, and beside them what the store holds of the other inputs.
 
@@ -82,8 +89,12 @@ def complete(
     if ids is None:
         return sent
     if ids.size != n:
-        raise InvalidArgument(f"{ids.size} context ids were sent for {n} contexts; one each was expected")
-    store = validation.choose_context_store(model_version, [name for name in inputs if name not in sent])
+        raise InvalidArgument(
+            f"{ids.size} context ids were sent for {n} contexts; one each was expected"
+        )
+    store = validation.choose_context_store(
+        model_version, [name for name in inputs if name not in sent]
+    )
     if store is None:
         return sent
     names = [name for name in inputs if name not in sent and name in store.entry.features]
@@ -94,12 +105,20 @@ def complete(
         if not known.all():
             missing = int(np.count_nonzero(~known))
             execution.count("missing_contexts", missing, model_version.model, store.name)
-            stored = {name: _with_default(model_version, store, name, stored[name], known, ids) for name in names}
+            stored = {
+                name: _with_default(model_version, store, name, stored[name], known, ids)
+                for name in names
+            }
     return {**sent, **stored}
 
 
 def _with_default(
-    model_version: ModelVersion, store: LoadedStore, name: str, stored: Column, known: NDArray[np.bool_], ids: Ids
+    model_version: ModelVersion,
+    store: LoadedStore,
+    name: str,
+    stored: Column,
+    known: NDArray[np.bool_],
+    ids: Ids,
 ) -> Column:
     """Returns the column of all contexts: what is stored of the known ones, the default between them for the others."""
     default, weight = model_version.manifest.default_of(name), np.ones(1, np.float32)
@@ -123,7 +142,9 @@ def _with_default(
 
 
 def fetch(
-    model_version: ModelVersion, groups: Sequence[tuple[Sequence[Place], Columns, int]], execution: Execution
+    model_version: ModelVersion,
+    groups: Sequence[tuple[Sequence[Place], Columns, int]],
+    execution: Execution,
 ) -> Fetched:
     """Fetches the remote rows that calls of `write` read, in one call of each shard; to be called in a phase.
 
@@ -138,7 +159,9 @@ def fetch(
         for layout, rows in model_version.reader.wanted(names, columns, n).items():
             wanted.setdefault(layout, []).append(rows)
     return _fetched(
-        model_version, {layout: distinct(np.concatenate(rows)) for layout, rows in wanted.items()}, execution
+        model_version,
+        {layout: distinct(np.concatenate(rows)) for layout, rows in wanted.items()},
+        execution,
     )
 
 
@@ -167,7 +190,9 @@ def write(
         execution.looked_up(model_version.model, place.names, n)
 
 
-def _fetched(model_version: ModelVersion, wanted: Mapping[str, Rows], execution: Execution) -> Fetched:
+def _fetched(
+    model_version: ModelVersion, wanted: Mapping[str, Rows], execution: Execution
+) -> Fetched:
     """Fetches remote rows within the deadline; counts those that are lost."""
     if model_version.shards is None or not wanted:
         return {}
@@ -179,7 +204,9 @@ def _fetched(model_version: ModelVersion, wanted: Mapping[str, Rows], execution:
     return fetched
 
 
-def look_up(model_version: ModelVersion, request: Lookup, settings: ServiceSettings, execution: Execution) -> LookedUp:
+def look_up(
+    model_version: ModelVersion, request: Lookup, settings: ServiceSettings, execution: Execution
+) -> LookedUp:
     """Reads the table rows of ids by one feature's id rule.
 
     Raises:
@@ -198,7 +225,9 @@ def look_up(model_version: ModelVersion, request: Lookup, settings: ServiceSetti
         execution.count("oov_ids", n - int(np.count_nonzero(found)), model_version.model, name)
         if feature.unknown.rule == "refuse" and not found.all():
             unknown = str(request.ids.values[~found][0])[:128]
-            raise UnknownRefused(name, f"id {unknown!r} is not in its table, and the feature refuses such ids")
+            raise UnknownRefused(
+                name, f"id {unknown!r} is not in its table, and the feature refuses such ids"
+            )
         if feature.unknown.row is not None:
             rows = np.where(found, rows, feature.unknown.row)
         vectors = _vectors(model_version, feature.table, rows, execution)
@@ -206,7 +235,9 @@ def look_up(model_version: ModelVersion, request: Lookup, settings: ServiceSetti
     return LookedUp(model_version.model, model_version.version, feature.table, vectors, found)
 
 
-def _vectors(model_version: ModelVersion, name: str, rows: Rows, execution: Execution) -> NDArray[np.float32]:
+def _vectors(
+    model_version: ModelVersion, name: str, rows: Rows, execution: Execution
+) -> NDArray[np.float32]:
     """Reads rows of a table here or on shards; zeros for negative ones."""
     shards = model_version.shards
     if shards is None or name in model_version.tables:
@@ -214,7 +245,9 @@ def _vectors(model_version: ModelVersion, name: str, rows: Rows, execution: Exec
     remote = shards.tables[name]
     rows = np.where(rows < 0, rows, rows + remote.first)
     layout = remote.among.name
-    return _fetched(model_version, {layout: distinct(rows[rows >= 0])}, execution)[layout].take(rows)
+    return _fetched(model_version, {layout: distinct(rows[rows >= 0])}, execution)[layout].take(
+        rows
+    )
 
 
 def _embedded(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeature]:
@@ -225,7 +258,9 @@ def _embedded(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeat
     feature = manifest.features.get(name)
     if feature is None:
         hint = validation.name_hint(name, manifest.features, "has")
-        raise NotFound(f"{validation.show_version(model_version)} has no feature {name[:128]!r}; {hint}")
+        raise NotFound(
+            f"{validation.show_version(model_version)} has no feature {name[:128]!r}; {hint}"
+        )
     if not isinstance(feature, EmbeddedFeature):
         problem = "is dense: it has no table to look up in"
     elif feature.indicator is not None:

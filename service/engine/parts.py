@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from service.config import ServiceSettings
 from service.engine import filters, search, validation
 from service.engine.context import Execution
-from service.engine.shard_requests import PartFound, PartSearch, RowPositions, RowsFound, RowsRead, ShardRequest
+from service.engine.shard_requests import (
+    PartFound,
+    PartSearch,
+    RowPositions,
+    RowsFound,
+    RowsRead,
+    ShardRequest,
+)
 from service.errors import InvalidArgument, NotFound
 from service.models.version import LoadedIndex, ModelVersion
 
@@ -29,10 +36,13 @@ def read_rows(
       InvalidArgument: a position is beyond the rows held.
     """
     _check(model_version, request, settings)
-    validation.at_most(settings, "max_values", sum(each.positions.size for each in request.rows), "the request")
+    validation.at_most(
+        settings, "max_values", sum(each.positions.size for each in request.rows), "the request"
+    )
     with execution.phase("lookup"):
         rows = [
-            _vectors(model_version, each) if each.index else _table_rows(model_version, each) for each in request.rows
+            _vectors(model_version, each) if each.index else _table_rows(model_version, each)
+            for each in request.rows
         ]
     return RowsFound(model_version.model, model_version.version, tuple(rows))
 
@@ -46,21 +56,30 @@ def _vectors(model_version: ModelVersion, wanted: RowPositions) -> Stored:
 
 def _table_rows(model_version: ModelVersion, wanted: RowPositions) -> Stored:
     found = []
-    for name, positions in zip(wanted.tables, np.split(wanted.positions, wanted.counts.cumsum()[:-1]), strict=True):
+    for name, positions in zip(
+        wanted.tables, np.split(wanted.positions, wanted.counts.cumsum()[:-1]), strict=True
+    ):
         table = model_version.tables.get(name)
         if table is None:
-            raise NotFound(f"{validation.show_version(model_version)}: no row of {name[:128]!r} is held here")
+            raise NotFound(
+                f"{validation.show_version(model_version)}: no row of {name[:128]!r} is held here"
+            )
         _check_positions(name, positions, table.rows)
         found.append(table.stored(positions.astype(np.int64)))
     if len({values.shape[1:] + scales.shape[1:] for values, scales in found}) != 1:
         names = ", ".join(wanted.tables)[:128]
-        raise InvalidArgument(f"tables {names} were requested together; tables of one row layout were expected")
+        raise InvalidArgument(
+            f"tables {names} were requested together; tables of one row layout were expected"
+        )
     values, scales = zip(*found, strict=True)
     return np.concatenate(values), np.concatenate(scales)
 
 
 def search_part(
-    model_version: ModelVersion, request: PartSearch, settings: ServiceSettings, execution: Execution
+    model_version: ModelVersion,
+    request: PartSearch,
+    settings: ServiceSettings,
+    execution: Execution,
 ) -> PartFound:
     """Searches the candidates of an index that are held here.
 
@@ -90,10 +109,14 @@ def search_part(
     return PartFound(*about, positions, found.scores, found.offsets, found.explanations)
 
 
-def _excluded_here(index: LoadedIndex, excluded: Sequence[NDArray[np.uint32]], n: int) -> list[NDArray[Any]]:
+def _excluded_here(
+    index: LoadedIndex, excluded: Sequence[NDArray[np.uint32]], n: int
+) -> list[NDArray[Any]]:
     """Returns what each of n queries excludes of the candidates held here, by position among them."""
     if len(excluded) not in (0, 1, n):
-        raise InvalidArgument(f"{len(excluded)} lists of exclusions; one, or one each of {n} queries was expected")
+        raise InvalidArgument(
+            f"{len(excluded)} lists of exclusions; one, or one each of {n} queries was expected"
+        )
     held = []
     for positions in excluded or [np.empty(0, np.uint32)]:
         first, end = positions.searchsorted([index.first, index.first + len(index.vectors)])
@@ -105,15 +128,21 @@ def _check(model_version: ModelVersion, request: ShardRequest, settings: Service
     if request.shard != settings.shard:
         raise NotFound(f"this process is shard {settings.shard}, not {request.shard}")
     if model_version.fingerprint != request.fingerprint:
-        raise NotFound(f"{validation.show_version(model_version)} is another bundle here: copy the same one everywhere")
+        raise NotFound(
+            f"{validation.show_version(model_version)} is another bundle here: copy the same one everywhere"
+        )
 
 
 def _index(model_version: ModelVersion, name: str) -> LoadedIndex:
     if name not in model_version.parts:
-        raise NotFound(f"{validation.show_version(model_version)}: no part of index {name[:128]!r} is held here")
+        raise NotFound(
+            f"{validation.show_version(model_version)}: no part of index {name[:128]!r} is held here"
+        )
     return model_version.parts[name]
 
 
 def _check_positions(name: str, positions: NDArray[np.uint32], size: int) -> None:
     if positions.size and int(positions.max()) >= size:
-        raise InvalidArgument(f"position {positions.max()} of {name[:128]!r} was requested; {size} rows are held here")
+        raise InvalidArgument(
+            f"position {positions.max()} of {name[:128]!r} was requested; {size} rows are held here"
+        )

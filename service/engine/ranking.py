@@ -16,7 +16,9 @@ from service.models.towers import TowerPlan
 from service.models.version import ModelVersion
 
 
-def rank(model_version: ModelVersion, request: Ranking, settings: ServiceSettings, execution: Execution) -> Ranked:
+def rank(
+    model_version: ModelVersion, request: Ranking, settings: ServiceSettings, execution: Execution
+) -> Ranked:
     """Answers a Ranking with one model version.
 
     Raises:
@@ -26,7 +28,9 @@ def rank(model_version: ModelVersion, request: Ranking, settings: ServiceSetting
     name, tower = validation.choose_ranking_tower(model_version, request.tower)
     where = f"tower {name!r}"
     validation.check_names(request.context, tower.by_role["context"], "context feature", where)
-    validation.check_names(request.candidates, tower.by_role["candidate"], "candidate feature", where)
+    validation.check_names(
+        request.candidates, tower.by_role["candidate"], "candidate feature", where
+    )
     validation.check_names(request.heads, tower.heads, "head", where)
     order = formulas.ordering(tower, request.formula)
     k = validation.check_k(request.k, 0, settings.max_k)
@@ -38,7 +42,9 @@ def rank(model_version: ModelVersion, request: Ranking, settings: ServiceSetting
     n = int(offsets.size) - 1
     execution.computed(n, int(offsets[-1]))
     needed = plan.inputs["context"]
-    context = lookup.complete(model_version, needed, request.context, request.context_ids, n, execution)
+    context = lookup.complete(
+        model_version, needed, request.context, request.context_ids, n, execution
+    )
     outputs = score(model_version, tower, plan, context, candidates, execution)
     scores = order.scores(outputs, None if ids is None else ids.__getitem__)
     heads = {head: outputs[head] for head in request.heads}
@@ -46,7 +52,10 @@ def rank(model_version: ModelVersion, request: Ranking, settings: ServiceSetting
     if k:
         positions, kept = best(scores, offsets, k)
         ids = None if ids is None else ids[positions]
-        scores, heads = scores[positions], {head: values[positions] for head, values in heads.items()}
+        scores, heads = (
+            scores[positions],
+            {head: values[positions] for head, values in heads.items()},
+        )
     own = (positions - offsets[:-1].repeat(np.diff(kept))).astype(np.int32)
     return Ranked(model_version.model, model_version.version, ids, own, scores, heads, kept)
 
@@ -70,8 +79,14 @@ def _candidates(
     """Determines how many candidates there are, whose they are, and where features come from that were not sent."""
     ids = request.candidate_ids
     if ids is None and not request.candidates:
-        raise InvalidArgument("candidates are given by candidate_ids, by their features, or by both; got neither")
-    m = int(ids.size) if ids is not None else lookup.count_examples(model_version.manifest, request.candidates)
+        raise InvalidArgument(
+            "candidates are given by candidate_ids, by their features, or by both; got neither"
+        )
+    m = (
+        int(ids.size)
+        if ids is not None
+        else lookup.count_examples(model_version.manifest, request.candidates)
+    )
     validation.at_most(settings, "max_candidates", m, "the request")
     offsets = request.offsets
     if offsets is None:
@@ -81,7 +96,9 @@ def _candidates(
         validation.check_queries(n, settings)
         validation.check_offsets(offsets, n, m, "candidates")
     missing = set(plan.inputs["candidate"]) - request.candidates.keys()
-    corpus = validation.choose_corpus(model_version, missing) if missing and ids is not None else None
+    corpus = (
+        validation.choose_corpus(model_version, missing) if missing and ids is not None else None
+    )
     if corpus is None or ids is None:
         return Candidates(offsets, request.candidates)
     return Candidates(offsets, request.candidates, corpus, lookup.known_positions(corpus, ids))

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
-from service.engine import embedding, formulas, lookup, reordering, retrieval, scoring, search, validation
+from service.engine import (
+    embedding,
+    formulas,
+    lookup,
+    reordering,
+    retrieval,
+    scoring,
+    search,
+    validation,
+)
 from service.engine.context import Execution
 from service.engine.requests import K_DEFAULT, Columns, Recommendation, Recommended
 from service.models.towers import TowerPlan
@@ -25,7 +34,10 @@ _MARGIN = 2
 
 
 def recommend(
-    model_version: ModelVersion, request: Recommendation, settings: ServiceSettings, execution: Execution
+    model_version: ModelVersion,
+    request: Recommendation,
+    settings: ServiceSettings,
+    execution: Execution,
 ) -> Recommended:
     """Answers a Recommendation with one model version.
 
@@ -36,9 +48,13 @@ def recommend(
     index_name, index = validation.choose_index(model_version, request.index)
     name, tower = validation.choose_ranking_tower(model_version, request.tower)
     query_tower, corpus = model_version.towers[index.entry.query_tower], index.corpus
-    order = formulas.ordering(tower, request.formula, ("retrieval_score", *reordering.numeric_attributes(corpus)))
+    order = formulas.ordering(
+        tower, request.formula, ("retrieval_score", *reordering.numeric_attributes(corpus))
+    )
     known = {**query_tower.inputs, **tower.by_role["context"]}
-    validation.check_names(request.features, known, "feature", f"index {index_name!r} with tower {name!r}")
+    validation.check_names(
+        request.features, known, "feature", f"index {index_name!r} with tower {name!r}"
+    )
     retrieval.check_selection(index, request, settings, None, *request.features.values())
     n = lookup.count_queries(model_version, request.features, request.context_ids, settings)
     k = validation.check_k(request.k, K_DEFAULT, settings.max_k)
@@ -47,9 +63,13 @@ def recommend(
     allowed = retrieval.allowed(index, request, n, execution)
     plan = tower.plan(frozenset(order.outputs))
     needed = dict.fromkeys((*query_tower.inputs, *plan.inputs["context"]))
-    features = lookup.complete(model_version, needed, request.features, request.context_ids, n, execution)
+    features = lookup.complete(
+        model_version, needed, request.features, request.context_ids, n, execution
+    )
     vectors = embedding.result(model_version, query_tower, features, n, execution)
-    found = retrieval.pool(index, retrieval.Queries(vectors, allowed), request, k, settings, execution)
+    found = retrieval.pool(
+        index, retrieval.Queries(vectors, allowed), request, k, settings, execution
+    )
     ranker = _Ranker(model_version, order, plan, corpus, features)
     scores, ranked, degraded = ranker.score(found, execution)
     if degraded:
@@ -57,11 +77,18 @@ def recommend(
         degraded += ", without diversity" if request.diversity else ""
     chosen, offsets = reordering.best(index, found, scores, k, request, execution, ranked)
     with execution.phase("lookup"):
-        best = found._replace(positions=found.positions[chosen], scores=scores[chosen], offsets=offsets)
+        best = found._replace(
+            positions=found.positions[chosen], scores=scores[chosen], offsets=offsets
+        )
         neighbors = retrieval.neighbors(corpus, best, request.attributes)
     explanations = search.explained(best, request, k) if request.explain else ()
     return Recommended(
-        model_version.model, model_version.version, neighbors, found.scores[chosen], explanations, degraded
+        model_version.model,
+        model_version.version,
+        neighbors,
+        found.scores[chosen],
+        explanations,
+        degraded,
     )
 
 
@@ -75,7 +102,9 @@ class _Ranker:
     corpus: LoadedStore
     context: Columns
 
-    def score(self, found: search.Found, execution: Execution) -> tuple[scoring.Scores, NDArray[np.bool_] | None, str]:
+    def score(
+        self, found: search.Found, execution: Execution
+    ) -> tuple[scoring.Scores, NDArray[np.bool_] | None, str]:
         """Scores the best retrieved candidates of each context; the others keep the score of their retrieval.
 
         Returns:
@@ -90,10 +119,14 @@ class _Ranker:
         scores = found.scores.copy()
         if each:
             offsets = offsets_of(np.minimum(counts, each))
-            part = found._replace(positions=found.positions[ranked], scores=found.scores[ranked], offsets=offsets)
+            part = found._replace(
+                positions=found.positions[ranked], scores=found.scores[ranked], offsets=offsets
+            )
             scores[ranked] = self._rank(part, execution)
         else:
-            execution.estimates.observe((*self._kind, "seconds"), 0.0)  # else one that is too high would never change
+            execution.estimates.observe(
+                (*self._kind, "seconds"), 0.0
+            )  # else one that is too high would never change
         degraded = (
             f"{np.count_nonzero(ranked)} of {m} candidates are ranked: {left_s * 1000:.0f} ms were left for it, and "
             f"all take about {expected_s * 1000:.0f} ms; the others follow in the order of retrieval"
@@ -122,10 +155,13 @@ class _Ranker:
             if found.positions.size:
                 seconds = time.perf_counter() - began
                 execution.estimates.observe((*self._kind, "seconds"), seconds)
-                execution.estimates.observe((*self._kind, "candidates"), float(found.positions.size))
+                execution.estimates.observe(
+                    (*self._kind, "candidates"), float(found.positions.size)
+                )
         others = [] if formula is None else [name for name in formula.names if name not in values]
         attributes = [name for name in others if name != "retrieval_score"]
         numbers = self.corpus.store.numbers(found.positions, attributes) if attributes else {}
         return self.order.scores(
-            {"retrieval_score": found.scores, **numbers, **values}, reordering.id_of(self.corpus, found)
+            {"retrieval_score": found.scores, **numbers, **values},
+            reordering.id_of(self.corpus, found),
         )

@@ -39,7 +39,9 @@ def nearest(
 ) -> Found:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
     offsets = np.arange(len(excluded) + 1) if offsets is None else offsets
-    by_vector = [each for each, size in zip(excluded, np.diff(offsets), strict=True) for _ in range(size)]
+    by_vector = [
+        each for each, size in zip(excluded, np.diff(offsets), strict=True) for _ in range(size)
+    ]
     if not any(each.size for each in by_vector):
         by_vector = []
     elif all(each is by_vector[0] for each in by_vector):  # sent once
@@ -61,7 +63,9 @@ def nearest(
     positions, scores = (np.concatenate(each) for each in zip(*rows, strict=True))
     validation.check_finite(scores, "a candidate's score")
     size = index.corpus.entry.size
-    explanations = tuple([_explained(parts, query, size) for query in queries]) if request.explain else ()
+    explanations = (
+        tuple([_explained(parts, query, size) for query in queries]) if request.explain else ()
+    )
     return Found(positions, scores, offsets_of([found.size for found, _ in rows]), explanations)
 
 
@@ -70,9 +74,15 @@ def _shards(index: ServedIndex) -> RemoteParts:
     return index.shards
 
 
-def _merged(parts: Sequence[Found], queries: range, k: int) -> tuple[Positions, NDArray[np.float32]]:
+def _merged(
+    parts: Sequence[Found], queries: range, k: int
+) -> tuple[Positions, NDArray[np.float32]]:
     """Returns the k best of what the shards found for some vectors, each candidate by its best score."""
-    slices = [(part, slice(*part.offsets[query : query + 2].tolist())) for part in parts for query in queries]
+    slices = [
+        (part, slice(*part.offsets[query : query + 2].tolist()))
+        for part in parts
+        for query in queries
+    ]
     positions = np.concatenate([part.positions[each] for part, each in slices])
     scores = np.concatenate([part.scores[each] for part, each in slices])
     order = np.lexsort((positions, -scores))
@@ -87,6 +97,8 @@ def _explained(parts: Sequence[Found], queries: range, size: int) -> Explanation
     every = [part.explanations[query] for part in parts for query in queries]
     paths = {each.path for each in every}
     path = next((path for path in ("index", "exact") if path in paths), "none")
-    matches = sum(part.explanations[queries[0]].matches for part in parts)  # the same for each of its vectors
+    matches = sum(
+        part.explanations[queries[0]].matches for part in parts
+    )  # the same for each of its vectors
     scored, search_ms = sum(each.scored for each in every), max(each.search_ms for each in every)
     return Explanation(path, matches, matches / size, scored, search_ms)

@@ -34,7 +34,9 @@ def check(request: Selecting, corpus: LoadedStore, k: int) -> None:
       InvalidArgument: candidates, crowding, diversity or min_score; names its value and what was expected.
     """
     if request.candidates and request.candidates < k:
-        raise InvalidArgument(f"candidates is {request.candidates}, fewer than the k = {k} neighbors wanted")
+        raise InvalidArgument(
+            f"candidates is {request.candidates}, fewer than the k = {k} neighbors wanted"
+        )
     if not 0 <= request.diversity <= 1:
         raise InvalidArgument(f"diversity is {request.diversity}; 0 to 1 was expected")
     if request.min_score is not None and not math.isfinite(request.min_score):
@@ -57,12 +59,19 @@ def numeric_attributes(corpus: LoadedStore) -> list[str]:
 
 
 def reordered(
-    index: ServedIndex, found: Found, request: Selecting, formula: Formula | None, k: int, execution: Execution
+    index: ServedIndex,
+    found: Found,
+    request: Selecting,
+    formula: Formula | None,
+    k: int,
+    execution: Execution,
 ) -> Found:
     """Returns the k neighbors of each query in a retrieval, best first, with the scores that are returned."""
     scores, corpus = found.scores, index.corpus
     if formula is not None:
-        attributes = corpus.store.numbers(found.positions, [name for name in formula.names if name != "score"])
+        attributes = corpus.store.numbers(
+            found.positions, [name for name in formula.names if name != "score"]
+        )
         scores = formulas.evaluated(formula, {"score": scores, **attributes}, id_of(corpus, found))
     chosen, offsets = best(index, found, scores, k, request, execution)
     return found._replace(positions=found.positions[chosen], scores=scores[chosen], offsets=offsets)
@@ -74,7 +83,12 @@ def id_of(corpus: LoadedStore, found: Found) -> Callable[[int], Any]:
 
 
 def widened(
-    found: Found, find: Callable[[int, int], Found], corpus: LoadedStore, crowding: Crowding, fetched: int, k: int
+    found: Found,
+    find: Callable[[int, int], Found],
+    corpus: LoadedStore,
+    crowding: Crowding,
+    fetched: int,
+    k: int,
 ) -> Found:
     """Adds to a query's candidates, where crowding leaves fewer than k of them, the next nearest that it leaves.
 
@@ -96,7 +110,11 @@ def widened(
                 break
             count *= _GROWTH
             more = find(query, count)
-            positions, scores, explanations[query : query + 1] = more.positions, more.scores, more.explanations
+            positions, scores, explanations[query : query + 1] = (
+                more.positions,
+                more.scores,
+                more.explanations,
+            )
         kept = free & (np.cumsum(free) <= k)
         kept[:fetched] = True
         parts.append((positions[kept], scores[kept]))
@@ -123,7 +141,9 @@ def best(
       [m'] places among what was found, and the [n + 1] offsets of each query's.
     """
     ends, crowding = found.offsets.tolist(), request.crowding
-    codes = None if crowding is None else index.corpus.store.codes(found.positions, crowding.attribute)
+    codes = (
+        None if crowding is None else index.corpus.store.codes(found.positions, crowding.attribute)
+    )
     most = 0 if crowding is None else crowding.max
     by_score = np.ones(scores.size, np.bool_) if ranked is None else ranked
     with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
@@ -158,7 +178,12 @@ def uncrowded(codes: Places, most: int) -> NDArray[np.bool_]:
 
 
 def diverse(
-    scores: Scores, vectors: NDArray[np.float32], k: int, diversity: float, codes: Places | None, most: int
+    scores: Scores,
+    vectors: NDArray[np.float32],
+    k: int,
+    diversity: float,
+    codes: Places | None,
+    most: int,
 ) -> list[int]:
     """Picks candidates by maximal marginal relevance; returns at most k places, in the order in which they are picked.
 
@@ -173,7 +198,9 @@ def diverse(
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     directions = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     relevance = scores.astype(np.float64) - scores.min(initial=np.inf)
-    relevance = (relevance * ((1 - diversity) / (relevance.max(initial=0.0) or 1.0))).astype(np.float32)
+    relevance = (relevance * ((1 - diversity) / (relevance.max(initial=0.0) or 1.0))).astype(
+        np.float32
+    )
     similarity, taken, picked = np.full(scores.size, -1, np.float32), Counter[int](), list[int]()
     while len(picked) < min(k, scores.size):
         place = int((relevance - np.float32(diversity) * similarity).argmax())

@@ -297,7 +297,10 @@ def _examples(columns: Columns | None, *ids: Ids | None) -> int:
     for each in ids:
         if each is not None:
             return max(1, each.size)
-    sizes = [len(values) if offsets is None else len(offsets) - 1 for values, offsets, _ in (columns or {}).values()]
+    sizes = [
+        len(values) if offsets is None else len(offsets) - 1
+        for values, offsets, _ in (columns or {}).values()
+    ]
     return max(1, min(sizes, default=1))
 
 

@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.tables.id_values import distinct
 from service.config import ServiceSettings
-from service.engine import embedding, filters, formulas, lookup, remote_search, reordering, search, validation
+from service.engine import (
+    embedding,
+    filters,
+    formulas,
+    lookup,
+    remote_search,
+    reordering,
+    search,
+    validation,
+)
 from service.engine.context import Execution
 from service.engine.requests import (
     K_DEFAULT,
@@ -64,7 +73,10 @@ def retrieve(
         found = reordering.reordered(index, found, request, formula, k, execution)
     with execution.phase("lookup"):
         answer = neighbors(index.corpus, found, request.attributes)
-    size, explanations = index.corpus.entry.size, search.explained(found, request, k) if request.explain else ()
+    size, explanations = (
+        index.corpus.entry.size,
+        search.explained(found, request, k) if request.explain else (),
+    )
     return Retrieved(model_version.model, model_version.version, answer, size, explanations)
 
 
@@ -77,13 +89,20 @@ class Queries(NamedTuple):
 
     def only(self, query: int) -> Queries:
         """Returns one of them."""
-        first, last = (query, query + 1) if self.offsets is None else self.offsets[query : query + 2].tolist()
+        first, last = (
+            (query, query + 1) if self.offsets is None else self.offsets[query : query + 2].tolist()
+        )
         own = self.allowed._replace(excluded=self.allowed.excluded[query : query + 1])
         return Queries(self.vectors[first:last], own, np.array([0, last - first], np.int64))
 
 
 def pool(
-    index: ServedIndex, queries: Queries, request: Selecting, k: int, settings: ServiceSettings, execution: Execution
+    index: ServedIndex,
+    queries: Queries,
+    request: Selecting,
+    k: int,
+    settings: ServiceSettings,
+    execution: Execution,
 ) -> Found:
     """Finds what is ranked or reordered: `candidates` for each query, and more where crowding needs them.
 
@@ -102,11 +121,15 @@ def pool(
     return reordering.widened(found, find, index.corpus, request.crowding, fetched, k)
 
 
-def _find(index: ServedIndex, queries: Queries, request: Selecting, count: int, execution: Execution) -> Found:
+def _find(
+    index: ServedIndex, queries: Queries, request: Selecting, count: int, execution: Execution
+) -> Found:
     vectors, allowed, offsets = queries
     exact = isinstance(request, Retrieval) and request.exact
     if index.here is None:
-        return remote_search.nearest(index, vectors, count, allowed.excluded, request, exact, offsets, execution)
+        return remote_search.nearest(
+            index, vectors, count, allowed.excluded, request, exact, offsets, execution
+        )
     return search.nearest(
         index.here,
         vectors,
@@ -121,7 +144,11 @@ def _find(index: ServedIndex, queries: Queries, request: Selecting, count: int, 
 
 
 def check_selection(
-    index: ServedIndex, request: Selecting, settings: ServiceSettings, ids: Ids | None, *columns: Column
+    index: ServedIndex,
+    request: Selecting,
+    settings: ServiceSettings,
+    ids: Ids | None,
+    *columns: Column,
 ) -> None:
     """Rejects attributes that are not stored, a recall that is none, and more values than the limit.
 
@@ -130,13 +157,19 @@ def check_selection(
     """
     validation.check_attributes(index.corpus, request.attributes)
     excluded = request.exclude.ids if request.exclude else None
-    validation.check_values(settings, columns, ids, excluded, request.context_ids, *filters.tokens(request.filter))
+    validation.check_values(
+        settings, columns, ids, excluded, request.context_ids, *filters.tokens(request.filter)
+    )
     if not 0 <= request.recall <= 1:
         raise InvalidArgument(f"recall is {request.recall}; 0 (as exported) to 1 is accepted")
 
 
 def allowed(
-    index: ServedIndex, request: Selecting, n: int, execution: Execution, own: Sequence[Positions] = ()
+    index: ServedIndex,
+    request: Selecting,
+    n: int,
+    execution: Execution,
+    own: Sequence[Positions] = (),
 ) -> Allowed:
     """Returns the candidates that each of n queries may find: those that match, less the excluded and the denied.
 
@@ -236,10 +269,14 @@ def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vect
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes an infinity, rejected below
         array = np.ascontiguousarray(vectors, np.float32)
     if array.ndim > 2 or (array.ndim == 2 and array.shape[1] != dim) or array.size % dim:
-        raise InvalidArgument(f"vectors of shape {list(array.shape)}; [n, {dim}] float32 is expected")
+        raise InvalidArgument(
+            f"vectors of shape {list(array.shape)}; [n, {dim}] float32 is expected"
+        )
     array = array.reshape(-1, dim)
     validation.check_queries(array.shape[0], settings)
     finite = np.isfinite(array)
     if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
-        raise InvalidArgument(f"vector {int(np.argmin(finite.all(axis=1)))} holds NaN or an infinity")
+        raise InvalidArgument(
+            f"vector {int(np.argmin(finite.all(axis=1)))} holds NaN or an infinity"
+        )
     return array

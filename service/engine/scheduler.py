@@ -141,7 +141,11 @@ class Scheduler:
           clock: of deadlines.
         """
         self._compute, self._pool, self._metrics, self._clock = compute, pool, metrics, clock
-        self._inline_max_s, self._max_cost, self._retry_after_s = inline_max_s, max_queued_candidates, retry_after_s
+        self._inline_max_s, self._max_cost, self._retry_after_s = (
+            inline_max_s,
+            max_queued_candidates,
+            retry_after_s,
+        )
         self._inline, self._long = BatchQueue(batch_max), BatchQueue(batch_max)
         self.estimates, self._cost = LatencyEstimates(), LatencyEstimates()
         self._running_s = 0.0
@@ -158,7 +162,10 @@ class Scheduler:
     @property
     def wait_s(self) -> float:
         """How long a job that arrives now is expected to wait."""
-        return self._inline.expected_s + (self._long.expected_s + self._running_s / 2) / self._pool.threads
+        return (
+            self._inline.expected_s
+            + (self._long.expected_s + self._running_s / 2) / self._pool.threads
+        )
 
     def check(self, call: str, deadline: float) -> None:
         """Rejects a request before it is decoded, by what requests of its call usually cost and take.
@@ -166,7 +173,9 @@ class Scheduler:
         Raises:
           Overloaded: the queue is full, or the deadline would pass.
         """
-        self._check(int(self._cost.expected_s(call) or 0), self.estimates.expected_s(call) or 0.0, deadline)
+        self._check(
+            int(self._cost.expected_s(call) or 0), self.estimates.expected_s(call) or 0.0, deadline
+        )
 
     async def run(self, job: Job) -> Any:
         """Returns the answer of a job; the job's lease is released once it is computed or dropped.
@@ -185,7 +194,9 @@ class Scheduler:
         with contextlib.ExitStack() as ending:
             if slow:
                 left_s = context.deadline - self._clock()
-                late = asyncio.get_running_loop().call_later(left_s, self._drop, job, DeadlineExceeded(_LATE))
+                late = asyncio.get_running_loop().call_later(
+                    left_s, self._drop, job, DeadlineExceeded(_LATE)
+                )
                 ending.callback(late.cancel)
                 if context.disconnected is not None:
                     watcher = asyncio.ensure_future(context.disconnected())
@@ -208,7 +219,9 @@ class Scheduler:
     def _check(self, cost: int, expected_s: float, deadline: float) -> None:
         waiting, wait_s = self.queued_cost, self.wait_s
         if waiting and waiting + cost > self._max_cost:
-            raise self._overloaded(f"requests with {waiting} candidates are queued already", wait_s, "queue")
+            raise self._overloaded(
+                f"requests with {waiting} candidates are queued already", wait_s, "queue"
+            )
         if wait_s and self._clock() + _MARGIN * (wait_s + expected_s) > deadline:
             message = f"the answer would take about {wait_s + expected_s:.2f} s, too long for the deadline"
             raise self._overloaded(message, wait_s, "deadline")
@@ -231,7 +244,9 @@ class Scheduler:
         if not self._dispatching:
             self._dispatching = True
             loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._dispatch)  # a turn later: what has arrived meanwhile joins the batch
+            loop.call_soon(
+                loop.call_soon, self._dispatch
+            )  # a turn later: what has arrived meanwhile joins the batch
 
     def _dispatch(self) -> None:
         """Submits long batches to idle threads and computes one short batch, so that the loop stays responsive."""
@@ -271,7 +286,10 @@ class Scheduler:
         return answers, time.perf_counter() - began if blocked else time.thread_time() - cpu
 
     def _hand_over(
-        self, loop: asyncio.AbstractEventLoop, batch: Sequence[Job], measured: tuple[Sequence[Any], float]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        batch: Sequence[Job],
+        measured: tuple[Sequence[Any], float],
     ) -> None:
         """Passes the answers of a compute thread to the event loop."""
         try:

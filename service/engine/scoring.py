@@ -64,7 +64,9 @@ def score(
     """
     offsets, m = candidates.offsets, int(candidates.offsets[-1])
     n, contexts = offsets.size - 1, towers.Contexts.of(plan.layout, offsets)
-    crossed = [name for name in plan.crossed if name in context]  # what features of candidates read of their contexts
+    crossed = [
+        name for name in plan.crossed if name in context
+    ]  # what features of candidates read of their contexts
     copies = {name: repeated(name, context[name], np.diff(offsets)) for name in crossed}
     candidates = replace(candidates, sent={**candidates.sent, **copies})
     read, fetched = plan.inputs["candidate"], None
@@ -99,7 +101,9 @@ def score(
         try:
             _check_divisible(candidates.sent, m)
             with execution.phase("compute"):  # lookups included
-                execution.parallel(count, lambda number: run(*ranges[number], look_up(*ranges[number])))
+                execution.parallel(
+                    count, lambda number: run(*ranges[number], look_up(*ranges[number]))
+                )
             return scores
         except FeatureError:  # computed as a whole, it names the right example
             pass
@@ -115,7 +119,9 @@ def _check_divisible(columns: Columns, m: int) -> None:
     for name, column in columns.items():
         checked_offsets(name, column, m)
         if column.weights is not None and column.weights.shape != column.values.shape:
-            raise FeatureError(name, f"{column.weights.size} weights for {column.values.size} values")
+            raise FeatureError(
+                name, f"{column.weights.size} weights for {column.values.size} values"
+            )
 
 
 def _rows(column: Column, m: int, start: int, stop: int) -> Column:

@@ -106,21 +106,38 @@ def nearest(
     """
     began = time.perf_counter()
     with execution.phase("search"):
-        excluded, setting, plain = allowed.excluded, None if exact else _setting(index, recall), None
+        excluded, setting, plain = (
+            allowed.excluded,
+            None if exact else _setting(index, recall),
+            None,
+        )
         if setting is not None and allowed.filter is None and not any(map(len, excluded)):
             plain = index.approximate.search(vectors, k, *setting)
             if offsets is None and not explain and plain[0][:, -1].min() >= 0:  # each has k
                 validation.check_finite(plain[1], "a candidate's score")
-                return Found(plain[0].reshape(-1), plain[1].reshape(-1), np.arange(len(vectors) + 1) * k)
+                return Found(
+                    plain[0].reshape(-1), plain[1].reshape(-1), np.arange(len(vectors) + 1) * k
+                )
         if offsets is not None:
-            excluded = [each for each, size in zip(excluded, np.diff(offsets), strict=True) for _ in range(size)]
+            excluded = [
+                each
+                for each, size in zip(excluded, np.diff(offsets), strict=True)
+                for _ in range(size)
+            ]
         search = _Search(index, vectors, k, excluded, allowed.filter, execution)
         rows = search.rows(setting, plain)
         if offsets is not None:
-            rows = [search.merged(rows[first:last], first) for first, last in pairwise(offsets.tolist())]
-    positions, scores = np.concatenate([row.positions for row in rows]), np.concatenate([row.scores for row in rows])
+            rows = [
+                search.merged(rows[first:last], first) for first, last in pairwise(offsets.tolist())
+            ]
+    positions, scores = (
+        np.concatenate([row.positions for row in rows]),
+        np.concatenate([row.scores for row in rows]),
+    )
     validation.check_finite(scores, "a candidate's score")
-    ends = np.fromiter(accumulate([row.positions.size for row in rows], initial=0), np.int64, len(rows) + 1)
+    ends = np.fromiter(
+        accumulate([row.positions.size for row in rows], initial=0), np.int64, len(rows) + 1
+    )
     if allowed.filter is not None:
         for row in rows:
             execution.count("filtered_searches", 1, row.path)
@@ -136,7 +153,9 @@ def nearest(
 
 def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ...]:
     """Returns the explanations of what is answered, with why queries have fewer than k neighbors."""
-    later = " and ".join([name for name in ("min_score", "crowding") if getattr(request, name) is not None])
+    later = " and ".join(
+        [name for name in ("min_score", "crowding") if getattr(request, name) is not None]
+    )
     explanations = []
     for each, size in zip(found.explanations, np.diff(found.offsets).tolist(), strict=True):
         left = f"{each.matches} candidates are" if each.matches else "no candidate is"
@@ -160,11 +179,22 @@ class _Search:
         execution: Execution,
     ) -> None:
         self._index, self._k, self._excluded, self._execution = index, k, excluded, execution
-        self._sent, self._vectors = vectors, normalised(vectors) if index.entry.distance == "cosine" else vectors
+        self._sent, self._vectors = (
+            vectors,
+            normalised(vectors) if index.entry.distance == "cosine" else vectors,
+        )
         self._compiled, self._matches = compiled, None if compiled is None else compiled.matches
-        self._size, self._dim, self._distance = len(index.vectors), index.entry.dim, index.entry.distance
-        block_bytes = 0 if self._matches is None else self._matches.positions.size * (4 * self._dim + 16)
-        self._share = 1.0 if self._matches is None else max(1, self._matches.positions.size) / self._size
+        self._size, self._dim, self._distance = (
+            len(index.vectors),
+            index.entry.dim,
+            index.entry.distance,
+        )
+        block_bytes = (
+            0 if self._matches is None else self._matches.positions.size * (4 * self._dim + 16)
+        )
+        self._share = (
+            1.0 if self._matches is None else max(1, self._matches.positions.size) / self._size
+        )
         self._fits = index.compiled.fits(block_bytes)
         self._few = block_bytes <= _GATHERED_BYTES_MAX
         self._again = compiled is not None and compiled.again
@@ -181,7 +211,9 @@ class _Search:
             wanted = min(self._k, self._size)
             for at, (positions, scores) in enumerate(zip(*plain, strict=True)):
                 if positions[wanted - 1] >= 0:
-                    rows[at] = _Row(positions[:wanted], scores[:wanted], "index", self._reorder(setting))
+                    rows[at] = _Row(
+                        positions[:wanted], scores[:wanted], "index", self._reorder(setting)
+                    )
         elif setting is not None and self._pays(setting, self._pool(setting, self._share)):
             if self._matches is not None:
                 self._matches = self._matches.masked(self._size)
@@ -213,27 +245,40 @@ class _Search:
         union = distinct(np.concatenate([row.positions for row in rows]))
         scores = np.full(union.size, -np.inf, np.float32)
         for query in self._vectors[first : first + len(rows)]:
-            np.maximum(scores, exact_scores(self._index.vectors, query, union, self._distance), out=scores)
+            np.maximum(
+                scores, exact_scores(self._index.vectors, query, union, self._distance), out=scores
+            )
         best = np.lexsort((union, -scores))[: self._k]
         path = "index" if any(row.path == "index" for row in rows) else rows[0].path
         return _Row(union[best], scores[best], path, sum(row.scored for row in rows))
 
     def _overfetched(self, at: int, setting: Setting) -> _Row | None:
         """Has the index fetch ever more, until enough are allowed; None: to score all is cheaper."""
-        index, excluded, mask = self._index, self._excluded[at], None if self._matches is None else self._matches.mask
+        index, excluded, mask = (
+            self._index,
+            self._excluded[at],
+            None if self._matches is None else self._matches.mask,
+        )
         kept = 1 - excluded.size / (self._size + 1)
         share = self._share * kept
         base, ahead_max = self._pool(setting, share), _PER_EXCLUDED * excluded.size
         pool = first = base + min(base // 2, ahead_max)
         while self._pays(setting, pool):
-            found = index.approximate.candidates(self._vectors[at], pool, self._leaves(setting, pool))
+            found = index.approximate.candidates(
+                self._vectors[at], pool, self._leaves(setting, pool)
+            )
             found = found if mask is None else found[mask[found]]
             matching = found.size
             found = found[~is_among(found, excluded)] if excluded.size else found
             ahead = _PER_EXCLUDED * max(0, int(matching * kept) - found.size)
-            if found.size >= max(self._k, pool * share / _FEW) and matching >= ahead + base * share / _FEW:
+            if (
+                found.size >= max(self._k, pool * share / _FEW)
+                and matching >= ahead + base * share / _FEW
+            ):
                 found = found[: self._reorder(setting) * pool // first + ahead]
-                best = rank_exactly(index.vectors, self._vectors[at], found, self._k, self._distance)
+                best = rank_exactly(
+                    index.vectors, self._vectors[at], found, self._k, self._distance
+                )
                 return _Row(*best, "index", found.size)
             pool = 4 * pool if found.size >= self._k else max(4 * pool, base + ahead_max)
         return None
@@ -249,7 +294,9 @@ class _Search:
         positions, block = matches.positions, matches.block
         lost = [_count_among(self._excluded[at], positions) for at in some]
         if block is None:
-            best = rank_exactly(index.vectors, self._vectors[some[0]], positions, self._k + lost[0], self._distance)
+            best = rank_exactly(
+                index.vectors, self._vectors[some[0]], positions, self._k + lost[0], self._distance
+            )
             return [self._row(some[0], *best, positions.size)]
         together = max(1, _CELLS_MAX // max(1, positions.size))
         rows: list[_Row | None] = [None] * len(some)
@@ -274,10 +321,14 @@ class _Search:
         for first in range(0, len(some), together):
             block = some[first : first + together]
             most = max(1, *fetch[first : first + together])
-            found, _ = index.exact.search(self._sent[block], most, positions, each=self._execution.parallel)
+            found, _ = index.exact.search(
+                self._sent[block], most, positions, each=self._execution.parallel
+            )
             for at, each in zip(block, found, strict=True):
                 there = each[each >= 0]
-                best = rank_exactly(index.vectors, self._vectors[at], there, there.size, self._distance)
+                best = rank_exactly(
+                    index.vectors, self._vectors[at], there, there.size, self._distance
+                )
                 rows.append(self._row(at, *best, count))
         return rows
 
@@ -286,14 +337,18 @@ class _Search:
         if self._excluded[at].size:
             keep = ~is_among(positions, self._excluded[at])
             positions, scores = positions[keep], scores[keep]
-        return _Row(positions[: self._k], scores[: self._k], "exact" if positions.size else "none", scored)
+        return _Row(
+            positions[: self._k], scores[: self._k], "exact" if positions.size else "none", scored
+        )
 
     def _reorder(self, setting: Setting) -> int:
         return max(setting.reorder or self._index.approximate.reorder, self._k)
 
     def _pool(self, setting: Setting, share: float) -> int:
         """Returns how many to fetch where a share is allowed, spread evenly: the fewer, the less alike they score."""
-        return math.ceil(max(self._reorder(setting) * math.pow(share, -2 / 3), 1.2 * (self._k + 10) / share))
+        return math.ceil(
+            max(self._reorder(setting) * math.pow(share, -2 / 3), 1.2 * (self._k + 10) / share)
+        )
 
     def _leaves(self, setting: Setting, pool: int) -> int | None:
         """Returns the leaves of a tree to search: the deeper the pool, the more of them have some of it (measured)."""
@@ -301,7 +356,9 @@ class _Search:
         if "num_leaves" not in parameters:
             return None
         total: int = parameters["num_leaves"]
-        leaves = (setting.leaves or parameters["leaves_to_search"]) * math.sqrt(pool / self._reorder(setting))
+        leaves = (setting.leaves or parameters["leaves_to_search"]) * math.sqrt(
+            pool / self._reorder(setting)
+        )
         return min(total, math.ceil(max(leaves, _SCANNED_PER_FETCHED * pool * total / self._size)))
 
     def _pays(self, setting: Setting, pool: int) -> bool:
@@ -309,7 +366,9 @@ class _Search:
         if pool >= self._size:
             return False
         matches, each_ns = self._matches, _SCORE_NS
-        index_ns = self._index.entry.partitions * (_SEARCH_NS + _FETCH_NS * pool)  # as many are fetched of each
+        index_ns = self._index.entry.partitions * (
+            _SEARCH_NS + _FETCH_NS * pool
+        )  # as many are fetched of each
         if matches is not None and matches.block is None and not (self._fits and self._again):
             each_ns += _GATHER_NS / len(self._vectors)
         exact_ns = each_ns * self._dim * (self._size if matches is None else matches.positions.size)

@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.tables.sharding import ShardNumber
-from service.engine.requests import Answer, Explanation, Filter, Offsets, Request, Vectors, magnitude
+from service.engine.requests import (
+    Answer,
+    Explanation,
+    Filter,
+    Offsets,
+    Request,
+    Vectors,
+    magnitude,
+)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,14 @@ from service.models.version import ModelVersion
 
 Json = dict[str, Any]
 
-_FEATURE: Json = {"shape": (), "length": 0, "combiner": "", "weighted": False, "unknown": "", "table": ""}
+_FEATURE: Json = {
+    "shape": (),
+    "length": 0,
+    "combiner": "",
+    "weighted": False,
+    "unknown": "",
+    "table": "",
+}
 """An input's fields where they do not apply."""
 _READER: Json = (
     dict.fromkeys(("ids", "place", "places", "max_norm", "empty_row", "padding", "below", "cast"))
@@ -55,7 +62,8 @@ def describe(model_version: ModelVersion) -> Json:
         "created": manifest.created,
         "calls": list(_calls(model_version)),
         "tables": [
-            {"name": name, **_pick(entry, "rows", "dim", "dtype", "bytes")} for name, entry in manifest.tables.items()
+            {"name": name, **_pick(entry, "rows", "dim", "dtype", "bytes")}
+            for name, entry in manifest.tables.items()
         ],
         "indexes": [
             {"name": name, **_pick(entry, "corpus", "kind", "distance", "dim")}
@@ -77,23 +85,40 @@ def _pick(entry: object, *names: str) -> Json:
 
 
 def _calls(model_version: ModelVersion) -> Iterator[Json]:
-    manifest, towers, indexes = model_version.manifest, model_version.towers, model_version.manifest.indexes
+    manifest, towers, indexes = (
+        model_version.manifest,
+        model_version.towers,
+        model_version.manifest.indexes,
+    )
     ranking = {name: tower for name, tower in towers.items() if tower.entry.role == "ranking"}
 
     def signature(
-        call: str, name: str, inputs: Iterable[str], outputs: Sequence[str] = (), stores: bool = True
+        call: str,
+        name: str,
+        inputs: Iterable[str],
+        outputs: Sequence[str] = (),
+        stores: bool = True,
     ) -> Json:
         features = [_feature(manifest, each, stores) for each in inputs]
-        return {"call": call, "tower": name, "features": features, "outputs": outputs or (towers[name].entry.result,)}
+        return {
+            "call": call,
+            "tower": name,
+            "features": features,
+            "outputs": outputs or (towers[name].entry.result,),
+        }
 
     for index in indexes.values():
         yield signature("retrieve", index.query_tower, towers[index.query_tower].inputs)
     for name, tower in ranking.items():
-        yield signature("rank", name, tower.inputs, tuple(output.name for output in tower.entry.outputs))
+        yield signature(
+            "rank", name, tower.inputs, tuple(output.name for output in tower.entry.outputs)
+        )
     for index in indexes.values():
         for name, tower in ranking.items():
             yield signature(
-                "recommend", name, dict.fromkeys((*towers[index.query_tower].inputs, *tower.by_role["context"]))
+                "recommend",
+                name,
+                dict.fromkeys((*towers[index.query_tower].inputs, *tower.by_role["context"])),
             )
     for name, tower in towers.items():
         yield signature("embed", name, tower.inputs, stores=False)
@@ -101,13 +126,20 @@ def _calls(model_version: ModelVersion) -> Iterator[Json]:
 
 def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
     """Describes an input by the first of the features that read it; `stores`: it may be left to a store."""
-    readers, role, default = manifest.inputs[name], manifest.role_of(name), manifest.default_of(name)
+    readers, role, default = (
+        manifest.inputs[name],
+        manifest.role_of(name),
+        manifest.default_of(name),
+    )
     every = [manifest.features[reader] for reader in readers]
     feature = every[0]
     holding = manifest.candidates if role == "candidate" else manifest.contexts
     stored = stores and any(name in store.features for store in holding.values())
     if isinstance(feature, DenseFeature):
-        bag = next((each for each in every if isinstance(each, DenseFeature) and each.take == "padded"), None)
+        bag = next(
+            (each for each in every if isinstance(each, DenseFeature) and each.take == "padded"),
+            None,
+        )
         fields: Json = {"kind": feature.kind, "shape": feature.shape}
         if bag is not None:
             feature, fields = bag, {"kind": "bag", "length": bag.shape[0]}
@@ -115,12 +147,21 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
     elif feature.places is not None:  # a list of exactly as many values
         fields = {"kind": "dense", "shape": (feature.places,), "unknown": _unknown(feature)}
     else:
-        fields = {"kind": "single" if feature.one_each else feature.kind, "unknown": _unknown(feature)}
+        fields = {
+            "kind": "single" if feature.one_each else feature.kind,
+            "unknown": _unknown(feature),
+        }
         fields |= _pick(feature, "weighted", "table")
         if not feature.split:
             fields |= {"length": feature.length or 0, "combiner": feature.combiner or ""}
     required = default is None and not stored
-    head = {"name": name, "kind": "", "type": type_of(manifest, feature, name), "role": role, "required": required}
+    head = {
+        "name": name,
+        "kind": "",
+        "type": type_of(manifest, feature, name),
+        "role": role,
+        "required": required,
+    }
     return head | _FEATURE | fields | {"default": default, "stored": stored, "readers": readers}
 
 
@@ -137,7 +178,11 @@ def type_of(manifest: Manifest, feature: Feature, name: str) -> str:
         return feature.ids.keys[feature.inputs.index(name)].dtype
     if isinstance(rule, HashIds):
         return "int64 or string"
-    return manifest.vocabularies[rule.vocabulary].dtype if isinstance(rule, VocabularyIds) else "float32"
+    return (
+        manifest.vocabularies[rule.vocabulary].dtype
+        if isinstance(rule, VocabularyIds)
+        else "float32"
+    )
 
 
 def _unknown(feature: EmbeddedFeature) -> str:
@@ -154,9 +199,16 @@ def _reader(manifest: Manifest, name: str) -> Json:
             "ids": feature.ids.model_dump(mode="json", exclude_none=True),
             "unknown": _unknown(feature),
             "encoding": feature.encoding if feature.kind == "bag" else "",
-            "cast": None if feature.cast is None else feature.cast.model_dump(mode="json", exclude_none=True),
+            "cast": None
+            if feature.cast is None
+            else feature.cast.model_dump(mode="json", exclude_none=True),
         }
-    return {"name": name, "inputs": inputs_of(name, feature), **_pick(feature, "kind", "role"), **fields}
+    return {
+        "name": name,
+        "inputs": inputs_of(name, feature),
+        **_pick(feature, "kind", "role"),
+        **fields,
+    }
 
 
 def _stores(entries: Mapping[str, Corpus]) -> list[Json]:

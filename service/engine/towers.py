@@ -51,7 +51,11 @@ class Contexts:
     def of(cls, layout: Layout, offsets: Offsets) -> Contexts:
         """Allocates the arrays."""
         shapes = [(each, (offsets.size - 1, each.ends[-1])) for each in layout.frames]
-        return cls(offsets, [Place(np.empty(shape, each.dtype), each.names, each.ends) for each, shape in shapes], {})
+        return cls(
+            offsets,
+            [Place(np.empty(shape, each.dtype), each.names, each.ends) for each, shape in shapes],
+            {},
+        )
 
     def rows(self, start: int, stop: int) -> Contexts:
         """Returns the contexts of the candidates from `start` to `stop`, in the same arrays."""
@@ -96,7 +100,9 @@ class Inputs:
                 rows = flat[part, number] = np.empty((m, one.width), one.dtype)
                 self.arrays[part][one.name] = rows.reshape(m, *one.shape)
                 for each in one.written:
-                    self.places.append(Place(rows[:, each.start : each.stop], each.names, each.ends))
+                    self.places.append(
+                        Place(rows[:, each.start : each.stop], each.names, each.ends)
+                    )
                 for each in one.repeated:
                     self._repeated.append((each, rows[:, each.start : each.stop]))
                 for each in one.shared:
@@ -113,21 +119,33 @@ class Inputs:
             target[...] = source
 
 
-def run_contexts(tower: LoadedTower, plan: TowerPlan, contexts: Contexts, execution: Execution) -> None:
+def run_contexts(
+    tower: LoadedTower, plan: TowerPlan, contexts: Contexts, execution: Execution
+) -> None:
     """Runs the parts that run once for each context; adds their outputs to `contexts`."""
     n = contexts.offsets.size - 1
     for number, part in enumerate(plan.parts):
         if plan.layout.once[number]:
             inputs = {}
             for one in plan.layout.parts[number]:
-                columns = [contexts.outputs[one.made]] if one.made else [*map(contexts.columns, one.repeated)]
+                columns = (
+                    [contexts.outputs[one.made]]
+                    if one.made
+                    else [*map(contexts.columns, one.repeated)]
+                )
                 found = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
                 inputs[one.name] = np.ascontiguousarray(found.reshape(n, *one.shape), one.dtype)
-            contexts.outputs.update(_run(tower, part, inputs, n, plan.layout.row_bytes[number], execution))
+            contexts.outputs.update(
+                _run(tower, part, inputs, n, plan.layout.row_bytes[number], execution)
+            )
 
 
 def run(
-    tower: LoadedTower, plan: TowerPlan, inputs: Inputs, execution: Execution, contexts: Contexts = _ALONE
+    tower: LoadedTower,
+    plan: TowerPlan,
+    inputs: Inputs,
+    execution: Execution,
+    contexts: Contexts = _ALONE,
 ) -> dict[str, NDArray[np.float32]]:
     """Runs the other parts; returns the outputs of the plan by name, [m, ...] float32.
 
@@ -148,7 +166,9 @@ def run(
             arrays = inputs.arrays[number]
             for one in layout.parts[number]:
                 if one.made:
-                    arrays[one.name] = np.ascontiguousarray(output(one.made).reshape(m, *one.shape), one.dtype)
+                    arrays[one.name] = np.ascontiguousarray(
+                        output(one.made).reshape(m, *one.shape), one.dtype
+                    )
             outputs |= _run(tower, part, arrays, m, layout.row_bytes[number], execution)
     found = {name: output(name) for name in plan.outputs}
     for name, array in found.items():
@@ -157,7 +177,12 @@ def run(
 
 
 def _run(
-    tower: LoadedTower, part: LoadedPart, inputs: Mapping[str, Array], n: int, row_bytes: int, execution: Execution
+    tower: LoadedTower,
+    part: LoadedPart,
+    inputs: Mapping[str, Array],
+    n: int,
+    row_bytes: int,
+    execution: Execution,
 ) -> dict[str, Array]:
     """Runs a part on n examples, in blocks of equal size: for another size LiteRT plans its memory anew."""
     block = min(max(_ROWS_MIN, _BLOCK_BYTES // (row_bytes or 1)), _ROWS_MAX)
@@ -165,7 +190,15 @@ def _run(
     blocks = []
     for first in range(0, n, block):
         execution.check()
-        some = inputs if block == n else {name: array[first : first + block] for name, array in inputs.items()}
+        some = (
+            inputs
+            if block == n
+            else {name: array[first : first + block] for name, array in inputs.items()}
+        )
         blocks.append(part.network.run(some))
     execution.count("tower_examples", n, tower.manifest.model, tower.name, part.entry.name)
-    return blocks[0] if block == n else {name: np.concatenate([each[name] for each in blocks]) for name in blocks[0]}
+    return (
+        blocks[0]
+        if block == n
+        else {name: np.concatenate([each[name] for each in blocks]) for name in blocks[0]}
+    )

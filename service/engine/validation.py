@@ -51,7 +51,9 @@ def check_k(k: int, default: int, max_k: int) -> int:
       InvalidArgument: k is negative or over its limit.
     """
     if not 0 <= k <= max_k:
-        raise InvalidArgument(f"k is {k}; 1 to {max_k} are accepted (max_k), 0 stands for {default or 'all'}")
+        raise InvalidArgument(
+            f"k is {k}; 1 to {max_k} are accepted (max_k), 0 stands for {default or 'all'}"
+        )
     return k or min(default, max_k)
 
 
@@ -64,7 +66,9 @@ def check_queries(n: int, settings: ServiceSettings) -> None:
 
 def check_values(settings: ServiceSettings, columns: Iterable[Column], *ids: Ids | None) -> None:
     """Rejects a request that holds more values and ids than `max_values`."""
-    total = sum([column.values.size for column in columns]) + sum([each.size for each in ids if each is not None])
+    total = sum([column.values.size for column in columns]) + sum(
+        [each.size for each in ids if each is not None]
+    )
     at_most(settings, "max_values", total, "the request, ids included,")
 
 
@@ -101,7 +105,9 @@ def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
       InvalidArgument: they are not n + 1, do not begin with 0, do not end with `total`, or fall.
     """
     if offsets.ndim != 1 or offsets.size != n + 1:
-        raise InvalidArgument(f"{what}: {offsets.size} offsets; {n + 1} are expected, one more than the request's {n}")
+        raise InvalidArgument(
+            f"{what}: {offsets.size} offsets; {n + 1} are expected, one more than the request's {n}"
+        )
     if n == 1 and offsets.tolist() == [0, total]:
         return
     if offsets[0] != 0 or offsets[-1] != total or np.count_nonzero(offsets[1:] < offsets[:-1]):
@@ -122,7 +128,9 @@ def choose_index(model_version: ModelVersion, name: str) -> tuple[str, ServedInd
 
 def choose_ranking_tower(model_version: ModelVersion, name: str) -> tuple[str, LoadedTower]:
     """Returns a ranking tower and its name; empty: the only one."""
-    towers = {each: tower for each, tower in model_version.towers.items() if tower.entry.role == "ranking"}
+    towers = {
+        each: tower for each, tower in model_version.towers.items() if tower.entry.role == "ranking"
+    }
     return _choose(model_version, towers, name, "ranking tower", "tower")
 
 
@@ -140,7 +148,9 @@ def choose_corpus(model_version: ModelVersion, features: Collection[str]) -> Loa
     return _choose_store(model_version.corpora, features, "corpora", "candidate")
 
 
-def choose_context_store(model_version: ModelVersion, inputs: Collection[str]) -> LoadedStore | None:
+def choose_context_store(
+    model_version: ModelVersion, inputs: Collection[str]
+) -> LoadedStore | None:
     """Returns the context store that holds (some of) these inputs of contexts; None: it holds none of them.
 
     Raises:
@@ -148,17 +158,23 @@ def choose_context_store(model_version: ModelVersion, inputs: Collection[str]) -
     """
     if not model_version.contexts:
         where = show_version(model_version)
-        raise InvalidArgument(f"{where} has no context store; send the features instead of context ids")
+        raise InvalidArgument(
+            f"{where} has no context store; send the features instead of context ids"
+        )
     return _choose_store(model_version.contexts, inputs, "context stores", "context")
 
 
 def _choose_store(
     stores: Mapping[str, LoadedStore], features: Collection[str], what: str, of: str
 ) -> LoadedStore | None:
-    storing = [store for store in stores.values() if not set(store.entry.features).isdisjoint(features)]
+    storing = [
+        store for store in stores.values() if not set(store.entry.features).isdisjoint(features)
+    ]
     if len(storing) > 1:
         names = ", ".join(repr(store.name) for store in storing)
-        raise InvalidArgument(f"{what} {names} all store {of} features; send the features instead of ids")
+        raise InvalidArgument(
+            f"{what} {names} all store {of} features; send the features instead of ids"
+        )
     return storing[0] if storing else None
 
 
@@ -195,9 +211,14 @@ def sends_numbers(manifest: Manifest, request: Any) -> bool:
     if isinstance(request, PartSearch) or getattr(request, "vectors", None) is not None:
         return True
     fields = [field for field in vars(request).values() if isinstance(field, Mapping)]
-    columns = [(name, each) for field in fields for name, each in field.items() if isinstance(each, Column)]
+    columns = [
+        (name, each) for field in fields for name, each in field.items() if isinstance(each, Column)
+    ]
     return any(
         column.weights is not None
-        or any(isinstance(manifest.features[reader], DenseFeature) for reader in manifest.inputs.get(name, ()))
+        or any(
+            isinstance(manifest.features[reader], DenseFeature)
+            for reader in manifest.inputs.get(name, ())
+        )
         for name, column in columns
     )

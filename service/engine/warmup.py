@@ -29,7 +29,9 @@ _EXACT_BYTES_MAX = 4 << 20
 _Compute = Callable[[ModelVersion, Any, ServiceSettings, Execution], object]
 
 
-def run(model_version: ModelVersion, settings: ServiceSettings, throttle: Callable[[], object]) -> None:
+def run(
+    model_version: ModelVersion, settings: ServiceSettings, throttle: Callable[[], object]
+) -> None:
     """Runs every tower, reads every table and store, searches every index, and computes one request of every call.
 
     Of large tables and indexes it reads few pages, so that its duration does not depend on their size.
@@ -54,14 +56,18 @@ def run(model_version: ModelVersion, settings: ServiceSettings, throttle: Callab
                 towers.run(tower, plan, inputs, execution)[tower.entry.result].reshape(n, -1)
             throttle()
     for store in model_version.contexts.values():
-        store.store.features(store.store.positions(store.store.ids(np.zeros(1, np.int64))), store.entry.features)
+        store.store.features(
+            store.store.positions(store.store.ids(np.zeros(1, np.int64))), store.entry.features
+        )
         throttle()
     for name, index in model_version.indexes.items():
         first = index.corpus.store.ids(np.zeros(1, np.int64))
         attributes = tuple(index.corpus.entry.attributes)
         small = index.here is not None and index.here.vectors.nbytes <= _EXACT_BYTES_MAX
         for exact in (False, True) if small else (False,):
-            search = Retrieval(Target(), k=1, ids=first, index=name, attributes=attributes, exact=exact)
+            search = Retrieval(
+                Target(), k=1, ids=first, index=name, attributes=attributes, exact=exact
+            )
             retrieval.retrieve(model_version, search, settings, execution)
             throttle()
     for compute, request in _requests(model_version):
@@ -81,14 +87,19 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
         context, candidate = tower.by_role["context"], tower.by_role["candidate"]
         sent = _columns(manifest, context)
         if candidate:
-            yield ranking.rank, Ranking(Target(), sent, candidates=_columns(manifest, candidate), tower=name)
+            yield (
+                ranking.rank,
+                Ranking(Target(), sent, candidates=_columns(manifest, candidate), tower=name),
+            )
         for index_name, index in model_version.indexes.items():
             not_stored = set(candidate) - set(index.corpus.entry.features)
             if any(manifest.default_of(each) is None for each in not_stored):
                 continue  # such candidates are ranked by features that clients send
             query = model_version.towers[index.entry.query_tower]
             features = {**sent, **_columns(manifest, query.inputs)}
-            request = Recommendation(Target(), features=features, k=1, candidates=1, index=index_name, tower=name)
+            request = Recommendation(
+                Target(), features=features, k=1, candidates=1, index=index_name, tower=name
+            )
             yield recommendation.recommend, request
 
 
@@ -97,8 +108,16 @@ def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for name in names:
         readers = [manifest.features[each] for each in manifest.inputs[name]]
-        sizes = [math.prod(each.shape) for each in readers if isinstance(each, DenseFeature) and each.take == "values"]
-        sizes += [each.places for each in readers if isinstance(each, EmbeddedFeature) and each.places is not None]
+        sizes = [
+            math.prod(each.shape)
+            for each in readers
+            if isinstance(each, DenseFeature) and each.take == "values"
+        ]
+        sizes += [
+            each.places
+            for each in readers
+            if isinstance(each, EmbeddedFeature) and each.places is not None
+        ]
         size = sizes[0] if sizes else 1
         texts = any(type_of(manifest, each, name) == "string" for each in readers)
         values: NDArray[Any] = np.full(size, "0", object) if texts else np.zeros(size, np.int64)

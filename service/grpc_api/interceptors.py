@@ -16,7 +16,13 @@ from grpc import HandlerCallDetails, RpcMethodHandler
 from grpc.aio import ServerInterceptor, ServicerContext
 
 from service.codec.failures import failure_of, log_failure
-from service.codec.metadata import REQUEST_ID, SERVER_TIMING, TRACE_PARENT, request_id_of, server_timing
+from service.codec.metadata import (
+    REQUEST_ID,
+    SERVER_TIMING,
+    TRACE_PARENT,
+    request_id_of,
+    server_timing,
+)
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import DeadlineExceeded, TooLarge, Unimplemented
@@ -40,7 +46,9 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         self._dataplane, self._metrics = dataplane, dataplane.metrics
         self._tokens, self._settings = dataplane.tokens, dataplane.settings
         # The size of a message is known only when it has been read: each may be the largest until then.
-        self._reading = Reading(self._settings.max_inflight_bytes // self._settings.max_request_bytes)
+        self._reading = Reading(
+            self._settings.max_inflight_bytes // self._settings.max_request_bytes
+        )
 
     async def intercept_service(
         self, continuation: Continuation, details: HandlerCallDetails
@@ -53,7 +61,9 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         call = CALLS.get(service, {}).get(method, "other")
         return self._handler(call, None if handler is None else handler.unary_unary)
 
-    def authenticate(self, context: ServicerContext, metadata: Mapping[str, str]) -> Principal | None:
+    def authenticate(
+        self, context: ServicerContext, metadata: Mapping[str, str]
+    ) -> Principal | None:
         """Returns who sent a request, by its token or else by its certificate; None: the service requires neither.
 
         Raises:
@@ -82,7 +92,9 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             except (Exception, asyncio.CancelledError) as problem:
                 failure = failure_of(problem, request_id)
                 log_failure(_log, call, failure, problem)
-                self._metrics.request_finished("grpc", call, failure.code.value, time.perf_counter() - began)
+                self._metrics.request_finished(
+                    "grpc", call, failure.code.value, time.perf_counter() - began
+                )
                 if isinstance(problem, asyncio.CancelledError):
                     raise
                 await abort(context, failure, _timing(request))
@@ -92,7 +104,9 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
 
         return grpc.stream_unary_rpc_method_handler(respond)
 
-    async def _answer(self, method: Method | None, context: ServicerContext, request: RequestContext) -> bytes:
+    async def _answer(
+        self, method: Method | None, context: ServicerContext, request: RequestContext
+    ) -> bytes:
         if method is None:
             service = SERVICE if self._settings.shard is None else SHARD_SERVICE
             raise Unimplemented(f"there is no such method; the methods are those of {service}")
@@ -117,7 +131,10 @@ class Reading:
     BRIEF_S = 0.5
 
     def __init__(self, most: int) -> None:
-        self._patient, self._brief = asyncio.Semaphore(max(1, most // 2)), asyncio.Semaphore(max(1, most - most // 2))
+        self._patient, self._brief = (
+            asyncio.Semaphore(max(1, most // 2)),
+            asyncio.Semaphore(max(1, most - most // 2)),
+        )
 
     async def read(self, context: ServicerContext, timeout_s: float) -> bytes:
         """Reads the one message of a call.
@@ -155,5 +172,9 @@ def _timing(request: RequestContext) -> tuple[tuple[str, str], ...]:
 
 
 def _certificate_name(properties: Mapping[str, Any]) -> str:
-    names = (*properties.get("x509_common_name", ()), *properties.get("x509_subject_alternative_name", ()), b"unnamed")
+    names = (
+        *properties.get("x509_common_name", ()),
+        *properties.get("x509_subject_alternative_name", ()),
+        b"unnamed",
+    )
     return str(names[0].decode(errors="replace"))[:NAME_CHARS_MAX]

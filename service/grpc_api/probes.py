@@ -59,23 +59,31 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
                     self._streams.add(stream)
                 await self._respond(handler, requests, context)
             except ServiceError as problem:
-                await abort(context, failure_of(problem, request_id_of(metadata.get(REQUEST_ID), None)))
+                await abort(
+                    context, failure_of(problem, request_id_of(metadata.get(REQUEST_ID), None))
+                )
             except asyncio.CancelledError:
                 return  # the client has gone, or the service is shutting down
             finally:
                 self._streams.discard(stream)
 
         deserializer = handler.request_deserializer if handler.request_streaming else None
-        return grpc.stream_stream_rpc_method_handler(respond, deserializer, handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(
+            respond, deserializer, handler.response_serializer
+        )
 
-    async def _respond(self, handler: RpcMethodHandler, requests: AsyncIterator[Any], context: ServicerContext) -> None:
+    async def _respond(
+        self, handler: RpcMethodHandler, requests: AsyncIterator[Any], context: ServicerContext
+    ) -> None:
         if handler.stream_stream is not None:
             async for response in handler.stream_stream(requests, context):
                 await context.write(response)
             return
         message = await self._reading.read(context, MESSAGE_TIMEOUT_S)
         if len(message) > MAX_MESSAGE_BYTES:
-            raise TooLarge(f"the message has {len(message)} bytes; at most {MAX_MESSAGE_BYTES} are accepted")
+            raise TooLarge(
+                f"the message has {len(message)} bytes; at most {MAX_MESSAGE_BYTES} are accepted"
+            )
         request = protobuf.parse(HealthCheckRequest, message)
         if handler.unary_unary is not None:
             await context.write(await handler.unary_unary(request, context))

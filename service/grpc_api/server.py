@@ -52,7 +52,8 @@ class GrpcServer:
         server = self._server = grpc.aio.server(
             interceptors=(self._calls, self._probes),
             options=[("grpc.so_reuseport", int(shared)), *options_of(settings)],
-            maximum_concurrent_rpcs=settings.max_concurrent_requests * _RPCS_PER_REQUEST + MAX_STREAMS,
+            maximum_concurrent_rpcs=settings.max_concurrent_requests * _RPCS_PER_REQUEST
+            + MAX_STREAMS,
         )
         if settings.shard is None:
             add_EmbeddingServiceServicer_to_server(EmbeddingServicer(self._dataplane), server)
@@ -69,7 +70,9 @@ class GrpcServer:
             else:
                 bound = server.add_secure_port(address, certificates.grpc_credentials())
         except RuntimeError as problem:
-            raise OSError(f"gRPC cannot listen on {address}; is another service running there?") from problem
+            raise OSError(
+                f"gRPC cannot listen on {address}; is another service running there?"
+            ) from problem
         self._loop = asyncio.get_running_loop()
         await self._publish(False)
         await server.start()
@@ -88,7 +91,11 @@ class GrpcServer:
             await self._server.stop(grace_s)
 
     async def _publish(self, serving: bool) -> None:
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        status = (
+            health_pb2.HealthCheckResponse.SERVING
+            if serving
+            else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
         for service in ("", self._service):
             await self._health.set(service, status)
 
@@ -100,7 +107,10 @@ def reflection_handlers(services: tuple[str, ...]) -> list[grpc.GenericRpcHandle
         reflection_pb2.ServerReflectionRequest.FromString,
         reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
-    return [grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": method}) for name in _REFLECTION]
+    return [
+        grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": method})
+        for name in _REFLECTION
+    ]
 
 
 def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:

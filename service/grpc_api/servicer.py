@@ -18,8 +18,10 @@ SERVICE = pb.DESCRIPTOR.services_by_name["EmbeddingService"].full_name
 SHARD_SERVICE = shard_pb.DESCRIPTOR.services_by_name["ShardService"].full_name
 _OPERATIONS = OPERATIONS | SHARD_OPERATIONS
 CALLS: dict[str, dict[str, str]] = {
-    SERVICE: {each.method: name for name, each in OPERATIONS.items()} | {"ListModels": "models", "GetModel": "model"},
-    SHARD_SERVICE: {each.method: name for name, each in SHARD_OPERATIONS.items()} | {"Describe": "describe"},
+    SERVICE: {each.method: name for name, each in OPERATIONS.items()}
+    | {"ListModels": "models", "GetModel": "model"},
+    SHARD_SERVICE: {each.method: name for name, each in SHARD_OPERATIONS.items()}
+    | {"Describe": "describe"},
 }
 """Names of the calls, as in metrics, by service and method."""
 
@@ -28,7 +30,11 @@ class _Servicer:
     """Answers messages that `CallInterceptor` has authenticated, admitted and read; raises ServiceError."""
 
     def __init__(self, dataplane: Dataplane) -> None:
-        self._dataplane, self._engine, self._metrics = dataplane, dataplane.engine, dataplane.metrics
+        self._dataplane, self._engine, self._metrics = (
+            dataplane,
+            dataplane.engine,
+            dataplane.metrics,
+        )
 
     async def _call(self, request: bytes, context: RequestContext) -> bytes:
         """Answers the call that the context names."""
@@ -68,4 +74,6 @@ class ShardServicer(_Servicer, ShardServiceServicer):
         """Describes the shard and what it has loaded."""
         protobuf.parse(shard_pb.DescribeRequest, request)
         authorize_all(context.principal)
-        return bytes(parts.description(self._dataplane.settings, self._engine.bundles()).SerializeToString())
+        return bytes(
+            parts.description(self._dataplane.settings, self._engine.bundles()).SerializeToString()
+        )

@@ -33,7 +33,9 @@ def status_code_of(failure: Failure) -> grpc.StatusCode:
 def trailing_metadata_of(failure: Failure) -> Metadata:
     """Returns the request id, the details, and when to retry."""
     details: list[Message] = [
-        pb.ErrorDetails(code=failure.code.value, message=failure.message, request_id=failure.request_id)
+        pb.ErrorDetails(
+            code=failure.code.value, message=failure.message, request_id=failure.request_id
+        )
     ]
     metadata: Metadata = ((REQUEST_ID, failure.request_id),)
     if failure.retry_after_s is not None:
@@ -46,5 +48,7 @@ def trailing_metadata_of(failure: Failure) -> Metadata:
 
 async def abort(context: ServicerContext, failure: Failure, metadata: Metadata = ()) -> NoReturn:
     """Ends a call with a failure, and further trailing metadata."""
-    await context.abort(status_code_of(failure), failure.message, trailing_metadata_of(failure) + metadata)
+    await context.abort(
+        status_code_of(failure), failure.message, trailing_metadata_of(failure) + metadata
+    )
     raise AssertionError("abort raises")

@@ -22,7 +22,9 @@ _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*
 
 def create_http_app(dataplane: Dataplane) -> FastAPI:
     """Returns the application for uvicorn; nothing is started here, and the lifespan is the caller's to set."""
-    token = HTTPBearer(scheme_name="token", auto_error=False)  # for the document; the middleware authenticates
+    token = HTTPBearer(
+        scheme_name="token", auto_error=False
+    )  # for the document; the middleware authenticates
     app = FastAPIOffline(  # serves the assets of /docs itself
         title="rowcast",
         version=metadata.version("rowcast"),
@@ -32,7 +34,11 @@ def create_http_app(dataplane: Dataplane) -> FastAPI:
         redirect_slashes=False,
         separate_input_output_schemas=False,
         dependencies=[] if dataplane.tokens is None else [Security(token)],
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # looking for its providers takes 7 us a request
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+        },  # looking for its providers takes 7 us a request
     )
     document_calls(app, dataplane)
     add_routes(app, dataplane)

@@ -27,7 +27,9 @@ class BodyTimeout(DeadlineExceeded):
     """The body did not arrive in time."""
 
 
-def response_of(headers: Headers, message: Callable[[], Message], value: Callable[[], Any]) -> Response:
+def response_of(
+    headers: Headers, message: Callable[[], Message], value: Callable[[], Any]
+) -> Response:
     """Returns a response in the form that the headers of the request name."""
     if accepts_protobuf(headers):
         return Response(message().SerializeToString(), media_type=PROTOBUF)
@@ -39,7 +41,10 @@ class BodyReader:
 
     def __init__(self, dataplane: Dataplane, context: RequestContext) -> None:
         self._dataplane, self._context = dataplane, context
-        self._limit, self._timeout_s = dataplane.settings.max_request_bytes, dataplane.settings.body_timeout_s
+        self._limit, self._timeout_s = (
+            dataplane.settings.max_request_bytes,
+            dataplane.settings.body_timeout_s,
+        )
         self._held = 0
 
     def __enter__(self) -> Self:
@@ -60,7 +65,9 @@ class BodyReader:
         """
         encoding = headers.get("content-encoding", "identity").strip().lower()
         if encoding not in {"identity", "gzip"}:
-            raise InvalidArgument(f"content-encoding is {encoding[:40]!r}; gzip or none was expected")
+            raise InvalidArgument(
+                f"content-encoding is {encoding[:40]!r}; gzip or none was expected"
+            )
         self._check(int(headers.get("content-length", "0")))
         body = await self._receive(receive)
         return await self._decompress(body) if encoding == "gzip" else body
@@ -75,7 +82,9 @@ class BodyReader:
 
     def _check(self, size: int, form: str = "") -> None:
         if size > self._limit:
-            raise TooLarge(f"the body has {size} bytes or more{form}; at most {self._limit} are accepted")
+            raise TooLarge(
+                f"the body has {size} bytes or more{form}; at most {self._limit} are accepted"
+            )
 
     async def _receive(self, receive: Receive) -> bytes:
         timeout_s = min(self._timeout_s, self._context.deadline - time.monotonic())
@@ -94,7 +103,9 @@ class BodyReader:
                         return chunk
                     body += chunk
         except TimeoutError:
-            raise BodyTimeout("the body did not arrive in time (body_timeout_s, or the deadline)") from None
+            raise BodyTimeout(
+                "the body did not arrive in time (body_timeout_s, or the deadline)"
+            ) from None
         return bytes(body)
 
     async def _decompress(self, body: bytes) -> bytes:
@@ -111,7 +122,9 @@ class BodyReader:
                 else:
                     step = await self._dataplane.offload(gzip.decompress, rest, reserved)
             except zlib.error:
-                raise InvalidArgument("the body is not gzip, although content-encoding says so") from None
+                raise InvalidArgument(
+                    "the body is not gzip, although content-encoding says so"
+                ) from None
             self._release(reserved - len(step))
             size, rest = size + len(step), gzip.unconsumed_tail
             self._check(size, " decompressed")

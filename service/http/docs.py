@@ -41,7 +41,9 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
     )
     for path in MODEL_PATHS:
         named = [part.partition("}")[0] for part in path.split("{")[1:]]
-        parameters = [{"name": each, "in": "path", "required": True, "schema": _TEXT} for each in named]
+        parameters = [
+            {"name": each, "in": "path", "required": True, "schema": _TEXT} for each in named
+        ]
         for name, (request, response) in SCHEMAS.items():
             app.add_api_route(
                 f"{path}:{name}",
@@ -52,7 +54,10 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
                 summary=request.__doc__,
                 response_model=response,
                 responses=_RESPONSES,
-                openapi_extra={"parameters": parameters + _HEADERS, "requestBody": {"content": _BINARY}},
+                openapi_extra={
+                    "parameters": parameters + _HEADERS,
+                    "requestBody": {"content": _BINARY},
+                },
             )
 
 

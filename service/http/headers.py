@@ -34,15 +34,21 @@ def is_protobuf(headers: Headers) -> bool:
     content_type = headers.get("content-type", "")
     media_type = _media_type(content_type)
     if media_type not in _JSON_TYPES and media_type not in _PROTOBUF_TYPES:
-        raise InvalidArgument(f"content-type is {content_type[:80]!r}; {JSON} or {PROTOBUF} was expected")
+        raise InvalidArgument(
+            f"content-type is {content_type[:80]!r}; {JSON} or {PROTOBUF} was expected"
+        )
     return media_type in _PROTOBUF_TYPES
 
 
 def accepts_protobuf(headers: Headers) -> bool:
     """Returns whether the answer is a message: the first form that `accept` names, else that of the body."""
     known = (JSON, *_PROTOBUF_TYPES)
-    accepted = [each for each in map(_media_type, headers.get("accept", "").split(",")) if each in known]
-    return (accepted[0] if accepted else _media_type(headers.get("content-type", ""))) in _PROTOBUF_TYPES
+    accepted = [
+        each for each in map(_media_type, headers.get("accept", "").split(",")) if each in known
+    ]
+    return (
+        accepted[0] if accepted else _media_type(headers.get("content-type", ""))
+    ) in _PROTOBUF_TYPES
 
 
 def _media_type(text: str) -> str:

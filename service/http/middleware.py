@@ -9,7 +9,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.codec.failures import Failure, failure_of, log_failure
-from service.codec.metadata import REQUEST_ID, SERVER_TIMING, TRACE_PARENT, request_id_of, server_timing
+from service.codec.metadata import (
+    REQUEST_ID,
+    SERVER_TIMING,
+    TRACE_PARENT,
+    request_id_of,
+    server_timing,
+)
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
@@ -74,7 +80,9 @@ class RequestContextMiddleware:
 
         try:
             if self._tokens is not None and not is_probe:
-                logging.PRINCIPAL.set("")  # a pipelined request begins in the context of the one before it
+                logging.PRINCIPAL.set(
+                    ""
+                )  # a pipelined request begins in the context of the one before it
                 context.principal = self._tokens.authenticate(headers.get("authorization"))
                 logging.PRINCIPAL.set(context.principal.name)
             await self._app(scope, receive, send_completed)
@@ -90,7 +98,11 @@ class RequestContextMiddleware:
 
 def _response(failure: Failure, problem: Exception, headers: Headers) -> Response:
     """Returns the response to a failed request, whose body may not have been read."""
-    details = {"code": failure.code.value, "message": failure.message, "request_id": failure.request_id}
+    details = {
+        "code": failure.code.value,
+        "message": failure.message,
+        "request_id": failure.request_id,
+    }
     response = response_of(headers, lambda: pb.ErrorDetails(**details), lambda: {"error": details})
     response.status_code = TRANSPORT_STATUS[failure.code].http
     if failure.retry_after_s is not None:
@@ -100,7 +112,9 @@ def _response(failure: Failure, problem: Exception, headers: Headers) -> Respons
     elif isinstance(problem, MethodNotAllowed):
         response.status_code = 405
         response.headers["allow"] = problem.allowed
-    unbounded = "transfer-encoding" in headers or int(headers.get("content-length", "0")) > _SKIPPED_BYTES
+    unbounded = (
+        "transfer-encoding" in headers or int(headers.get("content-length", "0")) > _SKIPPED_BYTES
+    )
     if unbounded or isinstance(problem, BodyTimeout):
         response.headers["connection"] = "close"
     return response

@@ -24,8 +24,14 @@ from service.http.schemas import ErrorResponse
 from service.observability.metrics import CONTENT_TYPE
 from service.security.principal import authorize, authorize_all
 
-MODEL_PATHS = ("/v1/models/{model}", "/v1/models/{model}/versions/{version}", "/v1/models/{model}/labels/{label}")
-_ERROR: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorResponse, "description": "The request failed."}}
+MODEL_PATHS = (
+    "/v1/models/{model}",
+    "/v1/models/{model}/versions/{version}",
+    "/v1/models/{model}/labels/{label}",
+)
+_ERROR: dict[int | str, dict[str, Any]] = {
+    "default": {"model": ErrorResponse, "description": "The request failed."}
+}
 
 
 def target_of(model: str, version: str | None = None, label: str | None = None) -> Target:
@@ -53,7 +59,9 @@ class CallEndpoint:
         context: RequestContext = scope["state"]["context"]
         operation = OPERATIONS.get(path["call"])
         if operation is None:
-            raise NotFound(f"there is no call {path['call'][:40]!r}; calls are {', '.join(OPERATIONS)}")
+            raise NotFound(
+                f"there is no call {path['call'][:40]!r}; calls are {', '.join(OPERATIONS)}"
+            )
         context.call = operation.name
         target = target_of(path["model"], path.get("version"), path.get("label"))
         protobuf = is_protobuf(headers)
@@ -71,7 +79,9 @@ class CallEndpoint:
             answer, several = await self._dataplane.call(operation, body, protobuf, target, context)
         began = time.perf_counter()
         response = response_of(
-            headers, lambda: operation.write_message(answer), lambda: operation.write_json(answer, several)
+            headers,
+            lambda: operation.write_message(answer),
+            lambda: operation.write_json(answer, several),
         )
         context.phases["encode"] = seconds = time.perf_counter() - began
         self._metrics.observe("phase_seconds", seconds, context.call, "encode")
@@ -103,12 +113,16 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
         """Describes the version that a label names."""
         return describe(request, model, label=label)
 
-    def describe(request: Request, model: str, version: str | None = None, label: str | None = None) -> Response:
+    def describe(
+        request: Request, model: str, version: str | None = None, label: str | None = None
+    ) -> Response:
         context: RequestContext = request.state.context
         context.call = "model"
         authorize(context.principal, model)
         details = engine.model(target_of(model, version, label))
-        return response_of(request.state.headers, lambda: signatures.details_message(details), lambda: details)
+        return response_of(
+            request.state.headers, lambda: signatures.details_message(details), lambda: details
+        )
 
     async def livez() -> dict[str, bool]:
         """Answers while the process should be left running."""
@@ -125,7 +139,9 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
         return Response(dataplane.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
     calls = CallEndpoint(dataplane)
-    app.router.routes[:0] = [Route(path + ":{call}", calls, methods=["POST"]) for path in MODEL_PATHS]  # found first
+    app.router.routes[:0] = [
+        Route(path + ":{call}", calls, methods=["POST"]) for path in MODEL_PATHS
+    ]  # found first
     endpoints: dict[str, Callable[..., Any]]
     endpoints = {"/v1/models": list_models, "/livez": livez, "/readyz": readyz, "/metrics": metrics}
     endpoints |= zip(MODEL_PATHS, (get_model, get_version, get_label), strict=True)

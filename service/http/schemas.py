@@ -12,7 +12,9 @@ from service.errors import Code
 Id = Annotated[int | str, Field(description="Integers beyond 2^53 travel as decimal strings.")]
 Features = Annotated[
     dict[str, Any],
-    Field(description="By feature name: a scalar; a list (bag, sequence, dense); or {ids, weights} of a weighted bag."),
+    Field(
+        description="By feature name: a scalar; a list (bag, sequence, dense); or {ids, weights} of a weighted bag."
+    ),
 ]
 ABSENT: Any = Field(default_factory=lambda: None)
 """The default of a field that may be left out but is not null."""

@@ -16,13 +16,19 @@ Version = Annotated[int, Field(ge=1, lt=2**63)]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}$")]
 Versions = Annotated[
-    tuple[Version, ...], Field(max_length=1000), AfterValidator(lambda found: tuple(sorted(set(found))))
+    tuple[Version, ...],
+    Field(max_length=1000),
+    AfterValidator(lambda found: tuple(sorted(set(found)))),
 ]
 DENIED_MAX = 100_000
 """Ids on the deny list of one model, as text: 5 and "5" are the same id."""
 
 Id = Annotated[str, Field(min_length=1, max_length=256)]
-Ids = Annotated[tuple[Id, ...], Field(max_length=DENIED_MAX), AfterValidator(lambda found: tuple(sorted(set(found))))]
+Ids = Annotated[
+    tuple[Id, ...],
+    Field(max_length=DENIED_MAX),
+    AfterValidator(lambda found: tuple(sorted(set(found)))),
+]
 
 
 class _Strict(BaseModel):
@@ -90,7 +96,9 @@ class Desired(_Strict):
     def with_model(self, model: str, desired: DesiredModel) -> Desired:
         """Returns it with one model's entry replaced."""
         models = sorted({**self.models, model: desired}.items())
-        return self.model_copy(update={"models": {name: each for name, each in models if each != _NOTHING}})
+        return self.model_copy(
+            update={"models": {name: each for name, each in models if each != _NOTHING}}
+        )
 
 
 _NOTHING = DesiredModel()

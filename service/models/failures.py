@@ -39,7 +39,9 @@ class LoadFailure:
     def of(cls, files: int, problem: Exception) -> LoadFailure:
         """Returns the failure of an attempt; an unexpected problem is described without its text."""
         causes = problem, problem.__cause__
-        machine_at_fault = any(isinstance(each, OSError | MemoryError | InsufficientMemory) for each in causes)
+        machine_at_fault = any(
+            isinstance(each, OSError | MemoryError | InsufficientMemory) for each in causes
+        )
         if isinstance(problem, MemoryError):
             reason = "memory ran out"
         elif is_expected(problem):

@@ -12,7 +12,9 @@ WHOLE = "whole"
 """The part name of a tower that runs as a whole."""
 
 
-def choose_forms(tower: Tower, precision: Precision | None, device: Device) -> tuple[tuple[TowerPart, TowerForm], ...]:
+def choose_forms(
+    tower: Tower, precision: Precision | None, device: Device
+) -> tuple[tuple[TowerPart, TowerForm], ...]:
     """Chooses the parts of a tower that run, in their order, and the form of each; a whole tower is one part.
 
     Args:
@@ -23,15 +25,23 @@ def choose_forms(tower: Tower, precision: Precision | None, device: Device) -> t
     """
     whole = _form(tower.forms, precision, tower.serve, device)
     if whole is None:
-        raise TowerUnreadable(f"a tower with outputs {[one.name for one in tower.outputs]} has no form that runs here")
-    found = [(part, _form(part.forms, whole.precision, whole.precision, device)) for part in tower.parts]
+        raise TowerUnreadable(
+            f"a tower with outputs {[one.name for one in tower.outputs]} has no form that runs here"
+        )
+    found = [
+        (part, _form(part.forms, whole.precision, whole.precision, device)) for part in tower.parts
+    ]
     # In parts only where that takes no more than the whole does: its precision, and no TensorFlow if it takes none.
     parts = [
-        (part, form) for part, form in found if form and (form.precision, form.kind) == (whole.precision, whole.kind)
+        (part, form)
+        for part, form in found
+        if form and (form.precision, form.kind) == (whole.precision, whole.kind)
     ]
     if parts and len(parts) == len(tower.parts):
         return tuple(parts)
-    entry = TowerPart(name=WHOLE, per="candidate", inputs=tower.inputs, outputs=tower.outputs, forms=tower.forms)
+    entry = TowerPart(
+        name=WHOLE, per="candidate", inputs=tower.inputs, outputs=tower.outputs, forms=tower.forms
+    )
     return ((entry, whole),)
 
 

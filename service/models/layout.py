@@ -107,10 +107,14 @@ def example_of(manifest: Manifest, name: str) -> Example:
     if isinstance(feature, DenseFeature):
         return Example(array_dtype(feature.dtype), feature.shape)
     dim = manifest.dim_of(feature)
-    return Example(np.dtype(np.float32), (dim,) if feature.length is None else (feature.length, dim))
+    return Example(
+        np.dtype(np.float32), (dim,) if feature.length is None else (feature.length, dim)
+    )
 
 
-def lay_out(examples: Mapping[str, Example], parts: Sequence[TowerPart], context: Collection[str]) -> Layout:
+def lay_out(
+    examples: Mapping[str, Example], parts: Sequence[TowerPart], context: Collection[str]
+) -> Layout:
     """Lays out the inputs of a tower's parts.
 
     Args:
@@ -126,16 +130,22 @@ def lay_out(examples: Mapping[str, Example], parts: Sequence[TowerPart], context
         for name, start in zip(frame.names, (0, *frame.ends), strict=False):
             places[name] = (number,), start
     inputs = tuple(
-        tuple(_input(examples, one, places, (number, which)) for which, one in enumerate(part.inputs))
+        tuple(
+            _input(examples, one, places, (number, which)) for which, one in enumerate(part.inputs)
+        )
         for number, part in enumerate(parts)
     )
     row_bytes = tuple(sum(one.width * one.dtype.itemsize for one in each) for each in inputs)
     return Layout(frames, inputs, once, row_bytes)
 
 
-def _frames(examples: Mapping[str, Example], parts: Sequence[TowerPart], context: Collection[str]) -> tuple[Frame, ...]:
+def _frames(
+    examples: Mapping[str, Example], parts: Sequence[TowerPart], context: Collection[str]
+) -> tuple[Frame, ...]:
     by_dtype: dict[np.dtype[Any], list[str]] = {}
-    for name in dict.fromkeys(source for part in parts for each in part.inputs for source in each.sources):
+    for name in dict.fromkeys(
+        source for part in parts for each in part.inputs for source in each.sources
+    ):
         if name in context:
             by_dtype.setdefault(examples[name].dtype, []).append(name)
     return tuple(
@@ -151,7 +161,10 @@ def _input(
     here: tuple[int, int],
 ) -> Input:
     """Lays one input out; adds the features that are looked up into it to `places`."""
-    dtype, shape = array_dtype(entry.dtype), tuple(-1 if size is None else size for size in entry.shape[1:])
+    dtype, shape = (
+        array_dtype(entry.dtype),
+        tuple(-1 if size is None else size for size in entry.shape[1:]),
+    )
     if entry.tensor:
         return Input(entry.name, dtype, shape, made=entry.tensor)
     spans, stop = list[Span](), 0

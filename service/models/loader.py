@@ -112,13 +112,17 @@ class Loader:
                 f"{model}/{version}; a bundle is served from the place it was written for"
             )
         settings = self.settings
-        here = sharding.held_here(manifest, settings.shard, self.reach is not None, settings.shard_least_bytes)
+        here = sharding.held_here(
+            manifest, settings.shard, self.reach is not None, settings.shard_least_bytes
+        )
         memory_bytes = forecast_bytes(here, settings.precision, self.threads, settings.device)
         self._check_memory(memory_bytes)
         fingerprint = crc32c(dump(manifest))
         opened = ExitStack()
         try:
-            held = retention.hold(directory)  # keeps `rowcast-serve pull --keep` from deleting it while it is served
+            held = retention.hold(
+                directory
+            )  # keeps `rowcast-serve pull --keep` from deleting it while it is served
             if held is not None:
                 opened.callback(os.close, held)
             staging.check_files(directory, here, settings.verify, self.throttle)
@@ -127,7 +131,9 @@ class Loader:
                 loaded = self._open(directory, manifest, shards, opened)
             else:
                 loaded = self._open_shard(directory, manifest, settings.shard, opened)
-            loaded = replace(loaded, memory_bytes=memory_bytes, stamp=stamp, held=here, fingerprint=fingerprint)
+            loaded = replace(
+                loaded, memory_bytes=memory_bytes, stamp=stamp, held=here, fingerprint=fingerprint
+            )
             self.warm_up(loaded, self.throttle)
             self._prepare_threads(loaded)
         except BaseException:
@@ -146,28 +152,52 @@ class Loader:
                 math.inf if allowed_bytes else needed_bytes - limit_bytes,
             )
 
-    def _open(self, directory: Path, manifest: Manifest, shards: RemoteParts | None, opened: ExitStack) -> ModelVersion:
-        reader = open_features(directory, manifest, self.throttle, {} if shards is None else shards.tables)
+    def _open(
+        self, directory: Path, manifest: Manifest, shards: RemoteParts | None, opened: ExitStack
+    ) -> ModelVersion:
+        reader = open_features(
+            directory, manifest, self.throttle, {} if shards is None else shards.tables
+        )
         opened.callback(reader.close)
         self.throttle()
         towers = {name: self._open_tower(directory, manifest, name) for name in manifest.towers}
-        corpora = {name: self._open_store(directory, name, entry) for name, entry in manifest.candidates.items()}
-        contexts = {name: self._open_store(directory, name, entry) for name, entry in manifest.contexts.items()}
+        corpora = {
+            name: self._open_store(directory, name, entry)
+            for name, entry in manifest.candidates.items()
+        }
+        contexts = {
+            name: self._open_store(directory, name, entry)
+            for name, entry in manifest.contexts.items()
+        }
         remote = {} if shards is None else sharding.sharded_indexes(manifest)
         indexes = {}
         for name, entry in manifest.indexes.items():
             corpus, whole = corpora[entry.corpus], RowRange(0, entry.partitions)
-            here = None if name in remote else self._open_index(directory, name, entry, whole, corpus, opened)
+            here = (
+                None
+                if name in remote
+                else self._open_index(directory, name, entry, whole, corpus, opened)
+            )
             indexes[name] = ServedIndex(name, entry, corpus, here, shards)
         loaded = (reader.tables, reader, towers, corpora, contexts, indexes)
         return ModelVersion(
-            manifest.model, manifest.version, directory, manifest, *loaded, close=opened.close, shards=shards
+            manifest.model,
+            manifest.version,
+            directory,
+            manifest,
+            *loaded,
+            close=opened.close,
+            shards=shards,
         )
 
-    def _open_shard(self, directory: Path, manifest: Manifest, shard: ShardNumber, opened: ExitStack) -> ModelVersion:
+    def _open_shard(
+        self, directory: Path, manifest: Manifest, shard: ShardNumber, opened: ExitStack
+    ) -> ModelVersion:
         """Opens the rows and partitions that a shard holds."""
         tables: dict[str, TableReader] = {}
-        for name, table in sharding.sharded_tables(manifest, self.settings.shard_least_bytes).items():
+        for name, table in sharding.sharded_tables(
+            manifest, self.settings.shard_least_bytes
+        ).items():
             wanted = sharding.row_range(table.rows, shard)
             if wanted.rows:
                 tables[name] = TableReader(directory, sharding.of_rows(table, wanted))
@@ -175,24 +205,49 @@ class Loader:
                 self.throttle()
         parts: dict[str, LoadedIndex] = {}
         for name, index in sharding.sharded_indexes(manifest).items():
-            corpus, partitions = manifest.candidates[index.corpus], sharding.row_range(index.partitions, shard)
-            ranges = partition_rows(corpus.size, index.partitions)[partitions.first : partitions.end]
+            corpus, partitions = (
+                manifest.candidates[index.corpus],
+                sharding.row_range(index.partitions, shard),
+            )
+            ranges = partition_rows(corpus.size, index.partitions)[
+                partitions.first : partitions.end
+            ]
             if ranges:
                 held = RowRange(ranges[0].first, ranges[-1].end - ranges[0].first)
-                filtered = FilteredCorpus(index.corpus, corpus, self._open_filters(directory, corpus, held))
+                filtered = FilteredCorpus(
+                    index.corpus, corpus, self._open_filters(directory, corpus, held)
+                )
                 parts[name] = self._open_index(directory, name, index, partitions, filtered, opened)
-        read = (manifest.model, manifest.version, directory, manifest, tables, FeatureReader({}, {}, {}))
-        return ModelVersion(*read, towers={}, corpora={}, contexts={}, indexes={}, close=opened.close, parts=parts)
+        read = (
+            manifest.model,
+            manifest.version,
+            directory,
+            manifest,
+            tables,
+            FeatureReader({}, {}, {}),
+        )
+        return ModelVersion(
+            *read, towers={}, corpora={}, contexts={}, indexes={}, close=opened.close, parts=parts
+        )
 
     def _open_tower(self, directory: Path, manifest: Manifest, name: str) -> LoadedTower:
         entry = manifest.towers[name]
         chosen = choose_forms(entry, self.settings.precision, self.settings.device)
-        device = self.settings.device if all(form.kind == "saved_model" for _, form in chosen) else "cpu"
-        parts = tuple(LoadedPart(part, form, open_form(directory, part, form, device)) for part, form in chosen)
+        device = (
+            self.settings.device if all(form.kind == "saved_model" for _, form in chosen) else "cpu"
+        )
+        parts = tuple(
+            LoadedPart(part, form, open_form(directory, part, form, device))
+            for part, form in chosen
+        )
         formula = None if entry.formula is None else parse_formula(entry.formula)
         tower = LoadedTower(name, entry, manifest, parts, device, formula)
-        if formula is not None and (vectors := [each for each in formula.names if each not in tower.heads]):
-            raise FormatError(f"towers.{name}.formula takes {vectors[0]!r}, which is not one number of a candidate")
+        if formula is not None and (
+            vectors := [each for each in formula.names if each not in tower.heads]
+        ):
+            raise FormatError(
+                f"towers.{name}.formula takes {vectors[0]!r}, which is not one number of a candidate"
+            )
         self.throttle()
         return tower
 
@@ -201,10 +256,14 @@ class Loader:
         self.throttle()
         return LoadedStore(name, entry, self._open_filters(directory, entry), store)
 
-    def _open_filters(self, directory: Path, entry: Corpus, held: RowRange | None = None) -> dict[str, AttributeIndex]:
+    def _open_filters(
+        self, directory: Path, entry: Corpus, held: RowRange | None = None
+    ) -> dict[str, AttributeIndex]:
         filters = {}
         for attribute, index in entry.filters.items():
-            filters[attribute] = AttributeIndex(directory, index, entry.attributes[attribute], entry.size, held)
+            filters[attribute] = AttributeIndex(
+                directory, index, entry.attributes[attribute], entry.size, held
+            )
             self.throttle()
         return filters
 
@@ -229,9 +288,13 @@ class Loader:
         ranges = partition_rows(size, entry.partitions)[part]
         directories = [files.locate(directory, each) for each in entry.directories[part]]
         first, end = ranges[0].first, ranges[-1].end
-        vectors: NDArray[np.float32] = np.asarray(np.memmap(path, np.dtype("<f4"), "r", shape=(size, entry.dim)))
+        vectors: NDArray[np.float32] = np.asarray(
+            np.memmap(path, np.dtype("<f4"), "r", shape=(size, entry.dim))
+        )
         vectors = vectors[first:end]
-        approximate = load_index(directories, entry.distance, vectors, [each.rows for each in ranges])
+        approximate = load_index(
+            directories, entry.distance, vectors, [each.rows for each in ranges]
+        )
         self.throttle()
         exact = ExactIndex(vectors, entry.distance)
         index = LoadedIndex(entry, approximate, exact, vectors, corpus, self._compiled, first)
@@ -248,7 +311,9 @@ class Loader:
                 part.network.release_thread()
 
 
-def forecast_bytes(manifest: Manifest, precision: Precision | None, threads: int, device: Device = "cpu") -> int:
+def forecast_bytes(
+    manifest: Manifest, precision: Precision | None, threads: int, device: Device = "cpu"
+) -> int:
     """Returns an upper bound of the memory that loading a version needs, in bytes.
 
     What is mapped does not count: tables, vectors, attribute indexes. A compiled tower is packed once per thread that
@@ -268,7 +333,9 @@ def forecast_bytes(manifest: Manifest, precision: Precision | None, threads: int
             else:
                 total += 3 * bytes_under(form.path)
                 tensorflow_bytes = _TENSORFLOW_BYTES
-    total += sum(2 * bytes_under(index.directory) for index in manifest.indexes.values())  # its vectors are mapped
+    total += sum(
+        2 * bytes_under(index.directory) for index in manifest.indexes.values()
+    )  # its vectors are mapped
     keyed = (manifest.candidates, manifest.contexts, manifest.vocabularies)
     total += sum(4 * sizes.get(entry.file, 0) for entries in keyed for entry in entries.values())
     return total + tensorflow_bytes

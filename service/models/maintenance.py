@@ -81,7 +81,9 @@ class Maintenance:
                 reason = problem.__cause__ or problem
                 if not version.directory.is_dir():  # removed from the root: its maps stay whole
                     continue
-                if isinstance(reason, OSError) and not isinstance(reason, FileNotFoundError | NotADirectoryError):
+                if isinstance(reason, OSError) and not isinstance(
+                    reason, FileNotFoundError | NotADirectoryError
+                ):
                     self._scrubbed.discard(version)  # it cannot be read now; its bytes may be sound
                     log.warning("scrub_unreadable", extra=fields(**about, problem=str(problem)))
                 else:
@@ -102,7 +104,9 @@ class Maintenance:
         for version in self._not_in(self._prefetched) if limit_bytes else ():
             sizes = sorted((table.bytes, name) for name, table in version.files.tables.items())
             totals = accumulate(size for size, _ in sizes)
-            fitting = [name for (_, name), total in zip(sizes, totals, strict=True) if total <= limit_bytes]
+            fitting = [
+                name for (_, name), total in zip(sizes, totals, strict=True) if total <= limit_bytes
+            ]
             with suppress(_Ended):
                 for size in (size for name in fitting for size in version.tables[name].warm()):
                     self._metrics.count("prefetched_bytes", size, version.model)
@@ -117,9 +121,15 @@ class Maintenance:
         self._reported.update(version.model for version in loaded)
         for model in self._reported:
             versions = [version for version in loaded if version.model == model]
-            table_bytes = sum(table.bytes for version in versions for table in version.files.tables.values())
-            resident_bytes = sum(table.resident_bytes() for version in versions for table in version.tables.values())
-            self._metrics.set("model_memory_bytes", sum(version.memory_bytes for version in versions), model)
+            table_bytes = sum(
+                table.bytes for version in versions for table in version.files.tables.values()
+            )
+            resident_bytes = sum(
+                table.resident_bytes() for version in versions for table in version.tables.values()
+            )
+            self._metrics.set(
+                "model_memory_bytes", sum(version.memory_bytes for version in versions), model
+            )
             self._metrics.set("model_table_bytes", table_bytes, model)
             self._metrics.set("model_resident_table_bytes", resident_bytes, model)
 

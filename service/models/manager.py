@@ -89,10 +89,17 @@ class _Model:
         if label:
             labelled = self.arranged.labels.get(label)
             if labelled is None:
-                raise NotFound(f"model {name!r} has no label {label[:80]!r}; it has {_listed(self.arranged.labels)}")
+                raise NotFound(
+                    f"model {name!r} has no label {label[:80]!r}; it has {_listed(self.arranged.labels)}"
+                )
             if version not in {None, labelled}:
-                raise NotFound(f"label {label!r} of model {name!r} stands for version {labelled}, not for {version}")
-            version, what = labelled, f"version {labelled} of model {name!r}, which label {label!r} stands for,"
+                raise NotFound(
+                    f"label {label!r} of model {name!r} stands for version {labelled}, not for {version}"
+                )
+            version, what = (
+                labelled,
+                f"version {labelled} of model {name!r}, which label {label!r} stands for,",
+            )
         if version in self.loaded:
             return self.loaded[version]
         state = self.unloaded[version].state if label and version in self.unloaded else ""
@@ -109,7 +116,9 @@ class _Model:
         if "loading" in states:
             return NotReady(f"model {name!r} is being loaded")
         if "failed" in states:
-            return NotReady(f"model {name!r} has no version that could be loaded; the list of models says why")
+            return NotReady(
+                f"model {name!r} has no version that could be loaded; the list of models says why"
+            )
         return NotReady(f"model {name!r} is not loaded")
 
     def states(self) -> tuple[VersionState, ...]:
@@ -118,10 +127,18 @@ class _Model:
         states = {number: VersionState(number, "retiring") for number in numbers} | self.unloaded
         for version, each in self.loaded.items():
             current = each is self.current
-            state: State = "kept" if version == self.arranged.previous and not current else "available"
-            labels = tuple(sorted(label for label, labelled in self.arranged.labels.items() if labelled == version))
+            state: State = (
+                "kept" if version == self.arranged.previous and not current else "available"
+            )
+            labels = tuple(
+                sorted(
+                    label for label, labelled in self.arranged.labels.items() if labelled == version
+                )
+            )
             problem = self.unloaded[version].problem if version in self.unloaded else ""
-            states[version] = VersionState(version, state, problem, current, labels, each.version.memory_bytes)
+            states[version] = VersionState(
+                version, state, problem, current, labels, each.version.memory_bytes
+            )
         return tuple(states[version] for version in sorted(states, reverse=True))
 
 
@@ -185,7 +202,9 @@ class VersionManager:
     def loaded(self) -> list[ModelVersion]:
         """Returns every version that requests can get, current ones first, without leases."""
         with self._lock:
-            every = [(each, model) for model in self._models.values() for each in model.loaded.values()]
+            every = [
+                (each, model) for model in self._models.values() for each in model.loaded.values()
+            ]
             every.sort(key=lambda pair: pair[0] is not pair[1].current)
             return [each.version for each, _ in every]
 
@@ -231,7 +250,9 @@ class VersionManager:
         if not model and len(self._models) == 1:
             return next(iter(self._models))
         if not model:
-            raise InvalidArgument(f"the request must name a model: there are {_listed(self._models)}")
+            raise InvalidArgument(
+                f"the request must name a model: there are {_listed(self._models)}"
+            )
         raise NotFound(f"no model {model[:128]!r}; there are {_listed(self._models)}")
 
     def mark(self, model: str, version: int, state: State | None, problem: str = "") -> None:
@@ -258,7 +279,9 @@ class VersionManager:
             found.arranged, found.current = arranged, found.loaded.get(arranged.current or 0)
             if found.current is not None:
                 found.damage = ""
-            found.retire(*(found.loaded.keys() - {*arranged.loaded, arranged.current, arranged.previous}))
+            found.retire(
+                *(found.loaded.keys() - {*arranged.loaded, arranged.current, arranged.previous})
+            )
 
     def damage(self, loaded: ModelVersion, problem: str) -> bool:
         """Retires a version because its bytes do not match their digests; the kept one replaces it at the same moment.
@@ -329,4 +352,7 @@ def _close(version: ModelVersion) -> None:
 def _listed(names: Iterable[str | int]) -> str:
     """Returns at most ten names or versions for a message."""
     found = sorted(names, key=lambda name: -name if isinstance(name, int) else name)
-    return ", ".join(map(repr, found[:_LISTED_MAX])) + (", ..." if len(found) > _LISTED_MAX else "") or "none"
+    return (
+        ", ".join(map(repr, found[:_LISTED_MAX])) + (", ..." if len(found) > _LISTED_MAX else "")
+        or "none"
+    )

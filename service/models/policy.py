@@ -76,7 +76,9 @@ def arrangement(
     if good:
         current: int | None = good[0]
     else:
-        stays = before.current in allowed or (before.current in loaded and not set(order) <= set(failed))
+        stays = before.current in allowed or (
+            before.current in loaded and not set(order) <= set(failed)
+        )
         current = before.current if stays else None
     labels = {
         label: earlier
@@ -88,6 +90,11 @@ def arrangement(
     if current is not None:
         kept.add(current)
     previous = before.previous if current == before.current else before.current
-    if not settings.keep_previous or previous not in allowed or previous not in known or previous in kept:
+    if (
+        not settings.keep_previous
+        or previous not in allowed
+        or previous not in known
+        or previous in kept
+    ):
         previous = None
     return Arrangement(current, frozenset(kept), previous, labels)

@@ -47,9 +47,16 @@ class Poller:
       state: the desired state.
     """
 
-    def __init__(self, settings: ServiceSettings, loader: Loader, manager: VersionManager, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: ServiceSettings, loader: Loader, manager: VersionManager, metrics: Metrics
+    ) -> None:
         """Creates a poller; `start` runs it."""
-        self._settings, self._loader, self._manager, self._metrics = settings, loader, manager, metrics
+        self._settings, self._loader, self._manager, self._metrics = (
+            settings,
+            loader,
+            manager,
+            metrics,
+        )
         self.state = StateFile.of(settings)
         self._lock = threading.RLock()
         self.known: Mapping[str, list[int]] = {}
@@ -68,7 +75,9 @@ class Poller:
             ("rowcast-desired-state", self.follow, FOLLOW_S),
         ]
         for name, run, pause_s in loops + self.maintenance.loops:
-            threading.Thread(target=self._repeat, args=(run, pause_s), name=name, daemon=True).start()
+            threading.Thread(
+                target=self._repeat, args=(run, pause_s), name=name, daemon=True
+            ).start()
 
     def stop(self) -> None:
         """Ends the threads; a load in progress is abandoned with the process."""
@@ -112,7 +121,11 @@ class Poller:
             return
         root, readable, models = self._settings.root, False, {name for name, _ in self._failures}
         with self._reporting(""):
-            models.update(name for name in os.listdir(root) if paths.is_name(name) and os.path.isdir(root / name))
+            models.update(
+                name
+                for name in os.listdir(root)
+                if paths.is_name(name) and os.path.isdir(root / name)
+            )
             readable = True
         self._metrics.root_scanned(readable)
         for model in sorted(models):
@@ -131,7 +144,13 @@ class Poller:
         except Exception as problem:
             if self._problems.get(model) != repr(problem):
                 self._problems[model], unexpected = repr(problem), not isinstance(problem, OSError)
-                event = "scan_failed" if unexpected else "model_unreadable" if model else "root_unreadable"
+                event = (
+                    "scan_failed"
+                    if unexpected
+                    else "model_unreadable"
+                    if model
+                    else "root_unreadable"
+                )
                 about = fields(model=model, problem=str(problem))
                 log.error(event, extra=about, exc_info=problem if unexpected else None)
         else:
@@ -143,7 +162,11 @@ class Poller:
         self.known = {**self.known, model: versions}
         known = {*versions, *self._manager.arranged(model)[0]}
         missing = set(named(desired)) - known
-        for key in [key for key in list(self._failures) if key[0] == model and key[1] not in {*versions, *missing}]:
+        for key in [
+            key
+            for key in list(self._failures)
+            if key[0] == model and key[1] not in {*versions, *missing}
+        ]:
             self._failures.pop(key, None)
             self._manager.mark(*key, None)
         for version in missing:
@@ -161,7 +184,11 @@ class Poller:
         """Loads a version unless it is loaded as it is on disk; returns whether it is loaded."""
         directory = self._settings.root / model / str(version)
         found = stamp_of(directory / paths.MANIFEST)
-        loaded = [each for each in self._manager.loaded() if (each.model, each.version) == (model, version)]
+        loaded = [
+            each
+            for each in self._manager.loaded()
+            if (each.model, each.version) == (model, version)
+        ]
         if loaded and found in {None, loaded[0].stamp}:
             return True
         failure = self._failures.get((model, version))
@@ -176,7 +203,12 @@ class Poller:
             loaded = self._make_room_and_load(model, version)
         except Exception as problem:  # noqa: BLE001 - whatever a bundle does to its libraries, the old version stays
             if not self._stopping.is_set():  # else the threads that warm up are gone
-                self._fail(model, version, LoadFailure.of(files, problem), None if is_expected(problem) else problem)
+                self._fail(
+                    model,
+                    version,
+                    LoadFailure.of(files, problem),
+                    None if is_expected(problem) else problem,
+                )
                 self._metrics.load_finished(model, "failed", None)
             return False
         self._failures.pop((model, version), None)
@@ -186,7 +218,12 @@ class Poller:
         self._arrange(model)
         seconds = time.monotonic() - began
         self._metrics.load_finished(model, "available", seconds)
-        about = fields(model=model, version=version, seconds=round(seconds, 3), memory_mib=loaded.memory_bytes >> 20)
+        about = fields(
+            model=model,
+            version=version,
+            seconds=round(seconds, 3),
+            memory_mib=loaded.memory_bytes >> 20,
+        )
         log.info("version_available", extra=about)
         return True
 
@@ -196,11 +233,18 @@ class Poller:
             return self._loader.load(model, version)
         except InsufficientMemory as problem:
             models = self._manager.models()
-            kept = [(name, each) for name, versions in models.items() for each in versions if each.state == "kept"]
+            kept = [
+                (name, each)
+                for name, versions in models.items()
+                for each in versions
+                if each.state == "kept"
+            ]
             if not kept or sum(each.memory_bytes for _, each in kept) < problem.missing_bytes:
                 raise
         for name, each in kept:
-            log.warning("previous_dropped", extra=fields(model=name, version=each.version, to_load=model))
+            log.warning(
+                "previous_dropped", extra=fields(model=name, version=each.version, to_load=model)
+            )
             self._manager.arrange(name, replace(self._manager.arranged(name)[1], previous=None))
         self._manager.wait_closed()
         return self._loader.load(model, version)
@@ -219,11 +263,15 @@ class Poller:
                 return
             loaded, before = self._manager.arranged(model)
             failed = {version for name, version in list(self._failures) if name == model}
-            after = arrangement(desired.of(model), self._settings, self.known.get(model, ()), loaded, failed, before)
+            after = arrangement(
+                desired.of(model), self._settings, self.known.get(model, ()), loaded, failed, before
+            )
             if after != before or loaded - {*after.loaded, after.previous}:
                 self._manager.arrange(model, after)
 
-    def _fail(self, model: str, version: int, failure: LoadFailure, unexpected: Exception | None = None) -> None:
+    def _fail(
+        self, model: str, version: int, failure: LoadFailure, unexpected: Exception | None = None
+    ) -> None:
         """Remembers a failure, and logs it unless the version failed for the same reason before."""
         before = self._failures.get((model, version))
         self._failures[model, version] = failure
@@ -233,7 +281,9 @@ class Poller:
             log.error("version_failed", extra=about, exc_info=unexpected)
 
     def _damaged(self, version: ModelVersion, problem: Exception) -> None:
-        self._failures[version.model, version.version] = LoadFailure.of(fingerprint(version.directory), problem)
+        self._failures[version.model, version.version] = LoadFailure.of(
+            fingerprint(version.directory), problem
+        )
         if self._manager.damage(version, str(problem)):
             self._arrange(version.model)
             self._metrics.load_finished(version.model, "damaged", None)
@@ -243,8 +293,15 @@ class Poller:
 
     def _report_versions(self) -> None:
         models = self._manager.models()
-        states = {name: Counter[str](each.state for each in versions) for name, versions in models.items()}
-        current = {name: each.version for name, versions in models.items() for each in versions if each.current}
+        states = {
+            name: Counter[str](each.state for each in versions) for name, versions in models.items()
+        }
+        current = {
+            name: each.version
+            for name, versions in models.items()
+            for each in versions
+            if each.current
+        }
         self._metrics.versions(states, current)
 
     def _scan_when_due(self) -> None:

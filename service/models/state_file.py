@@ -83,9 +83,13 @@ class StateFile:
         except FileNotFoundError:
             if self.path.parent.is_dir():
                 return None
-            raise StateUnreadable(f"the directory of state file {self.path} does not exist") from None
+            raise StateUnreadable(
+                f"the directory of state file {self.path} does not exist"
+            ) from None
         except OSError as problem:
-            raise StateUnreadable(f"state file {self.path} cannot be read: {problem.strerror}") from problem
+            raise StateUnreadable(
+                f"state file {self.path} cannot be read: {problem.strerror}"
+            ) from problem
         if len(content) > BYTES_MAX:
             raise StateUnreadable(f"state file {self.path} is larger than {BYTES_MAX} bytes")
         return content
@@ -112,7 +116,9 @@ class StateFile:
           Exception: whatever `edit` raises; nothing is changed.
         """
         try:
-            with open(f"{self.path}.lock", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as lock:
+            with open(
+                f"{self.path}.lock", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)
+            ) as lock:
                 with contextlib.suppress(OSError):  # a file system without locks
                     fcntl.flock(lock, fcntl.LOCK_EX)
                 before = self.read()
@@ -120,9 +126,14 @@ class StateFile:
                 if desired == before:
                     return before
                 desired = desired.model_copy(update={"revision": before.revision + 1})
-                content = orjson.dumps(desired.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+                content = (
+                    orjson.dumps(desired.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+                    + b"\n"
+                )
                 if len(content) > BYTES_MAX:
-                    raise TooLarge(f"the state file would have {len(content)} bytes; at most {BYTES_MAX} are accepted")
+                    raise TooLarge(
+                        f"the state file would have {len(content)} bytes; at most {BYTES_MAX} are accepted"
+                    )
                 self._write(content)
                 return desired
         except StateUnreadable as problem:

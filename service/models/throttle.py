@@ -22,7 +22,9 @@ WORK_S_MIN = 0.0005
 class LoadThrottle:
     """Called after each chunk of work by the thread that loads."""
 
-    def __init__(self, inflight: Callable[[], int] = lambda: 0, sleep: Callable[[float], object] = time.sleep) -> None:
+    def __init__(
+        self, inflight: Callable[[], int] = lambda: 0, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
         """Creates a throttle.
 
         Args:

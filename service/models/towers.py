@@ -81,22 +81,34 @@ class LoadedTower:
     @cached_property
     def features(self) -> tuple[str, ...]:
         """The features that the tower takes, each once, in the order of its inputs."""
-        return tuple(dict.fromkeys(source for tower_input in self.entry.inputs for source in tower_input.sources))
+        return tuple(
+            dict.fromkeys(
+                source for tower_input in self.entry.inputs for source in tower_input.sources
+            )
+        )
 
     @cached_property
     def inputs(self) -> Mapping[str, Role]:
         """What clients send for the tower, in the order of its features: role by name."""
-        return {name: self.manifest.role_of(name) for name in self.manifest.inputs_of(self.features)}
+        return {
+            name: self.manifest.role_of(name) for name in self.manifest.inputs_of(self.features)
+        }
 
     @cached_property
     def by_role(self) -> Mapping[Role, Mapping[str, Role]]:
         """`inputs`, split by role."""
-        return {role: {name: one for name, one in self.inputs.items() if one == role} for role in _ROLES}
+        return {
+            role: {name: one for name, one in self.inputs.items() if one == role} for role in _ROLES
+        }
 
     @cached_property
     def heads(self) -> frozenset[str]:
         """The outputs that are one number for each example."""
-        return frozenset(one.name for one in self.entry.outputs if math.prod(size or 1 for size in one.shape) == 1)
+        return frozenset(
+            one.name
+            for one in self.entry.outputs
+            if math.prod(size or 1 for size in one.shape) == 1
+        )
 
     @cached_property
     def plan(self) -> Callable[[frozenset[str]], TowerPlan]:
@@ -114,6 +126,10 @@ class LoadedTower:
         context = tuple(name for name in features if manifest.features[name].role == "context")
         candidate = tuple(name for name in features if manifest.features[name].role != "context")
         sent = manifest.inputs_of(features)
-        inputs = {role: tuple(name for name in sent if self.inputs[name] == role) for role in _ROLES}
-        crossed = tuple(name for name in manifest.inputs_of(candidate) if self.inputs[name] == "context")
+        inputs = {
+            role: tuple(name for name in sent if self.inputs[name] == role) for role in _ROLES
+        }
+        crossed = tuple(
+            name for name in manifest.inputs_of(candidate) if self.inputs[name] == "context"
+        )
         return TowerPlan(manifest, outputs, tuple(parts), context, candidate, inputs, crossed)

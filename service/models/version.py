@@ -62,9 +62,16 @@ class LoadedStore(FilteredCorpus):
         """Denies the candidates that have one of these ids, and no others."""
         if ids != self.denied.ids:
             strings = self.entry.id_dtype == "string"
-            known = np.array(ids, object) if strings else np.array([*map(int, filter(_is_int64, ids))], np.int64)
+            known = (
+                np.array(ids, object)
+                if strings
+                else np.array([*map(int, filter(_is_int64, ids))], np.int64)
+            )
             positions = np.unique(self.store.positions(known))
-            self.denied.ids, self.denied.positions = ids, positions[positions >= 0].astype(np.uint32)
+            self.denied.ids, self.denied.positions = (
+                ids,
+                positions[positions >= 0].astype(np.uint32),
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,7 +103,9 @@ class LogHandler(logging.Handler):
             self._suppressed += 1
             return
         if self._suppressed:
-            setattr(record, _FIELDS, {**getattr(record, _FIELDS, {}), "suppressed": self._suppressed})
+            setattr(
+                record, _FIELDS, {**getattr(record, _FIELDS, {}), "suppressed": self._suppressed}
+            )
             self._suppressed = 0
         try:
             line = self.format(record)

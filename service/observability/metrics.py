@@ -29,7 +29,19 @@ from bundle import native
 from bundle.format.manifest import FORMAT_VERSION
 from service.observability import logging
 
-CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model", "rows", "search", "describe", "other")
+CALLS = (
+    "retrieve",
+    "rank",
+    "recommend",
+    "embed",
+    "lookup",
+    "models",
+    "model",
+    "rows",
+    "search",
+    "describe",
+    "other",
+)
 PHASES = ("decode", "queue", "lookup", "compute", "search", "encode")
 REJECTIONS = ("requests", "queue", "deadline", "bytes", "draining", "expired", "cancelled")
 STATES = ("loading", "available", "kept", "retiring", "failed")
@@ -51,29 +63,57 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "rejected_requests": ("Requests not computed", ("call", "reason")),
     "examples": ("Queries, contexts or examples computed", ("call",)),
     "candidates": ("Candidates scored", ("call",)),
-    "degraded": ("Recommendations in which some candidates were not ranked, for lack of time", ("model",)),
-    "filtered_searches": ("Queries with a filter, by how their neighbors were found: index, exact or none", ("path",)),
+    "degraded": (
+        "Recommendations in which some candidates were not ranked, for lack of time",
+        ("model",),
+    ),
+    "filtered_searches": (
+        "Queries with a filter, by how their neighbors were found: index, exact or none",
+        ("path",),
+    ),
     "filters": ("Filters of requests: `cached` ones were compiled before", ("outcome",)),
     "feature_examples": ("Examples for which the feature was looked up", ("model", "feature")),
     "oov_ids": ("Ids that are not in the feature's table", ("model", "feature")),
-    "missing_contexts": ("Contexts that got the defaults because their store lacks the id", ("model", "store")),
+    "missing_contexts": (
+        "Contexts that got the defaults because their store lacks the id",
+        ("model", "store"),
+    ),
     "tower_examples": (
         "Examples that each part of a tower ran on; `whole`: a tower without parts",
         ("model", "tower", "part"),
     ),
-    "shard_failures": ("Calls to shards that failed, some of which another replica answered", ("shard", "code")),
-    "shard_hedges": ("Calls to shards that were sent to a second replica, as the first took long", ("shard",)),
+    "shard_failures": (
+        "Calls to shards that failed, some of which another replica answered",
+        ("shard", "code"),
+    ),
+    "shard_hedges": (
+        "Calls to shards that were sent to a second replica, as the first took long",
+        ("shard",),
+    ),
     "shard_bytes": ("Bytes received from shards", ("shard",)),
-    "lost_rows": ("Rows read as unknown because no replica of their shard could be reached", ("model", "table")),
+    "lost_rows": (
+        "Rows read as unknown because no replica of their shard could be reached",
+        ("model", "table"),
+    ),
     "loads": ("Versions loaded, failed, or found damaged later", ("model", "outcome")),
     "scrubbed_bytes": ("Table bytes compared with their checksums", ("model",)),
     "prefetched_bytes": ("Table bytes read into memory after a load", ("model",)),
-    "recorded_requests": ("Sampled requests written to the request log, dropped or failed", ("outcome",)),
+    "recorded_requests": (
+        "Sampled requests written to the request log, dropped or failed",
+        ("outcome",),
+    ),
     "log_lines_dropped": ("Log lines that could not be written", ()),
-    "page_faults": ("Page faults: `major` ones waited for the disk, `minor` ones did not", ("kind",)),
+    "page_faults": (
+        "Page faults: `major` ones waited for the disk, `minor` ones did not",
+        ("kind",),
+    ),
 }
 HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
-    "request_seconds": ("Time from the complete body to the finished answer", ("transport", "call"), _SECONDS),
+    "request_seconds": (
+        "Time from the complete body to the finished answer",
+        ("transport", "call"),
+        _SECONDS,
+    ),
     "phase_seconds": ("Time that a call spent in one phase", ("call", "phase"), _SECONDS),
     "shard_seconds": ("Time of a call to a shard: rows or search", ("shard", "call"), _SECONDS),
     "batch_requests": ("Requests computed as one batch", ("call",), _SIZES),
@@ -83,22 +123,46 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
     "workers": ("Processes that serve", (), "livesum"),
     "inflight_requests": ("Requests admitted and not yet answered", (), "livesum"),
     "queue_requests": ("Requests waiting to be computed", (), "livesum"),
-    "queue_candidates": ("Candidates, or queries, of the requests waiting to be computed", (), "livesum"),
+    "queue_candidates": (
+        "Candidates, or queries, of the requests waiting to be computed",
+        (),
+        "livesum",
+    ),
     "filter_cache_bytes": ("Memory of compiled filters", (), "livesum"),
     "versions": ("Versions of a model in a state", ("model", "state"), "livemax"),
-    "current_version": ("Version that answers requests without a version; 0: none", ("model",), "livemax"),
+    "current_version": (
+        "Version that answers requests without a version; 0: none",
+        ("model",),
+        "livemax",
+    ),
     "load_seconds": ("Time of the newest load", ("model",), "livemostrecent"),
-    "model_memory_bytes": ("Most memory of the loaded versions, without their tables", ("model",), "livesum"),
+    "model_memory_bytes": (
+        "Most memory of the loaded versions, without their tables",
+        ("model",),
+        "livesum",
+    ),
     "model_table_bytes": ("Bytes of the mapped tables", ("model",), "livemax"),
-    "model_resident_table_bytes": ("Bytes of the mapped tables that are in memory", ("model",), "livemax"),
+    "model_resident_table_bytes": (
+        "Bytes of the mapped tables that are in memory",
+        ("model",),
+        "livemax",
+    ),
     "shard_replicas": ("Replicas of a shard that answer", ("shard",), "livemin"),
     "denied_ids": ("Ids on the deny list", ("model",), "livemin"),
     "desired_state_revision": ("Revision of the desired state that is followed", (), "livemin"),
     "desired_state_readable": ("1 when the desired state can be read", (), "livemin"),
     "root_readable": ("1 when the root can be listed", (), "livemin"),
     "root_scanned_timestamp_seconds": ("When the root was last listed, Unix time", (), "livemin"),
-    "certificate_expiry_timestamp_seconds": ("When a file's first certificate expires", ("certificate",), "livemin"),
-    "process_start_timestamp_seconds": ("When the newest process started, Unix time", (), "livemax"),
+    "certificate_expiry_timestamp_seconds": (
+        "When a file's first certificate expires",
+        ("certificate",),
+        "livemin",
+    ),
+    "process_start_timestamp_seconds": (
+        "When the newest process started, Unix time",
+        (),
+        "livemax",
+    ),
     "build_info": ("1 for what is running", ("product", "format", "rows"), "livemax"),
 }
 
@@ -127,11 +191,17 @@ class Metrics:
             for name, (text, labels) in COUNTERS.items()
         }
         self._histograms = {
-            name: _series(Histogram(f"rowcast_{name}", text, labels, registry=registry, buckets=buckets), labels)
+            name: _series(
+                Histogram(f"rowcast_{name}", text, labels, registry=registry, buckets=buckets),
+                labels,
+            )
             for name, (text, labels, buckets) in HISTOGRAMS.items()
         }
         self._gauges = {
-            name: _series(Gauge(f"rowcast_{name}", text, labels, registry=registry, multiprocess_mode=merge), labels)
+            name: _series(
+                Gauge(f"rowcast_{name}", text, labels, registry=registry, multiprocess_mode=merge),
+                labels,
+            )
             for name, (text, labels, merge) in GAUGES.items()
         }
         for key in product(("http", "grpc"), CALLS, ("INTERNAL", "DATA_LOSS")):
@@ -215,7 +285,9 @@ class Metrics:
 
 def forget_dead_workers(directory: Path) -> None:
     """Removes the gauges of processes that have ended; their counters stay part of the sums."""
-    for process in {int(path.stem.rpartition("_")[2]) for path in directory.glob("gauge_live*_*.db")}:
+    for process in {
+        int(path.stem.rpartition("_")[2]) for path in directory.glob("gauge_live*_*.db")
+    }:
         try:
             os.kill(process, 0)
         except ProcessLookupError:

@@ -68,7 +68,9 @@ class RequestWriter:
         Raises:
           OSError: it cannot be written.
         """
-        line = orjson.dumps(vars(request) | {"body": base64.b64encode(request.body).decode()}) + b"\n"
+        line = (
+            orjson.dumps(vars(request) | {"body": base64.b64encode(request.body).decode()}) + b"\n"
+        )
         if len(line) > self._file_bytes:
             return
         status = os.fstat(self._descriptor) if self._descriptor >= 0 else None
@@ -90,7 +92,9 @@ class RequestWriter:
         for oldest in files[: max(0, len(files) - self._files_max + 1)]:
             oldest.unlink(missing_ok=True)
         name = f"{time.time_ns():020d}-{os.getpid()}{_SUFFIX}"
-        return os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        return os.open(
+            self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600
+        )
 
 
 class RequestLog:
@@ -100,7 +104,9 @@ class RequestLog:
         """Starts the thread."""
         self._settings, self._metrics = settings, metrics
         self._queue: queue.Queue[tuple[str, RecordedRequest] | None] = queue.Queue(_QUEUE_SIZE_MAX)
-        self._thread = threading.Thread(target=self._write_forever, name="rowcast-request-log", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write_forever, name="rowcast-request-log", daemon=True
+        )
         self._thread.start()
 
     def offer(self, model: str, call: str, protobuf: bool, body: bytes) -> None:
@@ -129,12 +135,17 @@ class RequestLog:
 
     def _write_forever(self) -> None:
         files_max = 2 * self._settings.workers
-        directory, file_bytes = record_directory(self._settings), self._settings.record_max_bytes // files_max
+        directory, file_bytes = (
+            record_directory(self._settings),
+            self._settings.record_max_bytes // files_max,
+        )
         writers: dict[str, RequestWriter] = {}
         last_problem = ""
         while (item := self._queue.get()) is not None:
             model, request = item
-            writer = writers.setdefault(model, RequestWriter(directory / model, file_bytes, files_max))
+            writer = writers.setdefault(
+                model, RequestWriter(directory / model, file_bytes, files_max)
+            )
             problem = ""
             try:
                 writer.append(request)
@@ -180,6 +191,8 @@ def _read(directory: Path) -> Iterator[RecordedRequest]:
     for path in directory.glob(f"*{_SUFFIX}"):
         with suppress(OSError), path.open("rb") as file:  # another process may have removed it
             for line in file:
-                with suppress(ValueError, TypeError, KeyError):  # damaged, incomplete, or of another product version
+                with suppress(
+                    ValueError, TypeError, KeyError
+                ):  # damaged, incomplete, or of another product version
                     entry = orjson.loads(line)
                     yield RecordedRequest(**entry | {"body": base64.b64decode(entry["body"])})

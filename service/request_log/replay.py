@@ -58,11 +58,18 @@ class Replay:
                     break
                 replayed += 1
                 problem = self._problem(model_version, request)
-                if problem is not None and current is not None and self._problem(current, request) is None:
+                if (
+                    problem is not None
+                    and current is not None
+                    and self._problem(current, request) is None
+                ):
                     failed.append(f"a {request.call}: {type(problem).__name__}: {problem}")
                 throttle()
         facts = {"model": model_version.model, "version": model_version.version}
-        _log.info("requests_replayed", extra=logging.fields(**facts, requests=replayed, failed=len(failed)))
+        _log.info(
+            "requests_replayed",
+            extra=logging.fields(**facts, requests=replayed, failed=len(failed)),
+        )
         if failed and current is not None:
             what = f"{len(failed)} of {replayed} recorded requests that version {current.version} answers fail"
             raise LoadRejected(f"{what}; the newest, {failed[0]}")
@@ -70,7 +77,9 @@ class Replay:
     def _problem(self, model_version: ModelVersion, recorded: RecordedRequest) -> Exception | None:
         """Returns what keeps a version from answering a request; None: nothing, or ids that it does not know."""
         try:
-            request, _ = OPERATIONS[recorded.call].read(recorded.body, recorded.protobuf, None, self._settings)
+            request, _ = OPERATIONS[recorded.call].read(
+                recorded.body, recorded.protobuf, None, self._settings
+            )
             COMPUTE[type(request)](model_version, request, self._settings, Execution(recorded.call))
         except (NoSuchCandidate, UnknownRefused):
             return None

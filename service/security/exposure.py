@@ -27,7 +27,11 @@ def warn_of_open_endpoints(settings: ServiceSettings) -> None:
 
 def warn_of_exposed_secrets(settings: ServiceSettings) -> None:
     """Logs which secrets every user of this machine can read."""
-    files = [file for file in (settings.tls_key, settings.tokens, settings.admin_tokens) if file is not None]
+    files = [
+        file
+        for file in (settings.tls_key, settings.tokens, settings.admin_tokens)
+        if file is not None
+    ]
     with contextlib.suppress(OSError):  # one that is being replaced
         exposed = [str(file) for file in files if file.stat().st_mode & stat.S_IROTH]
         if exposed:

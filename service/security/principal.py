@@ -32,7 +32,9 @@ def authorize(principal: Principal | None, model: str) -> None:
       PermissionDenied: it may not.
     """
     if principal is not None and principal.models is not None and model not in principal.models:
-        raise PermissionDenied(f"model is {model[:80]!r}; this token is for {_listed(principal.models)}")
+        raise PermissionDenied(
+            f"model is {model[:80]!r}; this token is for {_listed(principal.models)}"
+        )
 
 
 def authorize_all(principal: Principal | None) -> None:
@@ -42,7 +44,9 @@ def authorize_all(principal: Principal | None) -> None:
       PermissionDenied: it may use some models only.
     """
     if principal is not None and principal.models is not None:
-        raise PermissionDenied(f"this concerns every model; this token is for {_listed(principal.models)}")
+        raise PermissionDenied(
+            f"this concerns every model; this token is for {_listed(principal.models)}"
+        )
 
 
 def _listed(models: frozenset[str]) -> str:

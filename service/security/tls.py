@@ -38,7 +38,13 @@ class CertificateSet:
 class Certificates:
     """Certificates that are reloaded when their files change: new connections get the new ones. Thread safe."""
 
-    def __init__(self, chain: Path, key: Path, client_ca: Path | None = None, report: Report = lambda *_: None) -> None:
+    def __init__(
+        self,
+        chain: Path,
+        key: Path,
+        client_ca: Path | None = None,
+        report: Report = lambda *_: None,
+    ) -> None:
         """Reads the files, and logs when they expire.
 
         Args:
@@ -52,7 +58,9 @@ class Certificates:
         """
         files = [file for file in (chain, key, client_ca) if file is not None]
         self._client_ca = client_ca
-        self._set = WatchedFiles(files, lambda: _read(chain, key, client_ca, report), "certificates")
+        self._set = WatchedFiles(
+            files, lambda: _read(chain, key, client_ca, report), "certificates"
+        )
 
     @classmethod
     def of(cls, settings: ServiceSettings, report: Report = lambda *_: None) -> Certificates | None:
@@ -72,7 +80,9 @@ class Certificates:
         """Returns a context for a listening socket, which gives every new connection the newest context."""
         context = self._set.value().context
 
-        def use_newest(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        def use_newest(
+            connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
+        ) -> None:
             connection.context = self._set.value().context
 
         context.sni_callback = use_newest  # also called for clients that send no server name
@@ -105,11 +115,15 @@ def _read(chain: Path, key: Path, client_ca: Path | None, report: Report) -> Cer
     pair = key.read_bytes(), chain.read_bytes()
     authorities = None if client_ca is None else client_ca.read_bytes()
     try:
-        context.load_cert_chain(chain, key, password=lambda: b"")  # without one, OpenSSL prompts on the terminal
+        context.load_cert_chain(
+            chain, key, password=lambda: b""
+        )  # without one, OpenSSL prompts on the terminal
         if client_ca is not None:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-            context.options |= ssl.OP_NO_TICKET  # a resumed session would skip the check against new authorities
+            context.options |= (
+                ssl.OP_NO_TICKET
+            )  # a resumed session would skip the check against new authorities
             context.num_tickets = 0
         _report_expiry(SERVER, chain, report)
         if client_ca is not None:
@@ -123,7 +137,9 @@ def _read(chain: Path, key: Path, client_ca: Path | None, report: Report) -> Cer
 
 
 def _report_expiry(name: str, file: Path, report: Report) -> None:
-    expires = min(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(file.read_bytes()))
+    expires = min(
+        each.not_valid_after_utc for each in x509.load_pem_x509_certificates(file.read_bytes())
+    )
     report(name, expires.timestamp())
     days_left = (expires.timestamp() - time.time()) / _DAY_S
     event, level = "certificate_loaded", logging.INFO

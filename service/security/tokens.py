@@ -66,9 +66,14 @@ class TokenStore:
         if authorization is None:
             raise Unauthenticated("authorization is missing; expected `Bearer <token>`")
         token = authorization[len(_SCHEME) :].strip()
-        if authorization[: len(_SCHEME)].lower() != _SCHEME or not 0 < len(token) <= TOKEN_CHARS_MAX:
+        if (
+            authorization[: len(_SCHEME)].lower() != _SCHEME
+            or not 0 < len(token) <= TOKEN_CHARS_MAX
+        ):
             raise Unauthenticated("authorization is malformed; expected `Bearer <token>`")
-        principal = self._principals.value().get(hashlib.sha256(token.encode(errors="replace")).digest())
+        principal = self._principals.value().get(
+            hashlib.sha256(token.encode(errors="replace")).digest()
+        )
         if principal is None:
             raise Unauthenticated("the token of authorization is unknown")
         return principal
@@ -98,7 +103,9 @@ def _read_tokens(file: Path) -> Mapping[bytes, Principal]:
             raise ValueError(f"{where} repeats the token of {principals[digest].name!r}")
         models = None
         if len(words) == 3:
-            models = frozenset() if words[2] == "-" else frozenset(filter(None, words[2].split(",")))
+            models = (
+                frozenset() if words[2] == "-" else frozenset(filter(None, words[2].split(",")))
+            )
         principals[digest] = Principal(words[0], models)
     if not principals:
         raise ValueError(f"{file} holds no token, so that every request would be rejected")
@@ -112,5 +119,7 @@ def _digest(token: str, where: str) -> bytes:
     if token.startswith("sha256:"):
         raise ValueError(f"{where}: expected 64 hexadecimal digits after sha256:")
     if not _TOKEN.fullmatch(token) or not TOKEN_CHARS_MIN <= len(token) <= TOKEN_CHARS_MAX:
-        raise ValueError(f"{where}: expected a token of {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} ASCII characters")
+        raise ValueError(
+            f"{where}: expected a token of {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} ASCII characters"
+        )
     return hashlib.sha256(token.encode()).digest()

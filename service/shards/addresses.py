@@ -35,7 +35,9 @@ def check(source: str) -> None:
     spelled = _HOST_PORT.fullmatch(rest if kind in {"dns", "ray"} else source)
     if spelled is None or not 0 < int(spelled[2]) < 1 << 16:
         expected = "HOST:PORT, dns:NAME:PORT, file:PATH or ray:HOST:PORT"
-        raise SettingsError(f"--shard-addresses (or ROWCAST_SHARD_ADDRESSES) holds {source!r}; {expected} was expected")
+        raise SettingsError(
+            f"--shard-addresses (or ROWCAST_SHARD_ADDRESSES) holds {source!r}; {expected} was expected"
+        )
 
 
 def name_of(source: str) -> str:
@@ -77,9 +79,13 @@ def _replicas_of_ray(dashboard: str) -> list[str]:
             args = (application["deployed_app_config"] or {}).get("args", {})
             for deployment in application["deployments"].values() if "shard" in args else ():
                 serving = (each for each in deployment["replicas"] if each["state"] in _SERVING)
-                found.update(f"{each['node_ip']}:{args.get('grpc_port', _GRPC_PORT)}" for each in serving)
+                found.update(
+                    f"{each['node_ip']}:{args.get('grpc_port', _GRPC_PORT)}" for each in serving
+                )
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as problem:
-        raise OSError(f"{dashboard} does not answer as the dashboard of Ray: {problem!r}") from problem
+        raise OSError(
+            f"{dashboard} does not answer as the dashboard of Ray: {problem!r}"
+        ) from problem
     if not found:  # a head node that begins again knows of none
         raise OSError(f"{dashboard} lists no replica of a shard")
     return sorted(found)

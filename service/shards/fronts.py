@@ -50,14 +50,24 @@ class Shards:
         """
         for source in settings.shard_addresses:
             addresses.check(source)
-        self._settings, self._metrics, self._token, self._credentials = settings, metrics, None, None
+        self._settings, self._metrics, self._token, self._credentials = (
+            settings,
+            metrics,
+            None,
+            None,
+        )
         try:
             if settings.shard_token is not None:
                 path = settings.shard_token
                 self._token = WatchedFiles([path], lambda: path.read_text().strip(), "shard_token")
             if settings.shard_ca is not None:
-                own = [None if each is None else each.read_bytes() for each in (settings.tls_key, settings.tls_cert)]
-                self._credentials = grpc.ssl_channel_credentials(settings.shard_ca.read_bytes(), *own)
+                own = [
+                    None if each is None else each.read_bytes()
+                    for each in (settings.tls_key, settings.tls_cert)
+                ]
+                self._credentials = grpc.ssl_channel_credentials(
+                    settings.shard_ca.read_bytes(), *own
+                )
         except (OSError, ValueError) as problem:
             raise SettingsError(f"--shard-token or --shard-ca: {problem}") from problem
         self.replicas: dict[str, Replica] = {}
@@ -96,7 +106,10 @@ class Shards:
             for each in list(self.replicas.values())
         ]
         unknown = {"shard": "", "holds": {}, "inflight": 0}
-        found += [{"address": source, **unknown, "problem": each} for source, each in list(self.problems.items())]
+        found += [
+            {"address": source, **unknown, "problem": each}
+            for source, each in list(self.problems.items())
+        ]
         return sorted(found, key=lambda each: (each["shard"], each["address"]))
 
     def reach(self, manifest: Manifest, fingerprint: int) -> RemoteVersion:
@@ -107,15 +120,25 @@ class Shards:
         """
         key = manifest.model, manifest.version, fingerprint
         least_bytes = self._settings.shard_least_bytes
-        sharded = sharding.sharded_tables(manifest, least_bytes) or sharding.sharded_indexes(manifest)
-        remote = RemoteVersion(self.call_all, manifest, key, self._total(key) if sharded else 1, least_bytes)
-        self._versions = self._versions.union([remote])  # another set: `status` may be iterating over this one
+        sharded = sharding.sharded_tables(manifest, least_bytes) or sharding.sharded_indexes(
+            manifest
+        )
+        remote = RemoteVersion(
+            self.call_all, manifest, key, self._total(key) if sharded else 1, least_bytes
+        )
+        self._versions = self._versions.union(
+            [remote]
+        )  # another set: `status` may be iterating over this one
         return remote
 
     def holding(self, key: Key, shard: ShardNumber, but: Collection[Replica] = ()) -> list[Replica]:
         """Returns the replicas of a shard that have loaded a bundle and can be called, but for some."""
         every = [each for each in list(self.replicas.values()) if each not in but]
-        return [each for each in every if each.shard == shard and key in each.bundles and not each.problem]
+        return [
+            each
+            for each in every
+            if each.shard == shard and key in each.bundles and not each.problem
+        ]
 
     def _total(self, key: Key) -> int:
         """Returns how many shards hold a bundle."""
@@ -124,7 +147,9 @@ class Shards:
         every = [(each.shard, each) for each in reached if each.shard is not None]
         if not every:
             tried = [f"{each['address']}: {each['problem']}" for each in self.status()]
-            raise ShardsMissing(f"no shard can be reached: {'; '.join(tried[:4]) or 'no address is known'}")
+            raise ShardsMissing(
+                f"no shard can be reached: {'; '.join(tried[:4]) or 'no address is known'}"
+            )
         total = every[0][0].total
         least_bytes = self._settings.shard_least_bytes
         for shard, each in every:
@@ -133,9 +158,13 @@ class Shards:
                 raise ShardsMissing(f"{message}: --shard-least-bytes must be the same")
             if shard.total != total:
                 first = f"{every[0][1].address} is shard {every[0][0]}"
-                raise ShardsMissing(f"shards do not fit each other: {first}, {each.address} is shard {shard}")
+                raise ShardsMissing(
+                    f"shards do not fit each other: {first}, {each.address} is shard {shard}"
+                )
             if any(one[:2] == key[:2] and one != key for one in each.bundles):
-                raise ShardsMissing(f"{each.address} holds another bundle as {what}: copy the same one everywhere")
+                raise ShardsMissing(
+                    f"{each.address} holds another bundle as {what}: copy the same one everywhere"
+                )
         for number in range(1, total + 1):
             if not self.holding(key, ShardNumber(number, total)):
                 raise ShardsMissing(f"{what}: no address holds shard {number}/{total} of it")
@@ -152,7 +181,10 @@ class Shards:
         left_s = min(left_s, self._settings.request_timeout_s)
 
         async def call() -> list[Any]:
-            calls = [self.call(key, shard, method, request, left_s) for shard, request in requests.items()]
+            calls = [
+                self.call(key, shard, method, request, left_s)
+                for shard, request in requests.items()
+            ]
             return await asyncio.gather(*calls, return_exceptions=True)
 
         answers = asyncio.run_coroutine_threadsafe(call(), self.loop).result()
@@ -161,7 +193,9 @@ class Shards:
                 raise Internal(str(answer)) from answer
         return dict(zip(requests, answers, strict=True))
 
-    async def call(self, key: Key, shard: ShardNumber, method: str, request: Any, left_s: float) -> Any:
+    async def call(
+        self, key: Key, shard: ShardNumber, method: str, request: Any, left_s: float
+    ) -> Any:
         """Calls a method of a shard.
 
         Raises:
@@ -169,7 +203,10 @@ class Shards:
           NotReady: no replica of the shard answers; names it.
         """
         tried: list[Replica] = []
-        call, choose = partial(self._timed, shard, method, request), partial(self._choose, key, shard, tried)
+        call, choose = (
+            partial(self._timed, shard, method, request),
+            partial(self._choose, key, shard, tried),
+        )
         problem = "no replica of it is known"
         end = self.loop.time() + left_s
         for _ in range(2):
@@ -180,7 +217,9 @@ class Shards:
             alone = not self.holding(key, shard, tried)
             left_s = end - self.loop.time()
             try:
-                return await self._hedged(shard, replica, choose, call, left_s if alone else left_s / 2)
+                return await self._hedged(
+                    shard, replica, choose, call, left_s if alone else left_s / 2
+                )
             except grpc.aio.AioRpcError as failure:
                 code, details = failure.code(), failure.details()
                 self._metrics.count("shard_failures", 1, str(shard), code.name)
@@ -191,7 +230,9 @@ class Shards:
                 problem = f"{replica.address}: {code.name}: {details}"
                 if alone and code is not grpc.StatusCode.UNAVAILABLE:
                     break
-        raise NotReady(f"shard {shard} of model {key[0]!r} version {key[1]} does not answer: {problem}")
+        raise NotReady(
+            f"shard {shard} of model {key[0]!r} version {key[1]} does not answer: {problem}"
+        )
 
     def _choose(self, key: Key, shard: ShardNumber, tried: list[Replica]) -> Replica | None:
         """Draws two replicas that were not tried, and takes the one with fewer calls in progress."""
@@ -203,7 +244,12 @@ class Shards:
         return chosen
 
     async def _hedged(
-        self, shard: ShardNumber, replica: Replica, choose: Callable[[], Replica | None], call: Call, left_s: float
+        self,
+        shard: ShardNumber,
+        replica: Replica,
+        choose: Callable[[], Replica | None],
+        call: Call,
+        left_s: float,
     ) -> Any:
         """Calls a replica, and a second one if the first takes longer than usual."""
         percentile = self._settings.shard_hedge_percentile
@@ -227,7 +273,9 @@ class Shards:
             for each in calls:
                 each.cancel()
 
-    async def _timed(self, shard: ShardNumber, method: str, request: Any, replica: Replica, left_s: float) -> Any:
+    async def _timed(
+        self, shard: ShardNumber, method: str, request: Any, replica: Replica, left_s: float
+    ) -> Any:
         """Calls a replica, and measures what comes back."""
         began = self.loop.time()
         answer = await replica.call(method, request, left_s)
@@ -245,20 +293,26 @@ class Shards:
 
     async def _poll(self) -> None:
         """Brings the replicas up to date with the sources of addresses, and polls each for what it holds."""
-        for replica in [each for each in self._gone if not each.inflight]:  # the others answer first
+        for replica in [
+            each for each in self._gone if not each.inflight
+        ]:  # the others answer first
             self._gone.remove(replica)
             await replica.close()
         known: dict[str, str] = {}
         for source in self._settings.shard_addresses:
             known |= dict.fromkeys(await self._resolved(source), addresses.name_of(source))
         for address in set(known) - set(self.replicas):
-            self.replicas[address] = Replica(address, known[address], self._credentials, self._metadata)
+            self.replicas[address] = Replica(
+                address, known[address], self._credentials, self._metadata
+            )
         self._gone += [self.replicas.pop(address) for address in set(self.replicas) - set(known)]
         replicas = list(self.replicas.values())
         before = [each.problem for each in replicas]
         await asyncio.gather(*(each.describe() for each in replicas))
         for each, problem in zip(replicas, before, strict=True):
-            about = logging.fields(address=each.address, shard=str(each.shard or ""), problem=each.problem)
+            about = logging.fields(
+                address=each.address, shard=str(each.shard or ""), problem=each.problem
+            )
             if each.problem and each.problem != problem:
                 log.warning("shard_unreachable", extra=about)
             elif problem and not each.problem:
@@ -275,7 +329,10 @@ class Shards:
             found = set(await addresses.resolve(source))
         except OSError as problem:
             if self.problems.get(source) != str(problem):
-                log.warning("shard_addresses_unknown", extra=logging.fields(source=source, problem=str(problem)))
+                log.warning(
+                    "shard_addresses_unknown",
+                    extra=logging.fields(source=source, problem=str(problem)),
+                )
             self.problems[source] = str(problem)
             return set(self.replicas)
         self.problems.pop(source, None)

@@ -31,20 +31,26 @@ CallAll = Callable[[Key, str, Mapping[ShardNumber, Any], float], Mapping[ShardNu
 class RemoteVersion:
     """Reaches the shards of one version; called by compute threads, which wait."""
 
-    def __init__(self, call_all: CallAll, manifest: Manifest, key: Key, total: int, least_bytes: int) -> None:
+    def __init__(
+        self, call_all: CallAll, manifest: Manifest, key: Key, total: int, least_bytes: int
+    ) -> None:
         """Derives what each of `total` shards holds."""
         self.key, self._call_all = key, call_all
         self._numbers = [ShardNumber(each, total) for each in range(1, total + 1)]
         tables = sharding.sharded_tables(manifest, least_bytes)
         self.tables: Mapping[str, RemoteTable] = remote_tables(tables)
-        self._starts = {f"tables.{name}": self._starts_of(table.rows) for name, table in tables.items()}
+        self._starts = {
+            f"tables.{name}": self._starts_of(table.rows) for name, table in tables.items()
+        }
         self._layouts = self._layouts_of(tables)
         self._indexes: dict[str, _Layout] = {}
         for name, index in sharding.sharded_indexes(manifest).items():
             size, partitions = manifest.candidates[index.corpus].size, index.partitions
             bounds = np.minimum(self._starts_of(partitions) * -(-size // partitions), size)
             self._starts[f"indexes.{name}"] = bounds
-            self._indexes[name] = _Layout([name], bounds, "float32", index.dim, [True], is_index=True)
+            self._indexes[name] = _Layout(
+                [name], bounds, "float32", index.dim, [True], is_index=True
+            )
 
     def _layouts_of(self, tables: Mapping[str, Table]) -> dict[str, _Layout]:
         members: dict[str, list[str]] = {}
@@ -52,7 +58,9 @@ class RemoteVersion:
             members.setdefault(each.among.name, []).append(name)
         layouts = {}
         for layout, names in members.items():
-            starts = [self.tables[name].first + self._starts[f"tables.{name}"][:-1] for name in names]
+            starts = [
+                self.tables[name].first + self._starts[f"tables.{name}"][:-1] for name in names
+            ]
             one, last = tables[names[0]], self.tables[names[-1]]
             bounds = np.array([*np.concatenate(starts), last.first + last.rows])
             refusing = [tables[name].unavailable == "error" for name in names]
@@ -61,11 +69,17 @@ class RemoteVersion:
 
     def held_by(self, shard: ShardNumber) -> dict[str, list[int]]:
         """Returns the first row, or candidate, that a shard holds, and the end, by table and index."""
-        return {name: starts[shard.number - 1 : shard.number + 1].tolist() for name, starts in self._starts.items()}
+        return {
+            name: starts[shard.number - 1 : shard.number + 1].tolist()
+            for name, starts in self._starts.items()
+        }
 
     def rows(self, wanted: Mapping[str, Rows], left_s: float) -> dict[str, FetchedRows]:
         """See RemoteParts."""
-        return self._read({layout: _Divided(self._layouts[layout], rows) for layout, rows in wanted.items()}, left_s)
+        return self._read(
+            {layout: _Divided(self._layouts[layout], rows) for layout, rows in wanted.items()},
+            left_s,
+        )
 
     def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """See RemoteParts."""
@@ -75,7 +89,9 @@ class RemoteVersion:
     def search(self, wanted: IndexSearch, left_s: float) -> list[Found]:
         """See RemoteParts."""
         requests = {}
-        for shard, count in zip(self._numbers, np.diff(self._indexes[wanted.index].bounds), strict=True):
+        for shard, count in zip(
+            self._numbers, np.diff(self._indexes[wanted.index].bounds), strict=True
+        ):
             if count:
                 requests[shard] = parts.search_message(self._bundle(shard), wanted)
         answers = self._call_all(self.key, "Search", requests, left_s)
@@ -86,9 +102,14 @@ class RemoteVersion:
 
     def _read(self, divided: Mapping[str, _Divided], left_s: float) -> dict[str, FetchedRows]:
         """Reads all rows of each shard in one call."""
-        held = {shard: [each for each in divided.values() if each.held(shard)] for shard in self._numbers}
+        held = {
+            shard: [each for each in divided.values() if each.held(shard)]
+            for shard in self._numbers
+        }
         requests = {
-            shard: shard_pb.RowsRequest(bundle=self._bundle(shard), rows=[each.message(shard) for each in some])
+            shard: shard_pb.RowsRequest(
+                bundle=self._bundle(shard), rows=[each.message(shard) for each in some]
+            )
             for shard, some in held.items()
             if some
         }
@@ -103,7 +124,11 @@ class RemoteVersion:
     def _bundle(self, shard: ShardNumber) -> shard_pb.Bundle:
         model, version, fingerprint = self.key
         return shard_pb.Bundle(
-            model=model, version=version, fingerprint=fingerprint, number=shard.number, total=shard.total
+            model=model,
+            version=version,
+            fingerprint=fingerprint,
+            number=shard.number,
+            total=shard.total,
         )
 
     def _starts_of(self, rows: int) -> Rows:
@@ -135,7 +160,9 @@ class _Divided:
         self._layout, self._rows = layout, rows
         counts = np.diff(rows.searchsorted(layout.bounds))
         self._counts = counts.reshape(len(layout.names), -1)  # of each table at each shard
-        self._owners = np.tile(np.arange(1, self._counts.shape[1] + 1), len(layout.names)).repeat(counts)
+        self._owners = np.tile(np.arange(1, self._counts.shape[1] + 1), len(layout.names)).repeat(
+            counts
+        )
         self._positions = (rows - layout.bounds[:-1].repeat(counts)).astype("<u4")
         self._vectors = np.empty((rows.size, layout.dim), np.float32)
         self._lost: NDArray[np.bool_] | None = None
@@ -144,7 +171,9 @@ class _Divided:
     def held(self, shard: ShardNumber) -> dict[str, int]:
         """Returns how many rows of each table a shard holds, of those where it holds any."""
         counts = self._counts[:, shard.number - 1].tolist()
-        return {name: count for name, count in zip(self._layout.names, counts, strict=True) if count}
+        return {
+            name: count for name, count in zip(self._layout.names, counts, strict=True) if count
+        }
 
     def message(self, shard: ShardNumber) -> shard_pb.Rows:
         """Returns the part of a request to a shard that is for rows of this layout."""
@@ -164,7 +193,11 @@ class _Divided:
     def lose(self, shard: ShardNumber, problem: ServiceError) -> None:
         """Has zeros for the rows of a shard that cannot be reached; raises the problem if that is not allowed."""
         held = self.held(shard)
-        refusing = {name for name, refuses in zip(self._layout.names, self._layout.refusing, strict=True) if refuses}
+        refusing = {
+            name
+            for name, refuses in zip(self._layout.names, self._layout.refusing, strict=True)
+            if refuses
+        }
         if problem.code is not Code.NOT_READY or not refusing.isdisjoint(held):
             raise problem
         lost = self._owners == shard.number

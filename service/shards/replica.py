@@ -39,7 +39,11 @@ class Replica:
     """
 
     def __init__(
-        self, address: str, name: str, credentials: grpc.ChannelCredentials | None, metadata: Callable[[], Metadata]
+        self,
+        address: str,
+        name: str,
+        credentials: grpc.ChannelCredentials | None,
+        metadata: Callable[[], Metadata],
     ) -> None:
         """Prepares a connection.
 
@@ -64,12 +68,16 @@ class Replica:
         """Asks what it holds now."""
         try:
             request = shard_pb.DescribeRequest()
-            answer = await self._stub.Describe(request, timeout=_DESCRIBE_S, metadata=self._metadata())
+            answer = await self._stub.Describe(
+                request, timeout=_DESCRIBE_S, metadata=self._metadata()
+            )
         except grpc.aio.AioRpcError as problem:
             self.problem = f"{problem.code().name}: {problem.details()}"
             return
         self.shard, self.least_bytes = ShardNumber(answer.number, answer.total), answer.least_bytes
-        self.bundles = frozenset([(each.model, each.version, each.fingerprint) for each in answer.bundles])
+        self.bundles = frozenset(
+            [(each.model, each.version, each.fingerprint) for each in answer.bundles]
+        )
         self.problem = ""
 
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
@@ -82,7 +90,9 @@ class Replica:
         self.inflight += 1
         try:
             timeout = None if math.isinf(timeout_s) else max(0.0, timeout_s)
-            answer = await getattr(self._stub, method)(request, timeout=timeout, metadata=self._metadata())
+            answer = await getattr(self._stub, method)(
+                request, timeout=timeout, metadata=self._metadata()
+            )
         finally:
             self.inflight -= 1
         self._recent.append(time.perf_counter() - began)
@@ -90,7 +100,11 @@ class Replica:
 
     def percentile_s(self, percentile: float) -> float:
         """Returns how long the slowest of the recent calls took, but for the slowest 100 - percentile %."""
-        return float(np.percentile(self._recent, percentile)) if len(self._recent) >= _RECENT // 8 else math.inf
+        return (
+            float(np.percentile(self._recent, percentile))
+            if len(self._recent) >= _RECENT // 8
+            else math.inf
+        )
 
     async def close(self) -> None:
         """Disconnects."""

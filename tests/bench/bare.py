@@ -41,7 +41,9 @@ class BareCall:
 
     def __init__(self, kind: str, bundle: Path) -> None:
         program = [sys.executable, "-m", "tests.bench.bare", kind, str(bundle)]
-        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def measure(self, threads: int, seconds: float) -> Bare:
         """Calls again and again from so many threads."""
@@ -98,7 +100,9 @@ def _run(step: Step, threads: int, seconds: float) -> Bare:
 def main() -> None:
     """Answers lines from stdin until it closes."""
     kind, bundle = sys.argv[1], Path(sys.argv[2])
-    step = _search(bundle) if kind == "search" else _tower(bundle, "int8" if kind == "int8" else "f32")
+    step = (
+        _search(bundle) if kind == "search" else _tower(bundle, "int8" if kind == "int8" else "f32")
+    )
     step(0)
     for line in sys.stdin:
         threads, seconds = line.split()

@@ -14,7 +14,15 @@ SCALE = 0.002
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     scratch = tmp_path_factory.mktemp("bench")
-    return Run(scratch, [Checkout("this"), Checkout("other")], SCALE, rounds=1, seconds=0.05, workers=1, callers=(2,))
+    return Run(
+        scratch,
+        [Checkout("this"), Checkout("other")],
+        SCALE,
+        rounds=1,
+        seconds=0.05,
+        workers=1,
+        callers=(2,),
+    )
 
 
 @pytest.fixture(scope="session")

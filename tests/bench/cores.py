@@ -32,7 +32,9 @@ def serve_on_few() -> str:
 def loading() -> Iterator[None]:
     """Runs what is started in this context on the cores of the load."""
     own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, _loading if own == _serving else own)  # without serve_on_few all share all
+    os.sched_setaffinity(
+        0, _loading if own == _serving else own
+    )  # without serve_on_few all share all
     try:
         yield
     finally:

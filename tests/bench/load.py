@@ -52,14 +52,27 @@ class Endpoint:
     def encode(self, body: bytes) -> bytes:
         """Returns a request as it goes over the wire; of gRPC with 0 for the stream."""
         if self.content_type:
-            fields = {"host": "127.0.0.1", "content-type": self.content_type, "content-length": str(len(body))}
-            lines = "".join(f"{name}: {value}\r\n" for name, value in (fields | dict(self.headers)).items())
+            fields = {
+                "host": "127.0.0.1",
+                "content-type": self.content_type,
+                "content-length": str(len(body)),
+            }
+            lines = "".join(
+                f"{name}: {value}\r\n" for name, value in (fields | dict(self.headers)).items()
+            )
             return f"POST {self.path} HTTP/1.1\r\n{lines}\r\n".encode() + body
-        fields = {":method": "POST", ":scheme": "http", ":path": self.path, ":authority": "127.0.0.1"}
+        fields = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": self.path,
+            ":authority": "127.0.0.1",
+        }
         fields |= {"te": "trailers", "content-type": "application/grpc", **self.headers}
         block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
         message = struct.pack(">BI", 0, len(body)) + body
-        parts = [message[at : at + FRAME_BYTES_MAX] for at in range(0, len(message), FRAME_BYTES_MAX)]
+        parts = [
+            message[at : at + FRAME_BYTES_MAX] for at in range(0, len(message), FRAME_BYTES_MAX)
+        ]
         frames = [_frame(_HEADERS, _END_HEADERS, block)]
         frames += [_frame(_DATA, _END_STREAM if part is parts[-1] else 0, part) for part in parts]
         return b"".join(frames)
@@ -127,7 +140,9 @@ class Load:
         Raises:
           ServiceLost: no connection can be made.
         """
-        gaps = np.random.default_rng(seed).exponential(1 / rate_per_s, int(rate_per_s * duration_s * 1.2) + 8)
+        gaps = np.random.default_rng(seed).exponential(
+            1 / rate_per_s, int(rate_per_s * duration_s * 1.2) + 8
+        )
         instants = np.cumsum(gaps)
         due = Path(self._scratch.name) / "due"
         instants[: max(1, int(np.searchsorted(instants, duration_s)))].tofile(due)
@@ -136,7 +151,14 @@ class Load:
     def _run(self, *options: str) -> Answers:
         results = Path(self._scratch.name) / "results"
         protocol = "http" if self.endpoint.content_type else "grpc"
-        program = [str(compiled()), protocol, str(self.endpoint.port), str(self._requests), str(results), *options]
+        program = [
+            str(compiled()),
+            protocol,
+            str(self.endpoint.port),
+            str(self._requests),
+            str(results),
+            *options,
+        ]
         with cores.loading():
             ran = subprocess.run(program, check=False, capture_output=True, text=True)
         if ran.returncode:
@@ -159,11 +181,22 @@ def compiled() -> Path:
     """
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
-        raise NoCompiler("the load generator is written in C: install a compiler, or name one in CC")
+        raise NoCompiler(
+            "the load generator is written in C: install a compiler, or name one in CC"
+        )
     if not PROGRAM.exists() or PROGRAM.stat().st_mtime < SOURCE.stat().st_mtime:
         PROGRAM.parent.mkdir(parents=True, exist_ok=True)
         aside = PROGRAM.with_suffix(f".{os.getpid()}")
-        command = [compiler, "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", str(SOURCE), "-o", str(aside)]
+        command = [
+            compiler,
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-D_GNU_SOURCE",
+            str(SOURCE),
+            "-o",
+            str(aside),
+        ]
         subprocess.run(command, check=True)
         aside.replace(PROGRAM)
     return PROGRAM.resolve()
@@ -175,7 +208,11 @@ def _text(value: str) -> bytes:
     if len(encoded) < 127:
         return bytes([len(encoded)]) + encoded
     rest = len(encoded) - 127
-    return bytes([127, rest]) + encoded if rest < 128 else bytes([127, rest % 128 + 128, rest // 128]) + encoded
+    return (
+        bytes([127, rest]) + encoded
+        if rest < 128
+        else bytes([127, rest % 128 + 128, rest // 128]) + encoded
+    )
 
 
 def _frame(kind: int, flags: int, payload: bytes) -> bytes:

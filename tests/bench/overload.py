@@ -92,7 +92,9 @@ class Overload:
         return [problem for problem, found in checks.items() if found]
 
 
-def overload(service: Service, bodies: list[bytes], times: float, seconds: float, transport: str = "http") -> Overload:
+def overload(
+    service: Service, bodies: list[bytes], times: float, seconds: float, transport: str = "http"
+) -> Overload:
     """Measures how much of workload R a service can answer, then sends so many times as much."""
     timeout_ms = f"{DEADLINE_S * 1e3:.0f}"
     if transport == "http":
@@ -101,7 +103,10 @@ def overload(service: Service, bodies: list[bytes], times: float, seconds: float
     else:
         headers = {"grpc-timeout": f"{timeout_ms}m"}
         calm = Endpoint(service.grpc, RANK)
-    with closing(Load(calm, bodies)) as load, closing(Load(replace(calm, headers=headers), bodies)) as pressing:
+    with (
+        closing(Load(calm, bodies)) as load,
+        closing(Load(replace(calm, headers=headers), bodies)) as pressing,
+    ):
         load.closed(CALLERS, 0.5)
         usual_s = float(np.median(load.closed(1, 0.3).latency_s))
         before = load.closed(CALLERS, seconds).requests_per_s
@@ -117,13 +122,17 @@ def overload(service: Service, bodies: list[bytes], times: float, seconds: float
         recovery_s = _recovery_s(load, usual_s)
         after = load.closed(CALLERS, seconds).requests_per_s
     peak_per_s = (before + after) / 2
-    return Overload(peak_per_s, times * before, answers, REJECTED[transport], probes, computed, recovery_s)
+    return Overload(
+        peak_per_s, times * before, answers, REJECTED[transport], probes, computed, recovery_s
+    )
 
 
 def _computed(port: int) -> float:
     """Returns how many rankings the service has computed; nan: it does not count them."""
     lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=GIVE_UP_S).text.splitlines()
-    found = [line.split()[-1] for line in lines if line.startswith('rowcast_examples_total{call="rank"')]
+    found = [
+        line.split()[-1] for line in lines if line.startswith('rowcast_examples_total{call="rank"')
+    ]
     return sum(map(float, found)) if found else float("nan")
 
 
@@ -153,7 +162,9 @@ def _recovery_s(load: Load, usual_s: float) -> float:
 
 def figures(seen: Overload) -> dict[str, str]:
     """Returns the figures of an overload by name."""
-    probe_ms = np.percentile(seen.probes.latency_s, 99) * 1e3 if seen.probes.latency_s else float("nan")
+    probe_ms = (
+        np.percentile(seen.probes.latency_s, 99) * 1e3 if seen.probes.latency_s else float("nan")
+    )
     return {
         "peak/s": f"{seen.peak_per_s:.0f}",
         "offered/s": f"{seen.offered_per_s:.0f}",

@@ -12,9 +12,22 @@ from rich.table import Table
 BEGIN, END = "<!-- written by python -m tests.bench: begin -->", "<!-- end -->"
 DOCUMENT = Path("docs/explanation/benchmarks.md")
 RESULTS = Path("tests/bench/results")
-PEER_TARGETS = {"FastAPI": 1.8, "FastAPI, processes": 1.8, "BentoML": 2.4, "MLServer": 2.0, "Ray Serve, HAProxy": 1.45}
+PEER_TARGETS = {
+    "FastAPI": 1.8,
+    "FastAPI, processes": 1.8,
+    "BentoML": 2.4,
+    "MLServer": 2.0,
+    "Ray Serve, HAProxy": 1.45,
+}
 """The least ratio of rowcast's requests a second by a peer's, each at its best."""
-OVERLOAD = ("load", "offered/s", "goodput by peak", "p99 ms of answers", "p99 ms of rejections", "recovered after s")
+OVERLOAD = (
+    "load",
+    "offered/s",
+    "goodput by peak",
+    "p99 ms of answers",
+    "p99 ms of rejections",
+    "recovered after s",
+)
 _RANKING = "R f32, HTTP JSON"
 
 
@@ -42,7 +55,9 @@ class Sheet:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-def document(how: str, sheets: Sequence[Sheet], page: Path = DOCUMENT, results: Path = RESULTS) -> None:
+def document(
+    how: str, sheets: Sequence[Sheet], page: Path = DOCUMENT, results: Path = RESULTS
+) -> None:
     """Writes all tables to a file named by the day, and a summary of them between the marks of the page.
 
     Args:
@@ -63,7 +78,12 @@ def document(how: str, sheets: Sequence[Sheet], page: Path = DOCUMENT, results: 
 
 def _summary(how: str, sheets: Sequence[Sheet]) -> str:
     found = {sheet.title.partition(",")[0].partition(" ")[0]: sheet.records() for sheet in sheets}
-    service, peers, overload, start = found["Service"], found.get("Peers", []), found["Overload"], found["Start"]
+    service, peers, overload, start = (
+        found["Service"],
+        found.get("Peers", []),
+        found["Overload"],
+        found["Start"],
+    )
     best = {row["request"]: row for row in sorted(service, key=_rate)}
     requests = [best[name] for name in dict.fromkeys(row["request"] for row in service)]
     parts = (
@@ -97,7 +117,9 @@ def _chart(own: str, peers: Sequence[dict[str, str]]) -> str:
     for name, rate in ((row["peer"].partition(",")[0], int(_best(row)[1])) for row in peers):
         rates[name] = max(rate, rates.get(name, 0))
     names = ", ".join(f'"{name}"' for name in rates)
-    parts = (f"{axis}Axis{part}Color" for axis in "xy" for part in ("Label", "Title", "Tick", "Line"))
+    parts = (
+        f"{axis}Axis{part}Color" for axis in "xy" for part in ("Label", "Title", "Tick", "Line")
+    )
     grey = ", ".join(f'{part}: "#808080"' for part in parts)
     colors = f"backgroundColor: transparent, {grey}"  # readable in light and dark
     return f"""
@@ -114,7 +136,15 @@ xychart-beta
 
 
 def _beside(own: dict[str, str], peers: Sequence[dict[str, str]], start: dict[str, str]) -> str:
-    columns = ("server", "callers", "requests/s", "p50 / p99 ms", "s to ready", "PSS MiB", "rowcast / server")
+    columns = (
+        "server",
+        "callers",
+        "requests/s",
+        "p50 / p99 ms",
+        "s to ready",
+        "PSS MiB",
+        "rowcast / server",
+    )
     tails = f"{own['p50 ms']} / {own['p99 ms']}"
     memory = start["PSS MiB, after requests"]
     rows = [("rowcast", own["callers"], own["requests/s"], tails, start["s to ready"], memory, "")]
@@ -135,7 +165,11 @@ def _missed(found: dict[str, list[dict[str, str]]], best: dict[str, dict[str, st
     """Returns a table of the targets that are missed."""
     bare = {row["call"]: row for row in found["Bare"]}
     at_least = [
-        (f"{way}: share of the bare call's requests/s", _rate(best[way]) / float(bare[kind]["2 threads"]), bound)
+        (
+            f"{way}: share of the bare call's requests/s",
+            _rate(best[way]) / float(bare[kind]["2 threads"]),
+            bound,
+        )
         for way, kind, bound in (
             (_RANKING, "f32", 0.75),
             ("R f32, HTTP protobuf", "f32", 0.82),
@@ -147,17 +181,34 @@ def _missed(found: dict[str, list[dict[str, str]]], best: dict[str, dict[str, st
     ]
     for row in found.get("Peers", []):
         ratio = float(row["rowcast f32 by it, each at its best"])
-        at_least.append((f"{_RANKING}: times the requests/s of {row['peer']}", ratio, PEER_TARGETS[row["peer"]]))
+        at_least.append(
+            (f"{_RANKING}: times the requests/s of {row['peer']}", ratio, PEER_TARGETS[row["peer"]])
+        )
     twice, start = found["Overload"][0], found["Start"][0]
     at_least.append(("Overload, 2 x: goodput by peak", float(twice["goodput by peak"]), 0.95))
     at_most = [
-        ("R f32, HTTP protobuf: CPU ms beyond the bare call", float(bare["f32"]["CPU ms beyond"]), 0.20),
+        (
+            "R f32, HTTP protobuf: CPU ms beyond the bare call",
+            float(bare["f32"]["CPU ms beyond"]),
+            0.20,
+        ),
         ("Overload, 2 x: p99 ms of rejections", float(twice["p99 ms of rejections"]), 2.0),
         ("One worker: s to ready", float(start["s to ready"]), 1.0),
     ]
-    rows = [(name, f"at least {bound:g}", f"{value:.2f}") for name, value, bound in at_least if value < bound]
-    rows += [(name, f"at most {bound:g}", f"{value:.2f}") for name, value, bound in at_most if value > bound]
-    return _table(columns := ("figure", "target", "measured"), [dict(zip(columns, row, strict=True)) for row in rows])
+    rows = [
+        (name, f"at least {bound:g}", f"{value:.2f}")
+        for name, value, bound in at_least
+        if value < bound
+    ]
+    rows += [
+        (name, f"at most {bound:g}", f"{value:.2f}")
+        for name, value, bound in at_most
+        if value > bound
+    ]
+    return _table(
+        columns := ("figure", "target", "measured"),
+        [dict(zip(columns, row, strict=True)) for row in rows],
+    )
 
 
 def _rate(row: dict[str, str]) -> float:

@@ -8,7 +8,10 @@ import orjson
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.bench.workloads import RankingWorkload, RetrievalWorkload
 
-RANK, RETRIEVE = "/rowcast.embedding.v1.EmbeddingService/Rank", "/rowcast.embedding.v1.EmbeddingService/Retrieve"
+RANK, RETRIEVE = (
+    "/rowcast.embedding.v1.EmbeddingService/Rank",
+    "/rowcast.embedding.v1.EmbeddingService/Retrieve",
+)
 
 
 def rank_json(work: RankingWorkload) -> list[bytes]:
@@ -48,10 +51,15 @@ def retrieve_messages(work: RetrievalWorkload, queries: int = 1) -> list[bytes]:
     """The same queries as encoded RetrieveRequest messages, so many in each."""
     bodies = []
     for first in range(0, len(work.users) - queries + 1, queries):
-        users, histories = work.users[first : first + queries], work.histories[first : first + queries]
+        users, histories = (
+            work.users[first : first + queries],
+            work.histories[first : first + queries],
+        )
         request = pb.RetrieveRequest(model=pb.ModelSpec(name=work.model), k=work.k)
         request.features["user"].int64s = users.tobytes()
         request.features["history"].int64s = histories.tobytes()
-        request.features["history"].offsets = (np.arange(queries + 1, dtype="<i4") * histories.shape[1]).tobytes()
+        request.features["history"].offsets = (
+            np.arange(queries + 1, dtype="<i4") * histories.shape[1]
+        ).tobytes()
         bodies.append(request.SerializeToString())
     return bodies

@@ -67,7 +67,9 @@ class Rounds:
         self._seconds = seconds
         self._seen: dict[tuple[str, int], list[Block]] = defaultdict(list)
 
-    def run(self, group: Sequence[Contestant], rounds: int, callers: Sequence[int] = CALLERS) -> None:
+    def run(
+        self, group: Sequence[Contestant], rounds: int, callers: Sequence[int] = CALLERS
+    ) -> None:
         """Measures the contestants of a group in turns, at each number of callers."""
         for number in range(rounds):
             for count in callers:
@@ -95,13 +97,23 @@ class Rounds:
     def block(self, name: str, callers: int) -> Block:
         """Returns the medians of the rounds."""
         blocks = self._seen[name, callers]
-        return Block(*(median(getattr(each, field) for each in blocks) for field in Block.__dataclass_fields__))
+        return Block(
+            *(
+                median(getattr(each, field) for each in blocks)
+                for field in Block.__dataclass_fields__
+            )
+        )
 
     def best(self, name: str) -> Block:
         """Returns the block with the highest throughput."""
-        return max((self.block(name, callers) for callers in self.callers(name)), key=lambda block: block.per_s)
+        return max(
+            (self.block(name, callers) for callers in self.callers(name)),
+            key=lambda block: block.per_s,
+        )
 
     def ratio(self, name: str, other: str, callers: int, field: str = "per_s") -> float:
         """Returns the median of one contestant's figure by another's, round by round; nan if a figure is 0."""
         pairs = zip(self._seen[name, callers], self._seen[other, callers], strict=True)
-        return float(median(getattr(mine, field) / (getattr(theirs, field) or nan) for mine, theirs in pairs))
+        return float(
+            median(getattr(mine, field) / (getattr(theirs, field) or nan) for mine, theirs in pairs)
+        )

@@ -77,7 +77,9 @@ class Run:
                 ways += loads[0]
         return [self._service_sheet(measured, ways), self._bare(measured)]
 
-    def _loads(self, running: ExitStack, checkout: Checkout, precision: str) -> dict[str, Contestant]:
+    def _loads(
+        self, running: ExitStack, checkout: Checkout, precision: str
+    ) -> dict[str, Contestant]:
         """Starts a service; returns by way how it is called."""
         program = running.enter_context(self._serve(checkout, precision))
         ranking, retrieval = self.ranking, self.retrieval
@@ -98,8 +100,14 @@ class Run:
         found = {}
         for way, (method, bodies) in ways.items():
             media = MEDIA[way.split(", ")[1]]
-            path = "/v1/models/ranking:rank" if method == requests.RANK else "/v1/models/retrieval:retrieve"
-            endpoint = Endpoint(program.http, path, media) if media else Endpoint(program.grpc, method)
+            path = (
+                "/v1/models/ranking:rank"
+                if method == requests.RANK
+                else "/v1/models/retrieval:retrieve"
+            )
+            endpoint = (
+                Endpoint(program.http, path, media) if media else Endpoint(program.grpc, method)
+            )
             load = running.enter_context(closing(Load(endpoint, bodies)))
             found[way] = Contestant(f"{way}, {checkout.name}", program, load)
         program.pause()
@@ -116,16 +124,30 @@ class Run:
         first, others = self.checkouts[0].name, [each.name for each in self.checkouts[1:]]
         columns = ["request", "callers", *_FIGURES, "generator ms", "failed"]
         for other in others:
-            columns += [*(f"{other}: {figure}" for figure in _FIGURES), f"requests/s by {other}", "p50", "CPU"]
+            columns += [
+                *(f"{other}: {figure}" for figure in _FIGURES),
+                f"requests/s by {other}",
+                "p50",
+                "CPU",
+            ]
         rows = []
         for way in ways:
             name = f"{way}, {first}"
             for callers in measured.callers(name):
                 block = measured.block(name, callers)
-                row = [way, str(callers), *_cells(block), f"{block.generator_ms:.3f}", f"{block.failed:.1%}"]
+                row = [
+                    way,
+                    str(callers),
+                    *_cells(block),
+                    f"{block.generator_ms:.3f}",
+                    f"{block.failed:.1%}",
+                ]
                 for other in (f"{way}, {each}" for each in others):
                     row += _cells(measured.block(other, callers))
-                    ratios = (measured.ratio(name, other, callers, each) for each in ("per_s", "p50_ms", "cpu_ms"))
+                    ratios = (
+                        measured.ratio(name, other, callers, each)
+                        for each in ("per_s", "p50_ms", "cpu_ms")
+                    )
                     row += [f"{ratio:.2f}" for ratio in ratios]
                 rows.append(row)
         return Sheet(f"Service, {self.workers} workers", columns, rows)
@@ -139,12 +161,25 @@ class Run:
             ("search", self.retrieval.directory, f"Q, {PROTOBUF}"),
         ):
             with closing(BareCall(kind, bundle)) as call:
-                seen = [call.measure(threads, self.seconds) for _ in range(self.rounds) for threads in (1, 2)]
+                seen = [
+                    call.measure(threads, self.seconds)
+                    for _ in range(self.rounds)
+                    for threads in (1, 2)
+                ]
             one, two = (median(each.per_s for each in seen[at::2]) for at in (0, 1))
             cpu_ms = median(each.cpu_ms for each in seen[1::2])
             best = measured.best(f"{way}, {self.checkouts[0].name}")
             beyond = f"{best.cpu_ms - cpu_ms:.3f}"
-            rows.append((kind, f"{one:.0f}", f"{two:.0f}", f"{cpu_ms:.3f}", f"{best.per_s / two:.2f}", beyond))
+            rows.append(
+                (
+                    kind,
+                    f"{one:.0f}",
+                    f"{two:.0f}",
+                    f"{cpu_ms:.3f}",
+                    f"{best.per_s / two:.2f}",
+                    beyond,
+                )
+            )
         columns = ["call", "calls/s, 1 thread", "2 threads", "CPU ms"]
         columns += [f"service over {PROTOBUF} by it", "CPU ms beyond"]
         return Sheet("Bare tower and bare search, in process", columns, rows)
@@ -168,7 +203,10 @@ class Run:
                     with closing(program), closing(Load(way.endpoint, way.bodies)) as theirs:
                         check_scores(way, wanted)
                         measured, memory_bytes = Rounds(self.seconds), program.memory_bytes()
-                        group = [Contestant("rowcast", service, load), Contestant(peer.name, program, theirs)]
+                        group = [
+                            Contestant("rowcast", service, load),
+                            Contestant(peer.name, program, theirs),
+                        ]
                         measured.run(group, self.rounds, self.callers)
                 except (NotStarted, OtherScores, ServiceLost) as problem:
                     absent.append((peer.name, str(problem)))
@@ -179,8 +217,18 @@ class Run:
                 row += [f"{block.p50_ms:.1f} / {block.p99_ms:.1f}" for block in blocks]
                 rows.append([*row, f"{program.ready_s:.1f}", f"{memory_bytes / MIB:.0f}"])
             load.close()
-        rates, tails = (f"requests/s, {n} callers" for n in self.callers), (f"p50 / p99 ms, {n}" for n in self.callers)
-        columns = ("peer", *rates, "rowcast f32 by it, each at its best", *tails, "s to ready", "PSS MiB")
+        rates, tails = (
+            (f"requests/s, {n} callers" for n in self.callers),
+            (f"p50 / p99 ms, {n}" for n in self.callers),
+        )
+        columns = (
+            "peer",
+            *rates,
+            "rowcast f32 by it, each at its best",
+            *tails,
+            "s to ready",
+            "PSS MiB",
+        )
         sheets = [Sheet("Peers on R, JSON over HTTP", columns, rows)] if rows else []
         return sheets + ([Sheet("Not measured", ("peer", "reason"), absent)] if absent else [])
 
@@ -209,7 +257,9 @@ class Run:
                             continue  # its modules were not compiled
                         ready.append(service.ready_s)
                         idle.append(service.memory_bytes() / MIB)
-                        endpoint = Endpoint(service.http, "/v1/models/ranking:rank", MEDIA[PROTOBUF])
+                        endpoint = Endpoint(
+                            service.http, "/v1/models/ranking:rank", MEDIA[PROTOBUF]
+                        )
                         with closing(Load(endpoint, requests.rank_messages(self.ranking))) as load:
                             load.closed(max(self.callers), self.seconds)
                         used.append(service.memory_bytes() / MIB)
@@ -220,4 +270,9 @@ class Run:
 
 
 def _cells(block: Block) -> list[str]:
-    return [f"{block.per_s:.0f}", f"{block.p50_ms:.2f}", f"{block.p99_ms:.2f}", f"{block.cpu_ms:.3f}"]
+    return [
+        f"{block.per_s:.0f}",
+        f"{block.p50_ms:.2f}",
+        f"{block.p99_ms:.2f}",
+        f"{block.cpu_ms:.3f}",
+    ]

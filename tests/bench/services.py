@@ -36,7 +36,11 @@ class Program:
     """
 
     def __init__(
-        self, command: Sequence[str], ready: Callable[[], bool], log: Path, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        ready: Callable[[], bool],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Starts it and waits.
 
@@ -122,7 +126,9 @@ class Checkout:
 
     def command(self) -> list[str]:
         """Returns what runs its `rowcast-serve`, as its pyproject.toml names it, with `environment`."""
-        scripts = tomllib.loads((self.directory / "pyproject.toml").read_text())["project"]["scripts"]
+        scripts = tomllib.loads((self.directory / "pyproject.toml").read_text())["project"][
+            "scripts"
+        ]
         module, _, function = scripts["rowcast-serve"].partition(":")
         program = f"import sys; sys.argv[0] = 'rowcast-serve'; from {module} import {function}; {function}()"
         return [sys.executable, "-P", "-c", program]  # -P: not from the current directory
@@ -133,13 +139,21 @@ class Checkout:
         bytecode = (BYTECODE / self.directory.resolve().as_posix().replace("/", "-")).resolve()
         bytecode.mkdir(parents=True, exist_ok=True)
         path = str(self.directory.resolve())
-        return {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(bytecode)}
+        return {
+            "PYTHONPATH": path,
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(bytecode),
+        }
 
     def commit(self) -> str:
         """Returns its commit; a plus sign: with changes."""
         git = ["git", "-C", str(self.directory)]
-        commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-        changes = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, check=False).stdout
+        commit = subprocess.run(
+            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        )
+        changes = subprocess.run(
+            [*git, "status", "--porcelain", "-uno"], capture_output=True, check=False
+        ).stdout
         return commit.stdout.strip() + ("+" if changes else "") or str(self.directory)
 
 
@@ -154,13 +168,23 @@ class Service(Program):
       http, grpc: its ports.
     """
 
-    def __init__(self, checkout: Checkout, root: Path, scratch: Path, precision: str, *options: str) -> None:
+    def __init__(
+        self, checkout: Checkout, root: Path, scratch: Path, precision: str, *options: str
+    ) -> None:
         """Starts it; `scratch` is for its log and its file of ports. Raises as Program does."""
         name = "-".join((checkout.name, precision, *(each.strip("-") for each in options)))
         name = name.replace("/", "-")
         self._ports = scratch.resolve() / f"ports-{name}.json"
         self._ports.unlink(missing_ok=True)
-        given = ["--root", str(root.resolve()), "--precision", precision, "--ports-file", str(self._ports), *options]
+        given = [
+            "--root",
+            str(root.resolve()),
+            "--precision",
+            precision,
+            "--ports-file",
+            str(self._ports),
+            *options,
+        ]
         given += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
         command = [*checkout.command(), *given]
         super().__init__(command, self._ready, scratch / f"serve-{name}.log", checkout.environment)

@@ -47,7 +47,9 @@ def http_endpoint() -> Iterator[Endpoint]:
 def grpc_endpoint() -> Iterator[Endpoint]:
     handler = grpc.unary_unary_rpc_method_handler(lambda _request, _context: ANSWER)
     server = grpc.server(ThreadPoolExecutor(4))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Echo", {"Call": handler}),))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("Echo", {"Call": handler}),)
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield Endpoint(port, "/Echo/Call")

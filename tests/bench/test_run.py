@@ -30,7 +30,11 @@ class Here(Environment):
 def test_run_measures_every_way_in_two_checkouts(run: Run) -> None:
     service, bare = run.service()
     assert len(service.rows) == 10
-    assert {row[0] for row in service.rows} > {"R int8, gRPC", "Q, HTTP JSON", "Q, gRPC, 16 queries"}
+    assert {row[0] for row in service.rows} > {
+        "R int8, gRPC",
+        "Q, HTTP JSON",
+        "Q, gRPC, 16 queries",
+    }
     for row in service.rows:
         assert len(row) == len(service.columns)
         assert row[service.columns.index("failed")] == "0.0%"
@@ -42,7 +46,9 @@ def test_run_measures_a_peer_with_the_same_scores_and_lists_those_absent(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, absent = Here(".", (), Path(sys.prefix)), Environment("absent", ())
-    monkeypatch.setattr(bench, "PEERS", (Peer("FastAPI", here, fastapi), Peer("Absent", absent, fastapi)))
+    monkeypatch.setattr(
+        bench, "PEERS", (Peer("FastAPI", here, fastapi), Peer("Absent", absent, fastapi))
+    )
     measured, missing = run.peers()
     assert [row[0] for row in measured.rows] == ["FastAPI"]
     assert missing.rows == [("Absent", "not installed: make bench-peers")]
@@ -50,7 +56,9 @@ def test_run_measures_a_peer_with_the_same_scores_and_lists_those_absent(
 
 def test_run_measures_overloads_start_and_memory(run: Run) -> None:
     (overloads,) = run.overload()
-    assert [row[:2] for row in overloads.rows] == [(name, f"{n} x") for name in ("this", "other") for n in (2, 10)]
+    assert [row[:2] for row in overloads.rows] == [
+        (name, f"{n} x") for name in ("this", "other") for n in (2, 10)
+    ]
     (start,) = run.start()
     assert all(float(cell) > 0 for row in start.rows for cell in row[1:])
 
@@ -65,7 +73,10 @@ def test_document_writes_all_tables_and_a_summary_between_the_marks(tmp_path: Pa
     assert (results / "2026-11-22.md").read_text() == tables
     assert page.read_text().startswith(f"before\n{BEGIN}\n{how}\n\n## Ranking beside other servers")
     assert page.read_text().endswith(f"{END}\nafter\n")
-    assert "| R f32, gRPC: share of the bare call's requests/s | at least 0.82 | 0.71 |" in page.read_text()
+    assert (
+        "| R f32, gRPC: share of the bare call's requests/s | at least 0.82 | 0.71 |"
+        in page.read_text()
+    )
     page.write_text("no marks")
     with pytest.raises(ValueError, match="marks"):
         document("how", [], page)

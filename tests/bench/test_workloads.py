@@ -16,7 +16,9 @@ from tests.bench.workloads import RankingWorkload, RetrievalWorkload
 pytestmark = pytest.mark.slow
 
 
-def test_workload_ranking_is_a_whole_bundle_that_scores_as_dcn_does(ranking: RankingWorkload) -> None:
+def test_workload_ranking_is_a_whole_bundle_that_scores_as_dcn_does(
+    ranking: RankingWorkload,
+) -> None:
     manifest = read_manifest(ranking.directory)
     check_files(ranking.directory, manifest, "full")
     assert len(manifest.tables) == 26
@@ -28,12 +30,21 @@ def test_workload_ranking_is_a_whole_bundle_that_scores_as_dcn_does(ranking: Ran
     sent["numbers"] = Column(np.tile(ranking.numbers[5], 200))
     inputs = {name: reader.activation(name, sent, 200).values for name, column in sent.items()}
     tower = manifest.towers["ranking"]
-    scores = open_tower(ranking.directory, tower).run(tower_inputs(tower.inputs, inputs, 200))["score"]
+    scores = open_tower(ranking.directory, tower).run(tower_inputs(tower.inputs, inputs, 200))[
+        "score"
+    ]
 
-    weights = {name: values.astype(np.float64) for name, values in workload_towers.ranking_weights().items()}
+    weights = {
+        name: values.astype(np.float64)
+        for name, values in workload_towers.ranking_weights().items()
+    }
     context = [inputs[name] for name in workload_towers.CONTEXT]
     x = first = np.hstack(
-        [*context, np.log1p(inputs["numbers"]), *(inputs[name] for name in workload_towers.CANDIDATE)]
+        [
+            *context,
+            np.log1p(inputs["numbers"]),
+            *(inputs[name] for name in workload_towers.CANDIDATE),
+        ]
     ).astype(np.float64)
     for layer in range(3):
         x = first * (x @ weights[f"down{layer}"] @ weights[f"up{layer}"]) + x
@@ -45,7 +56,10 @@ def test_workload_ranking_is_a_whole_bundle_that_scores_as_dcn_does(ranking: Ran
 
 
 def test_workload_ranking_forms_have_their_errors(ranking: RankingWorkload) -> None:
-    forms = {(form.kind, form.precision): form for form in read_manifest(ranking.directory).towers["ranking"].forms}
+    forms = {
+        (form.kind, form.precision): form
+        for form in read_manifest(ranking.directory).towers["ranking"].forms
+    }
 
     assert set(forms) == {("saved_model", "f32"), ("litert", "f32"), ("litert", "int8")}
     assert forms["litert", "f32"].max_abs_error["score"] < 1e-5
@@ -61,15 +75,17 @@ def test_workload_retrieval_is_a_whole_bundle_with_a_tree(retrieval: RetrievalWo
     assert index.recall.value >= 0.95
     assert manifest.candidates["items"].size == 2000
     items = np.fromfile(retrieval.directory / index.vectors, "<f4").reshape(2000, 64)
-    found, scores = ScannIndex.load(retrieval.directory / index.directory, "dot_product", items).search(
-        retrieval.vectors[:1], 100
-    )
+    found, scores = ScannIndex.load(
+        retrieval.directory / index.directory, "dot_product", items
+    ).search(retrieval.vectors[:1], 100)
     np.testing.assert_allclose(scores[0], items[found[0]] @ retrieval.vectors[0], rtol=1e-4)
 
 
 def test_workload_retrieval_queries_lie_among_the_items(retrieval: RetrievalWorkload) -> None:
     np.testing.assert_allclose(np.linalg.norm(retrieval.vectors, axis=1), 1, rtol=1e-4)
-    items = np.fromfile(retrieval.directory / read_manifest(retrieval.directory).indexes["items"].vectors, "<f4")
+    items = np.fromfile(
+        retrieval.directory / read_manifest(retrieval.directory).indexes["items"].vectors, "<f4"
+    )
     means = items.reshape(2000, 64)[retrieval.histories].mean(axis=1)
     directions = means / np.linalg.norm(means, axis=1, keepdims=True)
     assert np.einsum("ij,ij->i", directions, retrieval.vectors).mean() > 0.8

@@ -49,8 +49,14 @@ def write_towers(directory: Path, *names: str) -> dict[str, manifest.Tower]:
 def inputs_of(name: str) -> dict[str, tuple[int, ...]]:
     """Returns the shape of one example by input."""
     if name == "ranking":
-        return {**dict.fromkeys(CONTEXT, (DIM,)), "numbers": (NUMBERS,), **dict.fromkeys(CANDIDATE, (DIM,))}
-    return {"user": (ITEM_DIM,), "history": (ITEM_DIM,)} if name == "query" else {"item": (ITEM_DIM,)}
+        return {
+            **dict.fromkeys(CONTEXT, (DIM,)),
+            "numbers": (NUMBERS,),
+            **dict.fromkeys(CANDIDATE, (DIM,)),
+        }
+    return (
+        {"user": (ITEM_DIM,), "history": (ITEM_DIM,)} if name == "query" else {"item": (ITEM_DIM,)}
+    )
 
 
 def ranking_weights() -> dict[str, Any]:
@@ -72,7 +78,10 @@ def query_weights() -> dict[str, Any]:
     """Nearly the identity through a ReLU, so that a query lies where its history lies: user / 2 + history + noise."""
     random = np.random.default_rng(21)
     eye = np.eye(ITEM_DIM)
-    inner = np.block([[eye * 0.5, -eye * 0.5], [eye, -eye]]) + random.standard_normal((128, 128)) * 0.005
+    inner = (
+        np.block([[eye * 0.5, -eye * 0.5], [eye, -eye]])
+        + random.standard_normal((128, 128)) * 0.005
+    )
     outer = np.concatenate([eye, -eye]) + random.standard_normal((128, ITEM_DIM)) * 0.005
     return {"inner": inner.astype(np.float32), "outer": outer.astype(np.float32)}
 
@@ -86,7 +95,10 @@ def dcn(tf: Any, weights: dict[str, Any], inputs: Any) -> Any:
     """Scores [n, 845] inputs by DCN v2."""
     x = inputs
     for layer in range(3):
-        x = inputs * (x @ weights[f"down{layer}"] @ weights[f"up{layer}"] + weights[f"bias{layer}"]) + x
+        x = (
+            inputs * (x @ weights[f"down{layer}"] @ weights[f"up{layer}"] + weights[f"bias{layer}"])
+            + x
+        )
     for layer in range(2):
         x = tf.nn.relu(x @ weights[f"dense{layer}"] + weights[f"dense_bias{layer}"])
     return {"score": tf.sigmoid(x @ weights["dense2"] + weights["dense_bias2"])[:, 0]}
@@ -97,7 +109,11 @@ def _functions(tf: Any) -> dict[str, Callable[..., Any]]:
 
     def ranking(**inputs: Any) -> Any:
         numbers = tf.math.log1p(inputs["numbers"])
-        parts = [*(inputs[name] for name in CONTEXT), numbers, *(inputs[name] for name in CANDIDATE)]
+        parts = [
+            *(inputs[name] for name in CONTEXT),
+            numbers,
+            *(inputs[name] for name in CANDIDATE),
+        ]
         return dcn(tf, rank, tf.concat(parts, 1))
 
     def query(**inputs: Any) -> Any:
@@ -121,7 +137,9 @@ def _traced(tf: Any, name: str, function: Callable[..., Any]) -> TracedTower:
         lambda *tensors: function(**dict(zip(keys, tensors, strict=True))),
         [tf.TensorSpec(each.shape, each.dtype, each.name) for each in inputs],
     )
-    traced, read = narrowed(name, whole, whole.graph.inputs[: len(inputs)], whole.structured_outputs)
+    traced, read = narrowed(
+        name, whole, whole.graph.inputs[: len(inputs)], whole.structured_outputs
+    )
     ((result, tensor),) = traced.structured_outputs.items()
     spec = TowerSpec(
         name=name,
@@ -130,7 +148,9 @@ def _traced(tf: Any, name: str, function: Callable[..., Any]) -> TracedTower:
         call_inputs=tuple(keys),
         keys={result: result},
         inputs=inputs,
-        outputs=(manifest.TowerOutput(name=result, dtype="float32", shape=tuple(tensor.shape.as_list())),),
+        outputs=(
+            manifest.TowerOutput(name=result, dtype="float32", shape=tuple(tensor.shape.as_list())),
+        ),
         result=result,
         variables=tuple(variable.name for variable in read),
     )
@@ -138,7 +158,11 @@ def _traced(tf: Any, name: str, function: Callable[..., Any]) -> TracedTower:
 
 
 def _forms(
-    directory: Path, name: str, traced: TracedTower | TracedPart, values: dict[str, NDArray[Any]], part: str = ""
+    directory: Path,
+    name: str,
+    traced: TracedTower | TracedPart,
+    values: dict[str, NDArray[Any]],
+    part: str = "",
 ) -> tuple[manifest.TowerForm, ...]:
     """Writes the forms of a tower or of a part, and compares them; adds its outputs for `values` to them."""
     entries = traced.spec.inputs
@@ -150,24 +174,32 @@ def _forms(
     saved = paths.saved_model(name, part)
     save_function(traced, directory / saved)
     none = dict.fromkeys(wanted, 0.0)
-    forms = [manifest.TowerForm(kind="saved_model", precision="f32", path=saved, max_abs_error=none)]
+    forms = [
+        manifest.TowerForm(kind="saved_model", precision="f32", path=saved, max_abs_error=none)
+    ]
     for precision in PRECISIONS[name]:
         path = paths.compiled_tower(name, precision, part)
         if reason := compile_tower(directory / saved, precision, directory / path):
             raise RuntimeError(reason)
         found = CompiledTower(directory / path).run(inputs)
         errors = {key: float(np.abs(found[key] - wanted[key]).max()) for key in wanted}
-        forms.append(manifest.TowerForm(kind="litert", precision=precision, path=path, max_abs_error=errors))
+        forms.append(
+            manifest.TowerForm(kind="litert", precision=precision, path=path, max_abs_error=errors)
+        )
     return tuple(forms)
 
 
 def _entry(directory: Path, tf: Any, name: str, function: Callable[..., Any]) -> manifest.Tower:
     """Writes a tower and its parts; returns its manifest entry."""
     tower = _traced(tf, name, function)
-    roles: dict[str, manifest.Role] = {key: "candidate" if key in CANDIDATE else "context" for key in inputs_of(name)}
+    roles: dict[str, manifest.Role] = {
+        key: "candidate" if key in CANDIDATE else "context" for key in inputs_of(name)
+    }
     parts = [pack(part) for part in split_tower(tower, roles).parts] if name == "ranking" else []
     random = np.random.default_rng(0)
-    values = {key: random.random((EXAMPLES, *shape), np.float32) for key, shape in inputs_of(name).items()}
+    values = {
+        key: random.random((EXAMPLES, *shape), np.float32) for key, shape in inputs_of(name).items()
+    }
     packed = pack(tower)
     return manifest.Tower(
         role=tower.spec.role,
@@ -176,7 +208,9 @@ def _entry(directory: Path, tf: Any, name: str, function: Callable[..., Any]) ->
         result=tower.spec.result,
         forms=_forms(directory, name, packed, dict(values)),
         parts=tuple(
-            part.spec.model_copy(update={"forms": _forms(directory, name, part, values, part.spec.name)})
+            part.spec.model_copy(
+                update={"forms": _forms(directory, name, part, values, part.spec.name)}
+            )
             for part in parts
         ),
     )

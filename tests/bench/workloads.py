@@ -86,14 +86,21 @@ def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking") -> Ran
     """Writes R under `root` as the model's version 1; 128 MB at scale 1/10."""
     random = np.random.default_rng(20)
     names = [f"c{place:02d}" for place in range(len(VOCABULARIES))]
-    rows = {name: max(10, round(size * scale)) for name, size in zip(names, VOCABULARIES, strict=True)}
+    rows = {
+        name: max(10, round(size * scale)) for name, size in zip(names, VOCABULARIES, strict=True)
+    }
     features: dict[str, Feature] = {
-        name: EmbeddedFeature(kind="single", table=name, role="context" if name in CONTEXT else "candidate")
+        name: EmbeddedFeature(
+            kind="single", table=name, role="context" if name in CONTEXT else "candidate"
+        )
         for name in names
     }
     features["numbers"] = DenseFeature(kind="dense", role="context", shape=(NUMBERS,))
     with Staging(root, model, 1) as stage:
-        tables = {name: write_table(stage.directory, name, _normal_rows(random, rows[name])) for name in names}
+        tables = {
+            name: write_table(stage.directory, name, _normal_rows(random, rows[name]))
+            for name in names
+        }
         towers = workload_towers.write_towers(stage.directory, "ranking")
         written = write_manifest(model, stage, tables, features, towers)
         directory = stage.commit(written)
@@ -109,8 +116,12 @@ def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking") -> Ran
 def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") -> RetrievalWorkload:
     """Writes Q under `root` as the model's version 1, its index measured at recall@100 of at least 0.95."""
     random = np.random.default_rng(21)
-    items, clusters = _items(random, max(2000, round(CORPUS * scale)), max(SUPER_CLUSTERS, round(CLUSTERS * scale)))
-    users = (random.standard_normal((max(100, round(USERS * scale)), ITEM_DIM)) * 0.05).astype(np.float32)
+    items, clusters = _items(
+        random, max(2000, round(CORPUS * scale)), max(SUPER_CLUSTERS, round(CLUSTERS * scale))
+    )
+    users = (random.standard_normal((max(100, round(USERS * scale)), ITEM_DIM)) * 0.05).astype(
+        np.float32
+    )
     queried = random.integers(0, len(users), 500)
     histories = _histories(random, clusters, 500)
     features: dict[str, Feature] = {
@@ -127,11 +138,16 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
     )
     with Staging(root, model, 1) as stage:
         place = stage.directory
-        tables = {"users": write_table(place, "users", [users]), "items": write_table(place, "items", [items])}
+        tables = {
+            "users": write_table(place, "users", [users]),
+            "items": write_table(place, "items", [items]),
+        }
         towers = workload_towers.write_towers(place, "query", "candidate")
         ids = np.arange(len(items), dtype=np.int64)
         attributes = {"group": pa.array(random.integers(0, 100, len(items)))}
-        store = write_store(place / paths.candidate_store("items"), ids, {"item": Column(ids)}, attributes)
+        store = write_store(
+            place / paths.candidate_store("items"), ids, {"item": Column(ids)}, attributes
+        )
         # The candidate tower returns its row: the table is the vectors.
         vectors_file = place / paths.index_vectors("items")
         vectors_file.parent.mkdir(parents=True)
@@ -143,7 +159,9 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
             tables,
             features,
             towers,
-            candidates={"items": manifest.Corpus(file=paths.candidate_store("items"), **vars(store))},
+            candidates={
+                "items": manifest.Corpus(file=paths.candidate_store("items"), **vars(store))
+            },
             indexes={"items": build_index(place, "items", part, vectors)},
         )
         directory = stage.commit(written)
@@ -163,7 +181,12 @@ def _skewed(random: np.random.Generator, rows: int, size: int) -> Ids:
 def _items(random: np.random.Generator, size: int, clusters: int) -> tuple[Floats, Ids]:
     # Clusters of unequal size in super-clusters, and a spread of lengths: what makes inner products hard to search.
     centres = random.standard_normal((clusters, ITEM_DIM)) * 0.7
-    centres += random.standard_normal((SUPER_CLUSTERS, ITEM_DIM))[random.integers(0, SUPER_CLUSTERS, clusters)] * 0.7
+    centres += (
+        random.standard_normal((SUPER_CLUSTERS, ITEM_DIM))[
+            random.integers(0, SUPER_CLUSTERS, clusters)
+        ]
+        * 0.7
+    )
     centres /= np.linalg.norm(centres, axis=1, keepdims=True)
     belongs = random.choice(clusters, size, p=_zipf(clusters))
     items = centres[belongs] + random.standard_normal((size, ITEM_DIM)) * (0.75 / ITEM_DIM**0.5)
@@ -198,9 +221,13 @@ def _query_vectors(
     users: Ids,
     histories: Ids,
 ) -> Floats:
-    reader = FeatureReader(features, {name: TableReader(place, table) for name, table in tables.items()}, {})
+    reader = FeatureReader(
+        features, {name: TableReader(place, table) for name, table in tables.items()}, {}
+    )
     sent = {"user": Column(users), "history": Column(histories.reshape(-1))}
-    activations = {name: reader.activation(name, sent, len(users)).values for name, column in sent.items()}
+    activations = {
+        name: reader.activation(name, sent, len(users)).values for name, column in sent.items()
+    }
     reader.close()
     vectors: Floats = open_tower(place, tower).run(activations)["vector"]
     return vectors
@@ -215,7 +242,9 @@ def write_table(place: Path, name: str, parts: Iterable[Floats]) -> manifest.Tab
             writer.write(part.astype("<f4").tobytes())
             rows, dim = rows + part.shape[0], part.shape[1]
     digest = writer.close()
-    shard = manifest.Shard(file=file, first_row=0, rows=rows, crc32c=digest.crc32c, blocks=digest.blocks)
+    shard = manifest.Shard(
+        file=file, first_row=0, rows=rows, crc32c=digest.crc32c, blocks=digest.blocks
+    )
     source = manifest.TableSource(layout="plain", key=name)
     return manifest.Table(rows=rows, dim=dim, dtype="float32", shards=(shard,), source=source)
 
@@ -248,9 +277,14 @@ def write_manifest(
         candidates=dict(candidates or {}),
         indexes=dict(indexes or {}),
         verification=manifest.Verification(
-            tables={name: manifest.TableCheck(rows_compared=0, rows=table.rows) for name, table in tables.items()},
+            tables={
+                name: manifest.TableCheck(rows_compared=0, rows=table.rows)
+                for name, table in tables.items()
+            },
             examples=workload_towers.EXAMPLES,
             tolerance="forms compared with the SavedModel; rows are generated",
         ),
-        files=tuple(file for name in ("towers", "candidates", "indexes") for file in stage.digests(name)),
+        files=tuple(
+            file for name in ("towers", "candidates", "indexes") for file in stage.digests(name)
+        ),
     )

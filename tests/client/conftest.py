@@ -30,7 +30,9 @@ class RunningService:
 
 
 @pytest.fixture(scope="session")
-def service(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+def service(
+    small_towers: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningService]:
     """A service of the models "movies", whose candidates are integers, and "named", whose candidates are strings."""
     place = tmp_path_factory.mktemp("service")
     root = place / "bundles"
@@ -41,7 +43,9 @@ def service(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     try:
         process.event("ready")
         ports = process.ports
-        yield RunningService(f"http://127.0.0.1:{ports['http']}", f"grpc://127.0.0.1:{ports['grpc']}", movies, named)
+        yield RunningService(
+            f"http://127.0.0.1:{ports['http']}", f"grpc://127.0.0.1:{ports['grpc']}", movies, named
+        )
     finally:
         process.kill()
 

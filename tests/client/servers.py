@@ -33,7 +33,9 @@ OK = Reply("OK", 200, "OK")
 OVERLOADED = Reply("OVERLOADED", 429, "RESOURCE_EXHAUSTED", "0.2")
 NOT_READY = Reply("NOT_READY", 503, "UNAVAILABLE")
 
-EMBEDDED = pb.EmbedResponse(model=pb.ModelSpec(name="m", version=7), vectors=np.array([0.5, 2], "<f4").tobytes(), dim=2)
+EMBEDDED = pb.EmbedResponse(
+    model=pb.ModelSpec(name="m", version=7), vectors=np.array([0.5, 2], "<f4").tobytes(), dim=2
+)
 
 
 class Server:
@@ -63,7 +65,9 @@ def http_server(replies: list[Any], tls: ssl.SSLContext | None = None) -> Iterat
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                headers = {"": head[0]} | dict(line.lower().split(": ", 1) for line in head[1:] if line)
+                headers = {"": head[0]} | dict(
+                    line.lower().split(": ", 1) for line in head[1:] if line
+                )
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 reply = server.next(headers, body)
                 if isinstance(reply, bytes):
@@ -106,13 +110,19 @@ def http_answer(reply: Reply, headers: dict[str, str]) -> bytes:
     """A whole response, in the form that was accepted."""
     error = {"code": reply.code, "message": "a sentence", "request_id": headers["x-request-id"]}
     content = bytes((EMBEDDED if reply is OK else pb.ErrorDetails(**error)).SerializeToString())
-    lines = [f"HTTP/1.1 {reply.status} X", f"content-type: {headers['accept']}", f"content-length: {len(content)}"]
+    lines = [
+        f"HTTP/1.1 {reply.status} X",
+        f"content-type: {headers['accept']}",
+        f"content-length: {len(content)}",
+    ]
     if reply.retry_after:
         lines.append(f"retry-after: {reply.retry_after}")
     return "\r\n".join([*lines, "", ""]).encode() + content
 
 
-def http_page(content: bytes, kind: str = "application/x-protobuf", status: str = "200 OK") -> bytes:
+def http_page(
+    content: bytes, kind: str = "application/x-protobuf", status: str = "200 OK"
+) -> bytes:
     """A whole response of whatever content."""
     head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}\r\n\r\n"
     return head.encode() + content
@@ -124,7 +134,9 @@ def grpc_server(replies: list[Any], tls: grpc.ServerCredentials | None = None) -
     server = Server(replies)
 
     def answer(body: bytes, context: Any) -> bytes:
-        headers = dict(context.invocation_metadata()) | {"remaining_s": str(context.time_remaining())}
+        headers = dict(context.invocation_metadata()) | {
+            "remaining_s": str(context.time_remaining())
+        }
         reply = server.next(headers, body)
         if reply is None:
             threading.Event().wait(context.time_remaining() + 0.5)
@@ -133,7 +145,9 @@ def grpc_server(replies: list[Any], tls: grpc.ServerCredentials | None = None) -
             return bytes(reply)
         if reply is OK:
             return bytes(EMBEDDED.SerializeToString())
-        details = pb.ErrorDetails(code=reply.code, message="a sentence", request_id=headers["x-request-id"])
+        details = pb.ErrorDetails(
+            code=reply.code, message="a sentence", request_id=headers["x-request-id"]
+        )
         status = status_pb2.Status(code=getattr(grpc.StatusCode, reply.grpc_status).value[0])
         status.details.add().Pack(details)
         trailers = [("grpc-status-details-bin", status.SerializeToString())]
@@ -148,7 +162,9 @@ def grpc_server(replies: list[Any], tls: grpc.ServerCredentials | None = None) -
             return grpc.unary_unary_rpc_method_handler(answer)
 
     host = grpc.server(futures.ThreadPoolExecutor(4), handlers=[Anything()])
-    port = host.add_secure_port("127.0.0.1:0", tls) if tls else host.add_insecure_port("127.0.0.1:0")
+    port = (
+        host.add_secure_port("127.0.0.1:0", tls) if tls else host.add_insecure_port("127.0.0.1:0")
+    )
     server.url = f"{'grpcs' if tls else 'grpc'}://127.0.0.1:{port}"
     host.start()
     try:
@@ -183,6 +199,8 @@ class Way:
             return [await client.send(call) for call in sent][-1]
 
 
-WAYS = [Way(transport, asynchronous) for transport in ("grpc", "http") for asynchronous in (False, True)]
+WAYS = [
+    Way(transport, asynchronous) for transport in ("grpc", "http") for asynchronous in (False, True)
+]
 EMBED = calls.embed({"user": 5}, model="m")
 """The call that the servers answer."""

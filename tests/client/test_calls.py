@@ -14,7 +14,12 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.retrieve, (), {}, "exactly one of features"),
     (calls.retrieve, (VIEWER,), {"vectors": [1.0]}, "exactly one of features"),
     (calls.retrieve, (), {"ids": [1], "vectors": [1.0]}, "exactly one of features"),
-    (calls.retrieve, (), {"vectors": [1.0], "context_ids": 7}, r"exactly one of features \(or context_ids\)"),
+    (
+        calls.retrieve,
+        (),
+        {"vectors": [1.0], "context_ids": 7},
+        r"exactly one of features \(or context_ids\)",
+    ),
     (calls.retrieve, (5,), {}, "features are a dict"),
     (calls.retrieve, (VIEWER,), {"k": "3"}, "k is '3'"),
     (calls.retrieve, (VIEWER,), {"k": 1.5}, "k is 1.5"),
@@ -30,7 +35,12 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.retrieve, (VIEWER,), {"version": "1"}, "version is '1'"),
     (calls.retrieve, (VIEWER,), {"version": -1}, "version is -1"),
     (calls.retrieve, (VIEWER,), {"label": 5}, "label is 5"),
-    (calls.retrieve, (VIEWER,), {"version": 1, "label": "live"}, "version is 1 and label is 'live'"),
+    (
+        calls.retrieve,
+        (VIEWER,),
+        {"version": 1, "label": "live"},
+        "version is 1 and label is 'live'",
+    ),
     (calls.retrieve, (), {"context_ids": 5.0}, "context_ids holds 5.0"),
     (calls.retrieve, (), {"context_ids": {5}}, "context_ids holds set"),
     (calls.recommend, (VIEWER,), {"formula": 5}, "formula is 5"),
@@ -44,7 +54,12 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.rank, (VIEWER, [1]), {"features": {"year": 5}}, "feature 'year' is a int"),
     (calls.rank, ([VIEWER], [[1]]), {"features": 5}, "are a list of dicts"),
     (calls.rank, ([VIEWER], [[1]]), {"features": [5]}, "are a list of dicts"),
-    (calls.rank, ([VIEWER], [[1]]), {"features": [{"year": 5}]}, "'year' of the candidates of context 0 is a int"),
+    (
+        calls.rank,
+        ([VIEWER], [[1]]),
+        {"features": [{"year": 5}]},
+        "'year' of the candidates of context 0 is a int",
+    ),
     (
         calls.rank,
         ([VIEWER], [[1, 2]]),
@@ -52,7 +67,12 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
         "'mood' of the candidates of context 0 is a str",
     ),
     (calls.rank, ([VIEWER], [[1]]), {"features": [{"year": Column([1])}]}, "context 0 is a Column"),
-    (calls.rank, ([VIEWER, VIEWER], [[1], [2]]), {"features": [{"a": [1]}, {"b": [1]}]}, "expected the same"),
+    (
+        calls.rank,
+        ([VIEWER, VIEWER], [[1], [2]]),
+        {"features": [{"a": [1]}, {"b": [1]}]},
+        "expected the same",
+    ),
     (calls.embed, (VIEWER,), {"tower": 5}, "tower is 5"),
     (calls.lookup, (5, [1]), {}, "feature 5 is named by a int"),
     (calls.lookup, ("user", 5), {}, "ids is 5"),
@@ -68,7 +88,11 @@ def test_call_with_what_cannot_be_sent_is_rejected_by_name(
 
 
 def test_call_takes_numbers_of_numpy_and_names_of_any_iterable() -> None:
-    options: dict[str, Any] = {"k": np.int32(3), "attributes": {"title": "of a dict"}, "exact": np.bool_(True)}
+    options: dict[str, Any] = {
+        "k": np.int32(3),
+        "attributes": {"title": "of a dict"},
+        "exact": np.bool_(True),
+    }
     request = calls.retrieve(VIEWER, **options).request
     assert (request.k, list(request.attributes), request.exact) == (3, ["title"], True)
 

@@ -29,7 +29,10 @@ def stored(service: RunningService, user: int) -> dict[str, Any]:
 def test_rank_by_context_ids_is_the_same_by_all_ways(service: RunningService) -> None:
     movies = service.movies.ids[:3].tolist()
     one = same_by_all_ways(service, calls.rank(candidates=movies, context_ids=7, model="movies"))
-    expected = [reference.ranked(service.movies, movie, 7, **stored(service, 7))["score"] for movie in movies]
+    expected = [
+        reference.ranked(service.movies, movie, 7, **stored(service, 7))["score"]
+        for movie in movies
+    ]
     np.testing.assert_allclose(one[0].scores, expected, 1e-4, 1e-4)
     several = calls.rank(candidates=[movies, movies[:1]], context_ids=[7, 21], model="movies")
     answer = same_by_all_ways(service, several)
@@ -40,24 +43,40 @@ def test_rank_by_context_ids_is_the_same_by_all_ways(service: RunningService) ->
 
 def test_what_is_sent_overrides_what_is_stored_by_all_ways(service: RunningService) -> None:
     movies = service.movies.ids[:2].tolist()
-    call = calls.rank([{"mood": [0.5, 0.25]}, {"mood": [1, 2]}], [movies, movies], context_ids=[7, 3], model="movies")
+    call = calls.rank(
+        [{"mood": [0.5, 0.25]}, {"mood": [1, 2]}],
+        [movies, movies],
+        context_ids=[7, 3],
+        model="movies",
+    )
     answer = same_by_all_ways(service, call)
     for place, (user, mood) in enumerate(((7, (0.5, 0.25)), (3, (1, 2)))):
         features = {**stored(service, user), "mood": mood}
-        expected = [reference.ranked(service.movies, movie, user, **features)["score"] for movie in movies]
+        expected = [
+            reference.ranked(service.movies, movie, user, **features)["score"] for movie in movies
+        ]
         np.testing.assert_allclose(answer[place].scores, expected, 1e-4, 1e-4)
 
 
-def test_retrieve_and_recommend_by_context_ids_are_the_same_by_all_ways(service: RunningService) -> None:
+def test_retrieve_and_recommend_by_context_ids_are_the_same_by_all_ways(
+    service: RunningService,
+) -> None:
     found = same_by_all_ways(service, calls.retrieve(context_ids=[7, 21], k=3, model="movies"))
-    sent = same_by_all_ways(service, calls.retrieve([{"user": 7}, {"user": 21}], k=3, model="movies"))
+    sent = same_by_all_ways(
+        service, calls.retrieve([{"user": 7}, {"user": 21}], k=3, model="movies")
+    )
     assert [one.ids.tolist() for one in found] == [one.ids.tolist() for one in sent]
-    beside = same_by_all_ways(service, calls.retrieve({"hour": 3}, context_ids=7, k=3, model="movies"))
+    beside = same_by_all_ways(
+        service, calls.retrieve({"hour": 3}, context_ids=7, k=3, model="movies")
+    )
     assert len(beside[0]) == 3
     call = calls.recommend(context_ids=[7, 21], k=3, formula=FORMULA, model="movies")
     answer = same_by_all_ways(service, call)
     assert [len(one) for one in answer] == [3, 3]
-    scores = [reference.ranked(service.movies, movie, 7, **stored(service, 7)) for movie in service.movies.ids.tolist()]
+    scores = [
+        reference.ranked(service.movies, movie, 7, **stored(service, 7))
+        for movie in service.movies.ids.tolist()
+    ]
     best = max(each["watch"] ** 0.5 * np.exp(-0.1 * each["rating"]) for each in scores)
     assert answer[0][0].score == pytest.approx(best, rel=1e-4)
 
@@ -67,7 +86,9 @@ def test_formula_orders_by_all_ways(service: RunningService) -> None:
     heads = ["watch", "rating"]
     call = calls.rank({"user": 7}, movies, heads=heads, formula=FORMULA, k=5, model="movies")
     answer = same_by_all_ways(service, call)[0]
-    expected = np.sqrt(answer.heads["watch"].astype(float)) * np.exp(-0.1 * answer.heads["rating"].astype(float))
+    expected = np.sqrt(answer.heads["watch"].astype(float)) * np.exp(
+        -0.1 * answer.heads["rating"].astype(float)
+    )
     np.testing.assert_allclose(answer.scores, expected, 1e-5)
     assert answer.scores.tolist() == sorted(answer.scores.tolist(), reverse=True)
 
@@ -77,12 +98,17 @@ def test_formula_orders_by_all_ways(service: RunningService) -> None:
     [
         (calls.rank({"user": 7}, [1000], formula="watch *", model="movies"), "invalid syntax"),
         (calls.rank({"user": 7}, [1000], formula="wach", model="movies"), "did you mean 'watch'"),
-        (calls.rank(candidates=[1000], context_ids=999, model="movies"), "context 999 is not in store 'users'"),
+        (
+            calls.rank(candidates=[1000], context_ids=999, model="movies"),
+            "context 999 is not in store 'users'",
+        ),
         (calls.rank(candidates=[1000], context_ids="a", model="movies"), "id"),
         (calls.retrieve(context_ids=7, model="named"), "no context store"),
     ],
 )
-def test_rejected_calls_report_why_by_all_ways(service: RunningService, call: Any, message: str) -> None:
+def test_rejected_calls_report_why_by_all_ways(
+    service: RunningService, call: Any, message: str
+) -> None:
     for way in WAYS:
         with pytest.raises(InvalidArgument, match=message):
             way.send(service.url(way), call)
@@ -95,7 +121,10 @@ def test_model_describes_the_whole_path_of_an_input(service: RunningService) -> 
     assert json.loads(readers["city"].ids_json) == {"kind": "hash", "buckets": 16, "first_row": 0}
     ranking = {tower.name: tower for tower in details.towers}["ranking"]
     assert [part.name for part in ranking.parts] == ["context", "trunk", "score", "watch", "rating"]
-    assert ranking.parts[1].inputs[1].tensor == "context" or ranking.parts[1].inputs[0].tensor == "context"
+    assert (
+        ranking.parts[1].inputs[1].tensor == "context"
+        or ranking.parts[1].inputs[0].tensor == "context"
+    )
     assert {table.name: table.bytes for table in details.tables}["users"] == 50 * 8 * 4
 
 
@@ -103,7 +132,9 @@ def test_rowcast_takes_context_ids_and_formulas(
     service: RunningService, rowcast: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     of_user = ("--context-id", "7", "-m", "movies", "--json", "--url", service.http)
-    assert rowcast("rank", "-c", "1000,1007", "--formula", "watch", "--head", "watch", *of_user) == 0
+    assert (
+        rowcast("rank", "-c", "1000,1007", "--formula", "watch", "--head", "watch", *of_user) == 0
+    )
     candidates = json.loads(capsys.readouterr().out)["candidates"]
     assert [each["score"] for each in candidates] == [each["heads"]["watch"] for each in candidates]
     for command in (("retrieve", "-k", "2"), ("recommend", "-k", "2", "--formula", "watch")):
@@ -116,7 +147,16 @@ def test_rowcast_model_shows_parts_and_stores(
 ) -> None:
     assert rowcast("model", "movies", "--url", service.http) == 0
     printed = capsys.readouterr().out
-    for text in ("tower ranking on cpu", "trunk", "per context", "litert f32", "contexts", "or the context's id"):
+    for text in (
+        "tower ranking on cpu",
+        "trunk",
+        "per context",
+        "litert f32",
+        "contexts",
+        "or the context's id",
+    ):
         assert text in printed
     assert rowcast("model", "movies", "--url", service.http, "--json") == 0
-    assert json.loads(capsys.readouterr().out) == httpx.get(f"{service.http}/v1/models/movies").json()
+    assert (
+        json.loads(capsys.readouterr().out) == httpx.get(f"{service.http}/v1/models/movies").json()
+    )

@@ -72,11 +72,15 @@ def same_city(bundle: SmallBundle) -> NDArray[np.float32]:
     """The row of the default city, by the hash that the bundle's id rule names."""
     import farmhash
 
-    row: NDArray[np.float32] = bundle.tables["cities"][farmhash.fingerprint64("nowhere") % len(bundle.tables["cities"])]
+    row: NDArray[np.float32] = bundle.tables["cities"][
+        farmhash.fingerprint64("nowhere") % len(bundle.tables["cities"])
+    ]
     return row
 
 
-def test_retrieve_by_features_finds_the_nearest_with_their_attributes(service: RunningService) -> None:
+def test_retrieve_by_features_finds_the_nearest_with_their_attributes(
+    service: RunningService,
+) -> None:
     attributes = ["title", "year", "rating", "genres"]
     call = calls.retrieve(FEATURES, k=5, attributes=attributes, model="movies")
     answer = same_by_all_ways(service, call)
@@ -115,7 +119,9 @@ def test_retrieve_with_exclusions_never_returns_them(service: RunningService) ->
 
 def test_retrieve_by_vectors_and_by_ids_finds_the_nearest(service: RunningService) -> None:
     vectors = service.movies.vectors[[3, 9]]
-    by_vector = same_by_all_ways(service, calls.retrieve(vectors=vectors, k=3, exact=True, model="movies"))
+    by_vector = same_by_all_ways(
+        service, calls.retrieve(vectors=vectors, k=3, exact=True, model="movies")
+    )
     expected = np.argsort(-(service.movies.vectors @ vectors.T.astype(np.float64)), axis=0)[:3].T
     assert [one.ids.tolist() for one in by_vector] == service.movies.ids[expected].tolist()
     ids = service.movies.ids[[3, 9]].tolist()
@@ -125,11 +131,17 @@ def test_retrieve_by_vectors_and_by_ids_finds_the_nearest(service: RunningServic
         assert len(neighbors) == 3
 
 
-def test_retrieve_with_a_filter_finds_the_nearest_that_match_and_explains(service: RunningService) -> None:
+def test_retrieve_with_a_filter_finds_the_nearest_that_match_and_explains(
+    service: RunningService,
+) -> None:
     wanted = (
-        where("genres").any_of("comedy", "drama") & where("genres").none_of("horror") & where("year").at_least(2000)
+        where("genres").any_of("comedy", "drama")
+        & where("genres").none_of("horror")
+        & where("year").at_least(2000)
     )
-    call = calls.retrieve(FEATURES, k=40, filter=wanted, attributes=["genres", "year"], model="movies", explain=True)
+    call = calls.retrieve(
+        FEATURES, k=40, filter=wanted, attributes=["genres", "year"], model="movies", explain=True
+    )
     with Client(service.grpc) as client:
         answer = client.send(call)
         every = client.retrieve(FEATURES, k=40, attributes=["genres", "year"], model="movies")
@@ -138,7 +150,9 @@ def test_retrieve_with_a_filter_finds_the_nearest_that_match_and_explains(servic
         allowed = bool({"comedy", "drama"} & {*(genres or ())}) and "horror" not in (genres or ())
         return allowed and year is not None and year >= 2000
 
-    expected = [one.id for one in every[0] if matches(one.attributes["genres"], one.attributes["year"])]
+    expected = [
+        one.id for one in every[0] if matches(one.attributes["genres"], one.attributes["year"])
+    ]
     assert answer[0].ids.tolist() == expected
     (explained,) = answer.explanations
     assert 0 < len(expected) < 20
@@ -150,19 +164,25 @@ def test_retrieve_with_several_queries_merges_them_by_all_ways(service: RunningS
     several = [[1007, 1021], [1028]]
     answer = same_by_all_ways(service, calls.retrieve(ids=several, k=3, model="movies"))
     for found, ids in zip(answer, several, strict=True):
-        alone = same_by_all_ways(service, calls.retrieve(ids=ids, k=40, exclude=ids, model="movies"))
+        alone = same_by_all_ways(
+            service, calls.retrieve(ids=ids, k=40, exclude=ids, model="movies")
+        )
         best: dict[int | str, float] = {}
         for one in (neighbor for neighbors in alone for neighbor in neighbors):
             best[one.id] = max(one.score, best.get(one.id, one.score))
         assert found.ids.tolist() == sorted(best, key=lambda one: -best[one])[:3]
     vectors = [service.movies.vectors[[1, 3]], service.movies.vectors[[4]]]
-    by_vectors = same_by_all_ways(service, calls.retrieve(vectors=vectors, exclude=several, k=3, model="movies"))
+    by_vectors = same_by_all_ways(
+        service, calls.retrieve(vectors=vectors, exclude=several, k=3, model="movies")
+    )
     assert [each.ids.tolist() for each in by_vectors] == [each.ids.tolist() for each in answer]
 
 
 def test_retrieve_of_string_candidates_returns_strings(service: RunningService) -> None:
     features = {"user": USER, "history": ["m-3", "m-5"]}
-    answer = same_by_all_ways(service, calls.retrieve(features, k=3, exclude=["m-1"], model="named"))
+    answer = same_by_all_ways(
+        service, calls.retrieve(features, k=3, exclude=["m-1"], model="named")
+    )
     assert all(isinstance(neighbor.id, str) for neighbor in answer[0])
     ranked = same_by_all_ways(service, calls.rank({"user": USER}, answer[0].ids, model="named"))
     assert ranked[0].ids is not None
@@ -172,7 +192,13 @@ def test_retrieve_of_string_candidates_returns_strings(service: RunningService) 
 def test_rank_scores_candidates_in_the_order_sent(service: RunningService) -> None:
     places = [4, 11, 2]
     candidates = service.movies.ids[places].tolist()
-    context = {"user": USER, "liked": ([1007, 1014], [0.5, 2.0]), "recent": [1000], "hour": HOUR, "mood": [0.1, -0.2]}
+    context = {
+        "user": USER,
+        "liked": ([1007, 1014], [0.5, 2.0]),
+        "recent": [1000],
+        "hour": HOUR,
+        "mood": [0.1, -0.2],
+    }
     call = calls.rank(context, candidates, heads=["watch", "rating"], model="movies")
     answer = same_by_all_ways(service, call)
     movies, genres = service.movies.tables["movies"], service.movies.tables["genres"]
@@ -187,7 +213,10 @@ def test_rank_scores_candidates_in_the_order_sent(service: RunningService) -> No
         "mood": np.repeat([[0.1, -0.2]], 3, axis=0),
         "movie": movies[[1 + place for place in places]],
         "genres": np.array(
-            [genres[[names.index(one) for one in service.movies.genres[place]]].sum(axis=0) for place in places]
+            [
+                genres[[names.index(one) for one in service.movies.genres[place]]].sum(axis=0)
+                for place in places
+            ]
         ),
         "year": service.movies.years[places],
     }
@@ -218,15 +247,21 @@ def test_rank_of_several_contexts_answers_each_in_its_place(service: RunningServ
         np.testing.assert_allclose(ranked.scores, alone[0].scores, rtol=1e-6)
 
 
-def test_rank_of_candidates_given_by_features_equals_that_of_their_ids(service: RunningService) -> None:
+def test_rank_of_candidates_given_by_features_equals_that_of_their_ids(
+    service: RunningService,
+) -> None:
     places = [1, 6]
     features = {
         "movie": service.movies.ids[places],
         "genres": [list(service.movies.genres[place]) for place in places],
         "year": service.movies.years[places],
     }
-    by_features = same_by_all_ways(service, calls.rank({"user": USER}, features=features, model="movies"))
-    by_id = same_by_all_ways(service, calls.rank({"user": USER}, service.movies.ids[places], model="movies"))
+    by_features = same_by_all_ways(
+        service, calls.rank({"user": USER}, features=features, model="movies")
+    )
+    by_id = same_by_all_ways(
+        service, calls.rank({"user": USER}, service.movies.ids[places], model="movies")
+    )
     assert by_features[0].ids is None
     assert by_features[0].scores.tolist() == by_id[0].scores.tolist()
 
@@ -241,11 +276,15 @@ def test_recommend_ranks_what_it_retrieves(service: RunningService) -> None:
     assert answer[0].ids.tolist() == ranked[0].ids.tolist()
     np.testing.assert_allclose(answer[0].scores, ranked[0].scores, rtol=1e-5)
     retrieval = dict(zip(found[0].ids.tolist(), found[0].scores.tolist(), strict=True))
-    assert [neighbor.retrieval_score for neighbor in answer[0]] == [retrieval[one.id] for one in answer[0]]
+    assert [neighbor.retrieval_score for neighbor in answer[0]] == [
+        retrieval[one.id] for one in answer[0]
+    ]
 
 
 def test_embed_and_lookup_return_vectors_and_rows(service: RunningService) -> None:
-    embedded = same_by_all_ways(service, calls.embed([FEATURES, OTHER], tower="query", model="movies"))
+    embedded = same_by_all_ways(
+        service, calls.embed([FEATURES, OTHER], tower="query", model="movies")
+    )
     expected = [query_vector(service.movies, features) for features in (FEATURES, OTHER)]
     np.testing.assert_allclose(embedded.vectors, expected, rtol=1e-4, atol=1e-4)
     rows = same_by_all_ways(service, calls.lookup("user", [3, 10**9], model="movies"))
@@ -262,7 +301,9 @@ def test_packed_columns_are_the_same_requests_as_lists(service: RunningService) 
         "hour": Column(np.array([0.5, 0.25])),
     }
     answer = same_by_all_ways(service, calls.embed(packed, tower="query", model="movies"))
-    listed = same_by_all_ways(service, calls.embed([FEATURES, OTHER], tower="query", model="movies"))
+    listed = same_by_all_ways(
+        service, calls.embed([FEATURES, OTHER], tower="query", model="movies")
+    )
     assert answer.vectors.tolist() == listed.vectors.tolist()
 
 
@@ -334,20 +375,32 @@ def test_request_id_comes_back_with_the_services_error(service: RunningService) 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_rowcast_prints_recommendations_with_titles(
-    service: RunningService, transport: str, rowcast: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    service: RunningService,
+    transport: str,
+    rowcast: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def run(*arguments: str) -> str:
         assert rowcast(*arguments, "--url", getattr(service, transport)) == 0
         return capsys.readouterr().out
 
-    features = ("--feature=user=7", "--feature=history=1007,1021", "--feature=city=nowhere", "--feature=hour=0.5")
+    features = (
+        "--feature=user=7",
+        "--feature=history=1007,1021",
+        "--feature=city=nowhere",
+        "--feature=hour=0.5",
+    )
     of_movies = ("--model", "movies")
-    expected = same_by_all_ways(service, calls.retrieve(FEATURES, k=3, attributes=["title"], model="movies"))
+    expected = same_by_all_ways(
+        service, calls.retrieve(FEATURES, k=3, attributes=["title"], model="movies")
+    )
     printed = run("retrieve", *features, "-k", "3", "--attribute", "title", *of_movies)
     for neighbor in expected[0]:
         assert neighbor.attributes["title"] in printed
         assert f"{neighbor.score:.4f}" in printed
-    as_json = json.loads(run("retrieve", *features, "-k", "3", "--attribute", "title", *of_movies, "--json"))
+    as_json = json.loads(
+        run("retrieve", *features, "-k", "3", "--attribute", "title", *of_movies, "--json")
+    )
     assert [one["id"] for one in as_json["neighbors"]] == expected[0].ids.tolist()
     assert "movies" in run("models")
     assert "history" in run("model", "movies")

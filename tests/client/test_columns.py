@@ -34,7 +34,11 @@ def unpacked(column: pb.Column, count: int) -> list[list[Any]]:
     return [values[offsets[place] : offsets[place + 1]] for place in range(count)]
 
 
-@given(st.one_of(st.lists(INT64, min_size=1), st.lists(TEXT, min_size=1), st.lists(FLOAT32, min_size=1)))
+@given(
+    st.one_of(
+        st.lists(INT64, min_size=1), st.lists(TEXT, min_size=1), st.lists(FLOAT32, min_size=1)
+    )
+)
 def test_pack_column_of_scalars_keeps_every_value(values: list[Any]) -> None:
     column = pack_column("feature", values)
     assert not column.offsets
@@ -52,8 +56,12 @@ def test_pack_column_of_bags_keeps_values_and_borders(bags: list[list[Any]]) -> 
     assert unpacked(pack_column("feature", bags), len(bags)) == bags
 
 
-@given(st.lists(st.lists(st.tuples(INT64, FLOAT32), max_size=5), min_size=1, max_size=6), st.booleans())
-def test_pack_column_of_weighted_bags_keeps_weights_beside_ids(bags: list[list[Any]], as_dict: bool) -> None:
+@given(
+    st.lists(st.lists(st.tuples(INT64, FLOAT32), max_size=5), min_size=1, max_size=6), st.booleans()
+)
+def test_pack_column_of_weighted_bags_keeps_weights_beside_ids(
+    bags: list[list[Any]], as_dict: bool
+) -> None:
     pairs = [([one for one, _ in bag], [weight for _, weight in bag]) for bag in bags]
     sent = [{"ids": ids, "weights": weights} for ids, weights in pairs] if as_dict else pairs
     column = pack_column("feature", sent)
@@ -84,7 +92,9 @@ def test_pack_column_weights_where_some_examples_have_none_fills_ones() -> None:
         ([], "int64s", []),
     ],
 )
-def test_pack_requests_of_one_value_takes_its_kind(value: Any, kind: str, values: list[Any]) -> None:
+def test_pack_requests_of_one_value_takes_its_kind(
+    value: Any, kind: str, values: list[Any]
+) -> None:
     column = pack_requests({"feature": value})["feature"]
     assert column.WhichOneof("values") == kind
     assert unpacked(column, 1) == [values]
@@ -101,7 +111,10 @@ def test_pack_column_of_an_array_of_lists_takes_each_as_a_bag() -> None:
 
 
 def test_pack_column_of_no_strings_is_that_of_an_empty_list() -> None:
-    assert pack_column("feature", Column(np.zeros(0, np.str_), [0, 0])).WhichOneof("values") == "int64s"
+    assert (
+        pack_column("feature", Column(np.zeros(0, np.str_), [0, 0])).WhichOneof("values")
+        == "int64s"
+    )
     assert pack_column("feature", np.array([[]], np.str_)).WhichOneof("values") == "int64s"
 
 
@@ -111,7 +124,9 @@ def test_pack_column_of_a_matrix_gives_each_example_its_row() -> None:
 
 
 def test_pack_requests_of_columns_takes_them_as_packed() -> None:
-    packed = pack_requests({"user": Column([1, 2]), "history": Column(np.array([5, 6, 7]), [0, 1, 3], [1, 2, 3])})
+    packed = pack_requests(
+        {"user": Column([1, 2]), "history": Column(np.array([5, 6, 7]), [0, 1, 3], [1, 2, 3])}
+    )
     assert unpacked(packed["user"], 2) == [[1], [2]]
     assert unpacked(packed["history"], 2) == [[5], [6, 7]]
     assert struct.unpack("<3f", packed["history"].weights) == (1, 2, 3)
@@ -141,7 +156,9 @@ def test_pack_requests_of_columns_takes_them_as_packed() -> None:
         ("\ud800", "not Unicode text"),
     ],
 )
-def test_pack_requests_of_what_is_no_feature_value_names_feature_and_fault(value: Any, message: str) -> None:
+def test_pack_requests_of_what_is_no_feature_value_names_feature_and_fault(
+    value: Any, message: str
+) -> None:
     with pytest.raises(InvalidArgument, match="feature 'history'") as caught:
         pack_requests({"history": value})
     assert message in str(caught.value)
@@ -177,7 +194,10 @@ def test_pack_ids_of_what_is_no_list_of_ids_is_rejected(ids: Any) -> None:
 def test_pack_vectors_returns_how_many_each_of_several_arrays_has() -> None:
     assert pack_vectors([0.5, 1.0]) == (struct.pack("<2f", 0.5, 1.0), None)
     assert pack_vectors(np.ones((3, 2))) == (struct.pack("<6f", *[1] * 6), None)
-    assert pack_vectors([np.ones((2, 2)), np.ones((1, 2))]) == (struct.pack("<6f", *[1] * 6), [2, 1])
+    assert pack_vectors([np.ones((2, 2)), np.ones((1, 2))]) == (
+        struct.pack("<6f", *[1] * 6),
+        [2, 1],
+    )
 
 
 @pytest.mark.parametrize("vectors", [[], ["a"], [[1.0], [1.0, 2.0]], np.ones((2, 2, 2, 2))])

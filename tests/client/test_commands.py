@@ -37,7 +37,9 @@ Rowcast = Callable[..., int]
         ('liked:={"ids":[1],"weights":[0.5]}', ("liked", {"ids": [1], "weights": [0.5]})),
     ],
 )
-def test_parse_feature_of_a_written_value_takes_its_natural_kind(text: str, feature: tuple[str, Any]) -> None:
+def test_parse_feature_of_a_written_value_takes_its_natural_kind(
+    text: str, feature: tuple[str, Any]
+) -> None:
     name, value = parse_feature(text)
     assert (name, value) == feature
     assert type(value) is type(feature[1])
@@ -60,23 +62,49 @@ def test_rowcast_embed_prints_a_table_or_json(
         assert "m version 7" in printed
         assert "0.5000 2.0000" in printed
         assert rowcast(*embed, "--json") == 0
-        assert json.loads(capsys.readouterr().out) == {"model": "m", "version": 7, "vectors": [[0.5, 2.0]]}
+        assert json.loads(capsys.readouterr().out) == {
+            "model": "m",
+            "version": 7,
+            "vectors": [[0.5, 2.0]],
+        }
 
 
 def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
     rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    explained = pb.Explanation(path="exact", matches=3, selectivity=0.25, scored=3, search_ms=0.5, shortfall="3 match")
+    explained = pb.Explanation(
+        path="exact", matches=3, selectivity=0.25, scored=3, search_ms=0.5, shortfall="3 match"
+    )
     answer = pb.RecommendResponse(
         model=pb.ModelSpec(name="m", version=7),
-        neighbors=pb.Neighbors(ids=pb.Ids(int64s=struct.pack("<q", 5)), scores=struct.pack("<f", 2.0)),
+        neighbors=pb.Neighbors(
+            ids=pb.Ids(int64s=struct.pack("<q", 5)), scores=struct.pack("<f", 2.0)
+        ),
         retrieval_scores=struct.pack("<f", 0.5),
         explanations=[explained],
         degraded="out of time",
     )
-    options = ("--crowding", "seller:3", "--diversity", "0.5", "--min-score=-1", "--recall", "0.9", "--explain")
+    options = (
+        "--crowding",
+        "seller:3",
+        "--diversity",
+        "0.5",
+        "--min-score=-1",
+        "--recall",
+        "0.9",
+        "--explain",
+    )
     with grpc_server([answer.SerializeToString()]) as server:
-        recommend = ("recommend", "-f", "user=5", "--filter", '{"year": {"ge": 1990}}', *options, "--url", server.url)
+        recommend = (
+            "recommend",
+            "-f",
+            "user=5",
+            "--filter",
+            '{"year": {"ge": 1990}}',
+            *options,
+            "--url",
+            server.url,
+        )
         assert rowcast(*recommend) == 0
         printed = capsys.readouterr().out
         assert "path exact: 3 candidates match (25.00%), 3 scored, 0.50 ms; 3 match" in printed
@@ -100,7 +128,10 @@ def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
 
 
 def test_rowcast_with_a_token_sends_it_from_the_environment_or_a_file(
-    monkeypatch: pytest.MonkeyPatch, rowcast: Rowcast, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
+    rowcast: Rowcast,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     embed = ("embed", "-f", "user=5", "--model", "m", "--url")
     monkeypatch.setenv("ROWCAST_CLIENT_TOKEN", "from-the-environment")
@@ -136,12 +167,19 @@ def test_rowcast_rejected_prints_one_sentence_and_exits_by_code(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1
-    assert printed.err.startswith("BAD_ANSWER: " if isinstance(reply, bytes) else f"{reply.code}: a sentence")
+    assert printed.err.startswith(
+        "BAD_ANSWER: " if isinstance(reply, bytes) else f"{reply.code}: a sentence"
+    )
 
 
-def test_rowcast_of_a_service_that_is_not_ready_exits_4(rowcast: Rowcast, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rowcast_of_a_service_that_is_not_ready_exits_4(
+    rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+) -> None:
     with http_server([NOT_READY]) as server:
-        assert rowcast("embed", "-f", "user=5", "-m", "m", "--url", server.url, "--timeout", "0.2") == 4
+        assert (
+            rowcast("embed", "-f", "user=5", "-m", "m", "--url", server.url, "--timeout", "0.2")
+            == 4
+        )
     assert capsys.readouterr().err.startswith("NOT_READY: ")
 
 

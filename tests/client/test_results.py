@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from rowcast_client import Neighbor, Neighbors, Retrieved
 
-PACKED = Neighbors(np.array([5, 6, 7]), np.array([3, 2, 1], np.float32), {"title": ["a", None, "c"]})
+PACKED = Neighbors(
+    np.array([5, 6, 7]), np.array([3, 2, 1], np.float32), {"title": ["a", None, "c"]}
+)
 ANSWER = Retrieved("m", 1, PACKED, np.array([0, 2, 2, 3]), searched=9)
 
 

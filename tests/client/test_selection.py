@@ -41,9 +41,14 @@ def written(call: str, **body: Any) -> Any:
         (where("adult").any_of(False), {"adult": {"allow": [False]}}),
         (where("year").between(1990, 2000.5), {"year": {"ge": 1990, "le": 2000.5}}),
         (where("year").above(1990) & where("year").below(2000), {"year": {"gt": 1990, "lt": 2000}}),
-        (where("year").at_least(-3) & where("mean").at_most(4.5), {"year": {"ge": -3}, "mean": {"le": 4.5}}),
         (
-            where("genres").any_of("Drama") & where("genres").none_of("War") & {"genres": {"deny": ["Horror"]}},
+            where("year").at_least(-3) & where("mean").at_most(4.5),
+            {"year": {"ge": -3}, "mean": {"le": 4.5}},
+        ),
+        (
+            where("genres").any_of("Drama")
+            & where("genres").none_of("War")
+            & {"genres": {"deny": ["Horror"]}},
             {"genres": {"allow": ["Drama"], "deny": ["War", "Horror"]}},
         ),
         ({"genres": {"allow": []}, "year": {}}, {"genres": {"allow": []}, "year": {}}),
@@ -55,12 +60,16 @@ def written(call: str, **body: Any) -> Any:
     ],
 )
 @pytest.mark.parametrize("call", [calls.retrieve, calls.recommend])
-def test_filter_is_the_one_of_its_json(call: Callable[..., Call[Any]], built: Any, conditions: Any) -> None:
+def test_filter_is_the_one_of_its_json(
+    call: Callable[..., Call[Any]], built: Any, conditions: Any
+) -> None:
     assert sent(call(VIEWER, filter=built)) == written(call.__name__, filter=conditions)
 
 
 def test_filter_keeps_the_kinds_of_its_values() -> None:
-    request = calls.retrieve(VIEWER, filter=where("year").between(1990, 2000.5), crowding=("seller", 3)).request
+    request = calls.retrieve(
+        VIEWER, filter=where("year").between(1990, 2000.5), crowding=("seller", 3)
+    ).request
     message = protobuf.parse(type(request), request.SerializeToString())
     read: Any = OPERATIONS["retrieve"].read_message(message, Target("m"), SETTINGS)
     assert read.filter == {"year": Condition(ge=1990, le=2000.5)}
@@ -115,7 +124,10 @@ def test_every_option_is_the_one_of_its_json(call: Callable[..., Call[Any]]) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"crowding": "seller"}, r"crowding is 'seller': expected an attribute and a number, \('seller', 3\)"),
+        (
+            {"crowding": "seller"},
+            r"crowding is 'seller': expected an attribute and a number, \('seller', 3\)",
+        ),
         ({"crowding": ("seller", "3")}, "crowding is"),
         ({"crowding": (5, 3)}, "crowding is"),
         ({"crowding": ("seller", 2**31)}, "crowding is"),
@@ -145,5 +157,7 @@ def test_several_queries_merged_into_one_are_the_same_as_in_json() -> None:
         expected = merged(requests=requests)
         assert np.reshape(given.pop("vectors"), (-1, 2)).tolist() == expected.pop("vectors")
         assert given == expected
-    assert sent(calls.retrieve(ids=[[1, 2], [3]])) == merged(requests=[{"ids": [1, 2]}, {"ids": [3]}])
+    assert sent(calls.retrieve(ids=[[1, 2], [3]])) == merged(
+        requests=[{"ids": [1, 2]}, {"ids": [3]}]
+    )
     assert sent(calls.retrieve(ids=[["a", "b"]])) == merged(ids=["a", "b"])

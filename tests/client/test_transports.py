@@ -33,9 +33,21 @@ from rowcast_client import (
 )
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
-from tests.client.servers import EMBED, NOT_READY, OK, OVERLOADED, WAYS, Reply, Way, http_page, http_server
+from tests.client.servers import (
+    EMBED,
+    NOT_READY,
+    OK,
+    OVERLOADED,
+    WAYS,
+    Reply,
+    Way,
+    http_page,
+    http_server,
+)
 
-KEY, CERTIFICATE = (Path(__file__).parent / "certificates" / name for name in ("localhost.key", "localhost.pem"))
+KEY, CERTIFICATE = (
+    Path(__file__).parent / "certificates" / name for name in ("localhost.key", "localhost.pem")
+)
 HTTP = Way("http", asynchronous=False)
 QUICK = Retries(backoff_s=0.01)
 REJECTIONS = [
@@ -66,7 +78,9 @@ def test_client_of_a_service_that_answers_returns_arrays_and_version(way: Way) -
 
 def test_client_of_an_overloaded_service_waits_as_required_and_tries_again(way: Way) -> None:
     with way.server([OVERLOADED, OK]) as server:
-        answer = way.send(server.url, calls.embed({"user": 5}, model="m", request_id="abc-1"), retries=QUICK)
+        answer = way.send(
+            server.url, calls.embed({"user": 5}, model="m", request_id="abc-1"), retries=QUICK
+        )
     assert answer.version == 7
     (first, _, _), (second, _, _) = server.requests
     assert 0.2 <= second - first < 1.5
@@ -83,7 +97,11 @@ def test_client_of_a_service_not_ready_tries_again_with_backoff(way: Way) -> Non
 def test_client_of_a_service_that_stays_overloaded_ends_with_its_error(way: Way) -> None:
     reply = Reply("OVERLOADED", 429, "RESOURCE_EXHAUSTED", "0.01")
     with way.server([reply]) as server, pytest.raises(Overloaded) as caught:
-        way.send(server.url, calls.embed({"user": 5}, model="m", request_id="abc-2"), retries=Retries(attempts_max=3))
+        way.send(
+            server.url,
+            calls.embed({"user": 5}, model="m", request_id="abc-2"),
+            retries=Retries(attempts_max=3),
+        )
     assert len(server.requests) == 3
     assert (caught.value.request_id, caught.value.retry_after_s) == ("abc-2", 0.01)
     assert str(caught.value) == "a sentence (request id abc-2)"
@@ -124,7 +142,9 @@ def test_client_sends_what_is_left_of_the_deadline(way: Way) -> None:
     assert left[1] <= left[0] - 0.19
 
 
-def test_client_of_a_service_that_never_answers_ends_with_the_deadline_and_names_the_address(way: Way) -> None:
+def test_client_of_a_service_that_never_answers_ends_with_the_deadline_and_names_the_address(
+    way: Way,
+) -> None:
     started = time.monotonic()
     with way.server([None]) as server, pytest.raises(DeadlineExceeded) as caught:
         way.send(server.url, EMBED, timeout_s=0.3)
@@ -151,11 +171,22 @@ def test_client_keeps_one_connection_for_many_calls() -> None:
 
 def test_client_of_what_is_no_rowcast_service_is_reported() -> None:
     page = http_page(b"hi", "text/html", "404 Not Found")
-    with http_server([page]) as server, Client(server.url) as client, pytest.raises(BadAnswer) as caught:
+    with (
+        http_server([page]) as server,
+        Client(server.url) as client,
+        pytest.raises(BadAnswer) as caught,
+    ):
         client.models()
-    assert f"{server.url} does not answer as a rowcast service would: status 404" in caught.value.message
+    assert (
+        f"{server.url} does not answer as a rowcast service would: status 404"
+        in caught.value.message
+    )
     text = http_page(b"hi", "text/html")
-    with http_server([text]) as server, Client(server.url) as client, pytest.raises(BadAnswer, match="text/html"):
+    with (
+        http_server([text]) as server,
+        Client(server.url) as client,
+        pytest.raises(BadAnswer, match="text/html"),
+    ):
         client.models()
 
 
@@ -204,7 +235,9 @@ def test_http_client_without_a_model_name_requests_the_only_one(asynchronous: bo
 def test_http_client_without_a_model_name_and_no_only_model_is_reported(
     names: list[str], kind: type[RowcastError]
 ) -> None:
-    listed = pb.ListModelsResponse(models=[pb.ModelState(name=name) for name in names]).SerializeToString()
+    listed = pb.ListModelsResponse(
+        models=[pb.ModelState(name=name) for name in names]
+    ).SerializeToString()
     with (
         http_server([http_page(listed)]) as server,
         Client(server.url, retries=QUICK) as client,
@@ -235,9 +268,14 @@ def test_client_shows_its_token_and_its_certificate(way: Way) -> None:
 def tls_of(way: Way, mutual: bool) -> Any:
     """TLS of a server, which may require a certificate of its clients."""
     if way.transport == "grpc":
-        pair, authorities = (KEY.read_bytes(), CERTIFICATE.read_bytes()), CERTIFICATE.read_bytes() if mutual else None
+        pair, authorities = (
+            (KEY.read_bytes(), CERTIFICATE.read_bytes()),
+            CERTIFICATE.read_bytes() if mutual else None,
+        )
         return grpc.ssl_server_credentials([pair], authorities, require_client_auth=mutual)
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=CERTIFICATE if mutual else None)
+    tls = ssl.create_default_context(
+        ssl.Purpose.CLIENT_AUTH, cafile=CERTIFICATE if mutual else None
+    )
     tls.load_cert_chain(CERTIFICATE, KEY)
     tls.verify_mode = ssl.CERT_REQUIRED if mutual else ssl.CERT_NONE
     return tls
@@ -254,20 +292,37 @@ def tls_of(way: Way, mutual: bool) -> Any:
         ({"url": "grpc://host:1/path"}, "has a path"),
         ({"url": "http://host", "timeout_s": 0}, "timeout_s is 0"),
         ({"url": "http://host", "timeout_s": float("nan")}, "timeout_s is nan"),
-        ({"url": "https://host", "ca_file": "/nowhere.pem"}, "ca_file '/nowhere.pem' holds no certificates"),
-        ({"url": "grpcs://host", "ca_file": __file__}, f"ca_file '{__file__}' holds no certificates"),
-        ({"url": "grpcs://host", "cert_file": __file__, "key_file": __file__}, f"and key_file '{__file__}' are no"),
+        (
+            {"url": "https://host", "ca_file": "/nowhere.pem"},
+            "ca_file '/nowhere.pem' holds no certificates",
+        ),
+        (
+            {"url": "grpcs://host", "ca_file": __file__},
+            f"ca_file '{__file__}' holds no certificates",
+        ),
+        (
+            {"url": "grpcs://host", "cert_file": __file__, "key_file": __file__},
+            f"and key_file '{__file__}' are no",
+        ),
         ({"url": "https://host", "cert_file": __file__}, "cert_file and key_file go together"),
-        ({"url": "https://host", "token": "line\nsecret: x"}, "header 'authorization' cannot be sent"),
+        (
+            {"url": "https://host", "token": "line\nsecret: x"},
+            "header 'authorization' cannot be sent",
+        ),
         ({"url": "https://host", "token": "secret\n"}, "header 'authorization' cannot be sent"),
         ({"url": "http://host", "headers": {"x-key": "secret "}}, "header 'x-key' cannot be sent"),
-        ({"url": "https://host", "headers": {"x-key": "secret\n"}}, "header 'x-key' cannot be sent"),
+        (
+            {"url": "https://host", "headers": {"x-key": "secret\n"}},
+            "header 'x-key' cannot be sent",
+        ),
         ({"url": "grpc://host", "headers": {"x key": "secret"}}, "header 'x key' cannot be sent"),
         ({"url": "grpc://host", "headers": {"x-key": 5}}, "header 'x-key' cannot be sent"),
         ({"url": "grpc://host", "retries": 3}, "retries is 3"),
     ],
 )
-def test_client_with_a_wrong_argument_is_rejected_by_name(options: dict[str, Any], message: str) -> None:
+def test_client_with_a_wrong_argument_is_rejected_by_name(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidArgument) as caught:
         Client(**options)
     assert message in str(caught.value)
@@ -276,9 +331,15 @@ def test_client_with_a_wrong_argument_is_rejected_by_name(options: dict[str, Any
 
 @pytest.mark.parametrize(
     ("call", "message"),
-    [({"timeout_s": -1}, "timeout_s"), ({"request_id": "a b"}, "request_id is 'a b'"), ({"request_id": 5}, "is 5")],
+    [
+        ({"timeout_s": -1}, "timeout_s"),
+        ({"request_id": "a b"}, "request_id is 'a b'"),
+        ({"request_id": 5}, "is 5"),
+    ],
 )
-def test_call_with_a_wrong_option_is_rejected_before_it_is_sent(call: dict[str, Any], message: str) -> None:
+def test_call_with_a_wrong_option_is_rejected_before_it_is_sent(
+    call: dict[str, Any], message: str
+) -> None:
     with Client("http://127.0.0.1:1") as client, pytest.raises(InvalidArgument, match=message):
         client.embed({"user": 5}, model="m", **call)
 
@@ -292,7 +353,9 @@ def test_closed_client_reports_that_it_is_closed() -> None:
 
 def test_methods_of_both_clients_show_the_signature_of_the_call() -> None:
     for name in ("retrieve", "rank", "recommend", "embed", "lookup", "models", "model"):
-        waiting, awaiting = (inspect.signature(getattr(kind, name)) for kind in (Client, AsyncClient))
+        waiting, awaiting = (
+            inspect.signature(getattr(kind, name)) for kind in (Client, AsyncClient)
+        )
         assert str(waiting) == str(awaiting)
         assert next(iter(waiting.parameters)) == "self"
         assert waiting.parameters.keys() & {"timeout_s", "options"}

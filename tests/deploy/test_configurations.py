@@ -59,7 +59,9 @@ def test_deploy_names_settings_that_exist(name: str) -> None:
 
 
 def test_kubernetes_runs_without_rights_and_over_tls() -> None:
-    kinds = {document["kind"]: document["spec"] for document in documents("kubernetes/rowcast.yaml")}
+    kinds = {
+        document["kind"]: document["spec"] for document in documents("kubernetes/rowcast.yaml")
+    }
     pod = kinds["Deployment"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"]
@@ -75,8 +77,13 @@ def test_kubernetes_runs_without_rights_and_over_tls() -> None:
     for name in ("TLS_CERT", "TLS_KEY", "TOKENS"):
         assert str(Path(variables[PREFIX + name]).parent) in mounted
     ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
-    assert ports == {"https": variables[f"{PREFIX}HTTP_PORT"], "grpcs": variables[f"{PREFIX}GRPC_PORT"]}
-    probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
+    assert ports == {
+        "https": variables[f"{PREFIX}HTTP_PORT"],
+        "grpcs": variables[f"{PREFIX}GRPC_PORT"],
+    }
+    probes = {
+        name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")
+    }
     assert {probe["scheme"] for probe in probes.values()} == {"HTTPS"}
     assert [probe["path"] for probe in probes.values()] == ["/livez", "/livez", "/readyz"]
     assert kinds["NetworkPolicy"]["policyTypes"] == ["Ingress", "Egress"]
@@ -89,7 +96,9 @@ def built(directory: Path) -> dict[tuple[str, str], Any]:
     validation = pytest.importorskip("kubernetes_validate")
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
-    done = subprocess.run(["kubectl", "kustomize", directory], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["kubectl", "kustomize", directory], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     found = list(yaml.safe_load_all(done.stdout))
     for each in found:
@@ -107,15 +116,21 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], A
     """What an overlay of the base with the component `sharded` builds."""
     overlay = tmp_path_factory.mktemp("overlay")
     base = os.path.relpath((DEPLOY / "kubernetes").resolve(), overlay.resolve())
-    (overlay / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: [{base}/sharded]\n")
+    (overlay / "kustomization.yaml").write_text(
+        f"resources: [{base}]\ncomponents: [{base}/sharded]\n"
+    )
     return built(overlay)
 
 
 def test_overlay_of_the_how_to_builds(tmp_path: Path) -> None:
     page = (ROOT / "docs/how-to/run-shards-on-kubernetes.md").read_text()
-    (overlay,) = re.findall(r"\n\n((?: {8}.*\n)+)", page[page.index("        resources:") - 2 :])[:1]
+    (overlay,) = re.findall(r"\n\n((?: {8}.*\n)+)", page[page.index("        resources:") - 2 :])[
+        :1
+    ]
     base = os.path.relpath((DEPLOY / "kubernetes").resolve(), tmp_path.resolve())
-    (tmp_path / "kustomization.yaml").write_text(textwrap.dedent(overlay).replace("../rowcast/deploy/kubernetes", base))
+    (tmp_path / "kustomization.yaml").write_text(
+        textwrap.dedent(overlay).replace("../rowcast/deploy/kubernetes", base)
+    )
     found = built(tmp_path)
     (config,) = (each["data"] for (kind, _), each in found.items() if kind == "ConfigMap")
     assert (config["SHARDS"], config["ROWCAST_SHARD_LEAST_BYTES"]) == ("16", str(1 << 30))
@@ -129,7 +144,10 @@ def variables_of(container: Any) -> dict[str, str]:
 def test_shards_run_with_the_rights_of_fronts_and_where_fronts_look_for_them(
     sharded: dict[tuple[str, str], Any],
 ) -> None:
-    fronts, shards = sharded["Deployment", "rowcast"]["spec"], sharded["StatefulSet", "rowcast-shards"]["spec"]
+    fronts, shards = (
+        sharded["Deployment", "rowcast"]["spec"],
+        sharded["StatefulSet", "rowcast-shards"]["spec"],
+    )
     service = sharded["Service", "rowcast-shards"]
     for spec in (fronts, shards):
         pod = spec["template"]["spec"]
@@ -141,7 +159,9 @@ def test_shards_run_with_the_rights_of_fronts_and_where_fronts_look_for_them(
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
             mounted = {mount["name"] for mount in container["volumeMounts"]}
             assert mounted <= claims | {volume["name"] for volume in pod["volumes"]}
-    front, shard = (variables_of(spec["template"]["spec"]["containers"][0]) for spec in (fronts, shards))
+    front, shard = (
+        variables_of(spec["template"]["spec"]["containers"][0]) for spec in (fronts, shards)
+    )
     assert front[f"{PREFIX}SHARD_ADDRESSES"] == f"dns:rowcast-shards:{shard[f'{PREFIX}GRPC_PORT']}"
     assert (service["spec"]["clusterIP"], shards["serviceName"]) == ("None", "rowcast-shards")
     assert service["spec"]["selector"].items() <= shards["template"]["metadata"]["labels"].items()
@@ -149,7 +169,9 @@ def test_shards_run_with_the_rights_of_fronts_and_where_fronts_look_for_them(
     assert ("PersistentVolumeClaim", "rowcast-bundles") not in sharded
 
 
-def test_pods_of_shards_are_numbered_and_a_disruption_stops_one_replica(sharded: dict[tuple[str, str], Any]) -> None:
+def test_pods_of_shards_are_numbered_and_a_disruption_stops_one_replica(
+    sharded: dict[tuple[str, str], Any],
+) -> None:
     (config,) = (each["data"] for (kind, _), each in sharded.items() if kind == "ConfigMap")
     spec, total = sharded["StatefulSet", "rowcast-shards"]["spec"], int(config["SHARDS"])
     serve, pull = (each["args"][0] for each in spec["template"]["spec"]["containers"])
@@ -157,7 +179,9 @@ def test_pods_of_shards_are_numbered_and_a_disruption_stops_one_replica(sharded:
     for pod in range(spec["replicas"]):
         environment = {**os.environ, **config, "POD_INDEX": str(pod)}
         command = ["sh", "-c", serve.replace("exec rowcast-serve", "echo")]
-        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout
         numbers.append(str(ShardNumber.parse(said.split()[-1])))
     assert sorted(numbers) == sorted([f"{number}/{total}" for number in range(1, total + 1)] * 2)
     assert serve.split("--shard ")[1] in pull, "what is pulled is what is served"
@@ -165,15 +189,25 @@ def test_pods_of_shards_are_numbered_and_a_disruption_stops_one_replica(sharded:
 
 
 def test_ray_service_runs_what_serve_deploy_does_and_fits_its_schemas() -> None:
-    validation, jsonschema = pytest.importorskip("kubernetes_validate"), pytest.importorskip("jsonschema")
+    validation, jsonschema = (
+        pytest.importorskip("kubernetes_validate"),
+        pytest.importorskip("jsonschema"),
+    )
     ray_service, service = documents("kubernetes/rayservice.yaml")
-    jsonschema.validate(ray_service, json.loads((Path(__file__).parent / "rayservice.schema.json").read_text()))
+    jsonschema.validate(
+        ray_service, json.loads((Path(__file__).parent / "rayservice.schema.json").read_text())
+    )
     validation.validate(service, "1.33", strict=True)
     (application,) = documents("ray/replicas.yaml")
     assert yaml.safe_load(ray_service["spec"]["serveConfigV2"]) == application
     cluster = ray_service["spec"]["rayClusterConfig"]
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": group["template"]["spec"]}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "ray"},
+            "spec": group["template"]["spec"],
+        }
         validation.validate(pod, "1.33", strict=True)
         assert pod["spec"]["securityContext"]["runAsNonRoot"]
     workers = cluster["workerGroupSpecs"][0]["template"]
@@ -186,7 +220,10 @@ def test_ray_service_runs_what_serve_deploy_does_and_fits_its_schemas() -> None:
 
 
 def test_serve_accepts_the_application_and_the_service_its_settings() -> None:
-    schema, ray_serve = pytest.importorskip("ray.serve.schema"), pytest.importorskip("service.ray_serve")
+    schema, ray_serve = (
+        pytest.importorskip("ray.serve.schema"),
+        pytest.importorskip("service.ray_serve"),
+    )
     (config,) = documents("ray/replicas.yaml")
     (application,) = schema.ServeDeploySchema.model_validate(config).applications
     ray_serve.replicas(application.args)
@@ -197,7 +234,10 @@ def test_serve_accepts_the_application_and_the_service_its_settings() -> None:
 
 
 def test_shards_on_ray_are_all_there_and_fit_their_fronts() -> None:
-    schema, ray_serve = pytest.importorskip("ray.serve.schema"), pytest.importorskip("service.ray_serve")
+    schema, ray_serve = (
+        pytest.importorskip("ray.serve.schema"),
+        pytest.importorskip("service.ray_serve"),
+    )
     (config,) = documents("ray/shards.yaml")
     *shards, front = schema.ServeDeploySchema.model_validate(config).applications
     settings = [ray_serve.read_options(each.args, root="/") for each in (*shards, front)]
@@ -206,7 +246,9 @@ def test_shards_on_ray_are_all_there_and_fit_their_fronts() -> None:
     ]
     assert settings[-1].shard_addresses
     assert len({each.shard_least_bytes for each in settings}) == 1
-    assert len({port for each in settings for port in (each.http_port, each.grpc_port)}) == 2 * len(settings)
+    assert len({port for each in settings for port in (each.http_port, each.grpc_port)}) == 2 * len(
+        settings
+    )
     for application in (*shards, front):
         (deployment,) = application.deployments
         assert deployment.name == ray_serve.DEPLOYMENT
@@ -222,11 +264,15 @@ def test_compose_mounts_every_secret_that_it_names() -> None:
     (plain,) = documents("compose.yaml")
     assert plain["services"]["serve"]["read_only"]
     assert plain["services"]["serve"]["cap_drop"] == ["ALL"]
-    assert int(plain["services"]["serve"]["stop_grace_period"].removesuffix("s")) > longest_drain_s({})
+    assert int(plain["services"]["serve"]["stop_grace_period"].removesuffix("s")) > longest_drain_s(
+        {}
+    )
 
 
 def test_systemd_unit_waits_for_the_longest_drain() -> None:
-    unit = dict(re.findall(r"^(\w+)=(.*)$", (DEPLOY / "rowcast-serve.service").read_text(), re.MULTILINE))
+    unit = dict(
+        re.findall(r"^(\w+)=(.*)$", (DEPLOY / "rowcast-serve.service").read_text(), re.MULTILINE)
+    )
     assert (unit["Type"], unit["NotifyAccess"]) == ("notify", "main")
     assert int(unit["TimeoutStopSec"]) > longest_drain_s({})
 
@@ -237,7 +283,9 @@ def test_proxies_keep_idle_connections_for_less_time_than_the_service() -> None:
     idle = [re.findall(r"keepalive_timeout (\d+)s", each) for each in upstreams]
     idle.append(re.findall(r"timeout http-keep-alive (\d+)s", haproxy))
     assert all(int(seconds) < DEFAULTS["keep_alive_s"] for (seconds,) in idle)
-    longest = re.findall(r"proxy_read_timeout (\d+)s", nginx) + re.findall(r"timeout server (\d+)s", haproxy)
+    longest = re.findall(r"proxy_read_timeout (\d+)s", nginx) + re.findall(
+        r"timeout server (\d+)s", haproxy
+    )
     assert all(int(seconds) > DEFAULTS["request_timeout_s"] for seconds in longest)
     (body_mib,) = re.findall(r"client_max_body_size (\d+)m", nginx)
     assert int(body_mib) << 20 == DEFAULTS["max_request_bytes"]
@@ -257,12 +305,16 @@ def checked(program: str, *options: str) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
     *before, file = options
-    done = subprocess.run([program, *before, str(DEPLOY / file)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, *before, str(DEPLOY / file)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_images_find_in_their_context_what_they_copy() -> None:
-    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    copied = re.findall(
+        r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE
+    )
     sources = {source for line in copied for source in line.split()}
     everything, *rest = (ROOT / ".dockerignore").read_text().split()
     assert everything == "*"

@@ -21,7 +21,9 @@ def needed(name: str, extras: tuple[str, ...], found: dict[str, str]) -> dict[st
     for text in distribution(name).requires or []:
         requirement = Requirement(text)
         marker = requirement.marker
-        if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+        if marker is not None and not any(
+            marker.evaluate({"extra": extra}) for extra in (*extras, "")
+        ):
             continue
         other = re.sub(r"[-_.]+", "-", requirement.name).lower()
         if other not in found or other == "rowcast":

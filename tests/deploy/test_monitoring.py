@@ -17,14 +17,19 @@ from service.observability import metrics
 ROOT = Path(__file__).parents[2]
 LABELS = {
     **{f"rowcast_{name}_total": labels for name, (_, labels) in metrics.COUNTERS.items()},
-    **{f"rowcast_{name}": labels for name, (_, labels, _) in (metrics.HISTOGRAMS | metrics.GAUGES).items()},
+    **{
+        f"rowcast_{name}": labels
+        for name, (_, labels, _) in (metrics.HISTOGRAMS | metrics.GAUGES).items()
+    },
 }
 yaml: Any = import_module("yaml")
 
 
 def served_names() -> set[str]:
     """Every metric on the page of a service that has answered nothing yet."""
-    return set(re.findall(r"^# TYPE (rowcast_\w+)", metrics.Metrics().render().decode(), re.MULTILINE))
+    return set(
+        re.findall(r"^# TYPE (rowcast_\w+)", metrics.Metrics().render().decode(), re.MULTILINE)
+    )
 
 
 def dashboard() -> Any:
@@ -33,7 +38,10 @@ def dashboard() -> Any:
 
 def metrics_of(expression: str) -> set[str]:
     """The metrics that a query names, histograms without the suffixes of their series."""
-    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\browcast_\w+", expression)}
+    return {
+        re.sub(r"_(bucket|sum|count)$", "", name)
+        for name in re.findall(r"\browcast_\w+", expression)
+    }
 
 
 def alerts() -> list[Any]:
@@ -42,12 +50,16 @@ def alerts() -> list[Any]:
 
 
 def test_alerts_and_their_tests_name_metrics_that_are_served() -> None:
-    rules = (ROOT / "deploy/alerts.yaml").read_text() + (ROOT / "deploy/alerts_test.yaml").read_text()
+    rules = (ROOT / "deploy/alerts.yaml").read_text() + (
+        ROOT / "deploy/alerts_test.yaml"
+    ).read_text()
     assert metrics_of(rules) <= served_names()
 
 
 @pytest.mark.parametrize("panel", dashboard()["panels"], ids=lambda panel: panel["title"])
-def test_panel_asks_for_metrics_and_labels_that_are_served_and_names_alerts_that_exist(panel: Any) -> None:
+def test_panel_asks_for_metrics_and_labels_that_are_served_and_names_alerts_that_exist(
+    panel: Any,
+) -> None:
     for query in panel["targets"]:
         named = metrics_of(query["expr"])
         assert named <= set(LABELS)
@@ -56,7 +68,9 @@ def test_panel_asks_for_metrics_and_labels_that_are_served_and_names_alerts_that
         known = {"job", "instance", "le"} | {label for name in named for label in LABELS[name]}
         assert "ALERTS" in query["expr"] or {*selected, *grouped} <= known
         assert set(re.findall(r"{{(\w+)}}", query["legendFormat"])) <= {*grouped, "instance"}
-    assert set(re.findall(r"Rowcast\w+", panel["description"])) <= {alert["alert"] for alert in alerts()}
+    assert set(re.findall(r"Rowcast\w+", panel["description"])) <= {
+        alert["alert"] for alert in alerts()
+    }
 
 
 def test_compose_starts_prometheus_and_grafana_with_these_files() -> None:
@@ -77,18 +91,29 @@ def test_compose_starts_prometheus_and_grafana_with_these_files() -> None:
 
 
 def test_docs_name_metrics_that_are_served_and_all_of_them() -> None:
-    operating = re.findall(r"`[^`]*?(rowcast_(?!client)[a-z_]+)", (ROOT / "docs/how-to/runbook.md").read_text())
+    operating = re.findall(
+        r"`[^`]*?(rowcast_(?!client)[a-z_]+)", (ROOT / "docs/how-to/runbook.md").read_text()
+    )
     assert set(operating) <= served_names()
-    reference = re.findall(r"^\| `(rowcast_\w+)` \|", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE)
+    reference = re.findall(
+        r"^\| `(rowcast_\w+)` \|", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE
+    )
     assert set(reference) == served_names()
 
 
 def test_every_alert_is_tested_and_has_its_row_in_the_docs() -> None:
     names = {alert["alert"] for alert in alerts()}
-    rows = re.findall(r'^\| <a id="(\w+)"></a>(\w+) \|', (ROOT / "docs/how-to/runbook.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r'^\| <a id="(\w+)"></a>(\w+) \|',
+        (ROOT / "docs/how-to/runbook.md").read_text(),
+        re.MULTILINE,
+    )
     assert set(rows) == {(name.lower(), name) for name in names}
     for alert in alerts():
-        assert alert["annotations"]["runbook_url"] == f"docs/how-to/runbook.md#{alert['alert'].lower()}"
+        assert (
+            alert["annotations"]["runbook_url"]
+            == f"docs/how-to/runbook.md#{alert['alert'].lower()}"
+        )
     tests = yaml.safe_load((ROOT / "deploy/alerts_test.yaml").read_text())["tests"]
     assert {case["alertname"] for test in tests for case in test["alert_rule_test"]} == names
 

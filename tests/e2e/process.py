@@ -37,9 +37,18 @@ class Lines:
     """
 
     def __init__(self, command: Sequence[str], directory: Path | None = None) -> None:
-        environment = {name: os.environ[name] for name in os.environ if not name.startswith(("ROWCAST_", "PYTHONPATH"))}
+        environment = {
+            name: os.environ[name]
+            for name in os.environ
+            if not name.startswith(("ROWCAST_", "PYTHONPATH"))
+        }
         self.process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=directory, env=environment
+            command,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            cwd=directory,
+            env=environment,
         )
         self.others: list[str] = []
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -84,11 +93,23 @@ class Process(Lines):
     """A running `rowcast-serve` on free ports, this repository's or another's."""
 
     def __init__(
-        self, root: Path, *options: str, program: Sequence[str] = PROGRAM, directory: Path | None = None
+        self,
+        root: Path,
+        *options: str,
+        program: Sequence[str] = PROGRAM,
+        directory: Path | None = None,
     ) -> None:
         self._ports = root.parent / f"ports-{time.monotonic_ns()}.json"
         ports = ["--http-port", "0", "--grpc-port", "0", "--ports-file", str(self._ports)]
-        arguments = ["--root", str(root), *ports, "--poll-interval-s", "0.05", "--drain-delay-s", "0"]
+        arguments = [
+            "--root",
+            str(root),
+            *ports,
+            "--poll-interval-s",
+            "0.05",
+            "--drain-delay-s",
+            "0",
+        ]
         super().__init__([*program, *arguments, *options], directory)
 
     def client(self) -> httpx.Client:

@@ -30,7 +30,10 @@ class ServeCluster:
     """
 
     def __init__(self, cores: int = 2) -> None:
-        os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # else they yield to all others
+        os.environ |= {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",
+        }  # else they yield to all others
         from ray.cluster_utils import Cluster
 
         self.ports = {name: free_port() for name in ("http", "grpc", "ingress")}
@@ -53,7 +56,13 @@ class ServeCluster:
         """Sends a configuration; `args`: further settings, `options`: of the deployment."""
         deployment = {"name": DEPLOYMENT, "ray_actor_options": {"num_cpus": 0.5}, **options}
         ports = {"http_port": self.ports["http"], "grpc_port": self.ports["grpc"]}
-        settings = {"root": str(root), **ports, "poll_interval_s": 0.05, "drain_delay_s": 0.2, **args}
+        settings = {
+            "root": str(root),
+            **ports,
+            "poll_interval_s": 0.05,
+            "drain_delay_s": 0.2,
+            **args,
+        }
         application = {
             "name": APPLICATION,
             "route_prefix": "/",
@@ -95,12 +104,16 @@ class ServeCluster:
     def _put(self, applications: list[dict[str, Any]]) -> None:
         ingress = {"host": "127.0.0.1", "port": self.ports["ingress"]}
         before = self.application().get("last_deployed_time_s")
-        self._client.put("", json={"http_options": ingress, "applications": applications}).raise_for_status()
+        self._client.put(
+            "", json={"http_options": ingress, "applications": applications}
+        ).raise_for_status()
         until(lambda: self.application().get("last_deployed_time_s") != before)
 
     def application(self) -> dict[str, Any]:
         """What Serve reports of the application; {}: nothing yet."""
-        found: dict[str, Any] = self._client.get("").raise_for_status().json()["applications"].get(APPLICATION, {})
+        found: dict[str, Any] = (
+            self._client.get("").raise_for_status().json()["applications"].get(APPLICATION, {})
+        )
         return found
 
     def deployment(self) -> dict[str, Any]:
@@ -110,7 +123,11 @@ class ServeCluster:
 
     def processes(self) -> set[int]:
         """The process ids of the replicas that serve."""
-        return {each["pid"] for each in self.deployment().get("replicas", []) if each["state"] == "RUNNING"}
+        return {
+            each["pid"]
+            for each in self.deployment().get("replicas", [])
+            if each["state"] == "RUNNING"
+        }
 
     def wait(self, replicas: int) -> set[int]:
         """Waits until so many replicas serve and Serve is done; returns their process ids."""
@@ -132,7 +149,9 @@ class ServeCluster:
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log lines of all replicas that have this event."""
         logs = Path(self._nodes.head_node.get_logs_dir_path()).glob("worker-*.err")
-        lines = (line for log in logs for line in log.read_text().splitlines() if line.startswith("{"))
+        lines = (
+            line for log in logs for line in log.read_text().splitlines() if line.startswith("{")
+        )
         return [line for line in map(json.loads, lines) if line["event"] == name]
 
     def close(self) -> None:

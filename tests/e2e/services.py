@@ -24,7 +24,9 @@ each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
 
 
 @contextmanager
-def client_of(service: Process, token: str = "", trusted: Path | None = None) -> Iterator[httpx.Client]:
+def client_of(
+    service: Process, token: str = "", trusted: Path | None = None
+) -> Iterator[httpx.Client]:
     """A client of a service that listens already."""
     url = f"{'http' if trusted is None else 'https'}://127.0.0.1:{service.ports['http']}"
     verify = trusted is not None and ssl.create_default_context(cafile=str(trusted))
@@ -53,7 +55,12 @@ def count_of(service: Process, sample: str) -> float:
 def wait_for(service: Process, workers: str) -> None:
     """Waits until every worker is ready: each reports only itself."""
     service.event("listening")
-    until(lambda: count_of(service, "rowcast_workers") == int(workers) and count_of(service, "rowcast_ready") == 1)
+    until(
+        lambda: (
+            count_of(service, "rowcast_workers") == int(workers)
+            and count_of(service, "rowcast_ready") == 1
+        )
+    )
 
 
 def workers_of(service: Process) -> list[psutil.Process]:
@@ -78,4 +85,6 @@ def nearest(small: SmallBundle) -> list[tuple[Any, float]]:
 
 def assert_found(neighbors: list[dict[str, Any]], expected: list[tuple[Any, float]]) -> None:
     assert [each["id"] for each in neighbors] == [movie for movie, _ in expected]
-    assert [each["score"] for each in neighbors] == pytest.approx([score for _, score in expected], 1e-4)
+    assert [each["score"] for each in neighbors] == pytest.approx(
+        [score for _, score in expected], 1e-4
+    )

@@ -23,7 +23,9 @@ CALLS = {"retrieve": FEATURES, "recommend": FEATURES | {"candidates": 40}}
 def found(service: Process, of: str) -> set[int]:
     """The candidates that a worker returns, on a connection of its own: any worker."""
     with client_of(service) as client:
-        answer = client.post(f"/v1/models/movies:{of}", json=CALLS[of], headers={"connection": "close"})
+        answer = client.post(
+            f"/v1/models/movies:{of}", json=CALLS[of], headers={"connection": "close"}
+        )
     assert answer.status_code == 200, answer.text
     return {each["id"] for each in answer.json()["neighbors"]}
 
@@ -57,7 +59,10 @@ def test_denied_candidates_never_come_back_from_any_worker(write: Write, launch:
         done.set()
         for each in asking:
             each.result()
-    assert (status.returncode, json.loads(status.stdout)["models"][0]["wanted"]) == (0, {"denied": 2})
+    assert (status.returncode, json.loads(status.stdout)["models"][0]["wanted"]) == (
+        0,
+        {"denied": 2},
+    )
     assert any(first in ids for _, ids in answers), "it was returned before"
     for sent, ids in answers:
         assert sent < acknowledged[0] or ids == every - {first}
@@ -67,7 +72,9 @@ def test_denied_candidates_never_come_back_from_any_worker(write: Write, launch:
         answer = pb.RetrieveResponse.FromString(call(channel, "Retrieve", message).answer)
         assert set(np.frombuffer(answer.neighbors.ids.int64s, "<i8").tolist()) == every - {first}
     with client_of(service) as client:
-        ranked = client.post("/v1/models/movies:rank", json={"context": {"user": 3}, "candidates": [first, second]})
+        ranked = client.post(
+            "/v1/models/movies:rank", json={"context": {"user": 3}, "candidates": [first, second]}
+        )
     assert ranked.json()["ids"] == [first, second], "rank scores the ids that it is sent"
     write(version=2)
     until(lambda: versions_of(service) == {2})
@@ -81,9 +88,13 @@ def test_denied_candidates_never_come_back_from_any_worker(write: Write, launch:
     assert json.loads(ctl(again, "deny", "list", "movies").stdout)["ids"] == ["never-exported"]
 
 
-def test_deny_list_that_cannot_be_written_is_an_error_and_denies_nothing(write: Write, launch: Launch) -> None:
+def test_deny_list_that_cannot_be_written_is_an_error_and_denies_nothing(
+    write: Write, launch: Launch
+) -> None:
     small = write()
-    service = launch("--workers", "2", "--state-file", "/proc/rowcast-state.json")  # nobody may write there
+    service = launch(
+        "--workers", "2", "--state-file", "/proc/rowcast-state.json"
+    )  # nobody may write there
     wait_for(service, "2")
     done = ctl(service, "deny", "add", "movies", str(small.ids[0]))
     assert (done.returncode, done.stdout) == (4, "")

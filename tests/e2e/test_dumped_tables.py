@@ -57,7 +57,9 @@ class Shop:
     items: NDArray[np.int64]
     original: Any
 
-    def scores(self, user: int, hour: int, history: list[int], items: list[int]) -> NDArray[np.float32]:
+    def scores(
+        self, user: int, hour: int, history: list[int], items: list[int]
+    ) -> NDArray[np.float32]:
         tf = load_tensorflow()
         n, places = len(items), {int(key): place for place, key in enumerate(self.items)}
         person = int(np.flatnonzero(self.users == user)[0])
@@ -65,7 +67,9 @@ class Shop:
             "user": tf.fill([n], tf.constant(person, tf.int64)),
             "hour": tf.fill([n], tf.constant(hour, tf.int64)),
             "item": tf.constant([places[item] for item in items], tf.int64),
-            "history": tf.ragged.constant([[places[item] for item in history]] * n, tf.int64, ragged_rank=1),
+            "history": tf.ragged.constant(
+                [[places[item] for item in history]] * n, tf.int64, ragged_rank=1
+            ),
         }
         return np.asarray(self.original(inputs))
 
@@ -73,7 +77,11 @@ class Shop:
 def export(*arguments: object) -> tuple[Any, str]:
     """Runs the command line in this process; returns its exit code and all that it printed."""
     output = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+    ):
         patch.setattr(sys, "argv", ["rowcast-export", *map(str, arguments)])
         with pytest.raises(SystemExit) as finished:
             main()
@@ -99,14 +107,24 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
         getattr(original, name).set_weights(getattr(small, name).get_weights())
     users = np.unique(random.integers(0, 2**62, 2 * USERS))[:USERS]
     items = random.permutation(np.unique(random.integers(0, 2**40, 2 * ITEMS))[:ITEMS])
-    rows = {size: random.standard_normal(size).astype(np.float32) for size in ((USERS, 8), (USERS, 1), (ITEMS, 8))}
+    rows = {
+        size: random.standard_normal(size).astype(np.float32)
+        for size in ((USERS, 8), (USERS, 1), (ITEMS, 8))
+    }
     original.users.set_weights([rows[USERS, 8]])
-    order = random.permutation(USERS)  # the second table of the same users was dumped in another order
+    order = random.permutation(
+        USERS
+    )  # the second table of the same users was dumped in another order
     original.user_bias.set_weights([rows[USERS, 1]])
-    original.items.embedding_tables[next(iter(original.items.embedding_tables))].assign(rows[ITEMS, 8])
+    original.items.embedding_tables[next(iter(original.items.embedding_tables))].assign(
+        rows[ITEMS, 8]
+    )
     sok_dump(folder / "dumps/sok", "users_0", users, rows[USERS, 8], accumulator=rows[USERS, 8])
     sok_dump(folder / "dumps/sok", "bias_0", users[order].astype(np.uint64), rows[USERS, 1][order])
-    collection_dump(folder / "dumps/collections", [(users, rows[USERS, 8]), (users[order], rows[USERS, 1][order])])
+    collection_dump(
+        folder / "dumps/collections",
+        [(users, rows[USERS, 8]), (users[order], rows[USERS, 1][order])],
+    )
     hugectr_dump(folder / "dumps/items", items, rows[ITEMS, 8], np.zeros(ITEMS, np.uint64))
     (folder / "dumped_model.py").write_text(Path(__file__).with_name("dumped_model.py").read_text())
     return Shop(folder, users, items, original)
@@ -127,7 +145,10 @@ def test_service_answers_by_keys_as_the_original_does(shop: Shop, served: Proces
     candidates = [int(key) for key in shop.items[::25]]
     user = int(shop.users[2999])
     request = {"user": user, "hour": 13, "history": history}
-    for url in (f"http://127.0.0.1:{served.ports['http']}", f"grpc://127.0.0.1:{served.ports['grpc']}"):
+    for url in (
+        f"http://127.0.0.1:{served.ports['http']}",
+        f"grpc://127.0.0.1:{served.ports['grpc']}",
+    ):
         with Client(url) as client:
 
             def scores(context: dict[str, Any], client: Client = client) -> list[float]:
@@ -135,13 +156,19 @@ def test_service_answers_by_keys_as_the_original_does(shop: Shop, served: Proces
                 return [each.score for each in answer]
 
             found = scores(request)
-            np.testing.assert_allclose(found, shop.scores(user, 13, history, candidates), rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(scores(request | {"history": [5, *history]}), found, rtol=1e-5)  # 5 is no item
+            np.testing.assert_allclose(
+                found, shop.scores(user, 13, history, candidates), rtol=1e-4, atol=1e-5
+            )
+            np.testing.assert_allclose(
+                scores(request | {"history": [5, *history]}), found, rtol=1e-5
+            )  # 5 is no item
 
 
 def test_verify_holds_a_bundle_to_its_dumps(shop: Shop, served: Process) -> None:
     assert served.process.poll() is None
-    code, output = export("verify", shop.folder / "bundles/shop/1", "--recipe", write_recipe(shop.folder), "--full")
+    code, output = export(
+        "verify", shop.folder / "bundles/shop/1", "--recipe", write_recipe(shop.folder), "--full"
+    )
     assert code == 0, output
     assert "rows of table user_bias" in output
 
@@ -149,7 +176,11 @@ def test_verify_holds_a_bundle_to_its_dumps(shop: Shop, served: Process) -> None
 @pytest.mark.parametrize(
     ("parts", "code", "output"),
     [
-        ({"features": {"user": {"ids": {"kind": "keyed"}}}}, 2, 'are found by key; write ids = { kind = "keyed" }'),
+        (
+            {"features": {"user": {"ids": {"kind": "keyed"}}}},
+            2,
+            'are found by key; write ids = { kind = "keyed" }',
+        ),
         ({"tables": {}}, 2, "has no keys; name the dump that has them as tables."),
         (
             {"tables": RECIPE["tables"] | {"user_bias": {"dump": "dumps/sok", "key": "bias"}}},
@@ -158,7 +189,11 @@ def test_verify_holds_a_bundle_to_its_dumps(shop: Shop, served: Process) -> None
         ),
         ({"tables": RECIPE["tables"] | {"users": {"dump": "no"}}}, 2, "no is no directory"),
         ({"tables": RECIPE["tables"] | {"users": {"dump": "dumps/items"}}}, 0, ""),
-        ({"tables": RECIPE["tables"] | {"user_bias": {"dump": "dumps/items"}}}, 3, "is [500, 1] in the model"),
+        (
+            {"tables": RECIPE["tables"] | {"user_bias": {"dump": "dumps/items"}}},
+            3,
+            "is [500, 1] in the model",
+        ),
         ({"output": {"root": "bundles", "tables": "inline"}}, 2, "is for bundles"),
     ],
 )

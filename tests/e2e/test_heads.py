@@ -49,7 +49,9 @@ def test_stored_users_are_ranked_by_formulas_over_either_transport(
         by_default = client.rank(candidates=movies, context_ids=7, heads=["watch", "rating"])[0]
         heads = [expected(small, 7, movie) for movie in movies]
         for name in ("watch", "rating"):
-            np.testing.assert_allclose(by_default.heads[name], [each[name] for each in heads], 1e-4, 1e-4)
+            np.testing.assert_allclose(
+                by_default.heads[name], [each[name] for each in heads], 1e-4, 1e-4
+            )
         wanted = [each["watch"] ** 0.5 * np.exp(-0.1 * each["rating"]) for each in heads]
         np.testing.assert_allclose(by_default.scores, wanted, 1e-4, 1e-4)
         own = client.rank({"mood": [1, 2]}, movies, context_ids=7, formula="rating")[0]
@@ -61,19 +63,28 @@ def test_stored_users_are_ranked_by_formulas_over_either_transport(
         assert client.model().calls[1].features[0].stored
 
 
-def test_metrics_count_the_examples_of_each_part_that_ran(small: SmallBundle, service: Process) -> None:
+def test_metrics_count_the_examples_of_each_part_that_ran(
+    small: SmallBundle, service: Process
+) -> None:
     http = f"http://127.0.0.1:{service.ports['http']}"
     with Client(http) as client, httpx.Client(base_url=http, timeout=30) as plain:
 
         def counted() -> dict[str, float]:
             page = plain.get("/metrics").text
-            lines = re.findall(r'rowcast_tower_examples_total{model="movies",part="(\w+)",tower="ranking"} (\S+)', page)
+            lines = re.findall(
+                r'rowcast_tower_examples_total{model="movies",part="(\w+)",tower="ranking"} (\S+)',
+                page,
+            )
             return {part: float(value) for part, value in lines}
 
         before = counted()
         client.rank(candidates=small.ids[:9].tolist(), context_ids=21, formula="watch")
         after = counted()
-        assert {part: after[part] - before.get(part, 0) for part in after if after[part] != before.get(part)} == {
+        assert {
+            part: after[part] - before.get(part, 0)
+            for part in after
+            if after[part] != before.get(part)
+        } == {
             "context": 1,
             "trunk": 9,
             "watch": 9,

@@ -28,7 +28,12 @@ def run(*command: str | Path, directory: Path) -> str:
     """Output of a command that has to succeed, run where none of this repository's packages lie."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [*map(str, command)], capture_output=True, text=True, cwd=directory, env=environment, check=False
+        [*map(str, command)],
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
@@ -44,7 +49,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pips[name] = (sys.executable, "-m", "pip", "--python", place / name / "bin/python")
     install = ("install", "--no-compile", "--constraint", CONSTRAINTS)
     run(*pips["build"], *install, "hatchling", "numpy", directory=place)
-    build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", place / "wheels", REPOSITORY)
+    build = (
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        place / "wheels",
+        REPOSITORY,
+    )
     run(*pips["build"], *build, directory=place)
     (wheel,) = (place / "wheels").glob("rowcast-*.whl")
     run(*pips["packages"], *install, f"{wheel}[serve]", directory=place)
@@ -52,7 +64,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bundle(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SmallBundle]:
+def bundle(
+    small_towers: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, SmallBundle]:
     """A root with one small model."""
     place = tmp_path_factory.mktemp("bundle")
     root = place / "bundles"
@@ -70,7 +84,11 @@ def serving(
     try:
         service.event("ready")
         ports = service.ports
-        yield service.process.pid, f"http://127.0.0.1:{ports['http']}", f"grpc://127.0.0.1:{ports['grpc']}"
+        yield (
+            service.process.pid,
+            f"http://127.0.0.1:{ports['http']}",
+            f"grpc://127.0.0.1:{ports['grpc']}",
+        )
         assert service.stop() == 0
     finally:
         service.kill()
@@ -80,7 +98,9 @@ def assert_answers(url: str, small: SmallBundle) -> None:
     """Asserts that the service at an address retrieves and ranks what numpy computes."""
     with Client(url) as client:
         query = small.vectors[3].astype(np.float64)
-        found = client.retrieve(vectors=query, k=5, exact=True, attributes=["title"], model="movies")
+        found = client.retrieve(
+            vectors=query, k=5, exact=True, attributes=["title"], model="movies"
+        )
         best = np.argsort(-(small.vectors @ query))[:5]
         assert found[0].ids.tolist() == small.ids[best].tolist()
         assert found[0][0].attributes["title"] == small.titles[best[0]]
@@ -89,15 +109,27 @@ def assert_answers(url: str, small: SmallBundle) -> None:
         assert len(set(ranked[0].scores.tolist())) == 6
 
 
-def test_install_of_serve_has_no_tensorflow_and_its_program_starts(installed: Path, tmp_path: Path) -> None:
-    listing = run(sys.executable, "-m", "pip", "--python", installed / "python", "list", directory=tmp_path)
+def test_install_of_serve_has_no_tensorflow_and_its_program_starts(
+    installed: Path, tmp_path: Path
+) -> None:
+    listing = run(
+        sys.executable, "-m", "pip", "--python", installed / "python", "list", directory=tmp_path
+    )
     names = {line.split()[0].lower().replace("_", "-") for line in listing.splitlines()[2:]}
     assert {"rowcast", "scann", "ai-edge-litert"} <= names
     assert not {name for name in names if "tensorflow" in name or "keras" in name}
     assert "--root" in run(installed / "rowcast-serve", "--help", directory=tmp_path)
-    missing = run(installed / "python", "-c", "from bundle import native; print(native.MISSING)", directory=tmp_path)
+    missing = run(
+        installed / "python",
+        "-c",
+        "from bundle import native; print(native.MISSING)",
+        directory=tmp_path,
+    )
     assert missing.strip() == "", "its wheel was built without compiled row reads"
-    pinned = {line.split("==")[0].lower().replace("_", "-") for line in CONSTRAINTS.read_text().splitlines()}
+    pinned = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in CONSTRAINTS.read_text().splitlines()
+    }
     assert names - {"rowcast"} <= pinned
 
 
@@ -110,14 +142,23 @@ def test_install_of_serve_answers_over_both_transports(
         assert_answers(grpc, small)
 
 
-def test_install_of_serve_answers_for_every_example_as_its_trained_model_did(installed: Path, tmp_path: Path) -> None:
+def test_install_of_serve_answers_for_every_example_as_its_trained_model_did(
+    installed: Path, tmp_path: Path
+) -> None:
     root = unpacked(tmp_path / "examples")
     names = sorted(path.name for path in root.iterdir())
     assert {"dlrm", "dcn_v2", "wide_deep", "wide_deep_hashed", "ple", "snap_tf1"} <= {*names}
-    with serving(root, tmp_path, str(installed / "rowcast-serve"), require=names) as (_, http, grpc):
+    with serving(root, tmp_path, str(installed / "rowcast-serve"), require=names) as (
+        _,
+        http,
+        grpc,
+    ):
         for name in names:
             bodies, expected = trained.read_requests(root / name)
-            for found in (replay.over_http(http, name, bodies), replay.over_grpc(grpc, name, bodies)):
+            for found in (
+                replay.over_http(http, name, bodies),
+                replay.over_grpc(grpc, name, bodies),
+            ):
                 assert replay.compare(bodies, found, expected).of_limit <= 1, name
 
 
@@ -126,12 +167,19 @@ def test_service_where_tensorflow_is_installed_does_not_map_it(
 ) -> None:
     root, small = bundle
     listing = run(
-        sys.executable, "-c", "import importlib.util as u; print(u.find_spec('tensorflow'))", directory=tmp_path
+        sys.executable,
+        "-c",
+        "import importlib.util as u; print(u.find_spec('tensorflow'))",
+        directory=tmp_path,
     )
     assert "ModuleSpec" in listing, "this test proves something only where TensorFlow is installed"
     with serving(root, tmp_path) as (pid, http, grpc):
         assert_answers(http, small)
         assert_answers(grpc, small)
-        mapped = {line.split()[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/" in line}
+        mapped = {
+            line.split()[-1]
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+            if "/" in line
+        }
     assert any("scann" in path for path in mapped)
     assert not {path for path in mapped if "libtensorflow" in path or "/tensorflow/" in path}

@@ -27,7 +27,16 @@ from bundle.storage.staging import read_manifest
 from export.model.code import load_factory
 from tests.e2e.process import WAIT_S, Process, until
 from tests.export.forked_runs import ForkedRuns
-from tests.export.movies_job import MOVIE_IDS, MOVIES, changed, genres_of, recipe_of, title_of, write_project, year_of
+from tests.export.movies_job import (
+    MOVIE_IDS,
+    MOVIES,
+    changed,
+    genres_of,
+    recipe_of,
+    title_of,
+    write_project,
+    year_of,
+)
 from tests.export.traced_models import HERE, movies_recipe, save_checkpoint
 
 Array = NDArray[Any]
@@ -55,7 +64,9 @@ class Original:
                     "history": tf.ragged.constant([history] * MOVIES, tf.int64, ragged_rank=1),
                     "hour": tf.fill([MOVIES], tf.constant(example["hour"], tf.int64)),
                     "movie_id": tf.range(MOVIES, dtype=tf.int64),
-                    "genres": tf.ragged.constant([genres_of(row) for row in range(MOVIES)], tf.int64),
+                    "genres": tf.ragged.constant(
+                        [genres_of(row) for row in range(MOVIES)], tf.int64
+                    ),
                     "year": tf.constant([float(year_of(row)) for row in range(MOVIES)]),
                 }
             )
@@ -192,7 +203,9 @@ def check_all(client: Client, world: World, version: int) -> None:
     assert np.array_equal(rows.vectors, original.tables["movies"][[4, 0]])
 
 
-def test_exported_model_answers_as_the_original_over_both_transports(world: World, root: Path, serve: Serve) -> None:
+def test_exported_model_answers_as_the_original_over_both_transports(
+    world: World, root: Path, serve: Serve
+) -> None:
     drop(world.bundles / "1", root, 1)
     service = serve()
     service.event("version_available")
@@ -260,7 +273,9 @@ def test_service_begins_empty_switches_without_a_failed_call_and_rejects_a_broke
     assert service.stop() == 0
 
 
-def test_sigterm_answers_what_is_in_flight_and_exits_0(world: World, root: Path, serve: Serve) -> None:
+def test_sigterm_answers_what_is_in_flight_and_exits_0(
+    world: World, root: Path, serve: Serve
+) -> None:
     drop(world.bundles / "1", root, 1)
     # A request may still be on its way when the signal comes: then the test is repeated with another process.
     assert any(ended_while_it_answered(serve(), world) for _ in range(8))
@@ -300,7 +315,9 @@ def ended_while_it_answered(service: Served, world: World) -> bool:
     assert service.process.wait(WAIT_S) == 0
     for caller in callers:
         caller.join(WAIT_S)
-    assert len(problems) == len(callers)  # each ended with the error that a draining service gives, nothing else
+    assert len(problems) == len(
+        callers
+    )  # each ended with the error that a draining service gives, nothing else
     return any(began < signalled < ended for began, ended in answers)
 
 
@@ -310,7 +327,9 @@ def test_tower_without_a_compiled_form_is_served_where_tensorflow_is_installed(
 ) -> None:
     recipe = changed(recipe_of(world.originals[1].prefix), "towers.query.precisions", [])
     project = write_project(tmp_path / "project", changed(recipe, "output.root", str(root)))
-    assert world.forked.run(["run", str(project)], tmp_path / "output") == 0, (tmp_path / "output").read_text()
+    assert world.forked.run(["run", str(project)], tmp_path / "output") == 0, (
+        tmp_path / "output"
+    ).read_text()
     service = serve()
     service.event("version_available")
     with service.clients()["grpc"] as client:

@@ -34,7 +34,9 @@ def printed(program: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_page_leads_a_model_from_training_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_leads_a_model_from_training_to_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load_tensorflow()
     monkeypatch.chdir(tmp_path)
     for name, text in BLOCKS.items():
@@ -49,7 +51,9 @@ def test_page_leads_a_model_from_training_to_answers(tmp_path: Path, monkeypatch
     try:
         service.event("listening")
         ask = Path("ask.py")
-        ask.write_text(ask.read_text().replace("localhost:8080", f"127.0.0.1:{service.ports['http']}"))
+        ask.write_text(
+            ask.read_text().replace("localhost:8080", f"127.0.0.1:{service.ports['http']}")
+        )
         answers = printed("python", "ask.py").splitlines()
     finally:
         service.kill()

@@ -41,7 +41,9 @@ workers = pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mar
 
 @workers
 @pytest.mark.slow
-def test_ctl_arranges_versions_that_a_restart_keeps(workers: str, write: Write, launch: Launch) -> None:
+def test_ctl_arranges_versions_that_a_restart_keeps(
+    workers: str, write: Write, launch: Launch
+) -> None:
     write()
     service = launch("--workers", workers)
     wait_for(service, workers)
@@ -71,10 +73,15 @@ def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(
 ) -> None:
     write()
     service = launch("--record-rate", "1")
-    with service.client() as client, grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
+    with (
+        service.client() as client,
+        grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel,
+    ):
         until(lambda: is_ready(client))
         assert client.post(RETRIEVE, json=BODY).status_code == 200
-        assert client.post("/v1/models/movies/versions/1:retrieve", json=BODY).status_code == 200  # not recorded
+        assert (
+            client.post("/v1/models/movies/versions/1:retrieve", json=BODY).status_code == 200
+        )  # not recorded
         assert client.post(RETRIEVE, json={"k": 2}).status_code == 400
         assert call(channel, "Lookup", lookup(5)).code == "OK"
         until(lambda: len(read_newest(root / ".rowcast-recordings/movies", 9)) == 2)
@@ -94,7 +101,9 @@ def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(
 
 
 @workers
-def test_new_versions_under_load_cost_no_failed_or_mixed_answer(workers: str, write: Write, launch: Launch) -> None:
+def test_new_versions_under_load_cost_no_failed_or_mixed_answer(
+    workers: str, write: Write, launch: Launch
+) -> None:
     expected = {1: nearest(write())}
     service = launch("--workers", workers)
     answers, done = list[tuple[str, Any]](), threading.Event()
@@ -133,7 +142,14 @@ def test_service_takes_new_certificates_and_tokens_while_it_serves(
     before, after = Authority(tmp_path, "before"), Authority(tmp_path, "after")
     signed, tokens = before.sign("server"), tmp_path / "tokens"
     tokens.write_text(f"ranker {OLD}\n")
-    secrets = ("--tls-cert", str(signed.cert), "--tls-key", str(signed.key), "--tokens", str(tokens))
+    secrets = (
+        "--tls-cert",
+        str(signed.cert),
+        "--tls-key",
+        str(signed.key),
+        "--tokens",
+        str(tokens),
+    )
     service = launch(*secrets, "--workers", workers)
     service.event("listening")
     with client_of(service, OLD, before.file) as kept:
@@ -153,7 +169,10 @@ def test_service_takes_new_certificates_and_tokens_while_it_serves(
 
         until(lambda: all(renewed() for _ in range(8)))
         assert kept.get("/v1/models").status_code == 200
-        with client_of(service, NEW, before.file) as outdated, pytest.raises(httpx.ConnectError, match="CERTIFICATE_V"):
+        with (
+            client_of(service, NEW, before.file) as outdated,
+            pytest.raises(httpx.ConnectError, match="CERTIFICATE_V"),
+        ):
             outdated.get("/livez")
     assert service.stop() == 0
 

@@ -26,10 +26,16 @@ from tests.export.traced_models import movies_recipe, save_checkpoint
 
 INDEX = {"corpus": "movies", "query_tower": "query", "candidate_tower": "candidate"}
 TREE = {"kind": "tree_ah", "parameters": {"num_leaves": 3}}
-INDEXES = {"whole": INDEX, "thirds": INDEX | {"partitions": 3}, "halves": INDEX | TREE | {"partitions": 2}}
+INDEXES = {
+    "whole": INDEX,
+    "thirds": INDEX | {"partitions": 3},
+    "halves": INDEX | TREE | {"partitions": 2},
+}
 NOTED_TWO_OF_THIRDS = 16 + 3 + 2 + 2
 """Steps before the indexes' vectors, vectors, the whole index, two of the partitions."""
-QUERIES = [{key: each[key] for key in ("user_id", "history", "hour")} for each in example_requests(12)]
+QUERIES = [
+    {key: each[key] for key in ("user_id", "history", "hour")} for each in example_requests(12)
+]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +45,9 @@ def exported(forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory) -> Pa
     project = write_project(base, changed(recipe, "verify.examples", "examples.jsonl"))
     write_examples(base, example_requests())
     assert forked.run(["plan", str(project)], base / "plan") == 0
-    assert forked.run(["run", str(project), "--version", "1"], base / "output") == 0, (base / "output").read_text()
+    assert forked.run(["run", str(project), "--version", "1"], base / "output") == 0, (
+        base / "output"
+    ).read_text()
     return base / "bundles/movies/1"
 
 
@@ -52,10 +60,15 @@ def client(exported: Path) -> Iterator[Client]:
     process.kill()
 
 
-def test_plan_run_explain_and_verify_tell_the_partitions(exported: Path, forked: ForkedRuns) -> None:
+def test_plan_run_explain_and_verify_tell_the_partitions(
+    exported: Path, forked: ForkedRuns
+) -> None:
     base = exported.parents[2]
     told = {name: " ".join((base / name).read_text().split()) for name in ("plan", "output")}
-    assert "index thirds: query finds movies; each million of candidates, 3 partitions:" in told["plan"]
+    assert (
+        "index thirds: query finds movies; each million of candidates, 3 partitions:"
+        in told["plan"]
+    )
     assert "index thirds, brute_force, 3 partitions" in told["output"]
     assert forked.run(["explain", str(exported)], base / "explain") == 0
     recipe = str(base / "recipe.toml")
@@ -72,14 +85,19 @@ def test_plan_run_explain_and_verify_tell_the_partitions(exported: Path, forked:
     }
     files = {str(file.path) for file in manifest.files}
     assert "indexes/thirds/scann/partition-00002-of-00003/scann_config.pb" in files
-    assert not any(path.startswith("indexes/thirds/scann/") and "/partition-" not in path for path in files)
+    assert not any(
+        path.startswith("indexes/thirds/scann/") and "/partition-" not in path for path in files
+    )
 
 
 @pytest.mark.parametrize("name", ["thirds", "halves"])
 def test_partitions_answer_as_the_whole_index(client: Client, name: str) -> None:
     hits = 0
     for query in QUERIES:
-        whole, exact = (client.retrieve(query, k=10, index=each, exact=each != "whole") for each in ("whole", name))
+        whole, exact = (
+            client.retrieve(query, k=10, index=each, exact=each != "whole")
+            for each in ("whole", name)
+        )
         assert exact[0].ids.tolist() == whole[0].ids.tolist()
         assert exact[0].scores.tobytes() == whole[0].scores.tobytes()
         found = client.retrieve(query, k=10, index=name)[0].ids.tolist()
@@ -95,7 +113,9 @@ def test_filters_exclusions_and_large_k_reach_every_partition(client: Client) ->
         assert sorted(everything) == sorted(MOVIE_IDS)
         kept = client.retrieve(query, k=10, index=name, exclude=everything[:30])[0].ids.tolist()
         assert kept == everything[30:]
-        late = client.retrieve(query, k=40, index=name, filter=where("year").at_least(2005))[0].ids.tolist()
+        late = client.retrieve(query, k=40, index=name, filter=where("year").at_least(2005))[
+            0
+        ].ids.tolist()
         assert late == [each for each in everything if year_of(MOVIE_IDS.index(each)) >= 2005]
         lists.add(tuple(late))
     assert len(lists) == 1
@@ -107,14 +127,20 @@ def test_run_killed_between_partitions_keeps_those_that_are_built(
 ) -> None:
     project = exported.parents[2]
     shutil.copytree(project, tmp_path / "job", ignore=shutil.ignore_patterns("bundles"))
-    command, output = ["run", str(tmp_path / "job/recipe.toml"), "--version", "1"], tmp_path / "output"
+    command, output = (
+        ["run", str(tmp_path / "job/recipe.toml"), "--version", "1"],
+        tmp_path / "output",
+    )
     assert forked.run(command, output, noted=NOTED_TWO_OF_THIRDS) == -signal.SIGKILL
     place = "indexes/thirds/scann"
     built = {
         each.relative_to(tmp_path / "job/bundles/movies/.staging-1"): each.stat().st_ino
         for each in (tmp_path / "job/bundles/movies/.staging-1" / place).rglob("dataset.npy")
     }
-    assert {each.parent.name for each in built} == {"partition-00001-of-00003", "partition-00002-of-00003"}
+    assert {each.parent.name for each in built} == {
+        "partition-00001-of-00003",
+        "partition-00002-of-00003",
+    }
     assert forked.run(command, output) == 0, output.read_text()
     bundle = tmp_path / "job/bundles/movies/1"
     assert {each: (bundle / each).stat().st_ino for each in built} == built

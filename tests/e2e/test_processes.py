@@ -43,9 +43,12 @@ from tests.sparse_tables import NAME, add_sparse_table
 def half_sent(service: Process) -> Iterator[Callable[[], bytes]]:
     """A request in progress, half of its body sent; the value sends the rest and returns the answer."""
     body = json.dumps(BODY).encode()
-    with socket.create_connection(("127.0.0.1", service.ports["http"]), timeout=WAIT_S) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", service.ports["http"]), timeout=WAIT_S
+    ) as connection:
         connection.sendall(
-            b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (RETRIEVE.encode(), len(body))
+            b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+            % (RETRIEVE.encode(), len(body))
         )
         connection.sendall(body[:5])
 
@@ -59,7 +62,10 @@ def half_sent(service: Process) -> Iterator[Callable[[], bytes]]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--root /nowhere", "--root (or ROWCAST_ROOT) is '/nowhere': '/nowhere' is no directory; create it first"),
+        (
+            "--root /nowhere",
+            "--root (or ROWCAST_ROOT) is '/nowhere': '/nowhere' is no directory; create it first",
+        ),
         ("--max-k 0", "--max-k (or ROWCAST_MAX_K) is '0': "),
         ("--htpp-port 1", "--htpp-port"),
         ("--record-rate 1 --record-dir /dev/null/x", "--record-dir"),
@@ -77,7 +83,9 @@ def test_service_with_unusable_settings_exits_2_and_names_them(
 ) -> None:
     (tmp_path / "bad").write_text("nothing\n")
     given = ["--root", str(root), *options.format(*[tmp_path] * 2).split()]
-    done = subprocess.run([*PROGRAM, *given], check=False, capture_output=True, text=True, timeout=WAIT_S)
+    done = subprocess.run(
+        [*PROGRAM, *given], check=False, capture_output=True, text=True, timeout=WAIT_S
+    )
     assert done.returncode == 2
     assert message.format(tmp_path) in done.stderr
     assert "Traceback" not in done.stderr
@@ -85,8 +93,12 @@ def test_service_with_unusable_settings_exits_2_and_names_them(
 
 @each_number_of_workers
 @pytest.mark.parametrize("endpoint", ["http", "grpc", "admin"])
-def test_service_whose_port_is_taken_exits_2_and_names_it(endpoint: str, workers: str, launch: Launch) -> None:
-    with listen("HTTP", "127.0.0.1", 0, shared=True) as taken:  # as another service of several workers takes it
+def test_service_whose_port_is_taken_exits_2_and_names_it(
+    endpoint: str, workers: str, launch: Launch
+) -> None:
+    with listen(
+        "HTTP", "127.0.0.1", 0, shared=True
+    ) as taken:  # as another service of several workers takes it
         port = str(taken.getsockname()[1])
         service = launch(f"--{endpoint}-port", port, "--workers", workers)
         assert service.process.wait(WAIT_S) == 2
@@ -95,7 +107,9 @@ def test_service_whose_port_is_taken_exits_2_and_names_it(endpoint: str, workers
 
 
 @each_number_of_workers
-def test_service_without_a_required_model_exits_7(workers: str, write: Write, launch: Launch) -> None:
+def test_service_without_a_required_model_exits_7(
+    workers: str, write: Write, launch: Launch
+) -> None:
     (write().directory / "indexes/movies/vectors.bin").write_bytes(b"")
     service = launch("--require", "movies", "--workers", workers)
     assert service.event("version_failed")["model"] == "movies"
@@ -104,9 +118,16 @@ def test_service_without_a_required_model_exits_7(workers: str, write: Write, la
 
 
 @each_number_of_workers
-def test_service_begins_empty_and_serves_what_is_published(workers: str, write: Write, launch: Launch) -> None:
+def test_service_begins_empty_and_serves_what_is_published(
+    workers: str, write: Write, launch: Launch
+) -> None:
     service = launch(
-        "--workers", workers, "--poll-interval-s", "3600" if workers == "1" else "0.05", "--host", "0.0.0.0"
+        "--workers",
+        workers,
+        "--poll-interval-s",
+        "3600" if workers == "1" else "0.05",
+        "--host",
+        "0.0.0.0",
     )
     assert len(service.event("endpoints_open")["problems"]) == 2
     assert set(service.ports) == {"http", "grpc", "admin"}
@@ -126,7 +147,9 @@ def test_service_begins_empty_and_serves_what_is_published(workers: str, write: 
 
 
 @pytest.mark.slow
-def test_service_with_a_tower_without_a_compiled_form_serves_its_saved_model(write: Write, launch: Launch) -> None:
+def test_service_with_a_tower_without_a_compiled_form_serves_its_saved_model(
+    write: Write, launch: Launch
+) -> None:
     small = write(saved_model_only=frozenset({"query"}))
     service = launch("--require", "movies")
     with service.client() as client:
@@ -156,13 +179,17 @@ def test_service_that_drains_loses_no_request(workers: str, write: Write, launch
     with client_of(service) as client, half_sent(service) as finish:
         with grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
             watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-            while next(watch).status != health_pb2.HealthCheckResponse.SERVING:  # of a worker that still loads
+            while (
+                next(watch).status != health_pb2.HealthCheckResponse.SERVING
+            ):  # of a worker that still loads
                 continue
             service.process.send_signal(signal.SIGTERM)
             assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
             service.event("draining")
             until(lambda: not is_ready(client))
-            with client_of(service) as another:  # while load balancers learn of it, new connections are served
+            with client_of(
+                service
+            ) as another:  # while load balancers learn of it, new connections are served
                 answer = another.post(RETRIEVE, json=BODY)
             assert (answer.status_code, answer.headers["connection"]) == (200, "close")
             assert call(channel, "Retrieve", retrieve()).code == "OK"
@@ -227,7 +254,11 @@ def test_killed_worker_is_replaced_and_its_counts_are_kept(write: Write, launch:
     killed = workers_of(service)[0]
     killed.kill()
     until(lambda: len(workers_of(service)) == 2 and killed not in workers_of(service))
-    until(lambda: count_of(service, "rowcast_workers") == 2 and count_of(service, "rowcast_ready") == 1)
+    until(
+        lambda: (
+            count_of(service, "rowcast_workers") == 2 and count_of(service, "rowcast_ready") == 1
+        )
+    )
     assert count_of(service, answered) == 8
     assert versions_of(service) == {1}
     assert service.stop() == 0

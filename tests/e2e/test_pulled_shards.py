@@ -18,7 +18,10 @@ from tests.e2e.process import PROGRAM, WAIT_S, Process, until
 from tests.e2e.services import Write, client_of, is_ready
 
 ALL = ("--shard-least-bytes", "1")
-RECOMMEND, BODY = "/v1/models/movies:recommend", {"features": {"user": 3, "recent": [1000, 1007]}, "k": 5}
+RECOMMEND, BODY = (
+    "/v1/models/movies:recommend",
+    {"features": {"user": 3, "recent": [1000, 1007]}, "k": 5},
+)
 Start = Callable[..., Process]
 
 
@@ -52,7 +55,10 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     options = ["-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    if not shutil.which("mount") or subprocess.run(["mount", *options], check=False, capture_output=True).returncode:
+    if (
+        not shutil.which("mount")
+        or subprocess.run(["mount", *options], check=False, capture_output=True).returncode
+    ):
         pytest.skip("no tmpfs can be mounted here")
     yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
@@ -67,7 +73,9 @@ def ask(service: Process) -> Any:
 
 
 def front(start: Start, root: Path, shards: list[Process]) -> Process:
-    addresses = [text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.ports['grpc']}")]
+    addresses = [
+        text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.ports['grpc']}")
+    ]
     return start(root, *addresses, *ALL)
 
 
@@ -101,7 +109,11 @@ def test_a_version_without_the_files_of_a_shard_is_named_and_served_once_they_ar
 def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_fronts_wait_for_it(
     write: Write, root: Path, start: Start, tmp_path: Path, disk: Path
 ) -> None:
-    full, other, fronts = (disk, "--shard", "1/2"), (tmp_path / "2", "--shard", "2/2"), (tmp_path / "front", "--front")
+    full, other, fronts = (
+        (disk, "--shard", "1/2"),
+        (tmp_path / "2", "--shard", "2/2"),
+        (tmp_path / "front", "--front"),
+    )
     write(version=1, partitions=3)
     for each in (full, other, fronts):
         pull(root, *each)
@@ -115,8 +127,12 @@ def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_fronts_wait
         pull(root, *each)
     refused = try_pull(root, *full)
     assert refused.returncode == EXIT_DESTINATION
-    assert re.fullmatch(rf"rowcast-serve pull: {disk}\S* has 0 MiB free, 1 MiB are needed; .*\n", refused.stderr)
-    assert "no address holds shard 1/2 of it" in service.event("version_failed", version=2)["problem"]
+    assert re.fullmatch(
+        rf"rowcast-serve pull: {disk}\S* has 0 MiB free, 1 MiB are needed; .*\n", refused.stderr
+    )
+    assert (
+        "no address holds shard 1/2 of it" in service.event("version_failed", version=2)["problem"]
+    )
     assert ask(service)["version"] == 1
     filler.unlink()
     pull(root, *full)
@@ -138,6 +154,8 @@ def test_restarted_shard_answers_for_the_version_before_until_every_shard_has_th
     pull(root, *early)
     service.event("version_failed", version=2)
     shards[1].kill()
-    start(*early, *ALL, "--grpc-port", str(shards[1].ports["grpc"])).event("version_available", version=1)
+    start(*early, *ALL, "--grpc-port", str(shards[1].ports["grpc"])).event(
+        "version_available", version=1
+    )
     with client_of(service) as client:
         until(lambda: client.post(RECOMMEND, content=json.dumps(BODY)).json() == before)

@@ -33,19 +33,28 @@ class Site:
     def __init__(self, directory: Path, towers: Path) -> None:
         self.root, store = directory / "root", directory / "store"
         self.root.mkdir()
-        self.bundles = {version: write_small_bundle(store, towers, "movies", version) for version in (1, 2)}
+        self.bundles = {
+            version: write_small_bundle(store, towers, "movies", version) for version in (1, 2)
+        }
         self.cluster = ServeCluster()
 
     def deploy(self, version: int, args: dict[str, Any] | None = None, **options: Any) -> None:
         """Deploys two replicas of a version; does not wait."""
         pulled = {"bundles": [str(self.bundles[version].directory)]}
-        quick = {"health_check_period_s": 1, "graceful_shutdown_wait_loop_s": 0.1, "num_replicas": 2}
+        quick = {
+            "health_check_period_s": 1,
+            "graceful_shutdown_wait_loop_s": 0.1,
+            "num_replicas": 2,
+        }
         self.cluster.deploy(self.root, args or {}, **quick | {"user_config": pulled} | options)
 
     @contextmanager
     def callers(self) -> Iterator[dict[str, Callable[[], int]]]:
         """A caller by each way in, which returns the version that answered. None through the ingress tries again."""
-        url = {way: f"{'grpc' if way == 'grpc' else 'http'}://127.0.0.1:{self.cluster.ports[way]}" for way in WAYS}
+        url = {
+            way: f"{'grpc' if way == 'grpc' else 'http'}://127.0.0.1:{self.cluster.ports[way]}"
+            for way in WAYS
+        }
         with (
             Client(url["http"]) as http,
             Client(url["grpc"]) as grpc,
@@ -54,7 +63,9 @@ class Site:
             yield {
                 "http": lambda: http.retrieve({"user": 3}, k=2).version,
                 "grpc": lambda: grpc.retrieve({"user": 3}, k=2).version,
-                "ingress": lambda: int(ingress.post(RETRIEVE, json=BODY).raise_for_status().json()["version"]),
+                "ingress": lambda: int(
+                    ingress.post(RETRIEVE, json=BODY).raise_for_status().json()["version"]
+                ),
             }
 
 
@@ -97,11 +108,17 @@ def test_replicas_answer_alike_over_http_grpc_and_the_ingress(site: Site) -> Non
     site.deploy(1)
     assert len(site.cluster.wait(2)) == 2
     for way in ("http", "ingress"):
-        with httpx.Client(base_url=f"http://127.0.0.1:{site.cluster.ports[way]}", timeout=WAIT_S) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{site.cluster.ports[way]}", timeout=WAIT_S
+        ) as client:
             assert client.get("/readyz").status_code == 200
-            assert_found(client.post(RETRIEVE, json=BODY).json()["neighbors"], nearest(site.bundles[1]))
+            assert_found(
+                client.post(RETRIEVE, json=BODY).json()["neighbors"], nearest(site.bundles[1])
+            )
     with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
-        found = [{"id": each.id, "score": each.score} for each in client.retrieve({"user": 3}, k=2)[0]]
+        found = [
+            {"id": each.id, "score": each.score} for each in client.retrieve({"user": 3}, k=2)[0]
+        ]
     assert_found(found, nearest(site.bundles[1]))
 
 
@@ -187,8 +204,14 @@ def test_replica_is_added_for_requests_that_serve_does_not_route(site: Site) -> 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"user_config": {"models": {"movies": {"pined": [1]}}}}, "user_config: models.movies.pined is '[1]'"),
-        ({"user_config": {"bundles": ["/nowhere/movies"]}}, "/nowhere/movies is empty or does not exist"),
+        (
+            {"user_config": {"models": {"movies": {"pined": [1]}}}},
+            "user_config: models.movies.pined is '[1]'",
+        ),
+        (
+            {"user_config": {"bundles": ["/nowhere/movies"]}},
+            "/nowhere/movies is empty or does not exist",
+        ),
         ({"args": {"root": "/nowhere"}}, "'/nowhere' is no directory; create it first"),
         ({"args": {"max_kk": 1}}, "args has 'max_kk', which is no setting"),
     ],
@@ -208,7 +231,9 @@ def test_front_finds_the_shards_that_serve_places(site: Site) -> None:
     site.cluster.deploy_shards(site.root, 2, bundles=[str(site.bundles[2].directory)])
     site.cluster.wait(1)
     with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
-        found = [{"id": each.id, "score": each.score} for each in client.retrieve({"user": 3}, k=2)[0]]
+        found = [
+            {"id": each.id, "score": each.score} for each in client.retrieve({"user": 3}, k=2)[0]
+        ]
         assert_found(found, nearest(site.bundles[2]))
         rows = client.lookup("user", [1, 49]).vectors
     assert (rows == site.bundles[2].tables["users"][[1, 49]]).all()

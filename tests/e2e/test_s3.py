@@ -93,7 +93,11 @@ def store() -> Iterator[int]:
         [PROGRAMS / "moto_server", "-H", "127.0.0.1", "-p", "0"], stderr=subprocess.PIPE, text=True
     )
     assert server.stderr is not None
-    port = next(int(found[1]) for line in server.stderr if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
+    port = next(
+        int(found[1])
+        for line in server.stderr
+        if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line))
+    )
     draining = threading.Thread(target=server.stderr.read, daemon=True)
     draining.start()
     yield port
@@ -111,7 +115,9 @@ def programs(store: int, tmp_path: Path) -> Iterator[Programs]:
 
 
 def put_checkpoint(port: int, directory: Path) -> None:
-    write_bundle(directory / "ckpt-7", {f"t{number:02}": values(number) for number in range(TABLES)}, files=2)
+    write_bundle(
+        directory / "ckpt-7", {f"t{number:02}": values(number) for number in range(TABLES)}, files=2
+    )
     client = boto3.client(
         "s3",
         endpoint_url=f"http://127.0.0.1:{port}",
@@ -134,7 +140,15 @@ def test_bundle_goes_from_s3_over_s3_to_a_host_whatever_is_killed(
     assert page["checkpoint"] == "ckpt-7"
 
     named = [word for number in range(TABLES) for word in ("--table", f"t{number:02}=t{number:02}")]
-    export = ("rowcast-export", "tables", "s3://models/training", "s3://models/bundles", "--workers", 1, *named)
+    export = (
+        "rowcast-export",
+        "tables",
+        "s3://models/training",
+        "s3://models/bundles",
+        "--workers",
+        1,
+        *named,
+    )
     programs.killed_at({"sent": 14 * TABLE_BYTES}, *export)
     resumed = programs.done(*export)
     assert resumed["bundle"] == "s3://models/bundles/tables/1"
@@ -151,5 +165,7 @@ def test_bundle_goes_from_s3_over_s3_to_a_host_whatever_is_killed(
         file = tmp_path / f"root/tables/1/tables/t{number:02}/rows-00000-of-00001.bin"
         np.testing.assert_array_equal(np.fromfile(file, "<f4").reshape(ROWS, DIM), values(number))
     assert programs.run("rowcast-serve", "pull", "s3://models/none", tmp_path / "root")[0] == 3
-    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.suffix in (".journal", ".json"))
+    written = b"".join(
+        path.read_bytes() for path in tmp_path.rglob("*") if path.suffix in (".journal", ".json")
+    )
     assert SECRET.encode() not in written

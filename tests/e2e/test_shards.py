@@ -27,7 +27,9 @@ from tests.service.grpc_api.requests import call
 from tests.service.security.authorities import Authority
 
 ALL = ("--shard-least-bytes", "1")
-OPTIONS = [text for name, value in LIMITS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+OPTIONS = [
+    text for name, value in LIMITS.items() for text in (f"--{name.replace('_', '-')}", str(value))
+]
 
 
 def shard(launch: Launch, number: str, *options: str) -> Process:
@@ -36,14 +38,18 @@ def shard(launch: Launch, number: str, *options: str) -> Process:
 
 
 def front(launch: Launch, shards: list[Process], *options: str) -> Process:
-    addresses = [text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.ports['grpc']}")]
+    addresses = [
+        text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.ports['grpc']}")
+    ]
     started: Process = launch(*addresses, *ALL, *options)
     return started
 
 
 def answer(client: httpx.Client, call: str, body: Any, path: str = "movies") -> tuple[int, Any]:
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-    found = client.post(f"/v1/models/{path}:{call}", content=sent, headers={"content-type": "application/json"})
+    found = client.post(
+        f"/v1/models/{path}:{call}", content=sent, headers={"content-type": "application/json"}
+    )
     content = found.json()
     content.get("error", {}).pop("request_id", None)
     return found.status_code, content
@@ -67,7 +73,9 @@ def cluster(write: Write, launch: Launch) -> tuple[Process, list[Process], Proce
 CASES = (*cases.CASES, *reordering_cases.CASES)
 
 
-def test_a_front_answers_as_one_process_does(cluster: tuple[Process, list[Process], Process]) -> None:
+def test_a_front_answers_as_one_process_does(
+    cluster: tuple[Process, list[Process], Process],
+) -> None:
     service, _, alone = cluster
     with client_of(service) as mine, client_of(alone) as theirs:
         for case in CASES:
@@ -84,7 +92,9 @@ def test_operators_see_who_holds_what(cluster: tuple[Process, list[Process], Pro
     assert found["role"] == "front"
     addresses = {each["address"]: each["shard"] for each in process["shards"]}
     numbers = ("1/2", "1/2", "2/2", "2/2")
-    assert addresses == {f"127.0.0.1:{each.ports['grpc']}": of for each, of in zip(shards, numbers, strict=True)}
+    assert addresses == {
+        f"127.0.0.1:{each.ports['grpc']}": of for each, of in zip(shards, numbers, strict=True)
+    }
     assert process["shards"][0]["holds"]["movies/1"]["tables.users"] == [0, 25]
     assert process["shards"][0]["holds"]["movies/1"]["indexes.movies"] == [0, 28]
     assert process["shards"][3]["holds"]["movies/1"]["tables.users"] == [25, 50]
@@ -140,10 +150,14 @@ def test_a_stalled_replica_costs_half_of_the_deadline_at_most(
 
 
 @pytest.mark.slow
-def test_a_call_that_takes_longer_than_usual_is_sent_to_a_second_replica(write: Write, launch: Launch) -> None:
+def test_a_call_that_takes_longer_than_usual_is_sent_to_a_second_replica(
+    write: Write, launch: Launch
+) -> None:
     write()
     shards = [shard(launch, "1/1") for _ in range(2)]
-    service = ready(front(launch, shards, "--shard-hedge-percentile", "99", "--request-timeout-s", "3600"))
+    service = ready(
+        front(launch, shards, "--shard-hedge-percentile", "99", "--request-timeout-s", "3600")
+    )
     body = {"feature": "user", "ids": [1, 49]}
     with client_of(service) as client:
         expected = answer(client, "lookup", body)
@@ -161,18 +175,28 @@ def test_a_call_that_takes_longer_than_usual_is_sent_to_a_second_replica(write: 
 def test_lost_rows_count_as_unknown_where_the_table_says_so(write: Write, launch: Launch) -> None:
     written = write()
     tables = {
-        name: each.model_copy(update={"unavailable": "unknown"}) for name, each in written.manifest.tables.items()
+        name: each.model_copy(update={"unavailable": "unknown"})
+        for name, each in written.manifest.tables.items()
     }
-    (written.directory / MANIFEST).write_bytes(dump(written.manifest.model_copy(update={"tables": tables})))
+    (written.directory / MANIFEST).write_bytes(
+        dump(written.manifest.model_copy(update={"tables": tables}))
+    )
     shards = [shard(launch, number) for number in ("1/2", "2/2")]
     service = ready(front(launch, shards))
     near, far = {"feature": "user", "ids": [1, 2]}, {"feature": "user", "ids": [1, 2, 26, 27]}
-    with client_of(service) as client, grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
+    with (
+        client_of(service) as client,
+        grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel,
+    ):
         whole = answer(client, "lookup", far)[1]
         assert "coverage" not in whole
         shards[1].kill()
         code, content = answer(client, "lookup", far)
-        assert (code, content["coverage"], content["vectors"][:2]) == (200, 0.5, whole["vectors"][:2])
+        assert (code, content["coverage"], content["vectors"][:2]) == (
+            200,
+            0.5,
+            whole["vectors"][:2],
+        )
         assert content["vectors"][2] == [0.0] * 8
         assert "coverage" not in answer(client, "lookup", near)[1]
         sent = pb.LookupRequest(model=pb.ModelSpec(name="movies"), feature="user")
@@ -180,10 +204,14 @@ def test_lost_rows_count_as_unknown_where_the_table_says_so(write: Write, launch
         assert pb.LookupResponse.FromString(call(channel, "Lookup", sent).answer).coverage == 0.5
         assert count_of(service, 'rowcast_lost_rows_total{model="movies",table="users"}') == 3
         refused = {"context": {"user": 1}, "candidates": [1000 + 7 * 39]}
-        assert answer(client, "rank", refused)[1]["error"]["code"] == "INVALID_ARGUMENT", "movie refuses unknown ids"
+        assert answer(client, "rank", refused)[1]["error"]["code"] == "INVALID_ARGUMENT", (
+            "movie refuses unknown ids"
+        )
 
 
-def test_a_new_version_is_served_once_every_shard_has_it(write: Write, launch: Launch, tmp_path: Path) -> None:
+def test_a_new_version_is_served_once_every_shard_has_it(
+    write: Write, launch: Launch, tmp_path: Path
+) -> None:
     write()
     shards = [shard(launch, number) for number in ("1/2", "2/2")]
     service = ready(front(launch, shards))
@@ -202,7 +230,9 @@ def test_a_new_version_is_served_once_every_shard_has_it(write: Write, launch: L
 
 
 @pytest.mark.slow
-def test_shards_that_do_not_fit_each_other_are_refused_before_any_request(write: Write, launch: Launch) -> None:
+def test_shards_that_do_not_fit_each_other_are_refused_before_any_request(
+    write: Write, launch: Launch
+) -> None:
     write()
     halves = [shard(launch, number) for number in ("1/2", "2/2")]
     third = shard(launch, "3/3")
@@ -222,7 +252,9 @@ def test_shards_that_do_not_fit_each_other_are_refused_before_any_request(write:
 
 
 @pytest.mark.slow
-def test_a_front_waits_for_a_shard_that_comes_later(write: Write, launch: Launch, tmp_path: Path) -> None:
+def test_a_front_waits_for_a_shard_that_comes_later(
+    write: Write, launch: Launch, tmp_path: Path
+) -> None:
     write()
     file = tmp_path / "addresses"
     first = shard(launch, "1/2")
@@ -235,7 +267,9 @@ def test_a_front_waits_for_a_shard_that_comes_later(write: Write, launch: Launch
 
 
 @pytest.mark.slow
-def test_an_address_that_becomes_another_shard_is_not_read_as_before(write: Write, launch: Launch) -> None:
+def test_an_address_that_becomes_another_shard_is_not_read_as_before(
+    write: Write, launch: Launch
+) -> None:
     write()
     shards = [shard(launch, number) for number in ("1/2", "2/2")]
     service = ready(front(launch, shards))
@@ -253,7 +287,9 @@ def test_an_address_that_becomes_another_shard_is_not_read_as_before(write: Writ
         until(lambda: answer(client, "lookup", body) == expected)
 
 
-def test_shards_answer_fronts_alone_and_only_with_the_token(write: Write, launch: Launch, tmp_path: Path) -> None:
+def test_shards_answer_fronts_alone_and_only_with_the_token(
+    write: Write, launch: Launch, tmp_path: Path
+) -> None:
     write()
     tokens, token = tmp_path / "tokens", tmp_path / "token"
     tokens.write_text("front 0123456789abcdef0123\n")
@@ -269,11 +305,20 @@ def test_shards_answer_fronts_alone_and_only_with_the_token(write: Write, launch
 
 
 @pytest.mark.slow
-def test_fronts_and_shards_know_each_other_by_certificates(write: Write, launch: Launch, tmp_path: Path) -> None:
+def test_fronts_and_shards_know_each_other_by_certificates(
+    write: Write, launch: Launch, tmp_path: Path
+) -> None:
     write()
     authority, other = Authority(tmp_path, "ours"), Authority(tmp_path, "another")
     signed, foreign = authority.sign("shard"), other.sign("front")
-    tls = ("--tls-cert", str(signed.cert), "--tls-key", str(signed.key), "--tls-client-ca", str(authority.file))
+    tls = (
+        "--tls-cert",
+        str(signed.cert),
+        "--tls-key",
+        str(signed.key),
+        "--tls-client-ca",
+        str(authority.file),
+    )
     shards = [shard(launch, number, *tls) for number in ("1/2", "2/2")]
     trusting = ("--shard-ca", str(authority.file))
     for cert, key in ((foreign.cert, foreign.key), (signed.cert, signed.key)):
@@ -285,18 +330,24 @@ def test_fronts_and_shards_know_each_other_by_certificates(write: Write, launch:
 
 
 @pytest.mark.slow
-def test_certificates_are_for_the_name_that_addresses_come_from(write: Write, launch: Launch, tmp_path: Path) -> None:
+def test_certificates_are_for_the_name_that_addresses_come_from(
+    write: Write, launch: Launch, tmp_path: Path
+) -> None:
     write()
     authority = Authority(tmp_path)
     signed = authority.sign("shard", by_address=False)
-    port = shard(launch, "1/1", "--tls-cert", str(signed.cert), "--tls-key", str(signed.key)).ports["grpc"]
+    port = shard(launch, "1/1", "--tls-cert", str(signed.cert), "--tls-key", str(signed.key)).ports[
+        "grpc"
+    ]
     trusting = (*ALL, "--shard-ca", str(authority.file), "--shard-addresses")
     refused = launch(*trusting, f"127.0.0.1:{port}")
     assert "Hostname Verification" in refused.event("version_failed")["problem"]
     ready(launch(*trusting, f"dns:localhost:{port}"))
 
 
-def test_a_shard_whose_addresses_are_gone_counts_as_lost(write: Write, launch: Launch, tmp_path: Path) -> None:
+def test_a_shard_whose_addresses_are_gone_counts_as_lost(
+    write: Write, launch: Launch, tmp_path: Path
+) -> None:
     write()
     ports = [shard(launch, number).ports["grpc"] for number in ("1/2", "2/2")]
     file = tmp_path / "addresses"
@@ -340,14 +391,21 @@ def test_a_shard_names_what_is_wrong_with_a_call(write: Write, launch: Launch) -
         bundle.number = bundle.total = 1
 
         def refused(**rows: Any) -> tuple[grpc.StatusCode, str]:
-            numbers: Any = {name: np.array(rows.pop(name), "<u4").tobytes() for name in ("counts", "positions")}
+            numbers: Any = {
+                name: np.array(rows.pop(name), "<u4").tobytes() for name in ("counts", "positions")
+            }
             with pytest.raises(grpc.RpcError) as failed:
-                stub.Rows(shard_pb.RowsRequest(bundle=bundle, rows=[shard_pb.Rows(**rows, **numbers)]))
+                stub.Rows(
+                    shard_pb.RowsRequest(bundle=bundle, rows=[shard_pb.Rows(**rows, **numbers)])
+                )
             return failed.value.code(), failed.value.details()
 
         invalid = grpc.StatusCode.INVALID_ARGUMENT
         code, message = refused(tables=["users"], counts=[1], positions=[50])
-        assert (code, message) == (invalid, "position 50 of 'users' was requested; 50 rows are held here")
+        assert (code, message) == (
+            invalid,
+            "position 50 of 'users' was requested; 50 rows are held here",
+        )
         code, message = refused(tables=["users"], counts=[3], positions=[1, 2])
         assert code == invalid
         assert "one of each of 1 tables, of 2 positions" in message

@@ -44,7 +44,10 @@ class Valve:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.open()
         self._listener.close()
@@ -57,7 +60,9 @@ class Valve:
                 return
             server = socket.create_connection(("127.0.0.1", self._to))
             for source, target, back in ((client, server, False), (server, client, True)):
-                threading.Thread(target=self._relay, args=(source, target, back), daemon=True).start()
+                threading.Thread(
+                    target=self._relay, args=(source, target, back), daemon=True
+                ).start()
 
     def _relay(self, source: socket.socket, target: socket.socket, back: bool) -> None:
         try:

@@ -38,7 +38,9 @@ def train_and_export(name: str, folder: Path, model: str | None = None) -> Publi
     example, settings = demo_models.EXAMPLES[name], ExportSettings()
     tf.config.run_functions_eagerly(True)  # a step or two are not worth a graph
     try:
-        import_module(f"examples.{example.package}.train").train(folder, "tiny", *example.training[1::2])
+        import_module(f"examples.{example.package}.train").train(
+            folder, "tiny", *example.training[1::2]
+        )
     finally:
         tf.config.run_functions_eagerly(False)
     job = read_recipe(folder / "recipe.toml")

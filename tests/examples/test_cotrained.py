@@ -22,5 +22,8 @@ def test_only_the_tables_of_the_ranking_leave(cotrained: Asked) -> None:
 
 
 def test_input_of_two_tables_is_looked_up_in_that_of_the_ranking(cotrained: Asked) -> None:
-    read = {name: getattr(feature, "table", None) for name, feature in cotrained.manifest.features.items()}
+    read = {
+        name: getattr(feature, "table", None)
+        for name, feature in cotrained.manifest.features.items()
+    }
     assert (read["history"], read["movie_id"]) == ("ranking_movies", "ranking_movies")

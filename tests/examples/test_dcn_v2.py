@@ -22,7 +22,11 @@ def test_service_answers_dcn_as_tensorflow_does(dcn: Asked) -> None:
 
 def test_categories_with_several_ids_are_bags_that_are_averaged(dcn: Asked) -> None:
     features = {
-        name: feature for name, feature in dcn.manifest.features.items() if isinstance(feature, EmbeddedFeature)
+        name: feature
+        for name, feature in dcn.manifest.features.items()
+        if isinstance(feature, EmbeddedFeature)
     }
     kinds = [(features[name].kind, features[name].combiner) for name in criteo.names()]
-    assert kinds == [("single", None) if most == 1 else ("bag", "mean") for most in criteo.MULTI_HOT_SIZES]
+    assert kinds == [
+        ("single", None) if most == 1 else ("bag", "mean") for most in criteo.MULTI_HOT_SIZES
+    ]

@@ -20,17 +20,26 @@ def test_bundle_of_dlrm_has_26_tables_and_a_compiled_tower(dlrm: Asked) -> None:
     assert {name: table.rows for name, table in dlrm.manifest.tables.items()} == {
         f"table_c{place}": rows for place, rows in enumerate(criteo.scaled(300, 30), 1)
     }
-    assert [form.kind for form in dlrm.manifest.towers["ranking"].forms] == ["saved_model", "litert"]
+    assert [form.kind for form in dlrm.manifest.towers["ranking"].forms] == [
+        "saved_model",
+        "litert",
+    ]
     roles = {name: feature.role for name, feature in dlrm.manifest.features.items()}
-    assert [name for name, role in roles.items() if role == "candidate"] == [f"c{place}" for place in range(17, 27)]
+    assert [name for name, role in roles.items() if role == "candidate"] == [
+        f"c{place}" for place in range(17, 27)
+    ]
 
 
 def test_clicks_are_the_same_for_a_seed_and_can_be_told_from_ids() -> None:
-    draws = [criteo.Clicks([50] * 26, criteo.MULTI_HOT_SIZES, seed=5).impressions(500) for _ in range(2)]
+    draws = [
+        criteo.Clicks([50] * 26, criteo.MULTI_HOT_SIZES, seed=5).impressions(500) for _ in range(2)
+    ]
     assert repr(draws[0]) == repr(draws[1])
     assert 0.2 < draws[0][1]["click"].mean() < 0.8
     assert len(draws[0][0]["c21"]) == 500
 
 
 def test_area_under_curve_counts_ties_half() -> None:
-    assert training.area_under_curve(np.array([0, 0, 1, 1]), np.array([1.0, 2.0, 2.0, 3.0])) == 0.875
+    assert (
+        training.area_under_curve(np.array([0, 0, 1, 1]), np.array([1.0, 2.0, 2.0, 3.0])) == 0.875
+    )

@@ -46,8 +46,15 @@ def test_made_data_has_the_shape_of_movielens() -> None:
 
 def test_made_data_has_the_movies_that_the_docs_ask_for() -> None:
     pages = [ROOT / "README.md", ROOT / "client" / "README.md"]
-    asked = re.compile(r'(?:candidates|history|exclude|"id|"ids|--candidates)"?[ :=]+\[?(\d[\d, ]*)')
-    ids = {int(each) for page in pages for found in asked.findall(page.read_text()) for each in found.split(",")}
+    asked = re.compile(
+        r'(?:candidates|history|exclude|"id|"ids|--candidates)"?[ :=]+\[?(\d[\d, ]*)'
+    )
+    ids = {
+        int(each)
+        for page in pages
+        for found in asked.findall(page.read_text())
+        for each in found.split(",")
+    }
     assert {1, 260, 296, 318, 593, 1196} <= ids
     assert ids <= set(data.make().movies.ids.tolist())
 
@@ -72,7 +79,11 @@ def test_made_sequels_follow_their_movies_and_nothing_is_watched_twice() -> None
     frequent = {}
     for share in (0.0, 0.5):
         made = data.make(5, replace(SMALL, users=60, ratings=3_000, sequels=share)).ratings
-        assert len(set(zip(made.users.tolist(), made.movies.tolist(), strict=True))) == len(made.users) == 3_000
+        assert (
+            len(set(zip(made.users.tolist(), made.movies.tolist(), strict=True)))
+            == len(made.users)
+            == 3_000
+        )
         pairs = np.stack([made.movies[:-1], made.movies[1:]], 1)[made.users[:-1] == made.users[1:]]
         _, counts = np.unique(pairs, axis=0, return_counts=True)
         frequent[share] = np.count_nonzero(counts >= 3)
@@ -101,7 +112,9 @@ def test_read_orders_by_time_then_movie_and_takes_titles_apart(tmp_path: Path) -
         ("movies.csv", "movieId,title,genres\n", "has no rows"),
     ],
 )
-def test_read_of_other_files_names_the_fault(tmp_path: Path, file: str, content: str | None, said: str) -> None:
+def test_read_of_other_files_names_the_fault(
+    tmp_path: Path, file: str, content: str | None, said: str
+) -> None:
     write_files(tmp_path)
     (tmp_path / file).unlink()
     if content is not None:
@@ -143,7 +156,9 @@ def test_download_unpacks_what_the_site_sends_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"no archive", b""])
-def test_download_of_nothing_usable_says_so_and_leaves_nothing(tmp_path: Path, content: bytes | None) -> None:
+def test_download_of_nothing_usable_says_so_and_leaves_nothing(
+    tmp_path: Path, content: bytes | None
+) -> None:
     archive = tmp_path / "site.zip"
     if content is not None:
         archive.write_bytes(content)

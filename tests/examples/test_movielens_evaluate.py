@@ -46,7 +46,9 @@ def test_bootstrap_is_close_to_the_normal_interval_of_many_values() -> None:
     interval = evaluate.bootstrap(values)
     half = 1.959964 * values.std() / math.sqrt(len(values))
     assert interval.value == values.mean()
-    assert (interval.value - interval.low, interval.high - interval.value) == pytest.approx((half, half), rel=0.1)
+    assert (interval.value - interval.low, interval.high - interval.value) == pytest.approx(
+        (half, half), rel=0.1
+    )
 
 
 def test_bootstrap_of_paired_differences_finds_what_single_intervals_hide() -> None:
@@ -94,7 +96,9 @@ def test_encode_numbers_users_from_one_and_genres_by_name() -> None:
 
 
 def test_popularity_leaves_out_what_was_seen_and_orders_ties_by_id() -> None:
-    first, second = evaluate.popularity(encode(small()), np.arange(7), [ask([], [1]), ask([30], [1])])
+    first, second = evaluate.popularity(
+        encode(small()), np.arange(7), [ask([], [1]), ask([30], [1])]
+    )
     assert first.tolist() == [10, 30, 40, 20]
     assert second.tolist() == [10, 40, 20]
 
@@ -105,7 +109,9 @@ def test_companions_are_what_was_watched_before_by_the_same_viewer_closest_first
     # 0 was watched 2 times, 1 once, 2 and 3 twice; closeness is 10 over the root of (times + 10) of both.
     assert [found.movies[row].tolist() for row in range(4)] == [[2, 3], [0], [1, 0, 3], [1, 0, 2]]
     assert found.closeness[1, :2].tolist() == pytest.approx([10 / math.sqrt(12 * 11), 0])
-    assert found.closeness[3, :3].tolist() == pytest.approx([10 / math.sqrt(12 * 11), 10 / 12, 10 / 12])
+    assert found.closeness[3, :3].tolist() == pytest.approx(
+        [10 / math.sqrt(12 * 11), 10 / 12, 10 / 12]
+    )
 
 
 def test_companions_count_nothing_of_other_rows() -> None:

@@ -36,7 +36,9 @@ def encoded(made: data.MovieLens) -> Encoded:
 
 
 @pytest.fixture(scope="module")
-def trained(made: data.MovieLens, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
+def trained(
+    made: data.MovieLens, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, float]]:
     """Folder of a training, and the hit-rate of each way of answering."""
     from examples.movielens import train
 
@@ -55,12 +57,16 @@ def test_training_on_planted_clusters_is_at_least_twice_as_good_as_popularity(
     assert hit_rates["retrieval"] >= 2 * hit_rates["popularity"] > 0
 
 
-def test_ranking_finds_planted_sequels_better_than_retrieval_alone(trained: tuple[Path, dict[str, float]]) -> None:
+def test_ranking_finds_planted_sequels_better_than_retrieval_alone(
+    trained: tuple[Path, dict[str, float]],
+) -> None:
     _, hit_rates = trained
     assert hit_rates["retrieval + ranking"] > hit_rates["retrieval"] + 0.05
 
 
-def test_checkpoint_holds_four_tables_with_slots_and_sizes(trained: tuple[Path, dict[str, float]]) -> None:
+def test_checkpoint_holds_four_tables_with_slots_and_sizes(
+    trained: tuple[Path, dict[str, float]],
+) -> None:
     out, _ = trained
     checkpoint = open_checkpoint(out / "checkpoint")
     inventory = recognise(checkpoint)
@@ -71,7 +77,12 @@ def test_checkpoint_holds_four_tables_with_slots_and_sizes(trained: tuple[Path, 
         "genres": (len((out / "genres.txt").read_text().splitlines()), 16),
         "hours": (24, 4),
     }
-    assert (sizes["users"], sizes["movies"], sizes["hours"], sizes["movie_dim"]) == (241, 3_000, 24, 64)
+    assert (sizes["users"], sizes["movies"], sizes["hours"], sizes["movie_dim"]) == (
+        241,
+        3_000,
+        24,
+        64,
+    )
     slots = [key for key in checkpoint.entries if "OPTIMIZER_SLOT/optimizer/accumulator" in key]
     assert len(slots) == 4
 
@@ -82,14 +93,18 @@ def test_files_beside_the_checkpoint_speak_of_real_ids(
     from pyarrow import parquet
 
     out, _ = trained
-    assert [int(line) for line in (out / "movies.txt").read_text().splitlines()] == made.movies.ids.tolist()
+    assert [
+        int(line) for line in (out / "movies.txt").read_text().splitlines()
+    ] == made.movies.ids.tolist()
     corpus = parquet.read_table(out / "movies.parquet").to_pydict()
     assert corpus["movie_id"] == made.movies.ids.tolist()
     assert corpus["title"] == list(made.movies.titles)
     examples = [json.loads(line) for line in (out / "examples.jsonl").read_text().splitlines()]
     assert len(examples) == 240
     known = set(made.movies.ids.tolist())
-    assert all(example["movie_id"] in known and set(example["history"]) <= known for example in examples)
+    assert all(
+        example["movie_id"] in known and set(example["history"]) <= known for example in examples
+    )
     lengths = [len(example["history"]) for example in examples]
     assert min(lengths) >= 10
     assert max(lengths) == SETTINGS.history
@@ -106,7 +121,11 @@ def test_build_model_in_a_fresh_process_reads_the_sizes_and_imports_nothing_of_r
     )
     environment = {"MOVIELENS_DIR": str(trained[0]), "PATH": "/usr/bin:/bin"}
     run = subprocess.run(
-        [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert run.stdout.split("\n")[-2] == "[] 20 True"
 
@@ -134,8 +153,12 @@ def test_sampler_offers_no_watched_movie_as_negative_and_no_future_as_history(
 ) -> None:
     rows = data.split(made.ratings).train
     sampler = Sampler(encoded, rows, Settings(batch=128, negatives=64, user_dropout=0), seed=1)
-    watched = {(user, movie) for user, movie in zip(encoded.users[rows], encoded.movies[rows], strict=True)}
-    place = {(u, m): at for at, (u, m) in enumerate(zip(encoded.users, encoded.movies, strict=True))}
+    watched = {
+        (user, movie) for user, movie in zip(encoded.users[rows], encoded.movies[rows], strict=True)
+    }
+    place = {
+        (u, m): at for at, (u, m) in enumerate(zip(encoded.users, encoded.movies, strict=True))
+    }
     batches = list(sampler.epoch())
     assert len(batches) == sampler.steps == len(rows) // 128
     for batch in batches[:3]:
@@ -151,7 +174,9 @@ def test_sampler_offers_no_watched_movie_as_negative_and_no_future_as_history(
             assert not history or target - history[-1] <= 10
 
 
-def test_sampler_expects_each_movie_as_often_as_it_is_drawn(encoded: Encoded, made: data.MovieLens) -> None:
+def test_sampler_expects_each_movie_as_often_as_it_is_drawn(
+    encoded: Encoded, made: data.MovieLens
+) -> None:
     rows = data.split(made.ratings).train
     sampler = Sampler(encoded, rows, Settings(batch=128, negatives=64), seed=2)
     drawn = np.zeros(len(encoded.movie_ids))
@@ -167,7 +192,9 @@ def test_sampler_expects_each_movie_as_often_as_it_is_drawn(encoded: Encoded, ma
 
 def test_split_newest_takes_the_last_of_each_viewer(encoded: Encoded, made: data.MovieLens) -> None:
     parts = data.split(made.ratings)
-    earlier, newest = split_newest(encoded, np.union1d(parts.train, parts.validation), data.HELD_OUT)
+    earlier, newest = split_newest(
+        encoded, np.union1d(parts.train, parts.validation), data.HELD_OUT
+    )
     assert np.array_equal(earlier, parts.train)
     assert np.array_equal(newest, parts.validation)
 
@@ -178,11 +205,20 @@ def test_recipe_makes_a_bundle_in_which_all_tables_are_external(
     out, _ = trained
     recipe = (EXAMPLE / "recipe.toml").read_text().replace("../../build/demo", str(out))
     (tmp_path / "recipe.toml").write_text(recipe.replace("model.py:", f"{EXAMPLE / 'model.py'}:"))
-    program = [str(Path(sys.executable).parent / "rowcast-export"), "run", str(tmp_path / "recipe.toml"), "--full"]
+    program = [
+        str(Path(sys.executable).parent / "rowcast-export"),
+        "run",
+        str(tmp_path / "recipe.toml"),
+        "--full",
+    ]
     subprocess.run(program, check=True, timeout=240, env={**os.environ, "MOVIELENS_DIR": str(out)})
     page = read_manifest(out / "bundles" / "movielens" / "1")
     assert set(page.tables) == {"users", "movies", "genres", "hours", "movie_numbers"}
-    read = {name: feature.table for name, feature in page.features.items() if isinstance(feature, EmbeddedFeature)}
+    read = {
+        name: feature.table
+        for name, feature in page.features.items()
+        if isinstance(feature, EmbeddedFeature)
+    }
     assert read == {
         "user_id": "users",
         "history@movies": "movies",
@@ -194,7 +230,9 @@ def test_recipe_makes_a_bundle_in_which_all_tables_are_external(
     }
     # A tower takes activations and numbers, never ids: nothing is looked up inside.
     assert all(each.dtype == "float32" for tower in page.towers.values() for each in tower.inputs)
-    assert {(form.kind, form.precision) for tower in page.towers.values() for form in tower.forms} == {
+    assert {
+        (form.kind, form.precision) for tower in page.towers.values() for form in tower.forms
+    } == {
         ("saved_model", "f32"),
         ("litert", "f32"),
     }

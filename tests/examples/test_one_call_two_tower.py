@@ -16,6 +16,9 @@ def test_service_retrieves_and_embeds_as_tensorflow_does(two_tower: Asked) -> No
 
 def test_each_tower_keeps_only_the_features_that_it_needs(two_tower: Asked) -> None:
     towers = two_tower.manifest.towers
-    takes = {name: {source for one in tower.inputs for source in one.sources} for name, tower in towers.items()}
+    takes = {
+        name: {source for one in tower.inputs for source in one.sources}
+        for name, tower in towers.items()
+    }
     assert takes == {"query": {"user_id", "history", "hour"}, "candidate": {"movie_id", "genres"}}
     assert two_tower.manifest.indexes["movies"].recall.value == 1.0

@@ -19,7 +19,13 @@ def test_service_answers_ple_as_tensorflow_does(ple: Asked) -> None:
 
 def test_tower_is_cut_into_what_a_context_needs_what_heads_share_and_the_heads(ple: Asked) -> None:
     tower = ple.manifest.towers["ranking"]
-    assert [part.name for part in tower.parts] == ["context", "trunk", "head-click", "head-like", "head-watch"]
+    assert [part.name for part in tower.parts] == [
+        "context",
+        "trunk",
+        "head-click",
+        "head-like",
+        "head-watch",
+    ]
     forms = [*tower.forms, *(form for part in tower.parts for form in part.forms)]
     assert [form.kind for form in forms] == ["saved_model", "litert"] * 6
 

@@ -11,7 +11,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_quickstart_prints_recommendations_with_titles_over_both_transports() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "examples.quickstart"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "examples.quickstart"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "gRPC Retrieve" in done.stdout

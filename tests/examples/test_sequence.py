@@ -15,11 +15,17 @@ def sequence(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 
 def test_service_answers_the_sequence_model_as_tensorflow_does(sequence: Asked) -> None:
     assert sequence.shown.within
-    assert [form.kind for form in sequence.manifest.towers["ranking"].forms] == ["saved_model", "litert"]
+    assert [form.kind for form in sequence.manifest.towers["ranking"].forms] == [
+        "saved_model",
+        "litert",
+    ]
 
 
 def test_history_is_a_sequence_whose_lengths_make_the_mask(sequence: Asked) -> None:
-    history, lengths = sequence.manifest.features["history@movies"], sequence.manifest.features["history@lengths"]
+    history, lengths = (
+        sequence.manifest.features["history@movies"],
+        sequence.manifest.features["history@lengths"],
+    )
     assert isinstance(history, EmbeddedFeature)
     assert isinstance(lengths, DenseFeature)
     assert (history.kind, history.length, history.table) == ("sequence", 5, "movies")
@@ -27,6 +33,8 @@ def test_history_is_a_sequence_whose_lengths_make_the_mask(sequence: Asked) -> N
 
 
 def test_requests_hold_histories_shorter_and_longer_than_the_model_looks(sequence: Asked) -> None:
-    bodies = [json.loads(line) for line in (sequence.folder / "requests.jsonl").read_text().splitlines()]
+    bodies = [
+        json.loads(line) for line in (sequence.folder / "requests.jsonl").read_text().splitlines()
+    ]
     lengths = {len(body["context"]["history"]) for body in bodies}
     assert min(lengths) < 5 < max(lengths)

@@ -17,17 +17,26 @@ def snap(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 
 def test_service_answers_snap_as_the_session_does(snap: Asked) -> None:
     assert snap.shown.within
-    assert [form.kind for form in snap.manifest.towers["ranking"].forms] == ["saved_model", "litert"]
+    assert [form.kind for form in snap.manifest.towers["ranking"].forms] == [
+        "saved_model",
+        "litert",
+    ]
 
 
 def test_features_are_packed_and_share_tables_as_their_columns_do(snap: Asked) -> None:
     sizes = train.SIZES["tiny"]
-    features = {name: each for name, each in snap.manifest.features.items() if isinstance(each, EmbeddedFeature)}
+    features = {
+        name: each
+        for name, each in snap.manifest.features.items()
+        if isinstance(each, EmbeddedFeature)
+    }
     assert set(features) == set(sizes.features)
     assert {features[f"i{place}"].table for place in range(SHARING)} == {"interests_0"}
     assert {features[name].table for name in (*SEEN, "ad")} == {"ads"}
     assert {features[name].kind for name in SEEN} == {"bag"}
-    assert {name for name, each in features.items() if each.role == "candidate"} == set(sizes.of_ads)
+    assert {name for name, each in features.items() if each.role == "candidate"} == set(
+        sizes.of_ads
+    )
     (packed,) = snap.manifest.towers["ranking"].inputs
     assert set(packed.features) == set(sizes.features)
 

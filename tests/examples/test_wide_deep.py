@@ -14,24 +14,39 @@ from tests.examples.showing import Asked, ask
 pytestmark = pytest.mark.filterwarnings("ignore:Even though .* does not apply to tf.data")
 
 
-@pytest.fixture(scope="module", params=["wide_deep", pytest.param("wide_deep_hashed", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=["wide_deep", pytest.param("wide_deep_hashed", marks=pytest.mark.slow)]
+)
 def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask(request.param, tmp_path_factory.mktemp(request.param))
 
 
 def test_service_answers_wide_deep_as_tensorflow_does(asked: Asked) -> None:
     assert asked.shown.within
-    assert [form.kind for form in asked.manifest.towers["ranking"].forms] == ["saved_model", "litert"]
+    assert [form.kind for form in asked.manifest.towers["ranking"].forms] == [
+        "saved_model",
+        "litert",
+    ]
 
 
 def test_every_category_is_embedded_by_the_models_own_rule(asked: Asked) -> None:
-    embedded = [feature for feature in asked.manifest.features.values() if isinstance(feature, EmbeddedFeature)]
-    deep = {feature.table: feature for feature in embedded if asked.manifest.tables[feature.table].dim > 1}
+    embedded = [
+        feature
+        for feature in asked.manifest.features.values()
+        if isinstance(feature, EmbeddedFeature)
+    ]
+    deep = {
+        feature.table: feature
+        for feature in embedded
+        if asked.manifest.tables[feature.table].dim > 1
+    }
     hashed = any(feature.ids.kind == "hash" for feature in embedded)
     assert len(deep) == 40
     assert sorted(feature.kind for feature in deep.values()) == ["bag"] * 3 + ["single"] * 37
     assert {feature.ids.kind for feature in embedded} == {"hash" if hashed else "identity"}
-    numbers = [feature for feature in asked.manifest.features.values() if isinstance(feature, DenseFeature)]
+    numbers = [
+        feature for feature in asked.manifest.features.values() if isinstance(feature, DenseFeature)
+    ]
     if hashed:
         assert len(embedded) == 80
     else:  # the wide tables are small and plainly gathered from, so they stay in the tower

@@ -36,7 +36,9 @@ class CommandResult:
 Command = Callable[..., CommandResult]
 
 
-def refused(command: Command, project: Path, code: int, *expected: str, subcommand: str = "run") -> None:
+def refused(
+    command: Command, project: Path, code: int, *expected: str, subcommand: str = "run"
+) -> None:
     done = command(subcommand, project)
     assert done.code == code, done.err
     for words in expected:

@@ -38,7 +38,9 @@ def project(recipe: Recipe, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(recipe: Recipe, forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(
+    recipe: Recipe, forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The bundle of a run that nothing stopped; beside it, in `output`, what the run printed."""
     project = write_project(tmp_path_factory.mktemp("undisturbed"), recipe)
     assert forked.run(["run", str(project), "--version", "1"], project.parent / "output") == 0

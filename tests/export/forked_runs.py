@@ -80,7 +80,9 @@ def _die_when(dies: Mapping[str, Any]) -> None:
         if arguments[0] == damages.get("after"):
             path = self.directory / damages["file"]
             content = bytearray(path.read_bytes())
-            content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
+            content[len(content) // 3 : len(content) // 2] = bytes(
+                len(content) // 2 - len(content) // 3
+            )
             path.write_bytes(content)
         if number == dies.get("noted"):
             _die()
@@ -99,7 +101,9 @@ def _die_when(dies: Mapping[str, Any]) -> None:
     if "file_bytes" in dies:
         resource.setrlimit(resource.RLIMIT_FSIZE, (dies["file_bytes"], resource.RLIM_INFINITY))
     if "seconds" in dies:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process where it stands, as SIGKILL does
+        signal.signal(
+            signal.SIGALRM, signal.SIG_DFL
+        )  # ends the process where it stands, as SIGKILL does
         signal.setitimer(signal.ITIMER_REAL, dies["seconds"])
     Staging.finish = finish_and_die  # type: ignore[assignment, method-assign]
 
@@ -111,6 +115,8 @@ def _child(arguments: list[str], output: Path, dies: Mapping[str, Any]) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     sys.argv = ["rowcast-export", *arguments]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored where the tests run in a shell's background
     _die_when(dies)
     main()

@@ -54,7 +54,10 @@ def write_tables(directory: Path, rows: int) -> dict[str, np.ndarray[Any, Any]]:
         [[(0, -1), (4, 12)], [(0, -1), (0, 4)]],
         [[below, (0, 3)], [above, (0, 3)], [above, (3, 13)], [below, (3, 13)]],
     ]
-    values = {f"t{number}": random.standard_normal((rows, 16)).astype(np.float32) for number in range(TABLES)}
+    values = {
+        f"t{number}": random.standard_normal((rows, 16)).astype(np.float32)
+        for number in range(TABLES)
+    }
     boxes = {f"t{number}": box for number, box in enumerate(slices) if box}
     write_bundle(directory / "ckpt", values, boxes=boxes, files=2)
     return values

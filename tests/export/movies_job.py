@@ -53,7 +53,10 @@ def write_corpus(path: Path, rows: Mapping[int, Mapping[str, str]] | None = None
             "year": str(year_of(row)),
         } | dict((rows or {}).get(row, {}))
         lines.append(
-            ",".join('"' + cells[name].replace('"', '""') + '"' for name in ("movieId", "title", "genres", "year"))
+            ",".join(
+                '"' + cells[name].replace('"', '""') + '"'
+                for name in ("movieId", "title", "genres", "year")
+            )
         )
     path.write_text("\n".join(lines) + "\n")
 
@@ -79,7 +82,9 @@ def write_examples(project: Path, examples: list[dict[str, Any]]) -> None:
 
 
 def recipe_of(checkpoint: Path) -> Recipe:
-    parts = movies_recipe().model_dump(mode="json", include={"inputs", "towers"}, exclude_unset=True)
+    parts = movies_recipe().model_dump(
+        mode="json", include={"inputs", "towers"}, exclude_unset=True
+    )
     return {
         "model": "movies",
         "checkpoint": {"path": str(checkpoint), "object_path": "model"},
@@ -88,7 +93,10 @@ def recipe_of(checkpoint: Path) -> Recipe:
         **parts,
         "vocabularies": {"movies": {"file": "movie_ids.txt", "dtype": "int64"}},
         "features": {
-            "movie_id": {"role": "candidate", "ids": {"kind": "vocabulary", "vocabulary": "movies"}},
+            "movie_id": {
+                "role": "candidate",
+                "ids": {"kind": "vocabulary", "vocabulary": "movies"},
+            },
             "history": {"ids": {"kind": "vocabulary", "vocabulary": "movies"}, "default": []},
             "genres": {"role": "candidate", "default": []},
             "year": {"role": "candidate"},
@@ -102,7 +110,9 @@ def recipe_of(checkpoint: Path) -> Recipe:
                 "filters": ["genres", "year"],
             }
         },
-        "indexes": {"movies": {"corpus": "movies", "query_tower": "query", "candidate_tower": "candidate"}},
+        "indexes": {
+            "movies": {"corpus": "movies", "query_tower": "query", "candidate_tower": "candidate"}
+        },
         "verify": {"count": 24},
     }
 
@@ -110,7 +120,11 @@ def recipe_of(checkpoint: Path) -> Recipe:
 def toml(value: Any) -> str:
     """A value as inline TOML."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {toml(part)}" for key, part in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{json.dumps(key)} = {toml(part)}" for key, part in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(toml(part) for part in value) + "]"
     return json.dumps(value)
@@ -137,7 +151,9 @@ def write_project(directory: Path, recipe: Recipe) -> Path:
     (directory / "movie_ids.txt").write_text("".join(f"{movie}\n" for movie in MOVIE_IDS))
     write_corpus(directory / "movies.csv")
     path = directory / "recipe.toml"
-    path.write_text("".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in recipe.items()))
+    path.write_text(
+        "".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in recipe.items())
+    )
     return path
 
 
@@ -151,7 +167,9 @@ def export(recipe: Path, version: int | None = None, progress: Progress | None =
 def visible(root: Path) -> list[str]:
     """All files and directories under a root but the hidden ones of a model."""
     found = [path.relative_to(root) for path in root.rglob("*")] if root.is_dir() else []
-    return sorted(str(path) for path in found if len(path.parts) > 1 and not path.parts[1].startswith("."))
+    return sorted(
+        str(path) for path in found if len(path.parts) > 1 and not path.parts[1].startswith(".")
+    )
 
 
 def hidden(root: Path) -> list[str]:
@@ -178,12 +196,16 @@ def facts(bundle: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         if path.is_file() and path.name != "manifest.json" and not str(path).endswith(numbered)
     }
     for path in bundle.rglob("saved_model.pb"):
-        files[str(path.parent.relative_to(bundle))] = "".join(content_of_saved_model(path.parent)).encode()
+        files[str(path.parent.relative_to(bundle))] = "".join(
+            content_of_saved_model(path.parent)
+        ).encode()
     return content, files
 
 
 def values_of(prefix: Path) -> dict[str, Any]:
     """Everything in a checkpoint that TensorFlow wrote."""
     checkpoint = open_checkpoint(prefix)
-    found: dict[str, Any] = {key: checkpoint.read_all(key) for key in checkpoint.entries if key != GRAPH}
+    found: dict[str, Any] = {
+        key: checkpoint.read_all(key) for key in checkpoint.entries if key != GRAPH
+    }
     return found | {GRAPH: checkpoint.read_string(GRAPH)}

@@ -15,7 +15,9 @@ def dense(units, activation=None):
 
 def embedding(names, rows=30, dim=16):
     config = {
-        name: E.FeatureConfig(E.TableConfig(rows, dim, name=f"{name}_table", combiner="mean"), name=name)
+        name: E.FeatureConfig(
+            E.TableConfig(rows, dim, name=f"{name}_table", combiner="mean"), name=name
+        )
         for name in names
     }
     return tfrs.layers.embedding.TPUEmbedding(config, None)
@@ -25,7 +27,13 @@ def called(model):
     """Calls a model once, as training does, so that it has its weights."""
     names = [*FEATURES, *getattr(model, "NAMES", ())]
     ids = {name: tf.constant([1, 2], tf.int64) for name in names}
-    model({**ids, "history": tf.ragged.constant([[1], [2, 3]], dtype=tf.int64), "age": tf.constant([0.5, 1.5])})
+    model(
+        {
+            **ids,
+            "history": tf.ragged.constant([[1], [2, 3]], dtype=tf.int64),
+            "age": tf.constant([0.5, 1.5]),
+        }
+    )
     return model
 
 
@@ -41,7 +49,10 @@ class Experts(tf.keras.Model):
         self.shared = [dense(16, "relu") for _ in range(2)]
         self.own = {task: dense(16, "relu") for task in self.TASKS}
         self.gates = {task: dense(3, "softmax") for task in self.TASKS}
-        self.heads = {task: tf.keras.Sequential([dense(16, "relu"), dense(1, "sigmoid")]) for task in self.TASKS}
+        self.heads = {
+            task: tf.keras.Sequential([dense(16, "relu"), dense(1, "sigmoid")])
+            for task in self.TASKS
+        }
 
     def call(self, features, training=False):
         found = self.embedding({name: features[name] for name in FEATURES})
@@ -74,7 +85,15 @@ class Crossed(tf.keras.Model):
         found = self.embedding({name: features[name] for name in FEATURES})
         user = self.user(tf.concat([found["user"], found["history"]], 1))
         ones = tf.ones([tf.shape(user)[0], 2])
-        first = tf.concat([tf.reshape(user, [tf.shape(found["item"])[0], -1]), found["item"], found["shop"], ones], 1)
+        first = tf.concat(
+            [
+                tf.reshape(user, [tf.shape(found["item"])[0], -1]),
+                found["item"],
+                found["shop"],
+                ones,
+            ],
+            1,
+        )
         first = tf.ensure_shape(first, [None, 50])
         crossed = first
         for cross in self.crosses:
@@ -126,7 +145,9 @@ class Wide(tf.keras.Model):
 
     def call(self, features, training=False):
         found = self.embedding({name: features[name] for name in [*self.NAMES, "item"]})
-        joined = tf.concat([*[found[name] for name in reversed(self.NAMES)], features["age"][:, None]], 1)
+        joined = tf.concat(
+            [*[found[name] for name in reversed(self.NAMES)], features["age"][:, None]], 1
+        )
         user = self.user(joined) + tf.reduce_sum(found["c3"] * found["c4"], 1, keepdims=True)
         return {"score": self.net(tf.concat([user, found["item"]], 1))[:, 0]}
 
@@ -141,7 +162,10 @@ class Recurrent(tf.keras.Model):
     def __init__(self):
         super().__init__()
         table = E.TableConfig(30, 8, name="items")
-        config = {"history": E.FeatureConfig(table, max_sequence_length=5), "item": E.FeatureConfig(table)}
+        config = {
+            "history": E.FeatureConfig(table, max_sequence_length=5),
+            "item": E.FeatureConfig(table),
+        }
         self.embedding = tfrs.layers.embedding.TPUEmbedding(config, None)
         self.attention = tf.keras.layers.MultiHeadAttention(2, 4)
         self.gru = tf.keras.layers.GRU(16)
@@ -192,7 +216,10 @@ class Joined(tf.keras.Model):
 
     def call(self, features, training=False):
         found = self.embedding({name: features[name] for name in [*self.NAMES, "item"]})
-        both = tf.concat([*(found[name] for name in self.NAMES[:20]), found["item"], found["c30"], found["c31"]], 1)
+        both = tf.concat(
+            [*(found[name] for name in self.NAMES[:20]), found["item"], found["c30"], found["c31"]],
+            1,
+        )
         return {"score": self.net(both)[:, 0] + tf.reduce_sum(self.other(both), 1)}
 
 

@@ -23,8 +23,14 @@ CONTEXT = ("user", "history", "age")
 TASKS = ("click", "like", "share", "both", "loyal")
 
 
-def ranking_recipe(function: str, outputs: Iterable[str], inputs: Mapping[str, Any], **parts: Any) -> ExportJob:
-    tower = {"role": "ranking", "outputs": {name: name for name in outputs}, "result": next(iter(outputs))}
+def ranking_recipe(
+    function: str, outputs: Iterable[str], inputs: Mapping[str, Any], **parts: Any
+) -> ExportJob:
+    tower = {
+        "role": "ranking",
+        "outputs": {name: name for name in outputs},
+        "result": next(iter(outputs)),
+    }
     code = {"factory": f"ranking_models.py:{function}"}
     return recipe("", inputs, {"ranking": tower | parts.pop("tower", {})}, {"code": code} | parts)
 
@@ -34,7 +40,9 @@ def experts_recipe(**parts: Any) -> ExportJob:
     return ranking_recipe("build_experts", TASKS, {**FEATURES, "age": AGE}, features=roles, **parts)
 
 
-def traced(function: str, outputs: Iterable[str], inputs: Mapping[str, Any] = FEATURES) -> TracedTower:
+def traced(
+    function: str, outputs: Iterable[str], inputs: Mapping[str, Any] = FEATURES
+) -> TracedTower:
     tf.keras.utils.set_random_seed(3)  # else each run has other weights
     return trace_towers(ranking_recipe(function, outputs, inputs), HERE).towers[0]
 
@@ -43,7 +51,9 @@ def made_values(tower: TracedTower, n: int) -> Values:
     """Values of each feature that a tower takes."""
     random = np.random.default_rng(2)
     return {
-        each.feature: random.standard_normal([n, *(size or 1 for size in each.shape[1:])]).astype(each.dtype)
+        each.feature: random.standard_normal([n, *(size or 1 for size in each.shape[1:])]).astype(
+            each.dtype
+        )
         for each in tower.spec.inputs
     }
 
@@ -62,7 +72,9 @@ def run_parts(parts: Iterable[TracedPart], values: Values, n: int, candidates: i
     made = dict(values)
     for part in parts:
         if part.spec.per == "context":
-            results = run(part, {name: array[::candidates] for name, array in made.items()}, n // candidates)
+            results = run(
+                part, {name: array[::candidates] for name, array in made.items()}, n // candidates
+            )
             made |= {name: array.repeat(candidates, axis=0) for name, array in results.items()}
         else:
             made |= run(part, made, n)

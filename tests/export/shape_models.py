@@ -9,7 +9,9 @@ def build_reads_early():
     layers = tf.keras.layers
     item = tf.keras.Input((1,), dtype="int64", name="item")
     positions = layers.Embedding(4, 2)(tf.range(4))
-    return tf.keras.Model({"item": item}, layers.Flatten()(layers.Embedding(99, 2)(item) + positions))
+    return tf.keras.Model(
+        {"item": item}, layers.Flatten()(layers.Embedding(99, 2)(item) + positions)
+    )
 
 
 class Squeezed(tf.keras.Model):

@@ -69,11 +69,20 @@ def write_corpus(path: Path, rows: int) -> None:
     """Writes candidates in the format that the name ends with; Parquet in a single row group."""
     title = "a title of a film " * 20
     if path.suffix == ".parquet":
-        columns = {"row": np.arange(rows) % 900, "year": np.full(rows, 2000.0), "title": [title] * rows}
+        columns = {
+            "row": np.arange(rows) % 900,
+            "year": np.full(rows, 2000.0),
+            "title": [title] * rows,
+        }
         table = pa.table({"id": np.arange(rows)} | columns)
-        parquet.write_table(table, path, row_group_size=rows, use_dictionary=False, compression="none")
+        parquet.write_table(
+            table, path, row_group_size=rows, use_dictionary=False, compression="none"
+        )
     elif path.suffix == ".csv":
-        path.write_text("id,row,year,title\n" + "".join(f"{row},{row % 900},2000.0,{title}\n" for row in range(rows)))
+        path.write_text(
+            "id,row,year,title\n"
+            + "".join(f"{row},{row % 900},2000.0,{title}\n" for row in range(rows))
+        )
     else:
         same = example({"row": [5], "year": [2000.0], "title": [title]})
         with path.open("wb") as file:
@@ -81,12 +90,18 @@ def write_corpus(path: Path, rows: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "tfrecord"])
-def test_every_step_over_candidates_takes_memory_that_does_not_grow_with_them(tmp_path: Path, kind: str) -> None:
+def test_every_step_over_candidates_takes_memory_that_does_not_grow_with_them(
+    tmp_path: Path, kind: str
+) -> None:
     write_tower_files(tmp_path)
     write_corpus(tmp_path / f"few.{kind}", 50_000)
     write_corpus(tmp_path / f"all.{kind}", ROWS)
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(tmp_path), kind], check=True, capture_output=True, cwd=ROOT, timeout=300
+        [sys.executable, "-c", _PROGRAM, str(tmp_path), kind],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+        timeout=300,
     )
     peaks = json.loads(done.stdout.splitlines()[-1])
     assert peaks["store"] > 360 * ROWS
@@ -94,4 +109,6 @@ def test_every_step_over_candidates_takes_memory_that_does_not_grow_with_them(tm
     assert peaks["candidates"] - peaks["begin"] < allowed
     if kind == "parquet":
         assert peaks["vectors"] - peaks["candidates"] < allowed
-        assert peaks["indexes"] - peaks["written"] < 1.75 * VECTOR_BYTES  # one copy, which ScaNN searches
+        assert (
+            peaks["indexes"] - peaks["written"] < 1.75 * VECTOR_BYTES
+        )  # one copy, which ScaNN searches

@@ -23,9 +23,15 @@ def test_export_docs_name_the_fields_of_each_command(
     command: Command, undisturbed: Path, movies: TracedCheckpoint, name: str
 ) -> None:
     if name == "run":
-        output = published_json(Published(undisturbed, staging.read_manifest(undisturbed), ())) | {"seconds": {}}
+        output = published_json(Published(undisturbed, staging.read_manifest(undisturbed), ())) | {
+            "seconds": {}
+        }
     else:
-        given = {"inspect": movies.prefix, "plan": undisturbed.parents[2] / "recipe.toml", "verify": undisturbed}
+        given = {
+            "inspect": movies.prefix,
+            "plan": undisturbed.parents[2] / "recipe.toml",
+            "verify": undisturbed,
+        }
         output = command(name, given[name], "--json").json
     parts = [output, *output["tables"].values()] if name in ("inspect", "plan") else [output]
     parts += output["towers"].values() if name == "plan" else []

@@ -28,13 +28,20 @@ def test_run_whose_files_grow_too_large_at_every_step_exits_6_then_resumes_with_
     forked: ForkedRuns, project: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     """A limit of file sizes stands for a disk that is full."""
-    root, run, output, failed = project.parent / "bundles", ["run", str(project), "--version", "1"], tmp_path / "o", 0
+    root, run, output, failed = (
+        project.parent / "bundles",
+        ["run", str(project), "--version", "1"],
+        tmp_path / "o",
+        0,
+    )
     for size in range(1 * KIB, 256 * KIB, 9 * KIB):
         status = forked.run(run, output, file_bytes=size)
         if status == 0:
             break
         assert status == 6, output.read_text()
-        assert not message_of(output).startswith("rowcast-export: the destination:")  # but with its path
+        assert not message_of(output).startswith(
+            "rowcast-export: the destination:"
+        )  # but with its path
         assert visible(root) == []
         failed += 1
     assert status == 0
@@ -51,7 +58,9 @@ def test_run_whose_files_grow_too_large_at_every_step_exits_6_then_resumes_with_
         (errno.EIO, ""),
     ],
 )
-def test_disk_that_fails_is_reported_with_its_path_and_the_cure(tmp_path: Path, number: int, cure: str) -> None:
+def test_disk_that_fails_is_reported_with_its_path_and_the_cure(
+    tmp_path: Path, number: int, cure: str
+) -> None:
     def fail() -> None:
         with staged(Destination(tmp_path, None), "m", 1) as draft:
             (draft.stage.directory / "kept").touch()
@@ -63,7 +72,9 @@ def test_disk_that_fails_is_reported_with_its_path_and_the_cure(tmp_path: Path, 
     assert not (tmp_path / "m/.staging-1.lock").exists()
 
 
-def test_run_into_a_root_that_is_a_file_exits_6(forked: ForkedRuns, recipe: Recipe, tmp_path: Path) -> None:
+def test_run_into_a_root_that_is_a_file_exits_6(
+    forked: ForkedRuns, recipe: Recipe, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("kept")
     project = write_project(tmp_path, changed(recipe, "output.root", str(tmp_path / "file")))
     assert forked.run(["run", str(project)], tmp_path / "output") == 6

@@ -27,12 +27,16 @@ def expected(forked: ForkedRuns, job: Job, tmp_path_factory: pytest.TempPathFact
     return undisturbed(forked, job, tmp_path_factory.mktemp("expected") / "place")
 
 
-@pytest.mark.parametrize(("job", "apart"), [(HERE, 3), (POOL, 5)], indirect=["job"], ids=["here", "pool"])
+@pytest.mark.parametrize(
+    ("job", "apart"), [(HERE, 3), (POOL, 5)], indirect=["job"], ids=["here", "pool"]
+)
 def test_tables_killed_before_a_change_of_a_file_resumes_to_the_same_bundle(
     forked: ForkedRuns, job: Job, apart: int, expected: Expected, tmp_path: Path
 ) -> None:
     for number in range(1, 1000, apart):
-        status = forked.run(job.arguments(tmp_path / "bundles"), tmp_path / "output", operation=number)
+        status = forked.run(
+            job.arguments(tmp_path / "bundles"), tmp_path / "output", operation=number
+        )
         if status == 0:
             break
         assert status in KILLED

@@ -23,7 +23,9 @@ def test_run_from_a_store_to_a_store_publishes_what_a_local_run_does(
     store = RemotePath(f"counted://{tmp_path.name}")
     for file in prefix.parent.glob(f"{prefix.name}.*"):
         (store / "training" / file.name).upload(file)
-    remote = changed(changed(recipe, "checkpoint.path", f"{store}/training"), "output.root", f"{store}/bundles")
+    remote = changed(
+        changed(recipe, "checkpoint.path", f"{store}/training"), "output.root", f"{store}/bundles"
+    )
     published = export(write_project(tmp_path / "project", remote))
     assert str(published.directory) == f"{store}/bundles/movies/1"
     pulled = pull(find_bundle(f"{store}/bundles"), tmp_path / "root", None)

@@ -32,7 +32,10 @@ USERS = 9
 
 
 def users() -> list[str]:
-    rows = [f"u{row},{row},{'|'.join(str(item) for item in range(row % 4))},{row / 4}" for row in range(USERS)]
+    rows = [
+        f"u{row},{row},{'|'.join(str(item) for item in range(row % 4))},{row / 4}"
+        for row in range(USERS)
+    ]
     return ["name,number,seen,age", *rows]
 
 
@@ -74,7 +77,9 @@ def write_experts(directory: Path) -> Path:
     page = job.model_dump(mode="json", exclude_unset=True)
     page["checkpoint"]["path"] = str(prefix)
     recipe = directory / "recipe.toml"
-    recipe.write_text("".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in page.items()))
+    recipe.write_text(
+        "".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in page.items())
+    )
     return recipe
 
 
@@ -101,7 +106,10 @@ def test_plan_lists_parts_costs_and_what_litert_lacks(recipe: Path, command: Com
     page = command("plan", recipe, "--json").json
     tower = page["towers"]["ranking"]
     parts = {part["name"]: part for part in tower["parts"]}
-    assert (parts["context"]["per"], parts["context"]["features"]) == ("context", ["history", "user", "age"])
+    assert (parts["context"]["per"], parts["context"]["features"]) == (
+        "context",
+        ["history", "user", "age"],
+    )
     assert parts["head-both"]["tensors"] == ["click", "like"]
     assert parts["context"]["multiply_adds"] > 1000
     assert (tower["formula"], tower["not_in_litert"]) == ("click^0.7 * like^0.3", "")
@@ -111,7 +119,9 @@ def test_plan_lists_parts_costs_and_what_litert_lacks(recipe: Path, command: Com
     assert "head-share" in message.out
 
 
-def test_run_of_several_heads_writes_a_part_for_each_in_every_form(split_bundle: Path, page: Manifest) -> None:
+def test_run_of_several_heads_writes_a_part_for_each_in_every_form(
+    split_bundle: Path, page: Manifest
+) -> None:
     tower = page.towers["ranking"]
     assert [part.name for part in tower.parts] == [
         *("context", "trunk", "head-click", "head-like", "head-share", "head-both")
@@ -122,7 +132,10 @@ def test_run_of_several_heads_writes_a_part_for_each_in_every_form(split_bundle:
         for form in part.forms:
             assert form.path.startswith(f"towers/ranking/parts/{part.name}/")
             assert (split_bundle / form.path).exists()
-            assert all(error < (1e-5 if form.precision == "f32" else 0.5) for error in form.max_abs_error.values())
+            assert all(
+                error < (1e-5 if form.precision == "f32" else 0.5)
+                for error in form.max_abs_error.values()
+            )
     assert tower.formula == "click^0.7 * like^0.3"
 
 
@@ -142,10 +155,16 @@ def test_run_writes_the_context_store(split_bundle: Path, page: Manifest) -> Non
     store = CandidateStore(split_bundle / corpus.file, corpus)
     (place,) = store.positions(np.array(["u3"], object))
     held = store.features(np.array([place]), ["user", "history", "age"])
-    assert [held[name].values.tolist() for name in ("user", "history", "age")] == [[3], [0, 1, 2], [0.75]]
+    assert [held[name].values.tolist() for name in ("user", "history", "age")] == [
+        [3],
+        [0, 1, 2],
+        [0.75],
+    ]
 
 
-def test_verify_of_a_split_tower_opens_every_part_and_runs_it(recipe: Path, split_bundle: Path) -> None:
+def test_verify_of_a_split_tower_opens_every_part_and_runs_it(
+    recipe: Path, split_bundle: Path
+) -> None:
     report = audit(split_bundle)
     assert report.unlisted == ()
     assert "tower ranking, part head-both, litert int8" in report.opened
@@ -155,16 +174,24 @@ def test_verify_of_a_split_tower_opens_every_part_and_runs_it(recipe: Path, spli
 
 
 def test_verify_of_a_part_with_other_weights_names_it(recipe: Path, split_bundle: Path) -> None:
-    report, file = audit(split_bundle), split_bundle / "towers/ranking/parts/head-share/compiled-f32.tflite"
+    report, file = (
+        audit(split_bundle),
+        split_bundle / "towers/ranking/parts/head-share/compiled-f32.tflite",
+    )
     checkpoint = open_checkpoint(Path(read_recipe(recipe).checkpoint.path))
     content = file.read_bytes()
     last_layers = [
-        checkpoint.read_all(key).tobytes() for key, each in checkpoint.entries.items() if each.shape == (16, 1)
+        checkpoint.read_all(key).tobytes()
+        for key, each in checkpoint.entries.items()
+        if each.shape == (16, 1)
     ]
     (weights,) = {layer for layer in last_layers if layer in content}
     try:
         file.write_bytes(content.replace(weights, bytes(len(weights))))
-        with pytest.raises(VerificationFailed, match="tower 'ranking', part 'head-share', LiteRT f32, output 'share'"):
+        with pytest.raises(
+            VerificationFailed,
+            match="tower 'ranking', part 'head-share', LiteRT f32, output 'share'",
+        ):
             audit_model(report, split_bundle, read_recipe(recipe), recipe.parent)
     finally:
         file.write_bytes(content)
@@ -173,9 +200,24 @@ def test_verify_of_a_part_with_other_weights_names_it(recipe: Path, split_bundle
 @pytest.mark.parametrize(
     ("key", "limit", "kept", "message"),
     [
-        ("kendall_tau_min", 0.95, 0.5, r"Kendall's tau .* is 0\.9000, towers\.ranking\.kendall_tau_min"),
-        ("overlap_min", 0.9, 0.5, r"0\.8000 of the original's best 10 stay the best, .*overlap_min\.int8 = 0\.9"),
-        ("auc_loss_max", 0.01, 0.06, r"the area under the ROC curve falls by 0\.0500, from 0\.7500"),
+        (
+            "kendall_tau_min",
+            0.95,
+            0.5,
+            r"Kendall's tau .* is 0\.9000, towers\.ranking\.kendall_tau_min",
+        ),
+        (
+            "overlap_min",
+            0.9,
+            0.5,
+            r"0\.8000 of the original's best 10 stay the best, .*overlap_min\.int8 = 0\.9",
+        ),
+        (
+            "auc_loss_max",
+            0.01,
+            0.06,
+            r"the area under the ROC curve falls by 0\.0500, from 0\.7500",
+        ),
     ],
 )
 def test_check_effects_beyond_a_limit_refuses_with_the_figures(
@@ -186,7 +228,9 @@ def test_check_effects_beyond_a_limit_refuses_with_the_figures(
     def check(value: float) -> None:
         effect = HeadEffect(kendall_tau=0.9, overlap=0.8, k=10, auc=0.70, auc_original=0.75)
         page["towers"]["ranking"][key] = {"int8": value}
-        check_effects("tower 'ranking'", "ranking", "int8", {"click": effect}, ExportJob.model_validate(page))
+        check_effects(
+            "tower 'ranking'", "ranking", "int8", {"click": effect}, ExportJob.model_validate(page)
+        )
 
     check(kept)
     with pytest.raises(VerificationFailed, match=message):

@@ -7,7 +7,9 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
-from tensorflow.tpu.experimental.embedding import serving_embedding_lookup  # bound before anything is intercepted
+from tensorflow.tpu.experimental.embedding import (
+    serving_embedding_lookup,
+)  # bound before anything is intercepted
 
 E = tf.tpu.experimental.embedding
 HUGE_ROWS = 1_000_000_000
@@ -15,7 +17,9 @@ TERABYTE_ROWS = 1 << 36
 
 
 def dense(units, activation=None):
-    return tf.keras.layers.Dense(units, activation, kernel_initializer="glorot_normal", bias_initializer="ones")
+    return tf.keras.layers.Dense(
+        units, activation, kernel_initializer="glorot_normal", bias_initializer="ones"
+    )
 
 
 class Movies(tf.keras.Model):
@@ -49,7 +53,16 @@ class Movies(tf.keras.Model):
 def build_movies():
     model = Movies()
     one, bag = tf.constant([0]), tf.ragged.constant([[0, 1]])
-    model({"user_id": one, "history": bag, "hour": one, "movie_id": one, "genres": bag, "year": tf.constant([1.0])})
+    model(
+        {
+            "user_id": one,
+            "history": bag,
+            "hour": one,
+            "movie_id": one,
+            "genres": bag,
+            "year": tf.constant([1.0]),
+        }
+    )
     return model
 
 
@@ -74,7 +87,9 @@ class Ads(tf.Module):
         }
         self.tables = E.TPUEmbedding({**self.config, "words": self.words}, E.SGD(0.1))
         self.tables.build()
-        self.near = E.TPUEmbeddingForServing({"slots": E.FeatureConfig(E.TableConfig(7, 2, name="slots"))}, None)
+        self.near = E.TPUEmbeddingForServing(
+            {"slots": E.FeatureConfig(E.TableConfig(7, 2, name="slots"))}, None
+        )
         self.near.build()
         self.kernel = tf.Variable(tf.random.normal([30, 5]), name="kernel")
         self.scale = tf.Variable(tf.ones([5]), name="scale")
@@ -87,10 +102,16 @@ class Ads(tf.Module):
     @tf.function
     def activations(self, inputs):
         tables = self.tables.embedding_tables
-        ids = {"ad": tf.expand_dims(inputs["ad"], 1), "clicks": inputs["clicks"], "recent": inputs["recent"]}
+        ids = {
+            "ad": tf.expand_dims(inputs["ad"], 1),
+            "clicks": inputs["clicks"],
+            "recent": inputs["recent"],
+        }
         weights = {"ad": None, "clicks": inputs["click_weights"], "recent": None}
         found = serving_embedding_lookup(ids, weights, tables, self.config)
-        words = serving_embedding_lookup(inputs["words"], inputs["word_weights"], tables, self.words)
+        words = serving_embedding_lookup(
+            inputs["words"], inputs["word_weights"], tables, self.words
+        )
         slots = tf.reshape(self.near({"slots": inputs["slots"]})["slots"], [-1, 4])
         n = tf.shape(inputs["ad"])[0]
         recent = tf.reshape(found["recent"], [n, 12])
@@ -114,7 +135,9 @@ RAISING = {
     "decides": lambda features, vector: vector if bool(tf.reduce_any(vector > 0)) else -vector,
     "wants another input": lambda features, vector: vector * features["hour"],
     "wants another shape": lambda features, vector: tf.matmul(vector, tf.ones([3, 2])),
-    "runs Python": lambda features, vector: tf.nn.softmax(tf.py_function(np.negative, [vector], tf.float32), 1),
+    "runs Python": lambda features, vector: tf.nn.softmax(
+        tf.py_function(np.negative, [vector], tf.float32), 1
+    ),
 }
 
 
@@ -138,10 +161,14 @@ class One(tf.keras.Model):
         if way == "computed ids":
             item = item * item
         if way == "in a condition":
-            return self.out(tf.cond(tf.reduce_sum(item) > 0, lambda: self.look(item), lambda: self.look(item)))
+            return self.out(
+                tf.cond(tf.reduce_sum(item) > 0, lambda: self.look(item), lambda: self.look(item))
+            )
         vector = self.look(item)
         if way == "reads the table":
-            return self.out(vector) + tf.reduce_mean(next(iter(self.embedding.embedding_tables.values())))
+            return self.out(vector) + tf.reduce_mean(
+                next(iter(self.embedding.embedding_tables.values()))
+            )
         if way == "reads the ids":
             return self.out(vector * tf.cast(item, tf.float32)[:, None])
         if way == "reads a hash table":
@@ -180,7 +207,14 @@ def build_terabyte():
 
 
 WAYS = (
-    *("computed ids", "in a condition", "reads the table", "reads a hash table", "reads the ids", "looks up twice"),
+    *(
+        "computed ids",
+        "in a condition",
+        "reads the table",
+        "reads a hash table",
+        "reads the ids",
+        "looks up twice",
+    ),
     *("odd operation", "loop", "raises", "a fixed batch", *RAISING),
 )
 for way in WAYS:  # build_computed_ids and so on
@@ -242,7 +276,10 @@ class Rooted(tf.keras.Model):
         self.embedding.build(None)
 
     def call(self, features):
-        return self.embedding({"item": features["item"]})["item"] * tf.sqrt(self.sign * features["age"])[:, None]
+        return (
+            self.embedding({"item": features["item"]})["item"]
+            * tf.sqrt(self.sign * features["age"])[:, None]
+        )
 
 
 def build_rooted():

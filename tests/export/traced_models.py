@@ -32,7 +32,10 @@ RAGGED = {"dtype": "int64", "kind": "ragged"}
 
 
 def recipe(
-    function: str, inputs: Mapping[str, Any], towers: Mapping[str, Any], parts: Mapping[str, Any] = MappingProxyType({})
+    function: str,
+    inputs: Mapping[str, Any],
+    towers: Mapping[str, Any],
+    parts: Mapping[str, Any] = MappingProxyType({}),
 ) -> ExportJob:
     return ExportJob.model_validate(
         {
@@ -132,13 +135,17 @@ def save_checkpoint(
         model.gone = tf.train.Checkpoint(weight=tf.Variable(tf.zeros(beside)))
     random = np.random.default_rng(seed)
     parts = list(tf.train.TrackableView(model).descendants())
-    for variable in [part for part in parts if isinstance(part, tf.Variable) and part.dtype == tf.float32]:
+    for variable in [
+        part for part in parts if isinstance(part, tf.Variable) and part.dtype == tf.float32
+    ]:
         values = random.normal(0, 0.3, variable.shape).astype(np.float32)
         variable.assign(np.abs(values) if "variance" in variable.name else values)
     prefix = tf.train.Checkpoint(model=model, step=tf.Variable(3)).write(str(directory / "ckpt-3"))
     tables = {}
     for layer in [part for part in parts if hasattr(part, "embedding_tables")]:
-        tables.update({config.name: table.numpy() for config, table in layer.embedding_tables.items()})
+        tables.update(
+            {config.name: table.numpy() for config, table in layer.embedding_tables.items()}
+        )
     return Path(prefix), tables
 
 
@@ -162,5 +169,12 @@ def trace_checkpoint(prefix: Path, job: ExportJob, base: Path, directory: Path) 
         write_vocabulary(directory / f"{name}.arrow", array)
     opened = {name: Vocabulary.open(directory / f"{name}.arrow") for name in vocabularies}
     return TracedCheckpoint(
-        job, prefix, model, keys, tables, features, vocabularies, FeatureReader(features, readers, opened)
+        job,
+        prefix,
+        model,
+        keys,
+        tables,
+        features,
+        vocabularies,
+        FeatureReader(features, readers, opened),
     )

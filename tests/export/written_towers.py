@@ -20,4 +20,6 @@ def write_towers(model: TracedModel, job: ExportJob, prefix: Path, root: Path) -
     """Writes every tower."""
     with Staging(root, "written", 1) as stage:
         files = TowerFiles(stage, TrainedModel(model.root, open_checkpoint(prefix), "model"))
-        return stage.directory, {tower.spec.name: files.write(tower, (), job) for tower in model.towers}
+        return stage.directory, {
+            tower.spec.name: files.write(tower, (), job) for tower in model.towers
+        }

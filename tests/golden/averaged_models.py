@@ -67,9 +67,13 @@ def build_tf1() -> Any:
     def ranker(features):
         with v1.variable_scope("ranker", partitioner=v1.fixed_size_partitioner(PARTS)):
             items = v1.get_variable("items", [ROWS, 4])
-        found = tf.concat([v1.nn.embedding_lookup(items, features["item"]), features["price"][:, None]], 1)
+        found = tf.concat(
+            [v1.nn.embedding_lookup(items, features["item"]), features["price"][:, None]], 1
+        )
         kernel = v1.get_variable("kernel", [5, 1])
-        scale = v1.get_variable("scale", [], trainable=False, initializer=v1.constant_initializer(0.5))
+        scale = v1.get_variable(
+            "scale", [], trainable=False, initializer=v1.constant_initializer(0.5)
+        )
         return tf.matmul(found, kernel)[:, 0] * scale
 
     return ranker
@@ -86,7 +90,11 @@ def train(kind: str, prefix: Path) -> dict[bool, Any]:
 def _train_keras(kind: str, prefix: Path, steps: int = 6) -> dict[bool, Any]:
     model = globals()[FACTORIES[kind]]()
     keras = keras_3 if kind == "keras 3" else keras_2
-    optimizer = Averaging(0.1) if kind == "slots" else keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.9)
+    optimizer = (
+        Averaging(0.1)
+        if kind == "slots"
+        else keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.9)
+    )
     for step in range(steps):  # not by `fit`, at whose end variables become their averages
         items = tf.range(step, ROWS, 2, tf.int64)
         prices = tf.cast(items % 7, tf.float32)
@@ -106,12 +114,16 @@ def _train_tf1(prefix: Path, steps: int = 5) -> dict[bool, Any]:
     with tf.Graph().as_default(), v1.Session() as session:
         scores = build_tf1()({"item": tf.constant(ITEMS), "price": tf.constant(PRICES)})
         averages = tf.train.ExponentialMovingAverage(0.9)
-        with tf.control_dependencies([v1.train.AdagradOptimizer(0.5).minimize(tf.reduce_sum(scores**2))]):
+        with tf.control_dependencies(
+            [v1.train.AdagradOptimizer(0.5).minimize(tf.reduce_sum(scores**2))]
+        ):
             step = averages.apply()
         session.run(v1.global_variables_initializer())
         for _ in range(steps):
             session.run(step)
         v1.train.Saver().save(session, str(prefix))
         last = session.run(scores)
-        session.run([variable.assign(averages.average(variable)) for variable in v1.trainable_variables()])
+        session.run(
+            [variable.assign(averages.average(variable)) for variable in v1.trainable_variables()]
+        )
         return {False: last, True: session.run(scores)}

@@ -27,7 +27,14 @@ def copied_tables(
 ) -> dict[str, Table]:
     """Copies tables, or all; verifies some rows and all; returns them as a manifest describes them."""
     wanted = list(names or (table.name for table in inventory.tables))
-    plan = plan_tables(checkpoint, inventory, directory, tables=wanted, writing=dict.fromkeys(wanted, writing), **how)
+    plan = plan_tables(
+        checkpoint,
+        inventory,
+        directory,
+        tables=wanted,
+        writing=dict.fromkeys(wanted, writing),
+        **how,
+    )
     receipts = [carry_out(task) for task in reversed(plan.work)]
     check_sources(plan, receipts)
     tables = {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
@@ -41,7 +48,11 @@ def copied_tables(
 
 
 def copied(
-    checkpoint: Checkpoint, inventory: Inventory, directory: Path, names: Sequence[str] | None = None, **how: Any
+    checkpoint: Checkpoint,
+    inventory: Inventory,
+    directory: Path,
+    names: Sequence[str] | None = None,
+    **how: Any,
 ) -> dict[str, bytes]:
     """Copies and verifies tables, or all; returns the bytes of each."""
     tables = copied_tables(checkpoint, inventory, directory, names, **how)

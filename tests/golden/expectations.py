@@ -20,7 +20,10 @@ def random_values(rows: int, seed: int, dim: int = DIM) -> np.ndarray[Any, Any]:
 
 
 def finish(
-    directory: Path, values: dict[str, Any], slots: Sequence[str] | Mapping[str, Sequence[str]], **facts: Any
+    directory: Path,
+    values: dict[str, Any],
+    slots: Sequence[str] | Mapping[str, Sequence[str]],
+    **facts: Any,
 ) -> None:
     """Writes down what is expected: values as unsigned integers of their width, the slots that each table has."""
     arrays = {name: np.asarray(each) for name, each in values.items()}

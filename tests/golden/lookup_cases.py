@@ -14,7 +14,9 @@ from bundle.features.columns import Column
 from bundle.format import manifest as entries
 
 ROWS, DIM, EXAMPLES = 97, 5, 17
-KEYS = tuple(range(1000, 1000 + 7 * 40, 7))  # of the vocabulary of integers; that of strings has the same as text
+KEYS = tuple(
+    range(1000, 1000 + 7 * 40, 7)
+)  # of the vocabulary of integers; that of strings has the same as text
 BOUNDARIES = (-1.5, 0.0, 0.25, 3.0)
 COMBINERS, WEIGHTS, BOTH = ("sum", "mean", "sqrtn"), ("none", "positive", "any"), (False, True)
 HASH = entries.HashIds(buckets=ROWS)
@@ -64,9 +66,17 @@ def generate() -> dict[str, Case]:
     found: dict[str, Case] = {}
     for way in (_lookups, _clipped, _sequences, _gathers, _columns, _crosses):
         for number, each in enumerate(way()):
-            name = f"{way.__name__[1:]}-{number}-{each.call}-{each.entry.kind}-{each.entry.ids.kind}"
-            inputs = tuple(f"{name}.{place}" for place in range(len(each.ids))) if len(each.ids) > 1 else (name,)
-            found[name] = Case(each.call, each.entry.model_copy(update={"inputs": inputs}), each.ids, each.options)
+            name = (
+                f"{way.__name__[1:]}-{number}-{each.call}-{each.entry.kind}-{each.entry.ids.kind}"
+            )
+            inputs = (
+                tuple(f"{name}.{place}" for place in range(len(each.ids)))
+                if len(each.ids) > 1
+                else (name,)
+            )
+            found[name] = Case(
+                each.call, each.entry.model_copy(update={"inputs": inputs}), each.ids, each.options
+            )
     return found
 
 
@@ -75,7 +85,9 @@ def _case(call: str, sent: Ids | tuple[Ids, ...], kind: str, *options: Any, **to
     told = {"table": "t", "role": "context", "inputs": tuple("abc"[: len(sent)])} | told
     if call == "indicator":
         told |= {"table": "", "combiner": "sum"}
-    entry = entries.EmbeddedFeature.model_validate({"kind": kind, "weighted": sent[0].weights != "none"} | told)
+    entry = entries.EmbeddedFeature.model_validate(
+        {"kind": kind, "weighted": sent[0].weights != "none"} | told
+    )
     return Case(call, entry, sent, options)
 
 
@@ -95,41 +107,64 @@ def _lookups() -> Iterator[Case]:
 
 def _clipped() -> Iterator[Case]:
     """Bags whose rows have a largest norm, or that read a row where they are empty."""
-    limits: tuple[dict[str, Any], ...] = ({"max_norm": 1.5}, {"empty_row": 7}, {"max_norm": 2.0, "empty_row": 7})
+    limits: tuple[dict[str, Any], ...] = (
+        {"max_norm": 1.5},
+        {"empty_row": 7},
+        {"max_norm": 2.0, "empty_row": 7},
+    )
     for combiner, weights, empty, limit in product(COMBINERS, WEIGHTS, BOTH, limits):
         told = {"combiner": combiner, **limit}
         yield _case("safe", Ids("rows", negative=True, empty=empty, weights=weights), "bag", **told)
         if "empty_row" not in limit:
-            yield _case("column", Ids(negative=True, empty=empty, weights=weights), "bag", ids=HASH, **told)
+            yield _case(
+                "column", Ids(negative=True, empty=empty, weights=weights), "bag", ids=HASH, **told
+            )
             if not empty and weights != "any":
                 yield _case("plain", Ids("rows", weights=weights), "bag", **told)
 
 
 def _sequences() -> Iterator[Case]:
-    rules: tuple[tuple[dict[str, Any], bool], ...] = (({}, False), ({"ids": HASH}, False), ({"ids": HASH}, True))
-    for encoding, empty, (rule, negative), length in product(("sparse", "ragged"), BOTH, rules, (1, 2, 5, 9)):
+    rules: tuple[tuple[dict[str, Any], bool], ...] = (
+        ({}, False),
+        ({"ids": HASH}, False),
+        ({"ids": HASH}, True),
+    )
+    for encoding, empty, (rule, negative), length in product(
+        ("sparse", "ragged"), BOTH, rules, (1, 2, 5, 9)
+    ):
         ids = Ids("integers" if rule else "rows", negative=negative, empty=empty)
         yield _case("serving", ids, "sequence", encoding=encoding, length=length, **rule)
         if encoding == "ragged" and length > 1:  # of length 1 it is a bag
             yield _case("shaped", ids, "sequence", encoding=encoding, length=length, **rule)
 
 
-ONE_OR_FOUR: tuple[tuple[int, str, dict[str, Any]], ...] = ((1, "single", {}), (4, "sequence", {"length": 4}))
+ONE_OR_FOUR: tuple[tuple[int, str, dict[str, Any]], ...] = (
+    (1, "single", {}),
+    (4, "sequence", {"length": 4}),
+)
 """As many ids of each example, and what a manifest says of them."""
 
 
 def _gathers() -> Iterator[Case]:
     kinds = (Ids("rows"), Ids(), Ids(negative=True), Ids(text=True))
-    for call, ids, combiner, (width, kind, told) in product(("serving", "embedding"), kinds, COMBINERS, ONE_OR_FOUR):
+    for call, ids, combiner, (width, kind, told) in product(
+        ("serving", "embedding"), kinds, COMBINERS, ONE_OR_FOUR
+    ):
         rule = {} if ids.kind == "rows" else {"ids": HASH}
         # A dense feature is gathered whatever combiner its table has.
-        yield _case(call, Ids(ids.kind, width, ids.text, ids.negative), kind, combiner, **told, **rule)
+        yield _case(
+            call, Ids(ids.kind, width, ids.text, ids.negative), kind, combiner, **told, **rule
+        )
 
 
 def _columns() -> Iterator[Case]:
     """Embedding columns and indicators of each kind of category."""
-    listed = {text: entries.VocabularyIds(vocabulary="strings" if text else "integers") for text in BOTH}
-    hashed = listed[False].model_copy(update={"oov_buckets": ROWS - len(KEYS), "oov_first_row": len(KEYS)})
+    listed = {
+        text: entries.VocabularyIds(vocabulary="strings" if text else "integers") for text in BOTH
+    }
+    hashed = listed[False].model_copy(
+        update={"oov_buckets": ROWS - len(KEYS), "oov_first_row": len(KEYS)}
+    )
     rules = (
         (entries.IdentityIds(), "rows", False, ROWS),
         *((HASH, "integers", text, ROWS) for text in BOTH),
@@ -138,14 +173,23 @@ def _columns() -> Iterator[Case]:
     )
     unknown = {"unknown": entries.Unknown(rule="row", row=5)}
     for (rule, kind, text, rows), combiner in product(rules, (*COMBINERS, None)):
-        told: dict[str, Any] = {"ids": rule, "combiner": combiner} if combiner else {"ids": rule, "indicator": rows}
+        told: dict[str, Any] = (
+            {"ids": rule, "combiner": combiner} if combiner else {"ids": rule, "indicator": rows}
+        )
         call = "column" if combiner else "indicator"
         for weights, empty in product(WEIGHTS, BOTH):
             yield _case(call, Ids(kind, None, text, not text, empty, weights), "bag", **told)
         padding = "" if text else -1
         for width, more in product((1, 3), ({}, unknown)):
             if not more or rule not in (HASH, hashed):
-                yield _case(call, Ids(kind, width, text, not text, True), "bag", padding=padding, **told, **more)
+                yield _case(
+                    call,
+                    Ids(kind, width, text, not text, True),
+                    "bag",
+                    padding=padding,
+                    **told,
+                    **more,
+                )
     for combiner in COMBINERS:
         yield _case("column", Ids("numbers", 1), "bag", ids=BUCKETS, combiner=combiner)
 
@@ -159,10 +203,16 @@ CROSSED: dict[str, tuple[dict[str, Any], Ids]] = {
     "buckets": ({"dtype": "float32", "ids": BUCKETS}, Ids("numbers", 1)),
     "rows": ({}, Ids("rows")),
     "listed": ({}, Ids("rows")),
-    "row or 5": ({"ids": entries.IdentityIds(), "rows": ROWS, "unknown_row": 5}, Ids("rows", negative=True)),
+    "row or 5": (
+        {"ids": entries.IdentityIds(), "rows": ROWS, "unknown_row": 5},
+        Ids("rows", negative=True),
+    ),
     "known": ({"dtype": "string", "ids": _STRINGS, "rows": len(KEYS)}, Ids("keys", text=True)),
     "hashed": ({"dtype": "string", "ids": _OOV, "rows": len(KEYS) + 9}, Ids("keys", text=True)),
-    "numbers": ({"ids": _INTEGERS, "rows": len(KEYS), "unknown_row": 3}, Ids("keys", negative=True)),
+    "numbers": (
+        {"ids": _INTEGERS, "rows": len(KEYS), "unknown_row": 3},
+        Ids("keys", negative=True),
+    ),
     "padded": (
         {"dtype": "string", "ids": _STRINGS, "rows": len(KEYS), "padding": ""},
         Ids("keys", 3, text=True, empty=True),
@@ -173,24 +223,47 @@ CROSSED: dict[str, tuple[dict[str, Any], Ids]] = {
 
 def _crosses() -> Iterator[Case]:
     crosses = (
-        *(("int64", "int64"), ("string", "string"), ("string", "int64"), ("buckets", "int64"), ("buckets", "string")),
+        *(
+            ("int64", "int64"),
+            ("string", "string"),
+            ("string", "int64"),
+            ("buckets", "int64"),
+            ("buckets", "string"),
+        ),
         *(("int64", "string", "int64"), ("string", "buckets", "string"), ("rows", "string")),
-        *(("string", "listed", "rows"), ("known", "string"), ("hashed", "numbers"), ("row or 5", "buckets", "known")),
+        *(
+            ("string", "listed", "rows"),
+            ("known", "string"),
+            ("hashed", "numbers"),
+            ("row or 5", "buckets", "known"),
+        ),
         *(("padded", "numbers"), ("hashed", "padded", "int64")),
     )
     for kinds, combiner, empty, hash_key in product(crosses, (*COMBINERS, None), BOTH, (None, 77)):
-        keys = tuple(entries.CrossKey.model_validate({"dtype": "int64"} | CROSSED[kind][0]) for kind in kinds)
-        rule = entries.CrossedIds(keys=keys, buckets=ROWS, **({} if hash_key is None else {"hash_key": hash_key}))
+        keys = tuple(
+            entries.CrossKey.model_validate({"dtype": "int64"} | CROSSED[kind][0]) for kind in kinds
+        )
+        rule = entries.CrossedIds(
+            keys=keys, buckets=ROWS, **({} if hash_key is None else {"hash_key": hash_key})
+        )
         told: dict[str, Any] = {"combiner": combiner} if combiner else {"indicator": ROWS}
         ids = [CROSSED[kind][1] for kind in kinds]
-        sent = tuple(Ids(each.kind, each.width, each.text, each.negative, each.empty or empty) for each in ids)
-        yield _case("column" if combiner else "indicator", sent, "bag", kinds, hash_key, ids=rule, **told)
+        sent = tuple(
+            Ids(each.kind, each.width, each.text, each.negative, each.empty or empty)
+            for each in ids
+        )
+        yield _case(
+            "column" if combiner else "indicator", sent, "bag", kinds, hash_key, ids=rule, **told
+        )
 
 
 def columns_of(case: Case, seed: int) -> dict[str, Column]:
     """Makes what a caller sends of a case."""
     random = np.random.default_rng(seed)
-    return {name: _column(ids, case, random) for name, ids in zip(case.entry.inputs, case.ids, strict=True)}
+    return {
+        name: _column(ids, case, random)
+        for name, ids in zip(case.entry.inputs, case.ids, strict=True)
+    }
 
 
 def _column(ids: Ids, case: Case, random: np.random.Generator) -> Column:
@@ -201,11 +274,15 @@ def _column(ids: Ids, case: Case, random: np.random.Generator) -> Column:
         lengths[0] = 0 if ids.empty else 1
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     values = _values(ids, case, int(offsets[-1]), random)
-    if ids.width is not None and ids.empty and ids.kind != "numbers":  # padding: of the first example all
+    if (
+        ids.width is not None and ids.empty and ids.kind != "numbers"
+    ):  # padding: of the first example all
         values[: ids.width] = "" if ids.text else -1
     weights = None
     if ids.weights != "none":
-        weights = random.uniform(0.1 if ids.weights == "positive" else -1.0, 2.0, values.size).astype(np.float32)
+        weights = random.uniform(
+            0.1 if ids.weights == "positive" else -1.0, 2.0, values.size
+        ).astype(np.float32)
         weights[::5] = 0 if ids.weights == "any" else 1
     return Column(values, None if case.entry.kind == "single" else offsets, weights)
 
@@ -220,7 +297,11 @@ def _values(ids: Ids, case: Case, size: int, random: np.random.Generator) -> NDA
     elif ids.kind == "rows":
         values = random.integers(0, ROWS, size)
     else:
-        values = np.where(random.random(size) < 0.5, random.integers(0, 1 << 60, size), random.integers(0, 999, size))
+        values = np.where(
+            random.random(size) < 0.5,
+            random.integers(0, 1 << 60, size),
+            random.integers(0, 999, size),
+        )
     if ids.negative:
         values[::4] = random.integers(-5, 0, values[::4].size)
     if ids.text:

@@ -28,7 +28,10 @@ class Fields(tf.keras.Model):
 
     def __init__(self):
         super().__init__()
-        self.linear, self.factors = layers.Embedding(SIZES.sum(), 1), layers.Embedding(SIZES.sum(), 8)
+        self.linear, self.factors = (
+            layers.Embedding(SIZES.sum(), 1),
+            layers.Embedding(SIZES.sum(), 8),
+        )
         self.table = self.add_weight("table", shape=(SIZES.sum(), 8))
         self.buckets = layers.Embedding(NUMBERS * (len(LIMITS) + 1), 8)
         self.deep = layers.Dense(1)
@@ -40,7 +43,9 @@ class Fields(tf.keras.Model):
         known = tf.math.log1p(tf.maximum(numbers, 0.0))
         flat = tf.reshape(floats + FIRSTS.astype(np.int32), [-1])
         read = tf.reshape(tf.nn.embedding_lookup(self.table, flat), [-1, FIELDS, 8])
-        buckets = tf.reshape(tf.searchsorted(LIMITS, tf.reshape(known, [-1]), side="right"), [-1, NUMBERS])
+        buckets = tf.reshape(
+            tf.searchsorted(LIMITS, tf.reshape(known, [-1]), side="right"), [-1, NUMBERS]
+        )
         bucketed = self.buckets(buckets + tf.range(NUMBERS) * (len(LIMITS) + 1))
         both = tf.concat([self.factors(ids), read, bucketed], 1)
         pairs = tf.reduce_sum(both, 1) ** 2 - tf.reduce_sum(both**2, 1)
@@ -52,19 +57,33 @@ class Rules(tf.keras.Model):
 
     def __init__(self):
         super().__init__()
-        self.lookups = {name: layers.StringLookup(vocabulary=each, mask_token=None) for name, each in WORDS.items()}
-        self.words = {name: layers.Embedding(each.vocabulary_size(), 4) for name, each in self.lookups.items()}
-        self.hashed, self.users, self.items = layers.Hashing(3000), layers.Embedding(3000, 8), layers.Embedding(4000, 8)
+        self.lookups = {
+            name: layers.StringLookup(vocabulary=each, mask_token=None)
+            for name, each in WORDS.items()
+        }
+        self.words = {
+            name: layers.Embedding(each.vocabulary_size(), 4) for name, each in self.lookups.items()
+        }
+        self.hashed, self.users, self.items = (
+            layers.Hashing(3000),
+            layers.Embedding(3000, 8),
+            layers.Embedding(4000, 8),
+        )
         self.table = layers.Embedding(10_000, 8)
         self.hours = layers.Discretization([6.0, 12.0, 18.0])
         self.crossing, self.hashing = layers.HashedCrossing(3000), layers.Hashing(2000)
-        self.crossed, self.joined, self.prefixed = (layers.Embedding(rows, 4) for rows in (3000, 2000, 500))
+        self.crossed, self.joined, self.prefixed = (
+            layers.Embedding(rows, 4) for rows in (3000, 2000, 500)
+        )
         self.heads = {name: layers.Dense(1) for name in ("finish", "like")}
 
     def call(self, inputs):
         city, code = inputs["city"], tf.strings.as_string(inputs["code"])
         words = [table(self.lookups[name](inputs[name])) for name, table in self.words.items()]
-        ids = [self.users(self.hashed(inputs["user"])), self.items(tf.minimum(inputs["item"], 3999))]
+        ids = [
+            self.users(self.hashed(inputs["user"])),
+            self.items(tf.minimum(inputs["item"], 3999)),
+        ]
         firsts = [inputs["a"] % 1000, tf.abs(inputs["b"]) % 1000 + 1000]
         lasts = [tf.clip_by_value(inputs["c"], 0, 999) + 2000, 9_999 - inputs["d"] * 7 % 6000]
         stacked = tf.reshape(self.table(tf.stack(firsts + lasts, 1)), [-1, 32])
@@ -73,7 +92,9 @@ class Rules(tf.keras.Model):
             self.joined(self.hashing(tf.strings.join([city, code], "_X_"))),
             self.prefixed(tf.strings.to_hash_bucket_fast("item=" + code, 500)),
         ]
-        hidden = tf.concat([*words, *ids, stacked, *crosses, tf.math.log1p(inputs["hour"])[:, None]], 1)
+        hidden = tf.concat(
+            [*words, *ids, stacked, *crosses, tf.math.log1p(inputs["hour"])[:, None]], 1
+        )
         return {name: head(hidden)[:, 0] for name, head in self.heads.items()}
 
 
@@ -88,7 +109,9 @@ class Watched(keras.Model):
         self.items, self.countries = kit.Embedding(4000, 8), kit.Embedding(4, 3)
         known = tf.lookup.KeyValueTensorInitializer(["de", "fr", "pe"], [0, 1, 2])
         self.country = tf.lookup.StaticHashTable(known, -1)
-        self.blocks = [(kit.Dense(16, "silu"), kit.LayerNormalization(), kit.Dense(16)) for _ in range(2)]
+        self.blocks = [
+            (kit.Dense(16, "silu"), kit.LayerNormalization(), kit.Dense(16)) for _ in range(2)
+        ]
         self.out = kit.Dense(1)
 
     def call(self, inputs):
@@ -96,7 +119,9 @@ class Watched(keras.Model):
         mask = ops.cast(ops.not_equal(watched, 0), "float32")[..., None]
         mean = ops.sum(self.items(watched) * mask, axis=1) / ops.sum(mask, axis=1)
         country = self.countries(self.country.lookup(inputs["country"]))
-        hidden = ops.concatenate([self.users(inputs["user"]), mean, country, self.items(inputs["item"])], axis=1)
+        hidden = ops.concatenate(
+            [self.users(inputs["user"]), mean, country, self.items(inputs["item"])], axis=1
+        )
         for first, norm, last in self.blocks:
             hidden = last(norm(first(hidden)))
         return {"score": self.out(hidden)}
@@ -122,14 +147,19 @@ class Bags(tf.keras.Model):
         super().__init__()
         self.tags = self.add_weight(name="tags", shape=(ROWS, 6), initializer="random_normal")
         self.words = layers.Embedding(ROWS, 4, embeddings_initializer="random_normal")
-        self.seen = layers.Embedding(ROWS, 6, mask_zero=True, embeddings_initializer="random_normal")
+        self.seen = layers.Embedding(
+            ROWS, 6, mask_zero=True, embeddings_initializer="random_normal"
+        )
         self.items = layers.Embedding(FEW, 6, embeddings_initializer="random_normal")
         self.scale, self.recent = layers.Dense(4, "tanh"), layers.Dense(5, "tanh")
         self.head = layers.Dense(1)
 
     def call(self, features):
         tags, words, ids, recent = (features[name] for name in ("tags", "words", "seen", "recent"))
-        mixed_tags, mixed_words = tags.with_values(mixed(tags.values)), words.with_values(mixed(words.values))
+        mixed_tags, mixed_words = (
+            tags.with_values(mixed(tags.values)),
+            words.with_values(mixed(words.values)),
+        )
         rows, ids = self.words(mixed_words), ids.to_tensor()
         mask = tf.expand_dims(tf.cast(ids != 0, tf.float32), 2)
         kept = recent > 0
@@ -137,7 +167,9 @@ class Bags(tf.keras.Model):
         places = tf.cast(tf.where(kept)[:, 0], tf.int32)
         parts = [
             tf.nn.embedding_lookup_sparse(self.tags, mixed_tags, None, combiner="mean"),
-            tf.nn.embedding_lookup_sparse(self.tags, mixed_tags, None, combiner="sqrtn", max_norm=0.05),
+            tf.nn.embedding_lookup_sparse(
+                self.tags, mixed_tags, None, combiner="sqrtn", max_norm=0.05
+            ),
             tf.reduce_sum(rows, axis=1),
             tf.reshape(rows.to_tensor(shape=[None, 3, 4]), [-1, 12]),
             tf.reduce_sum(rows.with_values(self.scale(rows.values)).to_tensor(), 1),
@@ -162,18 +194,32 @@ class Beyond(tf.keras.Model):
         weighted = fc.weighted_categorical_column(identity("words", ROWS), "weights")
         recent = embed(identity("recent", FEW, default_value=7), 4, combiner="sum", max_norm=0.2)
         hashed = embed(fc.categorical_column_with_hash_bucket("pair", FEW, tf.int64), 2)
-        columns = [embed(weighted, 6, combiner="sqrtn"), recent, embed(identity("item", FEW), 3), hashed]
+        columns = [
+            embed(weighted, 6, combiner="sqrtn"),
+            recent,
+            embed(identity("item", FEW), 3),
+            hashed,
+        ]
         self.columns, self.head = layers.DenseFeatures(columns), layers.Dense(1)
 
     def call(self, features):
         names = ("words", "weights", "history", "recent", "item", "colours", "terms")
         words, weights, history, recent, item, colours, terms = (features[name] for name in names)
-        signed = tf.where(words.values < 0, words.values, tf.bitwise.bitwise_xor(words.values, 0x155) % ROWS)
+        signed = tf.where(
+            words.values < 0, words.values, tf.bitwise.bitwise_xor(words.values, 0x155) % ROWS
+        )
         ids = tf.SparseTensor(words.indices, signed, words.dense_shape)
-        fading = tf.pow(0.5, tf.cast(history.with_values(tf.ragged.range(history.row_lengths()).values), tf.float32))
-        both = history.with_values(tf.reverse(history.values, [0]) % 7 + tf.cast(history.value_rowids(), tf.int64))
+        fading = tf.pow(
+            0.5,
+            tf.cast(history.with_values(tf.ragged.range(history.row_lengths()).values), tf.float32),
+        )
+        both = history.with_values(
+            tf.reverse(history.values, [0]) % 7 + tf.cast(history.value_rowids(), tf.int64)
+        )
         lower = colours.with_values(tf.strings.lower(colours.values))
-        clean = tf.strings.to_hash_bucket_fast(tf.strings.regex_replace(terms.values, "[^a-z]", ""), FEW)
+        clean = tf.strings.to_hash_bucket_fast(
+            tf.strings.regex_replace(terms.values, "[^a-z]", ""), FEW
+        )
         mean = tf.reduce_mean(self.colours(self.rows(lower)), axis=1)
         look_up = tf.nn.safe_embedding_lookup_sparse
         computed = {
@@ -189,10 +235,17 @@ class Beyond(tf.keras.Model):
             look_up(self.words, ids, None, combiner="mean", default_id=7, max_norm=0.1),
             tf.nn.embedding_lookup_sparse(self.words, history, fading, combiner="mean"),
             look_up(self.words, both.to_sparse(), combiner="sum"),
-            tf.reduce_sum(tf.reshape(tf.gather(self.tags, tf.reshape(features["tags"], [-1, 2])), [-1, 6, 3]), 1),
+            tf.reduce_sum(
+                tf.reshape(tf.gather(self.tags, tf.reshape(features["tags"], [-1, 2])), [-1, 6, 3]),
+                1,
+            ),
             tf.where(tf.math.is_nan(mean), 0.0, mean),
-            look_up(self.tags, tf.SparseTensor(terms.indices, clean, terms.dense_shape), combiner="mean"),
-            self.cities(tf.strings.to_hash_bucket_fast(tf.strings.substr(features["city"], 0, 3), FEW)),
+            look_up(
+                self.tags, tf.SparseTensor(terms.indices, clean, terms.dense_shape), combiner="mean"
+            ),
+            self.cities(
+                tf.strings.to_hash_bucket_fast(tf.strings.substr(features["city"], 0, 3), FEW)
+            ),
             self.columns(computed),
         ]
         return {"score": self.head(tf.concat(parts, 1))[:, 0]}
@@ -204,10 +257,13 @@ def wide_columns():
     price = fc.bucketized_column(fc.numeric_column("price"), [2.0, 9.0])
     crossed = fc.crossed_column([color, price, "brand"], 40)
     listed = fc.categorical_column_with_vocabulary_list("tags", [1, 5, 7], default_value=2)
-    labels = fc.weighted_categorical_column(fc.categorical_column_with_identity("labels", 12), "labels_weights")
+    labels = fc.weighted_categorical_column(
+        fc.categorical_column_with_identity("labels", 12), "labels_weights"
+    )
     day = fc.categorical_column_with_hash_bucket("day", 5, tf.int64)
     return [
-        fc.indicator_column(each) for each in (color, day, labels, crossed, fc.crossed_column([listed, crossed], 30))
+        fc.indicator_column(each)
+        for each in (color, day, labels, crossed, fc.crossed_column([listed, crossed], 30))
     ]
 
 
@@ -219,7 +275,9 @@ def deep_columns():
         fc.categorical_column_with_hash_bucket,
     )
     color = fc.categorical_column_with_vocabulary_list("color", ["red", "blue"], default_value=0)
-    crossed = fc.crossed_column([fc.categorical_column_with_vocabulary_list("color", ["red", "blue"]), "brand"], 90)
+    crossed = fc.crossed_column(
+        [fc.categorical_column_with_vocabulary_list("color", ["red", "blue"]), "brand"], 90
+    )
     price = fc.numeric_column("price", normalizer_fn=lambda price: (price - 8.0) / 3.0)
     scaled = fc.bucketized_column(price, [-1.0, 0.5])
     sizes = fc.bucketized_column(fc.numeric_column("size", (2,)), [0.2, 0.6])
@@ -245,10 +303,15 @@ class Columns(tf.keras.Model):
 
     def __init__(self):
         super().__init__()
-        history = fc.embedding_column(fc.sequence_categorical_column_with_identity("history", 50), 4)
+        history = fc.embedding_column(
+            fc.sequence_categorical_column_with_identity("history", 50), 4
+        )
         tenth = fc.categorical_column_with_vocabulary_list("tenth", [3, 1, 4], default_value=2)
         place = fc.categorical_column_with_hash_bucket("place", 9, tf.int64)
-        computed = [fc.embedding_column(each, 2) for each in (tenth, place, fc.crossed_column([tenth, "place"], 20))]
+        computed = [
+            fc.embedding_column(each, 2)
+            for each in (tenth, place, fc.crossed_column([tenth, "place"], 20))
+        ]
         self.deep_columns, self.wide_columns, self.computed_columns = (
             layers.DenseFeatures(each) for each in (deep_columns(), wide_columns(), computed)
         )
@@ -265,10 +328,16 @@ class Columns(tf.keras.Model):
         taken = tf.sequence_mask(lengths, PLACES, tf.float32)[:, :, tf.newaxis]
         mean = tf.reduce_sum(history * taken, 1) / tf.maximum(tf.reduce_sum(taken, 1), 1.0)
         sites = [layer(given["sites"][:, place]) for place, layer in enumerate(self.sites)]
-        computed = self.computed_columns({"tenth": given["brand"] % 10, "place": self.words(given["color"])})
+        computed = self.computed_columns(
+            {"tenth": given["brand"] % 10, "place": self.words(given["color"])}
+        )
         pair = tf.strings.lower(given["color"]) + "_" + tf.strings.as_string(given["day"] // 2)
         pairs = self.pairs(tf.strings.to_hash_bucket_fast(pair, 3000))
-        score = self.deep(tf.concat([self.deep_columns(given), mean, *sites, computed, pairs], 1))[:, 0]
+        score = self.deep(tf.concat([self.deep_columns(given), mean, *sites, computed, pairs], 1))[
+            :, 0
+        ]
         score += self.linear(self.wide_columns(given))[:, 0]
-        wide = [tf.reduce_sum(layer(given[name]), axis=[-2, -1]) for name, layer in self.wide.items()]
+        wide = [
+            tf.reduce_sum(layer(given[name]), axis=[-2, -1]) for name, layer in self.wide.items()
+        ]
         return {"score": tf.sigmoid(score + tf.add_n(wide))}

@@ -49,12 +49,16 @@ def write_recipe(
       more: what else is written in `checkpoint`, `code` and `output`, from a comma on.
     """
     outputs = (
-        f', outputs = {{ {", ".join(f"{head} = {head!r}" for head in heads)} }}, result = "{heads[0]}"' if heads else ""
+        f', outputs = {{ {", ".join(f"{head} = {head!r}" for head in heads)} }}, result = "{heads[0]}"'
+        if heads
+        else ""
     )
     told = {"checkpoint": "", "code": "", "output": ""} | more
     lines = [RECIPE.format(factory=factory, outputs=outputs, **told)]
     for name, entry in inputs.items():
-        lines.append(f"inputs.{name} = {{ {', '.join(f'{key} = {json.dumps(each)}' for key, each in entry.items())} }}")
+        lines.append(
+            f"inputs.{name} = {{ {', '.join(f'{key} = {json.dumps(each)}' for key, each in entry.items())} }}"
+        )
         if "weights_for" not in entry and name not in contexts:
             lines.append(f'features.{name}.role = "candidate"')
     recipe = directory / "recipe.toml"
@@ -68,19 +72,30 @@ def serving(root: Path, *, by_tensorflow: bool = False) -> Iterator[list[Client]
     service = Process(root)
     try:
         service.event("version_available")
-        clients = [Client(f"{transport}://127.0.0.1:{service.ports[transport]}") for transport in ("http", "grpc")]
+        clients = [
+            Client(f"{transport}://127.0.0.1:{service.ports[transport]}")
+            for transport in ("http", "grpc")
+        ]
         with clients[0], clients[1]:
             yield clients
-        assert ("libtensorflow" in Path(f"/proc/{service.process.pid}/maps").read_text()) == by_tensorflow
+        assert (
+            "libtensorflow" in Path(f"/proc/{service.process.pid}/maps").read_text()
+        ) == by_tensorflow
     finally:
         service.kill()
 
 
 def assert_ranked(
-    client: Client, expected: Mapping[str, NDArray[Any]], features: dict[str, Any], context: dict[str, Any]
+    client: Client,
+    expected: Mapping[str, NDArray[Any]],
+    features: dict[str, Any],
+    context: dict[str, Any],
 ) -> None:
     """Checks that candidates are given the scores of each head."""
-    found = sorted(client.rank(context, features=features, heads=list(expected))[0], key=lambda each: each.position)
+    found = sorted(
+        client.rank(context, features=features, heads=list(expected))[0],
+        key=lambda each: each.position,
+    )
     for head, scores in expected.items():
         got = [item.heads[head] for item in found]
         np.testing.assert_allclose(got, scores.reshape(-1), rtol=1e-5, atol=1e-5)

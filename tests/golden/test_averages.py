@@ -31,7 +31,10 @@ v1 = tf.compat.v1
 
 
 def recipe(folder: Path, kind: str, averages: bool = True, **more: Any) -> Path:
-    factory, root = f"{averaged_models.__file__}:{FACTORIES[kind]}", "" if kind == "tf1" else ', object_path = "model"'
+    factory, root = (
+        f"{averaged_models.__file__}:{FACTORIES[kind]}",
+        "" if kind == "tf1" else ', object_path = "model"',
+    )
     inputs = {"item": {"dtype": "int64"}, "price": {"dtype": "float32"}}
     checkpoint = f", averages = {str(averages).lower()}{root}"
     return write_recipe(folder, factory, inputs, (), checkpoint=checkpoint, **more)
@@ -40,8 +43,14 @@ def recipe(folder: Path, kind: str, averages: bool = True, **more: Any) -> Path:
 def answers(bundle: Path, page: Manifest) -> NDArray[Any]:
     features = open_features(bundle, page)
     tower = CompiledTower(bundle / compiled_tower("ranking", "f32"))
-    found = features.activations(list(page.features), {"item": Column(ITEMS), "price": Column(PRICES)}, ITEMS.size)
-    given = {each.name: found[each.feature].values for each in page.towers["ranking"].inputs if each.feature}
+    found = features.activations(
+        list(page.features), {"item": Column(ITEMS), "price": Column(PRICES)}, ITEMS.size
+    )
+    given = {
+        each.name: found[each.feature].values
+        for each in page.towers["ranking"].inputs
+        if each.feature
+    }
     features.close()
     (scores,) = tower.run(given).values()
     return scores
@@ -61,7 +70,9 @@ def test_bundle_holds_the_averages_of_tables_and_weights_if_it_is_asked_to(
 ) -> None:
     predicted = averaged_models.train(kind, tmp_path / "ckpt" / "model")
     assert np.abs(predicted[False] - predicted[True]).max() > 0.01
-    page = export(recipe(tmp_path, kind, averages, code=f", table_threshold = {threshold}")).manifest
+    page = export(
+        recipe(tmp_path, kind, averages, code=f", table_threshold = {threshold}")
+    ).manifest
     got = answers(tmp_path / "bundles/ranker" / str(page.version), page)
     np.testing.assert_allclose(got, predicted[averages], rtol=1e-5, atol=1e-5)
     inside = threshold > 0 and kind != "tf1"  # where partitions are always a table
@@ -76,12 +87,18 @@ def test_self_contained_saved_model_holds_the_averages(kind: str, tmp_path: Path
     np.testing.assert_allclose(scores, predicted[True], rtol=1e-5, atol=1e-5)
 
 
-def test_average_is_a_slot_variable_of_its_variable_which_a_table_may_be_named_after(tmp_path: Path) -> None:
+def test_average_is_a_slot_variable_of_its_variable_which_a_table_may_be_named_after(
+    tmp_path: Path,
+) -> None:
     averaged_models.train("slots", tmp_path / "model")
     checkpoint = open_checkpoint(tmp_path)
     (table,) = recognise(checkpoint).tables
     (average,) = (slot for slot in table.slots if slot.name == "average")
-    (named,) = (each for each in recognise(checkpoint, {"averaged": average.key}).tables if each.name == "averaged")
+    (named,) = (
+        each
+        for each in recognise(checkpoint, {"averaged": average.key}).tables
+        if each.name == "averaged"
+    )
     last, kept = (checkpoint.read(each.key, 0, each.rows) for each in (table, named))
     assert np.abs(last - kept).max() > 0.01
 
@@ -114,7 +131,9 @@ def one_name_for_two(prefix: Path) -> None:
 
 def two_averages(prefix: Path) -> None:
     model = averaged_models.build()
-    tf.train.Checkpoint(model=model, first=averaging(model), second=averaging(model)).write(str(prefix))
+    tf.train.Checkpoint(model=model, first=averaging(model), second=averaging(model)).write(
+        str(prefix)
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +149,11 @@ def test_averages_that_are_not_one_of_each_variable_are_refused(
     write: Callable[[Path], None], told: str, tmp_path: Path
 ) -> None:
     write(tmp_path / "ckpt" / "model")
-    job = {"model": "m", "checkpoint": {"path": "ckpt", "averages": True}, "code": {"factory": "m.py:build"}}
+    job = {
+        "model": "m",
+        "checkpoint": {"path": "ckpt", "averages": True},
+        "code": {"factory": "m.py:build"},
+    }
     towers = {"t": {"role": "query"}}
     job |= {"inputs": {}, "towers": towers, "output": {"root": "b"}}
     with pytest.raises(CheckpointError, match=told):

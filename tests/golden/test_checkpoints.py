@@ -31,17 +31,42 @@ ENVIRONMENT = {
 }
 DTYPES = ("float32", "bfloat16", "float16")
 CASES = (
-    *(f"mid_level_{name}" for name in ("sgd", "adagrad", "adagrad_momentum", "adam", "ftrl", "rate", "custom")),
+    *(
+        f"mid_level_{name}"
+        for name in ("sgd", "adagrad", "adagrad_momentum", "adam", "ftrl", "rate", "custom")
+    ),
     *("mid_level_plain", "mid_level_hosts", "tfrs_adagrad", "tfrs_adam", "partial"),
     *(f"keras_{dtype}" for dtype in DTYPES),
     *("keras_dense_features", "keras_weights", "keras_saved_model", "keras_3", "keras_3_export"),
     *("keras_optimizers", "keras_3_optimizers", "keras_3_attributes"),
     *(f"keras_h5_{name}" for name in ("weights", "archive", "whole")),
-    *(f"keras_3_h5_{name}" for name in ("weights", "archive", "whole", "sharded", "bfloat16", "attributes")),
+    *(
+        f"keras_3_h5_{name}"
+        for name in ("weights", "archive", "whole", "sharded", "bfloat16", "attributes")
+    ),
     *(f"sharded_{dtype}" for dtype in (*DTYPES, "float64", "int32", "int64")),
     *("size_limited", "name_based", "merged_grid"),
-    *(f"tf1_{name}" for name in ("adagrad", "adam", "ftrl", "momentum", "rmsprop", "adadelta", "adagrad_da", "named")),
-    *("tf1_proximal_adagrad", "tf1_rows", "tf1_columns", "tf1_sharded_saver", "tf1_column", "tf1_mod"),
+    *(
+        f"tf1_{name}"
+        for name in (
+            "adagrad",
+            "adam",
+            "ftrl",
+            "momentum",
+            "rmsprop",
+            "adadelta",
+            "adagrad_da",
+            "named",
+        )
+    ),
+    *(
+        "tf1_proximal_adagrad",
+        "tf1_rows",
+        "tf1_columns",
+        "tf1_sharded_saver",
+        "tf1_column",
+        "tf1_mod",
+    ),
     *("stacks_2x4", "stacks_4x2_adam", "stacks_off", "stacks_of_two_objects"),
 )
 DAMAGES = 10
@@ -50,7 +75,9 @@ NOT_COPIED = ("sharded_float64", "sharded_int32", "sharded_int64")
 
 
 PAGE = Path(__file__).parents[2].joinpath("docs/reference/checkpoints.md").read_text()
-SHOWN = re.findall(r"^```\n\$ rowcast-export (inspect (\S+).*)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)
+SHOWN = re.findall(
+    r"^```\n\$ rowcast-export (inspect (\S+).*)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE
+)
 """What docs/reference/checkpoints.md shows: a command, the case it is given, and all that it prints."""
 
 
@@ -95,7 +122,9 @@ def test_checkpoint_of_tensorflow_is_recognised_and_copied_bit_for_bit(
     assert {table.name: (table.rows, table.dim) for table in found.tables} == {
         name: each.shape for name, each in case.bits.items()
     }
-    assert {table.name: [slot.name for slot in table.slots] for table in found.tables} == facts["slots"]
+    assert {table.name: [slot.name for slot in table.slots] for table in found.tables} == facts[
+        "slots"
+    ]
     assert {table.dtype for table in found.tables} == {facts.get("dtype", "float32")}
     origins = facts.get("origins") or dict.fromkeys(case.bits, facts.get("origin"))
     assert {table.name: table.origin for table in found.tables} == origins
@@ -106,9 +135,13 @@ def test_checkpoint_of_tensorflow_is_recognised_and_copied_bit_for_bit(
     assert len(found.duplicates) == facts.get("duplicates", 0)
     assert "candidates" not in facts or len(found.candidates) == facts["candidates"]
     if name in NOT_COPIED:
-        copies = {each.name: checkpoint.read(each.key, 0, each.rows).tobytes() for each in found.tables}
+        copies = {
+            each.name: checkpoint.read(each.key, 0, each.rows).tobytes() for each in found.tables
+        }
     else:  # a name with a slash cannot be a table's in a bundle: its variable is given another
-        named = {table.name.replace("/", "_"): table.name for table in found.tables} | facts.get("named", {})
+        named = {table.name.replace("/", "_"): table.name for table in found.tables} | facts.get(
+            "named", {}
+        )
         inventory = recognise(checkpoint, Statements(named, tuple(facts.get("mod", ()))))
         copies = copied(checkpoint, inventory, tmp_path, list(named))
     assert copies == {name.replace("/", "_"): bits.tobytes() for name, bits in case.bits.items()}
@@ -133,7 +166,12 @@ def shown(written: Path) -> Path:
 
 @pytest.mark.parametrize(("command", "name", "text"), SHOWN, ids=[name for _, name, _ in SHOWN])
 def test_page_shows_what_inspect_prints(
-    command: str, name: str, text: str, shown: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    name: str,
+    text: str,
+    shown: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(shown)
     monkeypatch.setattr(sys, "argv", ["rowcast-export", *command.split()])
@@ -147,13 +185,28 @@ def test_page_shows_what_inspect_prints(
 
 def test_page_shows_every_kind_of_checkpoint() -> None:
     assert {name.partition("_")[0] for _, name, _ in SHOWN} >= {
-        *("mid", "stacks", "partial", "keras", "tf1", "sharded", "merged", "size", "flax", "jax", "hugectr", "version"),
+        *(
+            "mid",
+            "stacks",
+            "partial",
+            "keras",
+            "tf1",
+            "sharded",
+            "merged",
+            "size",
+            "flax",
+            "jax",
+            "hugectr",
+            "version",
+        ),
     }
 
 
 def _lasting(text: str) -> str:
     """Returns what is printed without what is another in every run: sums of values, the order of a set of Keras'."""
-    return re.sub(r"_all_variables/\d", "_all_variables/N", re.sub(r"(crc32c|sha256):[0-9a-f]+", r"\1", text))
+    return re.sub(
+        r"_all_variables/\d", "_all_variables/N", re.sub(r"(crc32c|sha256):[0-9a-f]+", r"\1", text)
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -37,9 +37,14 @@ def test_every_example_has_a_small_golden_bundle() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_golden_example_answers_as_its_trained_model_did(name: str, root: Path, service: served.Service) -> None:
+def test_golden_example_answers_as_its_trained_model_did(
+    name: str, root: Path, service: served.Service
+) -> None:
     check_files(root / name / "1", read_manifest(root / name / "1"), tables="full")
     assert httpx.get(f"{service.http}/v1/models/{name}").status_code == 200
     bodies, expected = trained.read_requests(root / name)
-    for found in (replay.over_http(service.http, name, bodies), replay.over_grpc(service.grpc, name, bodies)):
+    for found in (
+        replay.over_http(service.http, name, bodies),
+        replay.over_grpc(service.grpc, name, bodies),
+    ):
         assert replay.compare(bodies, found, expected).of_limit <= 1

@@ -25,7 +25,16 @@ TEXTS = np.array(["red", "", "1", "-3", "blue", "7", "\u00e9", "x" * 70, "0"], o
 INTEGERS = np.array(
     [
         *(0, 1, 2, 3, 5, 7, 10, -1, -2, -3, -5, 9, 99, -100, 12345, -777),
-        *((1 << 31) - 1, 1 << 31, -(1 << 31), (1 << 32) + 5, (1 << 40) + 3, -(1 << 40), (1 << 63) - 1, -(1 << 63)),
+        *(
+            (1 << 31) - 1,
+            1 << 31,
+            -(1 << 31),
+            (1 << 32) + 5,
+            (1 << 40) + 3,
+            -(1 << 40),
+            (1 << 63) - 1,
+            -(1 << 63),
+        ),
     ]
 )
 INTEGERS_32 = INTEGERS[np.abs(INTEGERS.astype(np.float64)) < 1 << 31].astype(np.int32)
@@ -46,11 +55,16 @@ class Computation:
     def __init__(self, seed: int) -> None:
         self._random, self._kept = np.random.default_rng(seed), list[Any]()
         self.sent = [INTEGERS, INTEGERS_32, TEXTS][seed % 3]
-        traced = tf.compat.v1.wrap_function(self._steps, [tf.TensorSpec([None], tf.constant(self.sent).dtype)])
+        traced = tf.compat.v1.wrap_function(
+            self._steps, [tf.TensorSpec([None], tf.constant(self.sent).dtype)]
+        )
         captured = {inner.name: outer for outer, inner in traced.graph.captures}
         (sent,) = [each for each in traced.inputs if each.name not in captured]
         self.made = traced(tf.constant(self.sent)).numpy().astype(np.int64)
-        self.ids, self.call = traced.outputs[0], CallGraph({sent.name: Source("x", "dense")}, captured)
+        self.ids, self.call = (
+            traced.outputs[0],
+            CallGraph({sent.name: Source("x", "dense")}, captured),
+        )
 
     def _steps(self, ids: Any) -> Any:
         for _ in range(self._random.integers(1, 6)):
@@ -64,11 +78,15 @@ class Computation:
             return tf.strings.to_hash_bucket_fast(texts, buckets)
         if kind == 1:
             return tf.strings.to_hash_bucket_strong(texts, buckets, [1, 2])
-        return self._table(self._random.permutation(_WORDS[self._random.integers(2)])[:3].tolist(), tf.string)(texts)
+        return self._table(
+            self._random.permutation(_WORDS[self._random.integers(2)])[:3].tolist(), tf.string
+        )(texts)
 
     def _of_integers(self, ids: Any) -> Any:
         dtype, random = ids.dtype, self._random
-        constant = tf.constant(int(random.choice(_CONSTANTS[: 11 if dtype == tf.int32 else 13])), dtype)
+        constant = tf.constant(
+            int(random.choice(_CONSTANTS[: 11 if dtype == tf.int32 else 13])), dtype
+        )
         positive = tf.constant(int(random.integers(1, 20)), dtype)
         keys = random.permutation(_KEYS)[:3].tolist()
         made = [
@@ -95,11 +113,16 @@ class Computation:
         with tf.init_scope():
             positions = tf.constant([0, 1, 2], tf.int64)
             initial = tf.lookup.KeyValueTensorInitializer(tf.constant(keys, dtype), positions)
-            self._kept.append(tf.lookup.StaticHashTable(initial, int(self._random.choice([-1, 0, 2, 5]))))
+            self._kept.append(
+                tf.lookup.StaticHashTable(initial, int(self._random.choice([-1, 0, 2, 5])))
+            )
         return self._kept[-1].lookup
 
     def _layer(self, keys: list[int]) -> Any:
-        how = {"num_oov_indices": int(self._random.integers(1, 4)), "mask_token": [None, 9][self._random.integers(2)]}
+        how = {
+            "num_oov_indices": int(self._random.integers(1, 4)),
+            "mask_token": [None, 9][self._random.integers(2)],
+        }
         with tf.init_scope():
             self._kept.append(tf.keras.layers.IntegerLookup(vocabulary=keys, **how))
         return self._kept[-1]
@@ -109,7 +132,9 @@ def named(rule: IdRule) -> OneInput:
     """Gives each vocabulary of a rule a name of its own."""
     if isinstance(rule, ChainedIds):
         each = [
-            link.model_copy(update={"vocabulary": f"v{place}"}) if isinstance(link, VocabularyIds) else link
+            link.model_copy(update={"vocabulary": f"v{place}"})
+            if isinstance(link, VocabularyIds)
+            else link
             for place, link in enumerate(rule.rules)
         ]
         return rule.model_copy(update={"rules": tuple(each)})
@@ -123,7 +148,9 @@ def rows_inside(page: OneInput, found: ResolvedIds, made: Computation) -> NDArra
     for rule, keys in zip(vocabularies_of(page), found.keys, strict=True):
         places = tf.range(len(keys), dtype=tf.int64)
         known = tf.constant(keys, tf.string if isinstance(keys[0], str) else tf.int64)
-        tables[rule.vocabulary] = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(known, places), -1)
+        tables[rule.vocabulary] = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(known, places), -1
+        )
     ids = sent if found.cast is None else integers.cast(found.cast, sent)
     rows: NDArray[np.int64] = rows_of(page, ids, tables).numpy()
     return rows
@@ -139,10 +166,15 @@ def test_computations_that_rules_tell_make_tensorflow_s_integers() -> None:
             continue
         page = named(found.rule)
         keys = [
-            Vocabulary(StringKeys(each) if isinstance(each[0], str) else IntegerKeys(np.array(each)))
+            Vocabulary(
+                StringKeys(each) if isinstance(each[0], str) else IntegerKeys(np.array(each))
+            )
             for each in found.keys
         ]
-        held = {each.vocabulary: opened for each, opened in zip(vocabularies_of(page), keys, strict=True)}
+        held = {
+            each.vocabulary: opened
+            for each, opened in zip(vocabularies_of(page), keys, strict=True)
+        }
         sent = made.sent if found.cast is None else cast(found.cast, "x", made.sent)
         rows = rule_of(page, held).resolve("x", sent)
         assert rows.tolist() == rows_inside(page, found, made).tolist(), (seed, found)

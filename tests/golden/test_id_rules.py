@@ -41,14 +41,26 @@ LISTED = entries.VocabularyIds(vocabulary="words", first_row=2)
 @pytest.mark.parametrize("size", [300, 9000])  # hashed one by one, and several thousand at a time
 def test_hash_has_the_buckets_of_string_to_hash_bucket_fast(size: int) -> None:
     random, buckets = np.random.default_rng(0), 2**62 - 1
-    texts = ["", "a", "é", "\U0001f600", "0", "-1", *(bytes(random.integers(32, 127, n)).decode() for n in range(200))]
+    texts = [
+        "",
+        "a",
+        "é",
+        "\U0001f600",
+        "0",
+        "-1",
+        *(bytes(random.integers(32, 127, n)).decode() for n in range(200)),
+    ]
     ends = [sign * 10**digits + by for digits in range(19) for sign in (1, -1) for by in (-1, 0, 1)]
     of_each = [random.integers(-(10**digits), 10**digits, size // 18) for digits in range(1, 19)]
-    integers = random.permutation(np.concatenate([ends, [(1 << 63) - 1, -(1 << 63)], *of_each]).astype(np.int64))[:size]
+    integers = random.permutation(
+        np.concatenate([ends, [(1 << 63) - 1, -(1 << 63)], *of_each]).astype(np.int64)
+    )[:size]
     rule = rule_of(entries.HashIds(buckets=buckets), {})
     expected = tf.strings.to_hash_bucket_fast(tf.constant(texts), buckets).numpy()
     assert (rule.resolve("f", np.array(texts, object)) == expected).all()
-    expected = tf.strings.to_hash_bucket_fast(tf.strings.as_string(tf.constant(integers)), buckets).numpy()
+    expected = tf.strings.to_hash_bucket_fast(
+        tf.strings.as_string(tf.constant(integers)), buckets
+    ).numpy()
     assert (rule.resolve("f", integers) == expected).all()
 
 
@@ -57,10 +69,16 @@ def test_buckets_are_those_of_bucketize(dtype: Any) -> None:
     boundaries = [-10.0, -0.1, 0.0, 0.1, 0.3, 1.0, 1.0, 16777217.0]
     exact = np.array(boundaries, np.float32)
     beside = np.concatenate([np.nextafter(exact, np.float32(end)) for end in (-1e9, 1e9)])
-    normal = beside[np.abs(beside) > np.finfo(np.float32).tiny]  # TensorFlow takes denormal numbers for 0
-    values = np.concatenate([exact, normal, np.linspace(-20, 20, 301, dtype=np.float32)]).astype(dtype)
+    normal = beside[
+        np.abs(beside) > np.finfo(np.float32).tiny
+    ]  # TensorFlow takes denormal numbers for 0
+    values = np.concatenate([exact, normal, np.linspace(-20, 20, 301, dtype=np.float32)]).astype(
+        dtype
+    )
     expected = tf.raw_ops.Bucketize(input=values, boundaries=boundaries).numpy()
-    assert (rule_of(entries.BucketIds(boundaries=boundaries), {}).resolve("f", values) == expected).all()
+    assert (
+        rule_of(entries.BucketIds(boundaries=boundaries), {}).resolve("f", values) == expected
+    ).all()
 
 
 @pytest.mark.parametrize("layers", [tf.keras.layers, keras.layers], ids=["tf-keras", "Keras 3"])
@@ -85,12 +103,20 @@ _MADE: dict[str, dict[Any, Any]] = {}
 def vectorizations(layers: Any) -> dict[tuple[str | None, str, tuple[int, ...]], Any]:
     """Returns a layer for some of each way to change and split texts."""
     wanted: list[tuple[str | None, str, tuple[int, ...]]]
-    wanted = [(None, "whitespace", ()), ("lower", "character", ()), ("strip_punctuation", "whitespace", ())]
+    wanted = [
+        (None, "whitespace", ()),
+        ("lower", "character", ()),
+        ("strip_punctuation", "whitespace", ()),
+    ]
     wanted += [("lower_and_strip_punctuation", "whitespace", (1, 2)), (None, "character", (3, 1))]
     if layers.__name__ not in _MADE:
         _MADE[layers.__name__] = {
             (standardize, split, ngrams): layers.TextVectorization(
-                vocabulary=WORDS, standardize=standardize, split=split, ngrams=ngrams or None, ragged=True
+                vocabulary=WORDS,
+                standardize=standardize,
+                split=split,
+                ngrams=ngrams or None,
+                ragged=True,
             )
             for standardize, split, ngrams in wanted
         }
@@ -104,8 +130,12 @@ def test_changed_texts_are_tensorflow_s(texts: list[str], what: str, by: str) ->
     expected = {
         entries.TextStep(do="upper"): tf.strings.upper(sent),
         entries.TextStep(do="strip"): tf.strings.strip(sent),
-        entries.TextStep(do="replace_any", what=what + "b", by=by): tf.strings.regex_replace(sent, f"[{pattern}b]", by),
-        entries.TextStep(do="replace", what=what + "b", by=by): tf.strings.regex_replace(sent, pattern + "b", by),
+        entries.TextStep(do="replace_any", what=what + "b", by=by): tf.strings.regex_replace(
+            sent, f"[{pattern}b]", by
+        ),
+        entries.TextStep(do="replace", what=what + "b", by=by): tf.strings.regex_replace(
+            sent, pattern + "b", by
+        ),
     }
     for step, right in expected.items():
         made = Text((step,)).changed("title", np.array(texts, object))
@@ -114,15 +144,24 @@ def test_changed_texts_are_tensorflow_s(texts: list[str], what: str, by: str) ->
 
 @given(
     TEXTS,
-    st.lists(st.sampled_from([LOWER, STRIP, entries.TextStep(do="replace", what="a", by="b a")]), max_size=3),
+    st.lists(
+        st.sampled_from([LOWER, STRIP, entries.TextStep(do="replace", what="a", by="b a")]),
+        max_size=3,
+    ),
     st.sampled_from(["whitespace", "characters"]),
     st.sampled_from([(), (2,)]),
     st.none() | st.integers(1, 4),
 )
 def test_words_in_a_self_contained_savedmodel_are_those_of_a_service(
-    texts: list[str], steps: list[entries.TextStep], split: Any, ngrams: tuple[int, ...], length: int | None
+    texts: list[str],
+    steps: list[entries.TextStep],
+    split: Any,
+    ngrams: tuple[int, ...],
+    length: int | None,
 ) -> None:
-    page = entries.TextIds(steps=tuple(steps), split=split, ngrams=ngrams, length=length, ids=LISTED)
+    page = entries.TextIds(
+        steps=tuple(steps), split=split, ngrams=ngrams, length=length, ids=LISTED
+    )
     values = np.array(texts, object)
     words, offsets = Text(page.steps, page).words("title", values)
     found = [[word.encode() for word in each] for each in np.split(words, offsets[1:-1])]

@@ -19,7 +19,16 @@ from bundle.features.reader import FeatureReader
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from tests.conftest import write_table
-from tests.golden.lookup_cases import BOUNDARIES, DIM, EXAMPLES, KEYS, ROWS, Case, columns_of, generate
+from tests.golden.lookup_cases import (
+    BOUNDARIES,
+    DIM,
+    EXAMPLES,
+    KEYS,
+    ROWS,
+    Case,
+    columns_of,
+    generate,
+)
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -37,8 +46,13 @@ TEXTS = [str(key) for key in KEYS]
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeatureReader]:
     root = tmp_path_factory.mktemp("table")
     table = TableReader(root, write_table(root, "t", STORED.astype("<f4"), "float32", []))
-    vocabularies = {"integers": Vocabulary(IntegerKeys(np.array(KEYS))), "strings": Vocabulary(StringKeys(TEXTS))}
-    opened = FeatureReader({name: case.entry for name, case in CASES.items()}, {"t": table}, vocabularies)
+    vocabularies = {
+        "integers": Vocabulary(IntegerKeys(np.array(KEYS))),
+        "strings": Vocabulary(StringKeys(TEXTS)),
+    }
+    opened = FeatureReader(
+        {name: case.entry for name, case in CASES.items()}, {"t": table}, vocabularies
+    )
     yield opened
     opened.close()
 
@@ -59,7 +73,9 @@ def encoded(case: Case, column: Column, values: Any, place: int = 0) -> Any:
     lengths = np.diff(column.offsets)
     example = np.repeat(np.arange(EXAMPLES), lengths)
     at = np.arange(column.values.size) - column.offsets[example]
-    return tf.SparseTensor(np.stack([example, at], 1).astype(np.int64), values, [EXAMPLES, lengths.max(initial=1)])
+    return tf.SparseTensor(
+        np.stack([example, at], 1).astype(np.int64), values, [EXAMPLES, lengths.max(initial=1)]
+    )
 
 
 def ids_of(case: Case, column: Column) -> Any:
@@ -86,19 +102,28 @@ def by_serving(case: Case, column: Column) -> Any:
         output_shape=([EXAMPLES, length] if length else [EXAMPLES]) if shaped else None,
     )
     weighted = None if weights is None else [weights]
-    return embedding.serving_embedding_lookup([ids], weighted, {table: tf.Variable(STORED)}, [config])[0]
+    return embedding.serving_embedding_lookup(
+        [ids], weighted, {table: tf.Variable(STORED)}, [config]
+    )[0]
 
 
 def by_safe_lookup(case: Case, column: Column) -> Any:
     entry, weights = case.entry, weights_of(case, column)
     return tf.nn.safe_embedding_lookup_sparse(
-        TABLE, ids_of(case, column), weights, entry.combiner, default_id=entry.empty_row, max_norm=entry.max_norm
+        TABLE,
+        ids_of(case, column),
+        weights,
+        entry.combiner,
+        default_id=entry.empty_row,
+        max_norm=entry.max_norm,
     )
 
 
 def by_plain_lookup(case: Case, column: Column) -> Any:
     entry, weights = case.entry, weights_of(case, column)
-    return tf.nn.embedding_lookup_sparse(TABLE, ids_of(case, column), weights, entry.combiner, max_norm=entry.max_norm)
+    return tf.nn.embedding_lookup_sparse(
+        TABLE, ids_of(case, column), weights, entry.combiner, max_norm=entry.max_norm
+    )
 
 
 def by_embedding_layer(case: Case, column: Column) -> Any:
@@ -111,13 +136,17 @@ def by_column(case: Case, column: Column) -> Any:
     if rule.kind == "identity":
         category = fc.categorical_column_with_identity("f", ROWS, default)
     elif rule.kind == "hash":
-        category = fc.categorical_column_with_hash_bucket("f", ROWS, tf.string if text else tf.int64)
+        category = fc.categorical_column_with_hash_bucket(
+            "f", ROWS, tf.string if text else tf.int64
+        )
     elif rule.kind == "buckets":
         category = fc.bucketized_column(fc.numeric_column("f", (1,)), list(BOUNDARIES))
     else:
         how: Any = {"default_value": -1 if default is None else default}
         how = {"num_oov_buckets": ROWS - len(KEYS)} if getattr(rule, "oov_buckets", 0) else how
-        category = fc.categorical_column_with_vocabulary_list("f", TEXTS if text else list(KEYS), **how)
+        category = fc.categorical_column_with_vocabulary_list(
+            "f", TEXTS if text else list(KEYS), **how
+        )
     features = {"f": encoded(case, column, tf.constant(column.values))}
     if column.weights is not None:
         category = fc.weighted_categorical_column(category, "w")
@@ -126,7 +155,10 @@ def by_column(case: Case, column: Column) -> Any:
 
 
 def by_crossed_column(case: Case, given: dict[str, Column]) -> Any:
-    vocabulary, identity = fc.categorical_column_with_vocabulary_list, fc.categorical_column_with_identity
+    vocabulary, identity = (
+        fc.categorical_column_with_vocabulary_list,
+        fc.categorical_column_with_identity,
+    )
     made: dict[str, Callable[[str], Any]] = {
         "row or 5": lambda read: identity(read, ROWS, 5),
         "known": lambda read: vocabulary(read, TEXTS),
@@ -135,7 +167,9 @@ def by_crossed_column(case: Case, given: dict[str, Column]) -> Any:
         "padded": lambda read: vocabulary(read, TEXTS),
         "buckets": lambda read: fc.bucketized_column(fc.numeric_column(read), list(BOUNDARIES)),
         "rows": lambda read: identity(read, ROWS),
-        "listed": lambda read: vocabulary(read, [str(row) for row in range(ROWS)]),  # sent as its rows
+        "listed": lambda read: vocabulary(
+            read, [str(row) for row in range(ROWS)]
+        ),  # sent as its rows
     }
     kinds, hash_key = case.options
     keys = [made.get(kind, str)(read) for read, kind in zip(given, kinds, strict=True)]
@@ -151,7 +185,9 @@ def densely(category: Any, case: Case, features: dict[str, Any]) -> Any:
     if case.call == "indicator":
         return tf.keras.layers.DenseFeatures([fc.indicator_column(category)])(features)
     table = tf.constant(STORED[: category.num_buckets])
-    column = fc.embedding_column(category, DIM, entry.combiner, lambda *_, **__: table, max_norm=entry.max_norm)
+    column = fc.embedding_column(
+        category, DIM, entry.combiner, lambda *_, **__: table, max_norm=entry.max_norm
+    )
     return tf.keras.layers.DenseFeatures([column])(features)
 
 
@@ -176,7 +212,9 @@ def test_feature_agrees_with_tensorflow(
     reader.write([Place(written, (name,), (written.shape[1],))], sent, EXAMPLES)
     for same in (alone, written):
         assert (same.view(np.uint32).ravel() == found[name].view(np.uint32).ravel()).all()
-    expected = by_crossed_column(case, sent) if len(sent) > 1 else CALLS[case.call](case, sent[name])
+    expected = (
+        by_crossed_column(case, sent) if len(sent) > 1 else CALLS[case.call](case, sent[name])
+    )
     expected = expected.numpy().reshape(found[name].shape)
     if case.entry.kind == "bag":  # the same products, added in another order
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=2e-5)

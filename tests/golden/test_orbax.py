@@ -63,12 +63,17 @@ def test_step_or_item_of_a_manager_is_read_by_its_path(written: Path) -> None:
     for path in ("flax_steps/9", "flax_steps/9/default"):
         checkpoint = open_checkpoint(written / path)
         assert (checkpoint.name, recognise(checkpoint).step) == ("flax_steps/9", 9)
-    fingerprints = {open_checkpoint(written / "flax_steps" / step).fingerprint for step in ("9", "10", "10/default")}
+    fingerprints = {
+        open_checkpoint(written / "flax_steps" / step).fingerprint
+        for step in ("9", "10", "10/default")
+    }
     assert len(fingerprints) == 2
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_tree_of_a_checkpointer_is_copied_by_named_keys(name: str, written: Path, tmp_path: Path) -> None:
+def test_tree_of_a_checkpointer_is_copied_by_named_keys(
+    name: str, written: Path, tmp_path: Path
+) -> None:
     checkpoint = open_checkpoint(written / name)
     assert recognise(checkpoint).step == 3
     values = values_of(written / name)
@@ -94,11 +99,15 @@ def test_stack_is_copied_as_its_trainer_says_and_refused_where_no_layout_does(
 
 
 @pytest.mark.parametrize("name", ["loose_zarr2", "loose_zarr3"])
-def test_chunk_that_is_gone_is_told_and_never_read_as_zeros(name: str, written: Path, tmp_path: Path) -> None:
+def test_chunk_that_is_gone_is_told_and_never_read_as_zeros(
+    name: str, written: Path, tmp_path: Path
+) -> None:
     case = shutil.copytree(written / name, tmp_path / "case")
     checkpoint = open_checkpoint(case)
     chunks = (
-        file for file in (case / "params.a").rglob("*") if file.is_file() and "2" in (file.name[0], file.parent.name)
+        file
+        for file in (case / "params.a").rglob("*")
+        if file.is_file() and "2" in (file.name[0], file.parent.name)
     )
     next(chunks).unlink()
     with pytest.raises(CheckpointError, match="missing"):
@@ -109,7 +118,9 @@ def test_chunk_that_is_gone_is_told_and_never_read_as_zeros(name: str, written: 
 
 
 @pytest.mark.parametrize("name", ["packed_zarr2", "packed_zarr3"])
-def test_data_file_that_is_missing_or_cut_short_is_told(name: str, written: Path, tmp_path: Path) -> None:
+def test_data_file_that_is_missing_or_cut_short_is_told(
+    name: str, written: Path, tmp_path: Path
+) -> None:
     case = shutil.copytree(written / name, tmp_path / "case")
     held = list((case / "ocdbt.process_0" / "d").iterdir())
     for file in held:
@@ -135,12 +146,18 @@ def test_orbax_checkpoint_with_any_damage_gives_values_or_a_typed_error(
             trial(seed, files, Path(directory))
 
 
-@pytest.mark.parametrize("shape", ["[1000000000000, 1000000000]", "[0, 0]", "[-1, 4]", "[]", "[1e400]", "null"])
+@pytest.mark.parametrize(
+    "shape", ["[1000000000000, 1000000000]", "[0, 0]", "[-1, 4]", "[]", "[1e400]", "null"]
+)
 @pytest.mark.parametrize("name", ["loose_zarr2", "loose_zarr3"])
-def test_orbax_array_that_claims_another_shape_is_told(name: str, shape: str, written: Path, tmp_path: Path) -> None:
+def test_orbax_array_that_claims_another_shape_is_told(
+    name: str, shape: str, written: Path, tmp_path: Path
+) -> None:
     case = shutil.copytree(written / name, tmp_path / "case")
     for path in (*case.rglob(".zarray"), *case.rglob("zarr.json")):
         stated = rf'"\1": {shape}'
-        path.write_text(re.sub(r'"(shape|chunks|chunk_shape)":\s*\[[^]]*\]', stated, path.read_text()))
+        path.write_text(
+            re.sub(r'"(shape|chunks|chunk_shape)":\s*\[[^]]*\]', stated, path.read_text())
+        )
     with deadline(), memory_limit(64 << 20):
         assert endure(case)

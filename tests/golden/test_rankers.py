@@ -50,7 +50,9 @@ def entry(dtype: str, *shape: int, **more: Any) -> dict[str, Any]:
     return {"dtype": dtype, **more} | ({"shape": list(shape)} if shape else {})
 
 
-def bags(random: np.random.Generator, low: int, high: int, longest: int = 5, last: int = 3) -> list[list[int]]:
+def bags(
+    random: np.random.Generator, low: int, high: int, longest: int = 5, last: int = 3
+) -> list[list[int]]:
     """The first is empty; the last has `last` ids: `embedding_lookup_sparse` itself drops empty ones there."""
     sizes = [0, *random.integers(0, longest + 1, N - 2).tolist(), last]
     return [random.integers(low, high, size).tolist() for size in sizes]
@@ -68,7 +70,9 @@ def text_bags(random: np.random.Generator, *words: str) -> list[list[str]]:
 def fields(random: np.random.Generator) -> Sent:
     ids = random.integers(0, models.SIZES, (2, N, models.FIELDS))
     numbers = random.lognormal(0, 2, (N, models.NUMBERS)) * random.choice([1, 1, 1, -1], (N, 1))
-    row = np.concatenate([numbers, ids[1] + random.choice([0, 0.5], (N, models.FIELDS))], 1).astype(np.float32)
+    row = np.concatenate([numbers, ids[1] + random.choice([0, 0.5], (N, models.FIELDS))], 1).astype(
+        np.float32
+    )
     return {"ids": ids[0].tolist(), "row": row.tolist()}
 
 
@@ -99,7 +103,10 @@ def beyond(random: np.random.Generator) -> Sent:
     ids = bags(random, -1 << 12, 1 << 40, last=0)
     ids[3] = [-1 << 12, 7]
     return {
-        "words": [{"ids": each, "weights": random.choice([0.0, 0.5, 2.0], len(each)).tolist()} for each in ids],
+        "words": [
+            {"ids": each, "weights": random.choice([0.0, 0.5, 2.0], len(each)).tolist()}
+            for each in ids
+        ],
         "history": bags(random, 0, 5000, last=2),
         "tags": random.integers(0, 300, (N, 6)).tolist(),
         "recent": random.integers(-1, 900, (N, 4)).tolist(),
@@ -118,9 +125,12 @@ def columns(random: np.random.Generator) -> Sent:
         "brand": random.integers(0, 30, (N, 1)).tolist(),
         "tags": random.integers(0, 25, (N, 3)).tolist(),
         "color": ["red", "blue", "green", ""] * (N // 4),
-        "labels": [{"ids": [3, 11], "weights": [0.5, 2.0]}, {"ids": [7], "weights": [3.0]}] * (N // 2),
+        "labels": [{"ids": [3, 11], "weights": [0.5, 2.0]}, {"ids": [7], "weights": [3.0]}]
+        * (N // 2),
         "day": random.integers(0, 7, N).tolist(),
-        "history": [random.integers(0, 50, place % (models.PLACES + 1)).tolist() for place in range(N)],
+        "history": [
+            random.integers(0, 50, place % (models.PLACES + 1)).tolist() for place in range(N)
+        ],
         "sites": random.integers(0, (100, 60), (N, 2)).tolist(),
     }
 
@@ -138,7 +148,12 @@ RANKERS = [
     ),
     Ranker(
         "watched",
-        {"user": entry("int64"), "watched": entry("int64", 5), "country": entry("string"), "item": entry("int64")},
+        {
+            "user": entry("int64"),
+            "watched": entry("int64", 5),
+            "country": entry("string"),
+            "item": entry("int64"),
+        },
         watched,
         3,
     ),
@@ -212,7 +227,10 @@ def tensors(ranker: Ranker, sent: Sent) -> dict[str, Any]:
             made[name] = made[name].to_sparse() if told["kind"] == "sparse" else made[name]
         else:
             if "shape" in told:  # what is left out of a row is padding
-                values = [[*each, *[0 if owner else -1] * (told["shape"][0] - len(each))] for each in values]
+                values = [
+                    [*each, *[0 if owner else -1] * (told["shape"][0] - len(each))]
+                    for each in values
+                ]
             made[name] = tf.constant(values, tf.as_dtype(told["dtype"]))
     return made
 
@@ -226,13 +244,22 @@ def train(ranker: Ranker, sent: Sent, directory: Path) -> dict[str, Any]:
     return {head: scores[head].numpy() for head in ranker.heads}
 
 
-def recipe_of(ranker: Ranker, directory: Path, output: str = "", contexts: tuple[str, ...] = ()) -> Path:
-    factory, told = f"{models.__file__}:{ranker.factory}", {"checkpoint": ', object_path = "model"', "output": output}
-    return write_recipe(directory, factory, ranker.inputs, ranker.heads, contexts, code=ranker.code, **told)
+def recipe_of(
+    ranker: Ranker, directory: Path, output: str = "", contexts: tuple[str, ...] = ()
+) -> Path:
+    factory, told = (
+        f"{models.__file__}:{ranker.factory}",
+        {"checkpoint": ', object_path = "model"', "output": output},
+    )
+    return write_recipe(
+        directory, factory, ranker.inputs, ranker.heads, contexts, code=ranker.code, **told
+    )
 
 
 @pytest.mark.parametrize("ranker", RANKERS, ids=lambda each: each.factory)
-def test_scores_over_both_transports_equal_the_trained_model(ranker: Ranker, tmp_path: Path) -> None:
+def test_scores_over_both_transports_equal_the_trained_model(
+    ranker: Ranker, tmp_path: Path
+) -> None:
     sent = ranker.sent(np.random.default_rng(7))
     trained = train(ranker, sent, tmp_path)
     page = export(recipe_of(ranker, tmp_path)).manifest
@@ -253,11 +280,15 @@ def test_self_contained_saved_model_gives_the_scores_of_the_trained_model(tmp_pa
     ranker = next(each for each in RANKERS if each.factory == "Columns")
     sent = ranker.sent(np.random.default_rng(7))
     trained = train(ranker, sent, tmp_path)
-    scores = saved_model_scores(recipe_of(ranker, tmp_path, ', tables = "inline"'), tensors(ranker, sent))
+    scores = saved_model_scores(
+        recipe_of(ranker, tmp_path, ', tables = "inline"'), tensors(ranker, sent)
+    )
     np.testing.assert_allclose(scores, trained["score"], rtol=1e-5, atol=1e-5)
 
 
-def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(tmp_path: Path) -> None:
+def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(
+    tmp_path: Path,
+) -> None:
     ranker, tags = next(each for each in RANKERS if each.factory == "Bags"), [3, 1 << 33, 3, 77]
     sent = ranker.sent(np.random.default_rng(7))
     trained = train(ranker, {**sent, "tags": [tags] * N}, tmp_path)

@@ -15,7 +15,9 @@ from tests.export.movies_job import export
 from tests.golden import tf1_ranker
 from tests.golden.rankers import assert_ranked, serving, write_recipe
 
-pytestmark = pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")  # TF1's linear_model does it
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`layer.add_variable` is deprecated"
+)  # TF1's linear_model does it
 
 v1 = tf.compat.v1
 N = 12
@@ -84,9 +86,15 @@ def train(prefix: Path) -> dict[str, NDArray[Any]]:
 def test_tf1_served_answers_equal_the_sessions_predictions(tmp_path: Path) -> None:
     predicted = train(tmp_path / "ckpt" / "model.ckpt")
     page = export(
-        write_recipe(tmp_path, f"{tf1_ranker.__file__}:build", INPUTS, ("click", "buy"), (*CONTEXT,))
+        write_recipe(
+            tmp_path, f"{tf1_ranker.__file__}:build", INPUTS, ("click", "buy"), (*CONTEXT,)
+        )
     ).manifest
-    rules = {name: each.ids.kind for name, each in page.features.items() if isinstance(each, EmbeddedFeature)}
+    rules = {
+        name: each.ids.kind
+        for name, each in page.features.items()
+        if isinstance(each, EmbeddedFeature)
+    }
     assert rules == {
         **dict.fromkeys(("ad", "liked", "seen", "shop", "tags", "user"), "identity"),
         **dict.fromkeys(("city@city_embedding", "zone@zone", "zone@zone_embedding"), "hash"),

@@ -30,7 +30,9 @@ indexes.movies = {{ corpus = "movies", query_tower = "query", candidate_tower = 
 TITLES = ["STAR wars!", "Toy\tStory  (1971) of an unknown word", "?", ""]
 
 
-@pytest.mark.filterwarnings("ignore:Even though the `tf.config:UserWarning")  # of adapt(), in a replay
+@pytest.mark.filterwarnings(
+    "ignore:Even though the `tf.config:UserWarning"
+)  # of adapt(), in a replay
 @pytest.mark.slow
 def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: Path) -> None:
     tf.random.set_seed(3)
@@ -47,8 +49,13 @@ def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: P
     (tmp_path / "movies.csv").write_text("\n".join(["movie_title", *tutorial.MOVIES]))
     (tmp_path / "recipe.toml").write_text(RECIPE.format(file=tutorial.__file__))
     page = export(tmp_path / "recipe.toml").manifest
-    assert {form.kind for tower in page.towers.values() for form in tower.forms} == {"saved_model", "litert"}
-    queries = model.query_model({name: tf.constant(sent[name][:9]) for name in ("user_id", "timestamp")}).numpy()
+    assert {form.kind for tower in page.towers.values() for form in tower.forms} == {
+        "saved_model",
+        "litert",
+    }
+    queries = model.query_model(
+        {name: tf.constant(sent[name][:9]) for name in ("user_id", "timestamp")}
+    ).numpy()
     movies = model.candidate_model(tf.constant(tutorial.MOVIES)).numpy()
     titles = [model.candidate_model(tf.constant([title])).numpy()[0] for title in TITLES[:2]]
     users = [
@@ -61,7 +68,11 @@ def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: P
             for place, scores in enumerate(queries @ movies.T):
                 best = np.argsort(-scores, kind="stable")[:5]
                 np.testing.assert_allclose(found[place].scores, scores[best], rtol=1e-5, atol=1e-5)
-                assert_ranked(client, {"score": scores}, {"movie_title": tutorial.MOVIES}, users[place])
-            made = client.embed([{"movie_title": title} for title in TITLES], tower="candidate").vectors
+                assert_ranked(
+                    client, {"score": scores}, {"movie_title": tutorial.MOVIES}, users[place]
+                )
+            made = client.embed(
+                [{"movie_title": title} for title in TITLES], tower="candidate"
+            ).vectors
             np.testing.assert_allclose(made[:2], titles, rtol=1e-5, atol=1e-5)
             assert np.isfinite(made).all()

@@ -16,7 +16,9 @@ def columns() -> list[Any]:
     city = fc.categorical_column_with_hash_bucket("city", 97)
     zone = fc.categorical_column_with_hash_bucket("zone", 53, tf.int64)
     kind = fc.categorical_column_with_vocabulary_list("kind", ["a", "b", "c"], num_oov_buckets=2)
-    tags = fc.weighted_categorical_column(fc.categorical_column_with_identity("tags", 40), "tags_weights")
+    tags = fc.weighted_categorical_column(
+        fc.categorical_column_with_identity("tags", 40), "tags_weights"
+    )
     seen, liked = (fc.categorical_column_with_identity(name, 50) for name in ("seen", "liked"))
     age = fc.bucketized_column(fc.numeric_column("years"), [18.0, 40.0, 65.0])
     ad = fc.categorical_column_with_identity("ad", 30)
@@ -61,7 +63,10 @@ def build() -> Callable[[Mapping[str, Any]], dict[str, Any]]:
             bias = tf.get_variable("bias", [width], initializer=tf.ones_initializer())
         crossed = joined * (tf.matmul(joined, kernel) + bias) + joined
         logits = tf.nn.xw_plus_b(
-            tf.nn.relu(crossed), tf.get_variable("heads", [width, 2]), tf.get_variable("shift", [2]), "logits"
+            tf.nn.relu(crossed),
+            tf.get_variable("heads", [width, 2]),
+            tf.get_variable("shift", [2]),
+            "logits",
         )
         tf.train.get_or_create_global_step()
         wide = tf.feature_column.linear_model(features, crossing(), sparse_combiner="mean")

@@ -12,8 +12,17 @@ import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
 USERS = [str(place) for place in range(40)]
-NAMES = ["Star Wars", "Toy Story", "Don't Look Now", "The City of Lost Children", "Am\u00e9lie", "Seven (a.k.a. Se7en)"]
-MOVIES = [f"{NAMES[place % len(NAMES)]}{' II' * (place // 12)} ({1970 + place})" for place in range(60)]
+NAMES = [
+    "Star Wars",
+    "Toy Story",
+    "Don't Look Now",
+    "The City of Lost Children",
+    "Am\u00e9lie",
+    "Seven (a.k.a. Se7en)",
+]
+MOVIES = [
+    f"{NAMES[place % len(NAMES)]}{' II' * (place // 12)} ({1970 + place})" for place in range(60)
+]
 TIMES = np.linspace(8.7e8, 8.9e8, 500, dtype=np.float32)
 MAX_TOKENS = 10_000
 
@@ -26,7 +35,9 @@ class UserModel(tf.keras.Model):  # type: ignore[misc]
         users = layers.StringLookup(vocabulary=USERS, mask_token=None)
         self.user_embedding = tf.keras.Sequential([users, layers.Embedding(len(USERS) + 1, 8)])
         discretized = layers.Discretization(buckets.tolist())
-        self.timestamp_embedding = tf.keras.Sequential([discretized, layers.Embedding(len(buckets) + 1, 8)])
+        self.timestamp_embedding = tf.keras.Sequential(
+            [discretized, layers.Embedding(len(buckets) + 1, 8)]
+        )
         self.normalized_timestamp = layers.Normalization(axis=None)
         self.normalized_timestamp.adapt(TIMES)
 
@@ -66,7 +77,11 @@ class MovielensModel(tfrs.models.Model):  # type: ignore[misc]
     def call(self, features: Mapping[str, Any]) -> Any:
         user = {"user_id": features["user_id"], "timestamp": features["timestamp"]}
         query, candidate = self.query_model(user), self.candidate_model(features["movie_title"])
-        return {"query": query, "candidate": candidate, "score": tf.reduce_sum(query * candidate, 1)}
+        return {
+            "query": query,
+            "candidate": candidate,
+            "score": tf.reduce_sum(query * candidate, 1),
+        }
 
     def compute_loss(self, features: Mapping[str, Any], training: bool = False) -> Any:
         del training

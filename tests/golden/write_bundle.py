@@ -42,7 +42,11 @@ KEYS = 3 * np.arange(50)
 """Of users, in the order of their rows."""
 FEATURES: dict[str, Feature] = {
     "user": EmbeddedFeature(
-        kind="single", table="users", role="context", ids=KeyedIds(keys="users"), unknown=Unknown(rule="row", row=0)
+        kind="single",
+        table="users",
+        role="context",
+        ids=KeyedIds(keys="users"),
+        unknown=Unknown(rule="row", row=0),
     ),
     "city": EmbeddedFeature(
         kind="bag",
@@ -50,7 +54,8 @@ FEATURES: dict[str, Feature] = {
         role="context",
         inputs=("city", "history"),
         ids=CrossedIds(
-            keys=(CrossKey(dtype="string", default="nowhere"), CrossKey(dtype="int64", default=[])), buckets=16
+            keys=(CrossKey(dtype="string", default="nowhere"), CrossKey(dtype="int64", default=[])),
+            buckets=16,
         ),
         combiner="mean",
     ),
@@ -59,12 +64,21 @@ FEATURES: dict[str, Feature] = {
         table="movies",
         role="context",
         inputs=("history",),
-        ids=VocabularyIds(vocabulary="movies", first_row=4, oov_buckets=3, oov_first_row=1, oov_hash="modulo", mask=4),
+        ids=VocabularyIds(
+            vocabulary="movies",
+            first_row=4,
+            oov_buckets=3,
+            oov_first_row=1,
+            oov_hash="modulo",
+            mask=4,
+        ),
         padding=1,
         length=3,
         default=[],
     ),
-    "hour": DenseFeature(kind="dense", role="context", inputs=("history",), take="lengths", default=[]),
+    "hour": DenseFeature(
+        kind="dense", role="context", inputs=("history",), take="lengths", default=[]
+    ),
 }
 """What the bundles of examples do not have."""
 
@@ -74,7 +88,10 @@ def answers(root: Path) -> dict[str, Any]:
     running = RunningService(root)
     try:
         details = running.dataplane.engine.model(Target("movies"))
-        calls = {each["call"]: {feature["name"] for feature in each["features"]} for each in details["calls"]}
+        calls = {
+            each["call"]: {feature["name"] for feature in each["features"]}
+            for each in details["calls"]
+        }
         sent = {name: column for name, column in CONTEXT.items() if name in calls["retrieve"]}
         found = running.execute(Retrieval(Target("movies"), k=5, features=sent), "retrieve")
         context = {name: column for name, column in CONTEXT.items() if name in calls["rank"]}
@@ -82,7 +99,9 @@ def answers(root: Path) -> dict[str, Any]:
         ranked = running.execute(ranking)
         stored = {}
         if read_manifest(root / "movies" / "1").contexts:
-            by_id = replace(ranking, context={"history": CONTEXT["history"]}, context_ids=np.array([7]), k=3)
+            by_id = replace(
+                ranking, context={"history": CONTEXT["history"]}, context_ids=np.array([7]), k=3
+            )
             stored["scores_by_context_id"] = running.execute(by_id).scores.tolist()
     finally:
         running.close()

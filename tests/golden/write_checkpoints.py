@@ -36,7 +36,9 @@ def table_configs(rows: dict[str, int]) -> tuple[dict[str, Any], dict[str, np.nd
         return lambda shape, dtype=None, **_: tf.constant(values[name])
 
     configs = {
-        name: embedding.FeatureConfig(embedding.TableConfig(count, DIM, initializer=initializer(name), name=name))
+        name: embedding.FeatureConfig(
+            embedding.TableConfig(count, DIM, initializer=initializer(name), name=name)
+        )
         for name, count in rows.items()
     }
     return configs, values
@@ -47,7 +49,9 @@ def mid_level(directory: Path, optimizer: Any, slots: Sequence[str]) -> None:
     configs, values = table_configs(ROWS)
     tables = embedding.TPUEmbedding(configs, optimizer)
     tables.build()
-    tf.train.Checkpoint(step=tf.Variable(7, dtype=tf.int64), embedding=tables).save(str(directory / "ckpt"))
+    tf.train.Checkpoint(step=tf.Variable(7, dtype=tf.int64), embedding=tables).save(
+        str(directory / "ckpt")
+    )
     finish(directory, values, slots, step=7, origin="TPUEmbedding")
 
 
@@ -69,7 +73,9 @@ def mid_level_plain(directory: Path, optimizer: Any, slots: Sequence[str]) -> No
             pass
 
     configs, values = table_configs({"users": 101, "genres": 7})
-    tpu_embedding_v1.distribute_lib = SimpleNamespace(**{**vars(distribute_lib), "get_strategy": StandIn})
+    tpu_embedding_v1.distribute_lib = SimpleNamespace(
+        **{**vars(distribute_lib), "get_strategy": StandIn}
+    )
     tables = embedding.TPUEmbeddingV0(configs, optimizer)
     tables.build()
     tf.train.Checkpoint(embedding=tables).save(str(directory / "ckpt"))
@@ -91,7 +97,10 @@ def mid_level_hosts(directory: Path) -> None:
         for part in variables["parameters"].variables:
             part.assign(values[name][row : row + part.shape[0]])
             row += part.shape[0]
-    tables._built, tables._using_tpu = True, False  # a save would fetch the tables from a TPU otherwise
+    tables._built, tables._using_tpu = (
+        True,
+        False,
+    )  # a save would fetch the tables from a TPU otherwise
     tf.train.Checkpoint(embedding=tables).save(str(directory / "ckpt"))
     finish(directory, values, ["accumulators"], step=None, origin="TPUEmbedding")
 
@@ -127,12 +136,23 @@ def partial_layer(directory: Path) -> None:
     reads = {"user": "users", "genre": "genres", "other_genre": "genres", "age": "ages"}
     configs = {feature: embedding.FeatureConfig(tables[name]) for feature, name in reads.items()}
     optimizer = tf.keras.optimizers.legacy.Adagrad(0.1)
-    layer = tfrs.experimental.layers.embedding.PartialTPUEmbedding(configs, optimizer, size_threshold=50)
+    layer = tfrs.experimental.layers.embedding.PartialTPUEmbedding(
+        configs, optimizer, size_threshold=50
+    )
     layer({feature: tf.constant([0, 1], tf.int32) for feature in reads})
     tf.train.Checkpoint(layer=layer).save(str(directory / "ckpt"))
-    values = {table.name: variable.numpy() for table, variable in layer.tpu_embedding.embedding_tables.items()}
-    values |= {name: layer.keras_embedding_layers[name].embeddings.numpy() for name in ("genre", "age")}
-    origins = {"users": "TFRS TPUEmbedding", "genre": "PartialTPUEmbedding", "age": "PartialTPUEmbedding"}
+    values = {
+        table.name: variable.numpy()
+        for table, variable in layer.tpu_embedding.embedding_tables.items()
+    }
+    values |= {
+        name: layer.keras_embedding_layers[name].embeddings.numpy() for name in ("genre", "age")
+    }
+    origins = {
+        "users": "TFRS TPUEmbedding",
+        "genre": "PartialTPUEmbedding",
+        "age": "PartialTPUEmbedding",
+    }
     finish(directory, values, [], step=None, origins=origins)
 
 
@@ -143,8 +163,18 @@ def sharded_variable_case(directory: Path, dtype: str) -> None:
     for device, (low, high) in enumerate(pairwise([0, 34, 67, 100])):
         with tf.device(f"/device:CPU:{device}"):
             parts.append(tf.Variable(values[low:high]))
-    tf.train.Checkpoint(emb=sharded_variable.ShardedVariable(parts, name="emb")).save(str(directory / "ckpt"))
-    finish(directory, {"emb": values.numpy()}, [], step=None, origin="named", named={"emb": "emb"}, dtype=dtype)
+    tf.train.Checkpoint(emb=sharded_variable.ShardedVariable(parts, name="emb")).save(
+        str(directory / "ckpt")
+    )
+    finish(
+        directory,
+        {"emb": values.numpy()},
+        [],
+        step=None,
+        origin="named",
+        named={"emb": "emb"},
+        dtype=dtype,
+    )
 
 
 def size_limited(directory: Path) -> None:
@@ -169,9 +199,13 @@ CASES: dict[str, Callable[[Path], None]] = {
     ),
     "mid_level_adam": lambda to: mid_level(to, embedding.Adam(0.1), ["momenta", "velocities"]),
     "mid_level_ftrl": lambda to: mid_level(to, embedding.FTRL(0.1), ["accumulators", "linears"]),
-    "mid_level_rate": lambda to: mid_level(to, embedding.Adagrad(lambda: tf.constant(0.1)), ["accumulators"]),
+    "mid_level_rate": lambda to: mid_level(
+        to, embedding.Adagrad(lambda: tf.constant(0.1)), ["accumulators"]
+    ),
     "mid_level_custom": lambda to: mid_level(to, custom_optimizer(), ["first", "second"]),
-    "mid_level_plain": lambda to: mid_level_plain(to, embedding.Adam(0.1), ["momenta", "velocities"]),
+    "mid_level_plain": lambda to: mid_level_plain(
+        to, embedding.Adam(0.1), ["momenta", "velocities"]
+    ),
     "mid_level_hosts": mid_level_hosts,
     "tfrs_adagrad": lambda to: tfrs_layer(to, legacy.Adagrad(0.1), ["accumulator"]),
     "tfrs_adam": lambda to: tfrs_layer(to, legacy.Adam(0.1), ["m", "v"]),
@@ -187,7 +221,9 @@ CASES: dict[str, Callable[[Path], None]] = {
 def main(root: Path) -> None:
     """Writes every case."""
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * HOSTS)
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * HOSTS
+    )
     for name, write in CASES.items():
         (root / name).mkdir(parents=True)
         write(root / name)

@@ -19,15 +19,22 @@ ROWS = {"movies": 101, "genres": 7}
 def trained(kit: Any, dtype: str = "float32") -> Any:
     """A functional model of tf-keras or Keras 3, trained for one step, so that its optimizer has state."""
     inputs = [kit.Input((1,), dtype="int64") for _ in ROWS]
-    layers = [kit.layers.Embedding(rows, DIM, name=name, dtype=dtype) for name, rows in ROWS.items()]
-    flat = [kit.layers.Flatten(dtype="float32")(layer(ids)) for layer, ids in zip(layers, inputs, strict=True)]
+    layers = [
+        kit.layers.Embedding(rows, DIM, name=name, dtype=dtype) for name, rows in ROWS.items()
+    ]
+    flat = [
+        kit.layers.Flatten(dtype="float32")(layer(ids))
+        for layer, ids in zip(layers, inputs, strict=True)
+    ]
     model = kit.Model(inputs, kit.layers.Dense(1)(kit.layers.Concatenate()(flat)))
     model.compile("adam", "mse", run_eagerly=True)  # a step is not worth a graph
     model.train_on_batch([np.ones((2, 1), np.int64)] * len(ROWS), np.ones((2, 1)))
     return model
 
 
-def keras_checkpoint(directory: Path, kit: Any, how: str = "checkpoint", dtype: str = "float32") -> None:
+def keras_checkpoint(
+    directory: Path, kit: Any, how: str = "checkpoint", dtype: str = "float32"
+) -> None:
     """A checkpoint, weights in TensorFlow's format, or a SavedModel."""
     model = trained(kit, dtype)
     if how == "weights":
@@ -58,12 +65,21 @@ def dense_features(directory: Path) -> None:
     layer = tf.keras.layers.DenseFeatures([tf.feature_column.embedding_column(column, DIM)])
     model = tf.keras.Model(inputs, layer(inputs))
     tf.train.Checkpoint(model=model).save(str(directory / "ckpt"))
-    finish(directory, {"user_embedding": layer.weights[0].numpy()}, [], step=None, origin="feature column")
+    finish(
+        directory,
+        {"user_embedding": layer.weights[0].numpy()},
+        [],
+        step=None,
+        origin="feature column",
+    )
 
 
 _TF_KERAS: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
     "sgd": (lambda kit: kit.SGD(0.1, momentum=0.9), ["m"]),
-    "rmsprop": (lambda kit: kit.RMSprop(momentum=0.9, centered=True), ["average_gradient", "momentum", "velocity"]),
+    "rmsprop": (
+        lambda kit: kit.RMSprop(momentum=0.9, centered=True),
+        ["average_gradient", "momentum", "velocity"],
+    ),
     "adam": (lambda kit: kit.Adam(amsgrad=True), ["m", "v", "vhat"]),
     "adamw": (lambda kit: kit.AdamW(), ["m", "v"]),
     "adadelta": (lambda kit: kit.Adadelta(), ["accumulated_delta_var", "accumulated_grad"]),
@@ -75,7 +91,10 @@ _TF_KERAS: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
     "lion": (lambda kit: kit.Lion(), ["m"]),
     "averaged": (lambda kit: kit.Adam(use_ema=True), ["average", "m", "v"]),
     "legacy_sgd": (lambda kit: kit.legacy.SGD(0.1, momentum=0.9), ["momentum"]),
-    "legacy_rmsprop": (lambda kit: kit.legacy.RMSprop(momentum=0.9, centered=True), ["mg", "momentum", "rms"]),
+    "legacy_rmsprop": (
+        lambda kit: kit.legacy.RMSprop(momentum=0.9, centered=True),
+        ["mg", "momentum", "rms"],
+    ),
     "legacy_adam": (lambda kit: kit.legacy.Adam(amsgrad=True), ["m", "v", "vhat"]),
     "legacy_adadelta": (lambda kit: kit.legacy.Adadelta(), ["accum_grad", "accum_var"]),
     "legacy_adagrad": (lambda kit: kit.legacy.Adagrad(), ["accumulator"]),
@@ -85,7 +104,10 @@ _TF_KERAS: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
 }
 _KERAS_3: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
     "sgd": (lambda kit: kit.SGD(0.1, momentum=0.9), ["momentums"]),
-    "rmsprop": (lambda kit: kit.RMSprop(momentum=0.9, centered=True), ["average_gradients", "momentums", "velocities"]),
+    "rmsprop": (
+        lambda kit: kit.RMSprop(momentum=0.9, centered=True),
+        ["average_gradients", "momentums", "velocities"],
+    ),
     "adam": (lambda kit: kit.Adam(amsgrad=True), ["momentums", "velocities", "velocity_hats"]),
     "adamw": (lambda kit: kit.AdamW(), ["momentums", "velocities"]),
     "adadelta": (lambda kit: kit.Adadelta(), ["accumulated_delta_vars", "accumulated_grads"]),
@@ -98,16 +120,25 @@ _KERAS_3: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
     "lamb": (lambda kit: kit.Lamb(), ["momentums", "velocities"]),
     "muon": (lambda kit: kit.Muon(), ["momentum", "velocity"]),
     "scaled": (lambda kit: kit.LossScaleOptimizer(kit.Adam()), ["momentums", "velocities"]),
-    "averaged": (lambda kit: kit.Adam(use_ema=True), ["model_variables_moving_average", "momentums", "velocities"]),
+    "averaged": (
+        lambda kit: kit.Adam(use_ema=True),
+        ["model_variables_moving_average", "momentums", "velocities"],
+    ),
 }
 
 
-def keras_optimizers(directory: Path, kit: Any, kinds: dict[str, tuple[Callable[[Any], Any], list[str]]]) -> None:
+def keras_optimizers(
+    directory: Path, kit: Any, kinds: dict[str, tuple[Callable[[Any], Any], list[str]]]
+) -> None:
     """A table and a kernel trained by each optimizer there is, all in one checkpoint."""
     values: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     for number, (name, (make, _)) in enumerate(kinds.items()):
-        layer, dense, optimizer = kit.layers.Embedding(9, DIM, name=name), kit.layers.Dense(2), make(kit.optimizers)
+        layer, dense, optimizer = (
+            kit.layers.Embedding(9, DIM, name=name),
+            kit.layers.Dense(2),
+            make(kit.optimizers),
+        )
         dense(layer(np.zeros(1, np.int64)))
         layer.embeddings.assign(random_values(9, number))
         trained = [layer.embeddings, dense.kernel]
@@ -139,10 +170,19 @@ def keras_3_attributes(directory: Path) -> None:
     model = Attributes(users=users, movies=movies)
     movies.enable_lora(2)
     tf.train.Checkpoint(model=model).save(str(directory / "ckpt"))
-    finish(directory, {"users": np.asarray(users.embeddings)}, [], step=None, origin="Keras Embedding", refused=1)
+    finish(
+        directory,
+        {"users": np.asarray(users.embeddings)},
+        [],
+        step=None,
+        origin="Keras Embedding",
+        refused=1,
+    )
 
 
-def keras_file(directory: Path, kit: Any, name: str, *, named: bool = True, dtype: str = "float32") -> None:
+def keras_file(
+    directory: Path, kit: Any, name: str, *, named: bool = True, dtype: str = "float32"
+) -> None:
     """Weights, an archive or a whole model, as the name of the file says."""
     model = trained(kit, dtype)
     if name.endswith(".weights.json"):
@@ -162,7 +202,15 @@ def keras_attributes(directory: Path) -> None:
     table = keras.layers.Embedding(101, DIM, name="movies")
     Attributes(embed=table).save_weights(str(directory / "model.weights.h5"))
     values = {"movies": np.asarray(table.embeddings)}
-    finish(directory, values, [], step=None, origin="named", named={"movies": "embed/vars/0"}, candidates=0)
+    finish(
+        directory,
+        values,
+        [],
+        step=None,
+        origin="named",
+        named={"movies": "embed/vars/0"},
+        candidates=0,
+    )
 
 
 KERAS_CASES: dict[str, Callable[[Path], None]] = {

@@ -20,7 +20,10 @@ OPTIMIZERS: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
     "adam": (lambda: v1.train.AdamOptimizer(0.1), ["Adam", "Adam_1"]),
     "ftrl": (lambda: v1.train.FtrlOptimizer(0.1), ["Ftrl", "Ftrl_1"]),
     "momentum": (lambda: v1.train.MomentumOptimizer(0.1, 0.9), ["Momentum"]),
-    "rmsprop": (lambda: v1.train.RMSPropOptimizer(0.1, centered=True), ["RMSProp", "RMSProp_1", "RMSProp_2"]),
+    "rmsprop": (
+        lambda: v1.train.RMSPropOptimizer(0.1, centered=True),
+        ["RMSProp", "RMSProp_1", "RMSProp_2"],
+    ),
     "adadelta": (lambda: v1.train.AdadeltaOptimizer(0.1), ["Adadelta", "Adadelta_1"]),
     "adagrad_da": (
         lambda: v1.train.AdagradDAOptimizer(0.1, v1.train.get_or_create_global_step()),
@@ -43,7 +46,9 @@ def partitioned(name: str, axis: int, parts: int) -> Any:
     return v1.get_variable(name, (ROWS, DIM), initializer=initializer, partitioner=partitioner)
 
 
-def feature_column(directory: Path, optimizer: str, axis: int = 0, parts: int = 1, sharded: bool = False) -> None:
+def feature_column(
+    directory: Path, optimizer: str, axis: int = 0, parts: int = 1, sharded: bool = False
+) -> None:
     """A variable named as a feature column names its table, trained with one of TF1's optimizers."""
     make, slots = OPTIMIZERS[optimizer]
     with session() as opened:
@@ -55,9 +60,13 @@ def feature_column(directory: Path, optimizer: str, axis: int = 0, parts: int = 
         train = make().minimize(loss, global_step=step)
         opened.run(v1.global_variables_initializer())
         opened.run(train)
-        v1.train.Saver(sharded=sharded).save(opened, str(directory / "model.ckpt"), global_step=step)
+        v1.train.Saver(sharded=sharded).save(
+            opened, str(directory / "model.ckpt"), global_step=step
+        )
         values = opened.run(tf.concat(pieces, axis) if parts > 1 else table)
-    finish(directory, {"user_embedding": values}, slots, step=1, origin="feature column", candidates=0)
+    finish(
+        directory, {"user_embedding": values}, slots, step=1, origin="feature column", candidates=0
+    )
 
 
 def real_column(directory: Path) -> None:
@@ -65,7 +74,8 @@ def real_column(directory: Path) -> None:
     with session() as opened:
         column = tf.feature_column.categorical_column_with_identity("user", ROWS)
         inputs = v1.feature_column.input_layer(
-            {"user": tf.constant([[1], [2]], tf.int64)}, [tf.feature_column.embedding_column(column, DIM)]
+            {"user": tf.constant([[1], [2]], tf.int64)},
+            [tf.feature_column.embedding_column(column, DIM)],
         )
         assert inputs.shape[1] == DIM
         opened.run(v1.global_variables_initializer())
@@ -93,7 +103,15 @@ def spread_by_mod(directory: Path) -> None:
         opened.run(v1.global_variables_initializer())
         v1.train.Saver().save(opened, str(directory / "model.ckpt"))
         values = opened.run(rows)
-    finish(directory, {"users": values}, [], step=None, origin="named", named={"users": "users"}, mod=["users"])
+    finish(
+        directory,
+        {"users": values},
+        [],
+        step=None,
+        origin="named",
+        named={"users": "users"},
+        mod=["users"],
+    )
 
 
 def merged_grid(directory: Path) -> None:
@@ -119,7 +137,9 @@ def version_one(directory: Path) -> None:
     with session() as opened:
         v1.get_variable("emb", initializer=tf.constant(np.ones((5, DIM), np.float32)))
         opened.run(v1.global_variables_initializer())
-        v1.train.Saver(write_version=v1.train.SaverDef.V1).save(opened, str(directory / "model.ckpt"))
+        v1.train.Saver(write_version=v1.train.SaverDef.V1).save(
+            opened, str(directory / "model.ckpt")
+        )
 
 
 NAME_CASES: dict[str, Callable[[Path], None]] = {

@@ -30,7 +30,9 @@ class StandIn(tpu_strategy.TPUStrategyV2):  # type: ignore[misc]  # TensorFlow h
     _enable_packed_variable_in_eager_mode = False
 
     def __init__(self, chips: int, cores: int) -> None:
-        devices = np.array([[f"/job:localhost/replica:0/task:0/device:CPU:{chip}"] for chip in range(chips)])
+        devices = np.array(
+            [[f"/job:localhost/replica:0/task:0/device:CPU:{chip}"] for chip in range(chips)]
+        )
         type(self).num_replicas_in_sync = chips
         type(self).extended = SimpleNamespace(
             _tpu_devices=devices,
@@ -46,17 +48,27 @@ def padded(values: np.ndarray[Any, Any]) -> Callable[..., Any]:
 
     def initialize(shape: Any, dtype: Any = None) -> Any:
         rows, dim = values.shape
-        return tf.constant(np.pad(values, [(0, shape[0] - rows), (0, shape[1] - dim)], constant_values=1))
+        return tf.constant(
+            np.pad(values, [(0, shape[0] - rows), (0, shape[1] - dim)], constant_values=1)
+        )
 
     return initialize
 
 
-def embedding_object(optimizer: str, stacked: bool, seed: int) -> tuple[Any, dict[str, np.ndarray[Any, Any]]]:
-    values = {name: random_values(rows, seed + n, dim) for n, (name, (rows, dim)) in enumerate(SHAPES.items())}
+def embedding_object(
+    optimizer: str, stacked: bool, seed: int
+) -> tuple[Any, dict[str, np.ndarray[Any, Any]]]:
+    values = {
+        name: random_values(rows, seed + n, dim)
+        for n, (name, (rows, dim)) in enumerate(SHAPES.items())
+    }
     rule = getattr(embedding, optimizer)(0.1)
     configs = {
         name: embedding.FeatureConfig(
-            embedding.TableConfig(*SHAPES[name], initializer=padded(each), name=name, optimizer=rule), output_shape=[8]
+            embedding.TableConfig(
+                *SHAPES[name], initializer=padded(each), name=name, optimizer=rule
+            ),
+            output_shape=[8],
         )
         for name, each in values.items()
     }
@@ -67,19 +79,31 @@ def embedding_object(optimizer: str, stacked: bool, seed: int) -> tuple[Any, dic
 
 
 def stacks(
-    directory: Path, *, chips: int, cores: int, optimizer: str = "Adagrad", stacked: bool = True, objects: Sequence[str]
+    directory: Path,
+    *,
+    chips: int,
+    cores: int,
+    optimizer: str = "Adagrad",
+    stacked: bool = True,
+    objects: Sequence[str],
 ) -> None:
     """One or several embedding objects whose tables lie in SparseCore stacks."""
     strategy = StandIn(chips, cores)
-    tpu_embedding_v3.distribute_lib = SimpleNamespace(**{**vars(distribute_lib), "get_strategy": lambda: strategy})
+    tpu_embedding_v3.distribute_lib = SimpleNamespace(
+        **{**vars(distribute_lib), "get_strategy": lambda: strategy}
+    )
     made = {name: embedding_object(optimizer, stacked, 10 * n) for n, name in enumerate(objects)}
-    tf.train.Checkpoint(**{name: tables for name, (tables, _) in made.items()}).save(str(directory / "ckpt"))
+    tf.train.Checkpoint(**{name: tables for name, (tables, _) in made.items()}).save(
+        str(directory / "ckpt")
+    )
     values = {
         name if len(made) == 1 else f"{owner}.{name}": each
         for owner, (_, held) in made.items()
         for name, each in held.items()
     }
-    finish(directory, values, SLOTS[optimizer], step=None, origin="TPUEmbedding", layout="sparse_core")
+    finish(
+        directory, values, SLOTS[optimizer], step=None, origin="TPUEmbedding", layout="sparse_core"
+    )
 
 
 STACK_CASES: dict[str, Callable[[Path], None]] = {

@@ -27,11 +27,16 @@ Attack = Callable[[int], None]
 
 
 @contextmanager
-def connections(port: int, count: int, *begun: bytes, timeout: float = 5) -> Iterator[list[socket.socket]]:
+def connections(
+    port: int, count: int, *begun: bytes, timeout: float = 5
+) -> Iterator[list[socket.socket]]:
     """Opens connections and sends on each one of what is given, in turn."""
     with ExitStack() as closing:
         address = ("127.0.0.1", port)
-        opened = [closing.enter_context(socket.create_connection(address, timeout=timeout)) for _ in range(count)]
+        opened = [
+            closing.enter_context(socket.create_connection(address, timeout=timeout))
+            for _ in range(count)
+        ]
         for number, connection in enumerate(opened if begun else ()):
             send(connection, begun[number % len(begun)])
         yield opened
@@ -126,17 +131,48 @@ def gzip_bodies(port: int) -> None:
 def invalid_requests(port: int) -> None:
     """Bytes that are no HTTP, no JSON, no protobuf, or no request; headers that contradict the body or each other."""
     chance = random.Random(7)
-    bodies = [b"", b"{", b"[]", b"null", b'{"features": 3}', b'{"k": NaN}', b'{"\xff": 1}', b"\xff\xfe", b"[" * 100_000]
+    bodies = [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"features": 3}',
+        b'{"k": NaN}',
+        b'{"\xff": 1}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ]
     bodies += [b'{"k":' + b"9" * 5000 + b"}", b'{"features": {"user": [' + b"1," * 5000 + b"]}}"]
     headers = [
-        *("content-type: application/x-protobuf", "content-type: text/html", "content-encoding: br", "x-a: \x7f"),
-        *("content-encoding: gzip", "content-encoding: gzip\r\ncontent-encoding: gzip", "content-length: 5"),
-        *("transfer-encoding: chunked", "transfer-encoding: gzip, chunked", "content-length: -1", "host: y"),
-        *("content-length: 99999999999999999999", "expect: 100-continue", "x-request-timeout-ms: 9, 9", "upgrade: h2c"),
+        *(
+            "content-type: application/x-protobuf",
+            "content-type: text/html",
+            "content-encoding: br",
+            "x-a: \x7f",
+        ),
+        *(
+            "content-encoding: gzip",
+            "content-encoding: gzip\r\ncontent-encoding: gzip",
+            "content-length: 5",
+        ),
+        *(
+            "transfer-encoding: chunked",
+            "transfer-encoding: gzip, chunked",
+            "content-length: -1",
+            "host: y",
+        ),
+        *(
+            "content-length: 99999999999999999999",
+            "expect: 100-continue",
+            "x-request-timeout-ms: 9, 9",
+            "upgrade: h2c",
+        ),
     ]
     for _ in range(40):
         sent = [post(chance.choice(bodies), chance.choice(headers)) for _ in range(7)]
-        with connections(port, 10, *sent, *(chance.randbytes(300) + b"\r\n\r\n" for _ in range(3))) as opened:
+        with connections(
+            port, 10, *sent, *(chance.randbytes(300) + b"\r\n\r\n" for _ in range(3))
+        ) as opened:
             for connection in opened:
                 with contextlib.suppress(OSError):  # the service has closed it
                     connection.shutdown(socket.SHUT_WR)
@@ -155,7 +191,10 @@ def never_read(port: int) -> None:
 
 def hang_up(port: int) -> None:
     """Clients that reset their connections behind whole requests, and within bodies, which wait or are computed."""
-    whole, half = post(b'{"features": {"user": 3}}'), CALL + b"content-length: 100000\r\n\r\n" + bytes(50_000)
+    whole, half = (
+        post(b'{"features": {"user": 3}}'),
+        CALL + b"content-length: 100000\r\n\r\n" + bytes(50_000),
+    )
     for _ in range(20):
         with connections(port, 40, whole * 3, half) as opened:
             for connection in opened:
@@ -179,7 +218,10 @@ def headers_of(stream: int) -> bytes:
 
 def never_ended_calls(port: int) -> None:
     """Bound: max_concurrent_streams, for calls whose messages never come, or never end."""
-    calls = (headers_of(each) + frame(DATA, 0, each, b"\0\0\x01\0\0" + bytes(2000)) for each in range(1, 801, 2))
+    calls = (
+        headers_of(each) + frame(DATA, 0, each, b"\0\0\x01\0\0" + bytes(2000))
+        for each in range(1, 801, 2)
+    )
     with connections(port, 10, PREFACE + b"".join(calls)):
         time.sleep(0.5)
 
@@ -188,7 +230,8 @@ def never_ended_calls(port: int) -> None:
 def unfinished_messages(port: int) -> Iterator[None]:
     """200 calls on one connection, each with the beginning of a message that never ends."""
     begun = b"".join(
-        headers_of(stream) + frame(DATA, 0, stream, b"\0\0\0\1\0" + bytes(10)) for stream in range(1, 401, 2)
+        headers_of(stream) + frame(DATA, 0, stream, b"\0\0\0\1\0" + bytes(10))
+        for stream in range(1, 401, 2)
     )
     with connections(port, 1, PREFACE + begun):
         yield
@@ -200,7 +243,10 @@ def reset_calls(port: int) -> None:
         for connection in opened:
             for first in range(1, 20_001, 200):
                 streams = range(first, first + 200, 2)
-                calls = (headers_of(each) + frame(RST_STREAM, 0, each, bytes((0, 0, 0, 8))) for each in streams)
+                calls = (
+                    headers_of(each) + frame(RST_STREAM, 0, each, bytes((0, 0, 0, 8)))
+                    for each in streams
+                )
                 if not send(connection, b"".join(calls)):
                     break
 
@@ -216,7 +262,9 @@ def large_messages(port: int) -> None:
     """Bound: max_request_bytes, for a message beyond it, declared and compressed."""
     bomb = gzip.compress(bytes(256 * MIB), 6)
     declared = b"\0" + (1 << 30).to_bytes(4, "big")
-    with connections(port, 5, PREFACE + headers_of(1) + frame(DATA, 0, 1, declared + bytes(10_000))):
+    with connections(
+        port, 5, PREFACE + headers_of(1) + frame(DATA, 0, 1, declared + bytes(10_000))
+    ):
         pass
     encoded = headers_of(3)[9:] + b"\0\x0dgrpc-encoding\x04gzip"
     data = b"\1" + len(bomb).to_bytes(4, "big") + bomb[: 48 << 10]  # what the first window takes
@@ -237,7 +285,9 @@ def secured(port: int, count: int) -> Iterator[list[socket.socket]]:
 def no_handshakes(port: int) -> None:
     """Connections that send nothing, something else, or half of a handshake, and stay."""
     outgoing = ssl.MemoryBIO()
-    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    client = ssl.create_default_context().wrap_bio(
+        ssl.MemoryBIO(), outgoing, server_hostname="localhost"
+    )
     with suppress(ssl.SSLWantReadError):
         client.do_handshake()
     hello = outgoing.read()
@@ -250,7 +300,10 @@ def never_read_over_tls(port: int) -> None:
     """Large answers, of which nothing is read."""
     with secured(port, 20) as opened:
         for connection in opened:
-            send(connection, (LARGE[:-2] + b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n") * 20)
+            send(
+                connection,
+                (LARGE[:-2] + b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n") * 20,
+            )
         time.sleep(1)
 
 
@@ -259,14 +312,35 @@ def wrong_tokens(port: int) -> None:
     chance = random.Random(7)
     with secured(port, 50) as opened:
         for connection in opened:
-            token = chance.choice([b"", b"Bearer", b"Basic eDp5", b"Bearer " + b"x" * 5000, b"Bearer \xff\xfe"])
-            send(connection, CALL + b"content-length: 900000\r\nauthorization: " + token + b"\r\n\r\n")
+            token = chance.choice(
+                [b"", b"Bearer", b"Basic eDp5", b"Bearer " + b"x" * 5000, b"Bearer \xff\xfe"]
+            )
+            send(
+                connection,
+                CALL + b"content-length: 900000\r\nauthorization: " + token + b"\r\n\r\n",
+            )
         assert_rejected(opened, 401)
 
 
 HTTP_ATTACKS: tuple[Attack, ...] = (
-    *(slow_headers, slow_bodies, enormous_bodies, huge_headers, gzip_bodies, invalid_requests, never_read, hang_up),
+    *(
+        slow_headers,
+        slow_bodies,
+        enormous_bodies,
+        huge_headers,
+        gzip_bodies,
+        invalid_requests,
+        never_read,
+        hang_up,
+    ),
     idle_connections,
 )
-GRPC_ATTACKS = (slow_headers, never_ended_calls, reset_calls, endless_headers, large_messages, idle_connections)
+GRPC_ATTACKS = (
+    slow_headers,
+    never_ended_calls,
+    reset_calls,
+    endless_headers,
+    large_messages,
+    idle_connections,
+)
 TLS_ATTACKS = (no_handshakes, never_read_over_tls, wrong_tokens)

@@ -21,11 +21,50 @@ Files = dict[str, bytes]
 Pairs = dict[bytes, bytes]
 Change = Callable[[random.Random, Files], None]
 
-NUMBERS = [0, 1, 2, 3, 5, 7, 63, 64, 127, 128, 255, 256, 4096, 10**6, 10**9, 2**31 - 1, 2**31, 2**32 - 1, 2**32]
+NUMBERS = [
+    0,
+    1,
+    2,
+    3,
+    5,
+    7,
+    63,
+    64,
+    127,
+    128,
+    255,
+    256,
+    4096,
+    10**6,
+    10**9,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**32,
+]
 NUMBERS += [2**40, 2**61, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64 - 8]
-TEXTS = [b"", b"/", b"..", b".", b"../../x", b"a/b", b"\0", b"\x1b[31m", b"[bold]", b"\r\n", b"\xff\xfe", b"x" * 10_000]
+TEXTS = [
+    b"",
+    b"/",
+    b"..",
+    b".",
+    b"../../x",
+    b"a/b",
+    b"\0",
+    b"\x1b[31m",
+    b"[bold]",
+    b"\r\n",
+    b"\xff\xfe",
+    b"x" * 10_000,
+]
 TEXTS += [text.encode() for text in ("\u00e9", "\u202e", "\ufffd")]
-TEXTS += [b"parameters", b"_variables", b"_iterations", b"_sparse_core_table_layouts", b"embeddings"]
+TEXTS += [
+    b"parameters",
+    b"_variables",
+    b"_iterations",
+    b"_sparse_core_table_layouts",
+    b"embeddings",
+]
 
 
 def flip(rng: random.Random, data: bytes) -> bytes:
@@ -111,11 +150,17 @@ def change_blocks(rng: random.Random, files: Files) -> None:
     if kind == 0:
         body = flip(rng, body)
     start, size = rng.choices(NUMBERS, k=2) if kind == 1 else (0, len(body))
-    index = block([(max(pairs, default=b"z"), varint(start) + varint(size))] * rng.choice([1, 1, 2]))
+    index = block(
+        [(max(pairs, default=b"z"), varint(start) + varint(size))] * rng.choice([1, 1, 2])
+    )
     if kind == 2:
         index = sealed(flip(rng, index[:-5]))
     whole = joined(sealed(body, rng.choice([0, 0, 0, 0, 1, 2, 255])), index)
-    files[name] = whole[:-48] + flip(rng, whole[-48:-8]).ljust(40, b"\0")[:40] + whole[-8:] if kind == 3 else whole
+    files[name] = (
+        whole[:-48] + flip(rng, whole[-48:-8]).ljust(40, b"\0")[:40] + whole[-8:]
+        if kind == 3
+        else whole
+    )
 
 
 def change_text(rng: random.Random, files: Files) -> None:
@@ -140,7 +185,14 @@ def change_text(rng: random.Random, files: Files) -> None:
     return None
 
 
-CHANGES: tuple[Change, ...] = (change_bytes, change_entries, change_entries, change_blocks, change_text, change_text)
+CHANGES: tuple[Change, ...] = (
+    change_bytes,
+    change_entries,
+    change_entries,
+    change_blocks,
+    change_text,
+    change_text,
+)
 
 
 def damaged(seed: int, files: Mapping[str, bytes]) -> Files:
@@ -149,7 +201,9 @@ def damaged(seed: int, files: Mapping[str, bytes]) -> Files:
     result = dict(files)
     changes = CHANGES if any(name.endswith(".index") for name in files) else (change_bytes,)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        with contextlib.suppress(Exception):  # an earlier change may have left nothing that can be changed so
+        with contextlib.suppress(
+            Exception
+        ):  # an earlier change may have left nothing that can be changed so
             rng.choice(changes)(rng, result)
     return result
 

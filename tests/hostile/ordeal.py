@@ -23,7 +23,9 @@ from export.errors import ExportError
 from export.tables.plan import plan_tables
 
 CPU_S_MAX = 5.0
-OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+OBEYED = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 ROWS_READ = 50
 
 

@@ -62,7 +62,9 @@ def test_sound_bundle_opens(sample_bundle: Path) -> None:
         *product([STORE, TITLES, TITLE_ROWS, VOCABULARY, KEYS, TOWER], ["longer"]),
     ],
 )
-def test_file_that_is_not_as_it_was_is_data_loss_by_its_name(sample_bundle: Path, path: str, damage: str) -> None:
+def test_file_that_is_not_as_it_was_is_data_loss_by_its_name(
+    sample_bundle: Path, path: str, damage: str
+) -> None:
     file = sample_bundle / path
     data = file.read_bytes()
     changed = {"empty": b"", "truncated": data[:-1], "longer": data + b"\0"}
@@ -87,7 +89,9 @@ def test_any_flipped_bit_is_found(sample_bundle: Path) -> None:
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         victim.write_bytes(data)
         name = victim.relative_to(sample_bundle).as_posix()
-        with pytest.raises(BundleError, match="manifest|format_version" if name == "manifest.json" else name):
+        with pytest.raises(
+            BundleError, match="manifest|format_version" if name == "manifest.json" else name
+        ):
             open_all(sample_bundle, "full")
         victim.write_bytes(sound)
 
@@ -96,7 +100,9 @@ def test_damaged_arrow_file_whose_checksum_fits_never_leaves_the_map(sample_bund
     corpus = read_manifest(sample_bundle).candidates["movies"]
     for seed in range(150):
         rng = random.Random(seed)
-        victim = sample_bundle / rng.choice([STORE, TITLES, YEARS, TITLE_ROWS, VOCABULARY, "vocabularies/movies.arrow"])
+        victim = sample_bundle / rng.choice(
+            [STORE, TITLES, YEARS, TITLE_ROWS, VOCABULARY, "vocabularies/movies.arrow"]
+        )
         sound = victim.read_bytes()
         data = bytearray(sound)
         for _ in range(rng.choice([1, 1, 3, 20])):
@@ -125,13 +131,17 @@ def test_link_that_leaves_the_bundle_is_refused(sample_bundle: Path, path: str, 
     outside.write_bytes((sample_bundle / path).read_bytes())
     (sample_bundle / path).unlink()
     targets = {"loop": (sample_bundle / path).name, "/etc/passwd": "/etc/passwd"}
-    (sample_bundle / path).symlink_to(targets.get(link, os.path.relpath(outside, (sample_bundle / path).parent)))
+    (sample_bundle / path).symlink_to(
+        targets.get(link, os.path.relpath(outside, (sample_bundle / path).parent))
+    )
     with pytest.raises(UnsafePath, match=path):
         open_all(sample_bundle)
 
 
 @pytest.mark.parametrize("path", ["tables", "manifest.json"])
-def test_linked_directory_or_manifest_that_leaves_the_bundle_is_refused(sample_bundle: Path, path: str) -> None:
+def test_linked_directory_or_manifest_that_leaves_the_bundle_is_refused(
+    sample_bundle: Path, path: str
+) -> None:
     elsewhere = sample_bundle.parents[1] / "elsewhere"
     (sample_bundle / path).rename(elsewhere)
     (sample_bundle / path).symlink_to(elsewhere)
@@ -139,7 +149,9 @@ def test_linked_directory_or_manifest_that_leaves_the_bundle_is_refused(sample_b
         open_all(sample_bundle)
 
 
-def test_links_inside_the_bundle_and_to_the_bundle_are_fine(sample_bundle: Path, tmp_path: Path) -> None:
+def test_links_inside_the_bundle_and_to_the_bundle_are_fine(
+    sample_bundle: Path, tmp_path: Path
+) -> None:
     (sample_bundle / SHARD).rename(sample_bundle / "rows")
     (sample_bundle / SHARD).symlink_to(sample_bundle / "rows")
     (tmp_path / "alias").symlink_to(sample_bundle)
@@ -148,8 +160,18 @@ def test_links_inside_the_bundle_and_to_the_bundle_are_fine(sample_bundle: Path,
 
 NUMBERS = [1 << 62, 1 << 64, 10**30, 1e30, 1e308, -1, 1.5, True, "9", None, [], float("nan")]
 COUNTS = (
-    *("tables.users.rows", "tables.users.dim", "tables.users.shards.0.rows", "candidates.movies.size"),
-    *("vocabularies.names.size", "keys.shops.size", "features.genres.ids.buckets", "features.recent.length"),
+    *(
+        "tables.users.rows",
+        "tables.users.dim",
+        "tables.users.shards.0.rows",
+        "candidates.movies.size",
+    ),
+    *(
+        "vocabularies.names.size",
+        "keys.shops.size",
+        "features.genres.ids.buckets",
+        "features.recent.length",
+    ),
     *("features.grid.shape.0", "version"),
 )
 PLACES = ("tables.users.shards.0.offset", "tables.users.shards.0.first_row", "files.0.bytes")
@@ -161,23 +183,35 @@ FILES = (
 
 
 @pytest.mark.parametrize("field", [*COUNTS, *PLACES, *FILES])
-def test_value_that_no_count_place_or_path_can_be_is_refused(committed_bundle: Path, field: str) -> None:
+def test_value_that_no_count_place_or_path_can_be_is_refused(
+    committed_bundle: Path, field: str
+) -> None:
     sound = (committed_bundle / "manifest.json").read_bytes()
-    values: list[Any] = [*PATHS] if field in FILES else [*NUMBERS, *([0] if field in COUNTS else [])]
+    values: list[Any] = (
+        [*PATHS] if field in FILES else [*NUMBERS, *([0] if field in COUNTS else [])]
+    )
     for value in values:
         manifest = json.loads(sound)
         setting(field, value)(manifest)
-        with pytest.raises(FormatError, match="inside the bundle" if field in FILES else "manifest"):
+        with pytest.raises(
+            FormatError, match="inside the bundle" if field in FILES else "manifest"
+        ):
             parse(sealed(manifest))
 
 
 @pytest.mark.parametrize(
     ("edits", "told"),
     [
-        *(({"tables.users.shards.0.offset": at}, "rows-00000-of-00003") for at in (1, 4096, 1 << 40, (1 << 62) - 1)),
+        *(
+            ({"tables.users.shards.0.offset": at}, "rows-00000-of-00003")
+            for at in (1, 4096, 1 << 40, (1 << 62) - 1)
+        ),
         ({"tables.users.rows": 1050, "tables.users.shards.2.rows": 1029}, "rows-00002-of-00003"),
         ({"tables.users.dim": 5}, "rows-0000"),
-        *(({"keys.shops.size": size}, r"key index 'shops\.bin' has") for size in (3, 5, 1 << 40, (1 << 62) - 1)),
+        *(
+            ({"keys.shops.size": size}, r"key index 'shops\.bin' has")
+            for size in (3, 5, 1 << 40, (1 << 62) - 1)
+        ),
     ],
 )
 def test_rows_or_keys_beyond_their_file_are_refused_before_they_are_mapped(
@@ -198,7 +232,14 @@ def test_directory_without_a_manifest_is_not_committed(sample_bundle: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"ARROW1", b"ARROW1\0\0" + b"\xff" * 100 + b"ARROW1", b"PK\x03\x04", b"\x80\x04\x95" + bytes(50)]
+    "data",
+    [
+        b"",
+        b"ARROW1",
+        b"ARROW1\0\0" + b"\xff" * 100 + b"ARROW1",
+        b"PK\x03\x04",
+        b"\x80\x04\x95" + bytes(50),
+    ],
 )
 @pytest.mark.parametrize("path", [STORE, TITLES, VOCABULARY])
 def test_file_that_is_no_arrow_is_refused(sample_bundle: Path, path: str, data: bytes) -> None:

@@ -42,7 +42,10 @@ LIMITS = (
     *("--request-timeout-s", "20", "--body-timeout-s", "2", "--keep-alive-s", "5"),
     *("--max-concurrent-requests", "64", "--max-inflight-bytes", str(64 * MIB)),
 )
-RANK, RANKING = "/v1/models/movies:rank", {"context": {"user": 5}, "candidates": [1000, 1007, 1014, 1021]}
+RANK, RANKING = (
+    "/v1/models/movies:rank",
+    {"context": {"user": 5}, "candidates": [1000, 1007, 1014, 1021]},
+)
 
 
 class Attacked:
@@ -54,7 +57,14 @@ class Attacked:
         if authority is not None:
             signed, tokens = authority.sign("server"), root.parent / "tokens"
             tokens.write_text(f"tests {TOKEN}\n")
-            secrets = ["--tls-cert", str(signed.cert), "--tls-key", str(signed.key), "--tokens", str(tokens)]
+            secrets = [
+                "--tls-cert",
+                str(signed.cert),
+                "--tls-key",
+                str(signed.key),
+                "--tokens",
+                str(tokens),
+            ]
         self.process = Process(root, *options, *secrets)
         try:
             self.process.event("ready")
@@ -65,13 +75,17 @@ class Attacked:
         self.ports = self.process.ports
 
     def client(self) -> AbstractContextManager[httpx.Client]:
-        return client_of(self.process, TOKEN, None if self.authority is None else self.authority.file)
+        return client_of(
+            self.process, TOKEN, None if self.authority is None else self.authority.file
+        )
 
     def channel(self) -> grpc.Channel:
         address = f"127.0.0.1:{self.ports['grpc']}"
         if self.authority is None:
             return grpc.insecure_channel(address)
-        return grpc.secure_channel(address, grpc.ssl_channel_credentials(self.authority.file.read_bytes()))
+        return grpc.secure_channel(
+            address, grpc.ssl_channel_credentials(self.authority.file.read_bytes())
+        )
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +114,12 @@ def endure(port: str, attack: Attack, service: Attacked) -> None:
     """Attacks an endpoint; checks that others are answered meanwhile, and that the service stays small."""
     process = Path(f"/proc/{service.process.process.pid}")
     (process / "clear_refs").write_text("5")  # from here on its peak is counted
-    before, done, answers, failures = _memory(process, "VmRSS"), threading.Event(), Counter[str](), list[str]()
+    before, done, answers, failures = (
+        _memory(process, "VmRSS"),
+        threading.Event(),
+        Counter[str](),
+        list[str](),
+    )
 
     def send(way: str) -> None:
         metadata = (("authorization", f"Bearer {TOKEN}"),)
@@ -158,13 +177,20 @@ def _is_overload(problem: Exception) -> bool:
 
 @pytest.mark.parametrize(
     ("port", "attack"),
-    [*(("http", attack) for attack in HTTP_ATTACKS), *(("grpc", attack) for attack in GRPC_ATTACKS)],
+    [
+        *(("http", attack) for attack in HTTP_ATTACKS),
+        *(("grpc", attack) for attack in GRPC_ATTACKS),
+    ],
 )
-def test_service_under_attack_stays_small_and_answers_others(port: str, attack: Attack, service: Attacked) -> None:
+def test_service_under_attack_stays_small_and_answers_others(
+    port: str, attack: Attack, service: Attacked
+) -> None:
     endure(port, attack, service)
 
 
-@pytest.mark.parametrize(("port", "attack"), [*(("http", attack) for attack in TLS_ATTACKS), ("grpc", no_handshakes)])
+@pytest.mark.parametrize(
+    ("port", "attack"), [*(("http", attack) for attack in TLS_ATTACKS), ("grpc", no_handshakes)]
+)
 def test_service_with_tls_under_attack_stays_small_and_answers_others(
     port: str, attack: Attack, secured_service: Attacked
 ) -> None:
@@ -193,7 +219,9 @@ def test_admin_listener_held_by_silent_connections_answers_operators(service: At
 
 def test_overloaded_service_computes_no_rejected_request_and_recovers(root: Path) -> None:
     """Bound: three requests in progress, of 48 clients that come again whatever the answer was."""
-    service = Attacked(root, None, "--threads", "1", "--max-concurrent-requests", "3", "--inline-max-us", "0")
+    service = Attacked(
+        root, None, "--threads", "1", "--max-concurrent-requests", "3", "--inline-max-us", "0"
+    )
 
     value = partial(count_of, service.process)
     try:
@@ -201,9 +229,13 @@ def test_overloaded_service_computes_no_rejected_request_and_recovers(root: Path
             before = value('rowcast_examples_total{call="rank"}')
             sending = [pool.submit(client.post, RANK, json=RANKING) for _ in range(240)]
             while not all(each.done() for each in sending):
-                assert {client.get(path).status_code for path in ("/livez", "/readyz", "/metrics")} == {200}
+                assert {
+                    client.get(path).status_code for path in ("/livez", "/readyz", "/metrics")
+                } == {200}
             answers = [each.result() for each in sending]
-            assert all(each.status_code == 200 or int(each.headers["retry-after"]) >= 1 for each in answers)
+            assert all(
+                each.status_code == 200 or int(each.headers["retry-after"]) >= 1 for each in answers
+            )
             statuses = Counter(each.status_code for each in answers)
             assert set(statuses) == {200, 429}
             assert value('rowcast_rejected_requests_total{call="rank"') == statuses[429]

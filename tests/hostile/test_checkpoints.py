@@ -39,7 +39,9 @@ MANY, FEW = 4_000, 1_500
 KEY = f"emb/embeddings{SUFFIX}"
 
 
-def write(prefix: Path, pairs: Iterable[Pair], data: bytes = bytes(16), head: bytes | None = None) -> None:
+def write(
+    prefix: Path, pairs: Iterable[Pair], data: bytes = bytes(16), head: bytes | None = None
+) -> None:
     write_raw(prefix, table([(b"", header() if head is None else head), *pairs]), data)
 
 
@@ -57,11 +59,20 @@ def write_graph(prefix: Path, *nodes: bytes, pairs: Iterable[Pair] = (), data: b
 def indexed(body: bytes, *handles: tuple[int, int]) -> bytes:
     """A table of a block, and an index that names it by these handles; by default by its own."""
     own = handles or ((0, len(body) - 5),)
-    return joined(body, block([(b"z%d" % at, varint(start) + varint(size)) for at, (start, size) in enumerate(own)]))
+    return joined(
+        body,
+        block(
+            [(b"z%d" % at, varint(start) + varint(size)) for at, (start, size) in enumerate(own)]
+        ),
+    )
 
 
 def sliced(shape: tuple[int, ...], boxes: Iterable[tuple[tuple[int, int], ...]]) -> bytes:
-    return field(1, 1) + field(2, shape_proto(shape)) + b"".join(field(7, slice_proto(box)) for box in boxes)
+    return (
+        field(1, 1)
+        + field(2, shape_proto(shape))
+        + b"".join(field(7, slice_proto(box)) for box in boxes)
+    )
 
 
 # The table.
@@ -70,8 +81,13 @@ def sliced(shape: tuple[int, ...], boxes: Iterable[tuple[tuple[int, int], ...]])
 def keys_that_unfold(prefix: Path) -> None:
     """Entries of ten bytes whose keys have 60 000 bytes each."""
     head, long = header(), b"k" * 60_000
-    entries = [varint(0) + varint(0) + varint(len(head)) + head, varint(0) + varint(len(long)) + varint(2) + long]
-    entries += [varint(len(long)) + varint(3) + varint(2) + struct.pack(">I", n)[1:] for n in range(MANY)]
+    entries = [
+        varint(0) + varint(0) + varint(len(head)) + head,
+        varint(0) + varint(len(long)) + varint(2) + long,
+    ]
+    entries += [
+        varint(len(long)) + varint(3) + varint(2) + struct.pack(">I", n)[1:] for n in range(MANY)
+    ]
     body = entries[0] + b"\x08\x01".join(entries[1:]) + b"\x08\x01" + struct.pack("<II", 0, 1)
     write_raw(prefix, indexed(sealed(body)))
 
@@ -88,7 +104,11 @@ def slices_that_share_their_bytes(prefix: Path) -> None:
     """5 000 slices, one after the other in the variable, in one place of the file: 20 MB of 4 KB."""
     boxes = [((1000 * number, 1000),) for number in range(5000)]
     stored = entry(1, (1000,), 0, bytes(4000))
-    write(prefix, [(b"v", sliced((5_000_000,), boxes)), *((slice_key("v", box), stored) for box in boxes)], bytes(4000))
+    write(
+        prefix,
+        [(b"v", sliced((5_000_000,), boxes)), *((slice_key("v", box), stored) for box in boxes)],
+        bytes(4000),
+    )
 
 
 def slices_that_overlap(prefix: Path) -> None:
@@ -103,7 +123,11 @@ def slices_that_overlap(prefix: Path) -> None:
 def slices_like_bricks(prefix: Path) -> None:
     """Every column is cut at another row: as many bands as columns, each of as many slices."""
     count = 700
-    boxes = [box for at in range(count) for box in (((0, at + 1), (at, 1)), ((at + 1, count - at), (at, 1)))]
+    boxes = [
+        box
+        for at in range(count)
+        for box in (((0, at + 1), (at, 1)), ((at + 1, count - at), (at, 1)))
+    ]
     pairs, offset = [(KEY.encode(), sliced((count + 1, count), boxes))], 0
     for box in boxes:
         pairs.append((slice_key(KEY, box), entry(1, (box[0][1], 1), offset, 4 * box[0][1], 0)))
@@ -119,7 +143,14 @@ def embedding_objects_that_share_their_tables(prefix: Path) -> None:
     n = 3000
     objects = [node({"_variables": n + 1}) for _ in range(n)]
     tables = node({f"t{number}": n + 2 for number in range(n)})
-    write_graph(prefix, node({f"o{at}": 1 + at for at in range(n)}), *objects, tables, node({"parameters": n + 3}), b"")
+    write_graph(
+        prefix,
+        node({f"o{at}": 1 + at for at in range(n)}),
+        *objects,
+        tables,
+        node({"parameters": n + 3}),
+        b"",
+    )
 
 
 def tables_that_share_their_slots(prefix: Path) -> None:
@@ -134,7 +165,8 @@ def optimizers_that_share_their_lists(prefix: Path) -> None:
     n = 1000
     lists = {f"_l{number}": n + 2 for number in range(50)}
     optimizers = [
-        node({"_iterations": n + 3, "_variables": n + 1, "_trainable_variables": n + 2, **lists}) for _ in range(n)
+        node({"_iterations": n + 3, "_variables": n + 1, "_trainable_variables": n + 2, **lists})
+        for _ in range(n)
     ]
     held = [node({str(number): n + 3 for number in range(n)})] * 2
     write_graph(prefix, node({f"o{at}": 1 + at for at in range(n)}), *optimizers, *held, b"")
@@ -161,14 +193,25 @@ def write_stack(prefix: Path, layouts: bytes, rows: int, objects: int = 1) -> No
     ]
     nodes += [node({"s": 1 + 2 * objects + number}) for number in range(objects)]
     nodes += [node({"parameters": 2 + 3 * objects}) for _ in range(objects)]
-    pairs = [(key.encode(), entry(1, (rows, 1), 0, at, 0)), (b"layouts", entry(7, (), at, stored, crc))]
-    write_graph(prefix, *nodes, node(key="layouts"), node(key=key), pairs=pairs, data=bytes(at) + stored)
+    pairs = [
+        (key.encode(), entry(1, (rows, 1), 0, at, 0)),
+        (b"layouts", entry(7, (), at, stored, crc)),
+    ]
+    write_graph(
+        prefix, *nodes, node(key="layouts"), node(key=key), pairs=pairs, data=bytes(at) + stored
+    )
 
 
 def layout(name: str, cores: int, core_rows: int, rows: int = 1, offset: int = 0) -> bytes:
     numbers = ((3, cores), (4, 1), (5, core_rows), (8, offset))
-    shapes = field(6, varint(rows) + varint(1)) + field(7, varint(-(-rows // cores) * cores) + varint(1))
-    said = field(1, name) + field(2, "s") + b"".join(field(number, value) for number, value in numbers if value)
+    shapes = field(6, varint(rows) + varint(1)) + field(
+        7, varint(-(-rows // cores) * cores) + varint(1)
+    )
+    said = (
+        field(1, name)
+        + field(2, "s")
+        + b"".join(field(number, value) for number, value in numbers if value)
+    )
     return field(1, said + shapes)
 
 
@@ -182,13 +225,19 @@ CLAIMS: dict[str, Claim] = {
     ),
     "text of an exabyte": text_of_an_exabyte,
     "slice listed very often": lambda prefix: write(
-        prefix, [(b"v", sliced((4,), [((0, -1),)] * MANY)), (slice_key("v", [(0, -1)]), entry(1, (4,), 0, 16, 0))]
+        prefix,
+        [
+            (b"v", sliced((4,), [((0, -1),)] * MANY)),
+            (slice_key("v", [(0, -1)]), entry(1, (4,), 0, 16, 0)),
+        ],
     ),
     "slices that share their bytes": slices_that_share_their_bytes,
     "slices that overlap": slices_that_overlap,
     "slices like bricks": slices_like_bricks,
     "chain of objects": lambda prefix: write_graph(
-        prefix, *(node({"a": number + 1}) for number in range(MANY)), node(key=KEY, full_name="a/embeddings")
+        prefix,
+        *(node({"a": number + 1}) for number in range(MANY)),
+        node(key=KEY, full_name="a/embeddings"),
     ),
     "objects of nothing": lambda prefix: write_graph(prefix, *([b""] * 50_000)),
     "a million children": lambda prefix: write_graph(
@@ -205,14 +254,21 @@ CLAIMS: dict[str, Claim] = {
         prefix, b"".join(layout(f"t{at}", 1, FEW) for at in range(FEW)), FEW
     ),
     "layouts that many objects share": lambda prefix: write_stack(
-        prefix, b"".join(layout(f"t{at}", 1, 1000, offset=at) for at in range(1000)), 1000, objects=1000
+        prefix,
+        b"".join(layout(f"t{at}", 1, 1000, offset=at) for at in range(1000)),
+        1000,
+        objects=1000,
     ),
-    "cores of an exabyte": lambda prefix: write_stack(prefix, layout("t", 2**62, 2**62, rows=2**62), 100),
+    "cores of an exabyte": lambda prefix: write_stack(
+        prefix, layout("t", 2**62, 2**62, rows=2**62), 100
+    ),
     "cores without rows": lambda prefix: write_stack(prefix, layout("t", 2**18, 1), 2**18),
 }
 
 
-PAIRS = [(f"key/{number:05d}".encode(), bytes([number % 256]) * (number % 40)) for number in range(20)]
+PAIRS = [
+    (f"key/{number:05d}".encode(), bytes([number % 256]) * (number % 40)) for number in range(20)
+]
 OWN = (0, len(block(PAIRS)) - 5)
 TABLES = {
     "no table": b"",
@@ -220,21 +276,36 @@ TABLES = {
     "footer that is none": table(PAIRS)[:-48] + b"\xff" * 40 + table(PAIRS)[-8:],
     "compressed block": indexed(block(PAIRS, kind=1)),
     "keys that do not rise": indexed(block([(b"b", b""), (b"a", b"")], interval=1)),
-    "restart points of an exabyte": indexed(sealed(b"\x00\x01\x00a" + struct.pack("<I", 0xFFFFFFFF))),
+    "restart points of an exabyte": indexed(
+        sealed(b"\x00\x01\x00a" + struct.pack("<I", 0xFFFFFFFF))
+    ),
     **{
         f"blocks at {handles}": indexed(block(PAIRS), *handles)
-        for handles in ([(1 << 40, 10)], [(0, 1 << 62)], [((1 << 64) - 1, (1 << 64) - 1)], [(0, 0)], [OWN, OWN])
+        for handles in (
+            [(1 << 40, 10)],
+            [(0, 1 << 62)],
+            [((1 << 64) - 1, (1 << 64) - 1)],
+            [(0, 0)],
+            [OWN, OWN],
+        )
     },
     **{
         f"entry {entry!r} that leaves its block": indexed(sealed(entry + struct.pack("<II", 0, 1)))
-        for entry in (b"\x05\x01\x00a", b"\x00\x7f\x00a", b"\x00\x01\x7fa", b"\x00\xff\xff\xff\xff\x0f\x00a")
+        for entry in (
+            b"\x05\x01\x00a",
+            b"\x00\x7f\x00a",
+            b"\x00\x01\x7fa",
+            b"\x00\xff\xff\xff\xff\x0f\x00a",
+        )
     },
 }
 CLAIMS |= {name: partial(write_raw, index=index) for name, index in TABLES.items()}
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=list(CLAIMS))
-def test_checkpoint_that_claims_much_is_told_in_time_and_memory_of_its_own_size(tmp_path: Path, claim: Claim) -> None:
+def test_checkpoint_that_claims_much_is_told_in_time_and_memory_of_its_own_size(
+    tmp_path: Path, claim: Claim
+) -> None:
     claim(tmp_path / "c")
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     with deadline(20), memory_limit(FLOOR_BYTES + HELD_PER_BYTE * size):

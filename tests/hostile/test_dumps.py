@@ -48,7 +48,9 @@ def test_dump_that_claims_a_terabyte_is_planned_without_being_read(tmp_path: Pat
         (table,) = recognise(checkpoint).tables
         assert (table.rows, table.dim) == (1 << 34, 16)
         plan = plan_tables(checkpoint, recognise(checkpoint), tmp_path / "out")
-    with pytest.raises(DestinationError, match=r"the tables need 1\.\d TiB"):  # vectors, keys aside, and their index
+    with pytest.raises(
+        DestinationError, match=r"the tables need 1\.\d TiB"
+    ):  # vectors, keys aside, and their index
         check_plan_fits(plan, tmp_path)
 
 

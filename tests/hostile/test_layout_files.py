@@ -17,7 +17,14 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import ExportError
 from export.tables.plan import plan_tables
 from tests.export.checkpoint.bundles import write_bundle
-from tests.export.checkpoint.inventory.test_layout_file import KEY, SPEC_TEXT, STACK, TOML, spec_bytes, stated
+from tests.export.checkpoint.inventory.test_layout_file import (
+    KEY,
+    SPEC_TEXT,
+    STACK,
+    TOML,
+    spec_bytes,
+    stated,
+)
 from tests.hostile.mutations import NUMBERS, flip, reword
 from tests.hostile.ordeal import deadline
 
@@ -31,7 +38,9 @@ CLAIMS = {
     "deep.toml": b"a = " + b"[" * 200_000,
     "deep.json": b"[" * 200_000,
     "deep.textproto": b"a {" * 200_000,
-    "long.json": b'{"tables": {"a": {"key": "stack", "kind": "plain", "rows": ' + b"9" * 10_000 + b"}}}",
+    "long.json": b'{"tables": {"a": {"key": "stack", "kind": "plain", "rows": '
+    + b"9" * 10_000
+    + b"}}}",
     "long.textproto": b"stack_vocab_size: " + b"9" * 10_000,
     "claim.pb": b"\x0a\xff\xff\xff\xff\x0f",
 }
@@ -84,5 +93,7 @@ def _renumbered(rng: random.Random, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_layout_file_that_claims_much_is_refused(checkpoint: Checkpoint, tmp_path: Path, name: str) -> None:
+def test_layout_file_that_claims_much_is_refused(
+    checkpoint: Checkpoint, tmp_path: Path, name: str
+) -> None:
     assert endure(checkpoint, tmp_path / name, CLAIMS[name])

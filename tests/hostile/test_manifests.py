@@ -26,7 +26,11 @@ EDITS: list[tuple[str, Any, str]] = [
     ("tables.users.shards", lambda shards: [shards[0], shards[2]], "must follow one another"),
     ("tables.users.shards", [], "shards hold 0 rows"),
     ("tables.users.shards.1.file", "tables/users/rows-00000-of-00003.bin", "shards overlap in"),
-    ("tables.users", lambda it: it | {"rows": ROWS, "shards": [it["shards"][0] | {"rows": ROWS}]}, "block checksums"),
+    (
+        "tables.users",
+        lambda it: it | {"rows": ROWS, "shards": [it["shards"][0] | {"rows": ROWS}]},
+        "block checksums",
+    ),
     ("tables.users", lambda it: it | {"dtype": "int8", "scales": it["shards"]}, "manifest"),
     ("tables.users.dtype", "int8", "scales"),
     ("tables.brands.dtype", "float16", "scales belong to int8 rows, the table's are float16"),
@@ -34,7 +38,11 @@ EDITS: list[tuple[str, Any, str]] = [
     ("tables.users.dtype", "float64", "Input should be 'float32'"),
     ("tables.users.source", {"key": "k", "layout": "spiral"}, "Input should be 'plain'"),
     ("tables.users.source", {"key": "k", "layout": "mod"}, "layout 'mod' needs 'starts'"),
-    ("tables.users.source", {"key": "k", "layout": "plain", "starts": [0]}, "layout 'plain' has no 'starts'"),
+    (
+        "tables.users.source",
+        {"key": "k", "layout": "plain", "starts": [0]},
+        "layout 'plain' has no 'starts'",
+    ),
     (
         "tables.users.source",
         {"key": "k", "layout": "sparse_core", "cores": 4, "core_rows": 8, "offset": 0},
@@ -42,7 +50,14 @@ EDITS: list[tuple[str, Any, str]] = [
     ),
     (
         "tables.users.source",
-        {"key": "k", "layout": "sparse_core", "cores": 0, "core_rows": 8, "offset": 0, "rotation": 1},
+        {
+            "key": "k",
+            "layout": "sparse_core",
+            "cores": 0,
+            "core_rows": 8,
+            "offset": 0,
+            "rotation": 1,
+        },
         "greater than or equal to 1",
     ),
     ("tables.users.error", {"source_dtype": "float64"}, "tables.users.error"),
@@ -51,10 +66,17 @@ EDITS: list[tuple[str, Any, str]] = [
     ("candidates.movies.attributes", {"title": "string"}, GONE.replace("gone", "year")),
     ("candidates.movies.filters.title.values", None, "candidates.movies.filters.title.values"),
     ("files", lambda files: [*files, files[0]], "files lists a path twice"),
-    ("files", lambda files: [*files, {"path": SHARD, "bytes": 1, "crc32c": 1}], "whose digests its shards carry"),
+    (
+        "files",
+        lambda files: [*files, {"path": SHARD, "bytes": 1, "crc32c": 1}],
+        "whose digests its shards carry",
+    ),
     ("files", None, "valid tuple"),
     ("files.0.crc32c", -1, "greater than or equal to 0"),
-    *((f"{place}surprise", 1, "Extra inputs are not permitted") for place in ("", "tables.users.", "features.user.")),
+    *(
+        (f"{place}surprise", 1, "Extra inputs are not permitted")
+        for place in ("", "tables.users.", "features.user.")
+    ),
     ("features.user.kind", "surprise", "features.user"),
     ("features.user.table", "gone", GONE),
     ("features.user.unknown", {"rule": "row", "row": 50}, "is 50, the table has 50 rows"),
@@ -64,7 +86,11 @@ EDITS: list[tuple[str, Any, str]] = [
     ("features.recent.length", None, "a sequence needs one"),
     ("features.watched.combiner", None, "a bag needs one"),
     ("features.name.ids", {"kind": "vocabulary", "vocabulary": "gone"}, GONE),
-    ("features.name.ids", {"kind": "vocabulary", "vocabulary": "names", "mask": 3}, "ids.mask is no string"),
+    (
+        "features.name.ids",
+        {"kind": "vocabulary", "vocabulary": "names", "mask": 3},
+        "ids.mask is no string",
+    ),
     ("features.name.ids", {"kind": "surprise"}, "features.name"),
     ("features.shop.ids", {"kind": "keyed", "keys": "gone"}, GONE),
     ("features.genres.ids", {"kind": "crossed", "keys": [], "buckets": 3}, "an input for each"),
@@ -73,14 +99,25 @@ EDITS: list[tuple[str, Any, str]] = [
     ("features.age.take", "surprise", "Input should be"),
     ("features.age.inputs", ["user"], "with different roles or defaults"),
     *(("features.hour.ids.boundaries", wrong, ASCEND) for wrong in ([1.0, 0.5], [1e39])),
-    ("features.user.ids", {"kind": "computed", "operations": [{"do": "add"}]}, "'by' is given with every operation"),
-    ("features.user.ids", {"kind": "computed", "operations": [{"do": "divide", "by": 0}]}, "by a positive number"),
+    (
+        "features.user.ids",
+        {"kind": "computed", "operations": [{"do": "add"}]},
+        "'by' is given with every operation",
+    ),
+    (
+        "features.user.ids",
+        {"kind": "computed", "operations": [{"do": "divide", "by": 0}]},
+        "by a positive number",
+    ),
     ("towers.query.formula", "gone * 2", "takes 'gone', which is no output"),
     ("towers.query.formula", "__import__('os')", "formula"),
     ("towers.query.result", "gone", "gone"),
     ("towers.query.inputs.0.feature", "gone", GONE),
     ("candidates.movies.features", ["gone"], GONE),
-    *(("model", wrong, "is no name") for wrong in ("../movies", ".hidden", "", "a b", "ä", "a" * 129, "-x", "a\n")),
+    *(
+        ("model", wrong, "is no name")
+        for wrong in ("../movies", ".hidden", "", "a b", "ä", "a" * 129, "-x", "a\n")
+    ),
 ]
 KEYS = [{"dtype": "string", "default": "nowhere"}, {"dtype": "int64", "role": "candidate"}]
 HASH = {"kind": "hash", "buckets": 64}
@@ -103,7 +140,14 @@ FEATURES: dict[str, Json] = {
         "inputs": ["city", "item"],
         "ids": {"kind": "crossed", "keys": KEYS, "buckets": 64},
     },
-    "text": {"kind": "bag", "combiner": "mean", "table": "users", "role": "context", "inputs": ["title"], "ids": TEXT},
+    "text": {
+        "kind": "bag",
+        "combiner": "mean",
+        "table": "users",
+        "role": "context",
+        "inputs": ["title"],
+        "ids": TEXT,
+    },
 }
 EITHER = "a feature has a 'table' or is an 'indicator'"
 SPLIT = "texts that are split are a bag or a sequence"
@@ -117,7 +161,11 @@ CHANGES: list[tuple[str, Json, str]] = [
     ("indicator", {"kind": "bag", "combiner": "sum", "max_norm": 0.0}, "greater than 0"),
     ("indicator", {"place": 2, "places": 2}, "'place' is one of 'places'"),
     ("indicator", {"place": 0}, "'place' is one of 'places'"),
-    ("indicator", {"kind": "bag", "combiner": "sum", "place": 0, "places": 2}, "'place' belongs to a single"),
+    (
+        "indicator",
+        {"kind": "bag", "combiner": "sum", "place": 0, "places": 2},
+        "'place' belongs to a single",
+    ),
     ("indicator", {"ids": HASH, "from_end": True}, "'from_end' belongs to ids that are integers"),
     ("dense", {"take": "lengths", "shape": [2]}, "one number for an example"),
     ("dense", {"take": "padded"}, "'padded' lie in a row"),
@@ -125,22 +173,42 @@ CHANGES: list[tuple[str, Json, str]] = [
     ("dense", {"take": "weights", "shape": [2], "dtype": "int64"}, "'weights' are float32"),
     ("joined", {"kind": "bag", "combiner": "sum"}, "joined ones a single"),
     ("joined", {"ids": FEATURES["joined"]["ids"] | {"texts": ["", ""]}}, "one more than those"),
-    ("joined", {"ids": {"kind": "joined", "keys": [], "texts": [""], "ids": HASH}}, "one or more 'keys'"),
+    (
+        "joined",
+        {"ids": {"kind": "joined", "keys": [], "texts": [""], "ids": HASH}},
+        "one or more 'keys'",
+    ),
     *((each, {"inputs": ["city"]}, "an input for each") for each in ("joined", "crossed")),
     *((each, {"role": "context"}, "and the role follows") for each in ("joined", "crossed")),
-    ("crossed", {"kind": "sequence", "combiner": None, "length": 2}, "crossed ids need a single, or a bag"),
+    (
+        "crossed",
+        {"kind": "sequence", "combiner": None, "length": 2},
+        "crossed ids need a single, or a bag",
+    ),
     ("crossed", {"weighted": True}, "without weights"),
     ("crossed", {"default": []}, "default by key"),
     ("crossed", {"ids": {"kind": "identity"}}, "which only crossed and joined ids read"),
     *(
-        ("crossed", {**more, "ids": FEATURES["crossed"]["ids"] | {"keys": [KEYS[0] | key, KEYS[1]]}}, told)
+        (
+            "crossed",
+            {**more, "ids": FEATURES["crossed"]["ids"] | {"keys": [KEYS[0] | key, KEYS[1]]}},
+            told,
+        )
         for key, more, told in (
             ({"padding": ""}, {"kind": "single", "combiner": None}, "belongs to the keys of a bag"),
-            ({"padding": "", "steps": [{"do": "lower"}]}, {}, "'steps' change a text, without 'padding'"),
+            (
+                {"padding": "", "steps": [{"do": "lower"}]},
+                {},
+                "'steps' change a text, without 'padding'",
+            ),
             ({"rows": 4}, {}, ROWS_OF_KEY),
             ({"unknown_row": 0}, {}, ROWS_OF_KEY),
             ({"ids": {"kind": "identity"}, "unknown_row": 0}, {}, ROWS_OF_KEY),
-            ({"ids": {"kind": "buckets", "boundaries": [1.0]}}, {}, "'dtype' is float32 where 'ids' are buckets"),
+            (
+                {"ids": {"kind": "buckets", "boundaries": [1.0]}},
+                {},
+                "'dtype' is float32 where 'ids' are buckets",
+            ),
             ({"dtype": "float32"}, {}, "'dtype' is float32 where 'ids' are buckets"),
         )
     ),
@@ -153,7 +221,11 @@ CHANGES: list[tuple[str, Json, str]] = [
     ("text", {"cast": {"of": "int64", "to": "int32"}}, "'cast' makes integers"),
     ("text", {"ids": TEXT | {"split": None, "length": 3}}, "of texts that are split"),
     ("text", {"ids": TEXT | {"steps": [{"do": "lower", "what": "a"}]}}, "given with what replaces"),
-    ("text", {"ids": TEXT | {"steps": [{"do": "replace_any", "what": "\u00e9"}]}}, "ASCII characters"),
+    (
+        "text",
+        {"ids": TEXT | {"steps": [{"do": "replace_any", "what": "\u00e9"}]}},
+        "ASCII characters",
+    ),
 ]
 PARTS: list[tuple[str, Any, str]] = [
     ("parts", lambda parts: parts[::-1], "which no earlier part returns"),
@@ -162,11 +234,23 @@ PARTS: list[tuple[str, Any, str]] = [
     ("parts.0.inputs.0.features.0", "city", "which the tower does not"),
     ("parts.1.per", "context", "part 'trunk' is per context, 'movie' a candidate's"),
     ("parts.2.per", "context", "part 'score' is per context and takes 'trunk' of a candidate"),
-    ("parts", lambda parts: [parts[0], parts[1] | {"name": parts[2]["name"]}, *parts[2:]], "two parts have one name"),
-    ("parts.1.inputs.0", lambda entry: entry | {"feature": "movie"}, "one of 'feature', 'features' and 'tensor'"),
+    (
+        "parts",
+        lambda parts: [parts[0], parts[1] | {"name": parts[2]["name"]}, *parts[2:]],
+        "two parts have one name",
+    ),
+    (
+        "parts.1.inputs.0",
+        lambda entry: entry | {"feature": "movie"},
+        "one of 'feature', 'features' and 'tensor'",
+    ),
     ("parts.0.per", "user", "Input should be"),
     ("parts.2.outputs.0.name", "trunk", "two parts return 'trunk'"),
-    ("inputs.0", {"name": "user", "tensor": "trunk", "dtype": "float32", "shape": [None, 8]}, "is no part's output"),
+    (
+        "inputs.0",
+        {"name": "user", "tensor": "trunk", "dtype": "float32", "shape": [None, 8]},
+        "is no part's output",
+    ),
     ("formula", "score ^", "invalid syntax"),
     ("formula", "like", "takes 'like'"),
 ]
@@ -180,7 +264,9 @@ def manifest(committed_bundle: Path) -> Json:
 
 
 @pytest.mark.parametrize(("path", "value", "told"), EDITS)
-def test_manifest_that_breaks_a_rule_is_refused(manifest: Json, path: str, value: Any, told: str) -> None:
+def test_manifest_that_breaks_a_rule_is_refused(
+    manifest: Json, path: str, value: Any, told: str
+) -> None:
     setting(path, value)(manifest)
     with pytest.raises(FormatError, match=told) as refused:
         parse(sealed(manifest))
@@ -188,7 +274,9 @@ def test_manifest_that_breaks_a_rule_is_refused(manifest: Json, path: str, value
 
 
 @pytest.mark.parametrize(("base", "changes", "told"), CHANGES)
-def test_feature_that_breaks_a_rule_is_refused(manifest: Json, base: str, changes: Json, told: str) -> None:
+def test_feature_that_breaks_a_rule_is_refused(
+    manifest: Json, base: str, changes: Json, told: str
+) -> None:
     manifest["features"]["new"] = FEATURES[base]
     parse(sealed(manifest))
     manifest["features"]["new"] = FEATURES[base] | changes
@@ -204,7 +292,9 @@ def test_features_that_read_places_of_different_numbers_are_refused(manifest: Js
 
 
 @pytest.mark.parametrize(("path", "value", "told"), PARTS)
-def test_parts_of_a_tower_that_do_not_hold_together_are_refused(path: str, value: Any, told: str) -> None:
+def test_parts_of_a_tower_that_do_not_hold_together_are_refused(
+    path: str, value: Any, told: str
+) -> None:
     manifest = json.loads(IN_PARTS.read_bytes())
     setting(f"towers.ranking.{path}", value)(manifest)
     with pytest.raises(FormatError, match=told):
@@ -231,7 +321,18 @@ def test_format_version_that_is_not_known_says_so(manifest: Json, value: Any) ->
 @pytest.mark.parametrize(
     "data",
     [
-        *(b"", b"{", b"[]", b"null", b"3", b'"x"', b"\xff\xfe", b"[" * 100_000, b"{}", b'{"a": NaN}'),
+        *(
+            b"",
+            b"{",
+            b"[]",
+            b"null",
+            b"3",
+            b'"x"',
+            b"\xff\xfe",
+            b"[" * 100_000,
+            b"{}",
+            b'{"a": NaN}',
+        ),
         *(b'{"format_version": 1}', b'{"format_version": 1, "digest": 3}'),
     ],
 )
@@ -248,7 +349,9 @@ def test_manifest_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fits", [False, True])
-def test_manifest_with_damaged_bytes_is_refused_or_read_right(committed_bundle: Path, fits: bool) -> None:
+def test_manifest_with_damaged_bytes_is_refused_or_read_right(
+    committed_bundle: Path, fits: bool
+) -> None:
     sound = (committed_bundle / "manifest.json").read_bytes()
     for seed in range(100):
         rng, data = random.Random(seed), bytearray(sound)

@@ -9,7 +9,13 @@ from export.checkpoint.formats.sstable import read_table, write_table
 from tests.export.checkpoint import bundles
 
 
-@given(st.dictionaries(st.binary(max_size=80), st.binary(max_size=200), max_size=120), st.integers(1, 40))
+@given(
+    st.dictionaries(st.binary(max_size=80), st.binary(max_size=200), max_size=120),
+    st.integers(1, 40),
+)
 def test_table_of_either_writer_reads_back(pairs: dict[bytes, bytes], per_block: int) -> None:
-    for written in (bundles.table(pairs.items(), per_block=per_block), write_table(sorted(pairs.items()))):
+    for written in (
+        bundles.table(pairs.items(), per_block=per_block),
+        write_table(sorted(pairs.items())),
+    ):
         assert list(read_table(written)) == sorted(pairs.items())

@@ -46,7 +46,9 @@ def meets(values: list[Any], condition: Mapping[str, Any]) -> bool:
     if "allow" in condition and not any(value in condition["allow"] for value in values):
         return False
     bounds = [(name, condition[name]) for name in _BOUNDS if name in condition]
-    return not bounds or any(all(_BOUNDS[name](value, bound) for name, bound in bounds) for value in values)
+    return not bounds or any(
+        all(_BOUNDS[name](value, bound) for name, bound in bounds) for value in values
+    )
 
 
 def some(random: Random, values: list[Any], least: int) -> list[Any]:
@@ -63,7 +65,9 @@ def a_condition(random: Random, attribute: str) -> dict[str, Any]:
     }
     tokens = tokens_of.get(attribute, [])
     numbers: list[Any] = (
-        [*range(1985, 1995 + SIZE), 1999.5, -(2**60)] if attribute == "year" else [-1, 0, 2.5, 7, 99.75]
+        [*range(1985, 1995 + SIZE), 1999.5, -(2**60)]
+        if attribute == "year"
+        else [-1, 0, 2.5, 7, 99.75]
     )
     made: dict[str, Any] = {}
     while not made:
@@ -78,7 +82,9 @@ def a_condition(random: Random, attribute: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[tuple[SmallBundle, Clients]]:
+def served(
+    tmp_path_factory: pytest.TempPathFactory, small_towers: Path
+) -> Iterator[tuple[SmallBundle, Clients]]:
     root = tmp_path_factory.mktemp("root")
     small = write_small_bundle(root, small_towers, size=SIZE)
     service = RunningService(root)
@@ -93,14 +99,19 @@ def test_filters_mean_what_their_truth_table_says(served: tuple[SmallBundle, Cli
     small, clients = served
     random, seen = Random(20), set[int]()
     for number in range(CASES // 2):  # each over HTTP as JSON and over gRPC
-        attributes = random.sample(["genres", "year", "rating", "studio", "classic"], random.randint(0, 3))
+        attributes = random.sample(
+            ["genres", "year", "rating", "studio", "classic"], random.randint(0, 3)
+        )
         asked = {attribute: a_condition(random, attribute) for attribute in attributes}
         query = np.array([random.gauss(0, 1) for _ in range(small.vectors.shape[1])], np.float32)
         k = random.choice([1, 3, SIZE, SIZE + 5])
         matching = [
             at
             for at in range(SIZE)
-            if all(meets(values_of(small, attribute, at), condition) for attribute, condition in asked.items())
+            if all(
+                meets(values_of(small, attribute, at), condition)
+                for attribute, condition in asked.items()
+            )
         ]
         best = sorted(matching, key=lambda at: (-float(small.vectors[at] @ query), at))[:k]
         expected = [int(small.ids[at]) for at in best]

@@ -47,7 +47,12 @@ def stack(
 
 
 def opened(
-    directory: Path, stored: Values, held: dict[str, Values], layouts: list[Layout], boxes: Any, spoiled: bytes = b""
+    directory: Path,
+    stored: Values,
+    held: dict[str, Values],
+    layouts: list[Layout],
+    boxes: Any,
+    spoiled: bytes = b"",
 ) -> Opened:
     """Writes a checkpoint of one variable in slices, of which a bit may be flipped; returns it and its tables."""
     write_bundle(directory / "ckpt", {"stack": stored}, boxes={"stack": boxes}, files=2)
@@ -71,12 +76,21 @@ def opened(
     rows=st.lists(st.integers(1, 70), min_size=1, max_size=3),
     dim=st.integers(1, 8),
     padding=st.sampled_from([0, 3]),
-    writing=st.builds(Writing, st.sampled_from([None, 7, 24]), st.sampled_from([None, None, "int8", "float16"])),
+    writing=st.builds(
+        Writing, st.sampled_from([None, 7, 24]), st.sampled_from([None, None, "int8", "float16"])
+    ),
     budget=st.sampled_from([200, 4000, 1 << 20]),
     wanted=st.integers(1, 3),
 )
 def test_sparse_core_stack_any_shape_gives_every_table_and_every_crc(
-    chips: int, per_chip: int, rows: list[int], dim: int, padding: int, writing: Writing, budget: int, wanted: int
+    chips: int,
+    per_chip: int,
+    rows: list[int],
+    dim: int,
+    padding: int,
+    writing: Writing,
+    budget: int,
+    wanted: int,
 ) -> None:
     stored, tables, layouts, boxes = stack(chips * per_chip, rows, dim, dim + padding, chips)
     chosen = list(tables)[:wanted]
@@ -95,14 +109,17 @@ def test_sparse_core_stack_with_a_flipped_bit_anywhere_is_refused(
     """In the table, in a padding row, in a padding column, and in a table that is left out."""
     stored, tables, layouts, boxes = stack(4, [30, 20], 5, 8, 2)
     row = -1 if table is None else stored_rows(layouts[table], np.array([17]))[0]
-    checkpoint, inventory = opened(tmp_path, stored, tables, layouts, boxes, stored[row, column].tobytes())
+    checkpoint, inventory = opened(
+        tmp_path, stored, tables, layouts, boxes, stored[row, column].tobytes()
+    )
     with pytest.raises(CheckpointError, match="do not match their checksum"):
         copied(checkpoint, inventory, tmp_path / "out", ["t0"])
 
 
 @pytest.mark.parametrize("rows", [None, 10])
 @pytest.mark.parametrize(
-    "wrong", [{"rotation": 1}, {"offset": 1}, {"cores": 2, "core_rows": 70}, {"rotation": 0, "offset": 8}]
+    "wrong",
+    [{"rotation": 1}, {"offset": 1}, {"cores": 2, "core_rows": 70}, {"rotation": 0, "offset": 8}],
 )
 def test_verify_tables_stack_read_by_another_layout_is_found(
     tmp_path: Path, wrong: dict[str, int], rows: int | None

@@ -20,10 +20,17 @@ from bundle import native
 from bundle.format import manifest as entries
 from bundle.tables.reader import TableReader
 
-STORED: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int8": np.int8}
+STORED: dict[str, Any] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "int8": np.int8,
+}
 DIMS = (1, 2, 3, 7, 8, 16, 17, 32, 64, 65, 128, 300)
 COMBINERS = st.sampled_from(["sum", "mean", "sqrtn"])
-compiled = pytest.mark.skipif(native.Rows is None, reason=f"rows were not compiled: {native.MISSING}")
+compiled = pytest.mark.skipif(
+    native.Rows is None, reason=f"rows were not compiled: {native.MISSING}"
+)
 
 
 class Stored(NamedTuple):
@@ -42,25 +49,43 @@ class Stored(NamedTuple):
 
 @st.composite
 def tables(draw: st.DrawFn, finite: bool = False) -> Stored:
-    dtype, dim, rows = draw(st.sampled_from(sorted(STORED))), draw(st.sampled_from(DIMS)), draw(st.integers(1, 300))
+    dtype, dim, rows = (
+        draw(st.sampled_from(sorted(STORED))),
+        draw(st.sampled_from(DIMS)),
+        draw(st.integers(1, 300)),
+    )
     random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     if not finite and draw(st.booleans()):
-        values = np.frombuffer(random.bytes(rows * dim * np.dtype(STORED[dtype]).itemsize), STORED[dtype])
+        values = np.frombuffer(
+            random.bytes(rows * dim * np.dtype(STORED[dtype]).itemsize), STORED[dtype]
+        )
     else:  # values that cancel and round, zeros of both signs among them
-        values = random.choice([-1.5, -0.0, 0.0, 1e-7, 0.3, 100.0], rows * dim).astype(STORED[dtype])
-    few = st.sets(st.integers(1, rows - 1), max_size=min(40, rows - 1)) if rows > 1 else st.just(set[int]())
+        values = random.choice([-1.5, -0.0, 0.0, 1e-7, 0.3, 100.0], rows * dim).astype(
+            STORED[dtype]
+        )
+    few = (
+        st.sets(st.integers(1, rows - 1), max_size=min(40, rows - 1))
+        if rows > 1
+        else st.just(set[int]())
+    )
     scales = random.choice([-2.0, 0.001, 3.7, 0.0], rows).astype(np.float32)
     cuts = [sorted(draw(few)), sorted(draw(few))]
     return Stored(dtype, values.reshape(rows, dim), scales, cuts, draw(st.integers(0, 70)))
 
 
-def write_shards(root: Path, name: str, data: NDArray[Any], cuts: list[int], before: int) -> list[entries.Shard]:
+def write_shards(
+    root: Path, name: str, data: NDArray[Any], cuts: list[int], before: int
+) -> list[entries.Shard]:
     """Writes rows into one file, cut into shards, each with other bytes before it; the later ones in front."""
     raw, found = bytearray(), []
     for first, end in reversed(list(pairwise([0, *cuts, len(data)]))):
         raw += b"\xff" * before
         place = len(raw)
-        found.append(entries.Shard(file=name, offset=place, first_row=first, rows=end - first, crc32c=0, blocks=()))
+        found.append(
+            entries.Shard(
+                file=name, offset=place, first_row=first, rows=end - first, crc32c=0, blocks=()
+            )
+        )
         raw += data[first:end].tobytes()
     (root / name).write_bytes(raw)
     return found[::-1]
@@ -87,33 +112,49 @@ def opened(table: Stored, use_native: bool) -> Iterator[TableReader]:
 
 def assert_same_bits(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
     # Of a NaN only that it is one: which of two an addition keeps, and whether it is quietened, is the CPU's choice.
-    one, other = (np.where(np.isnan(each), np.float32(0), each).view(np.uint32) for each in (found, expected))
+    one, other = (
+        np.where(np.isnan(each), np.float32(0), each).view(np.uint32) for each in (found, expected)
+    )
     np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
 
 
 @st.composite
-def bags(draw: st.DrawFn, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32] | None]:
+def bags(
+    draw: st.DrawFn, rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32] | None]:
     """Rows, unknown ones among them, the offsets of bags of them, and weights."""
     lengths = draw(st.lists(st.integers(0, 5) | st.just(60), max_size=20))
     random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     offsets = np.cumsum([0, *lengths])
     found = random.integers(draw(st.sampled_from([0, -2])), rows, offsets[-1])
     weighted = draw(st.booleans())
-    return found, offsets, random.choice([-1.5, 0, 0.25, 1, 3], found.size).astype(np.float32) if weighted else None
+    return (
+        found,
+        offsets,
+        random.choice([-1.5, 0, 0.25, 1, 3], found.size).astype(np.float32) if weighted else None,
+    )
 
 
-READERS = pytest.mark.parametrize("use_native", [pytest.param(True, marks=compiled), False], ids=["compiled", "numpy"])
+READERS = pytest.mark.parametrize(
+    "use_native", [pytest.param(True, marks=compiled), False], ids=["compiled", "numpy"]
+)
 
 
 @READERS
 @given(table=tables(), data=st.data())
-def test_rows_read_are_the_rows_written(use_native: bool, table: Stored, data: st.DataObject) -> None:
-    rows = np.array(data.draw(st.lists(st.integers(-3, len(table.values) - 1), max_size=150)), np.int64)
+def test_rows_read_are_the_rows_written(
+    use_native: bool, table: Stored, data: st.DataObject
+) -> None:
+    rows = np.array(
+        data.draw(st.lists(st.integers(-3, len(table.values) - 1), max_size=150)), np.int64
+    )
     first = data.draw(st.integers(0, len(table.values)))
     count = data.draw(st.integers(0, len(table.values) - first))
     with opened(table, use_native) as reader:
-        expected = np.where(rows[:, np.newaxis] < 0, np.float32(0), table.wide()[np.maximum(rows, 0)])
+        expected = np.where(
+            rows[:, np.newaxis] < 0, np.float32(0), table.wide()[np.maximum(rows, 0)]
+        )
         assert_same_bits(reader.take(rows), expected)
         packed = np.zeros((rows.size, table.values.shape[1] + 5), np.float32)
         reader.take(rows, packed[:, 2:-3])
@@ -125,16 +166,22 @@ def test_rows_read_are_the_rows_written(use_native: bool, table: Stored, data: s
 
 @READERS
 @given(table=tables(finite=True), combiner=COMBINERS, data=st.data())
-def test_bags_agree_with_a_loop_in_float64(use_native: bool, table: Stored, combiner: Any, data: st.DataObject) -> None:
+def test_bags_agree_with_a_loop_in_float64(
+    use_native: bool, table: Stored, combiner: Any, data: st.DataObject
+) -> None:
     rows, offsets, weights = data.draw(bags(len(table.values)))
     wide = table.wide().astype(np.float64)
     with opened(table, use_native) as reader:
         found = reader.bags(rows, offsets, combiner, weights)
     for bag, (first, end) in enumerate(pairwise(offsets)):
         known = rows[first:end] >= 0
-        factors = (np.ones(end - first) if weights is None else weights[first:end].astype(np.float64))[known]
+        factors = (
+            np.ones(end - first) if weights is None else weights[first:end].astype(np.float64)
+        )[known]
         terms = factors[:, np.newaxis] * wide[rows[first:end][known]]
-        divisor = {"sum": 1.0, "mean": factors.sum(), "sqrtn": np.sqrt((factors**2).sum())}[combiner]
+        divisor = {"sum": 1.0, "mean": factors.sum(), "sqrtn": np.sqrt((factors**2).sum())}[
+            combiner
+        ]
         expected = terms.sum(0) / divisor if divisor else np.zeros(wide.shape[1])
         allowed = (len(factors) + 4) * 2.0**-23 * np.abs(terms).sum(0) / (abs(divisor) or 1.0)
         assert (np.abs(found[bag] - expected) <= allowed).all()
@@ -143,7 +190,9 @@ def test_bags_agree_with_a_loop_in_float64(use_native: bool, table: Stored, comb
 @compiled
 @settings(max_examples=250)
 @given(tables(), COMBINERS, st.data())
-def test_compiled_bags_have_the_bits_of_numpys(table: Stored, combiner: Any, data: st.DataObject) -> None:
+def test_compiled_bags_have_the_bits_of_numpys(
+    table: Stored, combiner: Any, data: st.DataObject
+) -> None:
     rows, offsets, weights = data.draw(bags(len(table.values)))
     with opened(table, True) as reader, opened(table, False) as reference:
         expected = reference.bags(rows, offsets, combiner, weights)

@@ -21,10 +21,20 @@ from tests.service.small_bundle import write_small_bundle
 
 _FINE = {"OK", *(code.value for code in Code)} - {"INTERNAL", "DATA_LOSS", "CANCELLED"}
 _bounded = settings(max_examples=100, suppress_health_check=list(HealthCheck))
-_names = st.sampled_from(["user", "city", "history", "liked", "recent", "hour", "mood", "movie", "genres", "year"])
-_scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.sampled_from([1000, "1007", "x"])
+_names = st.sampled_from(
+    ["user", "city", "history", "liked", "recent", "hour", "mood", "movie", "genres", "year"]
+)
+_scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.sampled_from([1000, "1007", "x"])
+)
 _values = st.recursive(
-    _scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_names, inner, max_size=3), max_leaves=8
+    _scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_names, inner, max_size=3),
+    max_leaves=8,
 )
 _columns = st.builds(
     lambda kind, data, at, weights: pb.Column(**{kind: data}, offsets=at, weights=weights),
@@ -36,15 +46,49 @@ _columns = st.builds(
 
 
 _pieces = st.sampled_from(
-    [b"[", b"]", b"{}", b",", b":", b'"', b"0", b"1e39", b"true", b"null", b"9" * 20, b"\xff", b"\0"]
+    [
+        b"[",
+        b"]",
+        b"{}",
+        b",",
+        b":",
+        b'"',
+        b"0",
+        b"1e39",
+        b"true",
+        b"null",
+        b"9" * 20,
+        b"\xff",
+        b"\0",
+    ]
 )
-_selected = {"filter": {"genres": {"allow": ["drama"], "deny": []}, "year": {"ge": 1990}}, "explain": True}
-_reordered = {"crowding": {"attribute": "studio", "max": 2}, "diversity": 0.5, "min_score": -9, "recall": 0.5}
-_listed = {"requests": [{"features": {"user": 3, "history": [1, 2]}, "exclude": [5]}], "attributes": []}
+_selected = {
+    "filter": {"genres": {"allow": ["drama"], "deny": []}, "year": {"ge": 1990}},
+    "explain": True,
+}
+_reordered = {
+    "crowding": {"attribute": "studio", "max": 2},
+    "diversity": 0.5,
+    "min_score": -9,
+    "recall": 0.5,
+}
+_listed = {
+    "requests": [{"features": {"user": 3, "history": [1, 2]}, "exclude": [5]}],
+    "attributes": [],
+}
 _shown: dict[str, dict[str, Any]] = {
     "retrieve": {"k": 3, **_listed, **_selected, **_reordered},
-    "rank": {"context": {"user": 7, "liked": {"ids": [1], "weights": [0.5]}}, "candidates": [1000, 1007]},
-    "recommend": {"k": 3, "features": {"city": "x", "user": 4}, "formula": "score + 1", **_selected, **_reordered},
+    "rank": {
+        "context": {"user": 7, "liked": {"ids": [1], "weights": [0.5]}},
+        "candidates": [1000, 1007],
+    },
+    "recommend": {
+        "k": 3,
+        "features": {"city": "x", "user": 4},
+        "formula": "score + 1",
+        **_selected,
+        **_reordered,
+    },
     "embed": {"tower": "query", "features": {"user": 1}},
     "lookup": {"feature": "user", "ids": [1, "9007199254740993"]},
 }
@@ -66,9 +110,13 @@ def test_service_given_any_json_answers_or_rejects(
     name: str, value: Any, data: st.DataObject, clients: Clients
 ) -> None:
     field = data.draw(st.sampled_from(["features", "context", "requests", "vector", *_shown[name]]))
-    other = st.sampled_from([value, {data.draw(_names): value}, [value], {"requests": [{field: value}]}])
+    other = st.sampled_from(
+        [value, {data.draw(_names): value}, [value], {"requests": [{field: value}]}]
+    )
     for body in (_shown[name] | {field: data.draw(other)}, value):
-        code, message = clients.by_http(Case(name, "any", json.dumps(body).encode()), protobuf=False)
+        code, message = clients.by_http(
+            Case(name, "any", json.dumps(body).encode()), protobuf=False
+        )
         assert code in _FINE, message
     sent = data.draw(damaged(json.dumps(_shown[name]).encode()))
     code, message = clients.by_http(Case(name, "any", sent), protobuf=False)
@@ -84,15 +132,25 @@ def test_service_given_any_json_answers_or_rejects(
     data=st.data(),
 )
 def test_service_given_any_message_answers_or_rejects_alike(
-    name: str, features: dict[str, pb.Column], raw: bytes, ids: bytes, data: st.DataObject, clients: Clients
+    name: str,
+    features: dict[str, pb.Column],
+    raw: bytes,
+    ids: bytes,
+    data: st.DataObject,
+    clients: Clients,
 ) -> None:
-    fields: dict[str, Any] = {"features": features, **({"tower": "query"} if name == "embed" else {})}
+    fields: dict[str, Any] = {
+        "features": features,
+        **({"tower": "query"} if name == "embed" else {}),
+    }
     if name == "rank":
         fields = {"context": features, "candidate_ids": pb.Ids(int64s=ids)}
     elif name == "lookup":
         fields = {"feature": "user", "ids": next(iter(features.values()), None)}
     whole = Case(name, "any", None, message=fields)
-    others = [Case(name, "any", None, message=each) for each in (raw, data.draw(damaged(whole.body())))]
+    others = [
+        Case(name, "any", None, message=each) for each in (raw, data.draw(damaged(whole.body())))
+    ]
     for case in (whole, *others):
         (code, answer), by_grpc = clients.by_http(case, protobuf=True), clients.by_grpc(case)
         assert code in _FINE

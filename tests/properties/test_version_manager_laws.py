@@ -51,7 +51,9 @@ class Managing(RuleBasedStateMachine):
 
     def arrange(self) -> None:
         loaded, before = self.manager.arranged(MODEL)
-        self.manager.arrange(MODEL, arrangement(self.wanted, self.settings, self.known, loaded, self.failed, before))
+        self.manager.arrange(
+            MODEL, arrangement(self.wanted, self.settings, self.known, loaded, self.failed, before)
+        )
 
     @rule(version=VERSIONS)
     def load(self, version: int) -> None:
@@ -77,13 +79,19 @@ class Managing(RuleBasedStateMachine):
         stopped: bool,
     ) -> None:
         self.wanted = DesiredModel(
-            pinned=pinned, unloaded=unloaded, labels=labels, rolled_back=back, stopped=stopped and not pinned
+            pinned=pinned,
+            unloaded=unloaded,
+            labels=labels,
+            rolled_back=back,
+            stopped=stopped and not pinned,
         )
         self.arrange()
 
     @rule(latest=st.integers(1, 3), keep=st.booleans())
     def choose(self, latest: int, keep: bool) -> None:
-        self.settings = SETTINGS.model_copy(update={"latest_versions": latest, "keep_previous": keep})
+        self.settings = SETTINGS.model_copy(
+            update={"latest_versions": latest, "keep_previous": keep}
+        )
         self.arrange()
 
     @rule(version=VERSIONS)
@@ -106,7 +114,9 @@ class Managing(RuleBasedStateMachine):
         others = self.manager.arranged(MODEL)[0] - {current.version}
         self.failed.add(current.version)
         assert self.manager.damage(current, "a block differs")
-        assert (self.current() is not None) == bool(others), "what is loaded replaces it at the same moment"
+        assert (self.current() is not None) == bool(others), (
+            "what is loaded replaces it at the same moment"
+        )
         self.arrange()
 
     @rule(target=leases, version=st.none() | VERSIONS, label=st.sampled_from(["", "", "a", "b"]))
@@ -140,7 +150,9 @@ class Managing(RuleBasedStateMachine):
     @invariant()
     def the_best_loaded_version_is_current(self) -> None:
         loaded, arranged = self.manager.arranged(MODEL)
-        best = [version for version in ranked(self.wanted, self.known | loaded) if version in loaded]
+        best = [
+            version for version in ranked(self.wanted, self.known | loaded) if version in loaded
+        ]
         if best:
             assert arranged.current == best[0]
         current = self.current()

@@ -19,7 +19,9 @@ def _vectors(size: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=(size, dim)).astype(np.float32)
 
 
-def _reference(vectors: NDArray[np.float32], query: NDArray[np.float32], distance: Distance) -> NDArray[np.float64]:
+def _reference(
+    vectors: NDArray[np.float32], query: NDArray[np.float32], distance: Distance
+) -> NDArray[np.float64]:
     wide, wide_query = vectors.astype(np.float64), query.astype(np.float64)
     if distance == "squared_l2":
         return np.array([-float(np.sum((row - wide_query) ** 2)) for row in wide])
@@ -58,7 +60,10 @@ def test_exact_search_over_several_blocks_equals_one(monkeypatch: pytest.MonkeyP
 def test_exact_search_finds_the_same_in_whatever_order_and_threads_blocks_are_scored(
     distance: Distance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors, queries = _vectors(500, 8).round(), _vectors(4, 8, seed=1).round()  # of many equal scores
+    vectors, queries = (
+        _vectors(500, 8).round(),
+        _vectors(4, 8, seed=1).round(),
+    )  # of many equal scores
     monkeypatch.setattr("runtime.exact._BLOCK_BYTES", 4 * 8 * 37)
     index = ExactIndex(vectors, distance)
 
@@ -77,7 +82,9 @@ def test_exact_search_finds_the_same_in_whatever_order_and_threads_blocks_are_sc
         assert scores.tobytes() == in_turn[1].tobytes()
 
 
-def test_exact_search_equal_scores_come_in_order_of_position(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_search_equal_scores_come_in_order_of_position(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     vectors = np.ones((100, 4), np.float32)
     vectors[70] = 2
     monkeypatch.setattr("runtime.exact._BLOCK_BYTES", 4 * 4 * 16)
@@ -89,7 +96,9 @@ def test_exact_search_equal_scores_come_in_order_of_position(monkeypatch: pytest
 
 
 def test_exact_search_k_beyond_the_vectors_is_filled() -> None:
-    positions, scores = ExactIndex(-np.eye(3, dtype=np.float32), "dot_product").search(np.eye(3, dtype=np.float32), 5)
+    positions, scores = ExactIndex(-np.eye(3, dtype=np.float32), "dot_product").search(
+        np.eye(3, dtype=np.float32), 5
+    )
 
     assert positions[0].tolist() == [1, 2, 0, -1, -1]
     assert scores[0, :3].tolist() == [0, 0, -1]
@@ -104,7 +113,10 @@ def test_exact_search_among_allowed_positions_finds_only_those() -> None:
 
     for row, query in enumerate(queries):
         wanted = _reference(vectors, query, "squared_l2")
-        assert positions[row].tolist() == sorted(allowed.tolist(), key=lambda position: -wanted[position])[:4]
+        assert (
+            positions[row].tolist()
+            == sorted(allowed.tolist(), key=lambda position: -wanted[position])[:4]
+        )
     nothing, _ = ExactIndex(vectors, "squared_l2").search(queries, 2, np.empty(0, np.int64))
     assert nothing.tolist() == [[-1, -1], [-1, -1]]
     assert scores.max() <= 0
@@ -117,12 +129,16 @@ def test_exact_search_of_a_mapped_file_needs_no_copy(tmp_path: Path) -> None:
 
     positions, _ = ExactIndex(mapped, "dot_product").search(vectors[:1], 3)
 
-    np.testing.assert_array_equal(positions, ExactIndex(vectors, "dot_product").search(vectors[:1], 3)[0])
+    np.testing.assert_array_equal(
+        positions, ExactIndex(vectors, "dot_product").search(vectors[:1], 3)[0]
+    )
 
 
 def test_exact_squared_l2_distinguishes_neighbors_far_from_the_origin() -> None:
     # The expanded square |x|^2 - 2xq + |q|^2 would lose these differences in float32.
-    vectors = (1000 + np.arange(8, dtype=np.float32)[:, None] * 0.01 * np.ones((8, 4))).astype(np.float32)
+    vectors = (1000 + np.arange(8, dtype=np.float32)[:, None] * 0.01 * np.ones((8, 4))).astype(
+        np.float32
+    )
 
     positions, scores = ExactIndex(vectors, "squared_l2").search(vectors[3:4], 3)
 
@@ -155,7 +171,9 @@ def test_normalised_zeros_stay_zeros() -> None:
         (np.zeros((1, 6), np.float32), 0, "k is 0"),
     ],
 )
-def test_exact_search_wrong_query_is_rejected(queries: NDArray[np.float32], k: int, message: str) -> None:
+def test_exact_search_wrong_query_is_rejected(
+    queries: NDArray[np.float32], k: int, message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message):
         ExactIndex(_vectors(10, 6), "dot_product").search(queries, k)
 
@@ -169,7 +187,9 @@ def test_exact_search_large_finite_query_is_no_infinity() -> None:
 
 
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2"])
-def test_exact_search_scores_beyond_float32_are_infinities_and_none_is_lost(distance: Distance) -> None:
+def test_exact_search_scores_beyond_float32_are_infinities_and_none_is_lost(
+    distance: Distance,
+) -> None:
     vectors = np.array([[1, 1], [1, -1], [2, 2], [-2, 2], [2, -2]], np.float32)
 
     positions, scores = ExactIndex(vectors, distance).search(np.full((1, 2), 3e38, np.float32), 5)
@@ -211,7 +231,9 @@ def test_rank_exactly_scores_depend_on_nothing_but_vector_and_query(
     vectors[random.integers(0, size)] *= np.float32(scale)
     query = random.uniform(-1, 1, dim).astype(np.float32)
     positions = random.permutation(size).astype(np.uint32)
-    alone = np.concatenate([rank_exactly(vectors, query, positions[at : at + 1], 1, distance)[1] for at in range(size)])
+    alone = np.concatenate(
+        [rank_exactly(vectors, query, positions[at : at + 1], 1, distance)[1] for at in range(size)]
+    )
 
     found, scores = rank_exactly(vectors, query, positions, k, distance)
 
@@ -222,8 +244,13 @@ def test_rank_exactly_scores_depend_on_nothing_but_vector_and_query(
 
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
-def test_block_search_finds_what_ranking_all_exactly_does(distance: Distance, offset: float) -> None:
-    vectors, queries = _vectors(500, 8).round() + np.float32(offset), _vectors(5, 8, seed=1).round()  # many equal
+def test_block_search_finds_what_ranking_all_exactly_does(
+    distance: Distance, offset: float
+) -> None:
+    vectors, queries = (
+        _vectors(500, 8).round() + np.float32(offset),
+        _vectors(5, 8, seed=1).round(),
+    )  # many equal
     vectors[::9] = 0
     queries = normalised(queries) if distance == "cosine" else queries + np.float32(offset)
     counts = [1, 5, 20, 499, 700]
@@ -241,9 +268,13 @@ def test_block_search_finds_what_ranking_all_exactly_does(distance: Distance, of
 def test_block_search_scores_beyond_float32_are_not_lost() -> None:
     vectors = np.array([[1, 1], [2, 2], [-2, 2], [1, -1]], np.float32)
 
-    ((places, scores),) = VectorBlock(vectors, "dot_product").search(np.full((1, 2), 3e38, np.float32), [2])
+    ((places, scores),) = VectorBlock(vectors, "dot_product").search(
+        np.full((1, 2), 3e38, np.float32), [2]
+    )
 
     assert places.size == 2
     assert not np.isfinite(scores).all()
-    ((places, _),) = VectorBlock(vectors[:0], "dot_product").search(np.ones((1, 2), np.float32), [2])
+    ((places, _),) = VectorBlock(vectors[:0], "dot_product").search(
+        np.ones((1, 2), np.float32), [2]
+    )
     assert places.size == 0

@@ -25,7 +25,9 @@ def _query_inputs(n: int) -> dict[str, NDArray[np.float32]]:
 def _query_reference(towers: Path, inputs: dict[str, NDArray[np.float32]]) -> NDArray[np.float64]:
     with np.load(towers / "weights.npz") as weights:
         joined = np.hstack([inputs["user"], inputs["history"]]).astype(np.float64)
-        vectors: NDArray[np.float64] = np.maximum(joined @ weights["query_in"], 0) @ weights["query_out"]
+        vectors: NDArray[np.float64] = (
+            np.maximum(joined @ weights["query_in"], 0) @ weights["query_out"]
+        )
     return vectors
 
 
@@ -37,8 +39,12 @@ def test_compiled_tower_any_batch_equals_float64(towers: Path, n: int) -> None:
     outputs = tower.run(inputs)
 
     assert outputs["vector"].dtype == np.float32
-    np.testing.assert_allclose(outputs["vector"], _query_reference(towers, inputs), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(outputs["norm"], (inputs["user"].astype(np.float64) ** 2).sum(1), rtol=1e-5)
+    np.testing.assert_allclose(
+        outputs["vector"], _query_reference(towers, inputs), rtol=1e-5, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        outputs["norm"], (inputs["user"].astype(np.float64) ** 2).sum(1), rtol=1e-5
+    )
 
 
 def test_compiled_tower_names_and_shapes_are_the_signature(towers: Path) -> None:
@@ -95,14 +101,19 @@ def test_compiled_tower_outputs_are_owned_by_the_caller(towers: Path) -> None:
 
 def test_compiled_tower_many_threads_each_get_their_own_answer(towers: Path) -> None:
     tower = CompiledTower(towers / "query" / F32)
-    wanted = {n: CompiledTower(towers / "query" / F32).run(_query_inputs(n))["vector"] for n in range(1, 9)}
+    wanted = {
+        n: CompiledTower(towers / "query" / F32).run(_query_inputs(n))["vector"]
+        for n in range(1, 9)
+    }
     wrong: list[int] = []
     start = threading.Barrier(8)
 
     def call(n: int) -> None:
         inputs = _query_inputs(n)
         start.wait()
-        wrong.extend(n for _ in range(200) if not np.array_equal(tower.run(inputs)["vector"], wanted[n]))
+        wrong.extend(
+            n for _ in range(200) if not np.array_equal(tower.run(inputs)["vector"], wanted[n])
+        )
 
     threads = [threading.Thread(target=call, args=(n,)) for n in range(1, 9)]
     for thread in threads:
@@ -150,7 +161,10 @@ def test_compiled_tower_no_examples_gives_empty_outputs(towers: Path) -> None:
 
     outputs = tower.run(_query_inputs(0))
 
-    assert {name: value.shape for name, value in outputs.items()} == {"norm": (0,), "vector": (0, 64)}
+    assert {name: value.shape for name, value in outputs.items()} == {
+        "norm": (0,),
+        "vector": (0, 64),
+    }
     assert tower.run(_query_inputs(2))["vector"].shape == (2, 64)
 
 
@@ -158,8 +172,14 @@ def test_compiled_tower_no_examples_gives_empty_outputs(towers: Path) -> None:
     ("changed", "message"),
     [
         ({"user": None}, "lacks inputs ['user']"),
-        ({"user": np.zeros((2, 31), np.float32)}, "input 'user' has shape (2, 31); [any, 32] was expected"),
-        ({"user": np.zeros(32, np.float32)}, "input 'user' has shape (32,); [any, 32] was expected"),
+        (
+            {"user": np.zeros((2, 31), np.float32)},
+            "input 'user' has shape (2, 31); [any, 32] was expected",
+        ),
+        (
+            {"user": np.zeros(32, np.float32)},
+            "input 'user' has shape (32,); [any, 32] was expected",
+        ),
         ({"user": np.zeros((2, 32))}, "input 'user' has dtype float64; float32 was expected"),
         ({"user": np.zeros((3, 32), np.float32)}, "takes no inputs of shapes"),
     ],
@@ -181,7 +201,9 @@ def test_compiled_tower_wrong_input_is_rejected_and_the_next_call_works(
 def test_compiled_tower_fixed_batch_takes_that_batch_only(towers: Path) -> None:
     tower = CompiledTower(towers / "single" / F32)
 
-    np.testing.assert_array_equal(tower.run({"context": np.ones((1, 3), np.float32)})["vector"], [[2, 2, 2]])
+    np.testing.assert_array_equal(
+        tower.run({"context": np.ones((1, 3), np.float32)})["vector"], [[2, 2, 2]]
+    )
     with pytest.raises(InvalidInput, match=r"\[1, 3\] was expected"):
         tower.run({"context": np.ones((2, 3), np.float32)})
 
@@ -205,7 +227,9 @@ def test_compiled_tower_other_bytes_are_unreadable(tmp_path: Path, content: byte
         CompiledTower(path)
 
 
-def test_compiled_tower_truncated_or_missing_file_is_unreadable(towers: Path, tmp_path: Path) -> None:
+def test_compiled_tower_truncated_or_missing_file_is_unreadable(
+    towers: Path, tmp_path: Path
+) -> None:
     path = tmp_path / F32
     content = (towers / "query" / F32).read_bytes()
     path.write_bytes(content[: len(content) // 2])

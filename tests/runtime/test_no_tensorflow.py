@@ -43,7 +43,9 @@ assert "scann.scann_ops.py.scann_ops" not in sys.modules
 
 
 def test_runtime_maps_no_tensorflow_while_it_runs_tower_and_index(towers: Path) -> None:
-    assert importlib.util.find_spec("tensorflow") is not None, "this test means something only beside TensorFlow"
+    assert importlib.util.find_spec("tensorflow") is not None, (
+        "this test means something only beside TensorFlow"
+    )
 
     ran = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(towers / "query" / "compiled-f32.tflite")],
@@ -60,7 +62,11 @@ def test_runtime_maps_no_tensorflow_while_it_runs_tower_and_index(towers: Path) 
 
 def test_importing_scann_restores_a_tensorflow_that_was_there_before() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", _WITH_TENSORFLOW], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _WITH_TENSORFLOW],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
     assert ran.returncode == 0, ran.stderr[-2000:]

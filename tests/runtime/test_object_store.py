@@ -25,7 +25,8 @@ def test_located_url_path_and_file_url_mean_their_places(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://key:secret@bucket/x", "s3://key@bucket/x", "https://host/x?X-Amz-Signature=secret"]
+    "url",
+    ["s3://key:secret@bucket/x", "s3://key@bucket/x", "https://host/x?X-Amz-Signature=secret"],
 )
 def test_located_url_with_credentials_is_rejected_without_showing_them(url: str) -> None:
     with pytest.raises(ValueError, match="credentials") as problem:
@@ -35,7 +36,9 @@ def test_located_url_with_credentials_is_rejected_without_showing_them(url: str)
 
 @pytest.mark.parametrize("url", ["s3://", "gs:///"])
 def test_located_url_without_a_bucket_is_rejected(url: str) -> None:
-    with pytest.raises(ValueError, match=f"URL {url} names no bucket; {url[:2]}://BUCKET/PATH was expected"):
+    with pytest.raises(
+        ValueError, match=f"URL {url} names no bucket; {url[:2]}://BUCKET/PATH was expected"
+    ):
         located(url)
 
 
@@ -83,7 +86,9 @@ def test_remote_path_missing_file_is_reported_with_its_url(store: RemotePath) ->
     assert (problem.value.errno, problem.value.filename) == (errno.ENOENT, f"{store}/a")
 
 
-def test_remote_path_store_without_checksums_vouches_for_nothing(store: RemotePath, tmp_path: Path) -> None:
+def test_remote_path_store_without_checksums_vouches_for_nothing(
+    store: RemotePath, tmp_path: Path
+) -> None:
     (tmp_path / "source").write_bytes(hashlib.sha256(b"").digest())
     (store / "a").upload(tmp_path / "source")
     assert (store / "a").read(0, 99) == (tmp_path / "source").read_bytes()

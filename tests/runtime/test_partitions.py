@@ -39,7 +39,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     def write(distance: Distance, kind: Kind, partitions: int) -> tuple[Vectors, list[Path]]:
         if (distance, kind, partitions) not in known:
             base = tmp_path_factory.mktemp("index")
-            directories = [base / each for each in paths.index_partitions("items/scann", partitions)]
+            directories = [
+                base / each for each in paths.index_partitions("items/scann", partitions)
+            ]
             for directory, rows in zip(directories, partition_rows(SIZE, partitions), strict=True):
                 own = vectors[rows.first : rows.end]
                 write_index(own, distance, kind, TREE if kind == "tree_ah" else {}, directory)
@@ -55,9 +57,14 @@ def _queries(distance: Distance, count: int = 5) -> Vectors:
 
 
 @given(size=st.integers(1, 3000), asked=st.integers(1, 3000))
-def test_partitions_hold_every_row_once_and_are_found_again_by_their_number(size: int, asked: int) -> None:
+def test_partitions_hold_every_row_once_and_are_found_again_by_their_number(
+    size: int, asked: int
+) -> None:
     ranges = partition_rows(size, min(asked, size))
-    assert [ranges[0].first, *(each.end for each in ranges)] == [*(each.first for each in ranges), size]
+    assert [ranges[0].first, *(each.end for each in ranges)] == [
+        *(each.first for each in ranges),
+        size,
+    ]
     assert len({each.rows for each in ranges[:-1]}) <= 1
     assert 1 <= ranges[-1].rows <= ranges[0].rows
     assert len(ranges) <= asked
@@ -65,7 +72,9 @@ def test_partitions_hold_every_row_once_and_are_found_again_by_their_number(size
 
 
 @pytest.mark.parametrize(("size", "partitions"), [(10, 3), (9, 5), (7, 7), (5, 1)])
-def test_partitions_that_leave_a_row_for_the_last_are_as_many_as_asked_for(size: int, partitions: int) -> None:
+def test_partitions_that_leave_a_row_for_the_last_are_as_many_as_asked_for(
+    size: int, partitions: int
+) -> None:
     assert len(partition_rows(size, partitions)) == partitions
     assert len(partition_rows(5, 4)) == 3, "2 + 2 + 1"
 
@@ -77,12 +86,20 @@ def test_exhaustive_search_of_partitions_equals_that_of_one_index(
     written: Written, distance: Distance, kind: Kind, partitions: int
 ) -> None:
     one, several = (
-        load_index(written(distance, kind, n)[1], distance, written(distance, kind, n)[0]) for n in (1, partitions)
+        load_index(written(distance, kind, n)[1], distance, written(distance, kind, n)[0])
+        for n in (1, partitions)
     )
     assert type(one) is ScannIndex
     assert isinstance(several, PartitionedIndex)
-    assert (several.size, several.dim, several.reorder, several.distance) == (SIZE, DIM, one.reorder, distance)
-    assert [each.size for each in several.partitions] == [each.rows for each in partition_rows(SIZE, partitions)]
+    assert (several.size, several.dim, several.reorder, several.distance) == (
+        SIZE,
+        DIM,
+        one.reorder,
+        distance,
+    )
+    assert [each.size for each in several.partitions] == [
+        each.rows for each in partition_rows(SIZE, partitions)
+    ]
     for k in (1, 10, SIZE, SIZE + 5):
         found, scores = several.search(_queries(distance), k)
         wanted = one.search(_queries(distance), k)
@@ -91,7 +108,9 @@ def test_exhaustive_search_of_partitions_equals_that_of_one_index(
 
 
 @pytest.mark.parametrize("distance", get_args(Distance))
-def test_candidates_of_brute_force_partitions_are_the_nearest_best_first(written: Written, distance: Distance) -> None:
+def test_candidates_of_brute_force_partitions_are_the_nearest_best_first(
+    written: Written, distance: Distance
+) -> None:
     vectors, directories = written(distance, "brute_force", 3)
     index, one = (
         load_index(directories, distance, vectors),
@@ -129,7 +148,9 @@ def test_few_leaves_of_each_partition_fill_the_end_with_nothing(written: Written
         assert set(np.searchsorted([334, 668], positions[row, :count], "right")) == {0, 1, 2}, (
             "all partitions are searched"
         )
-    own = [each.search(_queries("dot_product"), 1, leaves_to_search=1)[1] for each in index.partitions]  # type: ignore[attr-defined]
+    own = [
+        each.search(_queries("dot_product"), 1, leaves_to_search=1)[1] for each in index.partitions
+    ]  # type: ignore[attr-defined]
     np.testing.assert_array_equal(scores[:, 0], np.max(own, axis=0)[:, 0])
 
 
@@ -147,10 +168,17 @@ def test_partitions_that_are_not_of_these_vectors_are_unreadable(written: Writte
     vectors, directories = written("dot_product", "brute_force", 3)
     with pytest.raises(IndexUnreadable, match="index 'items' has 3 partitions; 2 vectors have 2"):
         load_index(directories, "dot_product", vectors[:2])
-    with pytest.raises(IndexUnreadable, match="'items', partition-00000-of-00003 holds 334 vectors; 300 were expected"):
+    with pytest.raises(
+        IndexUnreadable,
+        match="'items', partition-00000-of-00003 holds 334 vectors; 300 were expected",
+    ):
         load_index(directories, "dot_product", vectors[:900])
     with pytest.raises(IndexUnreadable, match="'items', missing lacks scann_assets"):
-        load_index([directories[0], directories[1].with_name("missing"), directories[2]], "dot_product", vectors)
+        load_index(
+            [directories[0], directories[1].with_name("missing"), directories[2]],
+            "dot_product",
+            vectors,
+        )
 
 
 def test_files_of_a_range_of_rows_are_those_of_its_vectors(tmp_path: Path) -> None:
@@ -163,5 +191,7 @@ def test_files_of_a_range_of_rows_are_those_of_its_vectors(tmp_path: Path) -> No
     np.testing.assert_array_equal(rows[np.array([0, 199])], vectors[[120, 319]])
     np.testing.assert_array_equal(rows.mapped, vectors[120:320])
     build_files(rows, "dot_product", "brute_force", {}, tmp_path / "scann")
-    found, _ = ScannIndex.load(tmp_path / "scann", "dot_product", rows.mapped).search(vectors[150:151], 1)
+    found, _ = ScannIndex.load(tmp_path / "scann", "dot_product", rows.mapped).search(
+        vectors[150:151], 1
+    )
     assert found[0, 0] == np.argmax(vectors[120:320] @ vectors[150])

@@ -137,9 +137,14 @@ def test_saved_model_tower_gives_the_values_of_a_compiled_one(towers: Path) -> N
     assert seen["same_inputs"] is True
     assert seen["difference"] < 1e-5
     assert seen["output_dtype"] == "float32"
-    assert seen["batches"] <= 1e-5  # what a score may differ by in another batch: docs/explanation/towers.md
+    assert (
+        seen["batches"] <= 1e-5
+    )  # what a score may differ by in another batch: docs/explanation/towers.md
     assert (seen["here"], seen["devices"], seen["of_limit"]) == (["CPU:0"], ["CPU:1"], 0)
-    assert (seen["products"], seen["computed"]) == (["CPU:1"], ["CPU:1"])  # all of it, not only what it returns
+    assert (seen["products"], seen["computed"]) == (
+        ["CPU:1"],
+        ["CPU:1"],
+    )  # all of it, not only what it returns
     assert seen["rounded"] is False
     assert "lacks inputs ['history']" in seen["missing"]
     assert "float32[7, 5]" in seen["shape"]
@@ -160,7 +165,9 @@ def test_gpu_gives_the_scores_of_the_cpu_in_f32(towers: Path) -> None:
     assert seen["rounded"] is False
 
 
-def test_saved_model_tower_without_tensorflow_names_the_extra(towers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_model_tower_without_tensorflow_names_the_extra(
+    towers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
 
     with pytest.raises(LibraryMissing, match=r"rowcast\[savedmodel\]"):

@@ -14,16 +14,25 @@ from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
 from runtime.scann import ScannIndex, write_index
 
-TREE: dict[str, Any] = {"num_leaves": 40, "leaves_to_search": 4, "dimensions_per_block": 2, "reorder": 40}
+TREE: dict[str, Any] = {
+    "num_leaves": 40,
+    "leaves_to_search": 4,
+    "dimensions_per_block": 2,
+    "reorder": 40,
+}
 
 
 def _vectors(size: int, dim: int = 16, seed: int = 0) -> NDArray[np.float32]:
     random = np.random.default_rng(seed)
     centres = random.normal(size=(30, dim))
-    return (centres[random.integers(0, 30, size)] + random.normal(0, 0.4, (size, dim))).astype(np.float32)
+    return (centres[random.integers(0, 30, size)] + random.normal(0, 0.4, (size, dim))).astype(
+        np.float32
+    )
 
 
-def _reference(vectors: NDArray[np.float32], queries: NDArray[np.float32], distance: Distance) -> NDArray[np.float64]:
+def _reference(
+    vectors: NDArray[np.float32], queries: NDArray[np.float32], distance: Distance
+) -> NDArray[np.float64]:
     wide, wide_queries = vectors.astype(np.float64), queries.astype(np.float64)
     if distance == "cosine":
         wide = wide / np.sqrt((wide**2).sum(1, keepdims=True))
@@ -39,7 +48,10 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[Distance, tuple[Scan
     written: dict[Distance, tuple[ScannIndex, Path]] = {}
     for distance in get_args(Distance):
         directory = tmp_path_factory.mktemp(distance) / "scann"
-        written[distance] = write_index(_vectors(4000), distance, "tree_ah", TREE, directory), directory
+        written[distance] = (
+            write_index(_vectors(4000), distance, "tree_ah", TREE, directory),
+            directory,
+        )
     return written
 
 
@@ -50,13 +62,19 @@ def tree(trees: dict[Distance, tuple[ScannIndex, Path]]) -> Path:
 
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
 @pytest.mark.parametrize("n", [1, 3])
-def test_brute_force_scores_and_order_equal_float64(tmp_path: Path, distance: Distance, n: int) -> None:
+def test_brute_force_scores_and_order_equal_float64(
+    tmp_path: Path, distance: Distance, n: int
+) -> None:
     vectors, queries = _vectors(600), _vectors(n, seed=1)
     write_index(vectors, distance, "brute_force", {}, tmp_path / "scann")
 
     positions, scores = ScannIndex.load(tmp_path / "scann", distance, vectors).search(queries, 7)
 
-    assert (positions.shape, positions.dtype.name, scores.dtype.name) == ((n, 7), "int64", "float32")
+    assert (positions.shape, positions.dtype.name, scores.dtype.name) == (
+        (n, 7),
+        "int64",
+        "float32",
+    )
     wanted = _reference(vectors, queries, distance)
     assert positions.tolist() == np.argsort(-wanted, axis=1)[:, :7].tolist()
     np.testing.assert_allclose(scores, -np.sort(-wanted, axis=1)[:, :7], rtol=1e-4, atol=1e-5)
@@ -72,7 +90,12 @@ def test_tree_finds_most_and_all_with_every_leaf(
     few, _ = index.search(queries, 10, leaves_to_search=1, reorder=10)
     every, _ = index.search(queries, 10, leaves_to_search=40, reorder=4000)
 
-    hits = np.mean([len(set(found) & set(wanted)) for found, wanted in zip(few.tolist(), best.tolist(), strict=True)])
+    hits = np.mean(
+        [
+            len(set(found) & set(wanted))
+            for found, wanted in zip(few.tolist(), best.tolist(), strict=True)
+        ]
+    )
     assert 1 < hits < 9.9
     assert [set(row) for row in every.tolist()] == [set(row) for row in best.tolist()]
 
@@ -191,7 +214,9 @@ def test_queries_are_answered_with_the_bits_of_each_alone(tree: Path, k: int, n:
 
 
 def test_no_queries_give_empty_answers(tree: Path) -> None:
-    positions, scores = ScannIndex.load(tree, "dot_product", _vectors(4000)).search(np.empty((0, 16), np.float32), 5)
+    positions, scores = ScannIndex.load(tree, "dot_product", _vectors(4000)).search(
+        np.empty((0, 16), np.float32), 5
+    )
 
     assert (positions.shape, scores.shape) == ((0, 5), (0, 5))
 
@@ -202,7 +227,11 @@ def test_no_queries_give_empty_answers(tree: Path) -> None:
         (np.zeros((1, 15), np.float32), 3, r"\[1, 15\]; \[n, 16\] was expected"),
         (np.zeros(16, np.float32), 3, r"\[n, 16\] was expected"),
         (np.full((1, 16), np.nan, np.float32), 3, "NaN"),
-        (np.vstack([np.zeros(16), np.full(16, np.inf)]).astype(np.float32), 3, "query vector 1 holds NaN"),
+        (
+            np.vstack([np.zeros(16), np.full(16, np.inf)]).astype(np.float32),
+            3,
+            "query vector 1 holds NaN",
+        ),
         (np.zeros((1, 16), np.float32), 0, "k is 0"),
     ],
 )
@@ -260,7 +289,9 @@ def test_index_that_names_a_file_outside_is_unreadable(tree: Path, tmp_path: Pat
     shutil.copytree(tree, directory)
     (directory / "hashed_dataset.npy").rename(tmp_path / "codes.npy")
     assets = (directory / "scann_assets.pbtxt").read_text()
-    (directory / "scann_assets.pbtxt").write_text(assets.replace('"hashed_dataset.npy"', f'"{tmp_path}/codes.npy"'))
+    (directory / "scann_assets.pbtxt").write_text(
+        assets.replace('"hashed_dataset.npy"', f'"{tmp_path}/codes.npy"')
+    )
 
     with pytest.raises(IndexUnreadable, match="not in its directory"):
         ScannIndex.load(directory, "dot_product", _vectors(4000))
@@ -292,5 +323,7 @@ def test_build_with_wrong_parameters_is_rejected(changed: dict[str, Any], messag
 def test_build_of_a_tree_over_too_few_vectors_is_rejected() -> None:
     few = {"num_leaves": 2, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 4}
 
-    with pytest.raises(InvalidIndex, match="ScaNN builds no tree_ah index over 8 vectors of dim 16"):
+    with pytest.raises(
+        InvalidIndex, match="ScaNN builds no tree_ah index over 8 vectors of dim 16"
+    ):
         ScannIndex.build(_vectors(8), "dot_product", "tree_ah", few)

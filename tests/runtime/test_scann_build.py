@@ -35,7 +35,11 @@ def _recall(index: ScannIndex, file: VectorFile, distance: Distance) -> float:
     queries = file[np.arange(0, N, 150)] + np.float32(0.01)
     found, _ = index.search(queries, 10, 12, 200)
     right, _ = ExactIndex(file, distance).search(queries, 10)
-    return float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), right.tolist(), strict=True)]))
+    return float(
+        np.mean(
+            [len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), right.tolist(), strict=True)]
+        )
+    )
 
 
 @pytest.mark.parametrize("distance", ["dot_product", "cosine", "squared_l2"])
@@ -58,10 +62,17 @@ def test_build_files_block_by_block_gives_the_codes_of_one_build(
 def test_build_files_by_brute_force_finds_all(file: VectorFile, tmp_path: Path) -> None:
     build_files(file, "dot_product", "brute_force", {}, tmp_path / "built")
 
-    assert _recall(ScannIndex.load(tmp_path / "built", "dot_product", file.mapped), file, "dot_product") > 0.999
+    assert (
+        _recall(
+            ScannIndex.load(tmp_path / "built", "dot_product", file.mapped), file, "dot_product"
+        )
+        > 0.999
+    )
 
 
-def test_build_files_blocks_may_be_encoded_in_any_order_at_once(file: VectorFile, tmp_path: Path) -> None:
+def test_build_files_blocks_may_be_encoded_in_any_order_at_once(
+    file: VectorFile, tmp_path: Path
+) -> None:
     def backwards(function: Any, tasks: Any) -> None:
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(function, tasks[::-1]))
@@ -70,7 +81,10 @@ def test_build_files_blocks_may_be_encoded_in_any_order_at_once(file: VectorFile
     codes = np.load(tmp_path / "one" / TOKENS)
     build_files(file, "dot_product", "tree_ah", TREE, tmp_path / "two", backwards)
     assert np.load(tmp_path / "two" / TOKENS).shape == codes.shape
-    assert _recall(ScannIndex.load(tmp_path / "two", "dot_product", file.mapped), file, "dot_product") > 0.95
+    assert (
+        _recall(ScannIndex.load(tmp_path / "two", "dot_product", file.mapped), file, "dot_product")
+        > 0.95
+    )
 
 
 def test_build_files_that_cannot_be_built_is_rejected(file: VectorFile, tmp_path: Path) -> None:
@@ -90,7 +104,9 @@ def test_vector_file_reads_what_an_array_holds(file: VectorFile) -> None:
 
 
 @pytest.mark.parametrize("distance", ["dot_product", "cosine", "squared_l2"])
-def test_exact_index_over_a_file_answers_as_over_an_array(file: VectorFile, distance: Distance) -> None:
+def test_exact_index_over_a_file_answers_as_over_an_array(
+    file: VectorFile, distance: Distance
+) -> None:
     queries = np.random.default_rng(6).normal(size=(5, DIM)).astype(np.float32)
 
     found, scores = ExactIndex(file, distance).search(queries, 20)

@@ -15,7 +15,9 @@ def test_tower_inputs_packed_features_lie_side_by_side_in_their_order() -> None:
         "age": np.array([7, 8], np.float32),
         "place": np.array([[1.0, 2.0], [3.0, 4.0]]),
     }
-    packed = TowerInput(name="packed", features=("age", "user", "place"), dtype="float32", shape=(None, 6))
+    packed = TowerInput(
+        name="packed", features=("age", "user", "place"), dtype="float32", shape=(None, 6)
+    )
     laid = tower_inputs([packed], values, 2)["packed"]
     assert laid.dtype == np.float32
     assert laid.tolist() == [[7, 0, 1, 2, 1, 2], [8, 3, 4, 5, 3, 4]]
@@ -33,7 +35,10 @@ def test_tower_inputs_single_feature_and_tensor_are_taken_as_they_are() -> None:
 
 
 def test_tower_inputs_no_examples_keep_their_shapes() -> None:
-    values: dict[str, NDArray[Any]] = {"user": np.empty((0, 3), np.float32), "age": np.empty(0, np.int64)}
+    values: dict[str, NDArray[Any]] = {
+        "user": np.empty((0, 3), np.float32),
+        "age": np.empty(0, np.int64),
+    }
     packed = TowerInput(name="packed", features=("user", "age"), dtype="float32", shape=(None, 4))
     alone = TowerInput(name="age", feature="age", dtype="int32", shape=(None,))
     laid = tower_inputs([packed, alone], values, 0)

@@ -23,7 +23,12 @@ def _query_spec(**changes: str) -> Tower:
         role="query",
         inputs=(
             TowerInput(name="user", feature="user", dtype="float32", shape=(None, 32)),
-            TowerInput(name=changes.get("second", "history"), feature="history", dtype="float32", shape=(None, 64)),
+            TowerInput(
+                name=changes.get("second", "history"),
+                feature="history",
+                dtype="float32",
+                shape=(None, 64),
+            ),
         ),
         outputs=(
             TowerOutput(name="norm", dtype="float32", shape=(None,)),
@@ -37,7 +42,10 @@ def _query_spec(**changes: str) -> Tower:
 
 def test_open_tower_takes_the_wanted_precision_else_the_served_one(towers: Path) -> None:
     random = np.random.default_rng(4)
-    inputs = {"user": random.normal(size=(4, 32)).astype("<f4"), "history": random.normal(size=(4, 64)).astype("<f4")}
+    inputs = {
+        "user": random.normal(size=(4, 32)).astype("<f4"),
+        "history": random.normal(size=(4, 64)).astype("<f4"),
+    }
     f32 = CompiledTower(towers / "query" / F32).run(inputs)["vector"]
     int8 = CompiledTower(towers / "query" / INT8).run(inputs)["vector"]
 
@@ -49,11 +57,19 @@ def test_open_tower_takes_the_wanted_precision_else_the_served_one(towers: Path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"second": "watched"}, "inputs ['history', 'user'], the manifest says ['user', 'watched']"),
-        ({"dtype": "int32"}, "output 'vector' is float32 [any, 64], the manifest says int32 [any, 64]"),
+        (
+            {"second": "watched"},
+            "inputs ['history', 'user'], the manifest says ['user', 'watched']",
+        ),
+        (
+            {"dtype": "int32"},
+            "output 'vector' is float32 [any, 64], the manifest says int32 [any, 64]",
+        ),
     ],
 )
-def test_open_tower_other_than_the_manifest_is_unreadable(towers: Path, changes: dict[str, str], message: str) -> None:
+def test_open_tower_other_than_the_manifest_is_unreadable(
+    towers: Path, changes: dict[str, str], message: str
+) -> None:
     with pytest.raises(TowerUnreadable) as rejection:
         open_tower(towers, _query_spec(**changes))
 

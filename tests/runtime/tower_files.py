@@ -22,8 +22,15 @@ def _write(directory: Path) -> None:
     import tensorflow as tf
 
     random = np.random.default_rng(7)
-    shapes = {"query_in": (96, 128), "query_out": (128, 64), "rank_in": (40, 256), "rank_out": (256, 1)}
-    weights = {name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()}
+    shapes = {
+        "query_in": (96, 128),
+        "query_out": (128, 64),
+        "rank_in": (40, 256),
+        "rank_out": (256, 1),
+    }
+    weights = {
+        name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()
+    }
     weights["candidate"] = random.normal(0, 0.5, (9, 8)).astype(np.float32)
     save: Any = np.savez
     save(directory / "weights.npz", **weights)
@@ -56,11 +63,14 @@ def _write(directory: Path) -> None:
     for function, shaped in inputs.items():
         name = function.__name__
         specs = [
-            tf.TensorSpec(shape, tf.int64 if key == "hour" else tf.float32, name=key) for key, shape in shaped.items()
+            tf.TensorSpec(shape, tf.int64 if key == "hour" else tf.float32, name=key)
+            for key, shape in shaped.items()
         ]
         saved = directory / name / "saved_model"
         tf.saved_model.save(
-            module, str(saved), signatures={"serving_default": tf.function(function, input_signature=specs)}
+            module,
+            str(saved),
+            signatures={"serving_default": tf.function(function, input_signature=specs)},
         )
         converter = tf.lite.TFLiteConverter.from_saved_model(str(saved))
         (directory / name / "compiled-f32.tflite").write_bytes(converter.convert())

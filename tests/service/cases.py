@@ -91,7 +91,10 @@ def column(entries: Sequence[Any], *, dense: bool = False) -> pb.Column:
     several = any(isinstance(each, list) for each in lists)
     lists = [each if isinstance(each, list) else [each] for each in lists]
     values = [value for each in lists for value in each]
-    packed: dict[str, Any] = {"weights": weights, "offsets": offsets(lists) if several and not dense else b""}
+    packed: dict[str, Any] = {
+        "weights": weights,
+        "offsets": offsets(lists) if several and not dense else b"",
+    }
     if any(isinstance(value, str) for value in values):
         return pb.Column(strings=pb.Strings(values=values), **packed)
     if any(isinstance(value, float) for value in values):
@@ -100,7 +103,10 @@ def column(entries: Sequence[Any], *, dense: bool = False) -> pb.Column:
 
 
 def columns(examples: Sequence[Mapping[str, Any]]) -> dict[str, pb.Column]:
-    return {name: column([each[name] for each in examples], dense=name in _DENSE) for name in examples[0]}
+    return {
+        name: column([each[name] for each in examples], dense=name in _DENSE)
+        for name in examples[0]
+    }
 
 
 def condition(body: Mapping[str, Any]) -> pb.Condition:
@@ -120,14 +126,30 @@ def condition(body: Mapping[str, Any]) -> pb.Condition:
 
 def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of the message with the content of a JSON body, written apart from the service's readers."""
-    options = {"k", "attributes", "index", "exact", "heads", "tower", "formula", "min_score", "recall"} | (
-        {"feature"} if call == "lookup" else set() if call == "rank" else {"candidates", "diversity", "explain"}
+    options = {
+        "k",
+        "attributes",
+        "index",
+        "exact",
+        "heads",
+        "tower",
+        "formula",
+        "min_score",
+        "recall",
+    } | (
+        {"feature"}
+        if call == "lookup"
+        else set()
+        if call == "rank"
+        else {"candidates", "diversity", "explain"}
     )
     fields = {name: value for name, value in body.items() if name in options}
     if call == "lookup":
         return fields | ({"ids": column(body["ids"])} if "ids" in body else {})
     if "filter" in body:
-        fields["filter"] = pb.Filter(conditions={name: condition(each) for name, each in body["filter"].items()})
+        fields["filter"] = pb.Filter(
+            conditions={name: condition(each) for name, each in body["filter"].items()}
+        )
     if "crowding" in body:
         fields["crowding"] = pb.Crowding(**body["crowding"])
     parts = body.get("requests", [body])
@@ -138,7 +160,9 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
         fields["ids"] = ids([part["id"] for part in parts])
     for name in {"vectors", "ids"} & set(first):
         merged = [value for part in parts for value in part[name]]
-        fields[name] = ids(merged) if name == "ids" else f32(*[value for each in merged for value in each])
+        fields[name] = (
+            ids(merged) if name == "ids" else f32(*[value for each in merged for value in each])
+        )
         fields["query_offsets"] = offsets([part[name] for part in parts])
     if any("context_id" in part for part in parts):
         fields["context_ids"] = ids([part["context_id"] for part in parts])
@@ -147,12 +171,18 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
         fields["exclude_ids"] = ids([value for each in excluded for value in each])
         fields["exclude_offsets"] = offsets(excluded) if len(parts) > 1 else b""
     if call != "rank":
-        return fields | ({"features": columns([part["features"] for part in parts])} if "features" in first else {})
+        return fields | (
+            {"features": columns([part["features"] for part in parts])}
+            if "features" in first
+            else {}
+        )
     if "context" in first:
         fields["context"] = columns([part["context"] for part in parts])
     if "candidates" in first:
         fields["candidate_ids"] = ids([value for part in parts for value in part["candidates"]])
-        fields["offsets"] = offsets([part["candidates"] for part in parts]) if len(parts) > 1 else b""
+        fields["offsets"] = (
+            offsets([part["candidates"] for part in parts]) if len(parts) > 1 else b""
+        )
     if "features" in first:
         fields["candidates"] = {
             name: column(values, dense=name in _DENSE) for name, values in first["features"].items()
@@ -204,9 +234,14 @@ _STORED = [
     {"context_id": "21", "context": {"hour": 2.0}, "candidates": [1007, 1014]},
 ]
 _HOURS = [{"context_id": 7, "features": {"hour": 1}}, {"context_id": 3, "features": {"hour": 2}}]
-_NAN_WEIGHT = b'{"context": {"user": 5, "liked": {"ids": [1000], "weights": [NaN]}}, "candidates": [1000]}'
+_NAN_WEIGHT = (
+    b'{"context": {"user": 5, "liked": {"ids": [1000], "weights": [NaN]}}, "candidates": [1000]}'
+)
 _EXCLUDING = [{**user(1), "exclude": [1000]}, user(2)]
-_MOVIES = [{"movie": 1000, "genres": ["drama", "x"], "year": 0.5}, {"movie": 1007, "genres": [], "year": 1.0}]
+_MOVIES = [
+    {"movie": 1000, "genres": ["drama", "x"], "year": 0.5},
+    {"movie": 1007, "genres": [], "year": 1.0},
+]
 
 CASES = (
     Case("retrieve", "by features", user()),

@@ -35,21 +35,38 @@ class Clients:
         """Returns the code, and the answer's body or the message of the failure."""
         path = f"/v1/models/{case.model}{f'/versions/{case.version}' if case.version else ''}:{case.call}"
         body = (
-            case.body() if protobuf else case.json if isinstance(case.json, bytes) else json.dumps(case.json).encode()
+            case.body()
+            if protobuf
+            else case.json
+            if isinstance(case.json, bytes)
+            else json.dumps(case.json).encode()
         )
         kind = PROTOBUF if protobuf else {"content-type": "application/json"}
-        answer = self.http.post(path, content=body, headers={"x-request-id": "agree", **kind, **headers})
+        answer = self.http.post(
+            path, content=body, headers={"x-request-id": "agree", **kind, **headers}
+        )
         assert answer.headers["x-request-id"] == "agree"
         if answer.status_code == 200:
             return "OK", answer.content
-        error = pb.ErrorDetails.FromString(answer.content) if protobuf else pb.ErrorDetails(**answer.json()["error"])
+        error = (
+            pb.ErrorDetails.FromString(answer.content)
+            if protobuf
+            else pb.ErrorDetails(**answer.json()["error"])
+        )
         assert answer.status_code == TRANSPORT_STATUS[Code(error.code)].http
         assert error.request_id == "agree"
         return error.code, error.message
 
     def by_grpc(self, case: Case) -> tuple[str, Any]:
-        outcome = call(self.channel, OPERATIONS[case.call].method, case.body(), metadata=[("x-request-id", "agree")])
-        if outcome.code == "RESOURCE_EXHAUSTED":  # grpc's core measures messages, and has no details
+        outcome = call(
+            self.channel,
+            OPERATIONS[case.call].method,
+            case.body(),
+            metadata=[("x-request-id", "agree")],
+        )
+        if (
+            outcome.code == "RESOURCE_EXHAUSTED"
+        ):  # grpc's core measures messages, and has no details
             return "TOO_LARGE", outcome.answer
         assert outcome.trailing["x-request-id"] == "agree"
         if outcome.code != "OK":
@@ -57,7 +74,11 @@ class Clients:
         return outcome.code, outcome.answer
 
     def all(self, case: Case = SIMPLE) -> list[tuple[str, Any]]:
-        return [self.by_http(case, protobuf=False), self.by_http(case, protobuf=True), self.by_grpc(case)]
+        return [
+            self.by_http(case, protobuf=False),
+            self.by_http(case, protobuf=True),
+            self.by_grpc(case),
+        ]
 
     def expect(self, code: str) -> None:
         found = self.all()

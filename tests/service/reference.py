@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.service import small_model
-from tests.service.small_bundle import CITIES, CITY_DEFAULT, GENRE_NAMES, UNKNOWN_GENRE_ROW, SmallBundle
+from tests.service.small_bundle import (
+    CITIES,
+    CITY_DEFAULT,
+    GENRE_NAMES,
+    UNKNOWN_GENRE_ROW,
+    SmallBundle,
+)
 from tests.service.small_pieces import STORED_USERS
 
 Array = NDArray[Any]
@@ -23,7 +29,11 @@ def movie_row(small: SmallBundle, movie: Any) -> int | None:
 
 
 def query_vector(
-    small: SmallBundle, user: int, history: Sequence[Any] = (), city: str = CITY_DEFAULT, hour: float = 0.0
+    small: SmallBundle,
+    user: int,
+    history: Sequence[Any] = (),
+    city: str = CITY_DEFAULT,
+    hour: float = 0.0,
 ) -> Array:
     """[8] float64."""
     import farmhash
@@ -40,7 +50,9 @@ def query_vector(
     return vector
 
 
-def neighbors(small: SmallBundle, vector: Array, k: int, excluded: Sequence[Any] = ()) -> list[tuple[Any, float]]:
+def neighbors(
+    small: SmallBundle, vector: Array, k: int, excluded: Sequence[Any] = ()
+) -> list[tuple[Any, float]]:
     """(id, score) of the k nearest by dot product, best first."""
     pairs = []
     for movie, candidate in zip(small.ids.tolist(), small.vectors.astype(np.float64), strict=True):
@@ -65,7 +77,10 @@ def excluded_by(small: SmallBundle, conditions: Mapping[str, Mapping[str, Any]])
     return [
         movie
         for place, movie in enumerate(small.ids.tolist())
-        if not all(meets(attributes(small, place)[name], condition) for name, condition in conditions.items())
+        if not all(
+            meets(attributes(small, place)[name], condition)
+            for name, condition in conditions.items()
+        )
     ]
 
 
@@ -81,7 +96,11 @@ def meets(value: Any, condition: Mapping[str, Any]) -> bool:
         return False
     if "allow" in tokens and not any(each in tokens["allow"] for each in values):
         return False
-    holds: dict[str, Callable[[Any, Any], bool]] = {"ge": operator.ge, "gt": operator.gt, "le": operator.le}
+    holds: dict[str, Callable[[Any, Any], bool]] = {
+        "ge": operator.ge,
+        "gt": operator.gt,
+        "le": operator.le,
+    }
     holds["lt"] = operator.lt
     bounds = [(holds[name], bound) for name, bound in condition.items() if name in holds]
     return not bounds or (bool(values) and all(hold(values[0], bound) for hold, bound in bounds))
@@ -112,7 +131,10 @@ def ranked(small: SmallBundle, movie: Any, user: int, **context: Any) -> dict[st
         "genres": _genres(small, genres),
         "year": np.array([context.get("year", small.years[place])]),
     }
-    return {name: float(value[0]) for name, value in small_model.formula("ranking", small.edition, inputs).items()}
+    return {
+        name: float(value[0])
+        for name, value in small_model.formula("ranking", small.edition, inputs).items()
+    }
 
 
 def _user(small: SmallBundle, user: int) -> Array:
@@ -122,7 +144,9 @@ def _user(small: SmallBundle, user: int) -> Array:
 
 
 def _genres(small: SmallBundle, genres: Sequence[str]) -> Array:
-    rows = [GENRE_NAMES.index(name) if name in GENRE_NAMES else UNKNOWN_GENRE_ROW for name in genres]
+    rows = [
+        GENRE_NAMES.index(name) if name in GENRE_NAMES else UNKNOWN_GENRE_ROW for name in genres
+    ]
     total: Array = small.tables["genres"][rows].astype(np.float64).sum(axis=0)[None]
     return total
 
@@ -130,7 +154,9 @@ def _genres(small: SmallBundle, genres: Sequence[str]) -> Array:
 def answers(small: SmallBundle, call: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The results of a JSON body, without attributes and with numbers in float64, one for each of its requests."""
     if call == "lookup":
-        return [{"vectors": [_looked_up(small, body["feature"], each).tolist() for each in body["ids"]]}]
+        return [
+            {"vectors": [_looked_up(small, body["feature"], each).tolist() for each in body["ids"]]}
+        ]
     compute: Callable[..., dict[str, Any]] = _COMPUTE[call]
     return [compute(small, body, each) for each in body.get("requests", [body])]
 
@@ -174,39 +200,64 @@ def _numbers(small: SmallBundle, movie: Any) -> dict[str, Any]:
     return {name: held[name] or 0 for name in ("year", "rating", "classic")}
 
 
-def _gain(small: SmallBundle, diversity: float, every: list[dict[str, Any]], chosen: list[Any], movie: Any) -> float:
+def _gain(
+    small: SmallBundle, diversity: float, every: list[dict[str, Any]], chosen: list[Any], movie: Any
+) -> float:
     """Maximal marginal relevance of one candidate beside those that are chosen."""
     scores = {each["id"]: each["score"] for each in every}
     low, high = min(scores.values()), max(scores.values())
-    own, *others = (small.vectors[small.ids.tolist().index(each)].astype(np.float64) for each in (movie, *chosen))
+    own, *others = (
+        small.vectors[small.ids.tolist().index(each)].astype(np.float64)
+        for each in (movie, *chosen)
+    )
     lengths = [np.linalg.norm(own) * np.linalg.norm(other) for other in others]
     cosines = [float(own @ other / length) for other, length in zip(others, lengths, strict=True)]
-    return float((1 - diversity) * (scores[movie] - low) / ((high - low) or 1) - diversity * max(cosines, default=0))
+    return float(
+        (1 - diversity) * (scores[movie] - low) / ((high - low) or 1)
+        - diversity * max(cosines, default=0)
+    )
 
 
-def _chosen(small: SmallBundle, body: Mapping[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+def _chosen(
+    small: SmallBundle, body: Mapping[str, Any], found: list[dict[str, Any]]
+) -> dict[str, Any]:
     """The best k of what was found that min_score, crowding and diversity leave."""
     left = sorted(found, key=lambda each: -each["score"])
     left = [each for each in left if each["score"] >= body.get("min_score", -math.inf)]
     chosen, every, crowding = list[dict[str, Any]](), left, body.get("crowding")
     while left and len(chosen) < (body.get("k") or 10):
         ids = [each["id"] for each in chosen]
-        best = max(left, key=lambda each: _gain(small, body.get("diversity", 0), every, ids, each["id"]))
+        best = max(
+            left, key=lambda each: _gain(small, body.get("diversity", 0), every, ids, each["id"])
+        )
         chosen.append(best)
         left = [each for each in left if each is not best]
         if crowding:
             places = {movie: place for place, movie in enumerate(small.ids.tolist())}
-            own = {each["id"]: attributes(small, places[each["id"]])[crowding["attribute"]] for each in every}
+            own = {
+                each["id"]: attributes(small, places[each["id"]])[crowding["attribute"]]
+                for each in every
+            }
             taken = [own[each["id"]] for each in chosen]
-            full = {value for value in taken if value is not None and taken.count(value) >= crowding["max"]}
+            full = {
+                value
+                for value in taken
+                if value is not None and taken.count(value) >= crowding["max"]
+            }
             left = [each for each in left if own[each["id"]] not in full]
     return {"neighbors": chosen}
 
 
-def _retrieved(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+def _retrieved(
+    small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
+) -> dict[str, Any]:
     own = [int(each) for each in part.get("ids", [part["id"]] if "id" in part else [])]
     excluded = [*part.get("exclude", []), *own, *excluded_by(small, body.get("filter", {}))]
-    several = [{"vector": each} for each in part["vectors"]] if "vectors" in part else [{"id": each} for each in own]
+    several = (
+        [{"vector": each} for each in part["vectors"]]
+        if "vectors" in part
+        else [{"id": each} for each in own]
+    )
     best: dict[Any, float] = {}
     for each in several or [part]:
         for movie, score in neighbors(small, _vector_of(small, each), len(small.ids), excluded):
@@ -215,19 +266,27 @@ def _retrieved(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, A
     if "formula" in body or "diversity" in body:  # else what is best does not depend on the pool
         found = found[: body.get("candidates") or len(found)]
     formula = body.get("formula") or "score"
-    scored = [(movie, eval(formula, {"score": score, **_numbers(small, movie)})) for movie, score in found]
+    scored = [
+        (movie, eval(formula, {"score": score, **_numbers(small, movie)})) for movie, score in found
+    ]
     return _chosen(small, body, [{"id": movie, "score": score} for movie, score in scored])
 
 
 def _outputs(
     small: SmallBundle, movie: Any, features: Mapping[str, Any], formula: str, **others: Any
 ) -> dict[str, float]:
-    context = {name: features[name] for name in ("recent", "hour", "mood", "genres", "year") if name in features}
+    context = {
+        name: features[name]
+        for name in ("recent", "hour", "mood", "genres", "year")
+        if name in features
+    }
     liked = features.get("liked", {"ids": [], "weights": []})
     context["liked"] = dict(zip(liked["ids"], liked["weights"], strict=True))
     outputs = ranked(small, movie, features["user"], **context)
     if formula:
-        outputs["score"] = eval(formula.replace("^", "**"), {"exp": math.exp, "log": math.log}, others | outputs)
+        outputs["score"] = eval(
+            formula.replace("^", "**"), {"exp": math.exp, "log": math.log}, others | outputs
+        )
     return outputs
 
 
@@ -236,7 +295,12 @@ def _ranked(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
     movies = [int(each) for each in part.get("candidates", sent.get("movie"))]
     context = _stored(part, "context")
     every = [
-        _outputs(small, movie, context | {name: sent[name][place] for name in sent}, body.get("formula", ""))
+        _outputs(
+            small,
+            movie,
+            context | {name: sent[name][place] for name in sent},
+            body.get("formula", ""),
+        )
         for place, movie in enumerate(movies)
     ]
     positions = list(range(len(movies)))
@@ -246,11 +310,15 @@ def _ranked(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
         "ids": [movies[place] for place in positions] if "candidates" in part else None,
         "scores": [every[place]["score"] for place in positions],
         "positions": positions,
-        "heads": {head: [every[place][head] for place in positions] for head in body.get("heads", [])},
+        "heads": {
+            head: [every[place][head] for place in positions] for head in body.get("heads", [])
+        },
     }
 
 
-def _recommended(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+def _recommended(
+    small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
+) -> dict[str, Any]:
     k = body.get("k") or 10
     count = body.get("candidates") or max(100, 10 * k)
     features = _stored(part, "features")
@@ -263,7 +331,9 @@ def _recommended(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str,
     return _chosen(small, body, scored)
 
 
-def _embedded(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+def _embedded(
+    small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
+) -> dict[str, Any]:
     if body["tower"] == "query":
         return {"vector": _vector_of(small, part).tolist()}
     features = part["features"]
@@ -275,4 +345,9 @@ def _embedded(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, An
     return {"vector": small_model.formula("candidate", small.edition, inputs)["vector"][0].tolist()}
 
 
-_COMPUTE: dict[str, Any] = {"retrieve": _retrieved, "rank": _ranked, "recommend": _recommended, "embed": _embedded}
+_COMPUTE: dict[str, Any] = {
+    "retrieve": _retrieved,
+    "rank": _ranked,
+    "recommend": _recommended,
+    "embed": _embedded,
+}

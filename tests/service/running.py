@@ -43,7 +43,13 @@ class RunningService:
     """
 
     def __init__(self, root: Path, **settings: Any) -> None:
-        options = {"http_port": 0, "grpc_port": 0, "drain_delay_s": 0, "poll_interval_s": 0.05, "admin": False}
+        options = {
+            "http_port": 0,
+            "grpc_port": 0,
+            "drain_delay_s": 0,
+            "poll_interval_s": 0.05,
+            "admin": False,
+        }
         self.settings = ServiceSettings(root=root, **{**options, **settings})
         self._directory = tempfile.TemporaryDirectory()
         self.worker = Worker(self.settings, Path(self._directory.name), 0)
@@ -58,14 +64,21 @@ class RunningService:
             proxy_headers=False,
             timeout_keep_alive=self.settings.keep_alive_s,
             timeout_graceful_shutdown=2,
-            ssl_context_factory=None if certificates is None else lambda *_: certificates.ssl_context(),
+            ssl_context_factory=None
+            if certificates is None
+            else lambda *_: certificates.ssl_context(),
         )
         self._server = uvicorn.Server(config)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name="service", daemon=True)
         self._thread.start()
-        until(lambda: (self._server.started and self.worker.versions.settled) or not self._thread.is_alive())
+        until(
+            lambda: (
+                (self._server.started and self.worker.versions.settled)
+                or not self._thread.is_alive()
+            )
+        )
         assert self._thread.is_alive(), "the service did not start"
         scheme = "http" if certificates is None else "https"
         self.http = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -97,7 +110,9 @@ class RunningService:
         return {each.version: each.state for each in self.worker.versions.models().get(model, ())}
 
     def problem(self, version: int, model: str = "movies") -> str:
-        return next(each.problem for each in self.worker.versions.models()[model] if each.version == version)
+        return next(
+            each.problem for each in self.worker.versions.models()[model] if each.version == version
+        )
 
     def value(self, metric: str, **labels: str) -> float:
         """Returns a sample of the metrics."""
@@ -107,7 +122,9 @@ class RunningService:
                     return float(sample.value)
         return 0.0
 
-    def with_network(self, tower: str, network: Tower, model: str = "movies", part: int = 0) -> None:
+    def with_network(
+        self, tower: str, network: Tower, model: str = "movies", part: int = 0
+    ) -> None:
         """Replaces one network of the current version, e.g. by one that waits or fails."""
         current = self.current(model)
         assert isinstance(current.towers, dict)
@@ -175,7 +192,9 @@ class FailingTower(WaitingTower):
         raise RuntimeError("secret of the tower")
 
 
-def column(*values: Any, offsets: Sequence[int] | None = None, weights: Sequence[float] | None = None) -> Column:
+def column(
+    *values: Any, offsets: Sequence[int] | None = None, weights: Sequence[float] | None = None
+) -> Column:
     """A column of int64, str or float32 values."""
     kind = object if isinstance(values[0] if values else 0, str) else None
     array = np.array(values, kind) if values else np.empty(0, np.int64)

@@ -98,7 +98,11 @@ def compiled_towers(directory: Path) -> Path:
 
 def candidate_ids(kind: Literal["int64", "string"], size: int) -> Array:
     """Ids that are no row numbers: 1000, 1007, ..., or "m-0", "m-1", ..."""
-    return 1000 + 7 * np.arange(size) if kind == "int64" else np.array([f"m-{i}" for i in range(size)], object)
+    return (
+        1000 + 7 * np.arange(size)
+        if kind == "int64"
+        else np.array([f"m-{i}" for i in range(size)], object)
+    )
 
 
 def write_small_bundle(
@@ -138,19 +142,34 @@ def write_small_bundle(
     random = np.random.default_rng([version, size])
     edition = small_model.EDITIONS[(version - 1) % len(small_model.EDITIONS)]
     ids = candidate_ids(id_kind, size)
-    shapes = {"users": (USERS, 8), "cities": (CITIES, 4), "movies": (size + 1, 8), "genres": (GENRES, 4)}
+    shapes = {
+        "users": (USERS, 8),
+        "cities": (CITIES, 4),
+        "movies": (size + 1, 8),
+        "genres": (GENRES, 4),
+    }
     tables = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    genres = tuple(tuple(GENRE_NAMES[(i + j) % len(GENRE_NAMES)] for j in range(i % 3)) for i in range(size))
+    genres = tuple(
+        tuple(GENRE_NAMES[(i + j) % len(GENRE_NAMES)] for j in range(i % 3)) for i in range(size)
+    )
     years = (np.arange(size) % 30 / 30).astype(np.float32)
     titles = tuple(f"Film {i} of version {version}" for i in range(size))
     vectors = _candidate_vectors(edition, tables, genres, years)
     with Staging(root, model, version) as staging:
         place = staging.directory
-        entries = {name: _write_table(place, name, rows, (row_types or {}).get(name)) for name, rows in tables.items()}
+        entries = {
+            name: _write_table(place, name, rows, (row_types or {}).get(name))
+            for name, rows in tables.items()
+        }
         named = (name for name in small_model.INPUTS if name not in without)
-        written = {name: _write_tower(place, towers / str(edition), name, name in saved_model_only) for name in named}
+        written = {
+            name: _write_tower(place, towers / str(edition), name, name in saved_model_only)
+            for name in named
+        }
         if parts or formula:
-            written["ranking"] = split_tower(written["ranking"], place, towers / str(edition), parts, formula)
+            written["ranking"] = split_tower(
+                written["ranking"], place, towers / str(edition), parts, formula
+            )
         how = (index_kind, parameters or {}, partitions)
         indexed = {} if "indexes" in without else {"movies": _write_index(place, vectors, *how)}
         manifest = Manifest(
@@ -167,7 +186,12 @@ def write_small_bundle(
             contexts={"users": write_users(place, ids)} if users else {},
             indexes=indexed,
             verification=verification(entries),
-            files=tuple(file for name in DIRECTORIES if (place / name).exists() for file in staging.digests(name)),
+            files=tuple(
+                file
+                for name in DIRECTORIES
+                if (place / name).exists()
+                for file in staging.digests(name)
+            ),
         )
         final = staging.commit(manifest)
     return SmallBundle(final, manifest, edition, tables, ids, genres, years, titles, vectors)
@@ -177,21 +201,44 @@ def feature_entries() -> dict[str, Feature]:
     """The features of the small model: each kind, id rule, unknown rule and default once."""
     movies = VocabularyIds(vocabulary="movies", first_row=1)
     return {
-        "user": EmbeddedFeature(kind="single", table="users", role="context", unknown=Unknown(rule="row", row=0)),
-        "city": EmbeddedFeature(
-            kind="single", table="cities", role="context", ids=HashIds(buckets=CITIES), default=CITY_DEFAULT
+        "user": EmbeddedFeature(
+            kind="single", table="users", role="context", unknown=Unknown(rule="row", row=0)
         ),
-        "history": EmbeddedFeature(kind="bag", table="movies", role="context", ids=movies, combiner="mean", default=[]),
+        "city": EmbeddedFeature(
+            kind="single",
+            table="cities",
+            role="context",
+            ids=HashIds(buckets=CITIES),
+            default=CITY_DEFAULT,
+        ),
+        "history": EmbeddedFeature(
+            kind="bag", table="movies", role="context", ids=movies, combiner="mean", default=[]
+        ),
         "liked": EmbeddedFeature(
-            kind="bag", table="movies", role="context", ids=movies, combiner="sum", weighted=True, default=[]
+            kind="bag",
+            table="movies",
+            role="context",
+            ids=movies,
+            combiner="sum",
+            weighted=True,
+            default=[],
         ),
         "recent": EmbeddedFeature(
-            kind="sequence", table="movies", role="context", ids=movies, length=SEQUENCE_LENGTH, default=[]
+            kind="sequence",
+            table="movies",
+            role="context",
+            ids=movies,
+            length=SEQUENCE_LENGTH,
+            default=[],
         ),
         "hour": DenseFeature(kind="dense", role="context", default=0.0),
         "mood": DenseFeature(kind="dense", role="context", shape=(2,), default=[0.0, 0.0]),
         "movie": EmbeddedFeature(
-            kind="single", table="movies", role="candidate", ids=movies, unknown=Unknown(rule="refuse")
+            kind="single",
+            table="movies",
+            role="candidate",
+            ids=movies,
+            unknown=Unknown(rule="refuse"),
         ),
         "genres": EmbeddedFeature(
             kind="bag",
@@ -205,12 +252,16 @@ def feature_entries() -> dict[str, Feature]:
     }
 
 
-def _write_vocabularies(place: Path, ids: Array, id_kind: Literal["int64", "string"]) -> dict[str, Vocabulary]:
+def _write_vocabularies(
+    place: Path, ids: Array, id_kind: Literal["int64", "string"]
+) -> dict[str, Vocabulary]:
     write_vocabulary(place / paths.vocabulary("movies"), ids)
     write_vocabulary(place / paths.vocabulary("genres"), np.array(GENRE_NAMES, object))
     return {
         "movies": Vocabulary(file=paths.vocabulary("movies"), size=len(ids), dtype=id_kind),
-        "genres": Vocabulary(file=paths.vocabulary("genres"), size=len(GENRE_NAMES), dtype="string"),
+        "genres": Vocabulary(
+            file=paths.vocabulary("genres"), size=len(GENRE_NAMES), dtype="string"
+        ),
     }
 
 
@@ -238,10 +289,23 @@ def _write_linked_table(place: Path, name: str, rows: Array) -> Table:
             data = np.ascontiguousarray(part).tobytes()
             writer.write(data + b"\xff" * 6)
             shards.append(
-                ManifestShard(file=file, offset=offset, first_row=first, rows=len(part), crc32c=crc32c(data), blocks=())
+                ManifestShard(
+                    file=file,
+                    offset=offset,
+                    first_row=first,
+                    rows=len(part),
+                    crc32c=crc32c(data),
+                    blocks=(),
+                )
             )
             offset += len(data) + 6
-    return Table(rows=len(rows), dim=rows.shape[1], dtype="float32", shards=tuple(shards), source=plain_source(name))
+    return Table(
+        rows=len(rows),
+        dim=rows.shape[1],
+        dtype="float32",
+        shards=tuple(shards),
+        source=plain_source(name),
+    )
 
 
 def _write_tower(place: Path, edition: Path, name: str, saved_model_only: bool) -> Tower:
@@ -249,7 +313,11 @@ def _write_tower(place: Path, edition: Path, name: str, saved_model_only: bool) 
     outputs = small_model.OUTPUTS[name]
     error = dict.fromkeys(outputs, 0.0)
     shutil.copytree(edition / name / "saved_model", place / paths.saved_model(name))
-    forms.append(TowerForm(kind="saved_model", precision="f32", path=paths.saved_model(name), max_abs_error=error))
+    forms.append(
+        TowerForm(
+            kind="saved_model", precision="f32", path=paths.saved_model(name), max_abs_error=error
+        )
+    )
     if not saved_model_only:
         file = paths.compiled_tower(name, "f32")
         shutil.copyfile(edition / name / "compiled-f32.tflite", place / file)
@@ -281,7 +349,11 @@ def _candidate_vectors(
 
 
 def _write_corpus(
-    place: Path, ids: Array, genres: tuple[tuple[str, ...], ...], years: Array, titles: tuple[str, ...]
+    place: Path,
+    ids: Array,
+    genres: tuple[tuple[str, ...], ...],
+    years: Array,
+    titles: tuple[str, ...],
 ) -> Corpus:
     offsets = np.concatenate([[0], np.cumsum([len(names) for names in genres])]).astype(np.int64)
     flat = np.array([name for names in genres for name in names], object)
@@ -291,7 +363,9 @@ def _write_corpus(
         "year": pa.array([None if i == 1 else 1990 + i for i in range(len(ids))], pa.int64()),
         "rating": pa.array([i / 4 for i in range(len(ids))], pa.float64()),
         "genres": pa.array([list(names) for names in genres], pa.list_(pa.string())),
-        "studio": pa.array([None if i % 7 == 3 else f"studio {i % 5}" for i in range(len(ids))], pa.string()),
+        "studio": pa.array(
+            [None if i % 7 == 3 else f"studio {i % 5}" for i in range(len(ids))], pa.string()
+        ),
         "classic": pa.array([None if i == 2 else i % 3 == 0 for i in range(len(ids))], pa.bool_()),
     }
     store = write_store(place / paths.candidate_store("movies"), ids, stored, attributes)
@@ -300,13 +374,19 @@ def _write_corpus(
 
 
 def _write_index(
-    place: Path, vectors: Array, kind: Literal["brute_force", "tree_ah"], parameters: Mapping[str, Any], partitions: int
+    place: Path,
+    vectors: Array,
+    kind: Literal["brute_force", "tree_ah"],
+    parameters: Mapping[str, Any],
+    partitions: int,
 ) -> Index:
     (place / paths.index_vectors("movies")).parent.mkdir(parents=True)
     vectors.tofile(place / paths.index_vectors("movies"))
     directories = paths.index_partitions(paths.index_directory("movies"), partitions)
     for directory, rows in zip(directories, partition_rows(len(vectors), partitions), strict=True):
-        write_index(vectors[rows.first : rows.end], "dot_product", kind, dict(parameters), place / directory)
+        write_index(
+            vectors[rows.first : rows.end], "dot_product", kind, dict(parameters), place / directory
+        )
     return Index(
         corpus="movies",
         query_tower="query",

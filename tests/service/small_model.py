@@ -64,7 +64,10 @@ def weights(tower: str, edition: int) -> tuple[Array, Array]:
 def formula(tower: str, edition: int, inputs: dict[str, Array]) -> dict[str, Array]:
     """What a tower computes, in float64."""
     matrix, bias = weights(tower, edition)
-    parts = [np.asarray(inputs[name], np.float64).reshape(len(inputs[name]), -1) for name in INPUTS[tower]]
+    parts = [
+        np.asarray(inputs[name], np.float64).reshape(len(inputs[name]), -1)
+        for name in INPUTS[tower]
+    ]
     flat = np.concatenate(parts, axis=1) @ matrix.astype(np.float64) + bias
     if tower != "ranking":
         return {"vector": flat}
@@ -85,18 +88,30 @@ def compile_towers(directory: Path) -> None:
         for tower, shapes in INPUTS.items():
             _compile(directory / str(edition) / tower, _call(tower, edition), shapes)
         for part in PARTS:
-            _compile(directory / str(edition) / "ranking/parts" / part, _part_call(part, edition), part_inputs(part))
+            _compile(
+                directory / str(edition) / "ranking/parts" / part,
+                _part_call(part, edition),
+                part_inputs(part),
+            )
 
 
-def _compile(place: Path, call: Callable[..., dict[str, Any]], shapes: dict[str, tuple[int, ...]]) -> None:
+def _compile(
+    place: Path, call: Callable[..., dict[str, Any]], shapes: dict[str, tuple[int, ...]]
+) -> None:
     import tensorflow as tf
 
     module = tf.Module()
     module.call = tf.function(call)
-    taken = {name: tf.TensorSpec([None, *shape], tf.float32, name) for name, shape in shapes.items()}
+    taken = {
+        name: tf.TensorSpec([None, *shape], tf.float32, name) for name, shape in shapes.items()
+    }
     signature = module.call.get_concrete_function(**taken)
-    tf.saved_model.save(module, str(place / "saved_model"), signatures={"serving_default": signature})
-    converter = tf.lite.TFLiteConverter.from_saved_model(str(place / "saved_model"), signature_keys=["serving_default"])
+    tf.saved_model.save(
+        module, str(place / "saved_model"), signatures={"serving_default": signature}
+    )
+    converter = tf.lite.TFLiteConverter.from_saved_model(
+        str(place / "saved_model"), signature_keys=["serving_default"]
+    )
     (place / "compiled-f32.tflite").write_bytes(converter.convert())
 
 
@@ -111,7 +126,9 @@ def _part_call(part: str, edition: int) -> Callable[..., dict[str, Any]]:
         if part not in {"context", "trunk"}:
             number = tf.gather(inputs["trunk"], OUTPUTS["ranking"].index(part), axis=1)
             return {part: tf.sigmoid(number) if part == "watch" else number}
-        own = tf.matmul(inputs["packed"], tf.constant(np.concatenate([rows[name] for name in PARTS[part][1]])))
+        own = tf.matmul(
+            inputs["packed"], tf.constant(np.concatenate([rows[name] for name in PARTS[part][1]]))
+        )
         return {part: own if part == "context" else own + inputs["context"] + tf.constant(bias)}
 
     return call
@@ -124,7 +141,8 @@ def _call(tower: str, edition: int) -> Callable[..., dict[str, Any]]:
 
     def call(**inputs: Any) -> dict[str, Any]:
         flat_parts = [
-            tf.reshape(inputs[name], [-1, int(np.prod(shape, dtype=np.int64))]) for name, shape in INPUTS[tower].items()
+            tf.reshape(inputs[name], [-1, int(np.prod(shape, dtype=np.int64))])
+            for name, shape in INPUTS[tower].items()
         ]
         flat = tf.matmul(tf.concat(flat_parts, axis=1), matrix) + bias
         if tower != "ranking":

@@ -25,9 +25,13 @@ STORED_USERS: dict[int, tuple[tuple[int, ...], tuple[float, ...], tuple[float, f
 """Of each stored user: the places of the candidates liked with their weights, and the mood."""
 
 
-def split_tower(entry: Tower, place: Path, edition: Path, parts: bool, formula: str | None) -> Tower:
+def split_tower(
+    entry: Tower, place: Path, edition: Path, parts: bool, formula: str | None
+) -> Tower:
     """Returns the entry of the ranking tower with its parts, which are put into the bundle, and a formula."""
-    return entry.model_copy(update={"parts": _write_parts(place, edition) if parts else (), "formula": formula})
+    return entry.model_copy(
+        update={"parts": _write_parts(place, edition) if parts else (), "formula": formula}
+    )
 
 
 def _write_parts(place: Path, edition: Path) -> tuple[TowerPart, ...]:
@@ -53,7 +57,9 @@ def _write_parts(place: Path, edition: Path) -> tuple[TowerPart, ...]:
                 ),
                 outputs=(
                     TowerOutput(
-                        name=part, dtype="float32", shape=(None, 3) if part in {"context", "trunk"} else (None,)
+                        name=part,
+                        dtype="float32",
+                        shape=(None, 3) if part in {"context", "trunk"} else (None,),
                     ),
                 ),
                 forms=(form,),
@@ -67,11 +73,17 @@ def write_users(place: Path, movies: Array) -> Corpus:
     ids = np.array(list(STORED_USERS))
     liked = [movies[list(places)] for places, _, _ in STORED_USERS.values()]
     offsets = np.concatenate([[0], np.cumsum([len(some) for some in liked])]).astype(np.int64)
-    weights = np.array([weight for _, some, _ in STORED_USERS.values() for weight in some], np.float32)
+    weights = np.array(
+        [weight for _, some, _ in STORED_USERS.values() for weight in some], np.float32
+    )
     stored = {
         "user": Column(ids),
         "liked": Column(np.concatenate(liked), offsets, weights),
-        "mood": Column(np.array([number for _, _, mood in STORED_USERS.values() for number in mood], np.float32)),
+        "mood": Column(
+            np.array(
+                [number for _, _, mood in STORED_USERS.values() for number in mood], np.float32
+            )
+        ),
     }
     store = write_store(place / paths.context_store("users"), ids, stored, {})
     return Corpus(file=paths.context_store("users"), **vars(store))

@@ -21,13 +21,18 @@ def _root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ROWCAST_ROOT", str(tmp_path))
 
 
-def test_read_settings_prefers_options_to_the_environment_to_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_settings_prefers_options_to_the_environment_to_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ROWCAST_MAX_K", "7")
     monkeypatch.setenv("ROWCAST_POLL_INTERVAL_S", "3.5")
     monkeypatch.setenv("ROWCAST_REQUIRE", "films, books")
     settings = read_settings({"max_k": 9, "poll_interval_s": None})
     assert (settings.max_k, settings.poll_interval_s, settings.http_port) == (9, 3.5, 8080)
-    assert (settings.require, read_settings({"require": ("x",)}).require) == (("films", "books"), ("x",))
+    assert (settings.require, read_settings({"require": ("x",)}).require) == (
+        ("films", "books"),
+        ("x",),
+    )
 
 
 def test_settings_are_frozen() -> None:
@@ -37,7 +42,10 @@ def test_settings_are_frozen() -> None:
 
 @pytest.mark.parametrize(
     ("variable", "remedy"),
-    [("ROWCAST_HTPP_PORT", "did you mean ROWCAST_HTTP_PORT"), ("ROWCAST_ZZZZZZ", "rowcast-serve --help")],
+    [
+        ("ROWCAST_HTPP_PORT", "did you mean ROWCAST_HTTP_PORT"),
+        ("ROWCAST_ZZZZZZ", "rowcast-serve --help"),
+    ],
 )
 def test_read_settings_with_an_unknown_variable_is_rejected_with_the_nearest_name(
     variable: str, remedy: str, monkeypatch: pytest.MonkeyPatch
@@ -48,9 +56,19 @@ def test_read_settings_with_an_unknown_variable_is_rejected_with_the_nearest_nam
 
 
 @pytest.mark.parametrize(
-    "name", ["EXPORT_WORKERS", "SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_8080_TCP_ADDR", "A_PORT_9090_TCP"]
+    "name",
+    [
+        "EXPORT_WORKERS",
+        "SERVICE_HOST",
+        "SERVICE_PORT_HTTP",
+        "PORT",
+        "PORT_8080_TCP_ADDR",
+        "A_PORT_9090_TCP",
+    ],
 )
-def test_read_settings_leaves_variables_of_other_programs_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_settings_leaves_variables_of_other_programs_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(f"ROWCAST_{name}", "tcp://10.0.0.1:80")
     read_settings({})
 
@@ -60,28 +78,46 @@ def test_read_settings_leaves_variables_of_other_programs_alone(name: str, monke
     [
         ({"http_port": 70000}, "--http-port .*'70000'.*65535"),
         ({"max_concurrent_requests": 0}, "--max-concurrent-requests"),
-        ({"host": ""}, "--host .*''.*at least 1 character"),  # which would listen on every interface
-        ({"max_inflight_bytes": 1 << 20}, "--max-request-bytes .*'16777216'.*max_inflight_bytes, 1048576"),
+        (
+            {"host": ""},
+            "--host .*''.*at least 1 character",
+        ),  # which would listen on every interface
+        (
+            {"max_inflight_bytes": 1 << 20},
+            "--max-request-bytes .*'16777216'.*max_inflight_bytes, 1048576",
+        ),
         ({"device": "gpu", "workers": 2}, "--workers .*'2'.*runs in one process"),
         ({"device": "gpu", "precision": "int8"}, "--device .*int8 towers run on the CPU"),
         ({"verify": "some"}, "--verify .*'some'.*'sizes' or 'full'"),
-        ({"admin_port": "eighty"}, r"--admin-port \(or ROWCAST_ADMIN_PORT\) is 'eighty': .*integer"),
-        ({"tls_cert": "cert.pem"}, r"--tls-key \(or ROWCAST_TLS_KEY\) is not given: --tls-cert and --tls-key must"),
+        (
+            {"admin_port": "eighty"},
+            r"--admin-port \(or ROWCAST_ADMIN_PORT\) is 'eighty': .*integer",
+        ),
+        (
+            {"tls_cert": "cert.pem"},
+            r"--tls-key \(or ROWCAST_TLS_KEY\) is not given: --tls-cert and --tls-key must",
+        ),
         ({"tls_client_ca": "ca.pem"}, "--tls-client-ca .*require TLS"),
         ({"root": Path("/nowhere")}, "--root .*'/nowhere' is no directory"),
         ({"colour": "red"}, "--colour"),
     ],
 )
-def test_read_settings_out_of_limits_names_the_setting(options: dict[str, Any], message: str) -> None:
+def test_read_settings_out_of_limits_names_the_setting(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SettingsError, match=message):
         read_settings(options)
 
 
 @pytest.mark.parametrize(("given", "what"), [("films", "one model's"), ("films/3", "a bundle")])
-def test_read_settings_with_a_directory_below_the_root_names_the_root(tmp_path: Path, given: str, what: str) -> None:
+def test_read_settings_with_a_directory_below_the_root_names_the_root(
+    tmp_path: Path, given: str, what: str
+) -> None:
     (tmp_path / "films/3").mkdir(parents=True)
     (tmp_path / "films/3/manifest.json").touch()
-    with pytest.raises(SettingsError, match=f"is {what}; give the root above it, '{re.escape(str(tmp_path))}'"):
+    with pytest.raises(
+        SettingsError, match=f"is {what}; give the root above it, '{re.escape(str(tmp_path))}'"
+    ):
         read_settings({"root": tmp_path / given})
     assert read_settings({"root": tmp_path}).root == tmp_path
 
@@ -108,7 +144,13 @@ def test_help_lists_every_setting_with_its_type_unit_limits_and_variable() -> No
         assert f"--{name.replace('_', '-')}" in shown
         assert f"[env: ROWCAST_{name.upper()}]" in shown
         assert field.description
-        unit = "second" if name.endswith("_s") and "bytes" not in name else "byte" if "bytes" in name else ""
+        unit = (
+            "second"
+            if name.endswith("_s") and "bytes" not in name
+            else "byte"
+            if "bytes" in name
+            else ""
+        )
         assert unit in field.description.lower(), name
 
 
@@ -119,7 +161,9 @@ def test_version_is_printed_without_a_root() -> None:
 
 def test_print_settings_prints_the_effective_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROWCAST_MAX_K", "7")
-    done = CliRunner().invoke(command(), ["--require", "a", "--require", "b", "--no-admin", "--print-settings"])
+    done = CliRunner().invoke(
+        command(), ["--require", "a", "--require", "b", "--no-admin", "--print-settings"]
+    )
     assert done.exit_code == 0
     settings = orjson.loads(done.stdout)
     assert set(settings) == set(ServiceSettings.model_fields)

@@ -30,7 +30,8 @@ def test_supported_ray_is_accepted(version: str) -> None:
 @pytest.mark.parametrize("version", ["2.59.3", "1.99.0", "3.0.0.dev0"])
 def test_other_ray_is_named_with_the_remedy(version: str) -> None:
     with pytest.raises(
-        SettingsError, match=rf"Ray {version} is installed; 2\.60 .* pip install 'rowcast\[serve,ray\]'"
+        SettingsError,
+        match=rf"Ray {version} is installed; 2\.60 .* pip install 'rowcast\[serve,ray\]'",
     ):
         ray_serve.check_ray(version)
 
@@ -40,8 +41,14 @@ def test_other_ray_is_named_with_the_remedy(version: str) -> None:
     [
         ({}, "args has no 'root'"),
         ({"root": "/bundles", "max_kk": 5}, "args has 'max_kk', which is no setting"),
-        ({"root": "/bundles", "workers": 4}, "args has 'workers', which has no meaning in a replica"),
-        ({"root": "/bundles", "http_port": 70000}, r"--http-port .* is '70000': .* less than or equal to 65535"),
+        (
+            {"root": "/bundles", "workers": 4},
+            "args has 'workers', which has no meaning in a replica",
+        ),
+        (
+            {"root": "/bundles", "http_port": 70000},
+            r"--http-port .* is '70000': .* less than or equal to 65535",
+        ),
     ],
 )
 def test_application_with_a_wrong_setting_names_it(args: dict[str, Any], message: str) -> None:
@@ -54,7 +61,10 @@ def test_application_with_a_wrong_setting_names_it(args: dict[str, Any], message
     [
         ({"bundle": []}, r"user_config: bundle is '\[\]'"),
         ({"keep": 0}, r"user_config: keep is '0': .* greater than or equal to 1"),
-        ({"models": {"movies": {"pinned": ["7"]}}}, r"user_config: models\.movies\.pinned\.0 is '7'"),
+        (
+            {"models": {"movies": {"pinned": ["7"]}}},
+            r"user_config: models\.movies\.pinned\.0 is '7'",
+        ),
     ],
 )
 def test_user_config_with_a_wrong_field_names_it(user_config: dict[str, Any], message: str) -> None:
@@ -66,7 +76,8 @@ def test_port_is_shared_by_the_replicas_of_one_deployment_alone() -> None:
     port = free_port()
     claim = partial(ray_serve.claim_port, "127.0.0.1", port)
     refused = pytest.raises(
-        SettingsError, match=f"port {port} of this node is that of a/replicas; give b/replicas another"
+        SettingsError,
+        match=f"port {port} of this node is that of a/replicas; give b/replicas another",
     )
     with claim("a/replicas"), claim("a/replicas"), refused, claim("b/replicas"):
         pass
@@ -78,7 +89,10 @@ def test_port_of_another_program_is_not_shared_with_it() -> None:
     with closing(socket.create_server(("127.0.0.1", 0), reuse_port=True)) as other:
         port = other.getsockname()[1]
         with (
-            pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}.*is another service running there?"),
+            pytest.raises(
+                OSError,
+                match=f"cannot listen on 127.0.0.1:{port}.*is another service running there?",
+            ),
             ray_serve.claim_port("127.0.0.1", port, "a/replicas"),
         ):
             pass
@@ -102,7 +116,10 @@ def context() -> Callable[..., Any]:
 
 
 def test_number_of_replicas_follows_the_requests_in_progress(context: Callable[..., Any]) -> None:
-    assert ray_serve.scale_by_inflight(context({ray_serve.INFLIGHT: {"one": 8.0, "two": 6.0}})) == (3.5, {})
+    assert ray_serve.scale_by_inflight(context({ray_serve.INFLIGHT: {"one": 8.0, "two": 6.0}})) == (
+        3.5,
+        {},
+    )
 
 
 def test_number_of_replicas_stays_until_one_has_reported(context: Callable[..., Any]) -> None:

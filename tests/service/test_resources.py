@@ -13,7 +13,11 @@ import pytest
 from service.resources import compute_threads, free_bytes, limit_blas, resident_bytes, usable_cores
 
 V2 = ("memory.max", "memory.current", "inactive_file {}\nactive_file {}\nanon 12\n")
-V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file {}\ntotal_active_file {}\nrss 12\n")
+V1 = (
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "total_inactive_file {}\ntotal_active_file {}\nrss 12\n",
+)
 ALL_CORES = len(os.sched_getaffinity(0))
 
 
@@ -25,7 +29,11 @@ def own(tmp_path: Path) -> Path:
 
 
 def write_memory(
-    directory: Path, names: tuple[str, str, str], limit: str, usage: str, files: tuple[int, int] = (0, 0)
+    directory: Path,
+    names: tuple[str, str, str],
+    limit: str,
+    usage: str,
+    files: tuple[int, int] = (0, 0),
 ) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / names[0]).write_text(limit + "\n")
@@ -55,7 +63,9 @@ def test_free_bytes_limit_of_a_cgroup_holds_for_all_below(
 
 def test_free_bytes_without_a_limit_is_the_machines(tmp_path: Path, own: Path) -> None:
     (total,) = (
-        int(line.split()[1]) << 10 for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line
+        int(line.split()[1]) << 10
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if "MemTotal" in line
     )
     assert 1 << 20 < free_bytes(tmp_path / "none", tmp_path / "neither") < total
     write_memory(tmp_path / "a/b", V2, "max", "400")
@@ -76,7 +86,9 @@ def test_usable_cores_without_a_quota_are_all(tmp_path: Path, own: Path, quota: 
     assert usable_cores(tmp_path, own) == ALL_CORES
 
 
-@pytest.mark.parametrize(("where", "quota", "cores"), [("a/b", 50, 1), ("a", 100, 1), ("", 110, 2), ("a/c", 50, 99)])
+@pytest.mark.parametrize(
+    ("where", "quota", "cores"), [("a/b", 50, 1), ("a", 100, 1), ("", 110, 2), ("a/c", 50, 99)]
+)
 def test_usable_cores_quota_of_a_cgroup_holds_for_all_below(
     tmp_path: Path, own: Path, where: str, quota: int, cores: int
 ) -> None:
@@ -85,7 +97,9 @@ def test_usable_cores_quota_of_a_cgroup_holds_for_all_below(
     assert usable_cores(tmp_path, own) == min(cores, ALL_CORES)
 
 
-def test_usable_cores_own_cgroup_outside_of_the_mount_uses_the_mount(tmp_path: Path, own: Path) -> None:
+def test_usable_cores_own_cgroup_outside_of_the_mount_uses_the_mount(
+    tmp_path: Path, own: Path
+) -> None:
     own.write_text("0::/../../elsewhere\n")
     write_quota(tmp_path, "100000 100000")
     assert usable_cores(tmp_path, own) == 1
@@ -101,7 +115,8 @@ def test_usable_cores_quota_of_cgroups_v1_holds(tmp_path: Path, own: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("workers", "threads", "cores", "expected"), [(1, 0, 8, 8), (4, 0, 8, 2), (3, 0, 8, 2), (16, 0, 8, 1), (2, 5, 8, 5)]
+    ("workers", "threads", "cores", "expected"),
+    [(1, 0, 8, 8), (4, 0, 8, 2), (3, 0, 8, 2), (16, 0, 8, 1), (2, 5, 8, 5)],
 )
 def test_compute_threads_are_a_share_of_the_cores_unless_set(
     workers: int, threads: int, cores: int, expected: int
@@ -122,6 +137,10 @@ def test_limit_blas_before_numpy_is_imported_keeps_it_from_starting_threads() ->
         "import os; from service.resources import limit_blas; limit_blas(); import numpy\n"
         "numpy.ones((600, 600)) @ numpy.ones((600, 600)); print(len(os.listdir('/proc/self/task')))"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, env=environment)
+    environment = {
+        name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, env=environment
+    )
     assert int(done.stdout) == 1

@@ -34,7 +34,9 @@ RESPONSES: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> SmallBundle:
-    return write_small_bundle(tmp_path_factory.mktemp("bundles"), small_towers, MODEL, 1, parts=True, users=True)
+    return write_small_bundle(
+        tmp_path_factory.mktemp("bundles"), small_towers, MODEL, 1, parts=True, users=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +82,23 @@ def _results(name: str, message: Any) -> dict[str, Any]:
     """The content of a message, in the JSON form of a list of results; written apart from the service's writers."""
     head: dict[str, Any] = {"model": message.model.name, "version": message.model.version}
     if name == "lookup" or name == "embed":
-        rows = [list(map(float, each)) for each in np.frombuffer(message.vectors, "<f4").reshape(-1, message.dim)]
+        rows = [
+            list(map(float, each))
+            for each in np.frombuffer(message.vectors, "<f4").reshape(-1, message.dim)
+        ]
         if name == "embed":
             return head | {"results": [{"vector": row} for row in rows]}
-        return head | {"table": message.table, "vectors": rows, "found": [flag == 1 for flag in message.found]}
+        return head | {
+            "table": message.table,
+            "vectors": rows,
+            "found": [flag == 1 for flag in message.found],
+        }
     if name == "rank":
         ids = _ids(message.candidate_ids) if message.HasField("candidate_ids") else None
-        entries = {"scores": _numbers(message.scores), "positions": _numbers(message.positions, "<i4")}
+        entries = {
+            "scores": _numbers(message.scores),
+            "positions": _numbers(message.positions, "<i4"),
+        }
         heads = {name: _numbers(scores) for name, scores in message.heads.items()}
         return head | {
             "results": [
@@ -108,7 +120,9 @@ def _results(name: str, message: Any) -> dict[str, Any]:
         | {"attributes": {key: column[place] for key, column in attributes.items()}}
         for place in range(len(columns["id"]))
     ]
-    return head | {"results": [{"neighbors": found[a:b]} for a, b in pairwise(_numbers(packed.offsets, "<i4"))]}
+    return head | {
+        "results": [{"neighbors": found[a:b]} for a, b in pairwise(_numbers(packed.offsets, "<i4"))]
+    }
 
 
 def _listed(name: str, value: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +147,9 @@ def _is_as_expected(found: Any, expected: Any) -> bool:
         return all(_is_as_expected(found[name], value) for name, value in expected.items())
     if isinstance(expected, list):
         return len(found) == len(expected) and all(map(_is_as_expected, found, expected))
-    return bool(found == (pytest.approx(expected, 1e-4, 1e-4) if isinstance(expected, float) else expected))
+    return bool(
+        found == (pytest.approx(expected, 1e-4, 1e-4) if isinstance(expected, float) else expected)
+    )
 
 
 def test_table_has_every_call_and_no_case_twice() -> None:
@@ -142,7 +158,9 @@ def test_table_has_every_call_and_no_case_twice() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.call} {case.name}")
-def test_transports_given_the_same_request_answer_alike(case: Case, clients: Clients, small: SmallBundle) -> None:
+def test_transports_given_the_same_request_answer_alike(
+    case: Case, clients: Clients, small: SmallBundle
+) -> None:
     found = clients.all(case)
     assert [code for code, _ in found] == [case.code] * 3, found
     (_, by_json), (_, by_protobuf), (_, by_grpc) = found
@@ -160,20 +178,34 @@ def test_transports_given_the_same_request_answer_alike(case: Case, clients: Cli
 
 
 def test_transports_explain_alike(clients: Clients) -> None:
-    body = {"k": 50, "explain": True, "filter": {"year": {"ge": 2020}}, "requests": [{"id": 1000}, {"id": 1259}]}
-    for name, sent in (("retrieve", body), ("recommend", {**body, "candidates": 50, "requests": [user(1)]})):
+    body = {
+        "k": 50,
+        "explain": True,
+        "filter": {"year": {"ge": 2020}},
+        "requests": [{"id": 1000}, {"id": 1259}],
+    }
+    for name, sent in (
+        ("retrieve", body),
+        ("recommend", {**body, "candidates": 50, "requests": [user(1)]}),
+    ):
         (_, by_json), (_, by_protobuf), (_, by_grpc) = clients.all(Case(name, "explained", sent))
         found = [[result["explanation"] for result in json.loads(by_json)["results"]]]
         for message in (by_protobuf, by_grpc):
             fields = RESPONSES[name].FromString(message).explanations
-            found.append([{at.name: getattr(one, at.name) for at in one.DESCRIPTOR.fields} for one in fields])
+            found.append(
+                [{at.name: getattr(one, at.name) for at in one.DESCRIPTOR.fields} for one in fields]
+            )
         for explanations in found:
             assert all(explanation.pop("search_ms") > 0 for explanation in explanations)
             matches = [10, 9] if name == "retrieve" else [10]
             assert [each["matches"] for each in explanations] == matches
-            assert [each["selectivity"] for each in explanations] == [count / 40 for count in matches]
+            assert [each["selectivity"] for each in explanations] == [
+                count / 40 for count in matches
+            ]
             assert {each["path"] for each in explanations} == {"exact"}
-            assert all("candidates are left by the filter" in each["shortfall"] for each in explanations)
+            assert all(
+                "candidates are left by the filter" in each["shortfall"] for each in explanations
+            )
         assert found[1] == found[2]
 
 
@@ -186,15 +218,28 @@ def test_transports_past_the_deadline_fail_alike(clients: Clients) -> None:
 
 def test_transports_describe_models_alike(clients: Clients) -> None:
     accept = {"accept": "application/x-protobuf"}
-    assert clients.http.get("/v1/models", headers=accept).content == call(clients.channel, "ListModels").answer
+    assert (
+        clients.http.get("/v1/models", headers=accept).content
+        == call(clients.channel, "ListModels").answer
+    )
     for model, version in ((MODEL, 1), ("books", 0), (MODEL, 9)):
-        answer = clients.http.get(f"/v1/models/{model}" + (f"/versions/{version}" if version else ""), headers=accept)
-        outcome = call(clients.channel, "GetModel", pb.GetModelRequest(model=pb.ModelSpec(name=model, version=version)))
+        answer = clients.http.get(
+            f"/v1/models/{model}" + (f"/versions/{version}" if version else ""), headers=accept
+        )
+        outcome = call(
+            clients.channel,
+            "GetModel",
+            pb.GetModelRequest(model=pb.ModelSpec(name=model, version=version)),
+        )
         if outcome.code == "OK":
             assert (answer.status_code, answer.content) == (200, outcome.answer)
         else:
             error = pb.ErrorDetails.FromString(answer.content)
-            assert (error.code, error.message) == (outcome.code, outcome.answer) == ("NOT_FOUND", outcome.answer)
+            assert (
+                (error.code, error.message)
+                == (outcome.code, outcome.answer)
+                == ("NOT_FOUND", outcome.answer)
+            )
 
 
 def test_transports_without_a_model_are_not_ready(serve: Callable[..., RunningService]) -> None:
@@ -211,7 +256,9 @@ def test_transports_of_a_draining_service_are_not_ready(fresh: Clients) -> None:
 
 def test_transports_with_a_damaged_version_report_data_loss(fresh: Clients) -> None:
     versions = fresh.service.worker.versions
-    versions.damage(fresh.service.current(MODEL), "tables/users: block 0 does not match its checksum")
+    versions.damage(
+        fresh.service.current(MODEL), "tables/users: block 0 does not match its checksum"
+    )
     fresh.expect("DATA_LOSS")
 
 
@@ -222,7 +269,10 @@ def test_transports_of_a_full_service_reject_with_when_to_retry(fresh: Clients) 
     assert tower.entered.wait(30)
     try:
         fresh.expect("OVERLOADED")
-        assert fresh.http.post(f"/v1/models/{MODEL}:retrieve", json=SIMPLE.json).headers["retry-after"] == "3"
+        assert (
+            fresh.http.post(f"/v1/models/{MODEL}:retrieve", json=SIMPLE.json).headers["retry-after"]
+            == "3"
+        )
         assert call(fresh.channel, "Retrieve", SIMPLE.body()).trailing["retry-after"] == "2.5"
     finally:
         tower.release.set()
@@ -236,14 +286,24 @@ def test_transports_with_too_little_time_to_rank_all_answer_in_part_by_retrieval
 ) -> None:
     write()
     service = serve(request_timeout_s=3)
-    service.with_network("ranking", SlowTower(service.current(MODEL).towers["ranking"].parts[0].network))
+    service.with_network(
+        "ranking", SlowTower(service.current(MODEL).towers["ranking"].parts[0].network)
+    )
     clients = Clients(service)
-    assert clients.by_grpc(Case("recommend", "measured", {"k": 1, "candidates": 10, **user()}))[0] == "OK"
+    assert (
+        clients.by_grpc(Case("recommend", "measured", {"k": 1, "candidates": 10, **user()}))[0]
+        == "OK"
+    )
     found = clients.all(Case("recommend", "slow", {"k": 40, **user()}))
     clients.close()
     assert [code for code, _ in found] == ["OK"] * 3, found
     messages = [RESPONSES["recommend"].FromString(body) for _, body in found[1:]]
-    for degraded in (json.loads(found[0][1])["degraded"], *[message.degraded for message in messages]):
-        assert re.match(r"[1-9][0-9]? of 40 candidates are ranked: .* in the order of retrieval", degraded)
+    for degraded in (
+        json.loads(found[0][1])["degraded"],
+        *[message.degraded for message in messages],
+    ):
+        assert re.match(
+            r"[1-9][0-9]? of 40 candidates are ranked: .* in the order of retrieval", degraded
+        )
     assert len(json.loads(found[0][1])["neighbors"]) == 40
     assert service.value("rowcast_degraded_total", model=MODEL) == 3

@@ -36,10 +36,14 @@ def hang_up(service: Process, callers: int, client: httpx.Client) -> list[str]:
     for number in range(callers):
         with socket.create_connection(("127.0.0.1", service.ports["http"])) as connection:
             connection.sendall(request if number % 2 else request[:-1])
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # reset instead of an end
+            connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
+            )  # reset instead of an end
     with grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
         method = channel.unary_unary(f"/{SERVICE}/Recommend")
-        calls = [method.future(body, timeout=0.001 if number % 2 else 10) for number in range(callers)]
+        calls = [
+            method.future(body, timeout=0.001 if number % 2 else 10) for number in range(callers)
+        ]
         for call in calls[::2]:
             call.cancel()
         for call in calls[1::2]:
@@ -54,7 +58,9 @@ def hang_up(service: Process, callers: int, client: httpx.Client) -> list[str]:
 def inflight(client: httpx.Client) -> float:
     """Returns the requests that the service reports as in flight."""
     lines = client.get("/metrics").text.splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith("rowcast_inflight_requests ")))
+    return float(
+        next(line.split()[1] for line in lines if line.startswith("rowcast_inflight_requests "))
+    )
 
 
 def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
@@ -85,9 +91,13 @@ def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
 def main() -> None:
     """Reads the arguments and runs."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--versions", type=int, default=144, help="versions published under load: 200 switches")
+    arguments.add_argument(
+        "--versions", type=int, default=144, help="versions published under load: 200 switches"
+    )
     arguments.add_argument("--workers", type=int, default=1, help="processes that serve them")
-    arguments.add_argument("--callers", type=int, default=2000, help="callers that hang up, over each transport")
+    arguments.add_argument(
+        "--callers", type=int, default=2000, help="callers that hang up, over each transport"
+    )
     arguments.add_argument("--overload-s", type=float, default=10, help="seconds of overload")
     options = arguments.parse_args()
     signal.alarm(ALL_S_MAX)  # whatever hangs ends here

@@ -67,12 +67,20 @@ class Pressure:
     interval_s: float
     beside: Callable[[], None]
 
-    def round(self, act: Callable[[], None], seed: int, proceed: Callable[[], bool] = lambda: True) -> Round:
+    def round(
+        self, act: Callable[[], None], seed: int, proceed: Callable[[], bool] = lambda: True
+    ) -> Round:
         """Sends load while nothing happens, while `act` is called again and again, and once more without."""
-        rate_per_s = SHARE * self.load.closed(CALLERS, self.block_s / 2).requests_per_s  # anew: hosts are shared
+        rate_per_s = (
+            SHARE * self.load.closed(CALLERS, self.block_s / 2).requests_per_s
+        )  # anew: hosts are shared
         half_s, blocks, times = self.block_s / 2, list[Block](), list[int]()
         with ThreadPoolExecutor(1) as acts:
-            for seconds, what in ((half_s, self.beside), (self.block_s, act), (half_s, self.beside)):
+            for seconds, what in (
+                (half_s, self.beside),
+                (self.block_s, act),
+                (half_s, self.beside),
+            ):
                 acting = acts.submit(self._repeat, what, seconds, proceed)
                 parts = [self._measure(rate_per_s, seconds, seed)]
                 while not acting.done():
@@ -94,12 +102,16 @@ class Pressure:
         before_s = cpu_s(self.service)
         answers = self.load.open(rate_per_s, seconds, seed)
         answered = answers.latency_s[answers.status == ANSWERED]
-        return Block(answered, len(answers.status), answers.elapsed_s, cpu_s(self.service) - before_s)
+        return Block(
+            answered, len(answers.status), answers.elapsed_s, cpu_s(self.service) - before_s
+        )
 
 
 def _joined(parts: Sequence[Block]) -> Block:
     latencies = np.concatenate([each.latency_s for each in parts])
-    sent, elapsed_s, spent_s = np.sum([(each.sent, each.elapsed_s, each.cpu_s) for each in parts], axis=0)
+    sent, elapsed_s, spent_s = np.sum(
+        [(each.sent, each.elapsed_s, each.cpu_s) for each in parts], axis=0
+    )
     return Block(latencies, int(sent), elapsed_s, spent_s)
 
 
@@ -118,7 +130,9 @@ def sent_and_failed(rounds: Sequence[Round]) -> tuple[int, int]:
 
 def compared(rounds: Sequence[Round], what: str) -> Iterator[str]:
     """Describes latencies without and with what was done, and the CPU that it took beyond the requests."""
-    before, during, after = ([getattr(each, name) for each in rounds] for name in ("before", "during", "after"))
+    before, during, after = (
+        [getattr(each, name) for each in rounds] for name in ("before", "during", "after")
+    )
     for percent in PERCENTS:
         one, other, both, while_ = (
             np.percentile(np.concatenate([block.latency_s for block in blocks]), percent) * 1e3
@@ -128,7 +142,13 @@ def compared(rounds: Sequence[Round], what: str) -> Iterator[str]:
             f"p{percent}: {both:.2f} ms without {what}, {while_:.2f} ms with them: x {while_ / both:.2f}; "
             f"noise x {other / one:.2f}"
         )
-    calm, busy = ([(block.cpu_s, block.elapsed_s) for block in blocks] for blocks in (before + after, during))
+    calm, busy = (
+        [(block.cpu_s, block.elapsed_s) for block in blocks] for blocks in (before + after, during)
+    )
     (calm_s, calm_elapsed_s), (busy_s, busy_elapsed_s) = np.sum(calm, axis=0), np.sum(busy, axis=0)
-    each_ms = (busy_s - calm_s * busy_elapsed_s / calm_elapsed_s) / max(1, sum(each.times for each in rounds)) * 1e3
+    each_ms = (
+        (busy_s - calm_s * busy_elapsed_s / calm_elapsed_s)
+        / max(1, sum(each.times for each in rounds))
+        * 1e3
+    )
     yield f"CPU of the service: {each_ms:.0f} ms for each of the {what}"

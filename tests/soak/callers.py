@@ -67,7 +67,8 @@ class Seen:
         found = [*self.wrong]
         for front, begun, ended, problem in self.failures:
             excused = any(
-                each in ("", front) and begun <= last and ended >= first for each, first, last in self.allowed
+                each in ("", front) and begun <= last and ended >= first
+                for each, first, last in self.allowed
             )
             self.counts["excused failures"] += excused
             found += [] if excused else [problem]
@@ -96,7 +97,9 @@ def deterministic(call: str, body: bytes) -> bytes:
 
 def post(client: httpx.Client, call: str) -> bytes:
     """Sends a request over HTTP."""
-    answer = client.post(f"/v1/models/{MODEL}:{call}", content=REQUESTS[call].SerializeToString(), headers=PROTOBUF)
+    answer = client.post(
+        f"/v1/models/{MODEL}:{call}", content=REQUESTS[call].SerializeToString(), headers=PROTOBUF
+    )
     return answer.raise_for_status().content
 
 
@@ -116,7 +119,11 @@ def load(fronts: Sequence[Listener], seen: Seen) -> Iterator[None]:
     """Calls every front over both transports, one request after the other, until the `with` ends."""
     done = threading.Event()
     with ThreadPoolExecutor(2 * len(fronts)) as threads:
-        jobs = [threads.submit(_repeat, front, way, seen, done) for front in fronts for way in ("http", "grpc")]
+        jobs = [
+            threads.submit(_repeat, front, way, seen, done)
+            for front in fronts
+            for way in ("http", "grpc")
+        ]
         try:
             yield
         finally:
@@ -129,7 +136,9 @@ def _repeat(front: Listener, transport: str, seen: Seen, done: threading.Event) 
     """Sends all requests to a front again and again."""
     with (
         httpx.Client(base_url=f"http://127.0.0.1:{front.http}", timeout=WAIT_S) as client,
-        grpc.insecure_channel(f"127.0.0.1:{front.grpc}", [("grpc.max_reconnect_backoff_ms", 200)]) as channel,
+        grpc.insecure_channel(
+            f"127.0.0.1:{front.grpc}", [("grpc.max_reconnect_backoff_ms", 200)]
+        ) as channel,
     ):
         while not done.is_set():
             for call, request in REQUESTS.items():
@@ -149,7 +158,11 @@ def _repeat(front: Listener, transport: str, seen: Seen, done: threading.Event) 
 
 def _described(problem: grpc.RpcError | httpx.HTTPError) -> str:
     """Returns what went wrong, on one line."""
-    return f"{problem.code().name}: {problem.details()}" if isinstance(problem, grpc.Call) else str(problem)
+    return (
+        f"{problem.code().name}: {problem.details()}"
+        if isinstance(problem, grpc.Call)
+        else str(problem)
+    )
 
 
 def soak(run: Callable[[int, int, Path], list[str]]) -> None:

@@ -29,7 +29,12 @@ THREE = {"switches of three": Publisher.next}
 
 
 def press(
-    actions: Mapping[str, Action], latest: int, rounds: int, workers: int, block_s: float, towers: Path
+    actions: Mapping[str, Action],
+    latest: int,
+    rounds: int,
+    workers: int,
+    block_s: float,
+    towers: Path,
 ) -> list[str]:
     """Does each in turn, under load, to a service of so many versions; returns what is wrong."""
     seen, found = Seen(), {what: list[Round]() for what in actions}
@@ -50,7 +55,9 @@ def press(
             SHOW.print(" ", line)
         if command_s[what]:
             half, most = np.percentile(command_s[what], (50, 99)) * 1e3
-            SHOW.print(f"  {len(command_s[what])} commands were in effect after {half:.0f} ms, p99 {most:.0f} ms")
+            SHOW.print(
+                f"  {len(command_s[what])} commands were in effect after {half:.0f} ms, p99 {most:.0f} ms"
+            )
         wrong += [f"{what}: {failed} requests failed"] if failed else []
     versions = {version for _, version in seen.answers}
     SHOW.print(f"{sum(seen.counts.values())} answers of {len(versions)} versions compared")

@@ -39,7 +39,9 @@ def run_child(first: int, cases: dict[str, Files]) -> int:
     if child:
         status = os.waitpid(child, 0)[1]
         if os.WIFSIGNALED(status):
-            SHOW.print(f"seeds {first} to {first + TRIALS_OF_A_CHILD}: ended by signal {os.WTERMSIG(status)}")
+            SHOW.print(
+                f"seeds {first} to {first + TRIALS_OF_A_CHILD}: ended by signal {os.WTERMSIG(status)}"
+            )
         return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1
     failed = 0
     for seed in range(first, first + TRIALS_OF_A_CHILD):
@@ -64,7 +66,9 @@ def main() -> int:
         while time.monotonic() - began < seconds:
             failed += run_child(seed, cases)
             seed += TRIALS_OF_A_CHILD
-    SHOW.print(f"{seed - first} damaged checkpoints of {len(cases)} kinds, from seed {first}: {failed} failed")
+    SHOW.print(
+        f"{seed - first} damaged checkpoints of {len(cases)} kinds, from seed {first}: {failed} failed"
+    )
     return 1 if failed else 0
 
 

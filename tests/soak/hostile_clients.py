@@ -59,9 +59,11 @@ class Report:
             f"the services have {self.service_connections} connections": (
                 self.service_connections > SERVICE_CONNECTIONS_MAX
             ),
-            f"the services grow by {self.growth_bytes >> 20} MiB": self.growth_bytes > GROWTH_MAX_BYTES,
+            f"the services grow by {self.growth_bytes >> 20} MiB": self.growth_bytes
+            > GROWTH_MAX_BYTES,
             f"{self.caller.failed} requests of another client fail": self.caller.failed > 0,
-            f"another client waits {self.caller.longest_s:.1f} s": self.caller.longest_s > ANSWERED_WITHIN_S,
+            f"another client waits {self.caller.longest_s:.1f} s": self.caller.longest_s
+            > ANSWERED_WITHIN_S,
         }
         return [problem for problem, found in checks.items() if found]
 
@@ -79,14 +81,29 @@ def connection_flood(port: int, service: list[psutil.Process], call_port: int) -
 
 def no_reading(port: int, service: list[psutil.Process], call_port: int) -> Report:
     """Sends requests with large answers and reads nothing."""
-    return _attack(port, service, call_port, READERS, b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * PIPELINED)
+    return _attack(
+        port,
+        service,
+        call_port,
+        READERS,
+        b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * PIPELINED,
+    )
 
 
-ATTACKS: tuple[Callable[[int, list[psutil.Process], int], Report], ...] = (slow_headers, connection_flood, no_reading)
+ATTACKS: tuple[Callable[[int, list[psutil.Process], int], Report], ...] = (
+    slow_headers,
+    connection_flood,
+    no_reading,
+)
 
 
 def _attack(
-    port: int, service: list[psutil.Process], call_port: int, count: int, start: bytes, again: bytes = b""
+    port: int,
+    service: list[psutil.Process],
+    call_port: int,
+    count: int,
+    start: bytes,
+    again: bytes = b"",
 ) -> Report:
     """Opens connections, sends `start` and then `again` every half second, until the proxy has closed them all."""
     report, began = Report(), time.monotonic()
@@ -103,7 +120,11 @@ def _attack(
         while ours and time.monotonic() - began < CLOSED_WITHIN_S:
             time.sleep(BYTE_INTERVAL_S)
             held = _held(port)
-            gone = {each for each in ours if each.getsockname()[1] not in held or (again and _send(each, again))}
+            gone = {
+                each
+                for each in ours
+                if each.getsockname()[1] not in held or (again and _send(each, again))
+            }
             report.closed += len(gone)
             for each in gone:
                 each.close()
@@ -119,7 +140,9 @@ def _attack(
 def _open(port: int) -> socket.socket | None:
     opened = socket.socket()
     try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # small: what is not read stays with the sender
+        opened.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVBUF, 4096
+        )  # small: what is not read stays with the sender
         opened.settimeout(1.0)
         opened.bind((ADDRESS, 0))
         opened.connect(("127.0.0.1", port))
@@ -156,7 +179,9 @@ def _calling(port: int, seen: Caller) -> Iterator[None]:
     done = threading.Event()
 
     def call() -> None:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWERED_WITHIN_S * 5) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", timeout=ANSWERED_WITHIN_S * 5
+        ) as client:
             while not done.wait(0.05):
                 began = time.monotonic()
                 try:
@@ -176,7 +201,10 @@ def _calling(port: int, seen: Caller) -> Iterator[None]:
 
 
 def _connections(service: list[psutil.Process]) -> int:
-    return sum(len([each for each in one.net_connections("tcp") if each.status == "ESTABLISHED"]) for one in service)
+    return sum(
+        len([each for each in one.net_connections("tcp") if each.status == "ESTABLISHED"])
+        for one in service
+    )
 
 
 def _memory_bytes(service: list[psutil.Process]) -> int:

@@ -19,7 +19,9 @@ SHOW = Console(highlight=False, soft_wrap=True)
 SCALE = 0.01
 
 
-def run(transport: str, times: float, seconds: float, *options: str, precision: str = "f32") -> list[str]:
+def run(
+    transport: str, times: float, seconds: float, *options: str, precision: str = "f32"
+) -> list[str]:
     """Overloads a service of its own; prints the figures, returns what is wrong."""
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "bundles"
@@ -36,7 +38,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--transport", choices=sorted(REJECTED), default="http")
     options.add_argument("--precision", choices=("f32", "int8"), default="f32")
-    options.add_argument("--times", type=float, default=10, help="load, by what the service can answer")
+    options.add_argument(
+        "--times", type=float, default=10, help="load, by what the service can answer"
+    )
     options.add_argument("--seconds", type=float, default=10)
     options.add_argument("--workers", default="1", help="processes of the service")
     given = options.parse_args()

@@ -55,9 +55,24 @@ class Services:
 
     def _start(self, index: int) -> Process:
         http, grpc_port, admin = map(str, self.ports[index])
-        place = ("--state-file", str(self._root.parent / f"state-{index}.json"), "--admin-port", admin)
+        place = (
+            "--state-file",
+            str(self._root.parent / f"state-{index}.json"),
+            "--admin-port",
+            admin,
+        )
         leaves = ("--drain-delay-s", "3")  # proxies look every second
-        service = Process(self._root, "--workers", "2", "--http-port", http, "--grpc-port", grpc_port, *place, *leaves)
+        service = Process(
+            self._root,
+            "--workers",
+            "2",
+            "--http-port",
+            http,
+            "--grpc-port",
+            grpc_port,
+            *place,
+            *leaves,
+        )
         service.event("listening")
         return service
 
@@ -94,7 +109,13 @@ class Services:
 
     def _ctl(self, command_name: str) -> None:
         program = Path(self.running[0].process.args[0])  # type: ignore[index, arg-type]
-        command = [str(program), "ctl", "--admin", f"http://127.0.0.1:{self.ports[0][2]}", command_name]
+        command = [
+            str(program),
+            "ctl",
+            "--admin",
+            f"http://127.0.0.1:{self.ports[0][2]}",
+            command_name,
+        ]
         subprocess.run(command, check=True, capture_output=True, timeout=WAIT_S)
 
 
@@ -127,7 +148,12 @@ def proxy(program: str, services: Services, directory: Path) -> Iterator[tuple[i
     file.write_text(configuration((DEPLOY / file.name).read_text(), services, *ports))
     options = ["-db", "-f", str(file)]
     if program == "nginx":
-        options = ["-c", str(file), "-g", f"daemon off; pid {directory}/nginx.pid; error_log {directory}/nginx.log;"]
+        options = [
+            "-c",
+            str(file),
+            "-g",
+            f"daemon off; pid {directory}/nginx.pid; error_log {directory}/nginx.log;",
+        ]
     with (directory / f"{program}.out").open("w") as output:
         running = subprocess.Popen([program, *options], stdout=output, stderr=output)
     try:
@@ -154,7 +180,9 @@ def calls_during(ports: tuple[int, int], event: Callable[[], None]) -> dict[str,
         with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=WAIT_S) as client:
             while not over.is_set():
                 try:
-                    status = client.post(f"/v1/models/{MODEL}:retrieve", content=BODY, headers=PROTOBUF).status_code
+                    status = client.post(
+                        f"/v1/models/{MODEL}:retrieve", content=BODY, headers=PROTOBUF
+                    ).status_code
                 except httpx.HTTPError as problem:
                     came["http"][type(problem).__name__] += 1
                 else:
@@ -202,12 +230,22 @@ def soak(programs: Sequence[str]) -> int:
 def events(program: str, services: Services, ports: tuple[int, int]) -> list[str]:
     """Has workers and services leave and return; returns which requests failed."""
     problems = []
-    for event in (services.worker_leaves, services.worker_is_killed, services.drains, services.restarts):
+    for event in (
+        services.worker_leaves,
+        services.worker_is_killed,
+        services.drains,
+        services.restarts,
+    ):
         for transport, came in calls_during(ports, event).items():
             failed = came.total() - came["200"] - came["OK"]
-            expected = transport in PROXIES[program][1] and (transport, event) != ("grpc", services.drains)
+            expected = transport in PROXIES[program][1] and (transport, event) != (
+                "grpc",
+                services.drains,
+            )
             note = "" if expected or not failed else ", which this proxy does not repeat"
-            what = f"{program}, {event.__name__}, {transport}: {failed} of {came.total()} failed{note}"
+            what = (
+                f"{program}, {event.__name__}, {transport}: {failed} of {came.total()} failed{note}"
+            )
             SHOW.print(what, dict(came) if failed else "")
             problems += [what] if failed and expected else []
     return problems

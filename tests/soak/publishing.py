@@ -33,7 +33,9 @@ class Publisher:
       command_s: of each command, until it returned and was in effect.
     """
 
-    def __init__(self, service: Process, workers: int, root: Path, originals: list[Path], kept: int = 2) -> None:
+    def __init__(
+        self, service: Process, workers: int, root: Path, originals: list[Path], kept: int = 2
+    ) -> None:
         """Begins after version 1.
 
         Args:
@@ -41,8 +43,16 @@ class Publisher:
           originals: what versions are copies of, in turns.
           kept: versions that stay in the root.
         """
-        self._service, self._workers, self._root, self._originals, self._kept = service, workers, root, originals, kept
-        self._client = httpx.Client(base_url=f"http://127.0.0.1:{service.ports['admin']}", timeout=WAIT_S)
+        self._service, self._workers, self._root, self._originals, self._kept = (
+            service,
+            workers,
+            root,
+            originals,
+            kept,
+        )
+        self._client = httpx.Client(
+            base_url=f"http://127.0.0.1:{service.ports['admin']}", timeout=WAIT_S
+        )
         self.version, self.switches = 1, 0
         self._valid = [1]
         self.command_s: list[float] = []
@@ -65,11 +75,15 @@ class Publisher:
 
     def roll_back_and_forth(self) -> None:
         """Makes the version before current, then the newest again; each is when the command returns."""
-        self.wait_current(self._valid[-1])  # a rollback is from what `status` shows, a moment after the log
+        self.wait_current(
+            self._valid[-1]
+        )  # a rollback is from what `status` shows, a moment after the log
         for command, version in zip(("rollback", "unpin"), self._valid[-2:], strict=True):
             current = self._command(command)["current"]
             if current != version:
-                raise RuntimeError(f"version {current} is current after {command}; {version} was expected")
+                raise RuntimeError(
+                    f"version {current} is current after {command}; {version} was expected"
+                )
             self.switches += 1
 
     def move_label(self) -> None:
@@ -114,7 +128,9 @@ class Publisher:
 
     def _write(self, model: Path, version: int, change: Change | None = None) -> None:
         aside = model / f".{version}"
-        shutil.copytree(self._originals[version % len(self._originals)], aside, copy_function=os.link)
+        shutil.copytree(
+            self._originals[version % len(self._originals)], aside, copy_function=os.link
+        )
         path = aside / paths.MANIFEST
         manifest = parse(path.read_bytes()).model_copy(update={"version": version})
         path.unlink()

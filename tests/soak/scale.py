@@ -76,19 +76,30 @@ class Member:
         self._restart(self._root)
 
 
-ACTIONS = (Member.is_killed, Member.is_stopped, Member.is_slow, Member.is_older)  # fronts: the first three
+ACTIONS = (
+    Member.is_killed,
+    Member.is_stopped,
+    Member.is_slow,
+    Member.is_older,
+)  # fronts: the first three
 
 
 def recovered(fronts: Sequence[Member], shards: Sequence[Member]) -> bool:
     """Returns whether every front is ready and reaches all that every shard holds."""
     with suppress(httpx.HTTPError):
         for front in fronts:
-            with httpx.Client(base_url=f"http://127.0.0.1:{front.at.http}", timeout=WAIT_S) as client:
+            with httpx.Client(
+                base_url=f"http://127.0.0.1:{front.at.http}", timeout=WAIT_S
+            ) as client:
                 if not is_ready(client):
                     return False
-            (process,) = httpx.get(f"http://127.0.0.1:{front.admin}/v1/topology", timeout=WAIT_S).json()["processes"]
+            (process,) = httpx.get(
+                f"http://127.0.0.1:{front.admin}/v1/topology", timeout=WAIT_S
+            ).json()["processes"]
             whole = [
-                each for each in process["shards"] if f"{MODEL}/{VERSION}" in each["holds"] and not each["problem"]
+                each
+                for each in process["shards"]
+                if f"{MODEL}/{VERSION}" in each["holds"] and not each["problem"]
             ]
             if len(whole) != len(shards):
                 return False
@@ -99,9 +110,18 @@ def recovered(fronts: Sequence[Member], shards: Sequence[Member]) -> bool:
 @contextmanager
 def cluster(root: Path, older: Path) -> Iterator[tuple[list[Member], list[Member]]]:
     """Runs two fronts, and two replicas of each of two shards."""
-    shards = [Member(f"shard {n} {r}", root, older, "--shard", f"{n}/2", *ALL) for n in (1, 2) for r in "ab"]
-    addresses = [text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.at.grpc}")]
-    fronts = [Member(f"front {r}", root, older, *addresses, *ALL, "--request-timeout-s", "5") for r in "ab"]
+    shards = [
+        Member(f"shard {n} {r}", root, older, "--shard", f"{n}/2", *ALL)
+        for n in (1, 2)
+        for r in "ab"
+    ]
+    addresses = [
+        text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.at.grpc}")
+    ]
+    fronts = [
+        Member(f"front {r}", root, older, *addresses, *ALL, "--request-timeout-s", "5")
+        for r in "ab"
+    ]
     try:
         until(lambda: recovered(fronts, shards))
         yield fronts, shards
@@ -113,7 +133,10 @@ def cluster(root: Path, older: Path) -> Iterator[tuple[list[Member], list[Member
 def disturb(fronts: list[Member], shards: list[Member], seen: Seen, seed: int) -> None:
     """Does something to some processes, and notes how long recovery took once it was over."""
     chosen = random.Random(seed)
-    one, several = [chosen.choice([*fronts, *shards])], [chosen.choice(shards[:2]), chosen.choice(shards[2:])]
+    one, several = (
+        [chosen.choice([*fronts, *shards])],
+        [chosen.choice(shards[:2]), chosen.choice(shards[2:])],
+    )
     victims = chosen.choices([one, several, shards[:2]], [7, 2, 1])[0]
     action = chosen.choice(ACTIONS[:3] if victims[0] in fronts else ACTIONS)
     begun, hold_s = time.monotonic(), chosen.uniform(*HOLD_S)
@@ -134,7 +157,9 @@ def run(moments: int, seed: int, towers: Path) -> list[str]:
         root, older = (Path(scratch) / name / "bundles" for name in ("now", "older"))
         for place, version in ((root, VERSION), (older, OLDER)):
             place.mkdir(parents=True)
-            write_small_bundle(place, towers, MODEL, version, row_types={"movies": "int8"}, partitions=3)
+            write_small_bundle(
+                place, towers, MODEL, version, row_types={"movies": "int8"}, partitions=3
+            )
         seen = seen_of_one(root)
         with cluster(root, older) as (fronts, shards), load([each.at for each in fronts], seen):
             for moment in range(moments):

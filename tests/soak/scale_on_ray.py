@@ -115,8 +115,12 @@ class Site:
         self._nodes = nodes
         self._host, self._dashboard = self.nodes("addresses")
         headers = {"authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
-        self._client = httpx.Client(base_url=f"http://{self._dashboard}", headers=headers, timeout=WAIT_S)
-        self.fronts = [Listener(f"front-{letter}", lasting_port(), lasting_port()) for letter in "ab"]
+        self._client = httpx.Client(
+            base_url=f"http://{self._dashboard}", headers=headers, timeout=WAIT_S
+        )
+        self.fronts = [
+            Listener(f"front-{letter}", lasting_port(), lasting_port()) for letter in "ab"
+        ]
         self._deploy(root)
 
     def nodes(self, method: str, *given: Any) -> Any:
@@ -136,7 +140,11 @@ class Site:
         }
         for front in self.fronts:
             ports = {"http_port": front.http, "grpc_port": front.grpc}
-            parts[front.name] = {"shard_addresses": [f"ray:{self._dashboard}"], "host": "127.0.0.1", **ports}
+            parts[front.name] = {
+                "shard_addresses": [f"ray:{self._dashboard}"],
+                "host": "127.0.0.1",
+                **ports,
+            }
         applications = [
             {
                 "name": name,
@@ -187,8 +195,12 @@ class Site:
             for front in self.fronts:
                 url = f"http://127.0.0.1:{front.http}"
                 metrics = httpx.get(f"{url}/metrics", timeout=WAIT_S).text
-                replicas = re.findall(r'^rowcast_shard_replicas\{shard="./2"\} (.+)', metrics, re.MULTILINE)
-                if httpx.get(f"{url}/readyz").status_code != 200 or [float(each) for each in replicas] != [2, 2]:
+                replicas = re.findall(
+                    r'^rowcast_shard_replicas\{shard="./2"\} (.+)', metrics, re.MULTILINE
+                )
+                if httpx.get(f"{url}/readyz").status_code != 200 or [
+                    float(each) for each in replicas
+                ] != [2, 2]:
                     return False
             return True
         return False
@@ -229,8 +241,15 @@ def opened(root: Path) -> Iterator[Site]:
     """Runs all until the `with` ends."""
     # Whoever reaches the ports of a Ray cluster can run code in it: nobody without this token does.
     token = secrets.token_hex(32)
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
-    os.environ |= {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": "3600"}
+    os.environ |= {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    os.environ |= {
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
+    }
     with ProcessPoolExecutor(1, get_context("spawn")) as nodes:
         site = Site(nodes, root)
         try:
@@ -253,7 +272,9 @@ def run(moments: int, seed: int, towers: Path) -> list[str]:
             site.nodes("remove_head")
             before = seen.counts["answers"]
             time.sleep(HEADLESS_S)
-            SHOW.print(f"{seen.counts['answers'] - before} answers in {HEADLESS_S} s without the head node")
+            SHOW.print(
+                f"{seen.counts['answers'] - before} answers in {HEADLESS_S} s without the head node"
+            )
     return seen.report()
 
 

@@ -68,7 +68,14 @@ RESPONSES: dict[str, Any] = {
 }
 TRANSPORTS = ("http", "grpc")
 PROTOBUF = {"content-type": "application/x-protobuf"}
-LIMITS = ("--max-concurrent-requests", "10000", "--max-queued-candidates", "10000000", "--request-timeout-s", "60")
+LIMITS = (
+    "--max-concurrent-requests",
+    "10000",
+    "--max-queued-candidates",
+    "10000000",
+    "--request-timeout-s",
+    "60",
+)
 Soak = Callable[[int, int, float, Path], list[str]]
 
 
@@ -85,7 +92,9 @@ class Seen:
         message = RESPONSES[call].FromString(body)
         answer = message.SerializeToString(deterministic=True)
         if self.answers.setdefault((call, message.model.version), answer) != answer:
-            self.failures.append(f"{transport} {call}: version {message.model.version} answered differently")
+            self.failures.append(
+                f"{transport} {call}: version {message.model.version} answered differently"
+            )
         self.counts[f"{transport} {call}"] += 1
 
 
@@ -93,7 +102,9 @@ def repeat(service: Process, transport: str, call: str, seen: Seen, done: thread
     """Sends one request again and again over one transport until `done` is set."""
     body = REQUESTS[call].SerializeToString()
     with (
-        httpx.Client(base_url=f"http://127.0.0.1:{service.ports['http']}", timeout=WAIT_S) as client,
+        httpx.Client(
+            base_url=f"http://127.0.0.1:{service.ports['http']}", timeout=WAIT_S
+        ) as client,
         grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel,
     ):
         method = channel.unary_unary(f"/{SERVICE}/{OPERATIONS[call].method}")
@@ -102,7 +113,9 @@ def repeat(service: Process, transport: str, call: str, seen: Seen, done: thread
                 if transport == "grpc":
                     answer = method(body, timeout=WAIT_S)
                 else:
-                    response = client.post(f"/v1/models/{MODEL}:{call}", content=body, headers=PROTOBUF)
+                    response = client.post(
+                        f"/v1/models/{MODEL}:{call}", content=body, headers=PROTOBUF
+                    )
                     answer = response.raise_for_status().content
             except (grpc.RpcError, httpx.HTTPError) as problem:
                 seen.failures.append(f"{transport} {call}: {problem}")
@@ -170,23 +183,36 @@ def callers_of(service: Process, seen: Seen) -> Iterator[None]:
 
 @contextmanager
 def pressure_on(
-    service: Process, publisher: Publisher, seen: Seen, block_s: float, interval_s: float = INTERVAL_S
+    service: Process,
+    publisher: Publisher,
+    seen: Seen,
+    block_s: float,
+    interval_s: float = INTERVAL_S,
 ) -> Iterator[Pressure]:
     """Puts a service that serves version 1 under load; answers to callers beside the load are compared."""
     body = REQUESTS["recommend"].SerializeToString()
-    load = Load(Endpoint(service.ports["http"], f"/v1/models/{MODEL}:recommend", PROTOBUF["content-type"]), [body])
+    load = Load(
+        Endpoint(service.ports["http"], f"/v1/models/{MODEL}:recommend", PROTOBUF["content-type"]),
+        [body],
+    )
     publisher.wait_current(1)
     with callers_of(service, seen), closing(load), closing(publisher):
         load.closed(8, 0.5)
         yield Pressure(load, service.process.pid, block_s, interval_s, publisher.rehearse)
 
 
-def switch_under_load(service: Process, publisher: Publisher, versions: int, block_s: float) -> list[str]:
+def switch_under_load(
+    service: Process, publisher: Publisher, versions: int, block_s: float
+) -> list[str]:
     """Publishes version after version under load; returns what is wrong."""
     seen, rounds, states = Seen(), list[Round](), dict[int, State]()
     with pressure_on(service, publisher, seen, block_s) as pressure:
         while publisher.version <= versions:
-            rounds.append(pressure.round(publisher.next, publisher.version, lambda: publisher.version <= versions))
+            rounds.append(
+                pressure.round(
+                    publisher.next, publisher.version, lambda: publisher.version <= versions
+                )
+            )
             if publisher.version >= min(SETTLED_AFTER, versions // 2) + len(states) * LOOK_EVERY:
                 states[publisher.version] = State.of(service)
         states[publisher.version] = State.of(service)
@@ -200,7 +226,9 @@ def switch_under_load(service: Process, publisher: Publisher, versions: int, blo
     )
     for line in compared(rounds, "switches"):
         SHOW.print(line)
-    memory = ", ".join(f"{each.memory_bytes / 1e6:.1f} at {version}" for version, each in states.items())
+    memory = ", ".join(
+        f"{each.memory_bytes / 1e6:.1f} at {version}" for version, each in states.items()
+    )
     SHOW.print(f"MB of memory: {memory}")
     return wrong_of(seen, failed, [*states.values()])
 
@@ -231,11 +259,16 @@ def kept_towers() -> Path:
 
 def originals_of(towers: Path, place: Path) -> list[Path]:
     """Writes versions that answer differently."""
-    return [write_small_bundle(place, towers, MODEL, version).directory for version in range(1, DISTINCT + 1)]
+    return [
+        write_small_bundle(place, towers, MODEL, version).directory
+        for version in range(1, DISTINCT + 1)
+    ]
 
 
 @contextmanager
-def service_of(towers: Path, *options: str, workers: int = 1, kept: int = 2) -> Iterator[tuple[Process, Publisher]]:
+def service_of(
+    towers: Path, *options: str, workers: int = 1, kept: int = 2
+) -> Iterator[tuple[Process, Publisher]]:
     """Runs a service with version 1, and a publisher of others, of which `kept` stay in the root."""
     Path("build/soak").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir="build/soak") as scratch:
@@ -283,4 +316,6 @@ def command(name: str, description: str | None, number: tuple[str, int, str], so
 
 
 if __name__ == "__main__":
-    command("switches", __doc__, ("--versions", 144, "versions published under load: 200 switches"), run)
+    command(
+        "switches", __doc__, ("--versions", 144, "versions published under load: 200 switches"), run
+    )

@@ -52,16 +52,24 @@ class Key:
         rows = self._rule.resolve(self.name, values)
         if self.entry.rows is not None:
             rows = within(rows, self.entry.rows)
-        return rows if self.entry.unknown_row is None else np.where(rows < 0, self.entry.unknown_row, rows)
+        return (
+            rows
+            if self.entry.unknown_row is None
+            else np.where(rows < 0, self.entry.unknown_row, rows)
+        )
 
 
 class Crossed:
     """Row = hash of one value of each input together, mod `buckets`; the values of the last input vary fastest."""
 
-    def __init__(self, names: Sequence[str], entry: CrossedIds, vocabularies: Mapping[str, Vocabulary]) -> None:
+    def __init__(
+        self, names: Sequence[str], entry: CrossedIds, vocabularies: Mapping[str, Vocabulary]
+    ) -> None:
         """Begins the cross of some inputs."""
         self._entry = entry
-        self._keys = [Key(name, key, vocabularies) for name, key in zip(names, entry.keys, strict=True)]
+        self._keys = [
+            Key(name, key, vocabularies) for name, key in zip(names, entry.keys, strict=True)
+        ]
         self.rule = rule_of(IdentityIds(), vocabularies)
 
     def ids(self, columns: Sequence[Column], n: int) -> Column:
@@ -79,11 +87,16 @@ class Crossed:
         # In floats: the product of a few long bags' lengths may not fit an int64.
         if np.prod(lengths.astype(np.float64), axis=0).sum() > COMBINATIONS_MAX:
             first, *others = (key.name for key in self._keys)
-            raise FeatureError(first, f"crossed with {', '.join(others)} it has more than {COMBINATIONS_MAX} values")
+            raise FeatureError(
+                first,
+                f"crossed with {', '.join(others)} it has more than {COMBINATIONS_MAX} values",
+            )
         counts = np.prod(lengths, axis=0, dtype=np.int64)
         offsets = offsets_of(counts)
         hashed = np.full(offsets[-1], self._entry.hash_key, np.uint64)
-        behind = counts  # combinations of the values of this input and those behind it, of each example
+        behind = (
+            counts  # combinations of the values of this input and those behind it, of each example
+        )
         example = np.repeat(np.arange(n), counts)
         left = np.arange(offsets[-1]) - offsets[example]
         for key, (values, starts), own in zip(self._keys, sent, lengths, strict=True):
@@ -100,9 +113,13 @@ class Crossed:
 class Joined:
     """Row = what a rule makes of one value of each input, written one after another with texts between them."""
 
-    def __init__(self, names: Sequence[str], entry: JoinedIds, vocabularies: Mapping[str, Vocabulary]) -> None:
+    def __init__(
+        self, names: Sequence[str], entry: JoinedIds, vocabularies: Mapping[str, Vocabulary]
+    ) -> None:
         """Begins the string of some inputs."""
-        self._keys = [Key(name, key, vocabularies) for name, key in zip(names, entry.keys, strict=True)]
+        self._keys = [
+            Key(name, key, vocabularies) for name, key in zip(names, entry.keys, strict=True)
+        ]
         self._template = "%s".join(text.replace("%", "%%") for text in entry.texts)
         self.rule = rule_of(entry.ids, vocabularies)
 
@@ -111,7 +128,10 @@ class Joined:
 
         Source: TensorFlow 2.20, core/kernels/string_join_op.cc and as_string_op.cc (the rule).
         """
-        parts = [key.written(column.values).tolist() for key, column in zip(self._keys, columns, strict=True)]
+        parts = [
+            key.written(column.values).tolist()
+            for key, column in zip(self._keys, columns, strict=True)
+        ]
         found = np.empty(n, object)
         found[:] = [self._template % each for each in zip(*parts, strict=True)]
         return Column(found)

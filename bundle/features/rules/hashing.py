@@ -15,7 +15,9 @@ Hashes = NDArray[np.uint64]
 
 _CAT = np.uint64(0xC6A4A7935BD1E995)
 _BITS = (1 << 64) - 1
-_START = tuple(map(np.uint64, (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)))
+_START = tuple(
+    map(np.uint64, (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573))
+)
 """Of SipHash."""
 
 
@@ -35,7 +37,9 @@ def hashes(feature: str, values: Values, key: tuple[int, int] | None = None) -> 
             return _siphashes(texts, key)
         return np.fromiter(map(farmhash.fingerprint64, texts), np.uint64, len(texts))
     except UnicodeEncodeError as problem:
-        raise FeatureError(feature, f"a string is no Unicode text: {problem}; UTF-8 was expected") from problem
+        raise FeatureError(
+            feature, f"a string is no Unicode text: {problem}; UTF-8 was expected"
+        ) from problem
 
 
 def concatenated(first: Hashes, second: Hashes) -> Hashes:
@@ -61,20 +65,28 @@ def _siphashes(texts: Sequence[str], key: tuple[int, int]) -> Hashes:
     Source: Aumasson, Bernstein: SipHash, a fast short-input PRF, 2012 (the formula); TensorFlow 2.20,
       core/platform/strong_hash.h (the use).
     """
-    padded = [data + bytes(7 - len(data) % 8) + bytes([len(data) & 0xFF]) for data in (text.encode() for text in texts)]
+    padded = [
+        data + bytes(7 - len(data) % 8) + bytes([len(data) & 0xFF])
+        for data in (text.encode() for text in texts)
+    ]
     lengths = np.array([len(each) for each in padded], np.int64)
     found = np.empty(len(padded), np.uint64)
     for length in np.unique(lengths).tolist():
         places = np.flatnonzero(lengths == length)
-        words = np.frombuffer(b"".join([padded[place] for place in places.tolist()]), "<u8").reshape(-1, length // 8)
-        found[places] = _siphash(words.T.astype(np.uint64), *(np.uint64(part & _BITS) for part in key))
+        words = np.frombuffer(
+            b"".join([padded[place] for place in places.tolist()]), "<u8"
+        ).reshape(-1, length // 8)
+        found[places] = _siphash(
+            words.T.astype(np.uint64), *(np.uint64(part & _BITS) for part in key)
+        )
     return found
 
 
 def _siphash(words: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> Hashes:
     """Hashes the words of many strings, [words of each, strings]."""
     a, b, c, d = (
-        np.full(words.shape[1], part ^ start) for part, start in zip((low, high, low, high), _START, strict=True)
+        np.full(words.shape[1], part ^ start)
+        for part, start in zip((low, high, low, high), _START, strict=True)
     )
     for word in words:
         a, b, c, d = _siphash_round(*_siphash_round(a, b, c, d ^ word))
@@ -85,7 +97,9 @@ def _siphash(words: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> Hash
     return a ^ b ^ c ^ d
 
 
-def _siphash_round(a: Hashes, b: Hashes, c: Hashes, d: Hashes) -> tuple[Hashes, Hashes, Hashes, Hashes]:
+def _siphash_round(
+    a: Hashes, b: Hashes, c: Hashes, d: Hashes
+) -> tuple[Hashes, Hashes, Hashes, Hashes]:
     a, c = a + b, c + d
     b, d = _turned(b, 64 - 13) ^ a, _turned(d, 64 - 16) ^ c
     a, c = _turned(a, 32) + d, c + b

@@ -67,7 +67,9 @@ class Rule:
         return Rule(changed, (alike, self.alike), self.buckets, self.first_row)
 
 
-def resolve_all(rules: Sequence[Rule], features: Sequence[str], columns: Sequence[Values]) -> list[Rows]:
+def resolve_all(
+    rules: Sequence[Rule], features: Sequence[str], columns: Sequence[Values]
+) -> list[Rows]:
     """Returns what `resolve` does of each rule and column, evaluating those that are alike together."""
     found: list[NDArray[Any]] = [_NO_ROWS] * len(rules)
     groups: dict[Any, list[int]] = {}
@@ -76,9 +78,15 @@ def resolve_all(rules: Sequence[Rule], features: Sequence[str], columns: Sequenc
     for places in groups.values():
         sent, evaluate = [columns[place] for place in places], rules[places[0]].evaluate
         try:
-            made = split(evaluate(features[places[0]], np.concatenate(sent) if len(sent) > 1 else sent[0]), sent)
+            made = split(
+                evaluate(features[places[0]], np.concatenate(sent) if len(sent) > 1 else sent[0]),
+                sent,
+            )
         except FeatureError:  # it names the first input of them: each speaks for itself
-            made = [evaluate(features[place], values) for place, values in zip(places, sent, strict=True)]
+            made = [
+                evaluate(features[place], values)
+                for place, values in zip(places, sent, strict=True)
+            ]
         for place, each in zip(places, made, strict=True):
             found[place] = each
     hashed = [place for place, rule in enumerate(rules) if rule.buckets]
@@ -97,7 +105,10 @@ def split(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[An
     """Cuts an array into pieces as long as `parts`."""
     if len(parts) == 1:
         return [whole]
-    return [whole[start:end] for start, end in pairwise(accumulate((part.size for part in parts), initial=0))]
+    return [
+        whole[start:end]
+        for start, end in pairwise(accumulate((part.size for part in parts), initial=0))
+    ]
 
 
 def within(rows: Rows, limits: NDArray[np.uint64] | int) -> Rows:
@@ -108,7 +119,9 @@ def within(rows: Rows, limits: NDArray[np.uint64] | int) -> Rows:
 
 
 def rule_of(
-    entry: OneInput, vocabularies: Mapping[str, Vocabulary], keys: Mapping[str, KeyIndex] | None = None
+    entry: OneInput,
+    vocabularies: Mapping[str, Vocabulary],
+    keys: Mapping[str, KeyIndex] | None = None,
 ) -> Rule:
     """Returns the rule that a manifest entry describes.
 
@@ -124,7 +137,9 @@ def rule_of(
     return Rule(_evaluation(entry, vocabularies, keys or {}), entry.model_dump_json())
 
 
-def _evaluation(entry: OneInput, vocabularies: Mapping[str, Vocabulary], keys: Mapping[str, KeyIndex]) -> Evaluation:
+def _evaluation(
+    entry: OneInput, vocabularies: Mapping[str, Vocabulary], keys: Mapping[str, KeyIndex]
+) -> Evaluation:
     match entry:
         case ComputedIds():
             return partial(_computed, entry.operations)
@@ -168,7 +183,9 @@ def _computed(operations: Sequence[IdOperation], feature: str, values: Values) -
 def _masked(entry: HashIds, feature: str, values: Values) -> Rows:
     # Source: tf-keras 2.20 and Keras 3.15, layers/preprocessing/hashing.py (the rule).
     ids = known_kind(feature, values)
-    rows = (hashes(feature, ids, entry.key) % np.uint64(entry.buckets)).astype(np.int64) + entry.first_row
+    rows = (hashes(feature, ids, entry.key) % np.uint64(entry.buckets)).astype(
+        np.int64
+    ) + entry.first_row
     rows[[str(each) == str(entry.mask) for each in ids.tolist()]] = 0
     return rows
 
@@ -184,14 +201,20 @@ def _listed(entry: VocabularyIds, vocabulary: Vocabulary, feature: str, values: 
         if entry.oov_buckets:
             beyond = ids[unknown]
             modulo = entry.oov_hash == "modulo" and beyond.dtype == np.int64
-            found = beyond % entry.oov_buckets if modulo else hashes(feature, beyond) % np.uint64(entry.oov_buckets)
+            found = (
+                beyond % entry.oov_buckets
+                if modulo
+                else hashes(feature, beyond) % np.uint64(entry.oov_buckets)
+            )
             rows[unknown] = entry.oov_first_row + found.astype(np.int64)
         if entry.mask is not None:
             rows[ids == entry.mask] = 0
     return rows
 
 
-def _bucketed(entry: BucketIds, boundaries: NDArray[np.float32], feature: str, values: Values) -> Rows:
+def _bucketed(
+    entry: BucketIds, boundaries: NDArray[np.float32], feature: str, values: Values
+) -> Rows:
     # Source: TensorFlow 2.20, core/kernels/bucketize_op.cc (the rule: std::upper_bound).
     found = np.searchsorted(boundaries, numbers(feature, values), side="right")
     return (boundaries.size - found if entry.falling else found).astype(np.int64) + entry.first_row

@@ -41,18 +41,24 @@ class Text:
         if entry.split == "characters":
             listed = [list(text) for text in self.changed(feature, values).tolist()]
         else:
-            listed = [[word.decode() for word in text.split()] for text in self._bytes(feature, values)]
+            listed = [
+                [word.decode() for word in text.split()] for text in self._bytes(feature, values)
+            ]
         if entry.ngrams:
             listed = [_ngrams(words, entry.ngrams) for words in listed]
         if entry.length is not None:
             listed = [words[: entry.length] for words in listed]
-        return _objects(list(chain.from_iterable(listed))), offsets_of([len(words) for words in listed])
+        return _objects(list(chain.from_iterable(listed))), offsets_of(
+            [len(words) for words in listed]
+        )
 
     def _bytes(self, feature: str, values: Values) -> list[bytes]:
         try:
             found = [text.encode() for text in strings(feature, values).tolist()]
         except UnicodeEncodeError as problem:
-            raise FeatureError(feature, f"a string is no Unicode text: {problem}; UTF-8 was expected") from problem
+            raise FeatureError(
+                feature, f"a string is no Unicode text: {problem}; UTF-8 was expected"
+            ) from problem
         for change in self._steps:
             found = [change(text) for text in found]
         return found
@@ -68,12 +74,18 @@ def _change(step: TextStep) -> Callable[[bytes], bytes]:
         return lambda text: one_of.sub(lambda _: by, text)
     if step.do == "replace":
         return lambda text: text.replace(what, by)
-    plain: dict[str, Callable[[bytes], bytes]] = {"lower": bytes.lower, "upper": bytes.upper, "strip": bytes.strip}
+    plain: dict[str, Callable[[bytes], bytes]] = {
+        "lower": bytes.lower,
+        "upper": bytes.upper,
+        "strip": bytes.strip,
+    }
     return plain[step.do]
 
 
 def _ngrams(words: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [" ".join(words[at : at + width]) for width in widths for at in range(len(words) - width + 1)]
+    return [
+        " ".join(words[at : at + width]) for width in widths for at in range(len(words) - width + 1)
+    ]
 
 
 def _objects(texts: Sequence[str]) -> Values:

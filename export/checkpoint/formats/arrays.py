@@ -50,7 +50,9 @@ def load_tensorstore(what: str) -> Any:
     return tensorstore
 
 
-def held_bytes(shape: Sequence[int], chunk: Sequence[int], itemsize: int, *, in_pieces: bool) -> int:
+def held_bytes(
+    shape: Sequence[int], chunk: Sequence[int], itemsize: int, *, in_pieces: bool
+) -> int:
     """Returns the most bytes that are held to read rows of an array.
 
     Args:
@@ -84,7 +86,10 @@ class ArrayRows:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._blocks, self._first, self._block = iter(()), -1, self._block[:0]
         if error is None:
@@ -126,7 +131,9 @@ class ArrayRows:
             self._first += len(self._block)
             block = next(self._blocks, None)
             if block is None:
-                raise CheckpointError(f"an array has no row {row}: the checkpoint changed; read one that is complete")
+                raise CheckpointError(
+                    f"an array has no row {row}: the checkpoint changed; read one that is complete"
+                )
             self._block = block
 
     def _decoded(self, first: int) -> Iterator[Bytes]:
@@ -145,25 +152,39 @@ class _Zarr:
         self._what = what
         limits = {"cache_pool": {"total_bytes_limit": 0}, "data_copy_concurrency": {"limit": 1}}
         with _told(what):
-            self._array = tensorstore.open(what, read=True, open=True, context=tensorstore.Context(limits)).result()
+            self._array = tensorstore.open(
+                what, read=True, open=True, context=tensorstore.Context(limits)
+            ).result()
             metadata = self._array.spec().to_json()["metadata"]
         shape, chunk = self._array.shape or (1,), self._array.chunk_layout.read_chunk.shape or (1,)
         self.rows, self.band_rows = shape[0], max(1, chunk[0])
         self._row_bytes = math.prod(shape[1:]) * self._array.dtype.numpy_dtype.itemsize
         form = piece_format(metadata)
         large = form is not None and self.band_rows * self._row_bytes > BAND_BYTES_MAX
-        self._pieces = ChunkPieces(self._array.kvstore, form, self._row_bytes) if form is not None and large else None
+        self._pieces = (
+            ChunkPieces(self._array.kvstore, form, self._row_bytes)
+            if form is not None and large
+            else None
+        )
 
     def blocks(self, chunk: int, low: int, high: int) -> Iterator[Bytes]:
         first = chunk * self.band_rows
         with _told(self._what):
-            pieces = None if self._pieces is None else self._pieces.blocks(chunk, low, high, BLOCK_BYTES)
+            pieces = (
+                None if self._pieces is None else self._pieces.blocks(chunk, low, high, BLOCK_BYTES)
+            )
             if pieces is not None:
                 yield from pieces
                 return
-            step = high - low if self._pieces is None else max(1, BLOCK_BYTES // self._row_bytes)  # not stored: filled
+            step = (
+                high - low if self._pieces is None else max(1, BLOCK_BYTES // self._row_bytes)
+            )  # not stored: filled
             for row in range(first + low, first + high, step):
-                part = self._array[row : min(row + step, first + high)] if self._array.rank else self._array
+                part = (
+                    self._array[row : min(row + step, first + high)]
+                    if self._array.rank
+                    else self._array
+                )
                 yield _as_bytes(part.read().result(), self._row_bytes)
 
 
@@ -204,7 +225,9 @@ def _told(what: dict[str, Any]) -> Iterator[None]:
 class SpooledRows(ArrayRows):
     """Rows that are read lane by lane, again and again: put aside in one pass, so that a chunk is decoded once."""
 
-    def __init__(self, store: ArrayStore, row_bytes: int, ranges: Sequence[tuple[int, int]], scratch: str) -> None:
+    def __init__(
+        self, store: ArrayStore, row_bytes: int, ranges: Sequence[tuple[int, int]], scratch: str
+    ) -> None:
         """Reads rows and puts them aside.
 
         Args:
@@ -236,7 +259,10 @@ class SpooledRows(ArrayRows):
         self._file.readinto(rows.data)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._file.close()
         super().__exit__(kind, error, trace)

@@ -63,10 +63,18 @@ def piece_format(metadata: dict[str, Any]) -> PieceFormat | None:
 def _version_2(metadata: dict[str, Any]) -> PieceFormat | None:
     shape, chunk = metadata["shape"], metadata["chunks"]
     big_endian = str(metadata["dtype"]).startswith(">")
-    if not shape or big_endian or chunk[1:] != shape[1:] or metadata["order"] != "C" or metadata.get("filters"):
+    if (
+        not shape
+        or big_endian
+        or chunk[1:] != shape[1:]
+        or metadata["order"] != "C"
+        or metadata.get("filters")
+    ):
         return None
     codec = (metadata.get("compressor") or {}).get("id")
-    return PieceFormat(codec, chunk[0], 0, "", metadata.get("dimension_separator", "."), len(shape) - 1)
+    return PieceFormat(
+        codec, chunk[0], 0, "", metadata.get("dimension_separator", "."), len(shape) - 1
+    )
 
 
 def _version_3(metadata: dict[str, Any]) -> PieceFormat | None:
@@ -82,7 +90,13 @@ def _version_3(metadata: dict[str, Any]) -> PieceFormat | None:
         if outer[1:] != chunk[1:]:
             return None
         in_shard = outer[0] // chunk[0] if chunk else 0
-    if not shape or chunk[1:] != shape[1:] or not codecs or codecs[0]["name"] != "bytes" or len(codecs) > 2:
+    if (
+        not shape
+        or chunk[1:] != shape[1:]
+        or not codecs
+        or codecs[0]["name"] != "bytes"
+        or len(codecs) > 2
+    ):
         return None
     if codecs[0].get("configuration", {}).get("endian", "little") != "little":
         return None
@@ -90,7 +104,9 @@ def _version_3(metadata: dict[str, Any]) -> PieceFormat | None:
     default = encoding["name"] == "default"
     separator = encoding.get("configuration", {}).get("separator", "/" if default else ".")
     codec = codecs[1]["name"] if len(codecs) == 2 else None
-    return PieceFormat(codec, chunk[0], in_shard, f"c{separator}" if default else "", separator, len(shape) - 1)
+    return PieceFormat(
+        codec, chunk[0], in_shard, f"c{separator}" if default else "", separator, len(shape) - 1
+    )
 
 
 class ChunkPieces:
@@ -112,7 +128,9 @@ class ChunkPieces:
         start, end = self._shard_range(key, chunk) if self._form.in_shard else (0, None)
         return None if start == _NO_CHUNK else self._decoded(key, start, end, low, high, bytes_max)
 
-    def _decoded(self, key: str, start: int, end: int | None, low: int, high: int, bytes_max: int) -> Iterator[Bytes]:
+    def _decoded(
+        self, key: str, start: int, end: int | None, low: int, high: int, bytes_max: int
+    ) -> Iterator[Bytes]:
         import pyarrow  # 20 MiB that no other table needs
 
         stream = pyarrow.PythonFile(_Stored(self._kvstore, key, start, end), "r")
@@ -130,7 +148,9 @@ class ChunkPieces:
                     if wanted:
                         yield np.frombuffer(data, np.uint8).reshape(-1, self._row_bytes)
         except (OSError, EOFError, ValueError) as problem:
-            raise CheckpointError(f"chunk {key!r} is damaged: {problem}; copy the checkpoint anew") from problem
+            raise CheckpointError(
+                f"chunk {key!r} is damaged: {problem}; copy the checkpoint anew"
+            ) from problem
 
     def _shard_range(self, key: str, chunk: int) -> tuple[int, int]:
         """Returns where a chunk lies in a shard, by the index at the shard's end."""
@@ -159,7 +179,9 @@ class _Stored(io.RawIOBase):
 
     def _part(self, end: int | None) -> bytes:
         try:
-            data: bytes = self._kvstore.read(self._key, byte_range=slice(self._at, end)).result().value
+            data: bytes = (
+                self._kvstore.read(self._key, byte_range=slice(self._at, end)).result().value
+            )
         except ValueError:  # the value ends before: tensorstore tells its size in no other way
             if end is None or self._end is not None:
                 raise

@@ -22,7 +22,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from export.checkpoint.variables import NUMPY_DTYPES, DumpedTable, Entry, Listing, Slice, Storage, StorageKind, can_be
+from export.checkpoint.variables import (
+    NUMPY_DTYPES,
+    DumpedTable,
+    Entry,
+    Listing,
+    Slice,
+    Storage,
+    StorageKind,
+    can_be,
+)
 from export.errors import CheckpointError
 from runtime.object_store import local_stamp
 
@@ -56,7 +65,9 @@ def list_dump(directory: Path) -> Listing:
     listed = [_sok_table(directory, name) for name in sorted(_sok_tables(directory))]
     listed += [_saved_table(directory, name) for name in sorted({*_saved_tables(directory)})]
     kind: StorageKind = "SOK" if listed else "HugeCTR"
-    listed = listed or [_hugectr_table(directory, path) for path in sorted(_hugectr_tables(directory))]
+    listed = listed or [
+        _hugectr_table(directory, path) for path in sorted(_hugectr_tables(directory))
+    ]
     for path in [] if listed else sorted(_collections(directory)):
         listed += _collection_tables(directory, path)
     if not listed:
@@ -68,7 +79,9 @@ def list_dump(directory: Path) -> Listing:
     digest = hashlib.sha256()
     entries = {entry.key: entry for table in listed for entry in table.entries}
     for entry in entries.values():
-        digest.update(f"{entry.key}\0{entry.dtype}\0{entry.shape}\0{entry.slices[0].stamp}\n".encode())
+        digest.update(
+            f"{entry.key}\0{entry.dtype}\0{entry.shape}\0{entry.slices[0].stamp}\n".encode()
+        )
     storage = Storage(kind, None, dumped={table.vectors.key: table for table in listed})
     return Listing(f"sha256:{digest.hexdigest()}", entries, storage)
 
@@ -90,18 +103,26 @@ def _sok_tables(directory: Path) -> Iterator[str]:
 def _saved_tables(directory: Path) -> Iterator[str]:
     """Yields the names of which there is a file of the Saver of SOK 1, those with both twice."""
     for suffix in ("_keys.file", "_values.file"):
-        yield from (path.name.removesuffix(suffix) for path in directory.glob(f"?*{suffix}") if path.is_file())
+        yield from (
+            path.name.removesuffix(suffix)
+            for path in directory.glob(f"?*{suffix}")
+            if path.is_file()
+        )
 
 
 def _hugectr_tables(directory: Path) -> Iterator[Path]:
     for path in _with_folders(directory):
-        if (path / "emb_vector").is_file() or ((path / "key").is_file() and (path / "slot_id").is_file()):
+        if (path / "emb_vector").is_file() or (
+            (path / "key").is_file() and (path / "slot_id").is_file()
+        ):
             yield path
 
 
 def _collections(directory: Path) -> Iterator[Path]:
     for path in _with_folders(directory):
-        if _COLLECTION.fullmatch(path.name) and ((path / "meta_data").is_file() or (path / "key0").is_file()):
+        if _COLLECTION.fullmatch(path.name) and (
+            (path / "meta_data").is_file() or (path / "key0").is_file()
+        ):
             yield path
 
 
@@ -119,8 +140,13 @@ class _Values(NamedTuple):
 
 
 def _sok_table(directory: Path, name: str) -> DumpedTable:
-    keys, vectors = _sok_values(directory / f"{name}-key", 0), _sok_values(directory / f"{name}-weight", 1)
-    beside = sorted(path for path in directory.iterdir() if path.name.startswith(f"{name}-") and path.is_file())
+    keys, vectors = (
+        _sok_values(directory / f"{name}-key", 0),
+        _sok_values(directory / f"{name}-weight", 1),
+    )
+    beside = sorted(
+        path for path in directory.iterdir() if path.name.startswith(f"{name}-") and path.is_file()
+    )
     slots = [path for path in beside if path not in (keys.path, vectors.path)]
     held = {path.name.removeprefix(f"{name}-"): _sok_values(path, 2) for path in slots}
     return _table(directory, name, keys, vectors, held)
@@ -138,11 +164,16 @@ def _sok_values(path: Path, kind: int) -> _Values:
 
 def _saved_table(directory: Path, name: str) -> DumpedTable:
     keys = _values(directory / f"{name}_keys.file", "int64", _SOK_1)
-    return _table(directory, name, keys, _values(directory / f"{name}_values.file", "float32", _SOK_1), {})
+    return _table(
+        directory, name, keys, _values(directory / f"{name}_values.file", "float32", _SOK_1), {}
+    )
 
 
 def _hugectr_table(directory: Path, path: Path) -> DumpedTable:
-    keys, vectors = _values(path / "key", "int64", "HugeCTR"), _values(path / "emb_vector", "float32", "HugeCTR")
+    keys, vectors = (
+        _values(path / "key", "int64", "HugeCTR"),
+        _values(path / "emb_vector", "float32", "HugeCTR"),
+    )
     if (path / "slot_id").is_file():
         slot = _values(path / "slot_id", "uint64", "HugeCTR")
         if slot.size != keys.size:
@@ -211,7 +242,9 @@ def _head(path: Path, count: int, writer: str) -> bytes:
     except FileNotFoundError as problem:
         raise _missing(path, writer) from problem
     if len(head) < count:
-        raise CheckpointError(f"dump file {path} has {len(head)} bytes, {writer}'s head alone {count}; copy it anew")
+        raise CheckpointError(
+            f"dump file {path} has {len(head)} bytes, {writer}'s head alone {count}; copy it anew"
+        )
     return head
 
 
@@ -225,22 +258,32 @@ def _values(path: Path, dtype: str, writer: str, offset: int = 0) -> _Values:
         str(path).encode()
         total = path.stat().st_size
     except UnicodeEncodeError as problem:
-        raise CheckpointError(f"dump file {str(path)!r} has a name that is no UTF-8 text; rename it") from problem
+        raise CheckpointError(
+            f"dump file {str(path)!r} has a name that is no UTF-8 text; rename it"
+        ) from problem
     except FileNotFoundError as problem:
         raise _missing(path, writer) from problem
     size, rest = divmod(total - offset, NUMPY_DTYPES[dtype].itemsize)
     if rest:
-        raise CheckpointError(f"dump file {path} ends within a {dtype}: it was cut short; copy it anew")
+        raise CheckpointError(
+            f"dump file {path} ends within a {dtype}: it was cut short; copy it anew"
+        )
     return _Values(path, offset, dtype, size)
 
 
-def _table(directory: Path, name: str, keys: _Values, vectors: _Values, slots: dict[str, _Values]) -> DumpedTable:
+def _table(
+    directory: Path, name: str, keys: _Values, vectors: _Values, slots: dict[str, _Values]
+) -> DumpedTable:
     """Puts the files of a table together, whose sizes must agree; keys of entries are paths within the directory."""
     rows = keys.size
     if keys.dtype not in KEY_DTYPES or vectors.dtype in KEY_DTYPES:
-        raise CheckpointError(f"dump file {keys.path} holds {keys.dtype} keys, {vectors.path} {vectors.dtype} vectors")
+        raise CheckpointError(
+            f"dump file {keys.path} holds {keys.dtype} keys, {vectors.path} {vectors.dtype} vectors"
+        )
     if not rows:
-        raise CheckpointError(f"dump file {keys.path} holds no key: table {name!r} is empty; dump it after training")
+        raise CheckpointError(
+            f"dump file {keys.path} holds no key: table {name!r} is empty; dump it after training"
+        )
     dim, rest = divmod(vectors.size, rows)
     if rest or not dim or not can_be((rows, dim)):
         raise CheckpointError(

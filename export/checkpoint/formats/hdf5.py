@@ -71,11 +71,15 @@ def open_hdf5(path: str, member: str | None) -> Any:
     try:
         import h5py
     except ImportError as problem:
-        raise CheckpointError(f"{path} is read with h5py, which is missing: pip install 'rowcast[export]'") from problem
+        raise CheckpointError(
+            f"{path} is read with h5py, which is missing: pip install 'rowcast[export]'"
+        ) from problem
     try:
         return h5py.File(path if member is None else zipfile.ZipFile(path).open(member), "r")
     except (OSError, KeyError, zipfile.BadZipFile) as problem:
-        raise CheckpointError(f"{path} cannot be opened as HDF5: {problem}; it is damaged, copy it anew") from problem
+        raise CheckpointError(
+            f"{path} cannot be opened as HDF5: {problem}; it is damaged, copy it anew"
+        ) from problem
 
 
 def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Contents:
@@ -92,7 +96,9 @@ def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Cont
     try:
         done = subprocess.run(command, capture_output=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired as problem:
-        raise CheckpointError(f"{path} cannot be listed within {limit_s} s: it is damaged, copy it anew") from problem
+        raise CheckpointError(
+            f"{path} cannot be listed within {limit_s} s: it is damaged, copy it anew"
+        ) from problem
     try:
         answer = orjson.loads(done.stdout)
     except orjson.JSONDecodeError as problem:
@@ -102,7 +108,9 @@ def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Cont
     if "error" in answer:
         raise CheckpointError(answer["error"])
     fields = (Dataset(*each) for each in answer["datasets"])
-    datasets = tuple(each._replace(shape=tuple(each.shape), chunks=tuple(each.chunks)) for each in fields)
+    datasets = tuple(
+        each._replace(shape=tuple(each.shape), chunks=tuple(each.chunks)) for each in fields
+    )
     return Contents(datasets, answer["names"], answer["model_config"])
 
 
@@ -155,9 +163,15 @@ def _problem(dataset: Any) -> str:
     if dataset.chunks is None:
         missing = int(dataset.size > 0 and dataset.id.get_storage_size() == 0)
     else:
-        chunks = math.prod(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+        chunks = math.prod(
+            -(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)
+        )
         missing = chunks - dataset.id.get_num_chunks()
-    return f"pieces were never written ({missing}): the save did not finish; take another" if missing else ""
+    return (
+        f"pieces were never written ({missing}): the save did not finish; take another"
+        if missing
+        else ""
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,15 @@ import orjson
 from export.checkpoint.formats.arrays import HDF5, held_bytes
 from export.checkpoint.formats.hdf5 import Dataset, list_hdf5
 from export.checkpoint.formats.prefixes import told_by_name
-from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Listing, Slice, Storage, can_be
+from export.checkpoint.variables import (
+    NUMPY_DTYPES,
+    ArrayStore,
+    Entry,
+    Listing,
+    Slice,
+    Storage,
+    can_be,
+)
 from export.errors import CheckpointError
 from runtime.object_store import local_stamp
 
@@ -43,15 +51,23 @@ def find_keras(path: Path) -> Path | None:
     if path.is_file():
         with path.open("rb") as file:
             head = file.read(len(_HDF))
-        zipped = head[: len(_ZIP)] == _ZIP and not told_by_name(path)  # PyTorch and numpy write zip files too
+        zipped = head[: len(_ZIP)] == _ZIP and not told_by_name(
+            path
+        )  # PyTorch and numpy write zip files too
         return path if head == _HDF or zipped or path.name.endswith(".weights.json") else None
-    found = [child for child in sorted(path.iterdir()) if child.name.endswith(SUFFIXES) and child.is_file()]
+    found = [
+        child
+        for child in sorted(path.iterdir())
+        if child.name.endswith(SUFFIXES) and child.is_file()
+    ]
     sharded = [child for child in found if child.name.endswith(".weights.json")]
     shards = {child.with_name(name) for child in sharded for name in _shards(child)}
     found = [child for child in found if child not in shards]
     if len(found) > 1:
         names = ", ".join(child.name for child in found[-5:])
-        raise CheckpointError(f"directory {path} holds {len(found)} Keras files ({names}); give one of them")
+        raise CheckpointError(
+            f"directory {path} holds {len(found)} Keras files ({names}); give one of them"
+        )
     return found[0] if found else None
 
 
@@ -66,10 +82,16 @@ def list_keras(path: Path) -> Listing:
     model: dict[str, Any] = {}
     digest = 0
     archived = path.name.endswith(".keras") or zipfile.is_zipfile(path)
-    files = [path.with_name(name) for name in _shards(path)] if path.name.endswith(".weights.json") else [path]
+    files = (
+        [path.with_name(name) for name in _shards(path)]
+        if path.name.endswith(".weights.json")
+        else [path]
+    )
     for file in files:
         if not file.is_file():
-            raise CheckpointError(f"{path} names {file.name}, which is not beside it; copy all files of the save")
+            raise CheckpointError(
+                f"{path} names {file.name}, which is not beside it; copy all files of the save"
+            )
         start, status = 0, file.stat()
         stamp = f"{status.st_size} {status.st_mtime_ns}"
         if archived:
@@ -119,10 +141,22 @@ def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
                 with file.open(info) as weights:
                     while weights.read(1 << 20):  # at its end, zipfile checks its crc32
                         pass
-            config = orjson.loads(file.read("config.json")) if "config.json" in file.namelist() else {}
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, struct.error, zipfile.BadZipFile) as problem:
+            config = (
+                orjson.loads(file.read("config.json")) if "config.json" in file.namelist() else {}
+            )
+    except (
+        OSError,
+        RuntimeError,
+        KeyError,
+        ValueError,
+        TypeError,
+        struct.error,
+        zipfile.BadZipFile,
+    ) as problem:
         reason = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
-        raise CheckpointError(f"{archive} cannot be read: {reason}; it is damaged, copy it anew") from problem
+        raise CheckpointError(
+            f"{archive} cannot be read: {reason}; it is damaged, copy it anew"
+        ) from problem
     return start, info.file_size, info.CRC, config if isinstance(config, dict) else {}
 
 
@@ -130,7 +164,9 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
     """Returns a dataset: a slice of the file if it is contiguous, of which the listed part begins at `start`."""
     key, shape, dtype = dataset.key, dataset.shape, _dtype(dataset)
     if not can_be(shape):
-        raise CheckpointError(f"{file}: {key!r} has the shape {list(shape)}, which nothing can have; copy it anew")
+        raise CheckpointError(
+            f"{file}: {key!r} has the shape {list(shape)}, which nothing can have; copy it anew"
+        )
     if dataset.problem:
         raise CheckpointError(f"{file}: {key!r}: {dataset.problem}")
     if dtype not in NUMPY_DTYPES:
@@ -140,13 +176,30 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
     if dataset.offset >= 0:
         if start + dataset.offset + count > status.st_size or dataset.stored_bytes != count:
             raise CheckpointError(f"{file} is cut short: {key!r} lies behind its end; copy it anew")
-        where = (str(file), start + dataset.offset, count, None, (0,) * len(shape), shape, local_stamp(status))
+        where = (
+            str(file),
+            start + dataset.offset,
+            count,
+            None,
+            (0,) * len(shape),
+            shape,
+            local_stamp(status),
+        )
         return Entry(key, dtype, shape, (Slice(*where),))
     chunk = dataset.chunks or shape
-    spec = {"driver": HDF5, "path": str(file), "member": WEIGHTS if archived else None, "dataset": key}
+    spec = {
+        "driver": HDF5,
+        "path": str(file),
+        "member": WEIGHTS if archived else None,
+        "dataset": key,
+    }
     held = held_bytes(shape, chunk, itemsize, in_pieces=False)
     return Entry(
-        key, dtype, shape, (), ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(file), local_stamp(status))
+        key,
+        dtype,
+        shape,
+        (),
+        ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(file), local_stamp(status)),
     )
 
 

@@ -57,7 +57,9 @@ class ObjectGraph:
     @cached_property
     def holders(self) -> tuple[tuple[int, Node], ...]:
         """Number and node of whatever holds others: of a large graph few, as most nodes are variables."""
-        return tuple((index, node) for index, node in enumerate(self.nodes) if node.children or node.slots)
+        return tuple(
+            (index, node) for index, node in enumerate(self.nodes) if node.children or node.slots
+        )
 
     @cached_property
     def paths(self) -> Mapping[int, str]:
@@ -95,7 +97,10 @@ def parse_object_graph(data: bytes) -> ObjectGraph:
         raise Malformed("an object graph without nodes")
     graph = ObjectGraph(nodes)
     for _, node in graph.holders:
-        named = [*node.children.values(), *(each for slot in node.slots for each in (slot.of, slot.node))]
+        named = [
+            *node.children.values(),
+            *(each for slot in node.slots for each in (slot.of, slot.node)),
+        ]
         if not 0 <= min(named) <= max(named) < len(nodes):
             raise Malformed(f"an object graph of {len(nodes)} nodes that names a node outside it")
     return graph

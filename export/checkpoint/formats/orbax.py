@@ -28,7 +28,12 @@ from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Listing
 from export.errors import CheckpointError
 from runtime.object_store import local_stamp
 
-MANIFEST, TREE, STEP, COMMITTED = "manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt"
+MANIFEST, TREE, STEP, COMMITTED = (
+    "manifest.ocdbt",
+    "_METADATA",
+    "_CHECKPOINT_METADATA",
+    "commit_success.txt",
+)
 _UNFINISHED = ".orbax-checkpoint-tmp"
 _DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 """tensorstore's name of the format, by the file that describes an array."""
@@ -56,7 +61,11 @@ class OrbaxPlace(NamedTuple):
     def name(self) -> str:
         """Name of the checkpoint, e.g. `run1/1200`."""
         directory = self.directory.absolute()
-        return f"{directory.parent.name}/{directory.name}" if directory.name.isdigit() else directory.name
+        return (
+            f"{directory.parent.name}/{directory.name}"
+            if directory.name.isdigit()
+            else directory.name
+        )
 
 
 def find_orbax(path: Path) -> OrbaxPlace | None:
@@ -70,7 +79,9 @@ def find_orbax(path: Path) -> OrbaxPlace | None:
     complete = [place for place in there if _is_complete(place)]
     if complete:
         return complete[-1]
-    started = [place.directory for place in there] or [child for child in path.iterdir() if _UNFINISHED in child.name]
+    started = [place.directory for place in there] or [
+        child for child in path.iterdir() if _UNFINISHED in child.name
+    ]
     if started:
         raise CheckpointError(
             f"Orbax checkpoint {started[-1]} is not complete: it is being saved, or the save was interrupted; wait for "
@@ -85,7 +96,9 @@ def list_orbax(place: OrbaxPlace) -> Listing:
     Raises:
       CheckpointError: its listing is damaged, or tensorstore is missing.
     """
-    digest = hashlib.sha256()  # a file that ends with its own crc32c, as OCDBT's do, has the crc32c of every other
+    digest = (
+        hashlib.sha256()
+    )  # a file that ends with its own crc32c, as OCDBT's do, has the crc32c of every other
     entries: dict[str, Entry] = {}
     problems: list[str] = []
     for name, directory in place.items.items():
@@ -105,10 +118,19 @@ def _at(directory: Path) -> OrbaxPlace | None:
     if _is_item(directory):
         step = directory.parent if (directory.parent / STEP).is_file() else directory
         return OrbaxPlace(step, {"": directory}, _step(step))
-    items = {child.name: child for child in sorted(directory.iterdir()) if child.is_dir() and _is_item(child)}
-    if not items or (any(_step(child) is not None for child in items.values()) and not (directory / STEP).is_file()):
+    items = {
+        child.name: child
+        for child in sorted(directory.iterdir())
+        if child.is_dir() and _is_item(child)
+    }
+    if not items or (
+        any(_step(child) is not None for child in items.values())
+        and not (directory / STEP).is_file()
+    ):
         return None
-    return OrbaxPlace(directory, items if len(items) > 1 else {"": next(iter(items.values()))}, _step(directory))
+    return OrbaxPlace(
+        directory, items if len(items) > 1 else {"": next(iter(items.values()))}, _step(directory)
+    )
 
 
 def _is_item(directory: Path) -> bool:
@@ -143,7 +165,9 @@ def _bytes_of(file: Path) -> bytes:
     return file.read_bytes() if file.is_file() else b""
 
 
-def _list_item(directory: Path, tree_json: bytes | None, prefix: str) -> tuple[dict[str, Entry], list[str]]:
+def _list_item(
+    directory: Path, tree_json: bytes | None, prefix: str
+) -> tuple[dict[str, Entry], list[str]]:
     """Returns every array of an item, by the metadata that each keeps beside its chunks, and what is missing.
 
     Args:
@@ -159,7 +183,9 @@ def _list_item(directory: Path, tree_json: bytes | None, prefix: str) -> tuple[d
         stored, ends = _stored(tensorstore.ocdbt, files) if packed else ([], {})
         problems = list(_file_problems(directory, ends))
         tree = None if tree_json is None else orjson.loads(tree_json)
-        complete = bool(tree and tree.get("store_array_data_equal_to_fill_value"))  # chunks of zeros, too
+        complete = bool(
+            tree and tree.get("store_array_data_equal_to_fill_value")
+        )  # chunks of zeros, too
         where = {"driver": "ocdbt", "base": base, "path": ""} if packed else base
         context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
         store = tensorstore.KvStore.open(where, context=context).result()
@@ -173,13 +199,19 @@ def _list_item(directory: Path, tree_json: bytes | None, prefix: str) -> tuple[d
             metadata = orjson.loads(read.value)
             told_by = directory / MANIFEST if packed else directory / path / file
             kvstore = where | {"path": f"{where['path']}{path}/"}
-            spec = {"driver": _DRIVERS[file], "kvstore": kvstore, "fill_missing_data_reads": not complete}
+            spec = {
+                "driver": _DRIVERS[file],
+                "kvstore": kvstore,
+                "fill_missing_data_reads": not complete,
+            }
             entries[prefix + path] = entry = _entry(prefix + path, metadata, spec, told_by)
             if complete and not packed:
                 problems += _missing_chunks(entry, metadata)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         reason = str(problem).splitlines()[0][:200]
-        raise CheckpointError(f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew") from problem
+        raise CheckpointError(
+            f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew"
+        ) from problem
     return entries, problems
 
 
@@ -189,7 +221,11 @@ def _leaves(tree: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
     for leaf in tree["tree_metadata"].values():
         value = leaf["value_metadata"]
         if not value.get("skip_deserialize"):
-            yield ".".join(str(step["key"]) for step in leaf["key_metadata"]), file, value.get("value_type") in _ARRAYS
+            yield (
+                ".".join(str(step["key"]) for step in leaf["key_metadata"]),
+                file,
+                value.get("value_type") in _ARRAYS,
+            )
 
 
 def _listed_leaves(names: Iterable[str]) -> Iterator[tuple[str, str, bool]]:
@@ -215,7 +251,9 @@ def _stored(ocdbt: Any, files: Any) -> tuple[list[str], dict[str, int]]:
                 waiting.append((entry["location"], prefix + entry["subtree_common_prefix"]))
                 continue
             keys.append((prefix + entry["key"]).decode())
-            if "indirect_value" in entry:  # `value:<directory>:<file>:<offset>:<bytes>`; a small value is in the node
+            if (
+                "indirect_value" in entry
+            ):  # `value:<directory>:<file>:<offset>:<bytes>`; a small value is in the node
                 _, folder, file, offset, count = entry["indirect_value"].rsplit(":", 4)
                 ends[folder + file] = max(ends.get(folder + file, 0), int(offset) + int(count))
     return keys, ends
@@ -234,8 +272,12 @@ def _missing_chunks(entry: Entry, metadata: dict[str, Any]) -> Iterator[str]:
     """Yields what is wrong with an array that lies in a directory of its own, each chunk a file."""
     assert entry.array is not None  # noqa: S101
     directory = Path(entry.array.file).parent
-    sizes = metadata.get("chunks") or metadata.get("chunk_grid", {}).get("configuration", {}).get("chunk_shape", ())
-    count = math.prod(-(-size // max(1, chunk)) for size, chunk in zip(entry.shape, sizes, strict=True))
+    sizes = metadata.get("chunks") or metadata.get("chunk_grid", {}).get("configuration", {}).get(
+        "chunk_shape", ()
+    )
+    count = math.prod(
+        -(-size // max(1, chunk)) for size, chunk in zip(entry.shape, sizes, strict=True)
+    )
     found = sum(1 for file in directory.rglob("*") if file.is_file() and file.name not in _DRIVERS)
     if found < count:
         yield f"array {entry.key!r}: {count - found} of {count} chunks are missing in {directory}; copy all files"
@@ -247,15 +289,28 @@ def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Pa
     if spec["driver"] == "zarr":
         dtype, chunk = _numpy_name(str(metadata["dtype"])), metadata["chunks"]
     else:
-        dtype, chunk = str(metadata["data_type"]), metadata["chunk_grid"]["configuration"]["chunk_shape"]
+        dtype, chunk = (
+            str(metadata["data_type"]),
+            metadata["chunk_grid"]["configuration"]["chunk_shape"],
+        )
         for codec in metadata["codecs"]:
-            chunk = codec["configuration"]["chunk_shape"] if codec["name"] == "sharding_indexed" else chunk
+            chunk = (
+                codec["configuration"]["chunk_shape"]
+                if codec["name"] == "sharding_indexed"
+                else chunk
+            )
     chunk = tuple(int(size) for size in chunk)
-    if len(chunk) != len(shape) or min(chunk, default=1) < 1 or not (can_be(shape) and can_be(chunk)):
+    if (
+        len(chunk) != len(shape)
+        or min(chunk, default=1) < 1
+        or not (can_be(shape) and can_be(chunk))
+    ):
         raise ValueError(f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}")
     itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
     held = held_bytes(shape, chunk, itemsize, in_pieces=piece_format(metadata) is not None)
-    array = ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(told_by), local_stamp(told_by.stat()))
+    array = ArrayStore(
+        orjson.dumps(spec).decode(), chunk, held, str(told_by), local_stamp(told_by.stat())
+    )
     return Entry(key, dtype, shape, (), array)
 
 
@@ -269,7 +324,9 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         found = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as problem:
-        raise CheckpointError(f"{path} is no JSON: {problem}; copy the checkpoint anew") from problem
+        raise CheckpointError(
+            f"{path} is no JSON: {problem}; copy the checkpoint anew"
+        ) from problem
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} holds no JSON object; copy the checkpoint anew")
     return found

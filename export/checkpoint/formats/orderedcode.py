@@ -30,7 +30,9 @@ def slice_key(name: str, extents: Sequence[tuple[int, int]]) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    return text.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x01"  # 0xff, escaped as well, is no byte of UTF-8
+    return (
+        text.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x01"
+    )  # 0xff, escaped as well, is no byte of UTF-8
 
 
 def _rising(number: int) -> bytes:

@@ -18,8 +18,14 @@ _BY_SUFFIX = {
     **dict.fromkeys((".pt", ".pth", ".distcp"), f"a checkpoint of PyTorch, which {_SAVE}"),
     ".safetensors": f"a file of safetensors, which {_SAVE}",
     **dict.fromkeys((".npy", ".npz"), f"a file of numpy, which {_SAVE}"),
-    **dict.fromkeys((".onnx", ".tflite"), "a model made for answering, without the tables' names; give its checkpoint"),
-    **dict.fromkeys((".pb", ".pbtxt"), "a graph of TensorFlow; give the SavedModel's directory, or a checkpoint of it"),
+    **dict.fromkeys(
+        (".onnx", ".tflite"),
+        "a model made for answering, without the tables' names; give its checkpoint",
+    ),
+    **dict.fromkeys(
+        (".pb", ".pbtxt"),
+        "a graph of TensorFlow; give the SavedModel's directory, or a checkpoint of it",
+    ),
 }
 _KERAS = "a file of Keras, which is read from this machine's disks only"
 _BY_HEAD = {
@@ -98,7 +104,9 @@ def _in_directory(directory: Place) -> Place:
         raise CheckpointError(
             f"{directory} is an Orbax checkpoint: {remote if isinstance(directory, RemotePath) else missing}"
         )
-    if (directory / "saved_model.pb").is_file() and (directory / "variables" / "variables.index").is_file():
+    if (directory / "saved_model.pb").is_file() and (
+        directory / "variables" / "variables.index"
+    ).is_file():
         return directory / "variables" / "variables"
     for file in held:
         if file.name.endswith("_temp") and file.is_dir():
@@ -106,13 +114,17 @@ def _in_directory(directory: Place) -> Place:
     for file in held:
         if (file.suffix in (".h5", ".hdf5", ".keras") or told_by_name(file)) and file.is_file():
             raise CheckpointError(f"{directory} holds no checkpoint; {_kind_of(file)}")
-    raise CheckpointError(f"directory {directory} holds no checkpoint: no file named `{STATE_FILE}` and no *.index")
+    raise CheckpointError(
+        f"directory {directory} holds no checkpoint: no file named `{STATE_FILE}` and no *.index"
+    )
 
 
 def _from_state(state: Place) -> Place:
     """Returns the prefix that a state file names; one that was moved with its directory is found beside it."""
     try:
-        named = os.fsdecode(parse_text("CheckpointState", _read(state, 0, STATE_BYTES_MAX)).model_checkpoint_path)
+        named = os.fsdecode(
+            parse_text("CheckpointState", _read(state, 0, STATE_BYTES_MAX)).model_checkpoint_path
+        )
     except Malformed:
         named = ""
     if not named:
@@ -124,7 +136,9 @@ def _from_state(state: Place) -> Place:
         if _beside(prefix, ".index").is_file():
             return prefix
         if prefix.is_file() or _beside(prefix, "_temp").is_dir():
-            raise CheckpointError(_kind_of(prefix) if prefix.is_file() else _unfinished(str(prefix)))
+            raise CheckpointError(
+                _kind_of(prefix) if prefix.is_file() else _unfinished(str(prefix))
+            )
     present = ", ".join(sorted(file.stem for file in _indexes(state.parent))[-5:]) or "none"
     raise CheckpointError(
         f"state file {state} names {named!r}, which is not there (complete beside it: {present}); give a prefix"
@@ -169,8 +183,13 @@ def _kind_of(file: Place) -> str:
       OSError: it cannot be read.
     """
     head, tail = _read(file, 0, 8), _read(file, max(0, _size(file) - len(MAGIC)), len(MAGIC))
-    kinds = [told_by_name(file), *(kind for begins, kind in _BY_HEAD.items() if head.startswith(begins))]
+    kinds = [
+        told_by_name(file),
+        *(kind for begins, kind in _BY_HEAD.items() if head.startswith(begins)),
+    ]
     if tail == MAGIC:
-        kinds.append("a V1 checkpoint (a Saver with write_version=V1), which is not read here; save it with a V2 Saver")
+        kinds.append(
+            "a V1 checkpoint (a Saver with write_version=V1), which is not read here; save it with a V2 Saver"
+        )
     kind = next(filter(None, kinds), "no checkpoint; give a directory, a prefix or an .index file")
     return f"{file} is {kind}"

@@ -65,7 +65,9 @@ def _pool() -> DescriptorPool:
         for text in fields.split("; "):
             *label, kind, field_name, _, number = text.split()
             field = message.field.add(name=field_name, number=int(number))
-            field.label = FieldDescriptorProto.LABEL_REPEATED if "repeated" in label else field.LABEL_OPTIONAL
+            field.label = (
+                FieldDescriptorProto.LABEL_REPEATED if "repeated" in label else field.LABEL_OPTIONAL
+            )
             if kind in _MESSAGES:
                 field.type, field.type_name = field.TYPE_MESSAGE, f".rowcast.{kind}"
             else:
@@ -79,7 +81,9 @@ def _pool() -> DescriptorPool:
 
 
 _POOL = _pool()
-_CLASSES = {name: GetMessageClass(_POOL.FindMessageTypeByName(f"rowcast.{name}")) for name in _MESSAGES}
+_CLASSES = {
+    name: GetMessageClass(_POOL.FindMessageTypeByName(f"rowcast.{name}")) for name in _MESSAGES
+}
 
 
 def message(kind: str, **fields: Any) -> Any:

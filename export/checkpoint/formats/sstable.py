@@ -46,7 +46,9 @@ def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
             "it does not end with the magic number of a sorted string table: cut short, or another kind of file"
         )
     footer = data[-FOOTER_BYTES:]
-    at = read_varint(footer, read_varint(footer, 0)[1])[1]  # the metaindex block is empty in every checkpoint
+    at = read_varint(footer, read_varint(footer, 0)[1])[
+        1
+    ]  # the metaindex block is empty in every checkpoint
     index = _block(data, *_handle(footer, at))
     allowance, end = EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data), 0
     pairs: list[tuple[bytes, bytes]] = []
@@ -70,10 +72,14 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
     """Returns the entries of a block, without its restart points, after checking its crc."""
     body = len(data) - FOOTER_BYTES
     if offset > body or size > body - offset - TRAILER_BYTES:
-        raise Malformed(f"a block of {size} bytes at byte {offset} lies outside the file of {len(data)} bytes")
+        raise Malformed(
+            f"a block of {size} bytes at byte {offset} lies outside the file of {len(data)} bytes"
+        )
     kind, masked = struct.unpack_from("<BI", data, offset + size)
     if google_crc32c.value(data[offset : offset + size + 1]) != unmask(masked):
-        raise Malformed(f"the block at byte {offset} does not match its checksum: the file is damaged")
+        raise Malformed(
+            f"the block at byte {offset} does not match its checksum: the file is damaged"
+        )
     if kind != 0:
         raise Malformed(
             f"the block at byte {offset} is compressed ({_COMPRESSIONS.get(kind, f'type {kind}')}), which TensorFlow's "
@@ -83,7 +89,9 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
         raise Malformed(f"the block at byte {offset} is too short for its restart points")
     restarts = struct.unpack_from("<I", data, offset + size - 4)[0]
     if 4 * restarts > size - 4:
-        raise Malformed(f"the block at byte {offset} claims {restarts} restart points in {size} bytes")
+        raise Malformed(
+            f"the block at byte {offset} claims {restarts} restart points in {size} bytes"
+        )
     return data[offset : offset + size - 4 - 4 * restarts]
 
 

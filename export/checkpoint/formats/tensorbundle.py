@@ -57,10 +57,14 @@ def read_index(prefix: Place) -> Listing:
     try:
         stored = dict(read_table(data))
         find = _finder(prefix, _file_count(stored.pop(b"", None), path))
-        names = {key: key.decode() for key in stored if key[0]}  # keys of slices begin with a zero byte
+        names = {
+            key: key.decode() for key in stored if key[0]
+        }  # keys of slices begin with a zero byte
         entries = {name: _entry(name, stored[key], stored, find) for key, name in names.items()}
     except OSError as problem:
-        raise CheckpointError(f"checkpoint {prefix}: its files cannot be listed: {problem.strerror}") from problem
+        raise CheckpointError(
+            f"checkpoint {prefix}: its files cannot be listed: {problem.strerror}"
+        ) from problem
     except (Malformed, UnicodeDecodeError) as problem:
         raise CheckpointError(
             f"checkpoint index {path}: {problem}; copy the checkpoint anew or take an older one"
@@ -80,7 +84,9 @@ def write_index(prefix: Path, entries: Mapping[str, Entry], data_files: int) -> 
       ValueError: an entry does not fit an index: an unknown dtype or file, or a slice without a crc.
     """
     numbers = {str(data_file(prefix, number, data_files)): number for number in range(data_files)}
-    header = message("BundleHeaderProto", num_shards=data_files, version={"producer": FORMAT_VERSION})
+    header = message(
+        "BundleHeaderProto", num_shards=data_files, version={"producer": FORMAT_VERSION}
+    )
     table = {b"": header.SerializeToString()}
     for key, entry in entries.items():
         if entry.whole:
@@ -89,7 +95,9 @@ def write_index(prefix: Path, entries: Mapping[str, Entry], data_files: int) -> 
         proto = _form(entry.dtype, entry.shape)
         for part in entry.slices:
             extents = list(zip(part.starts, part.shape, strict=True))
-            proto.slices.add(extent=[{"start": start, "length": length} for start, length in extents])
+            proto.slices.add(
+                extent=[{"start": start, "length": length} for start, length in extents]
+            )
             table[slice_key(key, extents)] = _stored(entry.dtype, part, numbers)
         table[key.encode()] = proto.SerializeToString()
     Path(f"{prefix}.index").write_bytes(write_table(sorted(table.items())))
@@ -150,7 +158,9 @@ def _why_unreadable(file: str) -> str:
 
 def _finder(prefix: Place, count: int) -> _FindFile:
     """Returns what finds the data files of a checkpoint by their numbers."""
-    listed = prefix.parent.listing() if isinstance(prefix, RemotePath) else None  # one request for them all
+    listed = (
+        prefix.parent.listing() if isinstance(prefix, RemotePath) else None
+    )  # one request for them all
 
     @cache
     def find(number: int) -> tuple[str, Stamp | None]:
@@ -171,10 +181,14 @@ def _file_bytes(path: Place) -> bytes:
     try:
         size = path.stamp().bytes if isinstance(path, RemotePath) else path.stat().st_size
         if size > INDEX_BYTES_MAX:
-            raise CheckpointError(f"checkpoint index {path} has {size} bytes; at most {INDEX_BYTES_MAX} are read")
+            raise CheckpointError(
+                f"checkpoint index {path} has {size} bytes; at most {INDEX_BYTES_MAX} are read"
+            )
         return path.read(0, size) if isinstance(path, RemotePath) else path.read_bytes()
     except OSError as problem:
-        raise CheckpointError(f"checkpoint index {path} cannot be read: {problem.strerror}") from problem
+        raise CheckpointError(
+            f"checkpoint index {path} cannot be read: {problem.strerror}"
+        ) from problem
 
 
 def _file_count(data: bytes | None, path: Place) -> int:
@@ -209,14 +223,22 @@ def _entry(name: str, data: bytes, stored: MutableMapping[bytes, bytes], find: _
     for cut in proto.slices:
         if len(cut.extent) != len(shape):
             raise Malformed(f"rank {len(shape)} and a slice of rank {len(cut.extent)}")
-        extents = [(each.start, each.length if each.HasField("length") else WHOLE_AXIS) for each in cut.extent]
+        extents = [
+            (each.start, each.length if each.HasField("length") else WHOLE_AXIS)
+            for each in cut.extent
+        ]
         held = stored.pop(slice_key(name, extents), None)
         if held is None:
-            raise Malformed(f"{name!r} lists a slice {extents} that the index does not hold, or lists it twice")
+            raise Malformed(
+                f"{name!r} lists a slice {extents} that the index does not hold, or lists it twice"
+            )
         part, starts = decode("BundleEntryProto", held), tuple([start for start, _ in extents])
         lengths = zip(shape, extents, strict=True)
         sizes = tuple([total if length == WHOLE_AXIS else length for total, (_, length) in lengths])
-        inside = all(0 <= start <= total - size for start, size, total in zip(starts, sizes, shape, strict=True))
+        inside = all(
+            0 <= start <= total - size
+            for start, size, total in zip(starts, sizes, shape, strict=True)
+        )
         if not inside or (_dtype(part), _shape(part)) != (dtype, sizes):
             raise Malformed(
                 f"{name!r} of shape {shape} lists a slice at {starts} of shape {sizes} and stores one of shape "
@@ -226,9 +248,13 @@ def _entry(name: str, data: bytes, stored: MutableMapping[bytes, bytes], find: _
     return Entry(name, dtype, shape, tuple(parts))
 
 
-def _slice(name: str, proto: Any, starts: tuple[int, ...], shape: tuple[int, ...], find: _FindFile) -> Slice:
+def _slice(
+    name: str, proto: Any, starts: tuple[int, ...], shape: tuple[int, ...], find: _FindFile
+) -> Slice:
     if min(proto.shard_id, proto.offset, proto.size) < 0:
-        raise Malformed(f"{name!r} at byte {proto.offset} of data file {proto.shard_id} with {proto.size} bytes")
+        raise Malformed(
+            f"{name!r} at byte {proto.offset} of data file {proto.shard_id} with {proto.size} bytes"
+        )
     dtype = _dtype(proto)
     if dtype in NUMPY_DTYPES and proto.size != math.prod(shape) * NUMPY_DTYPES[dtype].itemsize:
         raise Malformed(f"{name!r} of shape {shape}, {dtype}, claims {proto.size} bytes")
@@ -254,12 +280,18 @@ def _shape(proto: Any) -> tuple[int, ...]:
 def _form(dtype: str, shape: tuple[int, ...]) -> Any:
     if dtype not in _DTYPE_NUMBERS:
         raise ValueError(f"{dtype} is no dtype of an index")
-    return message("BundleEntryProto", dtype=_DTYPE_NUMBERS[dtype], shape={"dim": [{"size": size} for size in shape]})
+    return message(
+        "BundleEntryProto",
+        dtype=_DTYPE_NUMBERS[dtype],
+        shape={"dim": [{"size": size} for size in shape]},
+    )
 
 
 def _stored(dtype: str, part: Slice, numbers: Mapping[str, int]) -> bytes:
     if part.crc32c is None or part.file not in numbers:
-        raise ValueError(f"bytes {part.offset} of {part.file} have no crc32c, or the file is none of the checkpoint's")
+        raise ValueError(
+            f"bytes {part.offset} of {part.file} have no crc32c, or the file is none of the checkpoint's"
+        )
     proto = _form(dtype, part.shape)
     proto.shard_id, proto.offset, proto.size = numbers[part.file], part.offset, part.bytes
     proto.crc32c = mask(part.crc32c)

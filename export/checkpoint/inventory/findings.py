@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from export.checkpoint.inventory.specs import Duplicate, Inventory, Origin, RefusedTable, SlotSpec, TableSpec
+from export.checkpoint.inventory.specs import (
+    Duplicate,
+    Inventory,
+    Origin,
+    RefusedTable,
+    SlotSpec,
+    TableSpec,
+)
 from export.checkpoint.layouts import Layout, Plain
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry
@@ -49,7 +56,9 @@ class Findings:
     @cached_property
     def keys_by_path(self) -> dict[str, str]:
         """Key of the variable at each attribute path of the object graph."""
-        return {path: key for key, path in self.paths_by_key.items() if key in self.checkpoint.entries}
+        return {
+            path: key for key, path in self.paths_by_key.items() if key in self.checkpoint.entries
+        }
 
     def add_tables(self, found: Iterable[Found]) -> None:
         """Adds the tables of one rule; those of one name are told apart by their longer names."""
@@ -73,14 +82,18 @@ class Findings:
 
     def taken(self) -> set[str]:
         """Returns the keys of all variables that a rule has found."""
-        tables = {table.key for table in self.tables.values()} | {refused.key for refused in self.refused}
+        tables = {table.key for table in self.tables.values()} | {
+            refused.key for refused in self.refused
+        }
         keys = {table.keys.key for table in self.checkpoint.storage.dumped.values()}
         return tables | keys | set(self.slots) | {each.key for each in self.duplicates}
 
     def inventory(self, step: int | None = None) -> Inventory:
         """Returns what was found, sorted: tables with their slot variables, and every other variable."""
         own: dict[str, list[SlotSpec]] = {table.key: [] for table in self.tables.values()}
-        for slot in sorted((slot for slot in self.slots.values() if slot.of in own), key=lambda slot: slot.name):
+        for slot in sorted(
+            (slot for slot in self.slots.values() if slot.of in own), key=lambda slot: slot.name
+        ):
             own[slot.of].append(slot)
         ordered = (self.tables[name] for name in sorted(self.tables))
         taken = self.taken()
@@ -89,11 +102,16 @@ class Findings:
             fingerprint=self.checkpoint.fingerprint,
             objects=self.checkpoint.graph is not None,
             step=step,
-            tables=tuple(replace(table, slots=tuple(own[table.key])) if own[table.key] else table for table in ordered),
+            tables=tuple(
+                replace(table, slots=tuple(own[table.key])) if own[table.key] else table
+                for table in ordered
+            ),
             refused=tuple(sorted(self.refused, key=lambda refused: refused.name)),
             slots=tuple(map(self.slots.__getitem__, sorted(self.slots))),
             dense=tuple(
-                entry for key, entry in self.checkpoint.entries.items() if key not in taken and entry.dtype != "string"
+                entry
+                for key, entry in self.checkpoint.entries.items()
+                if key not in taken and entry.dtype != "string"
             ),
             duplicates=tuple(self.duplicates),
             storage=self.checkpoint.storage.kind,

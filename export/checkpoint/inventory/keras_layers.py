@@ -25,7 +25,9 @@ _WEIGHT = re.compile(r"(?P<path>(?:.*/)?[^/]+)/vars/0")
 _NAMED = re.compile(r"(?:model_weights/)?(?P<path>(?:.*/)?[^/]+)/embeddings(?::0)?")
 _LISTED = re.compile(r"(?:.*/)?(?:layers|_layer_checkpoint_dependencies)/embedding(?:_\d+)?")
 _DEFAULT_NAME = re.compile(r"embedding(?:_\d+)?")
-_STEP = re.compile(r"optimizer/(?:inner_optimizer/)?vars/0|optimizer_weights/(?:.*/)?iterations?(?::0)?")
+_STEP = re.compile(
+    r"optimizer/(?:inner_optimizer/)?vars/0|optimizer_weights/(?:.*/)?iterations?(?::0)?"
+)
 _DEPTH_MAX = 32
 
 
@@ -46,9 +48,16 @@ def find_in_layers(found: Findings) -> None:
         path = weight["path"] if weight else named["path"] if named else ""
         name = storage.layer_names.get(key, "")
         listed = _LISTED.fullmatch(path) is not None
-        if named or classes.get(name) == "Embedding" or (listed and name not in classes) or _is_default(name, classes):
+        if (
+            named
+            or classes.get(name) == "Embedding"
+            or (listed and name not in classes)
+            or _is_default(name, classes)
+        ):
             short = name or _by_place(path, ordered, found) or path.rpartition("/")[2]
-            tables.append(Found(table_spec(short, entry, "Keras Embedding", path), path.replace("/", ".")))
+            tables.append(
+                Found(table_spec(short, entry, "Keras Embedding", path), path.replace("/", "."))
+            )
     found.add_tables(tables)
 
 
@@ -65,9 +74,19 @@ def _is_default(name: str, classes: Mapping[str, str]) -> bool:
 def _by_place(path: str, ordered: list[str], found: Findings) -> str:
     """Returns the name of an Embedding in the model's own list of layers, by its number among them."""
     head, _, place = path.rpartition("/")
-    number = int(place.rpartition("_")[2]) if place != "embedding" and place.rpartition("_")[2].isdigit() else 0
-    listed = sum(1 for key in found.checkpoint.entries if re.fullmatch(r"layers/embedding(_\d+)?/vars/0", key))
-    return ordered[number] if head == "layers" and len(ordered) == listed and number < listed else ""
+    number = (
+        int(place.rpartition("_")[2])
+        if place != "embedding" and place.rpartition("_")[2].isdigit()
+        else 0
+    )
+    listed = sum(
+        1
+        for key in found.checkpoint.entries
+        if re.fullmatch(r"layers/embedding(_\d+)?/vars/0", key)
+    )
+    return (
+        ordered[number] if head == "layers" and len(ordered) == listed and number < listed else ""
+    )
 
 
 def _classes(config: Any, depth: int = 0) -> Iterator[tuple[str, str]]:

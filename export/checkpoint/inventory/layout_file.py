@@ -42,16 +42,24 @@ def read_layouts(path: Path) -> dict[str, StatedTable]:
             raise UsageError(f"layout file {path} has more than {FILE_BYTES_MAX} bytes")
         data = path.read_bytes()
         if path.suffix in (*_TEXT, *_BINARY):
-            return _stacked((parse_text if path.suffix in _TEXT else decode)("EmbeddingSpecProto", data))
+            return _stacked(
+                (parse_text if path.suffix in _TEXT else decode)("EmbeddingSpecProto", data)
+            )
         if path.suffix == ".toml":
             return _LayoutFile.model_validate(tomllib.loads(data.decode())).tables
         if path.suffix == ".json":
-            return _LayoutFile.model_validate(json.loads(data, object_pairs_hook=_without_repeats)).tables
+            return _LayoutFile.model_validate(
+                json.loads(data, object_pairs_hook=_without_repeats)
+            ).tables
     except OSError as problem:
         raise UsageError(f"layout file {path} cannot be read: {problem.strerror}") from problem
     except (ValueError, RecursionError, Malformed) as problem:  # of tomllib, json and pydantic too
-        message = explain(problem, _LayoutFile) if isinstance(problem, ValidationError) else str(problem)
-        raise UsageError(f"layout file {path}: {message}; see docs/reference/checkpoints.md") from problem
+        message = (
+            explain(problem, _LayoutFile) if isinstance(problem, ValidationError) else str(problem)
+        )
+        raise UsageError(
+            f"layout file {path}: {message}; see docs/reference/checkpoints.md"
+        ) from problem
     raise UsageError(
         f"layout file {path} ends in {path.suffix!r}; .toml, .json, {', '.join((*_TEXT, *_BINARY))} are read"
     )
@@ -85,5 +93,7 @@ def _stacked(spec: Any) -> dict[str, StatedTable]:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError(f"key {Counter(name for name, _ in pairs).most_common(1)[0][0]!r} stands there twice")
+        raise ValueError(
+            f"key {Counter(name for name, _ in pairs).most_common(1)[0][0]!r} stands there twice"
+        )
     return members

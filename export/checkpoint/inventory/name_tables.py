@@ -30,9 +30,13 @@ def find_named_tables(found: Findings) -> None:
     for key, entry in found.checkpoint.entries.items():
         match = _TABLE.fullmatch(key) if key.endswith(_ENDS) else None
         if match and key not in taken and may_be_table(entry):
-            origin: Origin = "feature column" if match[3] == "embedding_weights" else "Keras Embedding"
+            origin: Origin = (
+                "feature column" if match[3] == "embedding_weights" else "Keras Embedding"
+            )
             longer = key.rpartition("/")[0].replace("/", ".")
-            tables.append(Found(table_spec(match[2], entry, origin, "", note=partition_note(entry)), longer))
+            tables.append(
+                Found(table_spec(match[2], entry, origin, "", note=partition_note(entry)), longer)
+            )
     found.add_tables(tables)
 
 

@@ -34,7 +34,11 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
     Raises:
       CheckpointError: the layouts of an object contradict its stacks.
     """
-    layers = {node.children["_tpu_embedding"] for _, node in graph.holders if "_tpu_embedding" in node.children}
+    layers = {
+        node.children["_tpu_embedding"]
+        for _, node in graph.holders
+        if "_tpu_embedding" in node.children
+    }
     tables: list[Found] = []
     claimed: set[str] = set()
     for index, held in _embedding_objects(graph):
@@ -45,7 +49,11 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
         for name, variables in held.items():
             key = graph.nodes[variables["parameters"]].key
             if key in claimed:
-                found.refuse(name, key, "another embedding object has the same variable; save the checkpoint anew")
+                found.refuse(
+                    name,
+                    key,
+                    "another embedding object has the same variable; save the checkpoint anew",
+                )
                 continue
             claimed.add(key)
             for slot, node in variables.items():
@@ -57,7 +65,9 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
             elif len(entry.shape) != 2:
                 found.refuse(name, key, f"it has the shape {list(entry.shape)}, not [rows, dim]")
             else:
-                specs[name] = table_spec(name, entry, origin, graph.paths.get(variables["parameters"], ""))
+                specs[name] = table_spec(
+                    name, entry, origin, graph.paths.get(variables["parameters"], "")
+                )
         if not specs:
             continue
         saved = _saved_layouts(found, graph, index)
@@ -78,7 +88,9 @@ def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapp
         listed = node.children.get("_variables")
         if listed is None or listed in seen:
             continue
-        held = {name: child for name, child in graph.nodes[listed].children.items() if child not in seen}
+        held = {
+            name: child for name, child in graph.nodes[listed].children.items() if child not in seen
+        }
         seen.update((listed, *held.values()))
         variables = {name: graph.nodes[child].children for name, child in held.items()}
         if variables and all("parameters" in each for each in variables.values()):
@@ -99,7 +111,10 @@ def _saved_layouts(found: Findings, graph: ObjectGraph, index: int) -> tuple[Sav
 
 
 def _unstacked(
-    stacks: Mapping[str, TableSpec], saved: tuple[SavedLayout, ...], found: Findings, absent: set[str]
+    stacks: Mapping[str, TableSpec],
+    saved: tuple[SavedLayout, ...],
+    found: Findings,
+    absent: set[str],
 ) -> Iterator[TableSpec]:
     """Yields the tables of an embedding object's stacks; those of `absent` stacks are left out."""
     members: dict[str, list[SavedLayout]] = {name: [] for name in stacks}
@@ -113,10 +128,20 @@ def _unstacked(
             )
     for name, stack in stacks.items():
         if not members[name]:
-            found.refuse(name, stack.key, "the SparseCore layouts do not say which tables this stack holds")
+            found.refuse(
+                name, stack.key, "the SparseCore layouts do not say which tables this stack holds"
+            )
         entry = found.checkpoint.entries[stack.key]
         tables = [
-            table_spec(each.name, entry, stack.origin, stack.path, rows=each.rows, dim=each.dim, layout=each.layout)
+            table_spec(
+                each.name,
+                entry,
+                stack.origin,
+                stack.path,
+                rows=each.rows,
+                dim=each.dim,
+                layout=each.layout,
+            )
             for each in members[name]
         ]
         try:
@@ -131,22 +156,32 @@ def _unstacked(
 def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
     """Finds the small tables of PartialTPUEmbedding: Keras layers, by the name of the feature that reads them."""
     tables: list[Found] = []
-    for layers in dict.fromkeys(node.children.get("_keras_embedding_layers") for _, node in graph.holders):
+    for layers in dict.fromkeys(
+        node.children.get("_keras_embedding_layers") for _, node in graph.holders
+    ):
         features: dict[int, list[str]] = {}
         for feature, layer in graph.nodes[layers].children.items() if layers is not None else ():
             features.setdefault(layer, []).append(feature)
         for layer, names in features.items():
             held = graph.nodes[layer].children
             variable = held.get("embeddings", held.get("_embeddings"))
-            entry = found.checkpoint.entries.get(graph.nodes[variable].key) if variable is not None else None
+            entry = (
+                found.checkpoint.entries.get(graph.nodes[variable].key)
+                if variable is not None
+                else None
+            )
             if variable is not None and entry is not None and len(entry.shape) == 2:
                 path = graph.paths.get(variable, "")
-                others = f" (also read by {', '.join(map(repr, names[1:]))})" if len(names) > 1 else ""
+                others = (
+                    f" (also read by {', '.join(map(repr, names[1:]))})" if len(names) > 1 else ""
+                )
                 note = (
                     f"called by its feature {names[0]!r}{others}, as the checkpoint does not hold the name of a small "
                     f"table; --table NAME={names[0]} gives it"
                 )
-                tables.append(Found(table_spec(names[0], entry, "PartialTPUEmbedding", path, note=note), path))
+                tables.append(
+                    Found(table_spec(names[0], entry, "PartialTPUEmbedding", path, note=note), path)
+                )
     found.add_tables(tables)
 
 
@@ -161,7 +196,9 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
     tables: list[Found] = []
     first: dict[tuple[object, ...], str] = {}
     for index, node in enumerate(graph.nodes):
-        if "embedding" not in node.full_name and "embedding" not in node.key:  # of 10^5 variables most by far
+        if (
+            "embedding" not in node.full_name and "embedding" not in node.key
+        ):  # of 10^5 variables most by far
             continue
         entry = found.checkpoint.entries.get(node.key)
         if entry is None or node.key in taken or not may_be_table(entry):
@@ -178,7 +215,9 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
         layer = path.rpartition(".")[0]
         attribute = layer.rpartition(".")[2]
         # Keras 3 names variables of a subclassed model's layers after the model, a functional model's after the layers.
-        usable = full_name is not None and not (path.endswith("._embeddings") and attribute and not attribute.isdigit())
+        usable = full_name is not None and not (
+            path.endswith("._embeddings") and attribute and not attribute.isdigit()
+        )
         short = full_name[1] if full_name and usable else attribute or "embeddings"
         if node.key in adapted:
             found.refuse(short, node.key, _ADAPTED)
@@ -192,5 +231,7 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
 def _identity(full_name: str, entry: Entry) -> tuple[object, ...]:
     """Returns what two variables share only if they are one: the name in a SavedModel's list, and all values."""
     pieces = tuple((part.starts, part.shape, part.crc32c) for part in entry.slices)
-    known = full_name and _LISTED_KEY.search(entry.key) and all(crc is not None for _, _, crc in pieces)
+    known = (
+        full_name and _LISTED_KEY.search(entry.key) and all(crc is not None for _, _, crc in pieces)
+    )
     return (full_name, entry.dtype, entry.shape, pieces) if known else (entry.key,)

@@ -50,7 +50,9 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
             found.add_slot(slot.name, nodes[slot.node].key, nodes[slot.of].key)
         if "_iterations" in node.children and node.children.get("_variables", -1) not in seen:
             owners = _owners(graph, node.children, seen)
-            keys_by_name = keys_by_name or _unique((each.full_name, each.key) for each in graph.nodes)
+            keys_by_name = keys_by_name or _unique(
+                (each.full_name, each.key) for each in graph.nodes
+            )
             seen.add(node.children["_variables"])
             for number, child in graph.nodes[node.children["_variables"]].children.items():
                 state = graph.nodes[child]
@@ -66,12 +68,18 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
                 found.add_slot(name if same else unowned, state.key, of if same else "")
 
 
-def _owners(graph: ObjectGraph, optimizer: Mapping[str, int], seen: set[int]) -> dict[int, tuple[str, str]]:
+def _owners(
+    graph: ObjectGraph, optimizer: Mapping[str, int], seen: set[int]
+) -> dict[int, tuple[str, str]]:
     """Returns name and variable of a Keras 3 optimizer's states: its lists follow that of the variables it trains.
 
     Lists that were `seen` are left out; the others are added.
     """
-    trained = graph.nodes[optimizer["_trainable_variables"]].children if "_trainable_variables" in optimizer else {}
+    trained = (
+        graph.nodes[optimizer["_trainable_variables"]].children
+        if "_trainable_variables" in optimizer
+        else {}
+    )
     owners = {}
     for name, node in optimizer.items():
         if name not in ("_variables", "_trainable_variables") and node not in seen:
@@ -108,7 +116,9 @@ def _unique(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name: key for name, key in keys.items() if name and key}
 
 
-def _flatly_named_owner(found: Findings, state: Node, keys_by_flat_name: Mapping[str, str]) -> tuple[str, str]:
+def _flatly_named_owner(
+    found: Findings, state: Node, keys_by_flat_name: Mapping[str, str]
+) -> tuple[str, str]:
     """Returns slot and variable that Keras 3 names a state after: `<optimizer>/<name of the variable>_<slot>`.
 
     What tells the states of an optimizer that keeps them in no list or an incomplete one, as Adafactor and Muon do.

@@ -20,15 +20,21 @@ from collections.abc import Iterable, Mapping
 from export.checkpoint.inventory.findings import Findings, Found, table_spec
 from export.checkpoint.inventory.specs import Origin, may_be_table
 
-_STATES = frozenset(["opt_state", "opt_states", "optimizer_state", "optimizer_states", "optimizer_variables", "opt"])
+_STATES = frozenset(
+    ["opt_state", "opt_states", "optimizer_state", "optimizer_states", "optimizer_variables", "opt"]
+)
 _KERAS_STATES = "optimizer_variables"
 _LEAVES: dict[str, Origin] = {"embedding": "Flax Embed", "embeddings": "Keras Embedding"}
 _TABLE_ENDS = ("table", *_LEAVES, *(f"{leaf}.value" for leaf in _LEAVES))
-_STEP_ENDS = tuple(f"{leaf}{value}" for leaf in ("step", "iteration", "count") for value in ("", ".value"))
+_STEP_ENDS = tuple(
+    f"{leaf}{value}" for leaf in ("step", "iteration", "count") for value in ("", ".value")
+)
 _STACK = re.compile(
     r"(?:.*\.)?(?:sc_embedding_variables|embedding_table)\.(?:value\.)?(?P<jax>.+)\.table|(?:.*\.)?var:(?P<keras>.+):table"
 )
-_STACK_SLOT = re.compile(r"(?P<jax>.+)\.slot\.(?P<number>.+)|(?P<keras>(?:.*\.)?var:.+:table):slot:(?P<name>.+)")
+_STACK_SLOT = re.compile(
+    r"(?P<jax>.+)\.slot\.(?P<number>.+)|(?P<keras>(?:.*\.)?var:.+:table):slot:(?P<name>.+)"
+)
 _SPREAD = (
     "it is a SparseCore stack, and how its rows are spread over cores is not in the checkpoint; say it with --layout "
     "FILE (docs/reference/checkpoints.md)"
@@ -57,7 +63,11 @@ def find_in_tree(found: Findings) -> None:
             found.refuse(stack["jax"] or stack["keras"], key, _SPREAD)
         elif (origin := _LEAVES.get(_leaf(key))) is not None and may_be_table(entry):
             *path, leaf = _parts(key)
-            tables.append(Found(table_spec(path[-1] if path else leaf, entry, origin, ""), ".".join(path) or key))
+            tables.append(
+                Found(
+                    table_spec(path[-1] if path else leaf, entry, origin, ""), ".".join(path) or key
+                )
+            )
     found.add_tables(tables)
 
 
@@ -65,7 +75,9 @@ def step_keys(keys: Iterable[str]) -> list[str]:
     """Returns the leaves that may be the training step, the likeliest first: the program's own, then an optimizer's."""
     likely = [(key, _leaf(key)) for key in keys if key.endswith(_STEP_ENDS)]
     own = [key for key, leaf in likely if leaf in ("step", "global_step")]
-    return sorted(own, key=len) + [key for key, leaf in likely if leaf in ("iteration", "count") and _is_state(key)]
+    return sorted(own, key=len) + [
+        key for key, leaf in likely if leaf in ("iteration", "count") and _is_state(key)
+    ]
 
 
 def _is_state(key: str) -> bool:

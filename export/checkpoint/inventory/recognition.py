@@ -11,14 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from export.checkpoint.inventory import keras_layers, orbax_tree
 from export.checkpoint.inventory.findings import Findings, find_dumped
 from export.checkpoint.inventory.name_tables import find_named_tables
-from export.checkpoint.inventory.object_tables import find_embedding_objects, find_keras_layers, find_partial_layers
+from export.checkpoint.inventory.object_tables import (
+    find_embedding_objects,
+    find_keras_layers,
+    find_partial_layers,
+)
 from export.checkpoint.inventory.optimizer_state import find_named_slots, find_slots
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.inventory.statements import name_tables, state_layouts, state_mod
 from export.checkpoint.reader import Checkpoint
 
 
-def recognise(checkpoint: Checkpoint, said: Statements | Mapping[str, str] | None = None) -> Inventory:
+def recognise(
+    checkpoint: Checkpoint, said: Statements | Mapping[str, str] | None = None
+) -> Inventory:
     """Sorts a checkpoint's variables into tables, slot variables and the rest.
 
     Args:
@@ -69,7 +75,9 @@ def _step(checkpoint: Checkpoint) -> int | None:
     if graph is not None:
         named = [node.key for name in ("step", "global_step") if (node := graph.child(0, name))]
         for _, node in graph.holders:
-            counter = node.children.get("_iterations", node.children.get("iter") if node.slots else None)
+            counter = node.children.get(
+                "_iterations", node.children.get("iter") if node.slots else None
+            )
             counters += [graph.nodes[counter].key] if counter is not None else []
     own = next(_integers(checkpoint, named), None)
     return max(_integers(checkpoint, counters), default=None) if own is None else own

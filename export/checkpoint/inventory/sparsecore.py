@@ -56,7 +56,9 @@ def check_stack(tables: Iterable[TableSpec]) -> None:
     stacked = [(table, table.layout) for table in tables if isinstance(table.layout, SparseCore)]
     for table, layout in stacked:
         _check_fits(table, layout)
-    for (before, one), (after, other) in pairwise(sorted(stacked, key=lambda pair: (pair[1].offset, pair[0].name))):
+    for (before, one), (after, other) in pairwise(
+        sorted(stacked, key=lambda pair: (pair[1].offset, pair[0].name))
+    ):
         if (one.cores, one.core_rows) != (other.cores, other.core_rows):
             raise LayoutContradiction(
                 f"tables {before.name!r} and {after.name!r} of one stack have {one.cores} and {other.cores} cores"

@@ -56,7 +56,11 @@ class StatedTable(BaseModel):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
-        own = {"plain": (), "mod": ("partitions",), "sparse_core": ("cores", "core_rows", "offset", "rotation")}
+        own = {
+            "plain": (),
+            "mod": ("partitions",),
+            "sparse_core": ("cores", "core_rows", "offset", "rotation"),
+        }
         for name in sorted(self.model_fields_set - {"key", "kind", "rows", "dim", *own[self.kind]}):
             raise ValueError(f"{name!r} is no key of a table of kind {self.kind!r}")
         if self.kind == "sparse_core" and None in (self.rows, self.dim, self.cores):
@@ -195,7 +199,9 @@ class Inventory:
     @property
     def candidates(self) -> tuple[Entry, ...]:
         """Variables that might be tables though nothing says so, the ones with most rows first."""
-        return tuple(sorted(filter(may_be_table, self.dense), key=lambda entry: (-entry.shape[0], entry.key)))
+        return tuple(
+            sorted(filter(may_be_table, self.dense), key=lambda entry: (-entry.shape[0], entry.key))
+        )
 
     def table(self, name: str) -> TableSpec:
         """Returns a table by its name.
@@ -220,7 +226,10 @@ class Inventory:
 
     def naming_help(self) -> str:
         """Says how to name a variable as a table, and which might be meant."""
-        lines = [f"{entry.key} {list(entry.shape)} {entry.dtype}" for entry in self.candidates[:CANDIDATES_TOLD]]
+        lines = [
+            f"{entry.key} {list(entry.shape)} {entry.dtype}"
+            for entry in self.candidates[:CANDIDATES_TOLD]
+        ]
         if not lines:
             return "no other variable has the shape of a table"
         more = len(self.candidates) - len(lines)

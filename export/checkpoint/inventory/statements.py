@@ -35,7 +35,11 @@ def state_layouts(found: Findings, stated: Mapping[str, StatedTable]) -> None:
         for name, each in tables.items():
             entry = _matrix(found, name, key)
             layout = _stated_layout(found, name, each, entry)
-            specs.append(table_spec(name, entry, "layout file", path, rows=each.rows, dim=each.dim, layout=layout))
+            specs.append(
+                table_spec(
+                    name, entry, "layout file", path, rows=each.rows, dim=each.dim, layout=layout
+                )
+            )
         _check_stated(key, specs)
         found.tables |= {spec.name: spec for spec in specs}
 
@@ -64,7 +68,9 @@ def name_tables(found: Findings, named: Mapping[str, str]) -> None:
     for table in meant.values():
         found.tables.pop(table.name, None)
     for name, table in meant.items():
-        answered = table.origin == "PartialTPUEmbedding" and name != table.name  # its note asks for a name
+        answered = (
+            table.origin == "PartialTPUEmbedding" and name != table.name
+        )  # its note asks for a name
         found.tables[name] = replace(table, name=name, note="" if answered else table.note)
 
 
@@ -76,12 +82,16 @@ def state_mod(found: Findings, name: str) -> None:
     """
     table = found.tables[name] if name in found.tables else found.inventory().table(name)
     if not isinstance(table.layout, Plain) or (table.rows, table.dim) != table.stored:
-        raise NotConvertible(f"--mod {name}: the table has the layout {table.layout.kind}, which is not TF1's")
+        raise NotConvertible(
+            f"--mod {name}: the table has the layout {table.layout.kind}, which is not TF1's"
+        )
     starts = _mod_starts(name, found.checkpoint.entries[table.key])
     found.tables[name] = replace(found.tables[name], layout=Mod(starts), note="")
 
 
-def _meant(found: Findings, by_key: Mapping[str, list[TableSpec]], name: str, wanted: str) -> TableSpec:
+def _meant(
+    found: Findings, by_key: Mapping[str, list[TableSpec]], name: str, wanted: str
+) -> TableSpec:
     """Returns the table that is meant: a recognised one, by its variable or by its name, else a variable."""
     key = _resolved(found, wanted)
     if key is None and wanted in found.tables:
@@ -119,11 +129,17 @@ def _key(found: Findings, name: str, wanted: str, of_stack: bool = False) -> str
     key = _resolved(found, wanted) or (_stack_key(found, name, wanted) if of_stack else None)
     if key is None:
         inventory = found.inventory()
-        keys = [entry.key for entry in inventory.candidates[:2000]] + [table.key for table in inventory.tables]
-        known = [each.removesuffix(VARIABLE_SUFFIX) for each in keys] + [table.name for table in inventory.tables]
+        keys = [entry.key for entry in inventory.candidates[:2000]] + [
+            table.key for table in inventory.tables
+        ]
+        known = [each.removesuffix(VARIABLE_SUFFIX) for each in keys] + [
+            table.name for table in inventory.tables
+        ]
         close = difflib.get_close_matches(wanted, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else inventory.naming_help()
-        raise NotConvertible(f"table {name!r}: checkpoint {inventory.checkpoint} has no variable {wanted!r}; {hint}")
+        raise NotConvertible(
+            f"table {name!r}: checkpoint {inventory.checkpoint} has no variable {wanted!r}; {hint}"
+        )
     slot = found.slots.get(key)
     if slot is not None and slot.name not in (AVERAGE, *AVERAGE_SLOTS):
         raise NotConvertible(
@@ -138,7 +154,9 @@ def _stack_key(found: Findings, name: str, stack: str) -> str | None:
     named = [
         key
         for key, entry in found.checkpoint.entries.items()
-        if len(entry.shape) == 2 and key not in found.slots and re.search(rf"(^|[/.:]){re.escape(stack)}($|[/.:])", key)
+        if len(entry.shape) == 2
+        and key not in found.slots
+        and re.search(rf"(^|[/.:]){re.escape(stack)}($|[/.:])", key)
     ]
     meant = [key for key in named if re.split(r"[/.:]", key)[-1] in ("table", stack)] or named
     if len(meant) > 1:
@@ -152,7 +170,9 @@ def _stack_key(found: Findings, name: str, stack: str) -> str | None:
 def _matrix(found: Findings, name: str, key: str) -> Entry:
     entry = found.checkpoint.entries[key]
     if len(entry.shape) != 2 or not min(entry.shape):
-        raise NotConvertible(f"table {name!r}: {key!r} has the shape {list(entry.shape)}, not [rows, dim]")
+        raise NotConvertible(
+            f"table {name!r}: {key!r} has the shape {list(entry.shape)}, not [rows, dim]"
+        )
     return entry
 
 
@@ -161,11 +181,15 @@ def _stated_layout(found: Findings, name: str, stated: StatedTable, entry: Entry
         return Plain()
     if stated.kind == "sparse_core":
         cores = stated.cores or 1
-        return SparseCore(cores, stated.core_rows or entry.shape[0] // cores, stated.offset, stated.rotation)
+        return SparseCore(
+            cores, stated.core_rows or entry.shape[0] // cores, stated.offset, stated.rotation
+        )
     if stated.partitions is None:
         return Mod(_mod_starts(name, entry))
     saved = len({part.starts[0] for part in entry.slices})
-    if found.checkpoint.graph is None and saved > 1 and saved != stated.partitions:  # TF1: a partition is a slice
+    if (
+        found.checkpoint.graph is None and saved > 1 and saved != stated.partitions
+    ):  # TF1: a partition is a slice
         raise NotConvertible(
             f"layout file: table {name!r} is said to have {stated.partitions} partitions, and TF1 saved "
             f"{entry.key!r} in {saved}; leave `partitions` out"
@@ -184,9 +208,15 @@ def _check_stated(key: str, tables: list[TableSpec]) -> None:
     try:
         check_stack(stacked)
     except LayoutContradiction as problem:
-        raise NotConvertible(f"layout file: {problem} ({key!r} {list(tables[0].stored)}); correct it") from problem
+        raise NotConvertible(
+            f"layout file: {problem} ({key!r} {list(tables[0].stored)}); correct it"
+        ) from problem
     for table in tables:
-        whole = table.rows == table.stored[0] if isinstance(table.layout, Mod) else table.rows <= table.stored[0]
+        whole = (
+            table.rows == table.stored[0]
+            if isinstance(table.layout, Mod)
+            else table.rows <= table.stored[0]
+        )
         if not whole or table.dim > table.stored[1]:
             raise NotConvertible(
                 f"layout file: table {table.name!r} has the shape [{table.rows}, {table.dim}], its variable {key!r} "

@@ -25,8 +25,12 @@ PARTS = ("copies", "tensorflow", "sizes")
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.exporter", description=__doc__)
-    parser.add_argument("--gib", type=float, default=2.0, help="size of the tables that are copied (default 2)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each contestant (default 3)")
+    parser.add_argument(
+        "--gib", type=float, default=2.0, help="size of the tables that are copied (default 2)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="turns of each contestant (default 3)"
+    )
     parser.add_argument("--dir", type=Path, help="where to work; a temporary directory by default")
     parser.add_argument("--only", choices=PARTS, help="one of the contests")
     given = parser.parse_args()
@@ -54,10 +58,19 @@ def sheets(part: str, directory: Path, size: int, rounds: int) -> Iterator[Sheet
         for name, each in ways.items():
             figures = [each.seconds, each.seconds / own.seconds, each.peak_bytes / own.peak_bytes]
             rows.append([name, *(f"{each:.2f}" for each in figures), size_text(each.peak_bytes)])
-        columns = ["way", "s until synced", "time by rowcast's", "memory by rowcast's", "largest process"]
+        columns = [
+            "way",
+            "s until synced",
+            "time by rowcast's",
+            "memory by rowcast's",
+            "largest process",
+        ]
     else:
         for name, steps in contests.contest_sizes(directory, SIZES).items():
-            rows += [[name, step, f"{ran.seconds:.2f}", size_text(ran.peak_bytes)] for step, ran in steps.items()]
+            rows += [
+                [name, step, f"{ran.seconds:.2f}", size_text(ran.peak_bytes)]
+                for step, ran in steps.items()
+            ]
         columns = ["table", "step", "s", "largest process"]
     yield Sheet(part, columns, rows)
 

@@ -10,7 +10,15 @@ import google_crc32c
 import numpy as np
 
 from bundle.format.checksums import combine, joined
-from tests.export.checkpoint.bundles import entry, field, header, shape_proto, slice_key, slice_proto, table
+from tests.export.checkpoint.bundles import (
+    entry,
+    field,
+    header,
+    shape_proto,
+    slice_key,
+    slice_proto,
+    table,
+)
 
 CHUNK_BYTES = 64 << 20
 DIM = 128
@@ -34,7 +42,9 @@ class BigTable:
     options: tuple[str, ...]
 
 
-def write_plain(directory: Path, size: int, *, slices: int = 1, hole: bool = False, dim: int = DIM) -> BigTable:
+def write_plain(
+    directory: Path, size: int, *, slices: int = 1, hole: bool = False, dim: int = DIM
+) -> BigTable:
     """Writes a table whose rows lie in order, in one data file.
 
     Args:
@@ -52,11 +62,17 @@ def write_plain(directory: Path, size: int, *, slices: int = 1, hole: bool = Fal
         pairs = [(KEY.encode(), entry(1, (rows, dim), 1, size, crcs[0]))]
     else:
         boxes = [((part * number, part), (0, -1)) for number in range(slices)]
-        whole = field(1, 1) + field(2, shape_proto((rows, dim))) + b"".join(field(7, slice_proto(box)) for box in boxes)
+        whole = (
+            field(1, 1)
+            + field(2, shape_proto((rows, dim)))
+            + b"".join(field(7, slice_proto(box)) for box in boxes)
+        )
         pairs = [(KEY.encode(), whole)]
         for number, box in enumerate(boxes):
             at = 1 + number * (size // slices)
-            pairs.append((slice_key(KEY, box), entry(1, (part, dim), at, size // slices, crcs[number])))
+            pairs.append(
+                (slice_key(KEY, box), entry(1, (part, dim), at, size // slices, crcs[number]))
+            )
     (directory / "c.index").write_bytes(table([(b"", header()), *pairs]))
     return BigTable(directory, rows, size, data, ("--table", f"t={KEY}"))
 

@@ -18,7 +18,13 @@ LOOK_S = 0.1
 _BYTECODE = Path(tempfile.mkdtemp(prefix="rowcast-bytecode-"))
 atexit.register(shutil.rmtree, _BYTECODE, ignore_errors=True)
 
-INSTALLED = ("env", "-u", "PYTHONDONTWRITEBYTECODE", f"PYTHONPYCACHEPREFIX={_BYTECODE}", sys.executable)
+INSTALLED = (
+    "env",
+    "-u",
+    "PYTHONDONTWRITEBYTECODE",
+    f"PYTHONPYCACHEPREFIX={_BYTECODE}",
+    sys.executable,
+)
 """A Python that keeps compiled modules, as an installed package has them; a checkout may be run without any."""
 EXPORT = (*INSTALLED, "-m", "export.cli.main")
 
@@ -56,7 +62,9 @@ def run(command: Sequence[str | Path]) -> Ran:
         seconds = time.perf_counter() - begun
         out, errors = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))} ended with {process.returncode}: {errors}{out}")
+        raise RuntimeError(
+            f"{' '.join(map(str, command))} ended with {process.returncode}: {errors}{out}"
+        )
     return Ran(seconds, peak, out)
 
 

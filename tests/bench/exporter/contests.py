@@ -45,7 +45,9 @@ def copied(source: Path, target: Path) -> float:
     return run(["sh", "-c", 'cp --reflink=never "$0" "$1" && sync "$1"', source, target]).seconds
 
 
-def contest_copies(directory: Path, size: int, cores: tuple[int, ...], rounds: int) -> dict[str, dict[str, float]]:
+def contest_copies(
+    directory: Path, size: int, cores: tuple[int, ...], rounds: int
+) -> dict[str, dict[str, float]]:
     """Copies each layout beside `cp` of its data file, in turns.
 
     Returns:
@@ -56,7 +58,10 @@ def contest_copies(directory: Path, size: int, cores: tuple[int, ...], rounds: i
         "contiguous, one slice": partial(write_plain, size=size),
         "contiguous, 8 slices": partial(write_plain, size=size, slices=8),
     }
-    layouts |= {f"SparseCore, {count} cores": partial(write_stack, size=size, cores=count) for count in cores}
+    layouts |= {
+        f"SparseCore, {count} cores": partial(write_stack, size=size, cores=count)
+        for count in cores
+    }
     results = {}
     for name, write in layouts.items():
         place = directory / "source"
@@ -94,16 +99,28 @@ def _touch(path: Path, size: int) -> None:
 def contest_tensorflow(directory: Path, size: int, rounds: int) -> dict[str, Ran]:
     """Exports one checkpoint of TensorFlow's by each way, in turns; medians until everything lies on the disk."""
     rows = size // big_checkpoints.ROW_BYTES
-    place, out, saved = directory / "tensorflow", directory / "out", directory / "tensorflow" / "saved"
+    place, out, saved = (
+        directory / "tensorflow",
+        directory / "out",
+        directory / "tensorflow" / "saved",
+    )
     place.mkdir()
     peer = [sys.executable, "-m", "tests.bench.exporter.tensorflow_path"]
     run([*peer, "write", place, str(rows)])
-    table = BigTable(place, rows, size, place / "ckpt.data-00000-of-00001", ("--table", "t=model.table"))
+    table = BigTable(
+        place, rows, size, place / "ckpt.data-00000-of-00001", ("--table", "t=model.table")
+    )
     ways: dict[str, tuple[Callable[[], Ran], Path]] = {
         "TensorFlow, tf.Variable(zeros)": (lambda: run([*peer, "zeros", place, str(rows)]), saved),
-        "TensorFlow, UninitializedVariable": (lambda: run([*peer, "uninitialized", place, str(rows)]), saved),
+        "TensorFlow, UninitializedVariable": (
+            lambda: run([*peer, "uninitialized", place, str(rows)]),
+            saved,
+        ),
         "rowcast-export tables": (lambda: exported(table, out)[0], out),
-        "rowcast-export tables --tables link": (lambda: exported(table, out, "--tables", "link")[0], out),
+        "rowcast-export tables --tables link": (
+            lambda: exported(table, out, "--tables", "link")[0],
+            out,
+        ),
     }
     seen: dict[str, list[Ran]] = defaultdict(list)
     for _ in range(rounds):
@@ -114,7 +131,11 @@ def contest_tensorflow(directory: Path, size: int, rounds: int) -> dict[str, Ran
             shutil.rmtree(written)
     shutil.rmtree(place)
     return {
-        name: Ran(median(each.seconds for each in every), int(median(each.peak_bytes for each in every)), "")
+        name: Ran(
+            median(each.seconds for each in every),
+            int(median(each.peak_bytes for each in every)),
+            "",
+        )
         for name, every in seen.items()
     }
 
@@ -127,7 +148,9 @@ def contest_sizes(directory: Path, sizes: Mapping[str, int]) -> dict[str, dict[s
         table = write_plain(place, size, hole=True)
         results[name] = {
             "inspect": run([*EXPORT, "inspect", place, "--json"]),
-            "plan": run(tables_command(table, out, "--tables", "link", "--plan")),  # a copy may not fit the disk
+            "plan": run(
+                tables_command(table, out, "--tables", "link", "--plan")
+            ),  # a copy may not fit the disk
             "link": exported(table, out, "--tables", "link")[0],
         }
         shutil.rmtree(out)

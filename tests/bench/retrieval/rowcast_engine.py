@@ -30,7 +30,12 @@ from tests.bench.retrieval.engines import ALL, serve
 
 _ENTRY = manifest.AttributeIndex(values="candidates/items/a.values", rows="candidates/items/a.rows")
 _STORE = paths.candidate_store("items")
-_PARAMETERS = {"num_leaves": 1000, "leaves_to_search": 15, "dimensions_per_block": 2, "reorder": 450}
+_PARAMETERS = {
+    "num_leaves": 1000,
+    "leaves_to_search": 15,
+    "dimensions_per_block": 2,
+    "reorder": 450,
+}
 _SETTINGS = [(15, 450), (30, 450), (60, 600), (80, 800), (100, 1000), (150, 1000), (200, 1500)]
 """Leaves and candidates to reorder, of rising recall: requests choose by their place."""
 
@@ -47,12 +52,16 @@ def main() -> None:
         write_index(vectors[:], "dot_product", "tree_ah", _PARAMETERS, base / "index")
     size = len(vectors)
     mapped = np.asarray(np.memmap(base / "vectors.bin", "<f4", "r", shape=(size, DIM)))
-    corpus = manifest.Corpus(file=_STORE, size=size, id_dtype="int64", features=(), attributes={"a": "int64"})
+    corpus = manifest.Corpus(
+        file=_STORE, size=size, id_dtype="int64", features=(), attributes={"a": "int64"}
+    )
     filters = {"a": AttributeIndex(base, _ENTRY, "int64", size)}
     store = LoadedStore("items", corpus, filters, CandidateStore(base / _STORE, corpus))
     curve = tuple(
         manifest.CostPoint(
-            parameters={"leaves_to_search": leaves, "reorder": reorder}, recall=at / 10, relative_cost=at
+            parameters={"leaves_to_search": leaves, "reorder": reorder},
+            recall=at / 10,
+            relative_cost=at,
         )
         for at, (leaves, reorder) in enumerate(_SETTINGS, 1)
     )

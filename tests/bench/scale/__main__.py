@@ -20,14 +20,18 @@ from tests.bench.workloads import write_ranking, write_retrieval
 def main() -> None:
     """Writes the workloads, measures, prints."""
     options = argparse.ArgumentParser(prog="python -m tests.bench.scale", description=__doc__)
-    options.add_argument("--scale", type=float, default=0.1, help="1: 10 million rows and a million candidates")
+    options.add_argument(
+        "--scale", type=float, default=0.1, help="1: 10 million rows and a million candidates"
+    )
     options.add_argument("--shards", type=int, default=4)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--seconds", type=float, default=2.0, help="of each block of load")
     given = options.parse_args()
     console = Console(width=250)
     split, commit = cores.serve_on_few(), Checkout("this").commit()
-    console.print(f"{time.strftime('%Y-%m-%d')}, commit {commit}, on {host()}: {split}; scale {given.scale:g}")
+    console.print(
+        f"{time.strftime('%Y-%m-%d')}, commit {commit}, on {host()}: {split}; scale {given.scale:g}"
+    )
     Path("build/bench").mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="scale-", dir="build/bench")).resolve()
     root, turns = scratch / "bundles", (given.rounds, given.seconds)

@@ -51,8 +51,12 @@ def measure(ports: Mapping[str, int], rounds: int, seconds: float) -> Rounds:
         loads = dict[str, Load]()
         for name, port in ports.items():
             is_http = name.endswith("HTTP")
-            endpoint = Endpoint(port, RETRIEVE, "application/json") if is_http else Endpoint(port, METHOD)
-            loads[name] = opened.enter_context(closing(Load(endpoint, [json if is_http else message])))
+            endpoint = (
+                Endpoint(port, RETRIEVE, "application/json") if is_http else Endpoint(port, METHOD)
+            )
+            loads[name] = opened.enter_context(
+                closing(Load(endpoint, [json if is_http else message]))
+            )
         for number, callers in product(range(rounds), CALLERS):
             for name in loads if number % 2 else reversed(loads):
                 answers = loads[name].closed(callers, seconds)
@@ -67,14 +71,22 @@ def compare(scratch: Path, rounds: int, seconds: float) -> Sheet:
     write_small_bundle(root, compiled_towers(scratch / "towers"), "movies", 1)
     plain = Service(Checkout("this"), root, scratch, "f32", "--workers", "2", "--threads", "1")
     with closing(plain), closing(ServeCluster()) as cluster:
-        own = {"replicas, HTTP": "http", "replicas, gRPC": "grpc", "Serve's ingress, HTTP": "ingress"}
+        own = {
+            "replicas, HTTP": "http",
+            "replicas, gRPC": "grpc",
+            "Serve's ingress, HTTP": "ingress",
+        }
         ports = {name: cluster.ports[port] for name, port in own.items()}
         for loops, variables in EVENT_LOOPS.items():
             deploy(cluster, root, variables)
-            found = measure({"plain, HTTP": plain.http, "plain, gRPC": plain.grpc, **ports}, rounds, seconds)
+            found = measure(
+                {"plain, HTTP": plain.http, "plain, gRPC": plain.grpc, **ports}, rounds, seconds
+            )
             for name, callers in product(ports, CALLERS):
                 base = f"plain, {name.rpartition(' ')[2]}"
                 figures = (f"{found.ratio(name, base, callers, field):.2f}" for field in FIGURES)
                 rows.append((name, loops, str(callers), *figures))
     columns = ["contestant", "event loops", "callers", *FIGURES.values()]
-    return Sheet("Retrieval from two replicas of Ray Serve, by that from two plain processes", columns, rows)
+    return Sheet(
+        "Retrieval from two replicas of Ray Serve, by that from two plain processes", columns, rows
+    )

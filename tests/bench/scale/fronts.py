@@ -49,12 +49,20 @@ class Cluster:
         with ExitStack() as started:
             shards = [
                 started.enter_context(
-                    closing(Service(checkout, root, scratch, "f32", "--shard", f"{each}/{total}", *least))
+                    closing(
+                        Service(
+                            checkout, root, scratch, "f32", "--shard", f"{each}/{total}", *least
+                        )
+                    )
                 )
                 for each in range(1, total + 1)
             ]
-            options = [text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.grpc}")]
-            self.front = started.enter_context(closing(Service(checkout, root, scratch, "f32", *options, *least)))
+            options = [
+                text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.grpc}")
+            ]
+            self.front = started.enter_context(
+                closing(Service(checkout, root, scratch, "f32", *options, *least))
+            )
             self.shards, self.close = shards, started.pop_all().close
 
     def cpu_s(self) -> tuple[float, float]:
@@ -63,8 +71,14 @@ class Cluster:
 
     def shard_bytes(self) -> float:
         """Returns the bytes that shards have answered so far."""
-        lines = httpx.get(f"http://127.0.0.1:{self.front.http}/metrics", timeout=30).text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("rowcast_shard_bytes_total"))
+        lines = httpx.get(
+            f"http://127.0.0.1:{self.front.http}/metrics", timeout=30
+        ).text.splitlines()
+        return sum(
+            float(line.split()[-1])
+            for line in lines
+            if line.startswith("rowcast_shard_bytes_total")
+        )
 
 
 def workloads(rank: RankingWorkload, retrieve: RetrievalWorkload) -> list[Workload]:
@@ -72,19 +86,34 @@ def workloads(rank: RankingWorkload, retrieve: RetrievalWorkload) -> list[Worklo
     columns = [*rank.context.values(), *rank.candidates.values()]
     ranked = [sum(np.unique(each[at]).size for each in columns) for at in range(len(rank.numbers))]
     retrieved = [1 + np.unique(each).size for each in retrieve.histories]  # and the user
-    rank_bytes, retrieve_bytes = 4 * DIM * float(np.mean(ranked)), 4 * ITEM_DIM * float(np.mean(retrieved))
+    rank_bytes, retrieve_bytes = (
+        4 * DIM * float(np.mean(ranked)),
+        4 * ITEM_DIM * float(np.mean(retrieved)),
+    )
     return [
         Workload("R", "/v1/models/ranking:rank", requests.rank_messages(rank), rank_bytes),
-        Workload("Q", "/v1/models/retrieval:retrieve", requests.retrieve_messages(retrieve), retrieve_bytes),
+        Workload(
+            "Q",
+            "/v1/models/retrieval:retrieve",
+            requests.retrieve_messages(retrieve),
+            retrieve_bytes,
+        ),
     ]
 
 
-def measure(work: Workload, clusters: Mapping[str, Cluster], rounds: int, seconds: float) -> tuple[str, ...]:
+def measure(
+    work: Workload, clusters: Mapping[str, Cluster], rounds: int, seconds: float
+) -> tuple[str, ...]:
     """Loads `local` and `front` in turns; returns figures of the second by those of the first."""
     found, shards_cpu_ms, overhead = Rounds(seconds), list[float](), list[float]()
     with ExitStack() as opened:
-        endpoints = {name: Endpoint(each.front.http, work.path, PROTOBUF) for name, each in clusters.items()}
-        loads = {name: opened.enter_context(closing(Load(each, work.bodies))) for name, each in endpoints.items()}
+        endpoints = {
+            name: Endpoint(each.front.http, work.path, PROTOBUF) for name, each in clusters.items()
+        }
+        loads = {
+            name: opened.enter_context(closing(Load(each, work.bodies)))
+            for name, each in endpoints.items()
+        }
         for number in range(rounds):
             for name in loads if number % 2 else reversed(loads):
                 cluster, load = clusters[name], loads[name]
@@ -96,7 +125,11 @@ def measure(work: Workload, clusters: Mapping[str, Cluster], rounds: int, second
                 if answered:
                     shards_cpu_ms.append((after[1] - before[1]) / max(1, answers.answered) * 1e3)
                     overhead.append(answered / len(answers.status) / work.row_bytes)
-                found.add(name, OPEN, block_of(load.open(answers.requests_per_s / 2, seconds, seed=number), 0.0))
+                found.add(
+                    name,
+                    OPEN,
+                    block_of(load.open(answers.requests_per_s / 2, seconds, seed=number), 0.0),
+                )
     local, front = (found.block(name, OPEN) for name in ("local", "front"))
     return (
         work.name,
@@ -112,13 +145,27 @@ def measure(work: Workload, clusters: Mapping[str, Cluster], rounds: int, second
 
 
 def compare(
-    rank: RankingWorkload, retrieve: RetrievalWorkload, scratch: Path, shards: int, rounds: int, seconds: float
+    rank: RankingWorkload,
+    retrieve: RetrievalWorkload,
+    scratch: Path,
+    shards: int,
+    rounds: int,
+    seconds: float,
 ) -> Sheet:
     """Measures both workloads, whose bundles have one root."""
     root = rank.directory.parents[1]
-    with closing(Cluster(root, scratch, 0)) as local, closing(Cluster(root, scratch, shards)) as front:
+    with (
+        closing(Cluster(root, scratch, 0)) as local,
+        closing(Cluster(root, scratch, shards)) as front,
+    ):
         clusters = {"local": local, "front": front}
         rows = [measure(work, clusters, rounds, seconds) for work in workloads(rank, retrieve)]
-    columns = ["workload", "requests/s", "CPU of the front", "CPU of the shards", "local: p50 / p99 ms at half"]
+    columns = [
+        "workload",
+        "requests/s",
+        "CPU of the front",
+        "CPU of the shards",
+        "local: p50 / p99 ms at half",
+    ]
     columns += ["front", "p99 ms beyond", "bytes answered by bytes of rows", "failed"]
     return Sheet(f"A front of {shards} shards, by one local process", columns, rows)

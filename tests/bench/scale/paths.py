@@ -31,7 +31,10 @@ from bundle.storage.staging import read_manifest
 from bundle.tables.reader import TableReader
 from bundle.tables.sharding import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
-from service.codec.stubs.shard_service_pb2_grpc import ShardServiceServicer, add_ShardServiceServicer_to_server
+from service.codec.stubs.shard_service_pb2_grpc import (
+    ShardServiceServicer,
+    add_ShardServiceServicer_to_server,
+)
 from service.config import read_settings
 from service.engine.context import RequestContext
 from service.grpc_api.servicer import ShardServicer
@@ -47,7 +50,12 @@ from tests.e2e.ray_cluster import ServeCluster, free_port
 
 Wanted = Mapping[str, NDArray[np.int64]]
 """Distinct ascending rows by layout."""
-DIRECT, HANDLES, PROXY, LOCAL = "shards called directly", "Ray Serve's handles", "through a proxy", "local tables"
+DIRECT, HANDLES, PROXY, LOCAL = (
+    "shards called directly",
+    "Ray Serve's handles",
+    "through a proxy",
+    "local tables",
+)
 CALLERS = (1, 8)
 FIGURES = {"per_s": "requests/s", "p50_ms": "p50", "p99_ms": "p99", "cpu_ms": "CPU of the caller"}
 TIMEOUT_S = 30.0
@@ -74,8 +82,14 @@ class Handles:
     def __init__(self, total: int) -> None:
         self._loop = asyncio.get_running_loop()
         names = {number: f"shard-{number}" for number in range(1, total + 1)}
-        quick = {"method_name": "rows", "request_serialization": "pickle", "response_serialization": "pickle"}
-        self._handles = {number: serve.get_app_handle(name).options(**quick) for number, name in names.items()}
+        quick = {
+            "method_name": "rows",
+            "request_serialization": "pickle",
+            "response_serialization": "pickle",
+        }
+        self._handles = {
+            number: serve.get_app_handle(name).options(**quick) for number, name in names.items()
+        }
 
     def call_all(
         self, key: Key, method: str, requests: Mapping[ShardNumber, Any], left_s: float
@@ -83,11 +97,17 @@ class Handles:
         """Calls `rows` of several shards at once; called by threads, which wait."""
 
         async def call() -> list[bytes]:
-            calls = [self._handles[shard.number].remote(each.SerializeToString()) for shard, each in requests.items()]
+            calls = [
+                self._handles[shard.number].remote(each.SerializeToString())
+                for shard, each in requests.items()
+            ]
             return list(await asyncio.gather(*calls))
 
         answers = asyncio.run_coroutine_threadsafe(call(), self._loop).result(left_s)
-        return {shard: shard_pb.RowsResponse.FromString(each) for shard, each in zip(requests, answers, strict=True)}
+        return {
+            shard: shard_pb.RowsResponse.FromString(each)
+            for shard, each in zip(requests, answers, strict=True)
+        }
 
 
 class LocalTables:
@@ -101,18 +121,31 @@ class LocalTables:
     def rows(self, wanted: Wanted, left_s: float) -> dict[str, FetchedRows]:
         """See RemoteParts."""
         ((layout, rows),) = wanted.items()
-        parts = zip(self._tables, self._firsts, np.split(rows, rows.searchsorted(self._firsts[1:])), strict=True)
-        return {layout: FetchedRows(rows, np.concatenate([table.take(own - first) for table, first, own in parts]))}
+        parts = zip(
+            self._tables,
+            self._firsts,
+            np.split(rows, rows.searchsorted(self._firsts[1:])),
+            strict=True,
+        )
+        return {
+            layout: FetchedRows(
+                rows, np.concatenate([table.take(own - first) for table, first, own in parts])
+            )
+        }
 
 
-async def connect(path: str, directory: Path, addresses: Sequence[str]) -> LocalTables | RemoteVersion:
+async def connect(
+    path: str, directory: Path, addresses: Sequence[str]
+) -> LocalTables | RemoteVersion:
     """Returns a path to the rows of a bundle; the addresses are those of all shards, or of a proxy."""
     if path == LOCAL:
         return LocalTables(directory)
     manifest = read_manifest(directory)
     fingerprint = crc32c(dump(manifest))
     root = directory.parents[1]
-    settings = read_settings({"root": root, "shard_addresses": tuple(addresses), "shard_least_bytes": 1})
+    settings = read_settings(
+        {"root": root, "shard_addresses": tuple(addresses), "shard_least_bytes": 1}
+    )
     if path == HANDLES:
         key, total = (manifest.model, manifest.version, fingerprint), len(addresses)
         return RemoteVersion(Handles(total).call_all, manifest, key, total, least_bytes=1)
@@ -137,7 +170,9 @@ class Proxy(ShardServiceServicer):
     async def Describe(self, request: Any, context: Any) -> Any:  # noqa: N802 - names of the contract
         """Describes the whole bundle as one shard."""
         model, version, fingerprint = self._remote.key
-        bundle = shard_pb.Bundle(model=model, version=version, fingerprint=fingerprint, number=1, total=1)
+        bundle = shard_pb.Bundle(
+            model=model, version=version, fingerprint=fingerprint, number=1, total=1
+        )
         return shard_pb.DescribeResponse(number=1, total=1, least_bytes=1, bundles=[bundle])
 
     async def Rows(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -156,16 +191,24 @@ class Proxy(ShardServiceServicer):
 class Caller:
     """A process that fetches rows by one path, each caller in a thread of it."""
 
-    def __init__(self, path: str, directory: Path, addresses: Sequence[str], requests: Sequence[Wanted]) -> None:
+    def __init__(
+        self, path: str, directory: Path, addresses: Sequence[str], requests: Sequence[Wanted]
+    ) -> None:
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
-        self._path = asyncio.run_coroutine_threadsafe(connect(path, directory, addresses), loop).result(TIMEOUT_S)
+        self._path = asyncio.run_coroutine_threadsafe(
+            connect(path, directory, addresses), loop
+        ).result(TIMEOUT_S)
         self._requests = requests
 
     def checksums(self) -> list[int]:
         """Returns a checksum of the vectors of each request."""
         found = [(wanted, self._path.rows(wanted, TIMEOUT_S)) for wanted in self._requests]
-        return [crc32c(fetched[layout].take(wanted[layout])) for wanted, fetched in found for layout in wanted]
+        return [
+            crc32c(fetched[layout].take(wanted[layout]))
+            for wanted, fetched in found
+            for layout in wanted
+        ]
 
     def measure(self, callers: int, seconds: float) -> Block:
         """Has each caller fetch one request after the other."""
@@ -192,7 +235,12 @@ def shards_on_ray(root: Path, total: int) -> Iterator[list[str]]:
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     with closing(ServeCluster(total)) as cluster:
         environment = {"env_vars": RECOMMENDED}
-        ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
+        ray.init(
+            cluster.address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env=environment,
+        )
         try:
             serve.start(proxy_location="Disabled")
             shard = serve.deployment(Shard, user_config={}, max_ongoing_requests=256)
@@ -208,10 +256,14 @@ def shards_on_ray(root: Path, total: int) -> Iterator[list[str]]:
 
 def requests_of(work: RankingWorkload) -> list[Wanted]:
     """Returns the distinct rows of each request; the tables of R have one layout."""
-    ids, places = {**work.context, **work.candidates}, remote_tables(read_manifest(work.directory).tables)
+    ids, places = (
+        {**work.context, **work.candidates},
+        remote_tables(read_manifest(work.directory).tables),
+    )
     (layout,) = {place.among.name for place in places.values()}
     rows = [
-        [np.unique(ids[name][at]) + place.first for name, place in places.items()] for at in range(len(work.numbers))
+        [np.unique(ids[name][at]) + place.first for name, place in places.items()]
+        for at in range(len(work.numbers))
     ]
     return [{layout: np.concatenate(each)} for each in rows]
 
@@ -223,14 +275,23 @@ def compare(work: RankingWorkload, total: int, rounds: int, seconds: float) -> S
         proxy, caller = ray.remote(num_cpus=0)(Proxy).remote(), ray.remote(num_cpus=0)(Caller)
         of_proxy = [ray.get(proxy.start.remote(work.directory, shards))]
         addresses = {DIRECT: shards, HANDLES: shards, PROXY: of_proxy, LOCAL: shards}
-        contestants = {path: caller.remote(path, work.directory, each, requests) for path, each in addresses.items()}
+        contestants = {
+            path: caller.remote(path, work.directory, each, requests)
+            for path, each in addresses.items()
+        }
         checksums = [ray.get(each.checksums.remote()) for each in contestants.values()]
         assert all(each == checksums[0] for each in checksums), "the paths lead to different rows"
         for number, callers in itertools.product(range(rounds), CALLERS):
             for path in contestants if number % 2 else reversed(contestants):
-                measured.add(path, callers, ray.get(contestants[path].measure.remote(callers, seconds)))
+                measured.add(
+                    path, callers, ray.get(contestants[path].measure.remote(callers, seconds))
+                )
     rows = [
-        (path, str(callers), *(f"{measured.ratio(path, DIRECT, callers, field):.3g}" for field in FIGURES))
+        (
+            path,
+            str(callers),
+            *(f"{measured.ratio(path, DIRECT, callers, field):.3g}" for field in FIGURES),
+        )
         for path, callers in itertools.product(contestants, CALLERS)
     ]
     title = f"The rows of one request of R from {total} shards, by those of shards called directly"

@@ -27,11 +27,20 @@ def test_a_front_and_one_process_are_measured_on_both_workloads(
 
 def test_every_path_gives_the_same_rows_and_is_measured(ranking: RankingWorkload) -> None:
     rows = paths.compare(ranking, 2, rounds=1, seconds=0.2).records()
-    assert [row["path"] for row in rows[::2]] == [paths.DIRECT, paths.HANDLES, paths.PROXY, paths.LOCAL]
+    assert [row["path"] for row in rows[::2]] == [
+        paths.DIRECT,
+        paths.HANDLES,
+        paths.PROXY,
+        paths.LOCAL,
+    ]
     assert all(float(row["requests/s"]) > 0 for row in rows)
 
 
 def test_replicas_and_plain_processes_are_measured_over_both_transports(tmp_path: Path) -> None:
     rows = control_plane.compare(tmp_path, rounds=1, seconds=0.2).records()
-    assert {row["contestant"] for row in rows} == {"replicas, HTTP", "replicas, gRPC", "Serve's ingress, HTTP"}
+    assert {row["contestant"] for row in rows} == {
+        "replicas, HTTP",
+        "replicas, gRPC",
+        "Serve's ingress, HTTP",
+    }
     assert all(float(row["requests/s"]) > 0 for row in rows)

@@ -25,7 +25,9 @@ def objects(*values: Any) -> NDArray[Any]:
     return found
 
 
-def column(*values: Any, offsets: list[int] | None = None, weights: list[float] | None = None) -> Column:
+def column(
+    *values: Any, offsets: list[int] | None = None, weights: list[float] | None = None
+) -> Column:
     """Returns strings, or numbers, as they are sent."""
     return Column(
         objects(*values) if any(isinstance(value, str) for value in values) else np.array(values),

@@ -18,12 +18,20 @@ from tests.conftest import write_table
 
 
 def test_rows_written_into_places_need_no_more_than_their_ids(tmp_path: Path) -> None:
-    stored = {f"t{number}": np.random.default_rng(number).standard_normal((9, number + 1)) for number in range(4)}
+    stored = {
+        f"t{number}": np.random.default_rng(number).standard_normal((9, number + 1))
+        for number in range(4)
+    }
     tables = {
         name: TableReader(tmp_path, write_table(tmp_path, name, rows.astype("<f4"), "float32", [4]))
         for name, rows in stored.items()
     }
-    unknown = (entries.Unknown(), entries.Unknown(rule="row", row=2), entries.Unknown(rule="refuse"), entries.Unknown())
+    unknown = (
+        entries.Unknown(),
+        entries.Unknown(rule="row", row=2),
+        entries.Unknown(rule="refuse"),
+        entries.Unknown(),
+    )
     features = {
         f"f{number}": entries.EmbeddedFeature(
             kind="single", table=f"t{number}", role="context", unknown=unknown[number]
@@ -55,14 +63,18 @@ def test_rows_written_into_places_need_no_more_than_their_ids(tmp_path: Path) ->
     with pytest.raises(FeatureError, match="'mood': nan is not finite"):
         reader.write([place], sent | {"mood": Column(np.full(6, np.nan, np.float32))}, 3)
     with pytest.raises(FeatureError, match=r"'mood'.*example 0 has 3"):
-        reader.write([place], sent | {"mood": Column(np.zeros(6, np.float32), np.array([0, 3, 4, 6]))}, 3)
+        reader.write(
+            [place], sent | {"mood": Column(np.zeros(6, np.float32), np.array([0, 3, 4, 6]))}, 3
+        )
     with pytest.raises(FeatureError, match=r"'f1': 0\.5 is no id"):
         reader.write([place], sent | {"f1": Column(np.full(3, 0.5))}, 3)
 
 
 def test_features_of_one_input_read_it_each_by_its_own_rule(tmp_path: Path) -> None:
     def embedded(kind: Any, **told: Any) -> entries.EmbeddedFeature:
-        return entries.EmbeddedFeature.model_validate({"kind": kind, "table": "t", "role": "context", **told})
+        return entries.EmbeddedFeature.model_validate(
+            {"kind": kind, "table": "t", "role": "context", **told}
+        )
 
     def dense(**told: Any) -> entries.DenseFeature:
         return entries.DenseFeature.model_validate({"kind": "dense", "role": "context", **told})
@@ -79,7 +91,10 @@ def test_features_of_one_input_read_it_each_by_its_own_rule(tmp_path: Path) -> N
     reader = open_reader(tmp_path, **features)
     assert reader.inputs["id"][0] == "id@deep"
     assert reader.inputs["pair"] == ("pair", "pair@values")
-    sent = {"id": column(4, 9, 2, offsets=[0, 2, 2, 3], weights=[2, 1, 5]), "pair": Column(np.arange(6))}
+    sent = {
+        "id": column(4, 9, 2, offsets=[0, 2, 2, 3], weights=[2, 1, 5]),
+        "pair": Column(np.arange(6)),
+    }
     found = {name: each.values for name, each in reader.activations(features, sent, 3).items()}
     assert (found["id@deep"] == [2 * STORED[4] + STORED[9], 0 * STORED[0], 5 * STORED[2]]).all()
     assert (found["id@wide"][0] == (STORED[4] + STORED[9]) / np.float32(2)).all()
@@ -93,7 +108,9 @@ def test_features_of_one_input_read_it_each_by_its_own_rule(tmp_path: Path) -> N
 @pytest.mark.parametrize("many", [False, True])
 def test_ids_beyond_int32_are_refused_and_never_wrap(tmp_path: Path, many: bool) -> None:
     refuse = entries.Unknown(rule="refuse")
-    one = entries.EmbeddedFeature(kind="single", table="t", role="context", inputs=("id",), unknown=refuse)
+    one = entries.EmbeddedFeature(
+        kind="single", table="t", role="context", inputs=("id",), unknown=refuse
+    )
     names = [f"id@{number}" for number in range(40 if many else 1)]
     reader = open_reader(tmp_path, **dict.fromkeys(names, one))
     for wrapped in (1 << 32, (1 << 32) + 3, 1 << 40, -(1 << 32) + 3, -1):

@@ -35,11 +35,18 @@ def test_strings_are_padded_with_empty_ones_and_no_others_are_taken() -> None:
     [
         ("padded", Column(IDS, OFFSETS), 3, [[5, 6, 0], [0, 0, 0], [7, 8, 0]]),
         ("padded", Column(IDS), 2, [[5, 6, 0], [7, 8, 0]]),
-        ("weights", Column(IDS, OFFSETS, np.array([0.5, 0, 2, -1], np.float32)), 3, [[0.5, 0, 0], [0] * 3, [2, -1, 0]]),
+        (
+            "weights",
+            Column(IDS, OFFSETS, np.array([0.5, 0, 2, -1], np.float32)),
+            3,
+            [[0.5, 0, 0], [0] * 3, [2, -1, 0]],
+        ),
         ("weights", Column(IDS, OFFSETS), 3, [[1, 1, 0], [0, 0, 0], [1, 1, 0]]),
     ],
 )
-def test_bags_and_their_weights_have_zeros_behind_them(take: str, column: Column, n: int, expected: Any) -> None:
+def test_bags_and_their_weights_have_zeros_behind_them(
+    take: str, column: Column, n: int, expected: Any
+) -> None:
     dtype = {"padded": "int64", "weights": "float32"}[take]
     found = feature(take, dtype).activation({"bag": column}, n).values
     assert found.dtype == np.dtype(dtype)
@@ -53,11 +60,15 @@ def test_bags_of_more_than_fit_are_refused_by_their_example() -> None:
 
 def test_weights_that_are_not_one_each_are_refused() -> None:
     with pytest.raises(FeatureError, match="2 weights for 4 values"):
-        feature("weights", "float32").activation({"bag": Column(IDS, OFFSETS, np.ones(2, np.float32))}, 3)
+        feature("weights", "float32").activation(
+            {"bag": Column(IDS, OFFSETS, np.ones(2, np.float32))}, 3
+        )
 
 
 def test_default_of_bags_is_padded_with_its_weights() -> None:
     told = {"ids": [4, 9], "weights": [2, 0.5]}
     assert feature("padded", default=told).activation({}, 2).values.tolist() == [[4, 9, 0]] * 2
-    assert feature("weights", "float32", default=told).activation({}, 1).values.tolist() == [[2, 0.5, 0]]
+    assert feature("weights", "float32", default=told).activation({}, 1).values.tolist() == [
+        [2, 0.5, 0]
+    ]
     assert feature("padded", default=[]).activation({}, 1).values.tolist() == [[0, 0, 0]]

@@ -11,7 +11,15 @@ import pytest
 from bundle.errors import DigestMismatch, FeatureError, FormatError, UnknownRefused
 from bundle.features.columns import Activation, Column
 from bundle.features.reader import FeatureReader, open_features
-from bundle.format.manifest import ComputedIds, DenseFeature, EmbeddedFeature, IdentityIds, IdOperation, IdRule, Unknown
+from bundle.format.manifest import (
+    ComputedIds,
+    DenseFeature,
+    EmbeddedFeature,
+    IdentityIds,
+    IdOperation,
+    IdRule,
+    Unknown,
+)
 from bundle.storage.staging import read_manifest
 from tests.bundle.features.readers import column
 
@@ -38,7 +46,13 @@ def rows_of(reader: FeatureReader, table: str) -> np.ndarray[Any, np.dtype[np.fl
         ("user", "users", column(1, -1, 50), [1, 3, 3], 2),
         ("name", "users", column("bob", "eve"), [31, -1], 1),
         ("shop", "hours", column(1 << 40, 5, 77, -4), [1, -1, 3, 0], 1),
-        ("hour", "hours", Column(np.array([2.0, 0.0], np.float32), np.array([0, 1, 1, 2])), [2, 1, 0], 0),
+        (
+            "hour",
+            "hours",
+            Column(np.array([2.0, 0.0], np.float32), np.array([0, 1, 1, 2])),
+            [2, 1, 0],
+            0,
+        ),
         ("hour", "hours", None, [1, 1], 0),
     ],
 )
@@ -50,8 +64,12 @@ def test_single_reads_the_row_of_each_id_its_default_or_that_of_its_unknown_rule
     assert activation.unknown == unknown
 
 
-@pytest.mark.parametrize("ids", [IdentityIds(), ComputedIds(operations=(IdOperation(do="add", by=-7),))])
-def test_rows_below_0_are_counted_from_the_end_where_the_feature_says_so(reader: FeatureReader, ids: IdRule) -> None:
+@pytest.mark.parametrize(
+    "ids", [IdentityIds(), ComputedIds(operations=(IdOperation(do="add", by=-7),))]
+)
+def test_rows_below_0_are_counted_from_the_end_where_the_feature_says_so(
+    reader: FeatureReader, ids: IdRule
+) -> None:
     entry = EmbeddedFeature(kind="single", table="users", role="context", ids=ids, from_end=True)
     sent = np.array([-1, -50, -51, 49, 50]) + (0 if ids.kind == "identity" else 7)
     activation = found(FeatureReader({"user": entry}, reader.tables, {}), "user", Column(sent), 5)
@@ -61,7 +79,12 @@ def test_rows_below_0_are_counted_from_the_end_where_the_feature_says_so(reader:
 
 def test_unknown_id_that_is_refused_is_named_with_its_own_table(reader: FeatureReader) -> None:
     both = ["user", "strict"]  # 24 is a row of the users' table only
-    assert reader.activations(both, {"user": column(24, 49), "strict": column(0, 1)}, 2)["user"].unknown == 0
+    assert (
+        reader.activations(both, {"user": column(24, 49), "strict": column(0, 1)}, 2)[
+            "user"
+        ].unknown
+        == 0
+    )
     with pytest.raises(UnknownRefused, match=r"'strict'.*24.*'hours'") as problem:
         reader.activations(both, {"user": column(24, 49), "strict": column(0, 24)}, 2)
     assert problem.value.feature == "strict"
@@ -69,19 +92,27 @@ def test_unknown_id_that_is_refused_is_named_with_its_own_table(reader: FeatureR
 
 def test_default_is_repeated_and_never_counted(reader: FeatureReader) -> None:
     assert (found(reader, "watched", None, 2).values == np.zeros((2, 3))).all()
-    assert (found(reader, "recent", None, 2).values[:, :2] == rows_of(reader, "movies")[[1, 2]]).all()
+    assert (
+        found(reader, "recent", None, 2).values[:, :2] == rows_of(reader, "movies")[[1, 2]]
+    ).all()
     assert (found(reader, "age", None, 2).values == [30, 30]).all()
     rows, offsets = reader.rows("recent", {}, 2)
     assert (rows.tolist(), offsets.tolist()) == ([1, 2, 1, 2], [0, 2, 4])
 
 
-def test_bag_leaves_unknown_ids_and_weights_that_are_not_positive_out_of_its_mean(reader: FeatureReader) -> None:
+def test_bag_leaves_unknown_ids_and_weights_that_are_not_positive_out_of_its_mean(
+    reader: FeatureReader,
+) -> None:
     movies = rows_of(reader, "movies")
     activation = found(reader, "watched", column(10, 999, 70, 999, offsets=[0, 3, 3, 4]), 3)
     assert activation.unknown == 2
-    np.testing.assert_allclose(activation.values, [(movies[0] + movies[2]) / 2, movies[-1], movies[-1]], rtol=1e-6)
+    np.testing.assert_allclose(
+        activation.values, [(movies[0] + movies[2]) / 2, movies[-1], movies[-1]], rtol=1e-6
+    )
     weighted = column(10, 5, 70, offsets=[0, 3], weights=[2.0, -1.0, 0.0])
-    np.testing.assert_allclose(found(reader, "watched", weighted, 1).values[0], movies[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        found(reader, "watched", weighted, 1).values[0], movies[0], rtol=1e-6
+    )
     given = np.array([10, 5, 70, 8])  # without offsets it owns equally many
     equal = found(reader, "watched", Column(given), 2).values
     assert (equal == found(reader, "watched", Column(given, np.array([0, 2, 4])), 2).values).all()
@@ -99,11 +130,15 @@ def test_bag_of_one_example_has_the_same_bits_in_any_batch(reader: FeatureReader
 
 def test_sequence_is_cut_at_its_end_and_filled_with_zeros(reader: FeatureReader) -> None:
     activation = found(reader, "recent", column(0, 1, 2, 3, 99, 8, offsets=[0, 4, 4, 6]), 3)
-    assert (activation.values == rows_of(reader, "movies")[[[0, 1, 2], [-1, -1, -1], [-1, 8, -1]]]).all()
+    assert (
+        activation.values == rows_of(reader, "movies")[[[0, 1, 2], [-1, -1, -1], [-1, 8, -1]]]
+    ).all()
     assert activation.unknown == 1
 
 
-def test_dense_keeps_shape_and_type_and_takes_its_default_where_it_is_left_out(reader: FeatureReader) -> None:
+def test_dense_keeps_shape_and_type_and_takes_its_default_where_it_is_left_out(
+    reader: FeatureReader,
+) -> None:
     activation = found(reader, "grid", Column(np.arange(8)), 2)
     assert activation.values.dtype == np.int32
     assert (activation.values == np.arange(8).reshape(2, 2, 2)).all()
@@ -115,17 +150,26 @@ def test_dense_keeps_shape_and_type_and_takes_its_default_where_it_is_left_out(r
 @pytest.mark.parametrize(
     ("name", "sent"),
     [
-        *(("age", column(*values)) for values in ((float("nan"), 1.0), (float("inf"), 1.0), (1e39, 1.0), ("1", "2"))),
+        *(
+            ("age", column(*values))
+            for values in ((float("nan"), 1.0), (float("inf"), 1.0), (1e39, 1.0), ("1", "2"))
+        ),
         *(("age", column(*values)) for values in ((True, False), (1.0, 2.0, 3.0, 4.0))),
         ("age", column(1.0, 2.0, weights=[1, 1])),
-        *(("grid", Column(values)) for values in (np.ones(2), np.full(8, 1 << 31), np.full(8, 0.5), np.arange(7))),
+        *(
+            ("grid", Column(values))
+            for values in (np.ones(2), np.full(8, 1 << 31), np.full(8, 0.5), np.arange(7))
+        ),
         *(("user", column(*values)) for values in ((1.0, 2.0), ("a", "b"), (1, 2, 3), (1,))),
         ("user", column(1, 2, weights=[1, 1])),
         ("user", column(1, 2, 3, offsets=[0, 2, 3])),
         ("user", Column(np.ones((2, 1), int))),
         ("name", column(1, 2)),
         *(("watched", column(10, 5, weights=weights)) for weights in ([1.0], [1.0, float("nan")])),
-        *(("watched", column(10, 5, offsets=at)) for at in ([0, 1], [0, 3, 2], [1, 1, 2], [0, 1, 3])),
+        *(
+            ("watched", column(10, 5, offsets=at))
+            for at in ([0, 1], [0, 3, 2], [1, 1, 2], [0, 1, 3])
+        ),
         ("watched", Column(np.array([10, 5]), np.array([0.0, 1.0, 2.0]))),
         ("watched", column(10, 5, 8)),
         ("recent", column(10, 5, offsets=[0, 1, 2], weights=[1, 1])),
@@ -151,8 +195,16 @@ def test_rows_of_unknown_ids_are_negative_whatever_the_rule(reader: FeatureReade
 
 
 def test_activation_of_no_examples_is_empty(reader: FeatureReader) -> None:
-    shapes = {"user": (0, 4), "watched": (0, 3), "recent": (0, 3, 3), "grid": (0, 2, 2), "age": (0,)}
-    activations = reader.activations(shapes, dict.fromkeys(shapes, Column(np.empty(0, np.int64))), 0)
+    shapes = {
+        "user": (0, 4),
+        "watched": (0, 3),
+        "recent": (0, 3, 3),
+        "grid": (0, 2, 2),
+        "age": (0,),
+    }
+    activations = reader.activations(
+        shapes, dict.fromkeys(shapes, Column(np.empty(0, np.int64))), 0
+    )
     assert {name: each.values.shape for name, each in activations.items()} == shapes
 
 
@@ -168,22 +220,32 @@ def test_activation_of_no_examples_is_empty(reader: FeatureReader) -> None:
         {"kind": "sequence", "length": 2, "default": {"ids": [1]}},
         {"kind": "single", "table": "gone"},
         {"kind": "dense", "default": [1.0]},
-        *({"kind": "dense", "shape": (2,), "default": wrong} for wrong in (["a", "b"], [[1.0], [2.0, 3.0]])),
+        *(
+            {"kind": "dense", "shape": (2,), "default": wrong}
+            for wrong in (["a", "b"], [[1.0], [2.0, 3.0]])
+        ),
     ],
 )
-def test_default_that_does_not_fit_is_refused_when_opened(reader: FeatureReader, told: dict[str, Any]) -> None:
+def test_default_that_does_not_fit_is_refused_when_opened(
+    reader: FeatureReader, told: dict[str, Any]
+) -> None:
     model = DenseFeature if told["kind"] == "dense" else EmbeddedFeature
     table = {} if model is DenseFeature else {"table": "users"}
     with pytest.raises(FormatError, match=r"features\.f"):
-        FeatureReader({"f": model.model_validate({"role": "context", **table, **told})}, reader.tables, {})
+        FeatureReader(
+            {"f": model.model_validate({"role": "context", **table, **told})}, reader.tables, {}
+        )
 
 
-def test_open_features_of_files_that_are_not_as_the_manifest_says_is_refused(sample_bundle: Path) -> None:
+def test_open_features_of_files_that_are_not_as_the_manifest_says_is_refused(
+    sample_bundle: Path,
+) -> None:
     manifest = read_manifest(sample_bundle)
     wrong = manifest.vocabularies["names"].model_copy(update={"size": 3})
     with pytest.raises(FormatError, match=r"holds 2 keys.*says 3"):
         open_features(
-            sample_bundle, manifest.model_copy(update={"vocabularies": {**manifest.vocabularies, "names": wrong}})
+            sample_bundle,
+            manifest.model_copy(update={"vocabularies": {**manifest.vocabularies, "names": wrong}}),
         )
     (sample_bundle / manifest.tables["users"].shards[1].file).unlink()
     with pytest.raises(DigestMismatch, match="rows-00001-of-00003"):

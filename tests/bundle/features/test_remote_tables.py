@@ -27,8 +27,12 @@ ELSEWHERE = Unknown(rule="row", row=5)
 FEATURES: dict[str, EmbeddedFeature] = {
     "single": EmbeddedFeature(kind="single", table="t", role="context", unknown=ELSEWHERE),
     "zeros": EmbeddedFeature(kind="single", table="t", role="context"),
-    "refusing": EmbeddedFeature(kind="single", table="t", role="context", unknown=Unknown(rule="refuse")),
-    "mean": EmbeddedFeature(kind="bag", table="t", role="context", combiner="mean", unknown=ELSEWHERE, empty_row=7),
+    "refusing": EmbeddedFeature(
+        kind="single", table="t", role="context", unknown=Unknown(rule="refuse")
+    ),
+    "mean": EmbeddedFeature(
+        kind="bag", table="t", role="context", combiner="mean", unknown=ELSEWHERE, empty_row=7
+    ),
     "sum": EmbeddedFeature(kind="bag", table="u", role="context", combiner="sum", weighted=True),
     "sequence": EmbeddedFeature(kind="sequence", table="u", role="context", length=3, filler_row=2),
 }
@@ -39,17 +43,24 @@ BAGS = st.lists(st.lists(IDS, max_size=5), min_size=2, max_size=2)
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TableReader]:
     root = tmp_path_factory.mktemp("tables")
-    return {name: TableReader(root, write_table(root, name, STORED, "float32", [20])) for name in ("t", "u")}
+    return {
+        name: TableReader(root, write_table(root, name, STORED, "float32", [20]))
+        for name in ("t", "u")
+    }
 
 
 def fetched(
-    tables: Mapping[str, TableReader], wanted: Mapping[str, Rows], without: frozenset[int] = frozenset()
+    tables: Mapping[str, TableReader],
+    wanted: Mapping[str, Rows],
+    without: frozenset[int] = frozenset(),
 ) -> dict[str, FetchedRows]:
     """Rows of two tables that lie end to end, but for lost ones."""
     found = {}
     for layout, rows in wanted.items():
         lost = np.array([row % ROWS in without for row in rows.tolist()], bool)
-        vectors = np.concatenate([tables["t"].gather(rows[rows < ROWS]), tables["u"].gather(rows[rows >= ROWS] - ROWS)])
+        vectors = np.concatenate(
+            [tables["t"].gather(rows[rows < ROWS]), tables["u"].gather(rows[rows >= ROWS] - ROWS)]
+        )
         vectors[lost] = 0
         found[layout] = FetchedRows(rows, vectors, lost if lost.any() else None)
     return found
@@ -57,12 +68,18 @@ def fetched(
 
 def remote() -> FeatureReader:
     among = RemoteRows("float32", DIM)
-    return FeatureReader(FEATURES, {"t": RemoteTable(ROWS, among), "u": RemoteTable(ROWS, among, ROWS)}, {})
+    return FeatureReader(
+        FEATURES, {"t": RemoteTable(ROWS, among), "u": RemoteTable(ROWS, among, ROWS)}, {}
+    )
 
 
 def bag(values: list[list[int]], weights: bool = False) -> Column:
     flat, offsets = [each for one in values for each in one], np.cumsum([0, *map(len, values)])
-    return Column(np.array(flat, np.int64), offsets, np.linspace(-1, 2, len(flat), dtype="f4") if weights else None)
+    return Column(
+        np.array(flat, np.int64),
+        offsets,
+        np.linspace(-1, 2, len(flat), dtype="f4") if weights else None,
+    )
 
 
 def sent(singles: list[int], bags: list[list[int]]) -> dict[str, Column]:
@@ -93,29 +110,47 @@ def test_fetched_rows_give_the_bits_of_mapped_ones(
         assert rows.size == 0 or 0 <= rows[0] <= rows[-1] < 2 * ROWS
 
 
-@given(singles=st.lists(IDS, min_size=2, max_size=2), bags=BAGS, lost=st.frozensets(st.integers(8, ROWS - 1)))
+@given(
+    singles=st.lists(IDS, min_size=2, max_size=2),
+    bags=BAGS,
+    lost=st.frozensets(st.integers(8, ROWS - 1)),
+)
 def test_lost_rows_are_read_as_those_of_unknown_ids(
     tables: dict[str, TableReader], singles: list[int], bags: list[list[int]], lost: frozenset[int]
 ) -> None:
     def without(value: Any) -> Any:
-        return [without(each) for each in value] if isinstance(value, list) else -9 if value in lost else value
+        return (
+            [without(each) for each in value]
+            if isinstance(value, list)
+            else -9
+            if value in lost
+            else value
+        )
 
     names = [name for name in FEATURES if name != "refusing"]
     columns, reader = sent(singles, bags), remote()
-    found = reader.activations(names, columns, 2, fetched(tables, reader.wanted(names, columns, 2), lost))
-    expected = FeatureReader(FEATURES, tables, {}).activations(names, sent(without(singles), without(bags)), 2)
+    found = reader.activations(
+        names, columns, 2, fetched(tables, reader.wanted(names, columns, 2), lost)
+    )
+    expected = FeatureReader(FEATURES, tables, {}).activations(
+        names, sent(without(singles), without(bags)), 2
+    )
     for name in names:
         assert found[name].values.tobytes() == expected[name].values.tobytes(), name
 
 
-def test_a_feature_that_refuses_unknown_ids_refuses_lost_rows(tables: dict[str, TableReader]) -> None:
+def test_a_feature_that_refuses_unknown_ids_refuses_lost_rows(
+    tables: dict[str, TableReader],
+) -> None:
     columns, reader = {"refusing": Column(np.array([3, 40]))}, remote()
     found = fetched(tables, reader.wanted(["refusing"], columns, 2), frozenset({40}))
     with pytest.raises(UnknownRefused, match="40"):
         reader.activations(["refusing"], columns, 2, found)
 
 
-def test_arrays_of_towers_are_filled_from_fetched_rows(tables: dict[str, TableReader], tmp_path: Path) -> None:
+def test_arrays_of_towers_are_filled_from_fetched_rows(
+    tables: dict[str, TableReader], tmp_path: Path
+) -> None:
     from bundle.features.columns import Place
 
     array = np.empty((2, 2 * DIM), np.float32)

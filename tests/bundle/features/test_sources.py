@@ -32,17 +32,25 @@ def reader() -> FeatureReader:
     return FeatureReader(features, {}, {})
 
 
-def test_indicator_is_1_at_the_row_of_its_id_and_zeros_of_an_unknown_one(reader: FeatureReader) -> None:
+def test_indicator_is_1_at_the_row_of_its_id_and_zeros_of_an_unknown_one(
+    reader: FeatureReader,
+) -> None:
     found = reader.activation("one", {"one": Column(np.array([1, 3, 0]))}, 3)
     assert found.values.tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]
     assert found.unknown == 1
     assert reader.activation("one", {}, 2).values.tolist() == [[0, 0, 1]] * 2
 
 
-def test_indicator_of_a_bag_adds_weights_and_reads_its_empty_row_where_nothing_is(reader: FeatureReader) -> None:
+def test_indicator_of_a_bag_adds_weights_and_reads_its_empty_row_where_nothing_is(
+    reader: FeatureReader,
+) -> None:
     weights = np.array([0.5, 2, -1, 4], np.float32)
     column = Column(np.array([0, 0, 2, 9]), np.array([0, 3, 3, 4]), weights)
-    assert reader.activation("bag", {"bag": column}, 3).values.tolist() == [[2.5, 0, -1], [0, 1, 0], [0, 1, 0]]
+    assert reader.activation("bag", {"bag": column}, 3).values.tolist() == [
+        [2.5, 0, -1],
+        [0, 1, 0],
+        [0, 1, 0],
+    ]
 
 
 def test_indicators_are_written_side_by_side(reader: FeatureReader) -> None:
@@ -52,14 +60,18 @@ def test_indicators_are_written_side_by_side(reader: FeatureReader) -> None:
     assert out.tolist() == [[0, 1, 0, 0, 0, 1, 9], [0, 0, 0, 1, 0, 0, 9]]
 
 
-def test_place_of_an_example_with_another_number_of_values_is_refused(reader: FeatureReader) -> None:
+def test_place_of_an_example_with_another_number_of_values_is_refused(
+    reader: FeatureReader,
+) -> None:
     assert reader.activation("second", {}, 1).values.tolist() == [[0, 1, 0]]
     with pytest.raises(FeatureError, match="'wide': example 1 has 1 values; 2 were expected"):
         reader.activation("second", {"wide": Column(np.array([0, 1, 2]), np.array([0, 2, 3]))}, 2)
 
 
 @pytest.mark.parametrize("count", [2, 20])
-def test_places_are_features_like_inputs_of_their_own_few_or_many(tmp_path: Path, count: int) -> None:
+def test_places_are_features_like_inputs_of_their_own_few_or_many(
+    tmp_path: Path, count: int
+) -> None:
     ids = np.random.default_rng(1).integers(-1, 66, (5, count))
     told = [{"ids": entries.HashIds(buckets=64)} if place % 3 else {} for place in range(count)]
     alone = {f"f{place}": single(**each) for place, each in enumerate(told)}
@@ -70,7 +82,9 @@ def test_places_are_features_like_inputs_of_their_own_few_or_many(tmp_path: Path
     for offsets in (None, np.arange(6) * count):
         sent, out = {"wide": Column(ids.reshape(-1), offsets)}, np.empty((5, 3 * count), np.float32)
         found = reader.activations(wide, sent, 5)
-        unknown = reader.write([Place(out, tuple(wide), tuple(range(3, 3 * count + 1, 3)))], sent, 5)
+        unknown = reader.write(
+            [Place(out, tuple(wide), tuple(range(3, 3 * count + 1, 3)))], sent, 5
+        )
         for number, name in enumerate(wide):
             assert (found[name].values == expected[name].values).all()
             assert (out[:, 3 * number : 3 * number + 3] == expected[name].values).all()
@@ -78,7 +92,9 @@ def test_places_are_features_like_inputs_of_their_own_few_or_many(tmp_path: Path
 
 
 def single(**told: Any) -> entries.EmbeddedFeature:
-    return entries.EmbeddedFeature.model_validate({"kind": "single", "table": "t", "role": "context", **told})
+    return entries.EmbeddedFeature.model_validate(
+        {"kind": "single", "table": "t", "role": "context", **told}
+    )
 
 
 def at(place: int, places: int) -> dict[str, Any]:
@@ -91,34 +107,51 @@ def test_place_takes_no_weights_and_a_default_for_all_places(reader: FeatureRead
         reader.activation("second", {"wide": weighted}, 1)
     for default in (1, [1], [1, 2, 3]):
         with pytest.raises(FormatError, match=r"a list of 2 was expected"):
-            FeatureReader({"second": indicator(inputs=("wide",), place=1, places=2, default=default)}, {}, {})
+            FeatureReader(
+                {"second": indicator(inputs=("wide",), place=1, places=2, default=default)}, {}, {}
+            )
 
 
 @pytest.fixture
 def tables(tmp_path: Path) -> dict[str, TableReader]:
     """Twenty small tables of width 3, five of width 2, and a large one of width 3."""
     random = np.random.default_rng(5)
-    shapes = {f"t{place}": (10 + place, 3) for place in range(20)} | {f"w{place}": (4, 2) for place in range(5)}
+    shapes = {f"t{place}": (10 + place, 3) for place in range(20)} | {
+        f"w{place}": (4, 2) for place in range(5)
+    }
     shapes["large"] = (1 << 15, 3)
-    values = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    values = {
+        name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
     stored = {"t3": "bfloat16", "t4": "float16"}
     return {
-        name: TableReader(tmp_path, write_table(tmp_path, name, array, stored.get(name, "float32"), []))
+        name: TableReader(
+            tmp_path, write_table(tmp_path, name, array, stored.get(name, "float32"), [])
+        )
         for name, array in values.items()
     }
 
 
-def test_features_of_many_small_tables_read_what_each_reads_alone(tables: dict[str, TableReader]) -> None:
+def test_features_of_many_small_tables_read_what_each_reads_alone(
+    tables: dict[str, TableReader],
+) -> None:
     random = np.random.default_rng(6)
     features: dict[str, entries.EmbeddedFeature] = {}
     columns: dict[str, Column] = {}
     for name in tables:
         unknown = entries.Unknown(rule="row", row=1) if name == "t7" else entries.Unknown()
-        features[name] = entries.EmbeddedFeature(table=name, kind="single", role="context", unknown=unknown)
+        features[name] = entries.EmbeddedFeature(
+            table=name, kind="single", role="context", unknown=unknown
+        )
         columns[name] = Column(random.integers(-1, 12, 7))
         bag = f"{name}_bag"
         features[bag] = entries.EmbeddedFeature(
-            table=name, kind="bag", role="context", combiner="mean", encoding="sparse", weighted=True
+            table=name,
+            kind="bag",
+            role="context",
+            combiner="mean",
+            encoding="sparse",
+            weighted=True,
         )
         offsets = np.concatenate([[0], np.cumsum(random.integers(0, 4, 7))])
         ids = random.integers(-1, 12, offsets[-1])

@@ -35,4 +35,6 @@ def test_combine_of_random_cuts_equals_the_crc_of_the_whole() -> None:
         front, back = data[:cut], data[cut:]
         assert combine(crc32c(front), crc32c(back), len(back)) == google_crc32c.value(data)
         assert extend(crc32c(front), back) == google_crc32c.value(data)
-    assert joined((crc32c(data[i : i + 700]), len(data[i : i + 700])) for i in range(0, 5000, 700)) == crc32c(data)
+    assert joined(
+        (crc32c(data[i : i + 700]), len(data[i : i + 700])) for i in range(0, 5000, 700)
+    ) == crc32c(data)

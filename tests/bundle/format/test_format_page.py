@@ -17,7 +17,11 @@ PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "format.md").read_tex
 
 
 def models() -> list[type[BaseModel]]:
-    found = [value for value in vars(entries).values() if isinstance(value, type) and issubclass(value, StrictModel)]
+    found = [
+        value
+        for value in vars(entries).values()
+        if isinstance(value, type) and issubclass(value, StrictModel)
+    ]
     return [model for model in found if model is not StrictModel]
 
 
@@ -30,7 +34,12 @@ def test_page_names_every_field_of_the_manifest(model: type[BaseModel]) -> None:
 
 def test_page_names_every_value_that_a_field_may_have() -> None:
     schema = entries.Manifest.model_json_schema()
-    literals = {value for part in schema["$defs"].values() for value in values_of(part) if isinstance(value, str)}
+    literals = {
+        value
+        for part in schema["$defs"].values()
+        for value in values_of(part)
+        if isinstance(value, str)
+    }
     assert {"tree_ah", "bfloat16", "refuse", "sqrtn"} <= literals
     assert {value for value in literals if f"`{value}`" not in PAGE} == set()
 
@@ -40,7 +49,11 @@ def values_of(part: Any) -> list[Any]:
         return [value for inner in part for value in values_of(inner)]
     if not isinstance(part, dict):
         return []
-    return [*part.get("enum", []), *([part["const"]] if "const" in part else []), *values_of(list(part.values()))]
+    return [
+        *part.get("enum", []),
+        *([part["const"]] if "const" in part else []),
+        *values_of(list(part.values())),
+    ]
 
 
 def test_page_tells_the_format_version_and_block_size() -> None:
@@ -60,7 +73,13 @@ def test_page_example_reads_every_row_with_manifest_and_mmap_alone(committed_bun
         reader = TableReader(committed_bundle, table)
         assert b"".join(rows) == reader.read(0, table.rows).tobytes()
         if table.dtype == "int8":
-            scales = [names["read_row"](committed_bundle, name, row, "scales") for row in range(table.rows)]
-            stored, factors = np.frombuffer(b"".join(rows), np.int8), np.frombuffer(b"".join(scales), "<f4")
+            scales = [
+                names["read_row"](committed_bundle, name, row, "scales")
+                for row in range(table.rows)
+            ]
+            stored, factors = (
+                np.frombuffer(b"".join(rows), np.int8),
+                np.frombuffer(b"".join(scales), "<f4"),
+            )
             expected = stored.reshape(table.rows, -1) * factors[:, np.newaxis]
             assert (reader.gather(np.arange(table.rows)) == expected).all()

@@ -29,22 +29,38 @@ FUNCTIONS: dict[str, Any] = {
 
 def in_python(text: str, place: int) -> float:
     values = {name.replace(".", "_"): float(head[place]) for name, head in HEADS.items()}
-    found = eval(text.replace("^", "**").replace("a.b", "a_b"), {"__builtins__": {}}, FUNCTIONS | values)
+    found = eval(
+        text.replace("^", "**").replace("a.b", "a_b"), {"__builtins__": {}}, FUNCTIONS | values
+    )
     return float(found) if not isinstance(found, complex) else math.nan
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *(" click^0.7 * like^0.3 ", "-click^2", "2^-click", "2^3^0.5 * click", "click - like - 1", "click - -like"),
-        *("(click + like) * .5", "1e-3 + 2.5E+1 * click + 3.", "min(click, like, 0.3)", "+".join(["click"] * 140)),
+        *(
+            " click^0.7 * like^0.3 ",
+            "-click^2",
+            "2^-click",
+            "2^3^0.5 * click",
+            "click - like - 1",
+            "click - -like",
+        ),
+        *(
+            "(click + like) * .5",
+            "1e-3 + 2.5E+1 * click + 3.",
+            "min(click, like, 0.3)",
+            "+".join(["click"] * 140),
+        ),
     ],
 )
 def test_formula_is_what_python_makes_of_it(text: str) -> None:
     formula = parse_formula(text)
     found = formula.evaluate(HEADS)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, [in_python(text.strip(), place) for place in range(3)], rtol=1e-6)
+    np.testing.assert_allclose(
+        found, [in_python(text.strip(), place) for place in range(3)], rtol=1e-6
+    )
     assert set(formula.names) == {name for name in HEADS if name in text}
 
 
@@ -55,7 +71,9 @@ FORMULAS = st.recursive(
         st.builds(lambda a, sign, b: f"{a} {sign} {b}", part, st.sampled_from("+-*/^"), part),
         part.map(lambda a: f"({a})"),
         part.map(lambda a: f"-{a}"),
-        st.builds(lambda name, a: f"{name}({a})", st.sampled_from(["exp", "log", "sqrt", "sigmoid"]), part),
+        st.builds(
+            lambda name, a: f"{name}({a})", st.sampled_from(["exp", "log", "sqrt", "sigmoid"]), part
+        ),
         st.builds(
             lambda name, parts: f"{name}({', '.join(parts)})",
             st.sampled_from(["min", "max"]),
@@ -77,7 +95,12 @@ def test_any_formula_is_what_python_makes_of_it_or_undefined(text: str) -> None:
     for place in range(3):
         try:
             expected.append(in_python(text, place))
-        except (OverflowError, ZeroDivisionError, ValueError, TypeError):  # the last: what is complex has no order
+        except (
+            OverflowError,
+            ZeroDivisionError,
+            ValueError,
+            TypeError,
+        ):  # the last: what is complex has no order
             expected.append(math.nan)
     with np.errstate(over="ignore"):
         right = np.array(expected).astype(np.float32)
@@ -128,10 +151,13 @@ def test_any_text_is_a_formula_or_told(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["log(a.b)", "click / (like - like)", "exp(1000 * click)", "a.b ^ 0.5", "1e30 * 1e30 * click"]
+    "text",
+    ["log(a.b)", "click / (like - like)", "exp(1000 * click)", "a.b ^ 0.5", "1e30 * 1e30 * click"],
 )
 def test_formula_without_a_finite_value_names_the_candidate(text: str) -> None:
-    with pytest.raises(FormulaUndefined, match=r"candidate [01], where .*(a\.b = -2|click = 0\.9)") as problem:
+    with pytest.raises(
+        FormulaUndefined, match=r"candidate [01], where .*(a\.b = -2|click = 0\.9)"
+    ) as problem:
         parse_formula(text).evaluate(HEADS)
     assert isinstance(problem.value, ArithmeticError)
 

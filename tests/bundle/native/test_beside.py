@@ -20,7 +20,9 @@ SENT = {"id": Column(np.array([9, 0])), "x": Column(np.array([0.5, -1.5], np.flo
 
 def beside(out: Any, **columns: Any) -> int:
     assert native.beside is not None
-    return native.beside((ROWS, 1, None, ROWS), ("id", "x", "y", "id"), {**SENT, **columns}, 0, out, 0)
+    return native.beside(
+        (ROWS, 1, None, ROWS), ("id", "x", "y", "id"), {**SENT, **columns}, 0, out, 0
+    )
 
 
 def test_beside_writes_up_to_the_first_feature_that_nothing_reads() -> None:
@@ -45,17 +47,26 @@ NO_ROWS: list[Any] = [
 NO_BAGS: list[Any] = [
     *(None, Column(np.array([9, 0]))),
     *(Column(np.array([9, row, 1]), np.array([0, 1, 3])) for row in (10, -1)),
-    *(Column(IDS, np.array(ends)) for ends in ([0, 1, 2], [1, 1, 3], [0, 4, 3], [0, -1, 3], [0, 3], [[0, 1, 3]])),
-    *(Column(IDS, np.array(ends, dtype)) for ends, dtype in (([], np.int64), ([0, 1, 3], np.int32))),
+    *(
+        Column(IDS, np.array(ends))
+        for ends in ([0, 1, 2], [1, 1, 3], [0, 4, 3], [0, -1, 3], [0, 3], [[0, 1, 3]])
+    ),
+    *(
+        Column(IDS, np.array(ends, dtype))
+        for ends, dtype in (([], np.int64), ([0, 1, 3], np.int32))
+    ),
     Column(IDS.astype(np.int32), np.array([0, 1, 3])),
     Column(IDS, np.array([0, 1, 3]), np.ones(3, np.float32)),
 ]
 
 
 @pytest.mark.parametrize(
-    ("reader", "column"), [*((ROWS, each) for each in NO_ROWS), *(((ROWS, 1), each) for each in NO_BAGS)]
+    ("reader", "column"),
+    [*((ROWS, each) for each in NO_ROWS), *(((ROWS, 1), each) for each in NO_BAGS)],
 )
-def test_beside_leaves_a_column_that_is_not_rows_of_the_table_or_bags_of_them(reader: Any, column: Any) -> None:
+def test_beside_leaves_a_column_that_is_not_rows_of_the_table_or_bags_of_them(
+    reader: Any, column: Any
+) -> None:
     assert native.beside is not None
     out = np.full((2, 3), 7, np.float32)
     assert native.beside((reader,), ("id",), {"id": column}, 0, out, 0) == 0
@@ -79,7 +90,13 @@ def test_beside_writes_nothing_beyond_its_place(width: int) -> None:
 @pytest.mark.parametrize(
     "out",
     [
-        *(np.zeros((2, 8)), np.zeros(16, np.float32), np.zeros((2, 16), np.float32)[:, ::2], [[0.0] * 8] * 2, None),
+        *(
+            np.zeros((2, 8)),
+            np.zeros(16, np.float32),
+            np.zeros((2, 16), np.float32)[:, ::2],
+            [[0.0] * 8] * 2,
+            None,
+        ),
         *(np.zeros((8, 2), np.float32).T, np.frombuffer(bytes(64), np.float32).reshape(2, 8)),
     ],
 )

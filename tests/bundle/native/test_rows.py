@@ -21,13 +21,21 @@ WANTED = np.array([3, 1])
     [
         *((dtype, 6, [(MEMORY, 0, 10)], None) for dtype in ("float64", "int8")),
         *(("float32", dim, [(MEMORY, 0, 1)], None) for dim in (0, 1 << 62)),
-        *(("float32", 6, [(MEMORY, at, rows)], None) for at, rows in ((1, 10), (0, 11), (-1, 1), (0, 0), (0, 1 << 62))),
-        *(("float32", 6, values, None) for values in ([], [(MEMORY[::2], 0, 1)], [(MEMORY.view(np.float32), 0, 1)])),
+        *(
+            ("float32", 6, [(MEMORY, at, rows)], None)
+            for at, rows in ((1, 10), (0, 11), (-1, 1), (0, 0), (0, 1 << 62))
+        ),
+        *(
+            ("float32", 6, values, None)
+            for values in ([], [(MEMORY[::2], 0, 1)], [(MEMORY.view(np.float32), 0, 1)])
+        ),
         ("float32", 6, [(MEMORY, 0, 10)], [(MEMORY, 0, 10)]),
         ("int8", 6, [(MEMORY, 0, 10)], [(MEMORY, 0, 9)]),
     ],
 )
-def test_rows_that_would_leave_their_memory_are_refused(dtype: str, dim: int, values: Any, scales: Any) -> None:
+def test_rows_that_would_leave_their_memory_are_refused(
+    dtype: str, dim: int, values: Any, scales: Any
+) -> None:
     assert native.Rows is not None
     with pytest.raises(ValueError, match=r"row|shard|dtype"):
         native.Rows(dtype, dim, values, scales)
@@ -38,7 +46,10 @@ def test_rows_that_would_leave_their_memory_are_refused(dtype: str, dim: int, va
     [
         *(np.zeros(shape, np.float32) for shape in ((2, 5), (3, 6), 12)),
         *(np.zeros((2, 6)), np.zeros((2, 6), ">f4"), np.zeros((6, 2), np.float32).T, [0]),
-        *(np.zeros((2, 12), np.float32)[:, ::2], np.frombuffer(bytes(48), np.float32).reshape(2, 6)),
+        *(
+            np.zeros((2, 12), np.float32)[:, ::2],
+            np.frombuffer(bytes(48), np.float32).reshape(2, 6),
+        ),
     ],
 )
 def test_out_that_cannot_hold_the_rows_is_refused(out: Any) -> None:

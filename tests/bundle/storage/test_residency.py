@@ -63,7 +63,9 @@ print(residency.bring_in(data, 0) == data.size)
 def test_file_that_was_cut_short_ends_nobody(tmp_path: Path) -> None:
     uncached(tmp_path / "f", 10 * mmap.PAGESIZE)
     command = [sys.executable, "-c", _CUT, str(tmp_path / "f")]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+    found = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3]
+    )
     if found.returncode == -signal.SIGBUS and _linux() < (5, 14):
         pytest.skip("this kernel has to touch the pages")
     assert (found.returncode, found.stdout) == (0, "True\n"), found.stderr

@@ -44,7 +44,9 @@ def test_sweep_old_version_that_a_killed_process_held_goes(root: Path) -> None:
         "print(1, flush=True); input()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, root / "m" / "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", code, root / "m" / "2"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"1\n"

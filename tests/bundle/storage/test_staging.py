@@ -12,7 +12,13 @@ import pytest
 from bundle.errors import DestinationExists, DigestMismatch, FormatError, VersionBusy
 from bundle.format import paths
 from bundle.format.manifest import Manifest
-from bundle.storage.staging import Staging, check_files, committed_versions, next_version, read_manifest
+from bundle.storage.staging import (
+    Staging,
+    check_files,
+    committed_versions,
+    next_version,
+    read_manifest,
+)
 from bundle.tables.reader import ShardWriter
 
 KEY = "key"
@@ -26,7 +32,11 @@ def finished(root: Path, *steps: str, key: str = KEY) -> list[bool]:
 
 def visible(root: Path) -> list[str]:
     model = root / "movies"
-    return sorted(name for name in os.listdir(model) if not name.startswith(".")) if model.is_dir() else []
+    return (
+        sorted(name for name in os.listdir(model) if not name.startswith("."))
+        if model.is_dir()
+        else []
+    )
 
 
 def copied(stage: Staging, bundle: Path) -> Manifest:
@@ -38,7 +48,9 @@ def copied(stage: Staging, bundle: Path) -> Manifest:
         target = stage.directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((bundle / path).read_bytes())
-    return manifest.model_copy(update={"version": int(stage.directory.name.removeprefix(".staging-"))})
+    return manifest.model_copy(
+        update={"version": int(stage.directory.name.removeprefix(".staging-"))}
+    )
 
 
 def test_commit_leaves_the_bundle_and_nothing_else(committed_bundle: Path, tmp_path: Path) -> None:
@@ -74,7 +86,9 @@ def test_begin_of_a_version_that_is_there_is_refused(sample_bundle: Path) -> Non
     assert sorted(os.listdir(sample_bundle.parent)) == ["1"]
 
 
-def test_commit_when_the_version_appeared_meanwhile_keeps_the_other(committed_bundle: Path, tmp_path: Path) -> None:
+def test_commit_when_the_version_appeared_meanwhile_keeps_the_other(
+    committed_bundle: Path, tmp_path: Path
+) -> None:
     stage = Staging(tmp_path, "movies", 2)
     manifest = copied(stage, committed_bundle)
     (tmp_path / "movies" / "2").mkdir()
@@ -139,7 +153,9 @@ def test_run_that_was_killed_lets_go_of_its_lock_and_is_resumed(tmp_path: Path) 
         "(stage.directory / 'half').write_bytes(b'ha')\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[3], check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[3], check=False
+    )
     assert killed.returncode == -9
     with Staging(tmp_path, "movies", 1) as stage:
         whole = stage.finished("whole", KEY)
@@ -202,7 +218,9 @@ def test_step_whose_key_is_another_is_done_again(tmp_path: Path) -> None:
     assert finished(tmp_path, "old", key="inputs of now") == [True]
 
 
-def test_worker_that_outlives_its_run_publishes_nothing(committed_bundle: Path, tmp_path: Path) -> None:
+def test_worker_that_outlives_its_run_publishes_nothing(
+    committed_bundle: Path, tmp_path: Path
+) -> None:
     with Staging(tmp_path, "movies", 1) as stage:
         orphan = ShardWriter(stage.directory / "shard", stage.attempts)
         orphan.write(b"half")

@@ -19,7 +19,11 @@ from bundle.errors import DigestMismatch, FormatError
 from bundle.format import manifest
 from bundle.storage import arrow, staging
 from bundle.stores import writer as store_writer
-from bundle.stores.attribute_index import AttributeIndex, check_attribute_index, write_attribute_index
+from bundle.stores.attribute_index import (
+    AttributeIndex,
+    check_attribute_index,
+    write_attribute_index,
+)
 from bundle.stores.writer import StoreWriter
 from tests.bundle.features.readers import objects
 
@@ -58,7 +62,9 @@ def having(values: list[Any], meets: Callable[[Any], bool]) -> list[int]:
     """Returns the positions of candidates that have a value that meets something."""
     lists = [value if isinstance(value, list) else [value] for value in values]
     return [
-        row for row, held in enumerate(lists) if any(each is not None and each == each and meets(each) for each in held)
+        row
+        for row, held in enumerate(lists)
+        if any(each is not None and each == each and meets(each) for each in held)
     ]
 
 
@@ -73,7 +79,9 @@ def test_index_finds_the_candidates_of_each_value_and_of_several(tmp_path: Path,
     index = written(tmp_path, kind, values)
     assert index.kind == kind
     lists = [held if isinstance(held, list) else [held] for held in values]
-    distinct = sorted({each for held in lists for each in held if each is not None and each == each})
+    distinct = sorted(
+        {each for held in lists for each in held if each is not None and each == each}
+    )
     for value in distinct:
         assert index.rows_of(tokens(value)).tolist() == having(values, value.__eq__)
     found = index.rows_of(tokens(*distinct, *distinct))
@@ -84,7 +92,21 @@ def test_index_finds_the_candidates_of_each_value_and_of_several(tmp_path: Path,
     assert index.rows_of(unknown[:0]).size == 0
 
 
-BOUNDS = (-(1 << 63) - 1, -1, 0, 0.5, 3, BIG - 1, BIG, float(BIG), BIG + 1, (1 << 63) - 1, 2.0**63, 1 << 70, 1e308)
+BOUNDS = (
+    -(1 << 63) - 1,
+    -1,
+    0,
+    0.5,
+    3,
+    BIG - 1,
+    BIG,
+    float(BIG),
+    BIG + 1,
+    (1 << 63) - 1,
+    2.0**63,
+    1 << 70,
+    1e308,
+)
 MEETS = {"ge": operator.le, "gt": operator.lt, "le": operator.ge, "lt": operator.gt}
 """Of bound and value."""
 
@@ -94,7 +116,10 @@ MEETS = {"ge": operator.le, "gt": operator.lt, "le": operator.ge, "lt": operator
 def test_index_compares_bounds_exactly(tmp_path: Path, kind: str) -> None:
     values = COLUMNS[kind][1]
     index = written(tmp_path, kind, values)
-    rows = {name: [having(values, partial(meets, bound)) for bound in BOUNDS] for name, meets in MEETS.items()}
+    rows = {
+        name: [having(values, partial(meets, bound)) for bound in BOUNDS]
+        for name, meets in MEETS.items()
+    }
     for name, found in rows.items():
         assert [sorted(index.rows_between(**{name: bound})) for bound in BOUNDS] == found
     for (low, above), (high, below) in product(
@@ -106,21 +131,27 @@ def test_index_compares_bounds_exactly(tmp_path: Path, kind: str) -> None:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(st.none() | st.lists(st.none() | st.text(max_size=3), max_size=4), min_size=1, max_size=30),
+    st.lists(
+        st.none() | st.lists(st.none() | st.text(max_size=3), max_size=4), min_size=1, max_size=30
+    ),
     st.lists(st.text(max_size=3)),
 )
 def test_index_of_any_lists_finds_what_a_search_through_all_finds(
     tmp_path_factory: pytest.TempPathFactory, values: list[Any], wanted: list[str]
 ) -> None:
     index = written(tmp_path_factory.mktemp("lists"), "list<string>", values)
-    assert sorted(set(index.rows_of(objects(*wanted)).tolist())) == having(values, lambda each: each in wanted)
+    assert sorted(set(index.rows_of(objects(*wanted)).tolist())) == having(
+        values, lambda each: each in wanted
+    )
 
 
 def test_many_values_at_once_are_found(tmp_path: Path) -> None:
     values = [f"sku{row % 5000}" for row in range(20_000)]
     index = written(tmp_path, "string", values, len(values))
     wanted = objects(*(f"sku{each}" for each in range(1000, 100_000)))
-    assert np.sort(index.rows_of(wanted)).tolist() == having(values, lambda each: int(each[3:]) >= 1000)
+    assert np.sort(index.rows_of(wanted)).tolist() == having(
+        values, lambda each: int(each[3:]) >= 1000
+    )
 
 
 def test_attribute_that_is_null_everywhere_matches_nothing(tmp_path: Path) -> None:
@@ -187,7 +218,9 @@ def test_check_compares_an_index_with_its_store(sample_bundle: Path) -> None:
     for attribute in corpus.filters:
         check_attribute_index(sample_bundle, corpus, attribute)
     rows = sample_bundle / corpus.filters["title"].rows
-    rows.write_bytes(rows.read_bytes()[4:] + rows.read_bytes()[:4])  # sound, but of other candidates
+    rows.write_bytes(
+        rows.read_bytes()[4:] + rows.read_bytes()[:4]
+    )  # sound, but of other candidates
     with pytest.raises(FormatError, match="'title' as it is stored"):
         check_attribute_index(sample_bundle, corpus, "title")
     swapped = corpus.model_copy(update={"filters": {"year": corpus.filters["title"]}})

@@ -22,7 +22,9 @@ FEATURES = {
     "age": Column(np.array([1.5, 2, 3], np.float32)),
     "grid": Column(np.arange(6, dtype=np.float32)),
     "genres": Column(objects("a", "b", "a"), np.array([0, 2, 2, 3])),
-    "tags": Column(np.array([5, 6, 7]), np.array([0, 0, 1, 3]), np.array([0.5, 1.5, 2.5], np.float32)),
+    "tags": Column(
+        np.array([5, 6, 7]), np.array([0, 0, 1, 3]), np.array([0.5, 1.5, 2.5], np.float32)
+    ),
 }
 ATTRIBUTES = {
     "title": pa.array(["T", None, "U"]),
@@ -35,7 +37,9 @@ ATTRIBUTES = {
 
 
 def write(path: Path, ids: Any = IDS, **changed: Any) -> CandidateStore:
-    written = write_store(path, ids, changed.get("features", FEATURES), changed.get("attributes", ATTRIBUTES))
+    written = write_store(
+        path, ids, changed.get("features", FEATURES), changed.get("attributes", ATTRIBUTES)
+    )
     return CandidateStore(path, Corpus(file="s", **vars(written)))
 
 
@@ -70,12 +74,19 @@ def test_store_returns_numbers_of_attributes_and_codes_of_equal_values(tmp_path:
         "score": [0, 0, 1.5, 1.5],
         "seen": [0, 0, 1, 1],
     }
-    for name, (first, second, third, fourth) in [(name, store.codes(positions, name)) for name in ("title", "year")]:
+    for name, (first, second, third, fourth) in [
+        (name, store.codes(positions, name)) for name in ("title", "year")
+    ]:
         assert second == -1, name
         assert third == fourth != first
         assert min(first, third) >= 0
     assert len(set(store.codes(positions, "seen").tolist())) == 3
-    assert [store.cardinality(name) for name in ("title", "kind", "seen", "title")] == [(2, 1), (2, 0), (2, 1), (2, 1)]
+    assert [store.cardinality(name) for name in ("title", "kind", "seen", "title")] == [
+        (2, 1),
+        (2, 0),
+        (2, 1),
+        (2, 1),
+    ]
 
 
 def test_store_returns_features_as_they_were_sent(tmp_path: Path) -> None:
@@ -122,7 +133,11 @@ def test_store_asked_for_what_it_does_not_hold_raises(tmp_path: Path) -> None:
     store = write(tmp_path / "s")
     for position in (-1, 3, 1 << 40):
         where = np.array([0, position])
-        for read in (store.ids, lambda at: store.features(at, ["movie"]), lambda at: store.attributes(at, ["title"])):
+        for read in (
+            store.ids,
+            lambda at: store.features(at, ["movie"]),
+            lambda at: store.attributes(at, ["title"]),
+        ):
             with pytest.raises(RowOutOfRange, match=str(position)):
                 read(where)
     for named in (store.features, store.attributes):
@@ -137,7 +152,12 @@ ATTRIBUTES_REFUSED = (
     *(pa.array([1 << 63] * 3, pa.uint64()), pa.array([float("inf"), 1.0, 2.0]), pa.nulls(3)),
 )
 FEATURES_REFUSED = (
-    *(Column(np.arange(4)), Column(np.arange(2)), Column(objects("a", None, "b")), Column(np.array([True] * 3))),
+    *(
+        Column(np.arange(4)),
+        Column(np.arange(2)),
+        Column(objects("a", None, "b")),
+        Column(np.array([True] * 3)),
+    ),
     *(Column(THREE, np.array(ends)) for ends in ([0, 1, 2], [0, 2, 1, 3], [0, 1, 2, 4])),
 )
 
@@ -198,10 +218,15 @@ def test_store_that_is_not_what_the_manifest_says_is_refused(
         },
     ],
 )
-def test_store_with_features_that_no_writer_makes_is_refused(tmp_path: Path, columns: dict[str, Any]) -> None:
+def test_store_with_features_that_no_writer_makes_is_refused(
+    tmp_path: Path, columns: dict[str, Any]
+) -> None:
     arrow.write(tmp_path / "s", pa.table({"id": pa.array(IDS), **columns}))
     with pytest.raises(FormatError, match="'f'"):
-        CandidateStore(tmp_path / "s", Corpus(file="s", size=3, id_dtype="int64", features=("f",), attributes={}))
+        CandidateStore(
+            tmp_path / "s",
+            Corpus(file="s", size=3, id_dtype="int64", features=("f",), attributes={}),
+        )
 
 
 @pytest.mark.parametrize("ids", [np.array([5, 5, 7]), objects("a", "b", "a")])
@@ -210,7 +235,13 @@ def test_check_store_finds_what_opening_finds(tmp_path: Path, ids: Any) -> None:
     check_store(tmp_path / "s", Corpus(file="s", **vars(written)))
 
     arrow.write(tmp_path / "t", pa.table({"id": pa.array(ids)}))
-    page = Corpus(file="t", size=3, id_dtype="int64" if ids.dtype == np.int64 else "string", features=(), attributes={})
+    page = Corpus(
+        file="t",
+        size=3,
+        id_dtype="int64" if ids.dtype == np.int64 else "string",
+        features=(),
+        attributes={},
+    )
     for opened in (check_store, CandidateStore):
         with pytest.raises(FormatError, match=f"id {ids.tolist()[0]!r} comes twice"):
             opened(tmp_path / "t", page)

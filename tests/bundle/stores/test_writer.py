@@ -39,7 +39,9 @@ def _attributes(first: int, stop: int) -> dict[str, Any]:
         "title": pa.array([None if row % 7 == 3 else f"t{row}" for row in rows], pa.string()),
         "year": pa.array([None if row < 100 else row for row in rows], pa.int32()),
         "seen": pa.array([None if row == 450 else row % 2 == 0 for row in rows]),
-        "tags": pa.array([None if row % 5 == 0 else ["a"] * (row % 3) for row in rows], pa.list_(pa.string())),
+        "tags": pa.array(
+            [None if row % 5 == 0 else ["a"] * (row % 3) for row in rows], pa.list_(pa.string())
+        ),
     }
 
 
@@ -57,10 +59,23 @@ def test_store_of_several_batches_reads_as_one(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "several"]
     assert len(arrow.open_mapped(tmp_path / "several").to_batches()) > 1
 
-    one, several = (CandidateStore(tmp_path / name, Corpus(file="s", **vars(written))) for name in ("one", "several"))
-    for positions in (np.random.default_rng(0).integers(0, N, 60), np.array([N - 1]), np.empty(0, np.int64)):
-        assert several.ids(positions).tolist() == one.ids(positions).tolist() == ids[positions].tolist()
-        assert several.attributes(positions, [*written.attributes]) == one.attributes(positions, [*written.attributes])
+    one, several = (
+        CandidateStore(tmp_path / name, Corpus(file="s", **vars(written)))
+        for name in ("one", "several")
+    )
+    for positions in (
+        np.random.default_rng(0).integers(0, N, 60),
+        np.array([N - 1]),
+        np.empty(0, np.int64),
+    ):
+        assert (
+            several.ids(positions).tolist()
+            == one.ids(positions).tolist()
+            == ids[positions].tolist()
+        )
+        assert several.attributes(positions, [*written.attributes]) == one.attributes(
+            positions, [*written.attributes]
+        )
         found, expected = (store.features(positions, written.features) for store in (several, one))
         for name in written.features:
             for mine, theirs in zip(found[name], expected[name], strict=True):

@@ -52,6 +52,8 @@ def test_damaged_index_never_reads_outside_its_file(tmp_path: Path, seed: int) -
     keys = random.integers(-(1 << 62), 1 << 62, 100)
     written(tmp_path / "k", keys)
     damaged = np.fromfile(tmp_path / "k", "<i8")
-    damaged[200 + random.integers(0, damaged.size - 200, 5)] = random.integers(-(1 << 63), (1 << 63) - 1, 5)
+    damaged[200 + random.integers(0, damaged.size - 200, 5)] = random.integers(
+        -(1 << 63), (1 << 63) - 1, 5
+    )
     damaged.tofile(tmp_path / "k")
     assert KeyIndex(tmp_path / "k", 100).find(keys).shape == (100,)

@@ -26,7 +26,16 @@ def scattered(root: Path, shards: int, files: int) -> tuple[list[Shard], np.ndar
         contents[file] += os.urandom(int(random.integers(0, 9)))
         first, end = int(firsts[number]), int(firsts[number + 1])
         place = len(contents[file])
-        pages.append(Shard(file=f"f{file}", offset=place, first_row=first, rows=end - first, crc32c=0, blocks=()))
+        pages.append(
+            Shard(
+                file=f"f{file}",
+                offset=place,
+                first_row=first,
+                rows=end - first,
+                crc32c=0,
+                blocks=(),
+            )
+        )
         contents[file] += stored[first:end].tobytes()
     for file, content in enumerate(contents):
         (root / f"f{file}").write_bytes(content)
@@ -36,7 +45,9 @@ def scattered(root: Path, shards: int, files: int) -> tuple[list[Shard], np.ndar
 def test_shards_of_one_file_share_one_map(tmp_path: Path) -> None:
     pages, _ = scattered(tmp_path, 3000, 2)
     mapped = MappedRows(tmp_path, pages, WIDTH)
-    held = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
+    held = [
+        line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line
+    ]
     assert len(held) == 2
     mapped.close()
     with pytest.raises(RowOutOfRange, match="closed"):

@@ -18,7 +18,12 @@ SOURCE = entries.TableSource(layout="plain", key="k")
 def table(file: str, offset: int, rows: int, dim: int, dtype: str = "float32") -> entries.Table:
     size = rows * dim * (4 if dtype == "float32" else 2)
     shard = entries.Shard(
-        file=file, offset=offset, first_row=0, rows=rows, crc32c=0, blocks=(0,) * -(-size // entries.BLOCK_BYTES)
+        file=file,
+        offset=offset,
+        first_row=0,
+        rows=rows,
+        crc32c=0,
+        blocks=(0,) * -(-size // entries.BLOCK_BYTES),
     )
     return entries.Table.model_validate(
         {"rows": rows, "dim": dim, "dtype": dtype, "shards": (shard,), "source": SOURCE}
@@ -69,7 +74,9 @@ def test_shard_writer_left_by_an_exception_removes_its_file(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("placed", [False, True])
-def test_shard_written_in_pieces_is_whole_and_so_is_its_digest(tmp_path: Path, placed: bool) -> None:
+def test_shard_written_in_pieces_is_whole_and_so_is_its_digest(
+    tmp_path: Path, placed: bool
+) -> None:
     data = np.random.default_rng(3).integers(0, 256, 2 * SYNC_BYTES + 5, np.uint8)
     parts = np.array_split(data, 7)
     pieces = list(zip(accumulate(map(len, parts), initial=0), parts, strict=False))
@@ -82,4 +89,6 @@ def test_shard_written_in_pieces_is_whole_and_so_is_its_digest(tmp_path: Path, p
     assert (np.fromfile(tmp_path / "deep" / "t", np.uint8) == data).all()
     digest, starts = writer.close(), range(0, data.size, entries.BLOCK_BYTES)
     assert (digest.bytes, digest.crc32c) == (data.size, crc32c(data))
-    assert digest.blocks == tuple(crc32c(data[start : start + entries.BLOCK_BYTES]) for start in starts)
+    assert digest.blocks == tuple(
+        crc32c(data[start : start + entries.BLOCK_BYTES]) for start in starts
+    )

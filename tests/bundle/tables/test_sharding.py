@@ -34,7 +34,9 @@ def test_a_number_is_read_as_it_is_written(shard: tuple[int, int]) -> None:
     assert ShardNumber.parse(str(ShardNumber(*shard))) == shard
 
 
-@pytest.mark.parametrize("text", ["", "1", "0/4", "5/4", "1/0", "a/b", "1/4/2", "-1/4", "1 / 4", "01/4"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "0/4", "5/4", "1/0", "a/b", "1/4/2", "-1/4", "1 / 4", "01/4"]
+)
 def test_other_numbers_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no shard"):
         ShardNumber.parse(text)
@@ -49,13 +51,17 @@ def test_ranges_of_a_table_hold_its_rows_and_scales(tmp_path: Path, total: int) 
     for number in range(1, total + 1):
         wanted = row_range(50, ShardNumber(number, total))
         if wanted.rows:
-            parts.append(TableReader(tmp_path, of_rows(table, wanted)).gather(np.arange(wanted.rows)))
+            parts.append(
+                TableReader(tmp_path, of_rows(table, wanted)).gather(np.arange(wanted.rows))
+            )
     assert np.concatenate(parts).tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_stored_rows_are_the_bytes_of_the_bundle(committed_bundle: Path, native: bool, dtype: str) -> None:
+def test_stored_rows_are_the_bytes_of_the_bundle(
+    committed_bundle: Path, native: bool, dtype: str
+) -> None:
     manifest = read_manifest(committed_bundle)
     table = next(each for each in manifest.tables.values() if each.dtype == dtype)
     reader = TableReader(committed_bundle, table, native)

@@ -14,7 +14,17 @@ from tests.bundle.features.readers import objects
 
 
 @pytest.mark.parametrize(
-    "keys", [[5], [3, 4, 5, 6], [6, 5, 4], [-(1 << 63), (1 << 63) - 1], [1, 2, 9, 4], [10, 20, 30], [0, 2, 1, 3], []]
+    "keys",
+    [
+        [5],
+        [3, 4, 5, 6],
+        [6, 5, 4],
+        [-(1 << 63), (1 << 63) - 1],
+        [1, 2, 9, 4],
+        [10, 20, 30],
+        [0, 2, 1, 3],
+        [],
+    ],
 )
 def test_integer_keys_find_what_a_dictionary_finds(keys: list[int]) -> None:
     found = IntegerKeys(np.array(keys, np.int64))
@@ -26,11 +36,17 @@ def test_integer_keys_find_what_a_dictionary_finds(keys: list[int]) -> None:
 @pytest.mark.parametrize("high", [5000, 1 << 40, (1 << 63) - 1])
 def test_integer_keys_find_many_at_once_as_one_by_one(high: int) -> None:
     random = np.random.default_rng(3)
-    keys = np.unique(np.concatenate([random.integers(-high, high, 2000), [-(1 << 63), (1 << 63) - 1, *range(500)]]))
+    keys = np.unique(
+        np.concatenate(
+            [random.integers(-high, high, 2000), [-(1 << 63), (1 << 63) - 1, *range(500)]]
+        )
+    )
     for order in (keys, random.permutation(keys)):
         found = IntegerKeys(order)
         wanted = random.permutation(np.concatenate([keys, random.integers(-high, high, 500)]))
-        expected = np.concatenate([found.positions("f", wanted[at : at + 1]) for at in range(wanted.size)])
+        expected = np.concatenate(
+            [found.positions("f", wanted[at : at + 1]) for at in range(wanted.size)]
+        )
         assert found.positions("f", wanted).tolist() == expected.tolist()
         assert found.positions("f", order).tolist() == list(range(order.size))
 
@@ -70,7 +86,9 @@ def test_vocabulary_written_is_the_vocabulary_opened(tmp_path: Path) -> None:
         ({"key": pa.array(["a", "a"])}, "twice"),
     ],
 )
-def test_vocabulary_that_is_none_is_refused(tmp_path: Path, table: dict[str, Any], problem: str) -> None:
+def test_vocabulary_that_is_none_is_refused(
+    tmp_path: Path, table: dict[str, Any], problem: str
+) -> None:
     arrow.write(tmp_path / "v", pa.table(table))
     with pytest.raises(FormatError, match=problem):
         Vocabulary.open(tmp_path / "v")

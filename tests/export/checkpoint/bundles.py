@@ -15,7 +15,15 @@ SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 DTYPE_NUMBERS = {
     np.dtype(kind): number
-    for kind, number in {"f4": 1, "f8": 2, "i4": 3, "i8": 9, "f2": 19, "?": 10, ml_dtypes.bfloat16: 14}.items()
+    for kind, number in {
+        "f4": 1,
+        "f8": 2,
+        "i4": 3,
+        "i8": 9,
+        "f2": 19,
+        "?": 10,
+        ml_dtypes.bfloat16: 14,
+    }.items()
 }
 
 
@@ -49,7 +57,9 @@ def block(pairs: Sequence[tuple[bytes, bytes]], *, interval: int = 16, kind: int
         else:
             while shared < min(len(key), len(previous)) and key[shared] == previous[shared]:
                 shared += 1
-        out += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        out += (
+            varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        )
         previous = key
     restarts = restarts or [0]
     out += b"".join(struct.pack("<I", at) for at in restarts) + struct.pack("<I", len(restarts))
@@ -76,7 +86,12 @@ def table(pairs: Iterable[tuple[bytes, bytes]], *, per_block: int = 50) -> bytes
 def joined(blocks: bytes, index: bytes) -> bytes:
     """Blocks, an empty metaindex, the index block and the footer."""
     meta = block([])
-    footer = varint(len(blocks)) + varint(len(meta) - 5) + varint(len(blocks) + len(meta)) + varint(len(index) - 5)
+    footer = (
+        varint(len(blocks))
+        + varint(len(meta) - 5)
+        + varint(len(blocks) + len(meta))
+        + varint(len(index) - 5)
+    )
     return blocks + meta + index + footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
 
 
@@ -90,14 +105,24 @@ def shape_proto(shape: Sequence[int]) -> bytes:
 
 
 def entry(
-    dtype: int, shape: Sequence[int], offset: int, data: bytes | int, crc: int | None = None, shard: int = 0
+    dtype: int,
+    shape: Sequence[int],
+    offset: int,
+    data: bytes | int,
+    crc: int | None = None,
+    shard: int = 0,
 ) -> bytes:
     """A BundleEntryProto; `data` may be the number of bytes if `crc` is given."""
     size = data if isinstance(data, int) else len(data)
     crc = google_crc32c.value(data) if crc is None and isinstance(data, bytes) else crc
     out = field(1, dtype) + field(2, shape_proto(shape))
     out += (field(3, shard) if shard else b"") + (field(4, offset) if offset else b"")
-    return out + (field(5, size) if size else b"") + varint(6 << 3 | 5) + struct.pack("<I", masked(crc or 0))
+    return (
+        out
+        + (field(5, size) if size else b"")
+        + varint(6 << 3 | 5)
+        + struct.pack("<I", masked(crc or 0))
+    )
 
 
 def signed(number: int) -> bytes:
@@ -153,7 +178,9 @@ def write_bundle(
     data = [bytearray(lead) for _ in range(files)]
     turn = 0
 
-    def place(key: bytes, dtype: int, shape: Sequence[int], stored: bytes, crc: int | None = None) -> None:
+    def place(
+        key: bytes, dtype: int, shape: Sequence[int], stored: bytes, crc: int | None = None
+    ) -> None:
         nonlocal turn
         shard = turn % files
         turn += 1
@@ -167,9 +194,16 @@ def write_bundle(
         elif boxes and key in boxes:
             number = DTYPE_NUMBERS[value.dtype]
             slices = b"".join(field(7, slice_proto(box)) for box in boxes[key])
-            pairs.append((key.encode(), field(1, number) + field(2, shape_proto(value.shape)) + slices))
+            pairs.append(
+                (key.encode(), field(1, number) + field(2, shape_proto(value.shape)) + slices)
+            )
             for box in boxes[key]:
-                part = value[tuple(slice(start, None if length < 0 else start + length) for start, length in box)]
+                part = value[
+                    tuple(
+                        slice(start, None if length < 0 else start + length)
+                        for start, length in box
+                    )
+                ]
                 place(slice_key(key, box), number, part.shape, part.tobytes())
         else:
             place(key.encode(), DTYPE_NUMBERS[value.dtype], value.shape, value.tobytes())
@@ -186,10 +220,14 @@ def node(
     slots: Sequence[tuple[int, str, int]] = (),
 ) -> bytes:
     """One node of an object graph."""
-    out = b"".join(field(1, field(1, child) + field(2, name)) for name, child in (children or {}).items())
+    out = b"".join(
+        field(1, field(1, child) + field(2, name)) for name, child in (children or {}).items()
+    )
     if key:
         out += field(2, field(1, "VARIABLE_VALUE") + field(2, full_name) + field(3, key))
-    return out + b"".join(field(3, field(1, of) + field(2, name) + field(3, state)) for of, name, state in slots)
+    return out + b"".join(
+        field(3, field(1, of) + field(2, name) + field(3, state)) for of, name, state in slots
+    )
 
 
 def object_graph(*nodes: bytes) -> bytes:

@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-DTYPES = {"int32": 0, "int64": 1, "uint32": 2, "uint64": 3, "float16": 4, "float32": 5, "float64": 6}
+DTYPES = {
+    "int32": 0,
+    "int64": 1,
+    "uint32": 2,
+    "uint64": 3,
+    "float16": 4,
+    "float32": 5,
+    "float64": 6,
+}
 KEYS, VECTORS, SLOT = 0, 1, 2
 
 
@@ -34,7 +42,9 @@ def sok_file(path: Path, kind: int, values: NDArray[Any], slot: str = "") -> Non
     path.write_bytes(head(kind, DTYPES[values.dtype.name], slot) + values.tobytes())
 
 
-def sok_dump(directory: Path, name: str, keys: NDArray[Any], vectors: NDArray[Any], **slots: NDArray[Any]) -> Path:
+def sok_dump(
+    directory: Path, name: str, keys: NDArray[Any], vectors: NDArray[Any], **slots: NDArray[Any]
+) -> Path:
     """Writes what `sok.dump` writes of one variable; slots are of the Adam that trained it."""
     sok_file(directory / f"{name}-key", KEYS, keys)
     sok_file(directory / f"{name}-weight", VECTORS, vectors)
@@ -43,7 +53,9 @@ def sok_dump(directory: Path, name: str, keys: NDArray[Any], vectors: NDArray[An
     return directory
 
 
-def saver_dump(directory: Path, name: str, keys: NDArray[np.int64], vectors: NDArray[np.float32]) -> Path:
+def saver_dump(
+    directory: Path, name: str, keys: NDArray[np.int64], vectors: NDArray[np.float32]
+) -> Path:
     """Writes what the Saver of SOK 1 writes of one variable."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{name}_keys.file").write_bytes(keys.astype("<i8").tobytes())
@@ -52,7 +64,10 @@ def saver_dump(directory: Path, name: str, keys: NDArray[np.int64], vectors: NDA
 
 
 def hugectr_dump(
-    directory: Path, keys: NDArray[np.int64], vectors: NDArray[np.float32], slot_ids: NDArray[np.uint64] | None = None
+    directory: Path,
+    keys: NDArray[np.int64],
+    vectors: NDArray[np.float32],
+    slot_ids: NDArray[np.uint64] | None = None,
 ) -> Path:
     """Writes what HugeCTR's `save_params_to_files` writes of one embedding."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -64,20 +79,27 @@ def hugectr_dump(
 
 
 def collection_dump(
-    root: Path, tables: Sequence[tuple[NDArray[Any], NDArray[np.float32]]], collection: int = 0, mixed: bool = False
+    root: Path,
+    tables: Sequence[tuple[NDArray[Any], NDArray[np.float32]]],
+    collection: int = 0,
+    mixed: bool = False,
 ) -> Path:
     """Writes what HugeCTR's `embedding_dump` writes of one embedding collection; returns the collection's directory."""
     directory = root / f"embedding_collection_{collection}"
     directory.mkdir(parents=True, exist_ok=True)
     count = len(tables)
     int64_keys = tables[0][0].dtype.name == "int64"
-    meta = struct.pack("<5i", count, int64_keys, mixed, 0, 0) + struct.pack(f"<{count}i", *range(count))
+    meta = struct.pack("<5i", count, int64_keys, mixed, 0, 0) + struct.pack(
+        f"<{count}i", *range(count)
+    )
     meta += struct.pack(f"<{count}Q", *(len(keys) for keys, _ in tables))
     meta += struct.pack(f"<{count}i", *(vectors.shape[1] for _, vectors in tables))
     (directory / "meta_data").write_bytes(meta)
     for number, (keys, vectors) in enumerate(tables):
         (directory / f"key{number}").write_bytes(file_head(1, number) + keys.tobytes())
-        (directory / f"weight{number}").write_bytes(file_head(2, number) + vectors.astype("<f4").tobytes())
+        (directory / f"weight{number}").write_bytes(
+            file_head(2, number) + vectors.astype("<f4").tobytes()
+        )
     return directory
 
 

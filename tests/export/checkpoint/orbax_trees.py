@@ -19,7 +19,10 @@ def write_item(directory: Path, leaves: Leaves, *, chunk_rows: int = 1 << 20) ->
     directory.mkdir(parents=True)
     tree = {}
     for path, values in leaves.items():
-        told = {"value_type": "None" if values is None else "jax.Array", "skip_deserialize": values is None}
+        told = {
+            "value_type": "None" if values is None else "jax.Array",
+            "skip_deserialize": values is None,
+        }
         steps = [{"key": step, "key_type": 2} for step in path.split(".")]
         tree[str(tuple(path.split(".")))] = {"key_metadata": steps, "value_metadata": told}
         if values is not None:
@@ -29,13 +32,19 @@ def write_item(directory: Path, leaves: Leaves, *, chunk_rows: int = 1 << 20) ->
             spec = {"driver": "zarr", "metadata": metadata, "create": True}
             where = {"driver": "ocdbt", "base": base, "path": f"{path}/"}
             tensorstore.open(spec | {"kvstore": where}).result().write(values).result()
-    (directory / "_METADATA").write_text(json.dumps({"tree_metadata": tree, "use_ocdbt": True, "use_zarr3": False}))
+    (directory / "_METADATA").write_text(
+        json.dumps({"tree_metadata": tree, "use_ocdbt": True, "use_zarr3": False})
+    )
 
 
 def write_step(root: Path, step: str, leaves: Leaves, *, committed: bool = True) -> Path:
     """Writes a step as a CheckpointManager does; one that is not committed is as a store without renaming has it."""
     write_item(root / step / "default", leaves)
-    told = {"item_handlers": {}, "init_timestamp_nsecs": 1, "commit_timestamp_nsecs": 2 if committed else None}
+    told = {
+        "item_handlers": {},
+        "init_timestamp_nsecs": 1,
+        "commit_timestamp_nsecs": 2 if committed else None,
+    }
     (root / step / "_CHECKPOINT_METADATA").write_text(json.dumps(told))
     if committed:
         for directory in (root / step, root / step / "default"):

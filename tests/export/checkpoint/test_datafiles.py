@@ -48,7 +48,11 @@ def test_read_from_a_store_asks_for_its_bytes_once_in_bounded_requests(file: Rem
 
 @pytest.mark.parametrize(
     ("name", "offset", "stamped", "what"),
-    [("none", 0, False, "is gone"), ("data", BYTES - 3, False, "ends before byte"), ("data", 0, True, "changed while")],
+    [
+        ("none", 0, False, "is gone"),
+        ("data", BYTES - 3, False, "ends before byte"),
+        ("data", 0, True, "changed while"),
+    ],
 )
 def test_file_in_a_store_that_is_gone_short_or_changed_is_told(
     file: RemotePath, name: str, offset: int, stamped: bool, what: str

@@ -24,7 +24,10 @@ VALUES = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32
         [[(0, 10), (0, -1)], [(11, 26), (0, -1)]],
         [[(0, 30), (0, -1)], [(29, 8), (0, -1)]],
         [[(0, -1), (0, 5)]],
-        [[(0, 30), (0, -1)], [(23, 7), (0, -1)]],  # as many rows as there are, some twice and some not at all
+        [
+            [(0, 30), (0, -1)],
+            [(23, 7), (0, -1)],
+        ],  # as many rows as there are, some twice and some not at all
     ],
 )
 def test_read_slices_with_a_gap_or_overlap_are_refused(tmp_path: Path, boxes: Any) -> None:

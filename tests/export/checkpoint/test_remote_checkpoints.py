@@ -21,13 +21,17 @@ VALUES = np.arange(600, dtype=np.float32).reshape(100, 6)
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> RemotePath:
     """A directory with two checkpoints and a state file that names the first."""
     for name, factor in (("ckpt-1", 1), ("ckpt-2", 2)):
-        write_bundle(tmp_path / "made" / name, {"t": factor * VALUES, "s": np.zeros(3, np.float32)}, files=2)
+        write_bundle(
+            tmp_path / "made" / name, {"t": factor * VALUES, "s": np.zeros(3, np.float32)}, files=2
+        )
     (tmp_path / "made" / "checkpoint").write_text('model_checkpoint_path: "ckpt-1"\n')
     return uploaded(tmp_path / "made", RemotePath(f"{request.param}://{tmp_path}/store"))
 
 
 @pytest.mark.parametrize("given", ["", "ckpt-1", "ckpt-1.index"])
-def test_open_checkpoint_directory_prefix_or_index_in_a_store_means_the_same(directory: RemotePath, given: str) -> None:
+def test_open_checkpoint_directory_prefix_or_index_in_a_store_means_the_same(
+    directory: RemotePath, given: str
+) -> None:
     checkpoint = open_checkpoint(directory / given if given else directory)
     assert str(checkpoint.prefix) == f"{directory}/ckpt-1"
     assert checkpoint.name == "ckpt-1"
@@ -37,9 +41,14 @@ def test_open_checkpoint_directory_prefix_or_index_in_a_store_means_the_same(dir
 
 @pytest.mark.parametrize(
     ("given", "what"),
-    [("ckpt-3", "does not exist; beside it: ckpt-1, ckpt-2"), ("ckpt-1.data-00000-of-00002", "is a data file of")],
+    [
+        ("ckpt-3", "does not exist; beside it: ckpt-1, ckpt-2"),
+        ("ckpt-1.data-00000-of-00002", "is a data file of"),
+    ],
 )
-def test_open_checkpoint_what_is_none_in_a_store_is_told(directory: RemotePath, given: str, what: str) -> None:
+def test_open_checkpoint_what_is_none_in_a_store_is_told(
+    directory: RemotePath, given: str, what: str
+) -> None:
     with pytest.raises(CheckpointError, match=re.escape(what)):
         open_checkpoint(directory / given)
 

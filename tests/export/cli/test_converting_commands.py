@@ -24,7 +24,15 @@ STORED = {
 
 def test_tables_dtype_of_all_and_of_one_converts_rows(command: Command, tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", STORED)
-    said = ("--dtype", "int8", "--dtype", "city=float32", "--table", "city=city/embeddings", "--full")
+    said = (
+        "--dtype",
+        "int8",
+        "--dtype",
+        "city=float32",
+        "--table",
+        "city=city/embeddings",
+        "--full",
+    )
     page = command("tables", tmp_path / "c", tmp_path / "out", *said, "--json").json
     assert set(page["table_errors"]) == {"user", "item", "city"}
     assert page["table_errors"]["city"]["max_abs"] == 0
@@ -38,11 +46,15 @@ def test_tables_dtype_of_all_and_of_one_converts_rows(command: Command, tmp_path
     assert set(found.features) == {"user", "item", "city"}
     item = TableReader(tmp_path / "out/tables/1", found.tables["item"]).gather(np.arange(30))
     assert np.abs(item - TABLE).max() <= np.abs(TABLE).max() / 254 * 1.001
-    done = command("verify", tmp_path / "out/tables/1", "--checkpoint", tmp_path / "c", "--full", "--json")
+    done = command(
+        "verify", tmp_path / "out/tables/1", "--checkpoint", tmp_path / "c", "--full", "--json"
+    )
     assert done.json["tables"]["item"] == {"rows_compared": 30, "rows": 30}
 
 
-def test_tables_of_float64_become_float32_unasked_and_say_so(command: Command, tmp_path: Path) -> None:
+def test_tables_of_float64_become_float32_unasked_and_say_so(
+    command: Command, tmp_path: Path
+) -> None:
     write_bundle(tmp_path / "c", STORED)
     page = command("tables", tmp_path / "c", tmp_path / "out", "--json").json
     assert set(page["table_errors"]) == {"item"}

@@ -14,7 +14,9 @@ from tests.export.commands import Command
 TABLE = np.zeros((8, 3), np.float32)
 
 
-def test_inspect_tells_every_variable_once_and_shows_what_is_left_out(command: Command, tmp_path: Path) -> None:
+def test_inspect_tells_every_variable_once_and_shows_what_is_left_out(
+    command: Command, tmp_path: Path
+) -> None:
     graph = object_graph(
         node({"e": 1, "w": 6}),
         node({"_variables": 2}),
@@ -25,12 +27,25 @@ def test_inspect_tells_every_variable_once_and_shows_what_is_left_out(command: C
     variables: dict[str, Any] = {name + SUFFIX: TABLE for name in ("e/t", "e/t.Sa", "w")}
     write_bundle(tmp_path / "ckpt-7", variables | {GRAPH: graph})
     page = command("inspect", tmp_path, "--json").json
-    keys = [each["key"] for part in (page["tables"].values(), page["slots"], page["dense"]) for each in part]
+    keys = [
+        each["key"]
+        for part in (page["tables"].values(), page["slots"], page["dense"])
+        for each in part
+    ]
     assert sorted(keys) == sorted(variables)
-    assert page["tables"]["items[1]"] | {"slots": ["accumulators"], "bytes": 96} == page["tables"]["items[1]"]
+    assert (
+        page["tables"]["items[1]"] | {"slots": ["accumulators"], "bytes": 96}
+        == page["tables"]["items[1]"]
+    )
     assert (page["candidates"], page["slot_bytes"]) == (["w" + SUFFIX], 96)
     text = command("inspect", tmp_path).out
-    for part in ("ckpt-7", "items[1]", "TPUEmbedding", "plain", "left out: 1 optimizer variable, which saves 96 B"):
+    for part in (
+        "ckpt-7",
+        "items[1]",
+        "TPUEmbedding",
+        "plain",
+        "left out: 1 optimizer variable, which saves 96 B",
+    ):
         assert part in text
     assert "might be tables (1); --table NAME=KEY names one" in text
     assert "w/.ATTR" in text
@@ -39,7 +54,11 @@ def test_inspect_tells_every_variable_once_and_shows_what_is_left_out(command: C
 def test_inspect_of_a_checkpoint_that_lacks_a_file_tells_what_it_holds_and_exits_3(
     command: Command, tmp_path: Path
 ) -> None:
-    variables: dict[str, Any] = {"user/embeddings": TABLE, "item/embeddings": TABLE, "global_step": np.array(5)}
+    variables: dict[str, Any] = {
+        "user/embeddings": TABLE,
+        "item/embeddings": TABLE,
+        "global_step": np.array(5),
+    }
     write_bundle(tmp_path / "c", variables, files=3)
     whole = command("inspect", tmp_path / "c", "--json").json
     assert (whole["complete"], whole["problems"], whole["step"]) == (True, [], 5)

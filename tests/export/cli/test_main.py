@@ -26,7 +26,9 @@ def test_inspect_tells_tables_and_imports_no_tensorflow(movies: TracedCheckpoint
         "try: export.cli.main.main()\n"
         "finally: assert 'tensorflow' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     page = json.loads(done.stdout)
     assert {name: (table["rows"], table["dim"]) for name, table in page["tables"].items()} == {
         "users": (50, 8),
@@ -64,12 +66,19 @@ def test_plan_tells_what_shards_and_fronts_would_hold(command: Command, project:
 
 
 @pytest.mark.slow
-def test_run_as_a_program_prints_json_alone_and_no_native_chatter(recipe: Recipe, tmp_path: Path) -> None:
+def test_run_as_a_program_prints_json_alone_and_no_native_chatter(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     project = write_project(tmp_path, recipe)
     model = project.parent / "tower_models.py"
     model.write_text(model.read_text() + '\nprint("model code says")\n')
     done = subprocess.run(
-        [PROGRAM, "run", project, "--json"], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
+        [PROGRAM, "run", project, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     page = json.loads(done.stdout)
@@ -85,7 +94,13 @@ def test_run_as_a_program_prints_json_alone_and_no_native_chatter(recipe: Recipe
 
 def test_run_shows_what_was_proved(undisturbed: Path) -> None:
     output = (undisturbed.parents[2] / "output").read_text()
-    for shown in ("50 of 50 rows equal", "original model, 24", "largest difference", "recall@10 1.0000", "published"):
+    for shown in (
+        "50 of 50 rows equal",
+        "original model, 24",
+        "largest difference",
+        "recall@10 1.0000",
+        "published",
+    ):
         assert shown in " ".join(output.replace("│", " ").split()), shown
 
 
@@ -93,7 +108,9 @@ def test_verify_of_a_bundle_and_its_checkpoint_finds_all_in_order(
     command: Command, undisturbed: Path, movies: TracedCheckpoint
 ) -> None:
     page = command("verify", undisturbed, "--checkpoint", movies.prefix, "--full", "--json").json
-    assert {"candidates movies, filter genres", "candidates movies, filter year"} <= set(page["opened"])
+    assert {"candidates movies, filter genres", "candidates movies, filter year"} <= set(
+        page["opened"]
+    )
     assert page["tables"]["users"] == {"rows_compared": 50, "rows": 50}
     assert "tower ranking, litert int8" in page["opened"]
     assert "index movies" in page["opened"]
@@ -102,7 +119,9 @@ def test_verify_of_a_bundle_and_its_checkpoint_finds_all_in_order(
     assert "is whole" in shown
 
 
-def test_tables_without_model_code_then_verify(command: Command, movies: TracedCheckpoint, tmp_path: Path) -> None:
+def test_tables_without_model_code_then_verify(
+    command: Command, movies: TracedCheckpoint, tmp_path: Path
+) -> None:
     page = command("tables", movies.prefix, tmp_path, "--table", NAMED, "--json").json
     assert page["bundle"] == str(tmp_path / "tables/1")
     assert set(page["verification"]["tables"]) == {"users", "movies", "hours", "genres"}
@@ -112,7 +131,9 @@ def test_tables_without_model_code_then_verify(command: Command, movies: TracedC
     again = command("tables", movies.prefix, tmp_path, "--table", NAMED, "--version", 1)
     assert again.code == 6
     assert "is there already" in again.message
-    assert command("tables", movies.prefix, tmp_path, "--table", NAMED, "--json").json["version"] == 2
+    assert (
+        command("tables", movies.prefix, tmp_path, "--table", NAMED, "--json").json["version"] == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +147,9 @@ def test_tables_without_model_code_then_verify(command: Command, movies: TracedC
         (["inspect", "somewhere", "--tabel", "a=b"], "`rowcast-export inspect --help`"),
     ],
 )
-def test_arguments_that_cannot_be_meant_exit_2(command: Command, arguments: list[str], told: str) -> None:
+def test_arguments_that_cannot_be_meant_exit_2(
+    command: Command, arguments: list[str], told: str
+) -> None:
     done = command(*arguments)
     assert (done.code, done.out) == (2, "")
     assert told in done.message
@@ -144,14 +167,19 @@ def test_package_that_is_missing_is_named_with_the_command_that_installs_it() ->
     command = [sys.executable, "-c", program, "run", "recipe.toml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "pydantic_settings is not installed: pip install 'rowcast[export]'" in " ".join(done.stderr.split())
+    assert "pydantic_settings is not installed: pip install 'rowcast[export]'" in " ".join(
+        done.stderr.split()
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
         ("BUDGET_BYTES", "budget_bytes"),
-        ("WORKRES", "sets ROWCAST_EXPORT_WORKRES, which is no setting; they are ROWCAST_EXPORT_BUDGET_BYTES, "),
+        (
+            "WORKRES",
+            "sets ROWCAST_EXPORT_WORKRES, which is no setting; they are ROWCAST_EXPORT_BUDGET_BYTES, ",
+        ),
     ],
 )
 def test_environment_that_sets_what_cannot_be_meant_exits_2(

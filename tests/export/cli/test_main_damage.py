@@ -64,7 +64,10 @@ def test_damaged_checkpoint_exits_3_and_names_the_file(
         shutil.copy(movies.prefix.parent / each, tmp_path)
     damage(tmp_path / file)
     project = write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3"))
-    arguments = {"inspect": [tmp_path / "ckpt-3"], "tables": [tmp_path / "ckpt-3", tmp_path / "bundles"]}
+    arguments = {
+        "inspect": [tmp_path / "ckpt-3"],
+        "tables": [tmp_path / "ckpt-3", tmp_path / "bundles"],
+    }
     done = command(subcommand, *arguments.get(subcommand, [project]), "--json")
     assert done.code == 3
     assert done.out == "" or file == DATA  # `inspect` tells what it could read
@@ -73,13 +76,19 @@ def test_damaged_checkpoint_exits_3_and_names_the_file(
     assert visible(tmp_path / "bundles") == []
 
 
-@pytest.mark.parametrize("variable", ["embedding/_tpu_embedding/users", "query_tower/layer_with_weights-0/kernel"])
+@pytest.mark.parametrize(
+    "variable", ["embedding/_tpu_embedding/users", "query_tower/layer_with_weights-0/kernel"]
+)
 def test_bit_flip_in_a_stored_variable_exits_3_and_names_it(
     command: Command, recipe: Recipe, movies: TracedCheckpoint, tmp_path: Path, variable: str
 ) -> None:
     for each in (INDEX, DATA):
         shutil.copy(movies.prefix.parent / each, tmp_path)
-    held = open_checkpoint(movies.prefix).read_all(f"model/{variable}/.ATTRIBUTES/VARIABLE_VALUE").tobytes()
+    held = (
+        open_checkpoint(movies.prefix)
+        .read_all(f"model/{variable}/.ATTRIBUTES/VARIABLE_VALUE")
+        .tobytes()
+    )
     flipped(tmp_path / DATA, (tmp_path / DATA).read_bytes().index(held) + 5)
     project = write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3"))
     refused(command, project, 3, variable.rpartition("/")[2], "copy it anew")
@@ -90,9 +99,21 @@ def test_model_that_is_not_the_checkpoints_exits_3_and_names_its_variables(
 ) -> None:
     factory = "tower_models.py:build_movies_without_head"
     project = write_project(tmp_path, changed(recipe, "code.factory", factory))
-    refused(command, project, 3, "head.kernel is float32 [24, 3] in the model (tower_models.py:", "head.bias")
+    refused(
+        command,
+        project,
+        3,
+        "head.kernel is float32 [24, 3] in the model (tower_models.py:",
+        "head.bias",
+    )
     project = write_project(tmp_path, changed(recipe, "checkpoint.object_path", ""))
-    refused(command, project, 3, "not at the top of checkpoint", 'write checkpoint.object_path = "model"')
+    refused(
+        command,
+        project,
+        3,
+        "not at the top of checkpoint",
+        'write checkpoint.object_path = "model"',
+    )
     project = write_project(tmp_path, changed(recipe, "checkpoint.object_path", "modle"))
     refused(command, project, 3, "there is no 'modle' among model, step")
 
@@ -103,7 +124,11 @@ def test_model_that_is_not_the_checkpoints_exits_3_and_names_its_variables(
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("towers.ranking.max_abs_error", {"int8": 1e-6}, "24 of 24 values break towers.ranking.max_abs_error.int8"),
+        (
+            "towers.ranking.max_abs_error",
+            {"int8": 1e-6},
+            "24 of 24 values break towers.ranking.max_abs_error.int8",
+        ),
         (
             "indexes.movies",
             {
@@ -123,7 +148,11 @@ def test_limit_that_is_not_reached_exits_5_and_publishes_nothing(
 ) -> None:
     write_examples(tmp_path, example_requests())
     limited = changed(recipe, key, value)
-    asks = changed(limited, "verify.examples", "examples.jsonl") if key == "indexes.movies" else limited
+    asks = (
+        changed(limited, "verify.examples", "examples.jsonl")
+        if key == "indexes.movies"
+        else limited
+    )
     project = write_project(tmp_path, asks)
     refused(command, project, 5, told, "keeps what is finished")
     done = command("clean", project.parent / "bundles")

@@ -22,7 +22,9 @@ TABLE = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
 def orbax(directory: Path) -> Path:
-    write_step(directory, "7", {"params.user.embedding": TABLE, "opt_state.0.mu.user.embedding": TABLE + 1})
+    write_step(
+        directory, "7", {"params.user.embedding": TABLE, "opt_state.0.mu.user.embedding": TABLE + 1}
+    )
     return directory
 
 
@@ -36,17 +38,26 @@ def keras(directory: Path) -> Path:
 
 def rows_of(directory: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
     tables = staging.read_manifest(directory).tables
-    return {name: TableReader(directory, table).gather(np.arange(table.rows)) for name, table in tables.items()}
+    return {
+        name: TableReader(directory, table).gather(np.arange(table.rows))
+        for name, table in tables.items()
+    }
 
 
-@pytest.mark.parametrize(("write", "name", "slots"), [(orbax, "user", ["mu"]), (keras, "embedding", [])])
+@pytest.mark.parametrize(
+    ("write", "name", "slots"), [(orbax, "user", ["mu"]), (keras, "embedding", [])]
+)
 def test_tables_and_verify_of_other_storages(
     command: Command, tmp_path: Path, write: Write, name: str, slots: list[str]
 ) -> None:
     (tmp_path / "c").mkdir()
     checkpoint = write(tmp_path / "c")
     page = command("inspect", checkpoint, "--json").json
-    assert (page["storage"], page["step"], page["complete"]) == (write.__name__.capitalize(), 7, True)
+    assert (page["storage"], page["step"], page["complete"]) == (
+        write.__name__.capitalize(),
+        7,
+        True,
+    )
     assert page["tables"][name]["slots"] == slots
     said = ("--tables", name)
     page = command("tables", checkpoint, tmp_path / "out", *said, "--json").json
@@ -59,5 +70,7 @@ def test_tables_and_verify_of_other_storages(
 
 @pytest.mark.parametrize("write", [orbax, keras])
 def test_weights_of_other_storages_are_refused_with_the_cure(tmp_path: Path, write: Write) -> None:
-    with pytest.raises(CheckpointError, match=f"saved by {write.__name__.capitalize()}, without an object graph"):
+    with pytest.raises(
+        CheckpointError, match=f"saved by {write.__name__.capitalize()}, without an object graph"
+    ):
         TrainedModel(None, open_checkpoint(write(tmp_path)), "model").find_weights([])

@@ -32,7 +32,9 @@ def interrupted():
 
 def ran(end: str) -> subprocess.CompletedProcess[str]:
     program = f"{NOISE}\nwork({end})\nprint('result')\nos.write(2, b'native again\\n')\n"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def test_kept_clean_native_lines_go_aside_and_prints_to_stderr() -> None:
@@ -60,9 +62,13 @@ HOSTILE = "a\x1b[31m\x07b\u202ec\x9b2Jd\udcff[bold]e"
 
 def test_names_cannot_command_the_terminal() -> None:
     screen = io.StringIO()
-    Console(file=screen, width=100, force_terminal=True, color_system=None).print(Shown(Text(HOSTILE)))
+    Console(file=screen, width=100, force_terminal=True, color_system=None).print(
+        Shown(Text(HOSTILE))
+    )
     assert "\ufffd[31m" in screen.getvalue()
     assert not set("\x1b\x07\u202e\x9b\udcff") & set(screen.getvalue())
-    assert sentence(f"table {HOSTILE}\n is gone") == (r"table a\x1b[31m\x07b\u202ec\x9b2Jd\udcff[bold]e\n is gone")
+    assert sentence(f"table {HOSTILE}\n is gone") == (
+        r"table a\x1b[31m\x07b\u202ec\x9b2Jd\udcff[bold]e\n is gone"
+    )
     told = sentence("x" * 10**6 + "cure")
     assert (len(told), told[-4:]) == (SENTENCE_CHARS_MAX + 5, "cure")

@@ -34,11 +34,15 @@ def example(features: Mapping[str, Any]) -> bytes:
             texts = [each.encode() if isinstance(each, str) else each for each in values]
             held = {"bytes_list": message("BytesList", value=texts)}
         entries.append(message("FeatureEntry", key=name, value=message("Feature", **held)))
-    data: bytes = message("Example", features=message("Features", feature=entries)).SerializeToString()
+    data: bytes = message(
+        "Example", features=message("Features", feature=entries)
+    ).SerializeToString()
     return data
 
 
-def write_examples(path: Path, examples: Iterable[Mapping[str, Any] | bytes], zipped: bool = False) -> Path:
+def write_examples(
+    path: Path, examples: Iterable[Mapping[str, Any] | bytes], zipped: bool = False
+) -> Path:
     """Writes a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = b"".join(record(each if isinstance(each, bytes) else example(each)) for each in examples)

@@ -19,7 +19,9 @@ from tests.export.corpora.written import write
 from tests.runtime.tower_files import write_tower_files
 
 ROWS = 900
-PART = CorpusPart(file="movies.csv", id="id", features={"movie": "id", "year": "year"}, attributes=("year",))
+PART = CorpusPart(
+    file="movies.csv", id="id", features={"movie": "id", "year": "year"}, attributes=("year",)
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,9 @@ def towers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _features(year_default: float | None = None) -> dict[str, Feature]:
     return {
-        "movie": EmbeddedFeature(kind="single", table="movies", role="candidate", unknown=Unknown(rule="refuse")),
+        "movie": EmbeddedFeature(
+            kind="single", table="movies", role="candidate", unknown=Unknown(rule="refuse")
+        ),
         "year": DenseFeature(kind="dense", role="candidate", default=year_default),
     }
 
@@ -47,7 +51,10 @@ def _tower() -> manifest.Tower:
         result="vector",
         forms=(
             manifest.TowerForm(
-                kind="litert", precision="f32", path="candidate/compiled-f32.tflite", max_abs_error={"vector": 0}
+                kind="litert",
+                precision="f32",
+                path="candidate/compiled-f32.tflite",
+                max_abs_error={"vector": 0},
             ),
         ),
     )
@@ -66,7 +73,11 @@ def _reader(base: Path, features: dict[str, Feature]) -> FeatureReader:
         rows=ROWS,
         dim=8,
         dtype="float32",
-        shards=(manifest.Shard(file=file, first_row=0, rows=ROWS, crc32c=digest.crc32c, blocks=digest.blocks),),
+        shards=(
+            manifest.Shard(
+                file=file, first_row=0, rows=ROWS, crc32c=digest.crc32c, blocks=digest.blocks
+            ),
+        ),
         source=manifest.TableSource(layout="plain", key="movies"),
     )
     return FeatureReader(features, {"movies": TableReader(base, table)}, {})
@@ -91,12 +102,16 @@ def test_write_vectors_are_the_tower_over_the_rows_in_the_files_order_whatever_t
     corpus = write(tmp_path, PART, features, source.parent)
     assert (corpus.size, corpus.id_dtype, corpus.attributes) == (500, "int64", {"year": "int64"})
     assert corpus.file == "candidates/movies/store.arrow"
-    assert CandidateStore(tmp_path / corpus.file, corpus).ids(np.arange(500)).tolist() == ids.tolist()
+    assert (
+        CandidateStore(tmp_path / corpus.file, corpus).ids(np.arange(500)).tolist() == ids.tolist()
+    )
 
     written = []
     for batch in (1, 64, 500):
         monkeypatch.setattr(candidates, "BATCH_CANDIDATES", batch)
-        dim = write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
+        dim = write_vectors(
+            tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features)
+        )
         written.append((tmp_path / paths.index_vectors("nearest")).read_bytes())
 
     assert (dim, written[0] == written[1] == written[2]) == (8, True)
@@ -107,7 +122,9 @@ def test_write_vectors_are_the_tower_over_the_rows_in_the_files_order_whatever_t
     np.testing.assert_allclose(vectors, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(towers: Path, tmp_path: Path) -> None:
+def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(
+    towers: Path, tmp_path: Path
+) -> None:
     source = _stage(tmp_path, towers, ["3,1", "4,1"])
     part = CorpusPart(file="movies.csv", id="id", features={"movie": "id"})
     with_default, without = _features(year_default=1.0), _features()
@@ -116,9 +133,13 @@ def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(towers: P
     write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, with_default))
     vectors = np.fromfile(tmp_path / paths.index_vectors("nearest"), "<f4").reshape(-1, 8)
     with np.load(towers / "weights.npz") as weights:
-        np.testing.assert_allclose(vectors, _table()[[3, 4]] @ weights["candidate"][:8], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            vectors, _table()[[3, 4]] @ weights["candidate"][:8], rtol=1e-5, atol=1e-6
+        )
 
-    with pytest.raises(NotConvertible, match=r"feature 'year'.*name its column in candidates\.movies\.features"):
+    with pytest.raises(
+        NotConvertible, match=r"feature 'year'.*name its column in candidates\.movies\.features"
+    ):
         write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, without))
 
 
@@ -134,7 +155,9 @@ def test_write_vectors_unfit_candidate_is_named(
 ) -> None:
     monkeypatch.setattr(candidates, "BATCH_CANDIDATES", 64)
     features = _features()
-    source = _stage(tmp_path, towers, [*(f"{movie},1999" for movie in range(100)), line, "800,1999"])
+    source = _stage(
+        tmp_path, towers, [*(f"{movie},1999" for movie in range(100)), line, "800,1999"]
+    )
     corpus = write(tmp_path, PART, features, source.parent)
 
     with pytest.raises(NotConvertible) as refusal:

@@ -21,9 +21,16 @@ from tests.export.corpora.written import held
 FEATURES: dict[str, Feature] = {
     "item": EmbeddedFeature(kind="single", table="t", role="candidate"),
     "tags": EmbeddedFeature(
-        kind="bag", table="t", role="candidate", combiner="sum", ids=HashIds(buckets=10), default=None
+        kind="bag",
+        table="t",
+        role="candidate",
+        combiner="sum",
+        ids=HashIds(buckets=10),
+        default=None,
     ),
-    "studio": EmbeddedFeature(kind="single", table="t", role="candidate", ids=HashIds(buckets=10), default="none"),
+    "studio": EmbeddedFeature(
+        kind="single", table="t", role="candidate", ids=HashIds(buckets=10), default="none"
+    ),
     "year": DenseFeature(kind="dense", role="candidate", default=1.0),
     "place": DenseFeature(kind="dense", role="candidate", shape=(2,)),
 }
@@ -43,12 +50,15 @@ ROWS: list[dict[str, Any]] = [
 
 
 def _part(**changes: Any) -> CorpusPart:
-    return CorpusPart(**({"file": "parts", "id": "id", "features": COLUMNS, "attributes": ATTRIBUTES} | changes))
+    return CorpusPart(
+        **({"file": "parts", "id": "id", "features": COLUMNS, "attributes": ATTRIBUTES} | changes)
+    )
 
 
 def _parquet(rows: list[dict[str, Any]], path: Path) -> None:
     single = {
-        name: [each[name][0] if each[name] else None for each in rows] for name in ("id", "studio", "year", "title")
+        name: [each[name][0] if each[name] else None for each in rows]
+        for name in ("id", "studio", "year", "title")
     }
     lists = {name: [each[name] for each in rows] for name in ("tags", "place")}
     pq.write_table(pa.table(single | lists), path, row_group_size=3)
@@ -80,12 +90,17 @@ def _expected() -> dict[str, Any]:
         "tags": [each["tags"] for each in ROWS],
         "year": [each["year"][0] if each["year"] else None for each in ROWS],
         "feature item": [each["id"] for each in ROWS],
-        **{f"feature {name}": [each[name] for each in ROWS] for name in ("tags", "studio", "year", "place")},
+        **{
+            f"feature {name}": [each[name] for each in ROWS]
+            for name in ("tags", "studio", "year", "place")
+        },
     }
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz", "tfrecord", "tfrecord.gz"])
-def test_write_candidates_of_part_files_holds_all_in_the_order_of_names(tmp_path: Path, kind: str) -> None:
+def test_write_candidates_of_part_files_holds_all_in_the_order_of_names(
+    tmp_path: Path, kind: str
+) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "_SUCCESS").write_text("")
     for number, first in enumerate(range(0, len(ROWS), 5)):
@@ -97,7 +112,9 @@ def test_write_candidates_of_part_files_holds_all_in_the_order_of_names(tmp_path
 
 def test_write_candidates_of_prebatched_records_holds_each(tmp_path: Path) -> None:
     full = [row for place, row in enumerate(ROWS) if place not in (2, 3, 5)]
-    write_examples(tmp_path / "b.tfrecord", [_packed(full[:4]), _packed(full[4:5]), _packed(full[5:])])
+    write_examples(
+        tmp_path / "b.tfrecord", [_packed(full[:4]), _packed(full[4:5]), _packed(full[5:])]
+    )
 
     found = held(tmp_path, _part(file="b.tfrecord", prebatched=True), FEATURES)
 
@@ -110,18 +127,29 @@ def test_read_rows_of_several_files_gives_the_cells_of_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(corpus_files, "_BATCH_ROWS", 2)  # some hold no wanted row
-    rows, suffix = [row | {"studio": ["s"], "year": [1.5]} for row in ROWS], kind.replace("prebatched", "tfrecord")
+    rows, suffix = (
+        [row | {"studio": ["s"], "year": [1.5]} for row in ROWS],
+        kind.replace("prebatched", "tfrecord"),
+    )
     (tmp_path / "parts").mkdir()
     for number, members in enumerate((rows[:5], rows[5:])):
         packed = [_packed(members[:2]), _packed(members[2:])] if kind == "prebatched" else members
         WRITERS[suffix](packed, tmp_path / f"parts/{number}.{suffix}")
     part = _part(prebatched=kind == "prebatched")
 
-    found = read_rows(locate_corpus(tmp_path, "items", part), "items", part, np.array([0, 4, 5, 11]), ["id", "title"])
+    found = read_rows(
+        locate_corpus(tmp_path, "items", part),
+        "items",
+        part,
+        np.array([0, 4, 5, 11]),
+        ["id", "title"],
+    )
 
     cells = [(50 - row, f"Zoë {row}") for row in (0, 4, 5, 11)]
     told = {"csv": [(str(item), title) for item, title in cells], "parquet": cells}
-    assert [tuple(each.values()) for each in found] == told.get(suffix, [([item], [title]) for item, title in cells])
+    assert [tuple(each.values()) for each in found] == told.get(
+        suffix, [([item], [title]) for item, title in cells]
+    )
 
 
 def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -> None:
@@ -134,9 +162,17 @@ def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -
         located = locate_corpus(tmp_path, "items", _part(**changes))
         return [(file.path.name, file.format, file.gzip) for file in located]
 
-    assert found(file="a/part-*", format="csv") == [("part-0", "csv", False), ("part-1", "csv", False)]
-    assert found(file=("b.tfrecords", "b.csv.gz")) == [("b.tfrecords", "tfrecord", False), ("b.csv.gz", "csv", True)]
-    assert found(file="**/part-1", format="tfrecord", compression="gzip") == [("part-1", "tfrecord", True)]
+    assert found(file="a/part-*", format="csv") == [
+        ("part-0", "csv", False),
+        ("part-1", "csv", False),
+    ]
+    assert found(file=("b.tfrecords", "b.csv.gz")) == [
+        ("b.tfrecords", "tfrecord", False),
+        ("b.csv.gz", "csv", True),
+    ]
+    assert found(file="**/part-1", format="tfrecord", compression="gzip") == [
+        ("part-1", "tfrecord", True)
+    ]
     assert found(file="b.csv.gz", compression="none") == [("b.csv.gz", "csv", False)]
     assert found(file="c[1].csv") == [("c[1].csv", "csv", False)]
 
@@ -145,12 +181,24 @@ def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -
     ("changes", "told"),
     [
         ({"file": "gone.csv"}, "candidates.items.file: "),
-        ({"file": "gone-*.csv"}, "gone-*.csv does not exist, or is a directory or pattern without files"),
+        (
+            {"file": "gone-*.csv"},
+            "gone-*.csv does not exist, or is a directory or pattern without files",
+        ),
         ({"file": "empty"}, "empty does not exist, or is a directory"),
         ({"file": ("a.csv", "*.csv")}, "a.csv twice"),
-        ({"file": "data"}, "data is neither a .csv nor a .parquet file nor a .tfrecord; set candidates.items.format"),
-        ({"file": "a.csv", "prebatched": True}, "candidates.items.prebatched is of TFRecord files; a.csv is csv"),
-        ({"file": "a.parquet", "compression": "gzip"}, "a.parquet is Parquet, which compresses by itself"),
+        (
+            {"file": "data"},
+            "data is neither a .csv nor a .parquet file nor a .tfrecord; set candidates.items.format",
+        ),
+        (
+            {"file": "a.csv", "prebatched": True},
+            "candidates.items.prebatched is of TFRecord files; a.csv is csv",
+        ),
+        (
+            {"file": "a.parquet", "compression": "gzip"},
+            "a.parquet is Parquet, which compresses by itself",
+        ),
     ],
 )
 def test_locate_corpus_that_cannot_be_meant_is_a_usage_error(

@@ -19,7 +19,10 @@ PART = IndexPart(corpus="movies", query_tower="query", candidate_tower="candidat
 
 
 def corpus(directory: Path, *sizes: int) -> list[CorpusFile]:
-    files = [CorpusFile(directory / f"{number}.parquet", "parquet", False) for number in range(len(sizes))]
+    files = [
+        CorpusFile(directory / f"{number}.parquet", "parquet", False)
+        for number in range(len(sizes))
+    ]
     for file, size in zip(files, sizes, strict=True):
         parquet.write_table(pa.table({"id": np.arange(size)}), file.path)
     return files
@@ -31,7 +34,9 @@ def test_index_takes_no_more_disk_than_forecast(tmp_path: Path, size: int, parti
     vectors = tmp_path / paths.index_vectors("movies")
     vectors.parent.mkdir(parents=True)
     random.random((size, DIM), np.float32).tofile(vectors)
-    part = PART.model_copy(update={"parameters": {"leaves_to_search": 1, "reorder": 10}} if size > 20_000 else {})
+    part = PART.model_copy(
+        update={"parameters": {"leaves_to_search": 1, "reorder": 10}} if size > 20_000 else {}
+    )
     part = part.model_copy(update={"partitions": partitions})
     build_index(tmp_path, "movies", part, random.random((5, DIM), np.float32), representative=False)
     written = sum(file.stat().st_size for file in vectors.parent.rglob("*") if file.is_file())
@@ -44,7 +49,9 @@ def test_index_takes_no_more_disk_than_forecast(tmp_path: Path, size: int, parti
     )  # its settings, centroids and code book
 
 
-def test_forecast_of_files_that_do_not_tell_how_many_they_hold_is_for_a_million(tmp_path: Path) -> None:
+def test_forecast_of_files_that_do_not_tell_how_many_they_hold_is_for_a_million(
+    tmp_path: Path,
+) -> None:
     text = CorpusFile(tmp_path / "movies.csv", "csv", False)
     unknown = forecast_index("movies", PART, [text, *corpus(tmp_path, 3)], DIM, encoders=2)
     known = forecast_index("movies", PART, corpus(tmp_path, 1_000_000), DIM, encoders=2)
@@ -58,15 +65,25 @@ def test_forecast_of_files_that_do_not_tell_how_many_they_hold_is_for_a_million(
 def test_forecast_of_partitions_builds_in_the_memory_of_one(tmp_path: Path) -> None:
     files = corpus(tmp_path, 3_000_000)
     whole, part = (
-        forecast_index("movies", PART.model_copy(update={"partitions": count}), files, 256, encoders=1)
+        forecast_index(
+            "movies", PART.model_copy(update={"partitions": count}), files, 256, encoders=1
+        )
         for count in (1, 50)
     )
     assert part.build_bytes < 0.6 * whole.build_bytes
     assert (part.disk_bytes, part.load_bytes) == (whole.disk_bytes, whole.load_bytes)
     with pytest.raises(UsageError, match="partitions is 10; there are only 9 candidates"):
-        forecast_index("movies", PART.model_copy(update={"partitions": 10}), corpus(tmp_path, 9), DIM, 1)
+        forecast_index(
+            "movies", PART.model_copy(update={"partitions": 10}), corpus(tmp_path, 9), DIM, 1
+        )
 
 
 def test_forecast_of_an_index_that_cannot_be_built_names_the_key(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"indexes\.movies\.parameters: unknown key 'leafs'"):
-        forecast_index("movies", PART.model_copy(update={"parameters": {"leafs": 3}}), corpus(tmp_path, 9), DIM, 2)
+        forecast_index(
+            "movies",
+            PART.model_copy(update={"parameters": {"leafs": 3}}),
+            corpus(tmp_path, 9),
+            DIM,
+            2,
+        )

@@ -28,8 +28,14 @@ def _clustered(size: int, dim: int, clusters: int, seed: int) -> Vectors:
 
 
 def _part(**changes: Any) -> IndexPart:
-    recall = {name: changes.pop(name) for name in ("k", "value", "queries", "of_tables") if name in changes}
-    return IndexPart(corpus="movies", query_tower="query", candidate_tower="candidate", recall=recall, **changes)
+    recall = {
+        name: changes.pop(name)
+        for name in ("k", "value", "queries", "of_tables")
+        if name in changes
+    }
+    return IndexPart(
+        corpus="movies", query_tower="query", candidate_tower="candidate", recall=recall, **changes
+    )
 
 
 def _stage(base: Path, vectors: Vectors) -> Path:
@@ -41,7 +47,11 @@ def _stage(base: Path, vectors: Vectors) -> Path:
 
 def _exact(vectors: Vectors, query: Vectors) -> set[int]:
     """The ten nearest by float64 scores and a full sort: another way than the code's."""
-    return set(np.argsort(-(vectors.astype(np.float64) @ query.astype(np.float64)), kind="stable")[:10].tolist())
+    return set(
+        np.argsort(-(vectors.astype(np.float64) @ query.astype(np.float64)), kind="stable")[
+            :10
+        ].tolist()
+    )
 
 
 def test_tree_index_over_100_000_vectors_tells_its_true_recall(tmp_path: Path) -> None:
@@ -51,9 +61,14 @@ def test_tree_index_over_100_000_vectors_tells_its_true_recall(tmp_path: Path) -
     index = build_index(base, "movies", _part(value=0.9, queries=60), queries)
 
     assert (index.kind, index.dim, index.parameters["num_leaves"]) == ("tree_ah", 32, 316)
-    assert 0.9 <= index.recall.value <= 1  # which setting is the cheapest is measured, and may be a better one
+    assert (
+        0.9 <= index.recall.value <= 1
+    )  # which setting is the cheapest is measured, and may be a better one
     loaded = ScannIndex.load(base / index.directory, "dot_product", vectors)
-    hits = sum(len(_exact(vectors, query) & {*loaded.search(query[np.newaxis], 10)[0][0]}) for query in queries)
+    hits = sum(
+        len(_exact(vectors, query) & {*loaded.search(query[np.newaxis], 10)[0][0]})
+        for query in queries
+    )
     # ScaNN adds up in the order that its threads and batches give: a tie of 600 neighbors may fall the other way.
     assert index.recall.value == pytest.approx(hits / 600, abs=1.5 / 600)
     assert (index.recall.k, index.recall.queries, index.recall.target) == (10, 60, 0.9)
@@ -69,10 +84,14 @@ def test_tree_index_over_100_000_vectors_tells_its_true_recall(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
-def test_small_corpus_is_searched_by_brute_force_with_recall_one(tmp_path: Path, distance: Any) -> None:
+def test_small_corpus_is_searched_by_brute_force_with_recall_one(
+    tmp_path: Path, distance: Any
+) -> None:
     vectors, queries = _clustered(3000, 16, 20, seed=1), _clustered(40, 16, 20, seed=2)
 
-    index = build_index(_stage(tmp_path, vectors), "movies", _part(distance=distance, value=1.0), queries)
+    index = build_index(
+        _stage(tmp_path, vectors), "movies", _part(distance=distance, value=1.0), queries
+    )
 
     assert (index.kind, index.parameters) == ("brute_force", {})
     assert index.recall.value == 1
@@ -109,29 +128,44 @@ def test_what_cannot_be_built_is_refused(
 ) -> None:
     given = _part(kind="tree_ah" if part else "auto", parameters=part)
     with pytest.raises((NotConvertible, UsageError), match=problem):
-        build_index(_stage(tmp_path, _clustered(size, 8, 5, 1)), "movies", given, np.zeros(queries, np.float32))
+        build_index(
+            _stage(tmp_path, _clustered(size, 8, 5, 1)),
+            "movies",
+            given,
+            np.zeros(queries, np.float32),
+        )
 
 
-def test_parameters_of_a_tree_for_brute_force_and_queries_of_nan_are_refused(tmp_path: Path) -> None:
+def test_parameters_of_a_tree_for_brute_force_and_queries_of_nan_are_refused(
+    tmp_path: Path,
+) -> None:
     base = _stage(tmp_path, _clustered(300, 8, 5, 1))
     with pytest.raises(UsageError, match="300 candidates are searched by brute force"):
-        build_index(base, "movies", _part(parameters={"num_leaves": 3}), np.zeros((3, 8), np.float32))
+        build_index(
+            base, "movies", _part(parameters={"num_leaves": 3}), np.zeros((3, 8), np.float32)
+        )
     with pytest.raises(NotConvertible, match="index 'movies': query vector 0 holds NaN"):
         build_index(base, "movies", _part(), np.full((3, 8), np.nan, np.float32))
 
 
 def test_directory_that_cannot_be_written_is_a_destination_error(tmp_path: Path) -> None:
     vectors = _clustered(300, 8, 5, seed=1)
-    (_stage(tmp_path, vectors) / paths.index_directory("movies")).write_bytes(b"a file where the directory should be")
+    (_stage(tmp_path, vectors) / paths.index_directory("movies")).write_bytes(
+        b"a file where the directory should be"
+    )
 
     with pytest.raises(DestinationError, match="index 'movies' cannot be written"):
         build_index(tmp_path, "movies", _part(), vectors[:5])
 
 
-def test_recall_of_tables_is_that_of_what_converted_rows_find_among_trained_ones(tmp_path: Path) -> None:
+def test_recall_of_tables_is_that_of_what_converted_rows_find_among_trained_ones(
+    tmp_path: Path,
+) -> None:
     trained, queries = _clustered(2000, 16, 20, seed=1), _clustered(60, 16, 20, seed=2)
     noise = np.random.default_rng(5)
-    vectors, asked = (each + noise.normal(0, 0.05, each.shape).astype(np.float32) for each in (trained, queries))
+    vectors, asked = (
+        each + noise.normal(0, 0.05, each.shape).astype(np.float32) for each in (trained, queries)
+    )
     base, part = _stage(tmp_path, vectors), _part(queries=40)
     page = build_index(base, "movies", part, asked)
     trained.tofile(base / "aside")
@@ -144,8 +178,12 @@ def test_recall_of_tables_is_that_of_what_converted_rows_find_among_trained_ones
     assert recall.value == pytest.approx(hits / 400, abs=1e-9)
     assert 0.7 < recall.value < 1
     assert (recall.k, recall.queries, recall.target) == (10, 40, 0)
-    with pytest.raises(VerificationFailed, match=r"made of the checkpoint's own rows, the recipe asks for 0\.999"):
-        recall_of_tables(base, "movies", _part(queries=40, of_tables=0.999), page, asked, queries, base / "aside")
+    with pytest.raises(
+        VerificationFailed, match=r"made of the checkpoint's own rows, the recipe asks for 0\.999"
+    ):
+        recall_of_tables(
+            base, "movies", _part(queries=40, of_tables=0.999), page, asked, queries, base / "aside"
+        )
 
 
 def test_tree_in_partitions_tells_the_recall_of_what_is_merged(tmp_path: Path) -> None:
@@ -154,22 +192,31 @@ def test_tree_in_partitions_tells_the_recall_of_what_is_merged(tmp_path: Path) -
 
     index = build_index(base, "movies", _part(value=0.9, queries=60, partitions=3), queries)
 
-    assert (index.kind, index.partitions, index.parameters["num_leaves"]) == ("tree_ah", 3, 146), "of 21 334 each"
+    assert (index.kind, index.partitions, index.parameters["num_leaves"]) == ("tree_ah", 3, 146), (
+        "of 21 334 each"
+    )
     assert sorted(each.name for each in (base / index.directory).iterdir()) == [
         f"partition-0000{number}-of-00003" for number in range(3)
     ]
     assert not list(base.rglob("dataset.npy"))
     loaded = load_index([base / each for each in index.directories], "dot_product", vectors)
-    hits = sum(len(_exact(vectors, query) & {*loaded.search(query[np.newaxis], 10)[0][0]}) for query in queries)
+    hits = sum(
+        len(_exact(vectors, query) & {*loaded.search(query[np.newaxis], 10)[0][0]})
+        for query in queries
+    )
     assert index.recall.value == pytest.approx(hits / 600, abs=1.5 / 600)
     assert index.recall.value >= 0.9
     assert max(point.recall for point in index.curve) >= 0.9
 
 
 @pytest.mark.parametrize(("size", "asked", "found"), [(10, 3, 3), (5, 4, 3), (7, 7, 7)])
-def test_brute_force_in_partitions_finds_what_is_exact(tmp_path: Path, size: int, asked: int, found: int) -> None:
+def test_brute_force_in_partitions_finds_what_is_exact(
+    tmp_path: Path, size: int, asked: int, found: int
+) -> None:
     vectors = _clustered(size, 8, 3, seed=1)
-    index = build_index(_stage(tmp_path, vectors), "movies", _part(partitions=asked, value=1.0), vectors)
+    index = build_index(
+        _stage(tmp_path, vectors), "movies", _part(partitions=asked, value=1.0), vectors
+    )
     assert (index.partitions, len(index.directories), index.recall.value) == (found, found, 1)
 
 
@@ -199,11 +246,19 @@ def test_partitions_are_built_once_each_and_others_are_swept(tmp_path: Path) -> 
     ("part", "problem"),
     [
         ({"partitions": 301}, "indexes.movies.partitions is 301; there are only 300 candidates"),
-        ({"partitions": 3, "kind": "tree_ah", "parameters": {"num_leaves": 101}}, "only 100 vectors"),
-        ({"partitions": 30, "kind": "tree_ah"}, "index 'movies': ScaNN builds no tree_ah index over 10 vectors"),
+        (
+            {"partitions": 3, "kind": "tree_ah", "parameters": {"num_leaves": 101}},
+            "only 100 vectors",
+        ),
+        (
+            {"partitions": 30, "kind": "tree_ah"},
+            "index 'movies': ScaNN builds no tree_ah index over 10 vectors",
+        ),
     ],
 )
-def test_partitions_that_cannot_be_built_are_refused(tmp_path: Path, part: dict[str, Any], problem: str) -> None:
+def test_partitions_that_cannot_be_built_are_refused(
+    tmp_path: Path, part: dict[str, Any], problem: str
+) -> None:
     vectors = _clustered(300, 8, 5, 1)
     with pytest.raises((NotConvertible, UsageError), match=problem):
         build_index(_stage(tmp_path, vectors), "movies", _part(**part), vectors[:5])

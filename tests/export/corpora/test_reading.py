@@ -86,7 +86,9 @@ def test_corpus_csv_becomes_what_a_caller_would_send(tmp_path: Path) -> None:
     named = {name: name for name in ("genres", "cast", "year", "rated", "place")}
     attributes = ("title", "genres", "year", "rated")
     features = {"movie": "id", "decade": "year", **named}
-    assert _read_text(tmp_path, CSV, features=features, attributes=attributes, list_separator=";") == {
+    assert _read_text(
+        tmp_path, CSV, features=features, attributes=attributes, list_separator=";"
+    ) == {
         "ids": [12, 3],
         "title": ["Heat, the film", "Two\nlines"],
         "genres": [["a|b", "drama"], []],
@@ -105,7 +107,9 @@ def test_corpus_csv_becomes_what_a_caller_would_send(tmp_path: Path) -> None:
 def test_corpus_csv_kinds_are_told_by_the_whole_column_not_its_start(tmp_path: Path) -> None:
     # pyarrow's own reader would take the kinds of the first block, and then fail.
     rows = "".join(f"{row},{row if row < 199_999 else 'x9'}\n" for row in range(200_000))
-    content = _read_text(tmp_path, "id,studio\n" + rows, features={"studio": "studio"}, attributes=("studio",))
+    content = _read_text(
+        tmp_path, "id,studio\n" + rows, features={"studio": "studio"}, attributes=("studio",)
+    )
     assert (content["feature studio"][0], content["feature studio"][-1]) == (["0"], ["x9"])
     assert content["studio"][-1] == "x9"
 
@@ -144,7 +148,11 @@ def test_corpus_parquet_takes_lists_and_dictionaries(tmp_path: Path) -> None:
         ("id", ["1", '""'], "row 2 is null"),
         ("id", ["1", "2", "1"], "id 1 stands in row 1 of movies.csv and row 3 of movies.csv"),
         ("id", ["1", "2.5"], "row 2: '2.5' is a float"),
-        ("id", ["1", "2", "x"], "row 3: 'x' is text, the ids above are integers; if all are text, write the corpus"),
+        (
+            "id",
+            ["1", "2", "x"],
+            "row 3: 'x' is text, the ids above are integers; if all are text, write the corpus",
+        ),
         ("id", ["x", "2"], "row 2: '2' is an integer, the ids above are text"),
         ("id", ["1", "9223372036854775808"], "row 2: '9223372036854775808' is beyond int64"),
         ("id", pa.array([1.0, 2.0]), "row 1: '1.0' is a float"),
@@ -155,19 +163,32 @@ def test_corpus_parquet_takes_lists_and_dictionaries(tmp_path: Path) -> None:
         ("year", ["1990", "nan"], "row 2: 'nan' is no finite number"),
         ("year", ["1990", "1e39"], "row 2: '1e39' is no finite float32"),
         ("place", ["1|2", "1"], "row 2 has 1 values; a feature of shape (2,) takes 2"),
-        ("movie", pa.array([1.0, 2.0]), "row 1: '1.0' is double; an id, integer or string, was expected"),
+        (
+            "movie",
+            pa.array([1.0, 2.0]),
+            "row 1: '1.0' is double; an id, integer or string, was expected",
+        ),
         ("studio", pa.array([True, False]), "is bool; an id"),
         ("genres", pa.array(["a", "b"]), "holds string; a list per candidate was expected"),
-        ("genres", pa.array([["a"], ["b", None]]), "row 2 is null; an id, integer or string, was expected"),
+        (
+            "genres",
+            pa.array([["a"], ["b", None]]),
+            "row 2 is null; an id, integer or string, was expected",
+        ),
         ("year", pa.array([True, False]), "row 1: 'True' is bool; a number was expected"),
     ],
 )
-def test_wrong_value_names_file_row_and_column(tmp_path: Path, key: str, cells: Any, problem: str) -> None:
+def test_wrong_value_names_file_row_and_column(
+    tmp_path: Path, key: str, cells: Any, problem: str
+) -> None:
     part: dict[str, Any] = {"id": "c"} if key == "id" else {"features": {key: "c"}}
     read: Callable[..., Written]
     content: Any
     if isinstance(cells, list):
-        read, content = _read_text, "id,c\n" + "".join(f"{row},{cell}\n" for row, cell in enumerate(cells))
+        read, content = (
+            _read_text,
+            "id,c\n" + "".join(f"{row},{cell}\n" for row, cell in enumerate(cells)),
+        )
     else:
         read, content = _read_columns, {"id": list(range(len(cells))), "c": cells}
 
@@ -181,7 +202,11 @@ def test_wrong_value_names_file_row_and_column(tmp_path: Path, key: str, cells: 
 
 def test_numbers_of_a_bag_are_bags_of_one_and_nulls_are_empty(tmp_path: Path) -> None:
     columns = {"id": pa.array([1, 2, 3]), "genres": pa.array([5, None, 7], pa.int64())}
-    assert _read_columns(tmp_path, columns, features={"genres": "genres"})["feature genres"] == [[5], [], [7]]
+    assert _read_columns(tmp_path, columns, features={"genres": "genres"})["feature genres"] == [
+        [5],
+        [],
+        [7],
+    ]
 
 
 def test_inputs_of_a_cross_are_read_each_as_its_key_says(tmp_path: Path) -> None:
@@ -191,7 +216,9 @@ def test_inputs_of_a_cross_are_read_each_as_its_key_says(tmp_path: Path) -> None
         "size": pa.array([5, 6]),
         "weight": pa.array([0.25, 2.0]),
     }
-    assert _read_columns(tmp_path, columns, features={name: name for name in columns if name != "id"}) == {
+    assert _read_columns(
+        tmp_path, columns, features={name: name for name in columns if name != "id"}
+    ) == {
         "ids": [1, 2],
         "feature shelf": [["a", "7"], ["b"]],
         "feature size": [[5], [6]],
@@ -210,33 +237,77 @@ HUGE = (1 << 62).to_bytes(8, "little")
         ({"id": pa.array([], pa.int64())}, {}, "a.parquet holds no candidates"),
         ("movieId\n1\n", {}, "a.csv has no column 'id'; it has movieId"),
         ("id,id\n1,2\n", {}, "2 times a column 'id'"),
-        ("id\n1\n", {"features": {"film": "id"}}, "the model has no feature 'film'; it has movie, studio"),
+        (
+            "id\n1\n",
+            {"features": {"film": "id"}},
+            "the model has no feature 'film'; it has movie, studio",
+        ),
         ("id,a\n1,2\n3\n", {"attributes": ("a",)}, "no readable CSV file"),
         ("id\n1\n", {"format": "parquet"}, "no readable Parquet file"),
-        (({"id": [1, 2]}, {"id": [2]}), {}, "id 2 stands in row 2 of a.parquet and row 1 of b.parquet"),
-        (({"id": [1]}, {"id": ["3"]}), {}, "b.parquet, column 'id' holds string, the ids above are integers"),
+        (
+            ({"id": [1, 2]}, {"id": [2]}),
+            {},
+            "id 2 stands in row 2 of a.parquet and row 1 of b.parquet",
+        ),
+        (
+            ({"id": [1]}, {"id": ["3"]}),
+            {},
+            "b.parquet, column 'id' holds string, the ids above are integers",
+        ),
         (
             ({"id": [1], "x": [1]}, {"id": [2], "x": ["one"]}),
             {"attributes": ("x",)},
             "'movies', b.parquet: attribute x holds large_string after int64",
         ),
-        ([{"id": [1]}, {"id": [2, 3]}], {}, "column 'id', record 2: '[2, 3]' holds several values; one was"),
+        (
+            [{"id": [1]}, {"id": [2, 3]}],
+            {},
+            "column 'id', record 2: '[2, 3]' holds several values; one was",
+        ),
         ([{"id": [1]}] * 2, {}, "id 1 stands in record 1 of a.tfrecord and record 2 of a.tfrecord"),
-        ([{"id": [1], "y": [0.5]}], {"features": {"place": "y"}}, "record 1 has 1 values; a feature of"),
-        ([{"id": [1, 2], "y": ["a", ""]}], PREBATCHED | {"features": {"studio": "y"}}, "candidate 2, record 1"),
-        ([{"id": [1]}], {"features": {"rated": "y"}}, "no record of a.tfrecord has a value in column 'y'"),
-        ([{"id": [1]}, {"id": [0.5]}], {}, "record 2, column 'id' is a float list, the records above"),
+        (
+            [{"id": [1], "y": [0.5]}],
+            {"features": {"place": "y"}},
+            "record 1 has 1 values; a feature of",
+        ),
+        (
+            [{"id": [1, 2], "y": ["a", ""]}],
+            PREBATCHED | {"features": {"studio": "y"}},
+            "candidate 2, record 1",
+        ),
+        (
+            [{"id": [1]}],
+            {"features": {"rated": "y"}},
+            "no record of a.tfrecord has a value in column 'y'",
+        ),
+        (
+            [{"id": [1]}, {"id": [0.5]}],
+            {},
+            "record 2, column 'id' is a float list, the records above",
+        ),
         ([{"id": ["a"]}, {"id": [b"\xff"]}], {}, r"record 2, column 'id': b'\xff' is no UTF-8"),
-        ([{"id": [1, 2], "y": [1]}], PREBATCHED | {"attributes": ("y",)}, "'y' has 1 values for 2 candidates"),
+        (
+            [{"id": [1, 2], "y": [1]}],
+            PREBATCHED | {"attributes": ("y",)},
+            "'y' has 1 values for 2 candidates",
+        ),
         ([{"id": [1]}, {}], PREBATCHED, "record 2 has no values in column 'id', the id"),
         ([{"id": [1]}, b"\xff\xff\xff"], {}, "record 2 is no tf.train.Example"),
         (b"\x01\x02", {}, "record 1 is cut short in its length"),
         (record(b"") * 2 + record(b"abc")[:-5], {}, "record 3 is cut short; copy the file again"),
-        (record(b"")[:8] + bytes(8), {}, "record 1 is no TFRecord: its length differs from its checksum"),
+        (
+            record(b"")[:8] + bytes(8),
+            {},
+            "record 1 is no TFRecord: its length differs from its checksum",
+        ),
         (record(b"a")[:-1] + b"\x00", {}, "record 1 differs from its checksum"),
         (gzip.compress(record(b""), mtime=0), {}, "say compression = 'gzip'"),
         (HUGE + masked(HUGE), {}, f"claims {1 << 62} bytes; at most"),
-        (gzip.compress(record(b"") * 90, mtime=0)[:-20], {"compression": "gzip"}, "a.tfrecord cannot be read"),
+        (
+            gzip.compress(record(b"") * 90, mtime=0)[:-20],
+            {"compression": "gzip"},
+            "a.tfrecord cannot be read",
+        ),
         (record(b""), {"compression": "gzip"}, "is it compressed at all"),
     ],
 )
@@ -250,7 +321,9 @@ def test_corpus_files_that_are_damaged_or_do_not_fit_are_refused(
     elif isinstance(content, bytes):
         (tmp_path / "a.tfrecord").write_bytes(content)
     else:
-        for name, columns in zip("ab", content if isinstance(content, tuple) else [content], strict=False):
+        for name, columns in zip(
+            "ab", content if isinstance(content, tuple) else [content], strict=False
+        ):
             pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
 
     with pytest.raises((NotConvertible, UsageError)) as refusal:

@@ -27,10 +27,14 @@ def _read(path: Path, compressed: bool = False) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_read_examples_of_tensorflows_own_writer_gives_what_it_wrote(tmp_path: Path, zipped: bool) -> None:
+def test_read_examples_of_tensorflows_own_writer_gives_what_it_wrote(
+    tmp_path: Path, zipped: bool
+) -> None:
     tf = load_tensorflow()
     path = tmp_path / "own.tfrecord"
-    with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type="GZIP" if zipped else "")) as writer:
+    with tf.io.TFRecordWriter(
+        str(path), tf.io.TFRecordOptions(compression_type="GZIP" if zipped else "")
+    ) as writer:
         for features in PLAIN:
             page = tf.train.Example.FromString(example(features))
             writer.write(page.SerializeToString())

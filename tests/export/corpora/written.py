@@ -17,20 +17,32 @@ from export.corpora.reading import CorpusReader
 from export.recipe.schema import CorpusPart
 
 
-def write(base: Path, part: CorpusPart, features: Mapping[str, Feature], folder: Path, name: str = "movies") -> Corpus:
+def write(
+    base: Path,
+    part: CorpusPart,
+    features: Mapping[str, Feature],
+    folder: Path,
+    name: str = "movies",
+) -> Corpus:
     """Writes the store of a corpus whose files lie in a folder."""
     reader = CorpusReader(locate_corpus(folder, name, part), name, part, features)
     return write_candidates(base, paths.candidate_store(name), reader)
 
 
-def held(directory: Path, part: CorpusPart, features: Mapping[str, Feature], name: str = "items") -> dict[str, Any]:
+def held(
+    directory: Path, part: CorpusPart, features: Mapping[str, Feature], name: str = "items"
+) -> dict[str, Any]:
     """Writes a corpus; returns its ids, its attributes and, for each candidate, the values of its features."""
     corpus = write(directory / "bundle", part, features, directory, name)
     store = CandidateStore(directory / "bundle" / corpus.file, corpus)
     everyone = np.arange(store.size)
-    found: dict[str, Any] = {"ids": store.ids(everyone).tolist()} | store.attributes(everyone, list(corpus.attributes))
+    found: dict[str, Any] = {"ids": store.ids(everyone).tolist()} | store.attributes(
+        everyone, list(corpus.attributes)
+    )
     for feature, column in store.features(everyone, corpus.features).items():
         each = len(column.values) // store.size
         offsets = np.arange(store.size + 1) * each if column.offsets is None else column.offsets
-        found[f"feature {feature}"] = [part.tolist() for part in np.split(column.values, offsets[1:-1])]
+        found[f"feature {feature}"] = [
+            part.tolist() for part in np.split(column.values, offsets[1:-1])
+        ]
     return found

@@ -35,13 +35,24 @@ def ranker(features: int, tables: int) -> Manifest:
         )
         for number in range(features)
     }
-    pages[HOSTILE] = manifest.DenseFeature(kind="dense", role="candidate", shape=(3,), default=[0, 0, 0])
+    pages[HOSTILE] = manifest.DenseFeature(
+        kind="dense", role="candidate", shape=(3,), default=[0, 0, 0]
+    )
     pages["hour"] = manifest.DenseFeature(kind="dense", role="context", dtype="int64", below=24)
-    taken = tuple(manifest.TowerInput(name=each, feature=each, dtype="float32", shape=(None, 4)) for each in pages)
-    made = tuple(manifest.TowerOutput(name=f"head{number}", dtype="float32", shape=(None,)) for number in range(2))
+    taken = tuple(
+        manifest.TowerInput(name=each, feature=each, dtype="float32", shape=(None, 4))
+        for each in pages
+    )
+    made = tuple(
+        manifest.TowerOutput(name=f"head{number}", dtype="float32", shape=(None,))
+        for number in range(2)
+    )
     inner = {"name": "trunk_0", "dtype": "float32", "shape": (None, 8)}
     parts = [("trunk", taken, (manifest.TowerOutput(**inner),))]
-    parts += [(f"head-{each.name}", (manifest.TowerInput(**inner, tensor="trunk_0"),), (each,)) for each in made]
+    parts += [
+        (f"head-{each.name}", (manifest.TowerInput(**inner, tensor="trunk_0"),), (each,))
+        for each in made
+    ]
     tower = manifest.Tower(
         role="ranking",
         inputs=taken,
@@ -116,22 +127,40 @@ def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() 
         parameters={"num_leaves": 10, "leaves_to_search": 2},
         recall=manifest.Recall(k=7, value=0.97, low=0.9, queries=9, target=0.95),
         curve=tuple(
-            manifest.CostPoint(parameters={"leaves_to_search": leaves}, recall=recall, relative_cost=cost)
+            manifest.CostPoint(
+                parameters={"leaves_to_search": leaves}, recall=recall, relative_cost=cost
+            )
             for recall, cost, leaves in tried
         ),
     )
-    whole = index.model_copy(update={"kind": "brute_force", "curve": index.curve[:1], "partitions": 3})
+    whole = index.model_copy(
+        update={"kind": "brute_force", "curve": index.curve[:1], "partitions": 3}
+    )
     page = ranker(1, 1).model_copy(update={"indexes": {HOSTILE: index, "whole": whole}})
     shown = explain_page(draw_bundle(page, "bundle"))
     plot = shown[shown.rindex("<svg") : shown.rindex("</svg>") + 6]
     circles = list(ElementTree.fromstring(plot).iter("circle"))
-    assert [circle.get("class") for circle in circles] == ["tried", "chosen", "tried", "tried", "tried"]
+    assert [circle.get("class") for circle in circles] == [
+        "tried",
+        "chosen",
+        "tried",
+        "tried",
+        "tried",
+    ]
     assert circles[1][0].text == "leaves_to_search 2: recall@7 0.9700, cost 0.0500"
     places = [(float(circle.get("cx", 0)), float(circle.get("cy", 0))) for circle in circles]
     assert [x for x, _ in places[:4]] == sorted(x for x, _ in places[:4])
-    assert [places.index(place) for place in sorted(places, key=lambda place: -place[1])] == [0, 2, 1, 3, 4]
+    assert [places.index(place) for place in sorted(places, key=lambda place: -place[1])] == [
+        0,
+        2,
+        1,
+        3,
+        4,
+    ]
     assert f"Index {HOSTILE}: recall@7 of settings by cost, 0.95 asked for" in unescape(shown)
-    assert shown.count("of settings by cost") == 2  # its heading and its label; brute force has nothing to choose
+    assert (
+        shown.count("of settings by cost") == 2
+    )  # its heading and its label; brute force has nothing to choose
     assert "<script" not in shown
     assert "index whole: q finds c, 3 partitions, recall@7 0.9700" in shown
 
@@ -147,23 +176,38 @@ STEPS += [{"do": "remainder", "by": 7}, {"do": "at_most", "by": 5}, {"do": "add"
             {"ids": manifest.ComputedIds(operations=STEPS)},
             "the id without its sign, - 3, wrapped to int32, div 10, mod 7, at most 5, + 2",
         ),
-        ({"ids": manifest.HashIds(buckets=9, first_row=1, mask="")}, "hash mod 9, from row 1, but '' is row 0"),
+        (
+            {"ids": manifest.HashIds(buckets=9, first_row=1, mask="")},
+            "hash mod 9, from row 1, but '' is row 0",
+        ),
         ({"ids": manifest.HashIds(buckets=9, key=(1, 2))}, "hash with a key mod 9"),
         ({"place": 1, "places": 26}, "single, value 2 of 26"),
         ({"kind": "bag", "combiner": "mean", "max_norm": 0.5}, "bag, mean, rows clipped to 0.5"),
-        ({"kind": "bag", "combiner": "sum", "weighted": True, "empty_row": 3}, "bag, sum, weighted, row 3 if empty"),
-        ({"table": "", "indicator": 1000}, "single; indicator of 1000: hash mod 1000; unknown: zeros"),
+        (
+            {"kind": "bag", "combiner": "sum", "weighted": True, "empty_row": 3},
+            "bag, sum, weighted, row 3 if empty",
+        ),
+        (
+            {"table": "", "indicator": 1000},
+            "single; indicator of 1000: hash mod 1000; unknown: zeros",
+        ),
     ],
 )
-def test_text_shows_what_is_sent_and_what_is_done_to_ids_and_rows(changes: dict[str, object], told: str) -> None:
+def test_text_shows_what_is_sent_and_what_is_done_to_ids_and_rows(
+    changes: dict[str, object], told: str
+) -> None:
     assert told.replace(" ", "") in "".join(explain_text(drawn(1, 1, **changes)).split())
 
 
-def test_explain_of_a_bundle_writes_text_page_and_json(command: Command, sample: Path, tmp_path: Path) -> None:
+def test_explain_of_a_bundle_writes_text_page_and_json(
+    command: Command, sample: Path, tmp_path: Path
+) -> None:
     done, page = command("explain", sample, "--html", tmp_path / "page.html"), read_manifest(sample)
     assert done.code == 0, done.err
     assert "features -> tables" in done.out
-    assert re.search(r"filtered by title \(string, \S+ (B|KiB)\), year \(int64, ", " ".join(done.out.split()))
+    assert re.search(
+        r"filtered by title \(string, \S+ (B|KiB)\), year \(int64, ", " ".join(done.out.split())
+    )
     for name in (*page.tables, *page.features, *page.towers, *page.candidates):
         assert re.search(rf"\b{re.escape(name)}\b", done.out), name
     assert all(len(line) <= WIDTH for line in done.out.splitlines() if "/" not in line)
@@ -176,16 +220,22 @@ def test_explain_of_a_bundle_writes_text_page_and_json(command: Command, sample:
     assert tables == {name: (table.rows, table.dim) for name, table in page.tables.items()}
 
 
-def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(command: Command, recipe: Recipe, tmp_path: Path) -> None:
+def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(
+    command: Command, recipe: Recipe, tmp_path: Path
+) -> None:
     done = command("explain", write_project(tmp_path, recipe), "--html", tmp_path / "page.html")
     assert done.code == 0, done.err
     told = " ".join(done.out.split())
-    assert "<- history context, bag, mean; place in vocabulary movies; unknown: zeros; may be left out" in told
+    assert (
+        "<- history context, bag, mean; place in vocabulary movies; unknown: zeros; may be left out"
+        in told
+    )
     assert "genres_all 9 rows x 4 float32" in told
     assert "index movies: query finds movies" in told
     assert "filtered by genres, year: 4 bytes for each value of a candidate" in told
     assert re.search(
-        r"query finds movies; each million of candidates: \S+ MiB of disk, at most \S+ \S+ of memory", told
+        r"query finds movies; each million of candidates: \S+ MiB of disk, at most \S+ \S+ of memory",
+        told,
     )
     assert not (tmp_path / "bundles").exists()
 

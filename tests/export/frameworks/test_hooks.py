@@ -31,7 +31,10 @@ def test_installed_release_has_every_hook_point(point: HookPoint) -> None:
 def test_release_that_moved_a_hook_point_names_the_release_to_install() -> None:
     load_tensorflow()
     moved = HookPoint("tensorflow.python.ops.array_ops", "squeeze", "input place")
-    with pytest.raises(NotConvertible, match=r"squeeze\(input, place\) is not in .* tensorflow.*'tensorflow~=2.20.0'"):
+    with pytest.raises(
+        NotConvertible,
+        match=r"squeeze\(input, place\) is not in .* tensorflow.*'tensorflow~=2.20.0'",
+    ):
         moved.find()
     with pytest.raises(NotConvertible, match="no_such_function"):
         HookPoint("tensorflow.python.ops.array_ops", "no_such_function").find()

@@ -18,7 +18,11 @@ def test_unsupported_release_is_named_with_the_supported_one(name: str, tmp_path
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.1.0\n")
     paths = f"{tmp_path}:{Path(__file__).parents[3]}"
     done = subprocess.run(
-        [sys.executable, "-c", CODE], env={"PYTHONPATH": paths}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", CODE],
+        env={"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert f"supports {name} {SUPPORTED[name]}; found 9.1.0" in done.stderr

@@ -36,10 +36,18 @@ def numbers(seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(5 + seed, 3, (64, 2)).astype(np.float32)
 
 
-@pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`")  # adapt()
+@pytest.mark.filterwarnings(
+    "ignore:Even though the `tf.config.experimental_run_functions_eagerly`"
+)  # adapt()
 @pytest.mark.parametrize(
     ("factory", "trained", "keras"),
-    [("plain", 1, "2"), ("adapted", 1, "3"), ("plain", None, "3"), ("adapted", 2, "2"), ("adapted", None, "3")],
+    [
+        ("plain", 1, "2"),
+        ("adapted", 1, "3"),
+        ("plain", None, "3"),
+        ("adapted", 2, "2"),
+        ("adapted", None, "3"),
+    ],
 )
 def test_towers_normalize_by_the_checkpoints_values_or_are_refused(
     factory: str, trained: int | None, keras: str, tmp_path: Path
@@ -63,9 +71,13 @@ def test_towers_normalize_by_the_checkpoints_values_or_are_refused(
     np.testing.assert_allclose(tower.run({"n": sent})["result"], expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`")  # adapt()
+@pytest.mark.filterwarnings(
+    "ignore:Even though the `tf.config.experimental_run_functions_eagerly`"
+)  # adapt()
 @pytest.mark.parametrize("keras", ["2", "3"])
-def test_invented_numbers_are_those_that_a_normalization_layer_expects(keras: str, tmp_path: Path) -> None:
+def test_invented_numbers_are_those_that_a_normalization_layer_expects(
+    keras: str, tmp_path: Path
+) -> None:
     tf = load_tensorflow()
     factory = f"normalization_models.py:build_plain_{keras}"
     trained = np.random.default_rng(3).normal([1980, 5], [10, 0.5], (64, 2)).astype(np.float32)
@@ -76,8 +88,13 @@ def test_invented_numbers_are_those_that_a_normalization_layer_expects(keras: st
     job = recipe(factory, {"n": {"dtype": "float32", "shape": [2]}}, {"query": {"role": "query"}})
     spec = trace_towers(job, HERE).spec
     pages = describe_features(spec, job)
-    examples, read_rows = make_examples(spec, pages, {}, 200), checkpoint_rows(open_checkpoint(prefix), {})
-    reference, _ = finite_results(Reference(job, HERE, spec, prefix, read_rows, examples, FeatureReader(pages, {}, {})))
+    examples, read_rows = (
+        make_examples(spec, pages, {}, 200),
+        checkpoint_rows(open_checkpoint(prefix), {}),
+    )
+    reference, _ = finite_results(
+        Reference(job, HERE, spec, prefix, read_rows, examples, FeatureReader(pages, {}, {}))
+    )
     found = reference.examples.columns["n"].values.reshape(200, 2)
     around_zero = examples.columns["n"].values.reshape(200, 2)
     expected = trained.mean(axis=0) + trained.std(axis=0) * around_zero

@@ -45,7 +45,9 @@ def expected(undisturbed: Path) -> Facts:
     return facts(undisturbed)
 
 
-def test_run_every_table_is_external_and_bit_equal(undisturbed: Path, movies: TracedCheckpoint) -> None:
+def test_run_every_table_is_external_and_bit_equal(
+    undisturbed: Path, movies: TracedCheckpoint
+) -> None:
     page = staging.read_manifest(undisturbed)
     assert set(page.tables) == set(movies.tables)
     for name, values in movies.tables.items():
@@ -54,7 +56,11 @@ def test_run_every_table_is_external_and_bit_equal(undisturbed: Path, movies: Tr
     largest = min(values.nbytes for values in movies.tables.values())
     for tower in page.towers.values():
         for form in tower.forms:
-            held = [path for path in [undisturbed / form.path, *(undisturbed / form.path).rglob("*")] if path.is_file()]
+            held = [
+                path
+                for path in [undisturbed / form.path, *(undisturbed / form.path).rglob("*")]
+                if path.is_file()
+            ]
             for values in movies.tables.values():
                 assert all(values.tobytes()[:largest] not in path.read_bytes() for path in held)
 
@@ -64,7 +70,9 @@ def test_run_manifest_tells_what_was_verified(expected: Facts, undisturbed: Path
     assert hidden(undisturbed.parents[1]) == []
     assert page["version"] == 1
     assert page["verification"]["examples"] == 24
-    assert all(check["rows_compared"] == check["rows"] for check in page["verification"]["tables"].values())
+    assert all(
+        check["rows_compared"] == check["rows"] for check in page["verification"]["tables"].values()
+    )
     assert page["indexes"]["movies"]["recall"]["value"] == 1.0
     errors = {
         (name, form["kind"], form["precision"]): max(form["max_abs_error"].values())
@@ -82,7 +90,10 @@ def test_run_filters_find_the_candidates_of_each_value(undisturbed: Path) -> Non
         name: AttributeIndex(undisturbed, entry, corpus.attributes[name], corpus.size)
         for name, entry in corpus.filters.items()
     }
-    assert {name: index.kind for name, index in indexes.items()} == {"genres": "list<string>", "year": "int64"}
+    assert {name: index.kind for name, index in indexes.items()} == {
+        "genres": "list<string>",
+        "year": "int64",
+    }
     for genre in range(9):
         found = indexes["genres"].rows_of(objects(str(genre))).tolist()
         assert found == [row for row in range(MOVIES) if genre in genres_of(row)]
@@ -115,9 +126,15 @@ def edit(base: Path, file: str, before: str, after: str) -> None:
     ("change", "noted"),
     [
         (("movie_ids.txt", "100\n107\n", "107\n100\n"), TABLE_STEPS),
-        pytest.param(("movie_ids.txt", "100\n107\n", "107\n100\n"), STEPS - 1, marks=pytest.mark.slow),
-        pytest.param(("movies.csv", 'Movie ""3""', 'Other ""3""'), STEPS - 1, marks=pytest.mark.slow),
-        pytest.param(("recipe.toml", '"count" = 24', '"count" = 25'), STEPS - 1, marks=pytest.mark.slow),
+        pytest.param(
+            ("movie_ids.txt", "100\n107\n", "107\n100\n"), STEPS - 1, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ("movies.csv", 'Movie ""3""', 'Other ""3""'), STEPS - 1, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ("recipe.toml", '"count" = 24', '"count" = 25'), STEPS - 1, marks=pytest.mark.slow
+        ),
         pytest.param(
             ("recipe.toml", '_tower" = "candidate"', '_tower" = "candidate", "recall" = {"k" = 3}'),
             STEPS - 1,
@@ -128,15 +145,27 @@ def edit(base: Path, file: str, before: str, after: str) -> None:
             STEPS - 1,
             marks=pytest.mark.slow,
         ),
-        pytest.param(("tower_models.py", 'dense(16, "relu")', 'dense(16, "selu")'), STEPS - 1, marks=pytest.mark.slow),
+        pytest.param(
+            ("tower_models.py", 'dense(16, "relu")', 'dense(16, "selu")'),
+            STEPS - 1,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(
-    forked: ForkedRuns, recipe: Recipe, project: Path, tmp_path: Path, change: tuple[str, str, str], noted: int
+    forked: ForkedRuns,
+    recipe: Recipe,
+    project: Path,
+    tmp_path: Path,
+    change: tuple[str, str, str],
+    noted: int,
 ) -> None:
     base = project.parent
     assert forked.run(job_of(project), base / "output", noted=noted) == KILLED
-    shards = {path.name: path.stat().st_ino for path in (base / "bundles/movies/.staging-1/tables").rglob("*.bin")}
+    shards = {
+        path.name: path.stat().st_ino
+        for path in (base / "bundles/movies/.staging-1/tables").rglob("*.bin")
+    }
     times = {path: path.stat() for path in base.iterdir() if path.is_file()}
     edit(base, *change)
     for path, before in times.items():  # sizes and times are as they were
@@ -155,14 +184,21 @@ def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(
     ("key", "value", "told"),
     [
         ("towers.ranking.max_abs_error.int8", 1e-12, "ranking"),
-        pytest.param("verify.examples", "examples.jsonl", "verify.examples", marks=pytest.mark.slow),
+        pytest.param(
+            "verify.examples", "examples.jsonl", "verify.examples", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_check_that_fails_keeps_what_is_finished(
     forked: ForkedRuns, recipe: Recipe, tmp_path: Path, key: str, value: Any, told: str
 ) -> None:
-    project, staged = write_project(tmp_path, changed(recipe, key, value)), tmp_path / "bundles/movies/.staging-1"
-    write_examples(tmp_path, [example_requests()[0] | {"year": float("nan")}, *example_requests()[1:]])
+    project, staged = (
+        write_project(tmp_path, changed(recipe, key, value)),
+        tmp_path / "bundles/movies/.staging-1",
+    )
+    write_examples(
+        tmp_path, [example_requests()[0] | {"year": float("nan")}, *example_requests()[1:]]
+    )
     assert forked.run(job_of(project), tmp_path / "output") == 5
     text = (tmp_path / "output").read_text()
     assert told in text
@@ -198,7 +234,9 @@ def test_run_that_is_interrupted_exits_130_says_so_and_resumes(
     os.kill(pid, signal.SIGINT)
     os.kill(pid, signal.SIGCONT)
     assert forked.status() == 130
-    lines = [line for line in (tmp_path / "output").read_text().splitlines() if not line.startswith("  ")]
+    lines = [
+        line for line in (tmp_path / "output").read_text().splitlines() if not line.startswith("  ")
+    ]
     assert lines == ["rowcast-export: interrupted; run the same command again to resume"]
     assert visible(project.parent / "bundles") == []
     assert hidden(project.parent / "bundles") == [".staging-1", ".staging-1.journal"]

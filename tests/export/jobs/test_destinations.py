@@ -43,9 +43,21 @@ NAMED = [option for name in VALUES for option in ("--table", f"{name}={name}")]
 
 
 @pytest.fixture
-def export(command: Command, checkpoint: Path, store: RemotePath, tmp_path: Path) -> Callable[..., CommandResult]:
+def export(
+    command: Command, checkpoint: Path, store: RemotePath, tmp_path: Path
+) -> Callable[..., CommandResult]:
     """Exports the checkpoint's tables to the store."""
-    given = ["tables", checkpoint, store, "--model", "m", *NAMED, "--scratch", tmp_path / "scratch", "--json"]
+    given = [
+        "tables",
+        checkpoint,
+        store,
+        "--model",
+        "m",
+        *NAMED,
+        "--scratch",
+        tmp_path / "scratch",
+        "--json",
+    ]
     return lambda *more: command(*given, *more)
 
 
@@ -104,17 +116,26 @@ def test_publish_to_a_store_second_exporter_of_a_version_is_refused(
         (("tables", "c", "s3://key:secret@bucket/x"), "credentials"),
     ],
 )
-def test_url_that_cannot_be_used_so_exits_2(command: Command, arguments: tuple[str, ...], told: str) -> None:
+def test_url_that_cannot_be_used_so_exits_2(
+    command: Command, arguments: tuple[str, ...], told: str
+) -> None:
     done = command(*arguments)
     assert (done.code, told in done.message) == (2, True)
 
 
 def test_tables_to_a_url_stages_in_the_scratch_directory(
-    command: Command, checkpoint: Path, store: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command,
+    checkpoint: Path,
+    store: RemotePath,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = command("tables", checkpoint, store, "--table", "a=t1", "--tables", "link")
-    assert (done.code, f"cannot be linked into {store.url.partition(':')[0]}://" in done.err) == (2, True)
+    assert (done.code, f"cannot be linked into {store.url.partition(':')[0]}://" in done.err) == (
+        2,
+        True,
+    )
     page = command("tables", checkpoint, store, "--table", "a=t1", "--json").json
     assert page["bundle"] == f"{store}/tables/1"
     assert len(list((tmp_path / ".rowcast-scratch").iterdir())) == 1
@@ -131,13 +152,17 @@ def test_exporter_that_was_frozen_past_its_lease_damages_nothing(
 ) -> None:
     store, versions = f"local://{tmp_path}/store", tmp_path / "store/m"
     run = ["tables", str(checkpoint), store, "--model", "m", "--version", "1", *NAMED, "--scratch"]
-    assert forked.run([*run, str(tmp_path / "first")], tmp_path / "output", noted=1) == -signal.SIGKILL
+    assert (
+        forked.run([*run, str(tmp_path / "first")], tmp_path / "output", noted=1) == -signal.SIGKILL
+    )
     frozen = forked.start(
         [*run, str(tmp_path / "first")], tmp_path / "output", stops=len(VALUES)
     )  # its own lease again
     assert forked.status() == -signal.SIGSTOP
     lease = json.loads((versions / ".lease-1.json").read_text())
-    (versions / ".lease-1.json").write_text(json.dumps(lease | {"time": "2026-01-01T00:00:00+00:00"}))
+    (versions / ".lease-1.json").write_text(
+        json.dumps(lease | {"time": "2026-01-01T00:00:00+00:00"})
+    )
     second = [sys.executable, "-m", "export.cli.main", *run, str(tmp_path / "second")]
     subprocess.run(second, check=True, cwd=Path(__file__).parents[3], timeout=120)
     before = files_of(versions)

@@ -40,7 +40,9 @@ def test_local_table_workers_of_a_process_with_tensorflow_have_none(tmp_path: Pa
     write_bundle(tmp_path / "c", {name: np.ones((1 << 18, 64), np.float32) for name in ("a", "b")})
     checkpoint = open_checkpoint(tmp_path / "c")
     plan = plan_tables(checkpoint, recognise(checkpoint, {"a": "a", "b": "b"}), tmp_path / "out")
-    for process, loaded, peak_bytes in LocalExecutor(2).run(task_functions.copy_and_look, plan.work):
+    for process, loaded, peak_bytes in LocalExecutor(2).run(
+        task_functions.copy_and_look, plan.work
+    ):
         assert process != os.getpid()
         assert not loaded
         assert peak_bytes <= plan.peak_memory_bytes < 400 << 20
@@ -75,7 +77,9 @@ def test_local_storage_that_fails_is_tried_again_where_that_may_help(tmp_path: P
 
 
 @pytest.mark.parametrize(("sent", "to_group"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
-def test_local_ended_from_outside_leaves_no_worker_behind(tmp_path: Path, sent: signal.Signals, to_group: bool) -> None:
+def test_local_ended_from_outside_leaves_no_worker_behind(
+    tmp_path: Path, sent: signal.Signals, to_group: bool
+) -> None:
     """An orphan would write into the files of the next run. The pipe ends when the last worker has let go of it."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

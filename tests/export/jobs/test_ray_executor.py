@@ -47,15 +47,21 @@ def executor(cluster: Any) -> RayExecutor:
     return RayExecutor(cluster.address)
 
 
-def test_ray_results_come_in_the_order_of_the_tasks_from_other_processes(executor: RayExecutor) -> None:
+def test_ray_results_come_in_the_order_of_the_tasks_from_other_processes(
+    executor: RayExecutor,
+) -> None:
     done: list[tuple[int, Any]] = []
-    results = executor.run(task_functions.process_id, range(9), lambda task, result: done.append((task, result)))
+    results = executor.run(
+        task_functions.process_id, range(9), lambda task, result: done.append((task, result))
+    )
     assert [number for number, _ in results] == list(range(9))
     assert sorted(done) == list(enumerate(results))
     assert os.getpid() not in {process for _, process in results}
 
 
-def test_ray_failures_of_tasks_come_back_as_themselves(executor: RayExecutor, tmp_path: Path) -> None:
+def test_ray_failures_of_tasks_come_back_as_themselves(
+    executor: RayExecutor, tmp_path: Path
+) -> None:
     with pytest.raises(CheckpointError, match=r"^three is not read$"):
         executor.run(task_functions.refuse_three, range(5))
     passes, broken = tmp_path / "passes", tmp_path / "broken"
@@ -65,18 +71,27 @@ def test_ray_failures_of_tasks_come_back_as_themselves(executor: RayExecutor, tm
     assert len(broken.read_text()) == ATTEMPTS_MAX
 
 
-def test_ray_worker_that_is_killed_is_replaced_so_many_times(executor: RayExecutor, tmp_path: Path) -> None:
+def test_ray_worker_that_is_killed_is_replaced_so_many_times(
+    executor: RayExecutor, tmp_path: Path
+) -> None:
     marks = [str(tmp_path / str(number)) for number in range(3)]
     assert executor.run(task_functions.die_once, marks) == marks
-    with pytest.raises(ExportError, match=rf"lost {ATTEMPTS_MAX} times.*ROWCAST_EXPORT_BUDGET_BYTES"):
+    with pytest.raises(
+        ExportError, match=rf"lost {ATTEMPTS_MAX} times.*ROWCAST_EXPORT_BUDGET_BYTES"
+    ):
         executor.run(task_functions.die, [0])
 
 
 def test_ray_worker_that_sees_other_files_is_told(cluster: Any) -> None:
     own = "/proc/self/comm"  # the same path, and another file for each process
-    with pytest.raises(UsageError, match=rf"node {socket.gethostname()} does not see file {own} as the exporter does"):
+    with pytest.raises(
+        UsageError,
+        match=rf"node {socket.gethostname()} does not see file {own} as the exporter does",
+    ):
         RayExecutor(cluster.address, shared=[own]).run(task_functions.square, [1])
-    assert RayExecutor(cluster.address, shared=["/etc/passwd", "/is/not/here"]).run(task_functions.square, [3]) == [9]
+    assert RayExecutor(cluster.address, shared=["/etc/passwd", "/is/not/here"]).run(
+        task_functions.square, [3]
+    ) == [9]
 
 
 def test_ray_task_that_no_node_has_room_for_is_told(cluster: Any) -> None:
@@ -91,9 +106,15 @@ def test_ray_cluster_that_is_not_there_is_told() -> None:
         RayExecutor(where).run(task_functions.square, [1])
 
 
-def test_ray_node_that_dies_in_the_middle_leaves_the_same_tables(cluster: Any, tmp_path: Path) -> None:
+def test_ray_node_that_dies_in_the_middle_leaves_the_same_tables(
+    cluster: Any, tmp_path: Path
+) -> None:
     values = np.random.default_rng(5).standard_normal((4000, 2000)).astype(np.float32)
-    write_bundle(tmp_path / "ckpt", {"t": values}, boxes={"t": [[(0, 1000), (0, -1)], [(1000, 3000), (0, -1)]]})
+    write_bundle(
+        tmp_path / "ckpt",
+        {"t": values},
+        boxes={"t": [[(0, 1000), (0, -1)], [(1000, 3000), (0, -1)]]},
+    )
     checkpoint = open_checkpoint(tmp_path)
     pages: list[dict[str, manifest.Table]] = []
     staged: list[dict[str, bytes]] = []
@@ -106,11 +127,19 @@ def test_ray_node_that_dies_in_the_middle_leaves_the_same_tables(cluster: Any, t
     for where, moved in (("local", lambda _: None), (cluster.address, lose_node)):
         with Staging(tmp_path / "bundles", "tables", len(pages) + 1) as stage:
             plan = plan_tables(
-                checkpoint, recognise(checkpoint, {"t": "t"}), stage.directory, writing={"t": Writing(shard_rows=37)}
+                checkpoint,
+                recognise(checkpoint, {"t": "t"}),
+                stage.directory,
+                writing={"t": Writing(shard_rows=37)},
             )
             tables = copy_tables(plan, stage, ExportSettings(executor=where), moved)
             pages.append(tables)
-            staged.append({shard.file: (stage.directory / shard.file).read_bytes() for shard in tables["t"].shards})
+            staged.append(
+                {
+                    shard.file: (stage.directory / shard.file).read_bytes()
+                    for shard in tables["t"].shards
+                }
+            )
     assert node not in cluster.list_all_nodes()
     assert pages[0] == pages[1]
     assert staged[0] == staged[1]

@@ -23,7 +23,15 @@ from export.saved_model.files import COPY_BYTES
 from tests.export.checkpoint.bundles import Box, write_bundle
 from tests.export.commands import Command, refused
 from tests.export.forked_runs import ForkedRuns
-from tests.export.movies_job import MOVIE_IDS, Recipe, changed, hidden, recipe_of, values_of, write_project
+from tests.export.movies_job import (
+    MOVIE_IDS,
+    Recipe,
+    changed,
+    hidden,
+    recipe_of,
+    values_of,
+    write_project,
+)
 from tests.export.traced_models import HERE, TracedCheckpoint, one_recipe, save_checkpoint
 
 Values = NDArray[Any]
@@ -48,9 +56,17 @@ def original(made: TracedCheckpoint, tables: Mapping[str, Values]) -> Any:
 def published(forked: ForkedRuns, project: Path, **dies: Any) -> tuple[Path, dict[str, Any]]:
     output = project.parent / "output"
     if dies:
-        assert forked.run(["run", str(project), "--version", "7"], output, **dies) == -signal.SIGKILL
-        assert hidden(project.parent / "bundles") == [".staging-7", ".staging-7.journal", ".staging-7.lock"]
-    assert forked.run(["run", str(project), "--version", "7", "--json"], output) == 0, output.read_text()
+        assert (
+            forked.run(["run", str(project), "--version", "7"], output, **dies) == -signal.SIGKILL
+        )
+        assert hidden(project.parent / "bundles") == [
+            ".staging-7",
+            ".staging-7.journal",
+            ".staging-7.lock",
+        ]
+    assert forked.run(["run", str(project), "--version", "7", "--json"], output) == 0, (
+        output.read_text()
+    )
     text = output.read_text()
     page = json.loads(text[text.index("{") :])
     return Path(page["saved_model"]), page
@@ -101,7 +117,9 @@ def inlined(
     page = changed(page, "features.user_id", {"ids": {"kind": "hash", "dtype": "string"}})
     page = changed(page, "features.hour", {"unknown": {"rule": "row", "row": 2}})
     page = changed(page, "features.movie_id.unknown", {"rule": "refuse"})
-    return published(forked, write_project(root / "project", page), noted=5)  # and the next run resumes
+    return published(
+        forked, write_project(root / "project", page), noted=5
+    )  # and the next run resumes
 
 
 def test_savedmodel_lies_where_tensorflow_serving_looks_and_no_service_of_ours(
@@ -122,8 +140,13 @@ def test_savedmodel_lies_where_tensorflow_serving_looks_and_no_service_of_ours(
     assert staging.next_version(root, "movies") == 8
     assert hidden(root) == []
     report = json.loads((directory / "assets.extra" / "rowcast.json").read_text())
-    assert report == {key: value for key, value in page.items() if key not in ("saved_model", "seconds")}
-    assert report["verification"]["loaded_by"] == ["tf.saved_model.load", "tf.compat.v1.saved_model.load"]
+    assert report == {
+        key: value for key, value in page.items() if key not in ("saved_model", "seconds")
+    }
+    assert report["verification"]["loaded_by"] == [
+        "tf.saved_model.load",
+        "tf.compat.v1.saved_model.load",
+    ]
     assert report["data"] == "copied"
     assert report["signatures"]["serving_default"] == report["signatures"]["ranking"]
     assert report["signatures"]["query"]["inputs"] == {
@@ -157,7 +180,9 @@ def test_answers_to_raw_ids_are_those_of_the_original_model(
     model = original(movies, {**movie_tables, "genres/all": movie_tables["genres_all"]})
     rows = {
         "user_id": tf.constant([farmhash.fingerprint64(user) % 50 for user in users], tf.int64),
-        "history": tf.RaggedTensor.from_row_splits([MOVIE_IDS.index(movie) for movie in history], splits),
+        "history": tf.RaggedTensor.from_row_splits(
+            [MOVIE_IDS.index(movie) for movie in history], splits
+        ),
         "hour": tf.constant(hours),
         "movie_id": tf.constant(movie_rows),
         "genres": tf.RaggedTensor.from_row_splits(sent["genres"], genre_splits),
@@ -177,14 +202,19 @@ def test_unknown_ids_follow_each_features_rule(inlined: tuple[Path, dict[str, An
     one = {"user_id": tf.constant(["a"]), "hour": tf.constant([2], tf.int64)}
     none, known = tf.constant([0, 0], tf.int64), tf.constant([0, 1], tf.int64)
     empty = signatures["query"](**one, history=tf.constant([], tf.int64), history_1=none)["vector"]
-    left_out = signatures["query"](**one, history=tf.constant([-5], tf.int64), history_1=known)["vector"]
+    left_out = signatures["query"](**one, history=tf.constant([-5], tf.int64), history_1=known)[
+        "vector"
+    ]
     np.testing.assert_array_equal(left_out, empty)
     one["hour"] = tf.constant([99], tf.int64)  # becomes row 2
     np.testing.assert_array_equal(
-        signatures["query"](**one, history=tf.constant([-5], tf.int64), history_1=known)["vector"], empty
+        signatures["query"](**one, history=tf.constant([-5], tf.int64), history_1=known)["vector"],
+        empty,
     )
     movie = {"year": tf.constant([1.0]), "genres": tf.constant([], tf.int64), "genres_1": none}
-    with pytest.raises(tf.errors.InvalidArgumentError, match="feature movie_id: an id is not in table movies"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="feature movie_id: an id is not in table movies"
+    ):
         signatures["candidate"](movie_id=tf.constant([1], tf.int64), **movie)
 
 
@@ -197,10 +227,14 @@ def stacked_ads(made: TracedCheckpoint, directory: Path) -> Path:
     layouts = {}
     for name, rows, dim, offset, rotation in (("ads", 30, 4, 0, 0), ("words", 100, 6, 8, 2)):
         for row in range(rows):
-            stack[(row + rotation) % cores * 40 + offset + row // cores, :dim] = made.tables[name][row]
+            stack[(row + rotation) % cores * 40 + offset + row // cores, :dim] = made.tables[name][
+                row
+            ]
         places = {"rows": rows, "dim": dim, "cores": cores, "offset": offset, "rotation": rotation}
         layouts[name] = {"key": "stack", "kind": "sparse_core", **places}
-    kept = {key: value for key, value in values_of(made.prefix).items() if "_tpu_embedding" not in key}
+    kept = {
+        key: value for key, value in values_of(made.prefix).items() if "_tpu_embedding" not in key
+    }
     halves: list[Box] = [[(0, 80), (0, 8)], [(80, 80), (0, 8)]]
     write_bundle(directory / "ckpt-3", kept | {"stack": stack}, boxes={"stack": halves})
     (directory / "layout.json").write_text(json.dumps({"tables": layouts}))
@@ -208,11 +242,17 @@ def stacked_ads(made: TracedCheckpoint, directory: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_stack_is_served_as_it_lies_and_linked(ads: TracedCheckpoint, forked: ForkedRuns, tmp_path: Path) -> None:
+def test_stack_is_served_as_it_lies_and_linked(
+    ads: TracedCheckpoint, forked: ForkedRuns, tmp_path: Path
+) -> None:
     recipe = changed(
-        ads.job.model_dump(mode="json", exclude_unset=True), "checkpoint.layout", str(stacked_ads(ads, tmp_path))
+        ads.job.model_dump(mode="json", exclude_unset=True),
+        "checkpoint.layout",
+        str(stacked_ads(ads, tmp_path)),
     )
-    recipe = changed(changed(recipe, "checkpoint.path", str(tmp_path / "ckpt-3")), "output.tables", "inline-link")
+    recipe = changed(
+        changed(recipe, "checkpoint.path", str(tmp_path / "ckpt-3")), "output.tables", "inline-link"
+    )
     directory, page = published(forked, write_project(tmp_path / "project", recipe))
     assert page["data"] == "linked"
     assert page["tables"]["words"]["layout"] == "sparse_core"
@@ -224,7 +264,9 @@ def test_stack_is_served_as_it_lies_and_linked(ads: TracedCheckpoint, forked: Fo
     assert set(proof["max_abs_error"]["ranking"]) == {"click", "hidden"}
 
 
-def test_plan_tells_what_signatures_take_and_writes_nothing(command: Command, project: Path) -> None:
+def test_plan_tells_what_signatures_take_and_writes_nothing(
+    command: Command, project: Path
+) -> None:
     page = command("plan", project, "--tables", "inline", "--json").json
     assert set(page["tables"]) == {"movies", "genres_all", "users", "hours"}
     inputs = {"movie_id": ["movie_id"], "genres": ["genres", "genres_1"], "year": ["year"]}
@@ -244,9 +286,21 @@ def test_plan_tells_what_signatures_take_and_writes_nothing(command: Command, pr
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
-        ("output.serving_default", "qurey", "output.serving_default is 'qurey'; the recipe's towers: query, candidate"),
-        ("output.root", "s3://bucket/models", "a self-contained SavedModel is written to a path of this machine"),
-        ("tables.users.dtype", "int8", "tables.users.dtype is for bundles; a self-contained SavedModel holds tables"),
+        (
+            "output.serving_default",
+            "qurey",
+            "output.serving_default is 'qurey'; the recipe's towers: query, candidate",
+        ),
+        (
+            "output.root",
+            "s3://bucket/models",
+            "a self-contained SavedModel is written to a path of this machine",
+        ),
+        (
+            "tables.users.dtype",
+            "int8",
+            "tables.users.dtype is for bundles; a self-contained SavedModel holds tables",
+        ),
     ],
 )
 def test_job_that_cannot_be_meant_is_refused(
@@ -256,11 +310,15 @@ def test_job_that_cannot_be_meant_is_refused(
     refused(command, write_project(tmp_path / "project", inline), 2, told)
 
 
-def test_large_keras_embedding_is_linked_too(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_large_keras_embedding_is_linked_too(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(saved_model_job, "SMALL_BYTES_MAX", 1 << 10)  # what counts as large
     job = one_recipe("build_large_keras_table")
     prefix, _ = save_checkpoint(job, tmp_path, beside=(3, 5))
-    recipe = changed(job.model_dump(mode="json", exclude_unset=True), "checkpoint.path", str(prefix))
+    recipe = changed(
+        job.model_dump(mode="json", exclude_unset=True), "checkpoint.path", str(prefix)
+    )
     project = write_project(tmp_path / "project", changed(recipe, "output.tables", "inline-link"))
     (note,) = command("plan", project, "--json").json["notes"]
     assert "also holds gone.weight [3, 5], which the model code lacks" in note
@@ -269,7 +327,9 @@ def test_large_keras_embedding_is_linked_too(command: Command, monkeypatch: pyte
     assert page["table_bytes"] == 20_000 * 3 * 4
     assert page["verification"]["examples"] == 256
     values = values_of(prefix)
-    table, kernel, bias = (values[next(key for key in values if name in key)] for name in ("embed", "kernel", "bias"))
+    table, kernel, bias = (
+        values[next(key for key in values if name in key)] for name in ("embed", "kernel", "bias")
+    )
     items = [0, 7, 19_999]
     answers = asked(Path(page["saved_model"]), {"item": items})
     np.testing.assert_allclose(answers["tower"]["result"], table[items] @ kernel + bias, 1e-5, 1e-5)

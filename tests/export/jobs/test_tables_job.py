@@ -27,7 +27,10 @@ def bundle(root: Path) -> dict[str, Any]:
     """What a service would read: rows of every table, features."""
     directory = root / "tables/1"
     page = staging.read_manifest(directory)
-    rows = {name: TableReader(directory, table).gather(np.arange(table.rows)) for name, table in page.tables.items()}
+    rows = {
+        name: TableReader(directory, table).gather(np.arange(table.rows))
+        for name, table in page.tables.items()
+    }
     return {"rows": rows, "features": set(page.features)}
 
 
@@ -35,7 +38,9 @@ def bundle(root: Path) -> dict[str, Any]:
 def test_tables_of_partitions_come_out_in_order_when_the_user_says_mod(
     command: Command, tmp_path: Path, how: str
 ) -> None:
-    write_bundle(tmp_path / "c", {"user/embeddings": TABLE[BY_MOD]}, boxes={"user/embeddings": ROWS})
+    write_bundle(
+        tmp_path / "c", {"user/embeddings": TABLE[BY_MOD]}, boxes={"user/embeddings": ROWS}
+    )
     layout = tmp_path / "layout.toml"
     layout.write_text('[tables.user]\nkey = "user/embeddings"\nkind = "mod"\n')
     said = {"--mod": "user", "--layout": layout}[how]
@@ -65,7 +70,11 @@ def test_tables_exports_what_it_can_and_tells_the_rest(command: Command, tmp_pat
 
 @pytest.mark.parametrize(
     ("said", "told"),
-    [([], "no table is identified; "), ([], "k [10, 7] float32"), (["--table", "n=n"], "'n' holds int64 values")],
+    [
+        ([], "no table is identified; "),
+        ([], "k [10, 7] float32"),
+        (["--table", "n=n"], "'n' holds int64 values"),
+    ],
 )
 def test_tables_that_cannot_be_exported_exit_4_with_the_reason(
     command: Command, tmp_path: Path, said: list[str], told: str
@@ -100,15 +109,22 @@ def test_tables_whose_reads_bring_nothing_are_read_again_and_else_named(
         assert "run again: it resumes" in done.message
 
 
-def test_tables_that_are_linked_are_verified_in_full_or_not_at_all(command: Command, tmp_path: Path) -> None:
+def test_tables_that_are_linked_are_verified_in_full_or_not_at_all(
+    command: Command, tmp_path: Path
+) -> None:
     """Their rows lie in the checkpoint's own file: to compare some of them would tell nothing."""
     large = np.arange(5000 * 4, dtype=np.float32).reshape(5000, 4)
     write_bundle(tmp_path / "c", {"user/embeddings": large})
     done = command("tables", tmp_path / "c", tmp_path / "out", "--tables", "link")
     assert (done.code, "linked, not verified" in done.out) == (0, True), done.err
-    full = command("tables", tmp_path / "c", tmp_path / "out", "--tables", "link", "--full", "--json")
+    full = command(
+        "tables", tmp_path / "c", tmp_path / "out", "--tables", "link", "--full", "--json"
+    )
     assert full.code == 0, full.err
-    checks = [staging.read_manifest(tmp_path / f"out/tables/{version}").verification.tables for version in (1, 2)]
+    checks = [
+        staging.read_manifest(tmp_path / f"out/tables/{version}").verification.tables
+        for version in (1, 2)
+    ]
     assert [check["user"].rows_compared for check in checks] == [0, 5000]
 
 

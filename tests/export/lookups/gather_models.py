@@ -12,7 +12,9 @@ ROWS, FEW, HUGE_ROWS = 20_000, 50, 2_000_000_000
 
 
 def dense(units, activation=None):
-    return tf.keras.layers.Dense(units, activation, kernel_initializer="glorot_normal", bias_initializer="ones")
+    return tf.keras.layers.Dense(
+        units, activation, kernel_initializer="glorot_normal", bias_initializer="ones"
+    )
 
 
 class Everything(tf.keras.Model):
@@ -64,7 +66,10 @@ def build_everything_huge():
 def build_keras_2():
     """A functional model with masks, a table called twice, and an Input without a dtype: ids arrive as floats."""
     layers = tf.keras.layers
-    item, recent = tf.keras.Input((1,), name="item"), tf.keras.Input((3,), dtype="int32", name="recent")
+    item, recent = (
+        tf.keras.Input((1,), name="item"),
+        tf.keras.Input((3,), dtype="int32", name="recent"),
+    )
     items = layers.Embedding(ROWS, 4, mask_zero=True, name="items")
     pooled = layers.GlobalAveragePooling1D()(items(recent))
     hidden = layers.Concatenate()([layers.Flatten()(items(item)), pooled])
@@ -82,7 +87,9 @@ class Tied(tf.keras.Model):
         self.out.build((None, 4))
 
     def call(self, features):
-        return tf.matmul(self.out(self.items(features["item"])), self.items.embeddings, transpose_b=True)
+        return tf.matmul(
+            self.out(self.items(features["item"])), self.items.embeddings, transpose_b=True
+        )
 
 
 def build_tied():
@@ -94,7 +101,9 @@ class Hidden(Tied):
 
     def call(self, features):
         item = features["item"]
-        return self.out(tf.cond(tf.reduce_sum(item) > 0, lambda: self.items(item), lambda: self.items(item + 1)))
+        return self.out(
+            tf.cond(tf.reduce_sum(item) > 0, lambda: self.items(item), lambda: self.items(item + 1))
+        )
 
 
 def build_hidden():
@@ -114,7 +123,9 @@ class Partial(tf.keras.Model):
             "small": E.FeatureConfig(E.TableConfig(100, 3, name="small")),
             "large": E.FeatureConfig(E.TableConfig(101, 4, name="large", combiner="sum")),
         }
-        self.embedding = tfrs.experimental.layers.embedding.PartialTPUEmbedding(config, E.SGD(0.1), size_threshold=100)
+        self.embedding = tfrs.experimental.layers.embedding.PartialTPUEmbedding(
+            config, E.SGD(0.1), size_threshold=100
+        )
         self.out = dense(2)
 
     def call(self, features):

@@ -17,7 +17,20 @@ SIZES = np.array([100, 3000, 7, 50, 9000, 400])
 OFFSETS = np.concatenate([[0], np.cumsum(SIZES)[:-1]])
 LIMITS = [-1.0, 0.0, 0.25, 0.5, 3.0]
 COLORS, PAIRS = ["red", "green", "blue"], ["red_7", "blue_0", "_-1"]
-WORDS = ["the", "of", "star", "wars", "don't", "dont", "1977", "\u00e9t\u00e9", "in love", "a", "b", "\u65e5"]
+WORDS = [
+    "the",
+    "of",
+    "star",
+    "wars",
+    "don't",
+    "dont",
+    "1977",
+    "\u00e9t\u00e9",
+    "in love",
+    "a",
+    "b",
+    "\u65e5",
+]
 fc, E = tf.feature_column, tf.tpu.experimental.embedding
 unless = lambda ids, odd, other: tf.where(tf.equal(ids, odd), tf.constant(other, ids.dtype), ids)  # noqa: E731
 text, fast, joined = tf.strings.as_string, tf.strings.to_hash_bucket_fast, tf.strings.join
@@ -32,20 +45,28 @@ class Ways(tf.keras.Model):
 
     def call(self, given):
         found = [tf.cast(way(given), tf.float32) for way in self.ways.values()]
-        return self.out(tf.concat([tf.reshape(each, [-1, math.prod(each.shape[1:])]) for each in found], 1))
+        return self.out(
+            tf.concat([tf.reshape(each, [-1, math.prod(each.shape[1:])]) for each in found], 1)
+        )
 
 
 def looked_up(ids, rows=None):
     """Looks up in a table of its own by each function of `ids`; functions of `rows` are given their table, too."""
-    rows = {name: lambda table, given, made=made: table(made(given)) for name, made in ids.items()} | (rows or {})
+    rows = {
+        name: lambda table, given, made=made: table(made(given)) for name, made in ids.items()
+    } | (rows or {})
     tables = {name: tf.keras.layers.Embedding(ROWS, 3, name=f"{name}_table") for name in rows}
     for table in tables.values():
         table.build(None)
-    return Ways({name: lambda given, name=name: rows[name](tables[name], given) for name in rows}, tables)
+    return Ways(
+        {name: lambda given, name=name: rows[name](tables[name], given) for name in rows}, tables
+    )
 
 
 def held(keys, values, default, dtype=tf.int64):
-    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values, dtype, tf.int64), default)
+    return tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(keys, values, dtype, tf.int64), default
+    )
 
 
 def rules(layers):
@@ -73,7 +94,9 @@ def rules(layers):
         "strong": lambda given: tf.strings.to_hash_bucket_strong(given["city"], ROWS, [1, -2]),
         "hashed": lambda given: fast(given["city"], 100) + 7,
         "ages": lambda given: ages(given["age"]),
-        "default": lambda given: tf.where((given["shop"] >= 0) & (given["shop"] < ROWS), given["shop"], zero + 3),
+        "default": lambda given: tf.where(
+            (given["shop"] >= 0) & (given["shop"] < ROWS), given["shop"], zero + 3
+        ),
         "cut": lambda given: (2 + tf.cast(given["shop"], tf.int32)) % 100,
         "steps": lambda given: tf.minimum(given["item"] % 1000 // 10, 50) * 2 + 1,
         "remainder_listed": lambda given: few(given["item"] % 10),
@@ -88,12 +111,20 @@ def rules(layers):
 
 def crosses(layers):
     """Returns what they make of several inputs together."""
-    plain, column, three, twice, lower = (layers.HashedCrossing(bins) for bins in (ROWS, 300, 1000, 70, 80))
+    plain, column, three, twice, lower = (
+        layers.HashedCrossing(bins) for bins in (ROWS, 300, 1000, 70, 80)
+    )
     ages, places = layers.Discretization([0.5, 2.0, 30.0]), layers.Discretization([-10.0, 10.0])
     crossed, known = layers.HashedCrossing(500), layers.HashedCrossing(600)
-    words, numbers = layers.StringLookup(vocabulary=COLORS), layers.IntegerLookup(vocabulary=[7, 5], num_oov_indices=3)
+    words, numbers = (
+        layers.StringLookup(vocabulary=COLORS),
+        layers.IntegerLookup(vocabulary=[7, 5], num_oov_indices=3),
+    )
     hashing, salted = layers.Hashing(10), layers.Hashing(40, mask_value="red_7", salt=3)
-    pairs, listed = layers.StringLookup(vocabulary=PAIRS, num_oov_indices=2), held(PAIRS, [0, 1, 2], 5, tf.string)
+    pairs, listed = (
+        layers.StringLookup(vocabulary=PAIRS, num_oov_indices=2),
+        held(PAIRS, [0, 1, 2], 5, tf.string),
+    )
 
     def pair(given):
         return joined([given["city"], text(given["item"])], "_")
@@ -103,36 +134,58 @@ def crosses(layers):
         "columns": lambda given: column((given["one"], given["other"])),
         "three": lambda given: three([given["item"], given["city"], given["shop"]]),
         "crossed": lambda given: crossed((ages(given["age"]), places(given["place"]))),
-        "known": lambda given: known((words(given["city"]), numbers(given["item"]), hashing(given["shop"]))),
+        "known": lambda given: known(
+            (words(given["city"]), numbers(given["item"]), hashing(given["shop"]))
+        ),
         "crossed_twice": lambda given: twice((given["item"] % 10, given["item"] // 10)),
-        "crossed_lower": lambda given: lower((tf.strings.lower(given["city"]), words(tf.strings.strip(given["city"])))),
+        "crossed_lower": lambda given: lower(
+            (tf.strings.lower(given["city"]), words(tf.strings.strip(given["city"])))
+        ),
         "joined": lambda given: fast(joined([given["one"], given["other"]], "%"), ROWS),
         "prefix": lambda given: fast(joined(["shop=", text(given["shop"])]), 500) + 3,
-        "around": lambda given: fast("<" + given["city"] + "|" + text(given["shop"] % 10) + ">", ROWS),
+        "around": lambda given: fast(
+            "<" + given["city"] + "|" + text(given["shop"] % 10) + ">", ROWS
+        ),
         "nested": lambda given: fast(
             joined([joined([given["city"], given["city_2"]], "&"), text(given["item"])]), ROWS
         ),
-        "buckets": lambda given: fast(joined([text(ages(given["age"])), text(words(given["city"]))], "x"), 90),
+        "buckets": lambda given: fast(
+            joined([text(ages(given["age"])), text(words(given["city"]))], "x"), 90
+        ),
         "salted_pair": lambda given: salted(pair(given)),
         "listed_pair": lambda given: pairs(pair(given)),
         "static_pair": lambda given: listed.lookup(pair(given)),
         "stacked": lambda given: fast(
-            tf.strings.reduce_join(tf.stack([given["city"], text(given["shop"])], 1), axis=1, separator="|"), ROWS
+            tf.strings.reduce_join(
+                tf.stack([given["city"], text(given["shop"])], 1), axis=1, separator="|"
+            ),
+            ROWS,
         ),
         "twice": lambda given: fast(text(given["item"] % 10) + "_" + text(given["item"]), ROWS),
-        "lower": lambda given: fast(tf.strings.lower(given["city"]) + "_" + text(given["item"]), ROWS),
+        "lower": lambda given: fast(
+            tf.strings.lower(given["city"]) + "_" + text(given["item"]), ROWS
+        ),
     }
 
 
 def build_places():
     """Reads ids out of a wide input, and gathers in the ways that do."""
-    firsts, many, layers = tf.constant(OFFSETS, tf.int64), tf.constant(np.arange(300) * 60), tf.keras.layers
+    firsts, many, layers = (
+        tf.constant(OFFSETS, tf.int64),
+        tf.constant(np.arange(300) * 60),
+        tf.keras.layers,
+    )
     buckets, standard = layers.Discretization(LIMITS), layers.Normalization(mean=0.3, variance=2.0)
-    mean, deviation = np.linspace(-1, 1, FIELDS, dtype=np.float32), np.linspace(0.3, 3, FIELDS, dtype=np.float32)
+    mean, deviation = (
+        np.linspace(-1, 1, FIELDS, dtype=np.float32),
+        np.linspace(0.3, 3, FIELDS, dtype=np.float32),
+    )
     each = tf.range(FIELDS)
 
     def flat(ids):
-        return lambda table, given: tf.reshape(tf.gather(table.embeddings, tf.reshape(ids(given), [-1])), [-1, 6, 3])
+        return lambda table, given: tf.reshape(
+            tf.gather(table.embeddings, tf.reshape(ids(given), [-1])), [-1, 6, 3]
+        )
 
     ids = {
         "part": lambda given: given["x"][:, 2:5],
@@ -140,34 +193,54 @@ def build_places():
         "shuffled": lambda given: tf.reverse(tf.reshape(given["x"], [-1, 2, 3]), [1])[:, :, 1:],
         "transposed": lambda given: tf.transpose(tf.reshape(given["x"], [-1, 2, 3]), [0, 2, 1]),
         "offset": lambda given: given["x"] + firsts,
-        "offset_numpy": lambda given: tf.cast(given["x"], tf.int32) + OFFSETS.astype(np.int32)[np.newaxis],
+        "offset_numpy": lambda given: (
+            tf.cast(given["x"], tf.int32) + OFFSETS.astype(np.int32)[np.newaxis]
+        ),
         "offset_part": lambda given: (given["x"] % SIZES + firsts)[:, 1::2],
         "offset_many": lambda given: given["x"][:, :1] + many,
-        "stacked": lambda given: tf.stack([given["a"], given["b"], given["x"][:, 4]], 1) + firsts[:3],
-        "joined": lambda given: tf.concat([given["a"][:, None], given["x"][:, 3:]], -1) + firsts[:4],
+        "stacked": lambda given: (
+            tf.stack([given["a"], given["b"], given["x"][:, 4]], 1) + firsts[:3]
+        ),
+        "joined": lambda given: (
+            tf.concat([given["a"][:, None], given["x"][:, 3:]], -1) + firsts[:4]
+        ),
         "cast": lambda given: tf.cast(given["n"], tf.int32),
         "cast_down": lambda given: tf.cast(tf.floor(given["n"][:, 1:4]), tf.int64) + firsts[1:4],
         "cast_nearest": lambda given: tf.cast(tf.round(given["n"][:, 1]), tf.int32) % 1000,
         "cast_hash": lambda given: fast(text(tf.cast(given["n"][:, 2], tf.int64)), ROWS),
-        "bucketized": lambda given: tf.cast(buckets(given["n"][:, :4]), tf.int64) + tf.range(4, dtype=tf.int64) * 6,
+        "bucketized": lambda given: (
+            tf.cast(buckets(given["n"][:, :4]), tf.int64) + tf.range(4, dtype=tf.int64) * 6
+        ),
         "searched": lambda given: tf.searchsorted(LIMITS, given["n"][:, 2], side="right"),
         "searched_ages": lambda given: tf.searchsorted(tf.constant([18, 60], tf.int64), given["a"]),
         "normalised": lambda given: buckets((given["n"] - mean) / deviation),
         "normalised_layer": lambda given: buckets(standard(given["n"][:, :3])),
-        "logarithms": lambda given: tf.cast(tf.math.log1p(tf.maximum(given["n"], 0.0)) * 10.0, tf.int32) + each * 900,
-        "since": lambda given: tf.cast(tf.clip_by_value((2.5 - given["n"]) / 0.3, 0.0, 30.0), tf.int32) + each * 31,
+        "logarithms": lambda given: (
+            tf.cast(tf.math.log1p(tf.maximum(given["n"], 0.0)) * 10.0, tf.int32) + each * 900
+        ),
+        "since": lambda given: (
+            tf.cast(tf.clip_by_value((2.5 - given["n"]) / 0.3, 0.0, 30.0), tf.int32) + each * 31
+        ),
     }
     rows = {
         "flat": flat(lambda given: given["x"]),
         "offset_flat": flat(lambda given: given["x"] + firsts),
         "searched_flat": flat(lambda given: tf.searchsorted(LIMITS, tf.reshape(given["n"], [-1]))),
-        "split": lambda table, given: tf.concat([table(part) for part in tf.split(given["x"], 2, axis=1)], 1),
-        "unstacked": lambda table, given: tf.stack([table(one) for one in tf.unstack(given["x"], axis=1)[::-1]], 1),
+        "split": lambda table, given: tf.concat(
+            [table(part) for part in tf.split(given["x"], 2, axis=1)], 1
+        ),
+        "unstacked": lambda table, given: tf.stack(
+            [table(one) for one in tf.unstack(given["x"], axis=1)[::-1]], 1
+        ),
         "cast_some": lambda table, given: tf.concat(
             [tf.reshape(table(tf.cast(given["n"][:, 3:], tf.int32)), [-1, 9]), given["n"][:, :3]], 1
         ),
-        "scaled": lambda table, given: tf.nn.embedding_lookup(table.embeddings, given["a"], max_norm=0.5),
-        "scaled_several": lambda table, given: tf.nn.embedding_lookup(table.embeddings, given["x"], max_norm=0.25),
+        "scaled": lambda table, given: tf.nn.embedding_lookup(
+            table.embeddings, given["a"], max_norm=0.5
+        ),
+        "scaled_several": lambda table, given: tf.nn.embedding_lookup(
+            table.embeddings, given["x"], max_norm=0.25
+        ),
     }
     return looked_up(ids, rows)
 
@@ -188,7 +261,9 @@ def build_bags():
     """Combines rows that are scaled, or that a default stands for."""
     combined, safe = tf.nn.embedding_lookup_sparse, tf.nn.safe_embedding_lookup_sparse
     rows = {
-        "ragged": lambda table, given: combined(table.embeddings, given["bag"], None, combiner="sum", max_norm=0.5),
+        "ragged": lambda table, given: combined(
+            table.embeddings, given["bag"], None, combiner="sum", max_norm=0.5
+        ),
         "sparse": lambda table, given: safe(table.embeddings, given["tags"], max_norm=0.5),
         "filled": lambda table, given: safe(table.embeddings, given["tags"], default_id=3),
     }
@@ -197,12 +272,22 @@ def build_bags():
 
 def build_columns():
     """Reads columns of inputs, and of what the model makes of inputs."""
-    listed, identity = fc.categorical_column_with_vocabulary_list, fc.categorical_column_with_identity
+    listed, identity = (
+        fc.categorical_column_with_vocabulary_list,
+        fc.categorical_column_with_identity,
+    )
     hashed, crossed = fc.categorical_column_with_hash_bucket, fc.crossed_column
-    known, words = listed("tenth", [3, 1, 4], default_value=2), tf.keras.layers.StringLookup(vocabulary=COLORS)
+    known, words = (
+        listed("tenth", [3, 1, 4], default_value=2),
+        tf.keras.layers.StringLookup(vocabulary=COLORS),
+    )
     first, second = listed("one", ["a", "b"], default_value=1), listed("other", ["x", "y", "z"])
-    falling = fc.bucketized_column(fc.numeric_column("age", normalizer_fn=lambda age: 5 - age), [-20.0, 3.0])
-    positive = fc.bucketized_column(fc.numeric_column("place", normalizer_fn=tf.nn.relu), [-1.0, 2.0])
+    falling = fc.bucketized_column(
+        fc.numeric_column("age", normalizer_fn=lambda age: 5 - age), [-20.0, 3.0]
+    )
+    positive = fc.bucketized_column(
+        fc.numeric_column("place", normalizer_fn=tf.nn.relu), [-1.0, 2.0]
+    )
     embedded = [
         known,
         listed("word", [0, 2], num_oov_buckets=2),
@@ -255,11 +340,16 @@ def encodings(api):
     hot = layers.StringLookup(vocabulary=COLORS, output_mode="multi_hot", num_oov_indices=2)
     counted = layers.IntegerLookup(vocabulary=[7, 5], output_mode="count")
     one = layers.StringLookup(vocabulary=COLORS, output_mode="one_hot")
-    words, counts = layers.StringLookup(vocabulary=COLORS), layers.CategoryEncoding(4, output_mode="count")
+    words, counts = (
+        layers.StringLookup(vocabulary=COLORS),
+        layers.CategoryEncoding(4, output_mode="count"),
+    )
     hashed = layers.Hashing(9, output_mode="one_hot")
     ages = layers.Discretization([1.0, 5.0], output_mode="one_hot")
     crossed = layers.HashedCrossing(30, output_mode="one_hot")
-    tenth, small = (layers.CategoryEncoding(10, output_mode=mode) for mode in ("one_hot", "multi_hot"))
+    tenth, small = (
+        layers.CategoryEncoding(10, output_mode=mode) for mode in ("one_hot", "multi_hot")
+    )
     listed = layers.IntegerLookup(vocabulary=[7, 5], output_mode="one_hot")
     made = {
         "hot": lambda given: hot(given["words"]),
@@ -282,20 +372,34 @@ def titles(api):
 
     def averaged(rows, **how):
         words = layers.TextVectorization(max_tokens=rows, vocabulary=WORDS, **how)
-        return api.Sequential([words, layers.Embedding(rows, 4, mask_zero=True), layers.GlobalAveragePooling1D()])
+        return api.Sequential(
+            [words, layers.Embedding(rows, 4, mask_zero=True), layers.GlobalAveragePooling1D()]
+        )
 
     mean, letters = averaged(20), averaged(21, split="character", standardize="lower")
     runs, cut = averaged(22, ngrams=2, standardize=None), averaged(23, output_sequence_length=3)
     counts, hot = (
-        layers.TextVectorization(vocabulary=WORDS, output_mode=mode, standardize="strip_punctuation")
+        layers.TextVectorization(
+            vocabulary=WORDS, output_mode=mode, standardize="strip_punctuation"
+        )
         for mode in ("count", "multi_hot")
     )
     weights = [place / 8 for place in range(len(WORDS))]
-    rare = layers.TextVectorization(vocabulary=WORDS, output_mode="tf_idf", idf_weights=weights, standardize="lower")
+    rare = layers.TextVectorization(
+        vocabulary=WORDS, output_mode="tf_idf", idf_weights=weights, standardize="lower"
+    )
     fixed = layers.TextVectorization(vocabulary=WORDS, output_sequence_length=3)
     table, whole = layers.Embedding(24, 4), layers.TextVectorization(vocabulary=WORDS, split=None)
     masked, one = layers.Embedding(25, 4, mask_zero=True), layers.Embedding(26, 4)
-    ways = {"mean": mean, "letters": letters, "runs": runs, "cut": cut, "counts": counts, "hot": hot, "rare": rare}
+    ways = {
+        "mean": mean,
+        "letters": letters,
+        "runs": runs,
+        "cut": cut,
+        "counts": counts,
+        "hot": hot,
+        "rare": rare,
+    }
     made = {name: lambda given, way=way: way(given["title"]) for name, way in ways.items()}
     made |= {
         "fixed": lambda given: table(fixed(given["title"])),
@@ -316,7 +420,9 @@ def build_handmade():
     hashed, listed = layers.Embedding(30, 4), layers.Embedding(31, 4)
     hashed.build(None)
     known = layers.StringLookup(vocabulary=WORDS, num_oov_indices=2)
-    tidy = layers.TextVectorization(vocabulary=WORDS, standardize=_tidied, ragged=True, ngrams=(1, 2))
+    tidy = layers.TextVectorization(
+        vocabulary=WORDS, standardize=_tidied, ragged=True, ngrams=(1, 2)
+    )
 
     def found(given):
         words = tf.strings.split(tf.strings.strip(tf.strings.upper(given["title"])))
@@ -348,7 +454,10 @@ def functional(api):
 def vectorized(words=None, mask=True, **how):
     """Averages the rows of words, which `words` or a TextVectorization makes of titles."""
     words = words or tf.keras.layers.TextVectorization(**how)
-    table, pooled = tf.keras.layers.Embedding(4000, 4, mask_zero=mask), tf.keras.layers.GlobalAveragePooling1D()
+    table, pooled = (
+        tf.keras.layers.Embedding(4000, 4, mask_zero=mask),
+        tf.keras.layers.GlobalAveragePooling1D(),
+    )
     return Ways({"title": lambda given: pooled(table(words(given["title"])))}, [table])
 
 
@@ -365,25 +474,40 @@ def build_zeroed():
 
 
 build_unadapted, build_unmasked = vectorized, partial(vectorized, mask=False, vocabulary=WORDS)
-build_unicode = partial(vectorized, vocabulary=WORDS, standardize=partial(tf.strings.lower, encoding="utf-8"))
-build_separated = partial(vectorized, vocabulary=WORDS, split=lambda texts: tf.strings.split(texts, "|"))
+build_unicode = partial(
+    vectorized, vocabulary=WORDS, standardize=partial(tf.strings.lower, encoding="utf-8")
+)
+build_separated = partial(
+    vectorized, vocabulary=WORDS, split=lambda texts: tf.strings.split(texts, "|")
+)
 
 
 def odd():
     """Returns ids that no rule tells."""
     layers, firsts = tf.keras.layers, tf.Variable(OFFSETS, trainable=False)
-    crossing, digits = layers.HashedCrossing(ROWS), lambda each: tf.strings.regex_replace(each, "[0-9]+", "")
-    words = layers.TextVectorization(output_sequence_length=1, vocabulary=COLORS, standardize=digits)
+    crossing, digits = (
+        layers.HashedCrossing(ROWS),
+        lambda each: tf.strings.regex_replace(each, "[0-9]+", ""),
+    )
+    words = layers.TextVectorization(
+        output_sequence_length=1, vocabulary=COLORS, standardize=digits
+    )
     return {
         "squared": lambda given: given["item"] * given["item"] % 100,
-        "python": lambda given: tf.reshape(tf.py_function(lambda ids: ids + 1, [given["item"]], tf.int64), [-1]),
+        "python": lambda given: tf.reshape(
+            tf.py_function(lambda ids: ids + 1, [given["item"]], tf.int64), [-1]
+        ),
         "weak": lambda given: tf.strings.to_hash_bucket(given["city"], ROWS),
         "multiplied": lambda given: (given["x"] * given["x"] + OFFSETS)[:, 3:],
         "variable": lambda given: given["x"] + firsts,
-        "unguarded": lambda given: tf.searchsorted(LIMITS, tf.math.log(given["n"][:, 0]), side="right"),
+        "unguarded": lambda given: tf.searchsorted(
+            LIMITS, tf.math.log(given["n"][:, 0]), side="right"
+        ),
         "crossed": lambda given: crossing((given["item"] * given["item"], given["city"])),
         "text": lambda given: words(given["one"]),
-        "padded": lambda given: fast(joined([given["city"], text(given["item"], width=5, fill="0")]), ROWS),
+        "padded": lambda given: fast(
+            joined([given["city"], text(given["item"], width=5, fill="0")]), ROWS
+        ),
     }
 
 
@@ -392,7 +516,9 @@ def build_odd(name):
 
 
 for suffix, api in {"": tf.keras, "_3": keras}.items():
-    globals()[f"build_rules{suffix}"] = partial(lambda api: looked_up(rules(api.layers) | crosses(api.layers)), api)
+    globals()[f"build_rules{suffix}"] = partial(
+        lambda api: looked_up(rules(api.layers) | crosses(api.layers)), api
+    )
     for build in (encodings, titles, functional):
         globals()[f"build_{build.__name__}{suffix}"] = partial(build, api)
 for each in odd():  # build_squared and so on

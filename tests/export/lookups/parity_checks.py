@@ -34,13 +34,21 @@ Beside = Callable[[Any], Mapping[str, Any]]
 """Returns what a training script saves beside a model."""
 
 
-def recipe(function: str, inputs: Mapping[str, Any], outputs: Mapping[str, str] = NONE, **parts: Any) -> ExportJob:
-    tower = {"role": "query", "outputs": outputs, **({"result": next(iter(outputs))} if outputs else {})}
+def recipe(
+    function: str, inputs: Mapping[str, Any], outputs: Mapping[str, str] = NONE, **parts: Any
+) -> ExportJob:
+    tower = {
+        "role": "query",
+        "outputs": outputs,
+        **({"result": next(iter(outputs))} if outputs else {}),
+    }
     code = {"code": {"factory": f"gather_models.py:{function}"} | parts.pop("code", {})}
     return traced_models.recipe("", inputs, {"tower": tower}, code | parts)
 
 
-def train(job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Beside, seed: int = 7) -> Path:
+def train(
+    job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Beside, seed: int = 7
+) -> Path:
     """Builds the whole model by calling it, with random weights, saves it, and what a script saves beside it."""
     load_tensorflow()  # as the exporter needs it, before the model imports it
     model = load_factory(job.code.factory, HERE)()
@@ -53,12 +61,17 @@ def train(job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Be
 
 
 def train_and_trace(
-    job: ExportJob, inputs: Mapping[str, Any], directory: Path, beside: Beside = lambda _: MappingProxyType({})
+    job: ExportJob,
+    inputs: Mapping[str, Any],
+    directory: Path,
+    beside: Beside = lambda _: MappingProxyType({}),
 ) -> TracedCheckpoint:
     return trace_checkpoint(train(job, inputs, directory, beside), job, HERE, directory)
 
 
-def check_parity(made: TracedCheckpoint, directory: Path, *examples: Examples) -> dict[str, manifest.Tower]:
+def check_parity(
+    made: TracedCheckpoint, directory: Path, *examples: Examples
+) -> dict[str, manifest.Tower]:
     """Writes every tower twice, and compares both with the original model on examples, and on those that are made."""
     checkpoint = open_checkpoint(made.prefix)
     read_rows = checkpoint_rows(
@@ -67,7 +80,9 @@ def check_parity(made: TracedCheckpoint, directory: Path, *examples: Examples) -
     written = write_towers(made.model, made.job, made.prefix, directory)
     assert all(len(tower.forms) == 2 for tower in written[1].values())
     for each in (*examples, made.examples()):
-        reference = Reference(made.job, HERE, made.model.spec, made.prefix, read_rows, each, made.reader)
+        reference = Reference(
+            made.job, HERE, made.model.spec, made.prefix, read_rows, each, made.reader
+        )
         checked = check_towers(reference, *written, reference_results(reference))
     return checked
 
@@ -78,12 +93,21 @@ def check_self_contained(
     """Exports a self-contained SavedModel: two loaders run examples, compared with the original model."""
     updates: dict[str, Any] = {
         "checkpoint": made.job.checkpoint.model_copy(update={"path": str(made.prefix)}),
-        "output": made.job.output.model_copy(update={"root": str(directory / "out"), "tables": "inline"}),
+        "output": made.job.output.model_copy(
+            update={"root": str(directory / "out"), "tables": "inline"}
+        ),
     }
     if examples:
-        (directory / "examples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in examples))
-        updates["verify"] = made.job.verify.model_copy(update={"examples": str(directory / "examples.jsonl")})
+        (directory / "examples.jsonl").write_text(
+            "".join(json.dumps(each) + "\n" for each in examples)
+        )
+        updates["verify"] = made.job.verify.model_copy(
+            update={"examples": str(directory / "examples.jsonl")}
+        )
     prepared = prepare_inline(made.job.model_copy(update=updates), HERE, ExportSettings())
     report = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    assert report["verification"]["loaded_by"] == ["tf.saved_model.load", "tf.compat.v1.saved_model.load"]
+    assert report["verification"]["loaded_by"] == [
+        "tf.saved_model.load",
+        "tf.compat.v1.saved_model.load",
+    ]
     return report

@@ -9,7 +9,13 @@ import pytest
 from export.frameworks.loading import tf
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.lookups.parity_checks import HERE, check_parity, check_self_contained, recipe, train_and_trace
+from tests.export.lookups.parity_checks import (
+    HERE,
+    check_parity,
+    check_self_contained,
+    recipe,
+    train_and_trace,
+)
 from tests.export.traced_models import TracedCheckpoint
 
 ID, RAGGED = {"dtype": "int64"}, {"dtype": "int64", "kind": "ragged"}
@@ -24,16 +30,29 @@ KEYS = {"items": "model/layer/items/.ATTRIBUTES/VARIABLE_VALUE"}
 
 def mid_level_inputs() -> dict[str, Any]:
     bag = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
-    return {"item": tf.constant([1, 2], tf.int64), "bag": bag, "recent": bag, "weights": tf.cast(bag, tf.float32)}
+    return {
+        "item": tf.constant([1, 2], tf.int64),
+        "bag": bag,
+        "recent": bag,
+        "weights": tf.cast(bag, tf.float32),
+    }
 
 
 def kinds(made: TracedCheckpoint) -> dict[str, tuple[str, str, int | None, str | None]]:
-    embedded = {name: spec for name, spec in made.model.spec.features.items() if isinstance(spec, FeatureSpec)}
-    return {name: (spec.table, spec.kind, spec.length, spec.combiner) for name, spec in embedded.items()}
+    embedded = {
+        name: spec
+        for name, spec in made.model.spec.features.items()
+        if isinstance(spec, FeatureSpec)
+    }
+    return {
+        name: (spec.table, spec.kind, spec.length, spec.combiner) for name, spec in embedded.items()
+    }
 
 
 @pytest.mark.parametrize("function", ["build_serving", "build_v0", "build_v2"])
-def test_mid_level_layer_of_each_generation_equals_the_original(function: str, tmp_path: Path) -> None:
+def test_mid_level_layer_of_each_generation_equals_the_original(
+    function: str, tmp_path: Path
+) -> None:
     # What was trained on TPUs is served by another program: V0 and V2 cannot be without TPUs, but their tables can.
     made = train_and_trace(recipe("build_serving", MID_LEVEL), mid_level_inputs(), tmp_path)
     assert made.keys == KEYS
@@ -63,7 +82,10 @@ def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -
         "words": {**ID, "kind": "sparse"},
     }
     # TensorFlow's checkpoints of Keras 3 leave out layers in dicts: the training script saves them beside the model.
-    keys = {f"embedding.{name}": {"key": f"{name}/.ATTRIBUTES/VARIABLE_VALUE"} for name in ("items", "tags")}
+    keys = {
+        f"embedding.{name}": {"key": f"{name}/.ATTRIBUTES/VARIABLE_VALUE"}
+        for name in ("items", "tags")
+    }
     job = recipe("build_keras_rs", inputs, tables=keys)
 
     def tables(model: Any) -> dict[str, Any]:
@@ -77,12 +99,19 @@ def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -
         "words": ("embedding.tags", "bag", None, "sqrtn"),
     }
     check_parity(made, tmp_path)
-    assert set(check_self_contained(made, tmp_path)["tables"]) == {"embedding.items", "embedding.tags"}
+    assert set(check_self_contained(made, tmp_path)["tables"]) == {
+        "embedding.items",
+        "embedding.tags",
+    }
 
 
 @pytest.mark.parametrize("call", ["placed", pytest.param("twice", marks=pytest.mark.slow)])
-def test_inputs_with_several_positions_or_readers_are_read_unchanged(call: str, tmp_path: Path) -> None:
-    inputs: dict[str, Any] = MID_LEVEL | ({"item": {**ID, "shape": [2]}} if call == "placed" else {})
+def test_inputs_with_several_positions_or_readers_are_read_unchanged(
+    call: str, tmp_path: Path
+) -> None:
+    inputs: dict[str, Any] = MID_LEVEL | (
+        {"item": {**ID, "shape": [2]}} if call == "placed" else {}
+    )
     job = recipe("build_serving", inputs, towers={"tower": {"role": "query", "call": call}})
     report = check_self_contained(train_and_trace(job, mid_level_inputs(), tmp_path), tmp_path)
     assert set(report["tables"]) == {"items"}

@@ -46,41 +46,69 @@ def test_columns_intercepted_vocabulary_file_reads_its_first_keys(tmp_path: Path
     file = tmp_path / "kinds.txt"
     file.write_text("x\ny é\nz\n", encoding="utf-8")
     column = fc.categorical_column_with_vocabulary_file("kind", str(file), vocabulary_size=2)
-    assert by_column([embedded(column)], {"kind": dense(tf.string)})["kind_embedding"].keys == (("x", "y é"),)
+    assert by_column([embedded(column)], {"kind": dense(tf.string)})["kind_embedding"].keys == (
+        ("x", "y é"),
+    )
 
 
 def test_columns_intercepted_sequence_takes_the_declared_length() -> None:
     column = embedded(fc.sequence_categorical_column_with_identity("seen", 9))
     layer = tf.keras.experimental.SequenceFeatures([column])
     found = by_column([], {"seen": dense(tf.int64, 5)}, layer)["seen_embedding"]
-    assert (found.kind, found.length, found.shape, found.combiner) == ("sequence", 5, (None, 5, 4), None)
-    hashed = fc.indicator_column(fc.sequence_categorical_column_with_hash_bucket("seen", 5, tf.int64))
+    assert (found.kind, found.length, found.shape, found.combiner) == (
+        "sequence",
+        5,
+        (None, 5, 4),
+        None,
+    )
+    hashed = fc.indicator_column(
+        fc.sequence_categorical_column_with_hash_bucket("seen", 5, tf.int64)
+    )
     layer = tf.keras.experimental.SequenceFeatures([hashed])
-    assert by_column([], {"seen": dense(tf.int64, 4)}, layer)["seen_indicator"].shape == (None, 4, 5)
+    assert by_column([], {"seen": dense(tf.int64, 4)}, layer)["seen_indicator"].shape == (
+        None,
+        4,
+        5,
+    )
 
 
 @pytest.mark.parametrize(
     ("column", "message"),
     [
         (
-            lambda: embedded(fc.crossed_column([fc.bucketized_column(fc.numeric_column("ids", 2), [1.0]), "ids"], 5)),
+            lambda: embedded(
+                fc.crossed_column(
+                    [fc.bucketized_column(fc.numeric_column("ids", 2), [1.0]), "ids"], 5
+                )
+            ),
             "its own column",
         ),
         (
-            lambda: embedded(fc.bucketized_column(fc.numeric_column("ids", normalizer_fn=tf.square), [1.0])),
+            lambda: embedded(
+                fc.bucketized_column(fc.numeric_column("ids", normalizer_fn=tf.square), [1.0])
+            ),
             "leave normalizer_fn out",
         ),
         (lambda: embedded(fc.crossed_column([identity("ids"), "ids"], 5)), "declare it as sparse"),
         (
-            lambda: embedded(fc.crossed_column([fc.sequence_categorical_column_with_identity("ids", 5), "ids"], 5)),
+            lambda: embedded(
+                fc.crossed_column(
+                    [fc.sequence_categorical_column_with_identity("ids", 5), "ids"], 5
+                )
+            ),
             "crosses column 'ids', a SequenceCategoricalColumn; only inputs and columns of buckets",
         ),
         (
-            lambda: fc.indicator_column(fc.categorical_column_with_hash_bucket("ids", 70_000, tf.int64)),
+            lambda: fc.indicator_column(
+                fc.categorical_column_with_hash_bucket("ids", 70_000, tf.int64)
+            ),
             "'ids_indicator' is an indicator of 70000 numbers per example; at most 65536",
         ),
         (
-            lambda: embedded(fc.weighted_categorical_column(identity("ids"), "w"), use_safe_embedding_lookup=False),
+            lambda: embedded(
+                fc.weighted_categorical_column(identity("ids"), "w"),
+                use_safe_embedding_lookup=False,
+            ),
             "use_safe_embedding_lookup=False",
         ),
     ],
@@ -91,6 +119,8 @@ def test_columns_intercepted_unsupported_column_is_refused(column: Any, message:
 
 
 def test_columns_intercepted_sequence_without_a_length_is_refused() -> None:
-    layer = tf.keras.experimental.SequenceFeatures([embedded(fc.sequence_categorical_column_with_identity("seen", 9))])
+    layer = tf.keras.experimental.SequenceFeatures(
+        [embedded(fc.sequence_categorical_column_with_identity("seen", 9))]
+    )
     with pytest.raises(NotConvertible, match="declare input 'seen' as dense"):
         by_column([], {"seen": SPARSE}, layer)

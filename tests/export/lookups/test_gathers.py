@@ -55,7 +55,9 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
 def test_every_kind_of_gather_becomes_features(everything: TracedCheckpoint) -> None:
     features = everything.model.spec.features
     told = {
-        name: (spec.table, spec.kind, spec.combiner) if isinstance(spec, FeatureSpec) else (spec.reads[0], spec.take)
+        name: (spec.table, spec.kind, spec.combiner)
+        if isinstance(spec, FeatureSpec)
+        else (spec.reads[0], spec.take)
         for name, spec in features.items()
     }
     assert told == {
@@ -72,7 +74,15 @@ def test_every_kind_of_gather_becomes_features(everything: TracedCheckpoint) -> 
         "tags@lengths": ("tags", "lengths"),
         "age": ("age", "values"),
     }
-    assert everything.model.spec.inputs.keys() == {"item", "other", "recent", "hour", "tags", "words", "age"}
+    assert everything.model.spec.inputs.keys() == {
+        "item",
+        "other",
+        "recent",
+        "hour",
+        "tags",
+        "words",
+        "age",
+    }
     assert everything.model.notes == ()
 
 
@@ -88,7 +98,10 @@ def test_towers_of_gathers_equal_the_original(everything: TracedCheckpoint, tmp_
 
 
 def test_functional_model_with_masks_and_float_ids_equals_the_original(tmp_path: Path) -> None:
-    inputs = {"item": {"dtype": "float32", "shape": [1]}, "recent": {"dtype": "int32", "shape": [3]}}
+    inputs = {
+        "item": {"dtype": "float32", "shape": [1]},
+        "recent": {"dtype": "int32", "shape": [3]},
+    }
     given = {"item": tf.constant([[1.0]]), "recent": tf.ones([1, 3], tf.int32)}
     made = train_and_trace(recipe("build_keras_2", inputs), given, tmp_path)
     assert set(made.model.spec.tables) == {"items"}
@@ -113,7 +126,9 @@ rows = [table.rows for model in (traced, layer) for table in model.spec.tables.v
 peak = int(re.search(r"VmHWM:\\s+([0-9]+)", open("/proc/self/status").read())[1]) << 10
 print(json.dumps({{"rows": rows, "peak": peak}}))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["rows"] == [2_000_000_000] * 5 + [1_000_000_000]
@@ -121,7 +136,9 @@ print(json.dumps({{"rows": rows, "peak": peak}}))
 
 
 def test_tied_weights_stay_inside_and_the_plan_says_why(tmp_path: Path) -> None:
-    made = train_and_trace(recipe("build_tied", {"item": ID}), {"item": tf.constant([1], tf.int64)}, tmp_path)
+    made = train_and_trace(
+        recipe("build_tied", {"item": ID}), {"item": tf.constant([1], tf.int64)}, tmp_path
+    )
     assert not made.model.spec.tables
     (note,) = made.model.notes
     assert re.fullmatch(
@@ -133,7 +150,9 @@ def test_tied_weights_stay_inside_and_the_plan_says_why(tmp_path: Path) -> None:
 
 
 def test_tied_weights_beyond_the_limit_are_refused() -> None:
-    with pytest.raises(NotConvertible, match=r"MatMul\) \(gather_models.py:\d+\), and is larger than code.inline"):
+    with pytest.raises(
+        NotConvertible, match=r"MatMul\) \(gather_models.py:\d+\), and is larger than code.inline"
+    ):
         trace_towers(recipe("build_tied_huge", {"item": ID}), HERE)
 
 
@@ -141,9 +160,13 @@ def test_table_that_is_looked_up_in_a_condition_is_checked_against_the_limit() -
     traced = trace_towers(recipe("build_hidden", {"item": ID}), HERE)
     assert not traced.spec.tables
     (note,) = traced.notes
-    assert re.search(r"\[20000, 4\] .*312.5 KiB.* \(If\) \(gather_models.py:\d+\).*outside of tf.cond, tf.map_fn", note)
+    assert re.search(
+        r"\[20000, 4\] .*312.5 KiB.* \(If\) \(gather_models.py:\d+\).*outside of tf.cond, tf.map_fn",
+        note,
+    )
     with pytest.raises(
-        NotConvertible, match=r"variable '.*' \[20000, 4\] .* reads it by operation .* \(If\) \(gather_mo"
+        NotConvertible,
+        match=r"variable '.*' \[20000, 4\] .* reads it by operation .* \(If\) \(gather_mo",
     ):
         trace_towers(recipe("build_hidden", {"item": ID}, code={"inline_bytes_max": 1000}), HERE)
 
@@ -159,5 +182,7 @@ def test_partial_tpu_embedding_tables_of_both_kinds_are_extracted(tmp_path: Path
         "large": 101,
     }
     check_parity(made, tmp_path)
-    with pytest.raises(NotConvertible, match=r"Only tf\.Tensor input is supported for Keras embedding"):
+    with pytest.raises(
+        NotConvertible, match=r"Only tf\.Tensor input is supported for Keras embedding"
+    ):
         trace_towers(recipe("build_partial", {**inputs, "small": inputs["large"]}), HERE)

@@ -10,7 +10,13 @@ from export.errors import NotConvertible
 from export.frameworks.loading import tf
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.lookups.parity_checks import HERE, check_parity, check_self_contained, recipe, train_and_trace
+from tests.export.lookups.parity_checks import (
+    HERE,
+    check_parity,
+    check_self_contained,
+    recipe,
+    train_and_trace,
+)
 
 RAGGED = {"dtype": "int64", "kind": "ragged"}
 INPUTS = {"bag": RAGGED, "recent": RAGGED}
@@ -21,10 +27,18 @@ def bags() -> dict[str, Any]:
     return dict.fromkeys(INPUTS, tf.ragged.constant([[1, 2], [3]], dtype="int64"))
 
 
-@pytest.mark.parametrize("features", [pytest.param({}, marks=pytest.mark.slow), HASHED], ids=["rows", "hashed"])
-def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(features: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "features", [pytest.param({}, marks=pytest.mark.slow), HASHED], ids=["rows", "hashed"]
+)
+def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(
+    features: dict[str, Any], tmp_path: Path
+) -> None:
     made = train_and_trace(recipe("build_ragged", INPUTS, features=features), bags(), tmp_path)
-    embedded = {name: spec for name, spec in made.model.spec.features.items() if isinstance(spec, FeatureSpec)}
+    embedded = {
+        name: spec
+        for name, spec in made.model.spec.features.items()
+        if isinstance(spec, FeatureSpec)
+    }
     assert {name: (spec.kind, spec.combiner, spec.length) for name, spec in embedded.items()} == {
         "bag@items": ("bag", "mean", None),
         "bag@items.sum": ("bag", "sum", None),
@@ -39,13 +53,19 @@ WHY = r"its ids are those of input 'bag', whose ragged rows it reads \(gather_mo
 
 
 @pytest.mark.parametrize("function", ["build_ragged_odd", "build_ragged_of_any_length"])
-def test_ragged_rows_that_are_not_reduced_stay_inside_the_tower_within_the_limit(function: str, tmp_path: Path) -> None:
+def test_ragged_rows_that_are_not_reduced_stay_inside_the_tower_within_the_limit(
+    function: str, tmp_path: Path
+) -> None:
     made = train_and_trace(recipe(function, INPUTS), bags(), tmp_path)
     assert not made.model.spec.tables
-    assert re.search(f"'items' of 20000 rows .312.5 KiB. stays inside the towers: {WHY}", made.model.notes[0])
+    assert re.search(
+        f"'items' of 20000 rows .312.5 KiB. stays inside the towers: {WHY}", made.model.notes[0]
+    )
     assert made.model.notes[1] == (
         "input 'bag' goes into the towers, at most 64 values per example (inputs.bag.length_max)"
     )
     check_parity(made, tmp_path)
-    with pytest.raises(NotConvertible, match=r"whose ragged rows it reads.*right after the lookup; or raise"):
+    with pytest.raises(
+        NotConvertible, match=r"whose ragged rows it reads.*right after the lookup; or raise"
+    ):
         trace_towers(recipe(function, INPUTS, code={"inline_bytes_max": 1000}), HERE)

@@ -15,7 +15,9 @@ MODEL = ModelSpec(
     tables={"users": TableFacts("users", "users", 10, 2)},
     features={
         "user": FeatureSpec("user", "users"),
-        "seen": FeatureSpec("seen", "users", kind="bag", encoding="ragged", combiner="mean", weights="seen_weights"),
+        "seen": FeatureSpec(
+            "seen", "users", kind="bag", encoding="ragged", combiner="mean", weights="seen_weights"
+        ),
         "recent": FeatureSpec("recent", "users", kind="sequence", encoding="sparse", length=3),
         "2nd": DenseSpec("2nd", "float32", (2,)),
     },
@@ -29,11 +31,22 @@ def job(**parts: Any) -> ExportJob:
 
 
 def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
-    kind = FeatureSpec("kind", "users", kind="bag", combiner="sum", rule=LISTED, keys=(("a", "b", "c"),), padding="")
+    kind = FeatureSpec(
+        "kind",
+        "users",
+        kind="bag",
+        combiner="sum",
+        rule=LISTED,
+        keys=(("a", "b", "c"),),
+        padding="",
+    )
     user = FeatureSpec("user", "users", unknown=manifest.Unknown(rule="row", row=3))
     ids = job(features={"kind": {"ids": {"kind": "hash"}}})
     unknown = job(features={"user": {"unknown": {"rule": "refuse"}}})
-    with pytest.raises(UsageError, match=r"features.kind.ids: the model itself makes rows of this input \(vocabulary"):
+    with pytest.raises(
+        UsageError,
+        match=r"features.kind.ids: the model itself makes rows of this input \(vocabulary",
+    ):
         describe_features(ModelSpec(MODEL.tables, {"kind": kind}, {}), ids)
     with pytest.raises(UsageError, match=r"features.user.unknown: the model itself defines"):
         describe_features(ModelSpec(MODEL.tables, {"user": user}, {}), unknown)
@@ -42,8 +55,14 @@ def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"features": {"usr": {}}}, "features.usr: no tower takes a feature of that name; did you mean 'user'?"),
-        ({"features": {"seen_weights": {}}}, "this input holds the weights of feature 'seen', and is sent with it"),
+        (
+            {"features": {"usr": {}}},
+            "features.usr: no tower takes a feature of that name; did you mean 'user'?",
+        ),
+        (
+            {"features": {"seen_weights": {}}},
+            "this input holds the weights of feature 'seen', and is sent with it",
+        ),
         (
             {"candidates": {"c": {"file": "c.csv", "id": "id", "features": {"zzzz": "z"}}}},
             "candidates.c.features.zzzz: no tower takes a feature of that name; they take 2nd, recent, seen, user",
@@ -57,13 +76,18 @@ def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
             {"features": {"seen": {"ids": {"kind": "buckets", "boundaries": list(range(10))}}}},
             "features.seen.ids.boundaries reaches row 10, table 'users' has 10 rows",
         ),
-        ({"features": {"user": {"unknown": {"rule": "row", "row": 10}}}}, "row is 10; table 'users' has 10 rows"),
+        (
+            {"features": {"user": {"unknown": {"rule": "row", "row": 10}}}},
+            "row is 10; table 'users' has 10 rows",
+        ),
         (
             {"features": {"user": {"ids": {"kind": "vocabulary", "vocabulary": "nms"}}}},
             "features.user.ids.vocabulary is 'nms'; the recipe's vocabularies: none",
         ),
     ],
 )
-def test_describe_features_recipe_that_does_not_fit_is_refused(parts: dict[str, Any], message: str) -> None:
+def test_describe_features_recipe_that_does_not_fit_is_refused(
+    parts: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message.replace("?", r"\?")):
         describe_features(MODEL, job(**parts))

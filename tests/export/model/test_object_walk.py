@@ -70,9 +70,18 @@ def built(make: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (Listed, r"blocks \(test_object_walk.py:\d+\) has no 2, but there is blocks.2.kernel \[3, 3\], blocks.2.bias"),
-        (sequential, r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is layer_with_weights-2.kernel"),
-        (functional, r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is layer_with_weights-2.kernel"),
+        (
+            Listed,
+            r"blocks \(test_object_walk.py:\d+\) has no 2, but there is blocks.2.kernel \[3, 3\], blocks.2.bias",
+        ),
+        (
+            sequential,
+            r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is layer_with_weights-2.kernel",
+        ),
+        (
+            functional,
+            r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is layer_with_weights-2.kernel",
+        ),
     ],
 )
 def test_fewer_layers_than_in_training_are_refused_with_the_line(
@@ -80,15 +89,21 @@ def test_fewer_layers_than_in_training_are_refused_with_the_line(
 ) -> None:
     checkpoint = saved(make(3), tmp_path)
     whole, fewer = built(lambda: make(3)), built(lambda: make(2))
-    assert len(TrainedModel(whole, checkpoint, "model").find_weights(whole.trainable_variables)) == 6
-    with pytest.raises(CheckpointError, match=message + r".*\. The model code is not the one that was saved"):
+    assert (
+        len(TrainedModel(whole, checkpoint, "model").find_weights(whole.trainable_variables)) == 6
+    )
+    with pytest.raises(
+        CheckpointError, match=message + r".*\. The model code is not the one that was saved"
+    ):
         TrainedModel(fewer, checkpoint, "model").find_weights(fewer.trainable_variables)
 
 
 def test_layer_that_only_training_calls_is_accepted(tmp_path: Path) -> None:
     checkpoint = saved(Listed(3), tmp_path)
     model = built(lambda: Listed(3, unused=1))
-    assert len(TrainedModel(model, checkpoint, "model").find_weights(model.trainable_variables)) == 4
+    assert (
+        len(TrainedModel(model, checkpoint, "model").find_weights(model.trainable_variables)) == 4
+    )
     assert {left.name for left in TrainedModel(model, checkpoint, "model").unmatched_objects} <= {
         "optimizer",
         "keras_api",
@@ -102,4 +117,7 @@ def test_layers_that_the_code_lacks_are_noted_but_no_optimizer_or_metric(tmp_pat
     assert TrainedModel(whole, checkpoint, "model").note_unmatched_weights(dense) == ()
     TrainedModel(fewer, checkpoint, "model").find_weights(fewer.trainable_variables)
     (note,) = TrainedModel(fewer, checkpoint, "model").note_unmatched_weights(dense)
-    assert "checkpoint model also holds second.kernel [3, 3], second.bias [3], which the model code lacks" in note
+    assert (
+        "checkpoint model also holds second.kernel [3, 3], second.bias [3], which the model code lacks"
+        in note
+    )

@@ -20,14 +20,19 @@ READ: dict[str, tuple[Role, tuple[str, ...]]] = {
 
 
 def tower(name: str, role: Role, inputs: tuple[str, ...]) -> TowerSpec:
-    tensors = tuple(TowerInput(name=each, feature=each, dtype="float32", shape=(None,)) for each in inputs)
+    tensors = tuple(
+        TowerInput(name=each, feature=each, dtype="float32", shape=(None,)) for each in inputs
+    )
     return TowerSpec(name, role, "", inputs, {}, tensors, (RESULT,), "result")
 
 
 RESULT = TowerOutput(name="result", dtype="float32", shape=(None,))
 MODEL = ModelSpec(
     {},
-    {name: DenseSpec(name, "float32", ()) for name in ("user", "country", "item", "price", "age", "hour")},
+    {
+        name: DenseSpec(name, "float32", ())
+        for name in ("user", "country", "item", "price", "age", "hour")
+    },
     {name: tower(name, *read) for name, read in READ.items()},
 )
 STORES = {
@@ -56,9 +61,7 @@ def test_input_roles_follow_from_towers_and_stores() -> None:
 
 def test_input_roles_that_conflict_must_be_stated() -> None:
     both = STORES["candidates"]["items"] | {"features": {"user": "user"}}
-    message = (
-        "input 'user' is a context's by tower 'ask', and a candidate's by candidates.items; state .* features.user.role"
-    )
+    message = "input 'user' is a context's by tower 'ask', and a candidate's by candidates.items; state .* features.user.role"
     with pytest.raises(UsageError, match=message):
         input_roles(MODEL, job(candidates={"items": both}))
     stated = job(candidates={"items": both}, features={"user": {"role": "candidate"}})

@@ -21,7 +21,9 @@ from tests.export.checkpoint.bundles import write_bundle
 from tests.export.traced_models import TracedCheckpoint
 
 
-def tables(movies: TracedCheckpoint, base: Path, checkpoint_at: Path | None = None, **sections: Any) -> Inventory:
+def tables(
+    movies: TracedCheckpoint, base: Path, checkpoint_at: Path | None = None, **sections: Any
+) -> Inventory:
     """What is found for the movies' recipe with keys of some sections changed."""
     recipe = movies.job.model_dump()
     for section, keys in sections.items():
@@ -32,9 +34,7 @@ def tables(movies: TracedCheckpoint, base: Path, checkpoint_at: Path | None = No
 
 def test_recognise_tables_follows_the_layout_file(movies: TracedCheckpoint, tmp_path: Path) -> None:
     users = tables(movies, tmp_path).table("users")
-    stated = (
-        f'[tables.users]\nkey = "{users.key}"\nkind = "sparse_core"\nrows = {users.rows}\ndim = {users.dim}\ncores = '
-    )
+    stated = f'[tables.users]\nkey = "{users.key}"\nkind = "sparse_core"\nrows = {users.rows}\ndim = {users.dim}\ncores = '
     (tmp_path / "layout.toml").write_text(stated + "2\n")
     found = tables(movies, tmp_path, checkpoint={"layout": "layout.toml"})
     assert (found.table("users").origin, found.table("users").layout.lanes) == ("layout file", 2)
@@ -46,7 +46,9 @@ def test_recognise_tables_follows_the_layout_file(movies: TracedCheckpoint, tmp_
         tables(movies, tmp_path, checkpoint={"layout": "none.toml"})
 
 
-def test_recognise_tables_by_mod_follows_the_recipe(movies: TracedCheckpoint, tmp_path: Path) -> None:
+def test_recognise_tables_by_mod_follows_the_recipe(
+    movies: TracedCheckpoint, tmp_path: Path
+) -> None:
     saved, key = open_checkpoint(movies.prefix), tables(movies, tmp_path).table("users").key
     rows = len(movies.tables["users"])
     dealt = [np.arange(first, rows, 3) for first in range(3)]
@@ -60,17 +62,27 @@ def test_recognise_tables_by_mod_follows_the_recipe(movies: TracedCheckpoint, tm
     write_bundle(tmp_path / "ckpt-1", values, boxes={key: boxes})
     with pytest.raises(NotConvertible, match=r"'users'.* 1 row range"):
         tables(movies, tmp_path, tables={"users": {"mod": True}})
-    found = tables(movies, tmp_path, tmp_path / "ckpt-1", tables={"users": {"mod": True}}).table("users")
+    found = tables(movies, tmp_path, tmp_path / "ckpt-1", tables={"users": {"mod": True}}).table(
+        "users"
+    )
     assert found.layout == Mod(tuple(starts[:3]))
     stored = open_checkpoint(tmp_path / "ckpt-1").read(key, 0, rows)
-    np.testing.assert_array_equal(stored[stored_rows(found.layout, np.arange(rows))], movies.tables["users"])
+    np.testing.assert_array_equal(
+        stored[stored_rows(found.layout, np.arange(rows))], movies.tables["users"]
+    )
 
 
-def test_recognise_tables_of_other_code_names_the_line(movies: TracedCheckpoint, tmp_path: Path) -> None:
+def test_recognise_tables_of_other_code_names_the_line(
+    movies: TracedCheckpoint, tmp_path: Path
+) -> None:
     def found(other: Any, **changed: Any) -> None:
         spec = movies.model.spec
         tables = dict(spec.tables) | {"users": replace(spec.tables["users"], **changed)}
-        model = replace(movies.model, spec=replace(spec, tables=tables), tables=dict(movies.model.tables) | other)
+        model = replace(
+            movies.model,
+            spec=replace(spec, tables=tables),
+            tables=dict(movies.model.tables) | other,
+        )
         recognise_tables(open_checkpoint(movies.prefix), model, movies.job, tmp_path)
 
     message = r"'users' is \[51, 8\] in the model \(tower_models.py:\d+\) and \[50, 8\] in checkpoint .* not the one"

@@ -13,17 +13,39 @@ from export.model.tracing import trace_towers
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.towers.manifest_towers import check_limits
-from tests.export.traced_models import HERE, IDS, TracedCheckpoint, one_recipe, recipe, save_checkpoint
+from tests.export.traced_models import (
+    HERE,
+    IDS,
+    TracedCheckpoint,
+    one_recipe,
+    recipe,
+    save_checkpoint,
+)
 
 
-def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(ads: TracedCheckpoint) -> None:
+def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(
+    ads: TracedCheckpoint,
+) -> None:
     assert ads.model.spec.features == {
         "ad": FeatureSpec("ad", "ads"),
         "clicks": FeatureSpec(
-            "clicks", "ads", kind="bag", encoding="ragged", combiner="mean", weights="click_weights", ids_dtype="int32"
+            "clicks",
+            "ads",
+            kind="bag",
+            encoding="ragged",
+            combiner="mean",
+            weights="click_weights",
+            ids_dtype="int32",
         ),
         "recent": FeatureSpec("recent", "ads", kind="sequence", encoding="ragged", length=3),
-        "words": FeatureSpec("words", "words", kind="bag", encoding="sparse", combiner="sqrtn", weights="word_weights"),
+        "words": FeatureSpec(
+            "words",
+            "words",
+            kind="bag",
+            encoding="sparse",
+            combiner="sqrtn",
+            weights="word_weights",
+        ),
         "slots": FeatureSpec("slots", "slots", kind="sequence", length=2),
     }
     shapes = {part.feature: part.shape for part in ads.model.spec.towers["ranking"].inputs}
@@ -37,12 +59,17 @@ def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(ads: Tra
 def test_trace_towers_squeezes_never_take_the_batch_and_shapes_are_kept() -> None:
     outputs = {name: name for name in ("number", "whole", "score")}
     ranking = {"role": "ranking", "outputs": outputs, "result": "score"}
-    model = trace_towers(recipe("shape_models.py:build_squeezed", {"item": IDS}, {"tower": ranking}), HERE)
+    model = trace_towers(
+        recipe("shape_models.py:build_squeezed", {"item": IDS}, {"tower": ranking}), HERE
+    )
     (tower,) = model.towers
     assert {output.shape for output in tower.spec.outputs} == {(None,)}
     assert {tuple(each.shape) for each in tower.function.structured_outputs.values()} == {(None,)}
     for items in ([2], [2, 3]):
-        found = {name: each.numpy().tolist() for name, each in tower.function(tf.constant(items, tf.int64)).items()}
+        found = {
+            name: each.numpy().tolist()
+            for name, each in tower.function(tf.constant(items, tf.int64)).items()
+        }
         squares = [float(each * each) for each in items]
         assert found == {"number": squares, "whole": squares, "score": items}
 
@@ -64,8 +91,14 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
             "build_in_a_condition",
             "'item' is looked up inside a tf.function, tf.cond or tf.while_loop.*call the embedding",
         ),
-        ("build_reads_the_table", r"reads table 'items' other than by its embedding layer \(tower_models.py:\d+\); no"),
-        ("build_reads_a_hash_table", r"reads a resource that is not a variable .* \(tower_models.py:\d+\); do that"),
+        (
+            "build_reads_the_table",
+            r"reads table 'items' other than by its embedding layer \(tower_models.py:\d+\); no",
+        ),
+        (
+            "build_reads_a_hash_table",
+            r"reads a resource that is not a variable .* \(tower_models.py:\d+\); do that",
+        ),
         (
             "build_runs_python",
             r"TypeError: .* \(tower_models.py:\d+\); .*; and what tf.py_function .* .*: compute",
@@ -78,14 +111,26 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
             "shape_models.py:build_reads_early",
             r"were read while the model was made \(.*shape_models.py:\d+\), .* they are constants",
         ),
-        ("build_unknown_shape", r"raised ValueError: The last dimension .* should be defined.*\(tower_models.py:\d+\)"),
+        (
+            "build_unknown_shape",
+            r"raised ValueError: The last dimension .* should be defined.*\(tower_models.py:\d+\)",
+        ),
         (
             "build_takes_values",
             r"AttributeError: .*'numpy' \(tower_models.py:\d+\); a call is traced without values: .*NumPy's",
         ),
-        ("build_takes_an_array", r"NotImplementedError: .*\(tower_models.py:\d+\); a call is traced .*NumPy's"),
-        ("build_goes_through", r"Iterating over .*\(tower_models.py:\d+\); a call is traced .*tf.unstack"),
-        ("build_decides", r"as a Python `bool`.*\(tower_models.py:\d+\); a call is traced .*tf.where"),
+        (
+            "build_takes_an_array",
+            r"NotImplementedError: .*\(tower_models.py:\d+\); a call is traced .*NumPy's",
+        ),
+        (
+            "build_goes_through",
+            r"Iterating over .*\(tower_models.py:\d+\); a call is traced .*tf.unstack",
+        ),
+        (
+            "build_decides",
+            r"as a Python `bool`.*\(tower_models.py:\d+\); a call is traced .*tf.where",
+        ),
         (
             "build_wants_another_input",
             r"KeyError: 'hour' \(tower_models.py:\d+\); it was given the inputs that the recipe declares: declare",
@@ -97,7 +142,9 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
         ("build_a_fixed_batch", r"output 'result' has shape \(4, 2\); \[batch, ...\]"),
     ],
 )
-def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(function: str, message: str) -> None:
+def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(
+    function: str, message: str
+) -> None:
     with pytest.raises(NotConvertible, match=f"(?s){message}"):
         trace_towers(one_recipe(function), HERE)
 
@@ -108,13 +155,21 @@ def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(fu
         ({"call": "score"}, "call 'score': One has no attribute 'score'"),
         ({"call": "way"}, "call 'way' is a str, which cannot be called"),
         ({"inputs": ["items"]}, "towers.tower.inputs names 'items'; the recipe's inputs: item"),
-        ({"outputs": {"vector": "query"}}, "returns a .*, not a dict; leave towers.tower.outputs out"),
-        ({"result": "score"}, "towers.tower.result is 'score'; it must be one of its outputs: result"),
+        (
+            {"outputs": {"vector": "query"}},
+            "returns a .*, not a dict; leave towers.tower.outputs out",
+        ),
+        (
+            {"result": "score"},
+            "towers.tower.result is 'score'; it must be one of its outputs: result",
+        ),
         ({"precisions": ["f32", "int8"]}, "state its limit as towers.tower.max_abs_error.int8"),
         ({"serve": "int8"}, "towers.tower.precisions has no 'int8'"),
     ],
 )
-def test_trace_towers_recipe_that_does_not_fit_the_model_is_refused(part: dict[str, object], message: str) -> None:
+def test_trace_towers_recipe_that_does_not_fit_the_model_is_refused(
+    part: dict[str, object], message: str
+) -> None:
     job = recipe("build_plain", {"item": {"dtype": "int64"}}, {"tower": {"role": "query", **part}})
     with pytest.raises(UsageError, match=message):
         trace_towers(job, HERE)
@@ -132,8 +187,16 @@ PAIR = {"user": {"dtype": "int64"}, "item": {"dtype": "int64"}}
             NotConvertible,
             "two tables are called 'things'.*<new name>.key",
         ),
-        ({"query": "pair"}, UsageError, "call 'pair' returns a tuple; let it return a dict of tensors or one tensor"),
-        ({"query": ""}, UsageError, "the model's call takes user, item; a call takes one dict of inputs"),
+        (
+            {"query": "pair"},
+            UsageError,
+            "call 'pair' returns a tuple; let it return a dict of tensors or one tensor",
+        ),
+        (
+            {"query": ""},
+            UsageError,
+            "the model's call takes user, item; a call takes one dict of inputs",
+        ),
         (
             {"query": "wrong_key"},
             NotConvertible,
@@ -157,7 +220,11 @@ def test_trace_towers_calls_that_cannot_be_partitioned_name_why_and_the_cure(
 
 
 def test_check_limits_limit_of_a_float32_tower_is_refused() -> None:
-    job = recipe("build_plain", {"item": {"dtype": "int64"}}, {"tower": {"role": "query", "max_abs_error": {"f32": 1}}})
+    job = recipe(
+        "build_plain",
+        {"item": {"dtype": "int64"}},
+        {"tower": {"role": "query", "max_abs_error": {"f32": 1}}},
+    )
     with pytest.raises(UsageError, match=r"max_abs_error\.f32: the tower computes in float32"):
         check_limits(job, trace_towers(job, HERE).spec)
 
@@ -173,10 +240,15 @@ def test_trace_towers_undeclared_weights_are_named(ads: TracedCheckpoint) -> Non
     ("item", "message"),
     [
         ({"dtype": "float32"}, r"input 'item' is float32, and feature 'item' takes it as ids"),
-        ({"dtype": "int64", "shape": [2, 2]}, r"shape \(None, 2, 2\); \[batch\] or \[batch, length\] was expected"),
+        (
+            {"dtype": "int64", "shape": [2, 2]},
+            r"shape \(None, 2, 2\); \[batch\] or \[batch, length\] was expected",
+        ),
     ],
 )
-def test_trace_towers_input_that_is_no_id_of_an_example_is_rejected(item: dict[str, Any], message: str) -> None:
+def test_trace_towers_input_that_is_no_id_of_an_example_is_rejected(
+    item: dict[str, Any], message: str
+) -> None:
     with pytest.raises(NotConvertible, match=message):
         trace_towers(one_recipe("build_plain", item=item), HERE)
 
@@ -184,7 +256,9 @@ def test_trace_towers_input_that_is_no_id_of_an_example_is_rejected(item: dict[s
 def test_trace_towers_error_inside_keras_layers_is_one_sentence(movies: TracedCheckpoint) -> None:
     changed = movies.job.model_dump()
     changed["inputs"]["user_id"]["shape"] = [2, 2]
-    with pytest.raises(NotConvertible, match=r"\Afeature 'user_id' was given a dense tensor of shape [^\n]*\Z"):
+    with pytest.raises(
+        NotConvertible, match=r"\Afeature 'user_id' was given a dense tensor of shape [^\n]*\Z"
+    ):
         trace_towers(ExportJob.model_validate(changed), HERE)
 
 
@@ -192,7 +266,9 @@ def test_trace_towers_input_that_would_be_sent_in_two_dtypes_is_refused(tmp_path
     changed = one_recipe("build_reads_the_ids").model_dump(mode="json", exclude_unset=True)
     changed["features"] = {"item": {"ids": {"kind": "hash", "dtype": "string"}}}
     changed["output"] = {"root": str(tmp_path), "tables": "inline"}
-    changed["checkpoint"]["path"] = str(save_checkpoint(one_recipe("build_reads_the_ids"), tmp_path)[0])
+    changed["checkpoint"]["path"] = str(
+        save_checkpoint(one_recipe("build_reads_the_ids"), tmp_path)[0]
+    )
     with pytest.raises(NotConvertible, match="input 'item' would be sent as int64 and as string"):
         prepare_inline(ExportJob.model_validate(changed), HERE, ExportSettings())
 

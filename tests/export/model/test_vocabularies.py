@@ -22,7 +22,9 @@ def test_vocabulary_of_integers_gives_each_line_its_row(tmp_path: Path) -> None:
 def test_vocabulary_of_strings_keeps_characters_that_look_like_a_line_end(tmp_path: Path) -> None:
     (tmp_path / "keys.txt").write_bytes("a b\r\nc\u2028d\r\n7".encode())
     assert write_vocabulary(tmp_path / "keys.txt", "string", tmp_path / "keys.arrow") == 3
-    found = Vocabulary.open(tmp_path / "keys.arrow").find("f", np.array(["c\u2028d", "7", "a b", "a"], object))
+    found = Vocabulary.open(tmp_path / "keys.arrow").find(
+        "f", np.array(["c\u2028d", "7", "a b", "a"], object)
+    )
     assert found.tolist() == [1, 2, 0, -1]
 
 
@@ -39,7 +41,9 @@ def test_vocabulary_of_strings_keeps_characters_that_look_like_a_line_end(tmp_pa
         (None, "string", "cannot be read"),
     ],
 )
-def test_invalid_vocabulary_is_refused(tmp_path: Path, content: bytes | None, dtype: str, words: str) -> None:
+def test_invalid_vocabulary_is_refused(
+    tmp_path: Path, content: bytes | None, dtype: str, words: str
+) -> None:
     if content is not None:
         (tmp_path / "keys.txt").write_bytes(content)
     with pytest.raises(UsageError, match=words):

@@ -48,12 +48,20 @@ def traced(model: Any) -> NamedGraph:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (build(name="other"), r"tower/other \[4, 2\] is not in the checkpoint\. The model code is not the one"),
-        (build(width=3), r"tower/kernel is float32 \[4, 3\] in the model and float32 \[4, 2\] there"),
+        (
+            build(name="other"),
+            r"tower/other \[4, 2\] is not in the checkpoint\. The model code is not the one",
+        ),
+        (
+            build(width=3),
+            r"tower/kernel is float32 \[4, 3\] in the model and float32 \[4, 2\] there",
+        ),
         (build(), "saved in partitions that the `mod` strategy looks up"),
     ],
 )
-def test_find_weights_by_names_of_other_variables_is_refused(model: Any, message: str, prefix: Path) -> None:
+def test_find_weights_by_names_of_other_variables_is_refused(
+    model: Any, message: str, prefix: Path
+) -> None:
     root = traced(model)
     with pytest.raises(CheckpointError, match=message):
         TrainedModel(root, open_checkpoint(prefix), "").find_weights(root.variables.values())
@@ -63,7 +71,9 @@ def test_matrices_by_names_that_the_graph_lacks_are_noted(prefix: Path) -> None:
     checkpoint = open_checkpoint(prefix)
     root = traced(build())
     assert TrainedModel(root, checkpoint, "").note_unmatched_weights(set(checkpoint.entries)) == ()
-    (note,) = TrainedModel(traced(build(name="other")), checkpoint, "").note_unmatched_weights(set(checkpoint.entries))
+    (note,) = TrainedModel(traced(build(name="other")), checkpoint, "").note_unmatched_weights(
+        set(checkpoint.entries)
+    )
     assert "also holds tower/kernel [4, 2], which the model code lacks" in note
 
 
@@ -72,25 +82,35 @@ class Listed(keras.Model):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks, self.out = [(keras.layers.Dense(3), keras.layers.Dense(2))], keras.layers.Dense(1)
+        self.blocks, self.out = (
+            [(keras.layers.Dense(3), keras.layers.Dense(2))],
+            keras.layers.Dense(1),
+        )
 
     def call(self, inputs: Any) -> Any:
         ((first, second),) = self.blocks
         return self.out(second(first(inputs)))
 
 
-def test_find_weights_of_listed_keras_3_layers_follows_the_cure_of_its_message(tmp_path: Path) -> None:
+def test_find_weights_of_listed_keras_3_layers_follows_the_cure_of_its_message(
+    tmp_path: Path,
+) -> None:
     for saved in (False, True):
         model = Listed()
         if saved:
             model.saved = tf.train.Checkpoint(layers=model.layers)
         model(tf.ones([1, 4]))
-        checkpoint = open_checkpoint(Path(tf.train.Checkpoint(model=model).write(str(tmp_path / f"ckpt-{saved}"))))
+        checkpoint = open_checkpoint(
+            Path(tf.train.Checkpoint(model=model).write(str(tmp_path / f"ckpt-{saved}")))
+        )
         variables = [each.value for each in model.variables]
         if saved:
             assert len(TrainedModel(model, checkpoint, "model").find_weights(variables)) == 6
         else:
-            with pytest.raises(CheckpointError, match=r"\[4, 3\] is not in .* Keras 3.*`model.saved = .*layers=model"):
+            with pytest.raises(
+                CheckpointError,
+                match=r"\[4, 3\] is not in .* Keras 3.*`model.saved = .*layers=model",
+            ):
                 TrainedModel(model, checkpoint, "model").find_weights(variables)
 
 
@@ -105,10 +125,14 @@ def test_load_named_code_that_switches_to_tf1_gets_its_shapes_and_restores_ours(
 
     root = load_named("model.py:switching", switching)
     assert tf.executing_eagerly()
-    np.testing.assert_array_equal(root.run({"numbers": tf.ones([3, 2])}, lambda name: None), tf.ones([3, 2]) * 2)
+    np.testing.assert_array_equal(
+        root.run({"numbers": tf.ones([3, 2])}, lambda name: None), tf.ones([3, 2]) * 2
+    )
     assert tf.constant([[1]]).shape[1] == 1
 
 
 def test_load_named_without_a_function_is_refused() -> None:
-    with pytest.raises(NotConvertible, match=r"model\.py:wrong returned a Sequential, but the checkpoint has only"):
+    with pytest.raises(
+        NotConvertible, match=r"model\.py:wrong returned a Sequential, but the checkpoint has only"
+    ):
         load_named("model.py:wrong", tf.keras.Sequential)

@@ -11,7 +11,14 @@ from export.checkpoint.formats import object_graph as objectgraph
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, DestinationError, NotConvertible
 from export.saved_model import files as inline_files
-from export.saved_model.files import Chunk, VariablesPlan, copy_chunk, link_files, plan_variables, write_variables
+from export.saved_model.files import (
+    Chunk,
+    VariablesPlan,
+    copy_chunk,
+    link_files,
+    plan_variables,
+    write_variables,
+)
 from tests.export.checkpoint.bundles import Box, write_bundle
 
 Values = np.ndarray[Any, Any]
@@ -28,15 +35,27 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inline_files, "BLOCK_BYTES", 37)
 
 
-def checkpoint_of(directory: Path, table: Values, boxes: list[Box] | None = None, files: int = 1) -> Checkpoint:
-    variables = {"big": table, "bias": np.arange(3, dtype=np.int64), "scale": np.array(0.5, np.float32)}
-    write_bundle(directory / "ckpt-1", variables, boxes={"big": boxes} if boxes else None, files=files)
+def checkpoint_of(
+    directory: Path, table: Values, boxes: list[Box] | None = None, files: int = 1
+) -> Checkpoint:
+    variables = {
+        "big": table,
+        "bias": np.arange(3, dtype=np.int64),
+        "scale": np.array(0.5, np.float32),
+    }
+    write_bundle(
+        directory / "ckpt-1", variables, boxes={"big": boxes} if boxes else None, files=files
+    )
     return open_checkpoint(directory / "ckpt-1")
 
 
-def planned(checkpoint: Checkpoint, directory: Path, link: bool, check: bool = False) -> VariablesPlan:
+def planned(
+    checkpoint: Checkpoint, directory: Path, link: bool, check: bool = False
+) -> VariablesPlan:
     (directory / "sm").mkdir(exist_ok=True)
-    return plan_variables(directory / "sm" / "variables", {"table_0": checkpoint.entries["big"]}, link, check)
+    return plan_variables(
+        directory / "sm" / "variables", {"table_0": checkpoint.entries["big"]}, link, check
+    )
 
 
 def carried_out(plan: VariablesPlan, checkpoint: Checkpoint) -> Checkpoint:
@@ -48,8 +67,12 @@ def carried_out(plan: VariablesPlan, checkpoint: Checkpoint) -> Checkpoint:
 
 
 @pytest.mark.parametrize("link", [False, True])
-@pytest.mark.parametrize(("boxes", "files"), [(None, 1), (ROWS, 1), (ROWS, 3), (SHUFFLED, 2), (GRID, 1)])
-def test_variables_of_any_slices_read_back(tmp_path: Path, boxes: list[Box], files: int, link: bool) -> None:
+@pytest.mark.parametrize(
+    ("boxes", "files"), [(None, 1), (ROWS, 1), (ROWS, 3), (SHUFFLED, 2), (GRID, 1)]
+)
+def test_variables_of_any_slices_read_back(
+    tmp_path: Path, boxes: list[Box], files: int, link: bool
+) -> None:
     checkpoint = checkpoint_of(tmp_path, TABLE, boxes, files)
     plan = planned(checkpoint, tmp_path, link)
     written = carried_out(plan, checkpoint)
@@ -65,7 +88,9 @@ def test_variables_of_any_slices_read_back(tmp_path: Path, boxes: list[Box], fil
 
 @pytest.mark.parametrize("link", [False, True])
 @pytest.mark.parametrize("boxes", [None, ROWS, GRID])
-def test_flipped_byte_is_found_while_it_is_read(tmp_path: Path, boxes: list[Box] | None, link: bool) -> None:
+def test_flipped_byte_is_found_while_it_is_read(
+    tmp_path: Path, boxes: list[Box] | None, link: bool
+) -> None:
     checkpoint = checkpoint_of(tmp_path, TABLE, boxes)
     plan = planned(checkpoint, tmp_path, link, check=True)
     part = checkpoint.entries["big"].slices[-1]
@@ -83,7 +108,8 @@ def test_flipped_byte_is_found_while_it_is_read(tmp_path: Path, boxes: list[Box]
 def test_float16_that_would_stay_in_slices_is_refused_with_the_cure(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path, TABLE.astype(np.float16), ROWS, 2)
     with pytest.raises(
-        NotConvertible, match=r'float16 in 3 slices, .* set output\.tables = "inline", which joins them'
+        NotConvertible,
+        match=r'float16 in 3 slices, .* set output\.tables = "inline", which joins them',
     ):
         planned(checkpoint, tmp_path, link=True)
 
@@ -93,6 +119,11 @@ def test_link_into_another_filesystem_is_refused_with_the_cure(tmp_path: Path) -
     if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("one filesystem only")
     checkpoint = checkpoint_of(tmp_path, TABLE)
-    plan = plan_variables(other / f"rowcast-{os.getpid()}", {"table_0": checkpoint.entries["big"]}, link=True)
-    with pytest.raises(DestinationError, match=r'different filesystems; set output\.tables = "inline", which copies'):
+    plan = plan_variables(
+        other / f"rowcast-{os.getpid()}", {"table_0": checkpoint.entries["big"]}, link=True
+    )
+    with pytest.raises(
+        DestinationError,
+        match=r'different filesystems; set output\.tables = "inline", which copies',
+    ):
         link_files(plan)

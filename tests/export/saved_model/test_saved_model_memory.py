@@ -41,7 +41,10 @@ def test_terabyte_is_linked_in_the_memory_that_tensorflow_takes_anyway(tmp_path:
     rows, row_bytes = 1 << 36, 16
     small, _ = save_checkpoint(one_recipe("build_plain"), tmp_path)
     entries = dict(open_checkpoint(small).entries)
-    prefix, key = tmp_path / "huge", "model/embedding/_tpu_embedding/items/.ATTRIBUTES/VARIABLE_VALUE"
+    prefix, key = (
+        tmp_path / "huge",
+        "model/embedding/_tpu_embedding/items/.ATTRIBUTES/VARIABLE_VALUE",
+    )
     moved = {str(data_file(small, 0, 1)): str(data_file(prefix, 0, 2))}
     data_file(prefix, 0, 2).write_bytes(data_file(small, 0, 1).read_bytes())
     for name, entry in entries.items():
@@ -56,11 +59,19 @@ def test_terabyte_is_linked_in_the_memory_that_tensorflow_takes_anyway(tmp_path:
             file.write(np.full(4, row % 97, np.float32).tobytes())
     write_index(prefix, entries, 2)
     recipe = one_recipe("build_terabyte").model_dump(mode="json", exclude_unset=True)
-    recipe = changed(changed(recipe, "checkpoint.path", str(prefix)), "output.tables", "inline-link")
-    project = write_project(tmp_path / "project", changed(recipe, "verify.examples", "examples.jsonl"))
-    (project.parent / "examples.jsonl").write_text("".join(f'{{"item": {row}}}\n' for row in picked))
+    recipe = changed(
+        changed(recipe, "checkpoint.path", str(prefix)), "output.tables", "inline-link"
+    )
+    project = write_project(
+        tmp_path / "project", changed(recipe, "verify.examples", "examples.jsonl")
+    )
+    (project.parent / "examples.jsonl").write_text(
+        "".join(f'{{"item": {row}}}\n' for row in picked)
+    )
     command = [sys.executable, "-c", HOLDS, "run", str(project), "--json"]
-    done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     page = json.loads(done.stdout)
     assert page["table_bytes"] == 1 << 40

@@ -19,10 +19,16 @@ from export.tables.conversions import (
     table_error,
 )
 
-READ: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+READ: dict[str, Any] = {
+    "float32": np.float32,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float16": np.float16,
+}
 
 
-def converted(values: NDArray[Any], source: str, target: str) -> tuple[NDArray[Any], Any, ErrorSums]:
+def converted(
+    values: NDArray[Any], source: str, target: str
+) -> tuple[NDArray[Any], Any, ErrorSums]:
     """Converts rows; returns what was stored, the scales if there are any, and the error."""
     conversion = Conversion("t", source, target)
     rows = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
@@ -34,7 +40,9 @@ def converted(values: NDArray[Any], source: str, target: str) -> tuple[NDArray[A
 def floats(rows: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
     """Values of every size that embeddings have, exact ties among them, and some rows of zeros."""
     random = np.random.default_rng(seed)
-    values = (random.standard_normal((rows, dim)) * 10.0 ** random.uniform(-9, 3, (rows, 1))).astype(np.float32)
+    values = (
+        random.standard_normal((rows, dim)) * 10.0 ** random.uniform(-9, 3, (rows, 1))
+    ).astype(np.float32)
     values[::5] = np.round(values[::5] * 64) / 64
     values[::11] = 0
     return values
@@ -46,7 +54,10 @@ def test_converted_values_are_the_nearest_with_ties_to_even(source: str, target:
     values = floats(500, 9).astype(NUMPY_DTYPES[source])
     stored, scales, error = converted(values, source, target)
     exact, kind = values.astype(np.float64), stored.view(READ[target])
-    found, even = kind.astype(np.float64), stored.view(np.uint32 if target == "float32" else np.uint16) % 2 == 0
+    found, even = (
+        kind.astype(np.float64),
+        stored.view(np.uint32 if target == "float32" else np.uint16) % 2 == 0,
+    )
     assert scales is None
     for end in (-np.inf, np.inf):
         apart = np.abs(found - exact)
@@ -91,7 +102,9 @@ def test_error_is_that_of_all_rows_as_they_are_read(source: str, target: str) ->
     assert error.source_dtype == source
     assert error.max_abs == pytest.approx(np.abs(read - exact).max(), rel=1e-6)
     assert error.rms == pytest.approx(math.sqrt(np.square(read - exact).mean()), rel=1e-5)
-    assert (error.cosine_min, error.cosine_mean) == pytest.approx((alike.min(), alike.mean()), abs=2e-6)
+    assert (error.cosine_min, error.cosine_mean) == pytest.approx(
+        (alike.min(), alike.mean()), abs=2e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,13 +131,18 @@ def test_value_that_the_target_cannot_hold_is_refused_with_its_row(
 @pytest.mark.parametrize(
     ("limits", "what"),
     [
-        (ErrorLimits(max_abs=0.05), "max_abs_error of its converted rows is 0.06, tables.t.max_abs_error = 0.05"),
+        (
+            ErrorLimits(max_abs=0.05),
+            "max_abs_error of its converted rows is 0.06, tables.t.max_abs_error = 0.05",
+        ),
         (ErrorLimits(rms=0.009), "rms_error"),
         (ErrorLimits(cosine_min=0.999), "cosine_min of its converted rows is 0.99"),
     ],
 )
 def test_limits_refuse_what_breaks_them(limits: ErrorLimits, what: str) -> None:
-    error = TableError(source_dtype="float32", max_abs=0.06, rms=0.01, cosine_min=0.99, cosine_mean=1)
+    error = TableError(
+        source_dtype="float32", max_abs=0.06, rms=0.01, cosine_min=0.99, cosine_mean=1
+    )
     ErrorLimits(0.06, 0.01, 0.99).check("t", error)
     with pytest.raises(VerificationFailed, match=what):
         limits.check("t", error)

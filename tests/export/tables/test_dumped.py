@@ -28,14 +28,22 @@ def looked_up(bundle: Path, table: str, ids: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "uint32", "int32"])
-def test_tables_of_a_dump_answer_by_their_keys(command: Command, tmp_path: Path, dtype: str) -> None:
-    keys = IDS.astype(dtype) if dtype.endswith("64") else RANDOM.permutation(IDS.size * 3)[: IDS.size].astype(dtype)
+def test_tables_of_a_dump_answer_by_their_keys(
+    command: Command, tmp_path: Path, dtype: str
+) -> None:
+    keys = (
+        IDS.astype(dtype)
+        if dtype.endswith("64")
+        else RANDOM.permutation(IDS.size * 3)[: IDS.size].astype(dtype)
+    )
     dump = sok_dump(tmp_path / "dump", "user_0", keys, ROWS, m=ROWS)
     page = command("tables", dump, tmp_path / "out", "--table", "users=user_0", "--json").json
     bundle = tmp_path / "out/tables/1"
     assert page["verification"]["tables"]["users"] == {"rows_compared": 3000, "rows": 3000}
     wanted = [0, 2999, 17, 17]
-    np.testing.assert_array_equal(looked_up(bundle, "users", [int(keys[row]) for row in wanted]), ROWS[wanted])
+    np.testing.assert_array_equal(
+        looked_up(bundle, "users", [int(keys[row]) for row in wanted]), ROWS[wanted]
+    )
     assert not looked_up(bundle, "users", [int(keys.max()) + 1]).any()
     for more in ((), ("--full",)):
         assert command("verify", bundle, "--checkpoint", dump, *more).code == 0
@@ -70,7 +78,10 @@ def test_verify_finds_keys_that_lead_elsewhere(command: Command, tmp_path: Path)
     sok_dump(tmp_path / "dump", "t", moved, ROWS)
     done = command("verify", tmp_path / "out/tables/1", "--checkpoint", tmp_path / "dump")
     assert done.code == 5
-    assert f"key {IDS[20]} of the dump is row 10 there and row 20 by the bundle's index" in done.message
+    assert (
+        f"key {IDS[20]} of the dump is row 10 there and row 20 by the bundle's index"
+        in done.message
+    )
     damaged = tmp_path / "out/tables/1/keys/t.bin"
     damaged.chmod(0o644)
     data = bytearray(damaged.read_bytes())

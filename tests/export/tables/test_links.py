@@ -27,13 +27,17 @@ from tests.export.tables.test_shards import VALUES, damage
 CUTS = COPIED_CUTS | {"mod": [[(0, 51), (0, -1)], [(51, 50), (0, -1)]]}
 
 
-def planned(directory: Path, cut: str = "whole", values: Any = VALUES, dtype: str | None = None) -> ExportPlan:
+def planned(
+    directory: Path, cut: str = "whole", values: Any = VALUES, dtype: str | None = None
+) -> ExportPlan:
     boxes = {"t": CUTS[cut]} if CUTS[cut] else None
     write_bundle(directory / "ckpt", {"flag": np.zeros(3, bool), "t": values}, boxes=boxes, files=2)
     checkpoint = open_checkpoint(directory)
     said = Statements({"t": "t"}, ("t",) if cut == "mod" else ())
     way = Writing(link=True, dtype=dtype)
-    return plan_tables(checkpoint, recognise(checkpoint, said), directory / "out", writing={"t": way})
+    return plan_tables(
+        checkpoint, recognise(checkpoint, said), directory / "out", writing={"t": way}
+    )
 
 
 def linked(directory: Path, plan: ExportPlan) -> dict[str, manifest.Table]:
@@ -44,20 +48,29 @@ def linked(directory: Path, plan: ExportPlan) -> dict[str, manifest.Table]:
 
 @pytest.mark.parametrize("cut", ["whole", "rows"])
 @pytest.mark.parametrize("dtype", ["f4", "f2", ml_dtypes.bfloat16])
-def test_linked_table_reads_as_the_checkpoint_without_a_byte_written(tmp_path: Path, cut: str, dtype: Any) -> None:
+def test_linked_table_reads_as_the_checkpoint_without_a_byte_written(
+    tmp_path: Path, cut: str, dtype: Any
+) -> None:
     values = VALUES.astype(dtype)
     plan = planned(tmp_path, cut, values)
     assert (plan.tasks, plan.bytes, plan.read_bytes, plan.linked_bytes) == ((), 0, 0, values.nbytes)
     tables = linked(tmp_path, plan)
-    assert [shard.rows for shard in tables["t"].shards] == ([101] if cut == "whole" else [33, 1, 67])
+    assert [shard.rows for shard in tables["t"].shards] == (
+        [101] if cut == "whole" else [33, 1, 67]
+    )
     assert all(shard.blocks == () for shard in tables["t"].shards)
     rows = np.array([100, 0, 33, 33, 34, 32, 7])
     read = TableReader(tmp_path / "out", tables["t"]).gather(rows)
     assert np.array_equal(read, values.astype(np.float32)[rows])
-    assert verify_tables(open_checkpoint(tmp_path), tmp_path / "out", tables, None)["t"].rows_compared == 101
+    assert (
+        verify_tables(open_checkpoint(tmp_path), tmp_path / "out", tables, None)["t"].rows_compared
+        == 101
+    )
     for file in tmp_path.glob("ckpt*"):
         file.unlink()  # the links outlive the checkpoint
-    assert np.array_equal(TableReader(tmp_path / "out", tables["t"]).gather(np.arange(101)), values.astype(np.float32))
+    assert np.array_equal(
+        TableReader(tmp_path / "out", tables["t"]).gather(np.arange(101)), values.astype(np.float32)
+    )
 
 
 def test_link_files_again_keeps_the_links_and_replaces_what_is_another_file(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def values(rows: int, dim: int = 4) -> np.ndarray[Any, Any]:
 
 
 def test_plan_tables_rows_are_cut_into_shards_that_follow_one_another(tmp_path: Path) -> None:
-    plan = plan_tables(*opened(tmp_path, {"a": values(10), "b": values(3)}), tmp_path, writing={"a": Writing(4)})
+    plan = plan_tables(
+        *opened(tmp_path, {"a": values(10), "b": values(3)}), tmp_path, writing={"a": Writing(4)}
+    )
     assert [(task.file, task.first_row, task.rows) for task in plan.tasks] == [
         ("tables/a/rows-00000-of-00003.bin", 0, 4),
         ("tables/a/rows-00001-of-00003.bin", 4, 4),
@@ -63,14 +65,18 @@ def test_plan_tables_slices_with_a_gap_are_refused(tmp_path: Path) -> None:
 
 def chunked(directory: Path, rows: int, chunk_rows: int) -> Opened:
     with h5py.File(directory / "a.h5", "w") as file:
-        file.create_dataset("user/embeddings", data=np.zeros((rows, 16), "f4"), chunks=(chunk_rows, 16))
+        file.create_dataset(
+            "user/embeddings", data=np.zeros((rows, 16), "f4"), chunks=(chunk_rows, 16)
+        )
     checkpoint = open_checkpoint(directory / "a.h5")
     return Opened(checkpoint, recognise(checkpoint))
 
 
 def test_plan_tables_chunk_that_exceeds_the_budget_is_refused(tmp_path: Path) -> None:
     table = chunked(tmp_path, 1 << 21, 1 << 20)
-    with pytest.raises(NotConvertible, match=r"'user' lies in chunks of .* raise ROWCAST_EXPORT_BUDGET_BYTES"):
+    with pytest.raises(
+        NotConvertible, match=r"'user' lies in chunks of .* raise ROWCAST_EXPORT_BUDGET_BYTES"
+    ):
         plan_tables(*table, tmp_path)
     (task,) = plan_tables(*table, tmp_path, budget_bytes=1 << 30).tasks
     assert task.memory_bytes > 3 * (64 << 20)
@@ -81,11 +87,16 @@ def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=count))
 
 
-def test_check_space_plan_larger_than_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_space_plan_larger_than_the_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = plan_tables(*opened(tmp_path, {"a": values(4000)}), tmp_path / ".staging-1")
     check_plan_fits(plan, tmp_path / "not" / "yet" / "there")
     free(monkeypatch, 32_000)
-    with pytest.raises(DestinationError, match=r"31\.2 KiB free, the tables need 62\.5 KiB: 31\.2 KiB more; free some"):
+    with pytest.raises(
+        DestinationError,
+        match=r"31\.2 KiB free, the tables need 62\.5 KiB: 31\.2 KiB more; free some",
+    ):
         check_plan_fits(plan, tmp_path)
     shard = tmp_path / ".staging-1" / plan.tasks[0].file  # of an earlier run
     shard.parent.mkdir(parents=True)
@@ -93,11 +104,15 @@ def test_check_space_plan_larger_than_the_disk_is_refused(tmp_path: Path, monkey
     check_plan_fits(plan, tmp_path)
 
 
-def test_check_space_counts_what_tasks_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_space_counts_what_tasks_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint, _ = chunked(tmp_path, 64, 8)
     layout = StatedTable(key="user/embeddings", kind="sparse_core", rows=60, dim=16, cores=4)
     inventory = recognise(checkpoint, Statements(layouts={"user": layout}))
-    plan = plan_tables(checkpoint, inventory, tmp_path / "staged", writing={"user": Writing(20)}, workers=2)
+    plan = plan_tables(
+        checkpoint, inventory, tmp_path / "staged", writing={"user": Writing(20)}, workers=2
+    )
     free(monkeypatch, plan.bytes + 2 * 20 * 64)
     check_plan_fits(plan, tmp_path)
     free(monkeypatch, plan.bytes + 2 * 20 * 64 - 1)

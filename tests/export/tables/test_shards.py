@@ -33,13 +33,21 @@ CUTS: dict[str, Any] = {
 
 
 def planned(
-    directory: Path, cut: str = "whole", values: Any = VALUES, shard_rows: int | None = None, **how: Any
+    directory: Path,
+    cut: str = "whole",
+    values: Any = VALUES,
+    shard_rows: int | None = None,
+    **how: Any,
 ) -> ExportPlan:
     boxes = {"t": CUTS[cut]} if CUTS[cut] else None
-    write_bundle(directory / "ckpt", {"other": np.zeros(3, np.float32), "t": values}, boxes=boxes, files=2)
+    write_bundle(
+        directory / "ckpt", {"other": np.zeros(3, np.float32), "t": values}, boxes=boxes, files=2
+    )
     checkpoint = open_checkpoint(directory)
     inventory = recognise(checkpoint, {"t": "t"})
-    return plan_tables(checkpoint, inventory, directory / "out", writing={"t": Writing(shard_rows)}, **how)
+    return plan_tables(
+        checkpoint, inventory, directory / "out", writing={"t": Writing(shard_rows)}, **how
+    )
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -55,7 +63,9 @@ def test_copy_rows_any_cut_writes_the_table_bit_for_bit(
     page = manifest_table(plan.tables[0], receipts)
     stored = [Path(plan.tasks[0].directory, shard.file).read_bytes() for shard in page.shards]
     assert b"".join(stored) == values.tobytes()
-    assert [shard.crc32c for shard in page.shards] == [google_crc32c.value(shard) for shard in stored]
+    assert [shard.crc32c for shard in page.shards] == [
+        google_crc32c.value(shard) for shard in stored
+    ]
     assert (page.rows, page.dim, page.dtype) == (ROWS, DIM, values.dtype.name)
 
 
@@ -79,7 +89,10 @@ def test_copy_rows_data_file_written_to_after_the_plan_is_told(tmp_path: Path) -
 def test_copy_rows_damaged_slice_within_a_task_leaves_no_shard(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     damage(tmp_path, 1000)
-    with pytest.raises(CheckpointError, match=r"'t' \('t'\): rows 0 to 101 of the stored .*ckpt\.data-00001-of-00002"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"'t' \('t'\): rows 0 to 101 of the stored .*ckpt\.data-00001-of-00002",
+    ):
         copy_rows(plan.tasks[0])
     assert list((tmp_path / "out").rglob("*.bin")) == []
 

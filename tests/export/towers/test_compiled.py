@@ -12,7 +12,13 @@ from export.model.weights import TrainedModel
 from export.towers.compiled import compile_tower
 from export.towers.manifest_towers import describe_tower
 from export.towers.savedmodels import write_saved_model
-from tests.export.traced_models import HERE, TracedCheckpoint, movies_recipe, one_recipe, save_checkpoint
+from tests.export.traced_models import (
+    HERE,
+    TracedCheckpoint,
+    movies_recipe,
+    one_recipe,
+    save_checkpoint,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +42,22 @@ def test_compile_tower_with_an_operation_that_litert_lacks_returns_the_reason(
     assert not (tmp_path / "compiled.tflite").exists()
 
 
-def test_tower_to_be_served_in_a_precision_that_litert_cannot_run_is_refused(movies: TracedCheckpoint) -> None:
-    form = manifest.TowerForm(kind="saved_model", precision="f32", path="towers/query/s", max_abs_error={})
-    towers = {"query": {"role": "query", "precisions": ["f32", "int8"], "serve": "int8", "max_abs_error": {"int8": 1}}}
-    with pytest.raises(NotConvertible, match=r"tower 'query' is to be served in int8, and LiteRT cannot run it; set"):
+def test_tower_to_be_served_in_a_precision_that_litert_cannot_run_is_refused(
+    movies: TracedCheckpoint,
+) -> None:
+    form = manifest.TowerForm(
+        kind="saved_model", precision="f32", path="towers/query/s", max_abs_error={}
+    )
+    towers = {
+        "query": {
+            "role": "query",
+            "precisions": ["f32", "int8"],
+            "serve": "int8",
+            "max_abs_error": {"int8": 1},
+        }
+    }
+    with pytest.raises(
+        NotConvertible,
+        match=r"tower 'query' is to be served in int8, and LiteRT cannot run it; set",
+    ):
         describe_tower(movies.model.spec.towers["query"], movies_recipe(towers=towers), (form,))

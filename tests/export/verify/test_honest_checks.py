@@ -12,14 +12,23 @@ from bundle.storage import staging
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 from tests.export.commands import Command
-from tests.export.movies_job import MOVIE_IDS, Recipe, changed, example_requests, write_examples, write_project
+from tests.export.movies_job import (
+    MOVIE_IDS,
+    Recipe,
+    changed,
+    example_requests,
+    write_examples,
+    write_project,
+)
 
 
 def with_examples(recipe: Recipe) -> Recipe:
     return changed(recipe, "verify.examples", "examples.jsonl")
 
 
-def test_recall_on_invented_queries_is_told_and_stops_nothing(command: Command, recipe: Recipe, tmp_path: Path) -> None:
+def test_recall_on_invented_queries_is_told_and_stops_nothing(
+    command: Command, recipe: Recipe, tmp_path: Path
+) -> None:
     parameters = {"num_leaves": 20, "leaves_to_search": 1}
     tree = recipe["indexes"]["movies"] | {"kind": "tree_ah", "parameters": parameters}
     done = command("run", write_project(tmp_path, changed(recipe, "indexes.movies", tree)))
@@ -44,9 +53,14 @@ def recorded(bundle: Path) -> list[dict[str, Any]]:
     columns = {name: packed([each[name] for each in examples]) for name in examples[0]}
     found = features.activations(list(page.features), columns, len(examples))
     features.close()
-    inputs = tower_inputs(tower.inputs, {name: each.values for name, each in found.items()}, len(examples))
+    inputs = tower_inputs(
+        tower.inputs, {name: each.values for name, each in found.items()}, len(examples)
+    )
     scores = open_tower(bundle, tower, "f32").run(inputs)[tower.result]
-    return [each | {"seen": float(score)} for each, score in zip(examples, np.ravel(scores), strict=True)]
+    return [
+        each | {"seen": float(score)}
+        for each, score in zip(examples, np.ravel(scores), strict=True)
+    ]
 
 
 def test_outputs_that_training_recorded_find_ids_of_other_rows_and_recall_is_of_real_queries(
@@ -57,8 +71,14 @@ def test_outputs_that_training_recorded_find_ids_of_other_rows_and_recall_is_of_
     limited = changed(right, "indexes.movies.recall", {"value": 0.9})
     page = command("run", write_project(tmp_path, limited), "--json").json
     assert page["recall"]["movies"]["representative"] is True
-    (tmp_path / "shifted.txt").write_text("".join(f"{movie}\n" for movie in [*MOVIE_IDS[1:], MOVIE_IDS[0]]))
-    wrong = changed(changed(right, "verify.expected", {"score": "seen"}), "vocabularies.movies.file", "shifted.txt")
+    (tmp_path / "shifted.txt").write_text(
+        "".join(f"{movie}\n" for movie in [*MOVIE_IDS[1:], MOVIE_IDS[0]])
+    )
+    wrong = changed(
+        changed(right, "verify.expected", {"score": "seen"}),
+        "vocabularies.movies.file",
+        "shifted.txt",
+    )
     done = command("run", write_project(tmp_path, wrong))
     assert (done.code, "ids lead to other rows than in training" in done.message) == (5, True)
 

@@ -32,7 +32,9 @@ def bundle(undisturbed: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(undisturbed, tmp_path / "movies/1"))
 
 
-def test_verify_with_a_recipe_runs_the_model_and_measures_recall(command: Command, bundle: Path, project: Path) -> None:
+def test_verify_with_a_recipe_runs_the_model_and_measures_recall(
+    command: Command, bundle: Path, project: Path
+) -> None:
     page = command("verify", bundle, "--recipe", project, "--json").json
     assert page["model_check"] == {"examples": 24, "recall": {"movies": 1.0}}
     assert {check["rows_compared"] for check in page["tables"].values()} != {0}
@@ -98,11 +100,26 @@ def reseal(bundle: Path) -> None:
     [
         (another_weight, "tower 'query', LiteRT f32"),
         (another_feature, "tower 'query', SavedModel f32"),
-        (partial(rolled, "id"), "row 1: id is 107 in the bundle, column 'movieId' of movies.csv says '100'"),
-        (partial(rolled, "feature:year"), "feature 'year' is [1981.0] in the bundle, column 'year' of movies.csv"),
-        pytest.param(partial(rolled, "feature:genres"), "feature 'genres' is [", marks=pytest.mark.slow),
-        pytest.param(partial(rolled, "attribute:title"), "attribute 'title' is 'Movie", marks=pytest.mark.slow),
-        (swapped, "candidate 121 (row 4 of corpus 'movies') is not what the original model gives; 2 of 40"),
+        (
+            partial(rolled, "id"),
+            "row 1: id is 107 in the bundle, column 'movieId' of movies.csv says '100'",
+        ),
+        (
+            partial(rolled, "feature:year"),
+            "feature 'year' is [1981.0] in the bundle, column 'year' of movies.csv",
+        ),
+        pytest.param(
+            partial(rolled, "feature:genres"), "feature 'genres' is [", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            partial(rolled, "attribute:title"),
+            "attribute 'title' is 'Movie",
+            marks=pytest.mark.slow,
+        ),
+        (
+            swapped,
+            "candidate 121 (row 4 of corpus 'movies') is not what the original model gives; 2 of 40",
+        ),
         (turned_round, "from other vectors, or in another order"),
     ],
 )

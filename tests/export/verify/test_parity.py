@@ -23,13 +23,17 @@ from tests.export.written_towers import Written, write_towers
 
 def reference_of(made: TracedCheckpoint, examples: Examples | None = None) -> Reference:
     examples = examples or make_examples(made.model.spec, made.features, {}, 64)
-    return Reference(made.job, HERE, made.model.spec, made.prefix, rows_of(made), examples, made.reader)
+    return Reference(
+        made.job, HERE, made.model.spec, made.prefix, rows_of(made), examples, made.reader
+    )
 
 
 def rows_of(made: TracedCheckpoint) -> ReadRows:
     checkpoint = open_checkpoint(made.prefix)
     keys = TrainedModel(made.model.root, checkpoint, "model").table_keys(made.model.tables)
-    return checkpoint_rows(checkpoint, {name: TableSource(layout="plain", key=key) for name, key in keys.items()})
+    return checkpoint_rows(
+        checkpoint, {name: TableSource(layout="plain", key=key) for name, key in keys.items()}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,9 @@ def test_reference_equals_a_dense_computation_of_the_query_tower(movies: TracedC
     columns, vectors = reference.examples.columns, reference_results(reference)["query"]["vector"]
     history = columns["history"]
     assert history.offsets is not None
-    for example, (start, end) in enumerate(zip(history.offsets[:-1], history.offsets[1:], strict=True)):
+    for example, (start, end) in enumerate(
+        zip(history.offsets[:-1], history.offsets[1:], strict=True)
+    ):
         rows = movies.tables["movies"][history.values[start:end]].astype(np.float64)
         parts = [
             movies.tables["users"][columns["user_id"].values[example]],
@@ -56,7 +62,9 @@ def test_reference_equals_a_dense_computation_of_the_query_tower(movies: TracedC
             movies.tables["hours"][columns["hour"].values[example]],
         ]
         hidden = np.maximum(np.concatenate(parts) @ weights[0] + weights[1], 0)
-        np.testing.assert_allclose(vectors[example], hidden @ weights[2] + weights[3], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            vectors[example], hidden @ weights[2] + weights[3], rtol=1e-5, atol=1e-5
+        )
 
 
 def test_check_tower_weights_sequences_and_sparse_bags_agree_and_no_number_never(
@@ -72,11 +80,15 @@ def test_check_tower_weights_sequences_and_sparse_bags_agree_and_no_number_never
         check_towers(reference, *written, expected)
 
 
-def test_check_tower_unknown_ids_follow_their_rules(ads: TracedCheckpoint, written: Written) -> None:
+def test_check_tower_unknown_ids_follow_their_rules(
+    ads: TracedCheckpoint, written: Written
+) -> None:
     columns = dict(make_examples(ads.model.spec, ads.features, {}, 4).columns)
     columns["ad"] = Column(np.array([3, 999, -1, 4]))
     columns["clicks"] = Column(
-        np.array([1, 999, 2, -7]), np.array([0, 3, 4, 4, 4]), np.array([1.0, 5.0, 2.0, 1.0], np.float32)
+        np.array([1, 999, 2, -7]),
+        np.array([0, 3, 4, 4, 4]),
+        np.array([1.0, 5.0, 2.0, 1.0], np.float32),
     )
     columns["recent"] = Column(np.array([1, 500, 2, 9, 8]), np.array([0, 5, 5, 5, 5]))
     reference = reference_of(ads, Examples(4, columns))
@@ -84,22 +96,29 @@ def test_check_tower_unknown_ids_follow_their_rules(ads: TracedCheckpoint, writt
     assert len(check_towers(reference, *written, expected)["context"].forms) == 2
 
 
-def test_reference_rows_that_tensorflow_would_not_find_are_refused(movies: TracedCheckpoint) -> None:
+def test_reference_rows_that_tensorflow_would_not_find_are_refused(
+    movies: TracedCheckpoint,
+) -> None:
     page = movies.job.model_dump()
     page["features"]["hour"] = {"ids": {"kind": "hash"}}  # while the bundle takes hours for rows
     with pytest.raises(
-        VerificationFailed, match=r"feature 'hour': id \d+ is row \d+ in the bundle and row \d+ by the rec"
+        VerificationFailed,
+        match=r"feature 'hour': id \d+ is row \d+ in the bundle and row \d+ by the rec",
     ):
         reference_results(replace(reference_of(movies), job=ExportJob.model_validate(page)))
 
 
-def test_check_tower_tower_in_half_precision_is_told_the_cure_and_held_to_its_limit(tmp_path: Path) -> None:
+def test_check_tower_tower_in_half_precision_is_told_the_cure_and_held_to_its_limit(
+    tmp_path: Path,
+) -> None:
     job = recipe("build_half", {"item": IDS}, {"tower": {"role": "query"}})
     made = save_and_trace(job, tmp_path)
     written = write_towers(made.model, job, made.prefix, tmp_path)
     expected = reference_results(reference_of(made))
     nearly = {"tower": {"result": expected["tower"]["result"] + np.float32(0.01)}}
-    with pytest.raises(VerificationFailed, match=r"bfloat16.*policy 'float32'.*towers.tower.max_abs_error.f32"):
+    with pytest.raises(
+        VerificationFailed, match=r"bfloat16.*policy 'float32'.*towers.tower.max_abs_error.f32"
+    ):
         check_towers(reference_of(made), *written, nearly)
     page = job.model_dump()
     page["towers"]["tower"]["max_abs_error"] = {"f32": 0.1}
@@ -116,7 +135,10 @@ def test_reference_table_of_the_recipe_s_unknown_row(movies: TracedCheckpoint) -
     known = make_examples(movies.model.spec, movies.features, {}, 3)
     beyond = Examples(3, {**known.columns, "hour": Column(np.array([24, 5, -1]))})
     fifth = Examples(3, {**known.columns, "hour": Column(np.array([5, 5, 5]))})
-    results = [reference_results(replace(reference_of(movies, examples), job=job)) for examples in (beyond, fifth)]
+    results = [
+        reference_results(replace(reference_of(movies, examples), job=job))
+        for examples in (beyond, fifth)
+    ]
     assert results[0]["query"]["vector"].tolist() == results[1]["query"]["vector"].tolist()
 
 
@@ -130,10 +152,13 @@ def test_reference_of_numbers_that_the_model_takes_no_root_of_is_of_others_or_re
     assert (reference.examples.columns["age"].values < 0).any()
     if given == "none":
         with pytest.raises(
-            VerificationFailed, match=r"output 'result': example \d+ is nan of the original .*verify.examples"
+            VerificationFailed,
+            match=r"output 'result': example \d+ is nan of the original .*verify.examples",
         ):
             finite_results(reference)
         return
     asked, expected = finite_results(reference)
-    assert np.array_equal(asked.examples.columns["age"].values, np.abs(reference.examples.columns["age"].values))
+    assert np.array_equal(
+        asked.examples.columns["age"].values, np.abs(reference.examples.columns["age"].values)
+    )
     assert np.isfinite(expected["tower"]["result"]).all()

@@ -9,16 +9,24 @@ from export.verify.rankings import area_under_curve, kendall_tau, measure_effect
 
 
 def tau_by_pairs(first: list[float], second: list[float]) -> float:
-    signs = [(np.sign(a - b), np.sign(c - d)) for (a, c), (b, d) in combinations(zip(first, second, strict=True), 2)]
+    signs = [
+        (np.sign(a - b), np.sign(c - d))
+        for (a, c), (b, d) in combinations(zip(first, second, strict=True), 2)
+    ]
     agreeing = sum(one * other for one, other in signs)
-    return float(agreeing / np.sqrt(sum(one != 0 for one, _ in signs) * sum(other != 0 for _, other in signs)))
+    return float(
+        agreeing
+        / np.sqrt(sum(one != 0 for one, _ in signs) * sum(other != 0 for _, other in signs))
+    )
 
 
 def test_kendall_tau_with_ties_is_that_of_all_pairs() -> None:
     random = np.random.default_rng(2)
     first = random.integers(0, 12, 60).astype(float)
     second = np.round(first + random.normal(0, 4, 60))
-    assert kendall_tau(first, second) == pytest.approx(tau_by_pairs(first.tolist(), second.tolist()), abs=1e-12)
+    assert kendall_tau(first, second) == pytest.approx(
+        tau_by_pairs(first.tolist(), second.tolist()), abs=1e-12
+    )
 
 
 def test_figures_of_edge_cases() -> None:
@@ -27,7 +35,10 @@ def test_figures_of_edge_cases() -> None:
     assert kendall_tau(values, np.zeros(5)) == 0
     assert overlap(best, np.array([5, 1, 4, 3, 2.0]), 2) == 0.5
     assert overlap(best, np.ones(5), 2) == 1  # equals are taken for each other
-    assert area_under_curve(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 1, 0, 1])) == (1 + 0.5 + 1 + 1) / 4
+    assert (
+        area_under_curve(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 1, 0, 1]))
+        == (1 + 0.5 + 1 + 1) / 4
+    )
 
 
 def test_measure_effect_labels_of_one_kind_give_no_curve() -> None:

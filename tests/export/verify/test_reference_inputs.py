@@ -17,8 +17,14 @@ from export.verify.reference_inputs import rows_by_tensorflow
 
 KEYS = ["ann", "böb", " c", "d\re"]
 NUMBERS = [-5, 7, 1 << 62]
-PAGES = {"names": VocabularyPart(file="names.txt"), "numbers": VocabularyPart(file="numbers.txt", dtype="int64")}
-OPENED = {"names": Vocabulary(StringKeys(KEYS)), "numbers": Vocabulary(IntegerKeys(np.array(NUMBERS)))}
+PAGES = {
+    "names": VocabularyPart(file="names.txt"),
+    "numbers": VocabularyPart(file="numbers.txt", dtype="int64"),
+}
+OPENED = {
+    "names": Vocabulary(StringKeys(KEYS)),
+    "numbers": Vocabulary(IntegerKeys(np.array(NUMBERS))),
+}
 TEXTS = np.array(["ann", "d\re", "", "no", "böb"], object)
 INTEGERS = np.array([1 << 62, 0, 8, -1, -5])
 NAMES, LISTED = {"vocabulary": "names", "first_row": 2}, {"vocabulary": "numbers"}
@@ -32,11 +38,17 @@ BEYOND = {"first_row": 1, "oov_buckets": 100, "oov_first_row": 5}
         (manifest.VocabularyIds(**NAMES), TEXTS, [2, 5, -1, -1, 3]),
         (manifest.VocabularyIds(**LISTED), np.array([1 << 62, 8, -5]), [2, -1, 0]),
         (
-            manifest.VocabularyIds(**LISTED, first_row=4, oov_buckets=3, oov_first_row=1, oov_hash="modulo", mask=0),
+            manifest.VocabularyIds(
+                **LISTED, first_row=4, oov_buckets=3, oov_first_row=1, oov_hash="modulo", mask=0
+            ),
             INTEGERS,
             [6, 0, 3, 3, 4],
         ),
-        (manifest.BucketIds(boundaries=(0.5, 2.0)), np.array([0.4, 0.5, 3.0, -9.0], np.float32), [0, 1, 2, 0]),
+        (
+            manifest.BucketIds(boundaries=(0.5, 2.0)),
+            np.array([0.4, 0.5, 3.0, -9.0], np.float32),
+            [0, 1, 2, 0],
+        ),
         (manifest.HashIds(buckets=999), INTEGERS, None),
         (manifest.HashIds(buckets=999), TEXTS, None),
         (manifest.VocabularyIds(vocabulary="names", **BEYOND), TEXTS, None),

@@ -28,10 +28,14 @@ def test_run_with_converted_tables_tells_what_they_cost(converting: Recipe, tmp_
     found = read_manifest(bundle)
     check_files(bundle, found, tables="full")
     assert {name: table.dtype for name, table in found.tables.items()}["movies"] == "int8"
-    assert {name for name, table in found.tables.items() if table.unavailable == "unknown"} == {"users"}
+    assert {name for name, table in found.tables.items() if table.unavailable == "unknown"} == {
+        "users"
+    }
     errors = {name: table.error for name, table in found.tables.items() if table.error is not None}
     assert sorted(errors) == ["movies", "users"]
-    assert all(0 < error.rms < error.max_abs and error.cosine_min > 0.99 for error in errors.values())
+    assert all(
+        0 < error.rms < error.max_abs and error.cosine_min > 0.99 for error in errors.values()
+    )
     assert set(found.verification.table_effect) == set(page["towers"])
     for name, tower in found.towers.items():
         saved = next(form for form in tower.forms if form.kind == "saved_model")
@@ -47,13 +51,33 @@ def test_run_with_converted_tables_tells_what_they_cost(converting: Recipe, tmp_
 @pytest.mark.parametrize(
     ("changes", "code", "told"),
     [
-        ({}, 5, ["tables movies, users are converted, so the parity rule", ".max_abs_error.f32 (here 0."]),
-        ({"tables.movies.max_abs_error": 1e-6}, 5, ["table 'movies': max_abs_error of its converted rows is"]),
-        ({"tables": {}, "towers.query.max_abs_error.f32": 0.5}, 2, ["towers.query.max_abs_error.f32: the tower"]),
+        (
+            {},
+            5,
+            [
+                "tables movies, users are converted, so the parity rule",
+                ".max_abs_error.f32 (here 0.",
+            ],
+        ),
+        (
+            {"tables.movies.max_abs_error": 1e-6},
+            5,
+            ["table 'movies': max_abs_error of its converted rows is"],
+        ),
+        (
+            {"tables": {}, "towers.query.max_abs_error.f32": 0.5},
+            2,
+            ["towers.query.max_abs_error.f32: the tower"],
+        ),
     ],
 )
 def test_run_whose_limits_do_not_fit_its_converted_tables_publishes_nothing(
-    command: Command, converting: Recipe, tmp_path: Path, changes: dict[str, Any], code: int, told: list[str]
+    command: Command,
+    converting: Recipe,
+    tmp_path: Path,
+    changes: dict[str, Any],
+    code: int,
+    told: list[str],
 ) -> None:
     for key, value in changes.items():
         converting = changed(converting, key, value)

@@ -35,14 +35,25 @@ def pair(tmp_path: Path) -> Pair:
         data = VALUES[first : first + rows].tobytes()
         (tmp_path / f"s{number}").write_bytes(bytes(offset) + data)
         crc = google_crc32c.value(data)
-        shards.append(Shard(file=f"s{number}", offset=offset, first_row=first, rows=rows, crc32c=crc, blocks=(crc,)))
+        shards.append(
+            Shard(
+                file=f"s{number}",
+                offset=offset,
+                first_row=first,
+                rows=rows,
+                crc32c=crc,
+                blocks=(crc,),
+            )
+        )
     source = TableSource(layout="plain", key="t")
     table = Table(rows=ROWS, dim=DIM, dtype="float32", shards=tuple(shards), source=source)
     return Pair(open_checkpoint(tmp_path), tmp_path, table)
 
 
 def check(pair: Pair, rows: int | None = 4096, **changed: Any) -> Any:
-    return verify_tables(pair.checkpoint, pair.root, {"t": pair.table.model_copy(update=changed)}, rows)["t"]
+    return verify_tables(
+        pair.checkpoint, pair.root, {"t": pair.table.model_copy(update=changed)}, rows
+    )["t"]
 
 
 def alter(path: Path, at: int) -> None:
@@ -51,21 +62,28 @@ def alter(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(("rows", "compared"), [(None, ROWS), (100, 100), (ROWS, ROWS), (10 * ROWS, ROWS), (2, 2)])
+@pytest.mark.parametrize(
+    ("rows", "compared"), [(None, ROWS), (100, 100), (ROWS, ROWS), (10 * ROWS, ROWS), (2, 2)]
+)
 def test_verify_tables_equal_rows_are_counted(pair: Pair, rows: int | None, compared: int) -> None:
     assert check(pair, rows).rows_compared == compared
 
 
 @pytest.mark.parametrize(
     ("row", "rows"),
-    [*((row, None) for row in (1, 2999, 3000, 3777)), *((row, 20) for row in (0, 1233, 1234, 2999, 3000, ROWS - 1))],
+    [
+        *((row, None) for row in (1, 2999, 3000, 3777)),
+        *((row, 20) for row in (0, 1233, 1234, 2999, 3000, ROWS - 1)),
+    ],
 )
 def test_verify_tables_in_full_or_at_the_ends_of_shards_and_slices_finds_any_flipped_bit(
     pair: Pair, row: int, rows: int | None
 ) -> None:
     file, at = ("s0", 12 * row) if row < 3000 else ("s1", 7 + 12 * (row - 3000))
     alter(pair.root / file, at + 9)
-    with pytest.raises(VerificationFailed, match=f"'t': row {row} differs from the checkpoint, first in column 2"):
+    with pytest.raises(
+        VerificationFailed, match=f"'t': row {row} differs from the checkpoint, first in column 2"
+    ):
         check(pair, rows)
 
 

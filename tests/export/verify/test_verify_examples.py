@@ -16,10 +16,15 @@ from export.verify.examples import read_examples
 
 EMBEDDED = manifest.EmbeddedFeature
 MODEL = ModelSpec(
-    tables={"users": TableFacts("users", "users", 10, 2), "movies": TableFacts("movies", "movies", 1 << 40, 2)},
+    tables={
+        "users": TableFacts("users", "users", 10, 2),
+        "movies": TableFacts("movies", "movies", 1 << 40, 2),
+    },
     features={
         "user": FeatureSpec("user", "users"),
-        "seen": FeatureSpec("seen", "movies", kind="bag", encoding="ragged", combiner="mean", weights="seen_weights"),
+        "seen": FeatureSpec(
+            "seen", "movies", kind="bag", encoding="ragged", combiner="mean", weights="seen_weights"
+        ),
         "recent": FeatureSpec("recent", "movies", kind="sequence", encoding="ragged", length=3),
         "pair": FeatureSpec("pair", "users", kind="sequence", length=2),
         "age": DenseSpec("age", "float32", ()),
@@ -29,14 +34,26 @@ MODEL = ModelSpec(
 )
 PAGES: dict[str, manifest.Feature] = {
     "user": EMBEDDED(
-        kind="single", table="users", role="context", ids=manifest.VocabularyIds(vocabulary="names", first_row=7)
+        kind="single",
+        table="users",
+        role="context",
+        ids=manifest.VocabularyIds(vocabulary="names", first_row=7),
     ),
     "seen": EMBEDDED(kind="bag", table="movies", role="context", combiner="mean", weighted=True),
     "recent": EMBEDDED(
-        kind="sequence", table="movies", role="context", length=3, ids=manifest.HashIds(buckets=5), default=[]
+        kind="sequence",
+        table="movies",
+        role="context",
+        length=3,
+        ids=manifest.HashIds(buckets=5),
+        default=[],
     ),
     "pair": EMBEDDED(
-        kind="sequence", table="users", role="context", length=2, ids=manifest.BucketIds(boundaries=(1.0, 2.0))
+        kind="sequence",
+        table="users",
+        role="context",
+        length=2,
+        ids=manifest.BucketIds(boundaries=(1.0, 2.0)),
     ),
     "age": manifest.DenseFeature(kind="dense", role="context", default=1.0),
     "grid": manifest.DenseFeature(kind="dense", role="context", shape=(2, 2)),
@@ -71,7 +88,11 @@ def test_read_examples_become_columns(suffix: str, tmp_path: Path) -> None:
     seen = read.columns["seen"]
     assert seen.offsets is not None
     assert seen.weights is not None
-    assert (seen.values.tolist(), seen.offsets.tolist(), seen.weights.tolist()) == ([5, 6], [0, 2, 2], [0.5, 2.0])
+    assert (seen.values.tolist(), seen.offsets.tolist(), seen.weights.tolist()) == (
+        [5, 6],
+        [0, 2, 2],
+        [0.5, 2.0],
+    )
     assert read.columns["grid"].values.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
     assert "age" not in read.columns
     assert "recent" not in read.columns
@@ -84,13 +105,23 @@ def test_read_examples_become_columns(suffix: str, tmp_path: Path) -> None:
         ("e.jsonl", "[1]", "example 1 is no JSON object"),
         ("e.jsonl", "{", "cannot be read"),
         ("e.jsonl", "", "holds no example"),
-        ("e.jsonl", json.dumps(ROW | {"user": None}), "does not fit: strings, booleans or nulls among numbers"),
-        ("e.jsonl", json.dumps(ROW) + "\n" + json.dumps(ROW | {"age": 3}), "'age' is left out in 1 of 2 examples"),
+        (
+            "e.jsonl",
+            json.dumps(ROW | {"user": None}),
+            "does not fit: strings, booleans or nulls among numbers",
+        ),
+        (
+            "e.jsonl",
+            json.dumps(ROW) + "\n" + json.dumps(ROW | {"age": 3}),
+            "'age' is left out in 1 of 2 examples",
+        ),
         ("e.parquet", "no parquet", "e.parquet cannot be read"),
         ("e.parquet", None, "e.parquet does not exist"),
     ],
 )
-def test_read_examples_bad_file_says_what_is_wrong(file: str, text: str | None, message: str, tmp_path: Path) -> None:
+def test_read_examples_bad_file_says_what_is_wrong(
+    file: str, text: str | None, message: str, tmp_path: Path
+) -> None:
     if text is not None:
         (tmp_path / file).write_text(text)
     with pytest.raises(UsageError, match=message):

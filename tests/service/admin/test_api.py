@@ -23,10 +23,14 @@ BOOKS_TOKEN = "0123456789abcdef-of-books"
 JSON = {"content-type": "application/json"}
 
 
-def sender(settings: ServiceSettings, run_directory: Path, tokens: TokenStore | None = None) -> Send:
+def sender(
+    settings: ServiceSettings, run_directory: Path, tokens: TokenStore | None = None
+) -> Send:
     app = create_admin_app(settings, run_directory, tokens)
 
-    def send(method: str, path: str, host: str = "127.0.0.1:8090", **options: Any) -> httpx.Response:
+    def send(
+        method: str, path: str, host: str = "127.0.0.1:8090", **options: Any
+    ) -> httpx.Response:
         async def once() -> httpx.Response:
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
@@ -43,7 +47,9 @@ def send(settings: ServiceSettings, run_directory: Path, worker: Worker) -> Send
 
 
 @pytest.fixture
-def send_with_tokens(settings: ServiceSettings, run_directory: Path, worker: Worker, tmp_path: Path) -> Send:
+def send_with_tokens(
+    settings: ServiceSettings, run_directory: Path, worker: Worker, tmp_path: Path
+) -> Send:
     file = tmp_path / "operators"
     file.write_text(f"me {TOKEN}\nmovies {MOVIES_TOKEN} movies\nbooks {BOOKS_TOKEN} books\n")
     return sender(settings, run_directory, TokenStore(file))
@@ -62,23 +68,53 @@ def test_command_is_answered_with_the_status_after_it(send: Send) -> None:
     [
         ("POST", "/v1/models/movies/pin", {"json": {}}, 400, "versions is '{}': Field required"),
         ("POST", "/v1/models/movies/pin", {"json": {"versions": ["1"]}}, 400, "versions.0 is '1'"),
-        ("POST", "/v1/models/movies/pin", {"json": {"versions": [1], "more": 1}}, 400, "more is '1'"),
+        (
+            "POST",
+            "/v1/models/movies/pin",
+            {"json": {"versions": [1], "more": 1}},
+            400,
+            "more is '1'",
+        ),
         ("POST", "/v1/models/movies/pin", {"json": {"versions": [7]}}, 404, "version 7"),
         ("POST", "/v1/models/movies/pin", {"json": {"versions": [2**63]}}, 400, "versions.0"),
         ("POST", "/v1/models/movies/pin", {"headers": JSON}, 400, "versions is"),
         ("POST", "/v1/models/films/unpin", {"json": {}}, 404, "no model 'films'"),
-        ("POST", "/v1/models/movies/label", {"json": {"label": "a b", "version": 1}}, 400, "label is 'a b'"),
+        (
+            "POST",
+            "/v1/models/movies/label",
+            {"json": {"label": "a b", "version": 1}},
+            400,
+            "label is 'a b'",
+        ),
         ("POST", "/v1/log-level", {"json": {"level": "loud"}}, 400, "level is 'loud'"),
         ("POST", "/v1/drain", {"content": b"{", "headers": JSON}, 400, "Invalid JSON"),
         ("POST", "/v1/drain", {"content": b"[" * 60_000, "headers": JSON}, 400, "the content"),
         ("POST", "/v1/drain", {"content": b"{}"}, 400, "content-type is ''"),
-        ("POST", "/v1/drain", {"data": {"a": "b"}}, 400, "content-type is 'application/x-www-form-urlencoded'"),
-        ("POST", "/v1/drain", {"json": {"a": "x" * MAX_BODY_BYTES}}, 413, f"at most {MAX_BODY_BYTES}"),
+        (
+            "POST",
+            "/v1/drain",
+            {"data": {"a": "b"}},
+            400,
+            "content-type is 'application/x-www-form-urlencoded'",
+        ),
+        (
+            "POST",
+            "/v1/drain",
+            {"json": {"a": "x" * MAX_BODY_BYTES}},
+            413,
+            f"at most {MAX_BODY_BYTES}",
+        ),
         ("POST", "/v1/models/movies/deny/add", {"json": {"ids": []}}, 400, "ids is '[]'"),
         ("POST", "/v1/models/movies/deny/add", {"json": {"ids": [1.5]}}, 400, "ids.0"),
         ("POST", "/v1/models/movies/deny/add", {"json": {"ids": [True]}}, 400, "ids.0"),
         ("POST", "/v1/models/movies/deny/add", {"json": {"ids": [2**63]}}, 400, "ids.0"),
-        ("POST", "/v1/models/movies/deny/remove", {"json": {"ids": [7]}}, 400, "not denied, such as '7'"),
+        (
+            "POST",
+            "/v1/models/movies/deny/remove",
+            {"json": {"ids": [7]}},
+            400,
+            "not denied, such as '7'",
+        ),
         ("POST", "/v1/models/films/deny/add", {"json": {"ids": [7]}}, 404, "no model 'films'"),
         ("GET", "/v1/models/films/deny", {}, 404, "no model 'films'"),
         ("POST", "/v1/models/movies/drain", {"json": {}}, 404, "does not exist"),
@@ -86,7 +122,13 @@ def test_command_is_answered_with_the_status_after_it(send: Send) -> None:
     ],
 )
 def test_invalid_request_is_rejected_and_changes_nothing(
-    send: Send, root: Path, method: str, path: str, options: dict[str, Any], status: int, message: str
+    send: Send,
+    root: Path,
+    method: str,
+    path: str,
+    options: dict[str, Any],
+    status: int,
+    message: str,
 ) -> None:
     answer = send(method, path, **options)
     assert answer.status_code == status
@@ -100,10 +142,15 @@ def test_body_sent_in_pieces_is_limited_too(send: Send, root: Path) -> None:
         for _ in range(3):
             yield b" " * (MAX_BODY_BYTES // 2)
 
-    assert send("POST", "/v1/drain", content=pieces(), headers=JSON).json()["error"]["code"] == "TOO_LARGE"
+    assert (
+        send("POST", "/v1/drain", content=pieces(), headers=JSON).json()["error"]["code"]
+        == "TOO_LARGE"
+    )
 
 
-def test_body_that_does_not_arrive_is_not_awaited_for_ever(root: Path, run_directory: Path, worker: Worker) -> None:
+def test_body_that_does_not_arrive_is_not_awaited_for_ever(
+    root: Path, run_directory: Path, worker: Worker
+) -> None:
     async def stuck() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.sleep(3600)
@@ -123,7 +170,9 @@ def test_body_that_does_not_arrive_is_not_awaited_for_ever(root: Path, run_direc
         ("127.0.0.1.rebound.example", 403),
     ],
 )
-def test_without_tokens_only_names_of_this_machine_are_accepted(send: Send, host: str, status: int) -> None:
+def test_without_tokens_only_names_of_this_machine_are_accepted(
+    send: Send, host: str, status: int
+) -> None:
     assert send("GET", "/v1/status", host=host).status_code == status
     assert send("GET", "/openapi.json", host=host).status_code == status
 
@@ -158,19 +207,34 @@ def test_paths_tell_nothing_without_a_token(send_with_tokens: Send) -> None:
 
 def test_operator_of_some_models_sees_these_alone(send_with_tokens: Send) -> None:
     def names(method: str, path: str, token: str, **options: Any) -> list[str]:
-        answer = send_with_tokens(method, path, headers={"authorization": f"Bearer {token}"}, **options)
+        answer = send_with_tokens(
+            method, path, headers={"authorization": f"Bearer {token}"}, **options
+        )
         return [model["name"] for model in answer.json()["models"]]
 
     assert names("GET", "/v1/status", MOVIES_TOKEN) == ["movies"]
     assert names("GET", "/v1/status", BOOKS_TOKEN) == []
     assert names("POST", "/v1/models/movies/unpin", MOVIES_TOKEN, json={}) == ["movies"]
-    report = send_with_tokens("GET", "/v1/report", headers={"authorization": f"Bearer {MOVIES_TOKEN}"})
+    report = send_with_tokens(
+        "GET", "/v1/report", headers={"authorization": f"Bearer {MOVIES_TOKEN}"}
+    )
     assert (report.status_code, report.json()["error"]["code"]) == (403, "PERMISSION_DENIED")
 
 
 def test_openapi_document_describes_every_command(send: Send) -> None:
     paths = send("GET", "/openapi.json").json()["paths"]
-    of_models = ("load", "unload", "pin", "unpin", "label", "unlabel", "rollback", "deny/add", "deny/remove", "deny")
+    of_models = (
+        "load",
+        "unload",
+        "pin",
+        "unpin",
+        "label",
+        "unlabel",
+        "rollback",
+        "deny/add",
+        "deny/remove",
+        "deny",
+    )
     assert paths.keys() == {
         "/v1/status",
         "/v1/report",
@@ -183,14 +247,23 @@ def test_openapi_document_describes_every_command(send: Send) -> None:
     assert "422" not in paths["/v1/models/{model}/pin"]["post"]["responses"]
 
 
-def test_command_that_a_worker_does_not_follow_yet_is_only_accepted(root: Path, run_directory: Path) -> None:
+def test_command_that_a_worker_does_not_follow_yet_is_only_accepted(
+    root: Path, run_directory: Path
+) -> None:
     settings = ServiceSettings(root=root)
     worker = Worker(settings, run_directory)
     worker.close()
     send = sender(settings, run_directory)
     answer = send("POST", "/v1/models/movies/deny/add", json={"ids": [7]})
-    assert (answer.status_code, [each["revision"] for each in answer.json()["processes"]]) == (202, [0])
-    assert send("GET", "/v1/models/movies/deny").json() == {"model": "movies", "revision": 1, "ids": ["7"]}
+    assert (answer.status_code, [each["revision"] for each in answer.json()["processes"]]) == (
+        202,
+        [0],
+    )
+    assert send("GET", "/v1/models/movies/deny").json() == {
+        "model": "movies",
+        "revision": 1,
+        "ids": ["7"],
+    }
 
 
 def test_deny_list_is_hidden_from_operators_of_other_models(send_with_tokens: Send) -> None:

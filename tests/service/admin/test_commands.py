@@ -14,7 +14,9 @@ MANY = DesiredModel(denied=tuple(map(str, range(DENIED_MAX - 1))))
 FACTS = ModelFacts(known=frozenset({1, 2, 3, 4, 5}), current=5, previous=4)
 
 
-def edit(name: str, before: DesiredModel, given: dict[str, object], facts: ModelFacts = FACTS) -> DesiredModel:
+def edit(
+    name: str, before: DesiredModel, given: dict[str, object], facts: ModelFacts = FACTS
+) -> DesiredModel:
     command = COMMANDS[name].model_validate(given)
     assert isinstance(command, ModelCommand)
     return command.edit(before, facts)
@@ -32,16 +34,51 @@ def edit(name: str, before: DesiredModel, given: dict[str, object], facts: Model
         ("unload", NOTHING, {"version": 5}, DesiredModel(unloaded=(5,))),
         ("unload", NOTHING, {}, DesiredModel(stopped=True)),
         ("unload", DesiredModel(pinned=(2, 3)), {"version": 2}, DesiredModel(pinned=(3,))),
-        ("pin", DesiredModel(unloaded=(2,), stopped=True), {"versions": [2, 1, 2]}, DesiredModel(pinned=(1, 2))),
+        (
+            "pin",
+            DesiredModel(unloaded=(2,), stopped=True),
+            {"versions": [2, 1, 2]},
+            DesiredModel(pinned=(1, 2)),
+        ),
         ("unpin", DesiredModel(pinned=(2,), labels={"a": 1}), {}, DesiredModel(labels={"a": 1})),
         ("unpin", DesiredModel(rolled_back=RolledBack(to=2, above=5)), {}, NOTHING),
-        ("rollback", DesiredModel(pinned=(3,)), {"version": 2}, DesiredModel(rolled_back=RolledBack(to=2, above=5))),
+        (
+            "rollback",
+            DesiredModel(pinned=(3,)),
+            {"version": 2},
+            DesiredModel(rolled_back=RolledBack(to=2, above=5)),
+        ),
         ("rollback", NOTHING, {}, DesiredModel(rolled_back=RolledBack(to=4, above=5))),
-        ("rollback", DesiredModel(unloaded=(4,)), {}, DesiredModel(rolled_back=BACK, unloaded=(4,))),
-        ("label", DesiredModel(labels={"a": 4}), {"label": "a", "version": 5}, DesiredModel(labels={"a": 5})),
-        ("unlabel", DesiredModel(labels={"stable": 4, "a": 1}), {"label": "stable"}, DesiredModel(labels={"a": 1})),
-        ("deny/add", DesiredModel(denied=("7",)), {"ids": [7, "a", -5, "a"]}, DesiredModel(denied=("-5", "7", "a"))),
-        ("deny/remove", DesiredModel(denied=("5", "7", "a")), {"ids": ["5", 7]}, DesiredModel(denied=("a",))),
+        (
+            "rollback",
+            DesiredModel(unloaded=(4,)),
+            {},
+            DesiredModel(rolled_back=BACK, unloaded=(4,)),
+        ),
+        (
+            "label",
+            DesiredModel(labels={"a": 4}),
+            {"label": "a", "version": 5},
+            DesiredModel(labels={"a": 5}),
+        ),
+        (
+            "unlabel",
+            DesiredModel(labels={"stable": 4, "a": 1}),
+            {"label": "stable"},
+            DesiredModel(labels={"a": 1}),
+        ),
+        (
+            "deny/add",
+            DesiredModel(denied=("7",)),
+            {"ids": [7, "a", -5, "a"]},
+            DesiredModel(denied=("-5", "7", "a")),
+        ),
+        (
+            "deny/remove",
+            DesiredModel(denied=("5", "7", "a")),
+            {"ids": ["5", 7]},
+            DesiredModel(denied=("a",)),
+        ),
     ],
 )
 def test_edit_changes_what_it_names_and_nothing_else(
@@ -53,13 +90,38 @@ def test_edit_changes_what_it_names_and_nothing_else(
 @pytest.mark.parametrize(
     ("name", "before", "given", "message"),
     [
-        ("unload", DesiredModel(labels={"a": 3}), {"version": 3}, r"has labels \['a'\]; remove them first"),
+        (
+            "unload",
+            DesiredModel(labels={"a": 3}),
+            {"version": 3},
+            r"has labels \['a'\]; remove them first",
+        ),
         ("unload", DesiredModel(pinned=(3,)), {"version": 3}, "the only one that is pinned"),
-        ("unlabel", DesiredModel(labels={"a": 3}), {"label": "b"}, r"label is 'b'; the model has \['a'\]"),
-        ("label", DesiredModel(labels={f"l{n}": 1 for n in range(1000)}), {"label": "b", "version": 1}, "labels is"),
+        (
+            "unlabel",
+            DesiredModel(labels={"a": 3}),
+            {"label": "b"},
+            r"label is 'b'; the model has \['a'\]",
+        ),
+        (
+            "label",
+            DesiredModel(labels={f"l{n}": 1 for n in range(1000)}),
+            {"label": "b", "version": 1},
+            "labels is",
+        ),
         ("rollback", NOTHING, {"version": 5}, "one before 5"),
-        ("deny/remove", DesiredModel(denied=("7",)), {"ids": [7, 8, 9]}, "2 of 3 ids are not denied, such as '8'"),
-        ("deny/add", MANY, {"ids": ["x", "y"]}, "would have 100001 ids; at most 100000 are accepted"),
+        (
+            "deny/remove",
+            DesiredModel(denied=("7",)),
+            {"ids": [7, 8, 9]},
+            "2 of 3 ids are not denied, such as '8'",
+        ),
+        (
+            "deny/add",
+            MANY,
+            {"ids": ["x", "y"]},
+            "would have 100001 ids; at most 100000 are accepted",
+        ),
     ],
 )
 def test_edit_that_contradicts_the_state_is_invalid(

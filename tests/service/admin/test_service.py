@@ -74,7 +74,9 @@ def test_version_that_only_one_worker_has_loaded_is_unmet(
         other.close()
 
 
-def test_damaged_state_file_is_reported_and_what_was_desired_stays(apply: Apply, service: Service, root: Path) -> None:
+def test_damaged_state_file_is_reported_and_what_was_desired_stays(
+    apply: Apply, service: Service, root: Path
+) -> None:
     apply("pin", versions=[1])
     (root / NAME).write_text("{")
     assert "is damaged" in service.status()["state_problem"]
@@ -83,7 +85,9 @@ def test_damaged_state_file_is_reported_and_what_was_desired_stays(apply: Apply,
         apply("drain")
 
 
-def test_deny_list_is_counted_in_the_status_and_listed_by_itself(apply: Apply, service: Service) -> None:
+def test_deny_list_is_counted_in_the_status_and_listed_by_itself(
+    apply: Apply, service: Service
+) -> None:
     status = apply("deny/add", ids=[7, "a"])
     assert (status["changed"], model(status)["wanted"]) == (True, {"denied": 2})
     assert service.denied("movies") == {"model": "movies", "revision": 1, "ids": ("7", "a")}
@@ -94,11 +98,17 @@ def test_deny_list_is_counted_in_the_status_and_listed_by_itself(apply: Apply, s
         service.denied("films")
 
 
-def test_deny_list_that_cannot_be_written_is_not_acknowledged(apply: Apply, service: Service, root: Path) -> None:
+def test_deny_list_that_cannot_be_written_is_not_acknowledged(
+    apply: Apply, service: Service, root: Path
+) -> None:
     apply("deny/add", ids=[7])
     (root / f"{NAME}.lock").unlink()
-    (root / f"{NAME}.lock").mkdir()  # as on a file system that is read-only, for a user who may write anywhere
-    with pytest.raises(NotReady, match="cannot be written: Is a directory; --state-file names another path"):
+    (
+        root / f"{NAME}.lock"
+    ).mkdir()  # as on a file system that is read-only, for a user who may write anywhere
+    with pytest.raises(
+        NotReady, match="cannot be written: Is a directory; --state-file names another path"
+    ):
         apply("deny/add", ids=[8])
     assert service.denied("movies")["ids"] == ("7",)
     assert service.status()["revision"] == 1

@@ -39,6 +39,10 @@ def test_statuses_are_those_of_running_processes_by_their_ids(tmp_path: Path) ->
 def test_merged_version_has_the_state_that_is_farthest_from_serving(
     first: State, second: State, state: str, problem: str
 ) -> None:
-    states = (VersionState(2, each, "no memory" if each == "failed" else "") for each in (first, second))
+    states = (
+        VersionState(2, each, "no memory" if each == "failed" else "") for each in (first, second)
+    )
     merged = merged_versions([status(pid, state) for pid, state in enumerate(states, 1)])
-    assert [(each.version, each.state, each.problem) for each in merged["movies"]] == [(2, state, problem)]
+    assert [(each.version, each.state, each.problem) for each in merged["movies"]] == [
+        (2, state, problem)
+    ]

@@ -37,14 +37,22 @@ class _EmptyVersions:
         empty: Any = None
         parts = empty, nothing, empty, nothing, nothing, nothing, nothing
         return ModelVersion(
-            model, version, directory, *parts, lambda: None, 1 << 20, stamp_of(directory / "manifest.json")
+            model,
+            version,
+            directory,
+            *parts,
+            lambda: None,
+            1 << 20,
+            stamp_of(directory / "manifest.json"),
         )
 
 
 class Worker:
     """One worker. A thread arranges what is loaded as soon as that is desired; a test calls `scan` for loads."""
 
-    def __init__(self, settings: ServiceSettings, run_directory: Path, pid: int | None = None) -> None:
+    def __init__(
+        self, settings: ServiceSettings, run_directory: Path, pid: int | None = None
+    ) -> None:
         self._run_directory, self._pid = run_directory, pid or os.getpid()
         self._loader, self._manager = _EmptyVersions(settings.root), VersionManager()
         loader: Any = self._loader
@@ -68,7 +76,10 @@ class Worker:
                 self._write()
 
     def _write(self) -> None:
-        write_status(self._run_directory, replace(WorkerStatus.of(self._manager, self._poller, 1 << 20), pid=self._pid))
+        write_status(
+            self._run_directory,
+            replace(WorkerStatus.of(self._manager, self._poller, 1 << 20), pid=self._pid),
+        )
 
     def states(self) -> dict[int, str]:
         return {state.version: state.state for state in self._manager.models()["movies"]}

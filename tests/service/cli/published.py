@@ -9,7 +9,15 @@ import numpy as np
 
 from bundle.format import paths
 from bundle.format.checksums import BLOCK_BYTES
-from bundle.format.manifest import EmbeddedFeature, Manifest, Provenance, Table, TableCheck, TableSource, Verification
+from bundle.format.manifest import (
+    EmbeddedFeature,
+    Manifest,
+    Provenance,
+    Table,
+    TableCheck,
+    TableSource,
+    Verification,
+)
 from bundle.storage.staging import Staging
 from bundle.tables.reader import ShardWriter
 
@@ -34,9 +42,20 @@ def write(root: Path, version: int) -> Manifest:
             shard = {"file": file, "first_row": first, "rows": len(part), "crc32c": digest.crc32c}
             shards.append(shard | {"blocks": digest.blocks})
         (stage.directory / "indexes").mkdir()
-        (stage.directory / "indexes/vectors.bin").write_bytes(np.random.default_rng(version).bytes(EXTRA_BYTES))
-        table: dict[str, Any] = {"rows": ROWS, "dim": DIM, "dtype": "float32", "shards": tuple(shards)}
-        provenance: dict[str, Any] = {"checkpoint": "ckpt-1", "step": None, "fingerprint": "crc32c:0"}
+        (stage.directory / "indexes/vectors.bin").write_bytes(
+            np.random.default_rng(version).bytes(EXTRA_BYTES)
+        )
+        table: dict[str, Any] = {
+            "rows": ROWS,
+            "dim": DIM,
+            "dtype": "float32",
+            "shards": tuple(shards),
+        }
+        provenance: dict[str, Any] = {
+            "checkpoint": "ckpt-1",
+            "step": None,
+            "fingerprint": "crc32c:0",
+        }
         manifest = Manifest(
             model="m",
             version=version,

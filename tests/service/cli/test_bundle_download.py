@@ -16,7 +16,13 @@ from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
 from runtime.object_store import RemotePath
 from service.cli.bundle_download import Pulled, pull
-from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURCE, PullError, find_bundle
+from service.cli.bundle_source import (
+    EXIT_DAMAGED,
+    EXIT_DESTINATION,
+    EXIT_SOURCE,
+    PullError,
+    find_bundle,
+)
 from tests.service.cli.published import DIM, EXTRA_BYTES, ROWS
 from tests.stores import CountedStore
 
@@ -48,7 +54,9 @@ def test_pull_of_root_model_or_bundle_downloads_the_newest_complete_version_once
     assert (result.bundle, result.version) == (root / "m/2", 2)
     assert result.downloaded_bytes == result.bytes == ROWS * DIM * 4 + EXTRA_BYTES
     staging.check_files(root / "m/2", staging.read_manifest(root / "m/2"), tables="full")
-    assert (root / "m/2/manifest.json").read_bytes() == (published / "m/2/manifest.json").read_bytes()
+    assert (root / "m/2/manifest.json").read_bytes() == (
+        published / "m/2/manifest.json"
+    ).read_bytes()
     assert os.listdir(root / "m") == ["2"]
     before = sent_bytes(store)
     again = download(store, root)
@@ -56,12 +64,16 @@ def test_pull_of_root_model_or_bundle_downloads_the_newest_complete_version_once
     assert sent_bytes(store) - before < 10_000
 
 
-def test_pull_that_was_stopped_is_resumed_at_verified_blocks(store: RemotePath, root: Path, published: Path) -> None:
+def test_pull_that_was_stopped_is_resumed_at_verified_blocks(
+    store: RemotePath, root: Path, published: Path
+) -> None:
     vectors = store / "m/2/indexes/vectors.bin"
     kept = vectors.read(0, EXTRA_BYTES)
     vectors.remove()
     fails(store, root, EXIT_SOURCE, r"vectors\.bin cannot be read")
-    for whole in (published / "m/2/tables/t").iterdir():  # which requests had ended is left to chance
+    for whole in (
+        published / "m/2/tables/t"
+    ).iterdir():  # which requests had ended is left to chance
         (root / "m/.staging-2/tables/t" / whole.name).write_bytes(whole.read_bytes())
     with (root / "m/.staging-2/tables/t/rows-00000-of-00002.bin").open("r+b") as file:
         file.seek(BLOCK_BYTES)  # a block that did not reach the disk
@@ -90,7 +102,9 @@ def test_pull_of_a_file_that_differs_from_its_checksum_publishes_nothing(
 
 
 def replace_manifest(store: RemotePath) -> None:
-    manifest = find_bundle(str(store)).manifest.model_copy(update={"created": "2026-01-02T00:00:00+00:00"})
+    manifest = find_bundle(str(store)).manifest.model_copy(
+        update={"created": "2026-01-02T00:00:00+00:00"}
+    )
     (store / "m/2/manifest.json").write(dump(manifest))
 
 
@@ -107,7 +121,9 @@ def test_pull_of_a_replaced_manifest_keeps_what_is_the_same(store: RemotePath, r
     staging.check_files(root / "m/2", staging.read_manifest(root / "m/2"), tables="full")
 
 
-def test_pull_of_another_bundle_of_the_same_version_is_rejected(store: RemotePath, root: Path) -> None:
+def test_pull_of_another_bundle_of_the_same_version_is_rejected(
+    store: RemotePath, root: Path
+) -> None:
     download(store, root)
     replace_manifest(store)
     fails(store, root, EXIT_DESTINATION, "holds another bundle")
@@ -121,7 +137,11 @@ def test_pull_of_a_version_that_is_being_pulled_is_rejected(store: RemotePath, r
 FILES = {
     "shard": {"tables/t/rows-00000-of-00002.bin"},
     "front": {"indexes/vectors.bin"},
-    "all": {"tables/t/rows-00000-of-00002.bin", "tables/t/rows-00001-of-00002.bin", "indexes/vectors.bin"},
+    "all": {
+        "tables/t/rows-00000-of-00002.bin",
+        "tables/t/rows-00001-of-00002.bin",
+        "indexes/vectors.bin",
+    },
 }
 
 
@@ -154,7 +174,9 @@ def test_pull_for_a_shard_or_a_front_downloads_what_it_reads(
         staging.check_files(root / "m/2", manifest)
 
 
-def test_pull_for_another_role_adds_the_files_that_a_version_lacks(store: RemotePath, root: Path) -> None:
+def test_pull_for_another_role_adds_the_files_that_a_version_lacks(
+    store: RemotePath, root: Path
+) -> None:
     download_part(store, root, "shard")
     kept = (root / "m/2" / next(iter(FILES["shard"]))).stat()
     added = download_part(store, root, "front")
@@ -170,7 +192,9 @@ def test_pull_for_another_role_adds_the_files_that_a_version_lacks(store: Remote
     assert download_part(store, root, "shard").downloaded_bytes == 0
 
 
-def test_pull_that_cannot_add_all_files_adds_none_and_is_resumed(store: RemotePath, root: Path) -> None:
+def test_pull_that_cannot_add_all_files_adds_none_and_is_resumed(
+    store: RemotePath, root: Path
+) -> None:
     download_part(store, root, "front")
     file = store / "m/2/tables/t/rows-00001-of-00002.bin"
     kept = file.read(0, EXTRA_BYTES)

@@ -19,7 +19,12 @@ from service.exit_codes import EXIT_USAGE
     ],
 )
 def test_bundle_that_does_not_exist_is_reported(
-    store: RemotePath, place: str, model: str | None, version: int | None, exit_code: int, message: str
+    store: RemotePath,
+    place: str,
+    model: str | None,
+    version: int | None,
+    exit_code: int,
+    message: str,
 ) -> None:
     with pytest.raises(PullError, match=message) as stopped:
         find_bundle(f"{store}/{place}", model, version)

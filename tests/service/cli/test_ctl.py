@@ -104,12 +104,18 @@ def test_commands_are_in_effect_when_they_return(start: Start) -> None:
     service = start()
     publish(service.root, 2)
     (model,) = service.status("label", "movies", "next", "2")["models"]
-    assert [(each["version"], each["labels"]) for each in model["versions"]] == [(2, ["next"]), (1, [])]
+    assert [(each["version"], each["labels"]) for each in model["versions"]] == [
+        (2, ["next"]),
+        (1, []),
+    ]
     assert service.status("rollback", "movies")["models"][0]["current"] == 1
     assert service.status("unpin", "movies")["models"][0]["current"] == 2
     assert service.status("unlabel", "movies", "next")["models"][0]["wanted"] == {}
     assert service.status("pin", "movies", "1")["models"][0]["current"] == 1
-    assert service.status("load", "movies", "2")["models"][0]["wanted"] == {"pinned": [1], "loaded": [2]}
+    assert service.status("load", "movies", "2")["models"][0]["wanted"] == {
+        "pinned": [1],
+        "loaded": [2],
+    }
     assert service.status("unload", "movies")["models"][0]["current"] is None
     assert service.status("load", "movies")["models"][0]["current"] == 1
     assert service.status("log-level", "debug")["log_level"] == "debug"
@@ -118,22 +124,36 @@ def test_commands_are_in_effect_when_they_return(start: Start) -> None:
     assert not service.status("undrain")["draining"]
 
 
-def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(start: Start, tmp_path: Path) -> None:
+def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(
+    start: Start, tmp_path: Path
+) -> None:
     service, file = start(), tmp_path / "recalled"
     file.write_text("1007\n\n  m-7 \n")
-    assert "movies: denied 3" in service.ctl("deny", "add", "movies", "5", "--file", str(file)).stdout
+    assert (
+        "movies: denied 3" in service.ctl("deny", "add", "movies", "5", "--file", str(file)).stdout
+    )
     assert service.ctl("deny", "list", "movies").stdout == "1007\n5\nm-7\n"
-    assert json.loads(service.ctl("--json", "deny", "list", "movies").stdout)["ids"] == ["1007", "5", "m-7"]
+    assert json.loads(service.ctl("--json", "deny", "list", "movies").stdout)["ids"] == [
+        "1007",
+        "5",
+        "m-7",
+    ]
     again = service.ctl("deny", "add", "movies", "5")
     assert (again.exit_code, "nothing changed" in again.stderr) == (0, True)
     unknown = service.ctl("deny", "remove", "movies", "5", "6")
-    assert (unknown.exit_code, "1 of 2 ids are not denied, such as '6'" in unknown.stderr) == (2, True)
+    assert (unknown.exit_code, "1 of 2 ids are not denied, such as '6'" in unknown.stderr) == (
+        2,
+        True,
+    )
     assert service.ctl("deny", "remove", "movies", "--file", str(file)).exit_code == 0
     assert service.ctl("deny", "add", "movies", "--", "-5").exit_code == 0
     assert service.ctl("deny", "list", "movies").stdout == "-5\n5\n"
     file.write_text("\n".join(map(str, range(100, 100_100))))
     many = service.ctl("deny", "add", "movies", "--file", str(file))
-    assert (many.exit_code, "would have 100002 ids; at most 100000 are accepted" in many.stderr) == (2, True)
+    assert (
+        many.exit_code,
+        "would have 100002 ids; at most 100000 are accepted" in many.stderr,
+    ) == (2, True)
     for arguments, message in (
         ([], "no id is given"),
         (["--file", "/nowhere"], "--file /nowhere cannot be read: No su"),
@@ -239,11 +259,18 @@ def test_redirect_is_not_followed_and_the_token_stays() -> None:
         connection, _ = listener.accept()
         with connection:
             received.append(connection.recv(1 << 16))
-            connection.sendall(b"HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n")
+            connection.sendall(
+                b"HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n"
+            )
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
         threads.submit(redirect)
-        done = ctl("--admin", f"http://127.0.0.1:{listener.getsockname()[1]}/", "status", ROWCAST_CTL_TOKEN=TOKEN)
+        done = ctl(
+            "--admin",
+            f"http://127.0.0.1:{listener.getsockname()[1]}/",
+            "status",
+            ROWCAST_CTL_TOKEN=TOKEN,
+        )
     assert (done.exit_code, "status 302" in done.stderr) == (3, True)
     assert received[0].startswith(b"GET /v1/status ")
     assert f"Bearer {TOKEN}".encode() in received[0]
@@ -255,14 +282,28 @@ def test_redirect_is_not_followed_and_the_token_stays() -> None:
         (["--admin", "http://127.0.0.1:1", "status"], 3, "cannot be reached"),
         (["--admin", "ftp://127.0.0.1", "status"], 2, "http://HOST:PORT was expected"),
         (["--admin", "http://127.0.0.1:x", "status"], 3, "cannot be reached"),
-        (["--ports-file", "/nowhere/ports.json", "status"], 2, "/nowhere/ports.json cannot be used: No such file"),
+        (
+            ["--ports-file", "/nowhere/ports.json", "status"],
+            2,
+            "/nowhere/ports.json cannot be used: No such file",
+        ),
         (["--ports-file", __file__, "status"], 2, f"{__file__} cannot be used: "),
-        (["--ca", __file__, "--admin", "https://127.0.0.1:1", "status"], 2, f"{__file__} cannot be used: NO_CERT"),
-        (["--token-file", "/nowhere/token", "--ca", __file__, "status"], 2, "/nowhere/token cannot be used"),
+        (
+            ["--ca", __file__, "--admin", "https://127.0.0.1:1", "status"],
+            2,
+            f"{__file__} cannot be used: NO_CERT",
+        ),
+        (
+            ["--token-file", "/nowhere/token", "--ca", __file__, "status"],
+            2,
+            "/nowhere/token cannot be used",
+        ),
         (["pin", "movies"], 2, "VERSION"),
     ],
 )
-def test_service_that_cannot_be_reached_is_reported_in_one_line(arguments: list[str], code: int, message: str) -> None:
+def test_service_that_cannot_be_reached_is_reported_in_one_line(
+    arguments: list[str], code: int, message: str
+) -> None:
     done = ctl(*arguments)
     assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
     assert done.exception is None or isinstance(done.exception, SystemExit)

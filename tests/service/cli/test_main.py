@@ -12,5 +12,8 @@ def test_package_that_is_missing_is_named_with_the_command_that_installs_it(tmp_
     command = [sys.executable, "-c", program, "--root", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "error: uvicorn is not installed: pip install 'rowcast[serve]'"
+    assert (
+        done.stderr.splitlines()[-1]
+        == "error: uvicorn is not installed: pip install 'rowcast[serve]'"
+    )
     assert "Traceback" not in done.stderr

@@ -28,13 +28,30 @@ Write = Callable[..., SmallBundle]
 
 
 def users_file(path: Path, count: int, **columns: Any) -> Path:
-    users = {"key": [f"u{number}" for number in range(count)], "user": [number % 50 for number in range(count)]}
+    users = {
+        "key": [f"u{number}" for number in range(count)],
+        "user": [number % 50 for number in range(count)],
+    }
     parquet.write_table(pa.table(users | columns), path)
     return path
 
 
-def recommend(root: Path, users: Path, out: Path, *options: object, model: str = "movies") -> Result:
-    given = ["recommend", model, users, out, "--root", root, "--id", "key", "--workers", 1, *options]
+def recommend(
+    root: Path, users: Path, out: Path, *options: object, model: str = "movies"
+) -> Result:
+    given = [
+        "recommend",
+        model,
+        users,
+        out,
+        "--root",
+        root,
+        "--id",
+        "key",
+        "--workers",
+        1,
+        *options,
+    ]
     return CliRunner().invoke(command(), list(map(str, given)))
 
 
@@ -67,11 +84,20 @@ def test_lists_are_those_of_the_service_and_a_user_at_fault_has_an_error(
     found = parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert [each["key"] for each in found] == rows["key"]
     service = Served(small)
-    same: dict[str, Any] = {"k": 4, "attributes": ("title",), "crowding": Crowding("studio", 1), "diversity": 0.25}
+    same: dict[str, Any] = {
+        "k": 4,
+        "attributes": ("title",),
+        "crowding": Crowding("studio", 1),
+        "diversity": 0.25,
+    }
     same["filter"] = {"year": Condition(ge=1992)}
     asked: list[dict[str, Any]] = [
         {
-            "features": {"user": column(2), "history": column(1000, 1007, offsets=[0, 2]), "hour": column(1.0)},
+            "features": {
+                "user": column(2),
+                "history": column(1000, 1007, offsets=[0, 2]),
+                "hour": column(1.0),
+            },
             "exclude": Exclusion(np.array([1000, 1007])),
         },
         {"features": {"hour": column(2.0)}, "context_ids": np.array([7])},
@@ -92,7 +118,9 @@ def test_lists_are_those_of_the_service_and_a_user_at_fault_has_an_error(
 def test_lists_of_a_file_without_users_are_empty(write: Write, root: Path, tmp_path: Path) -> None:
     write(id_kind="string")
     users = tmp_path / "users.parquet"
-    parquet.write_table(pa.table({"key": pa.array([], pa.string()), "user": pa.array([], pa.int64())}), users)
+    parquet.write_table(
+        pa.table({"key": pa.array([], pa.string()), "user": pa.array([], pa.int64())}), users
+    )
     assert recommend(root, users, tmp_path / "out.parquet").exit_code == 0
     table = parquet.read_table(tmp_path / "out.parquet")
     assert table.num_rows == 0
@@ -106,7 +134,11 @@ def test_lists_of_a_file_without_users_are_empty(write: Write, root: Path, tmp_p
         (["--options", "{"], 2, "--options is not valid JSON"),
         (["--options", '{"kk": 3}'], 2, "the body has the unknown field 'kk'"),
         (["--options", '{"attributes": ["titel"]}'], 2, "did you mean 'title'?"),
-        (["--options", '{"k": 5, "candidates": 2}'], 2, "none of the first 3 users gets a list: candidates is 2"),
+        (
+            ["--options", '{"k": 5, "candidates": 2}'],
+            2,
+            "none of the first 3 users gets a list: candidates is 2",
+        ),
         (["--version", "9"], 3, "model 'movies' has no version 9; it has [1]"),
     ],
 )
@@ -122,7 +154,9 @@ def test_command_that_cannot_be_run_writes_nothing(
     assert [*tmp_path.glob("*out*"), *tmp_path.glob(".out*")] == []
 
 
-def test_files_that_cannot_be_read_or_written_have_codes_of_their_own(write: Write, root: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_or_written_have_codes_of_their_own(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
     write()
     users = users_file(tmp_path / "users.parquet", 3)
     (tmp_path / "text").write_text("no Parquet")
@@ -132,7 +166,8 @@ def test_files_that_cannot_be_read_or_written_have_codes_of_their_own(write: Wri
 
 
 @pytest.mark.parametrize(
-    ("by", "code"), [pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.slow), (signal.SIGINT, 130)]
+    ("by", "code"),
+    [pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.slow), (signal.SIGINT, 130)],
 )
 def test_run_that_is_stopped_is_resumed_with_the_blocks_that_are_whole(
     write: Write, root: Path, tmp_path: Path, by: signal.Signals, code: int
@@ -154,7 +189,11 @@ def test_run_that_is_stopped_is_resumed_with_the_blocks_that_are_whole(
     task = Task(root, "movies", '{"k": 3}', "key")
     steps: list[int] = []
     summary = run(task, users, out, 1, lambda done, total: steps.append(done))
-    assert (summary.users, summary.failed, summary.kept) == (count, 0, (len(blocks) - 1) * BLOCK_USERS)
+    assert (summary.users, summary.failed, summary.kept) == (
+        count,
+        0,
+        (len(blocks) - 1) * BLOCK_USERS,
+    )
     assert steps == sorted(steps)
     assert steps[-1] == count
     assert not list(tmp_path.glob(".out*"))
@@ -181,7 +220,9 @@ def test_blocks_of_other_inputs_are_not_taken(write: Write, root: Path, tmp_path
     assert run(task, users, out, 1, lambda *_: None).kept == 0
 
 
-def test_run_keeps_the_blocks_of_another_one_that_is_under_way(write: Write, root: Path, tmp_path: Path) -> None:
+def test_run_keeps_the_blocks_of_another_one_that_is_under_way(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
     write()
     out = tmp_path / "out.parquet"
     many, one = (users_file(tmp_path / f"{count}.parquet", count) for count in (BLOCK_USERS + 1, 1))

@@ -13,8 +13,14 @@ from service.codec.columns import column, columns_of_one, fields, flat, shown
 from service.errors import InvalidArgument
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 
@@ -22,7 +28,11 @@ json_values = st.recursive(
 @pytest.mark.parametrize(
     ("values", "dtype", "packed"),
     [
-        ([0, -1, 2**53 + 1, 2**63 - 1, -(2**63)], np.int64, [0, -1, 2**53 + 1, 2**63 - 1, -(2**63)]),
+        (
+            [0, -1, 2**53 + 1, 2**63 - 1, -(2**63)],
+            np.int64,
+            [0, -1, 2**53 + 1, 2**63 - 1, -(2**63)],
+        ),
         (["a", "007", ""], object, ["a", "007", ""]),
         ([5, "9007199254740993", "-3"], np.int64, [5, 9007199254740993, -3]),
         ([1, 2.5], np.float32, [1.0, 2.5]),
@@ -67,10 +77,15 @@ def _lists(packed: Any) -> list[Any]:
         ([[1, 2], [], [3]], [[1, 2, 3], [0, 2, 2, 3], None]),
         ([7, [1, 2]], [[7, 1, 2], [0, 1, 3], None]),
         ([[[1, 2], [3, 4], [5, 6.5]]], [[1, 2, 3, 4, 5, 6.5], [0, 6], None]),
-        ([{"ids": [1, 2], "weights": [0.5, 2]}, [3], {"ids": [4]}], [[1, 2, 3, 4], [0, 2, 3, 4], [0.5, 2.0, 1.0, 1.0]]),
+        (
+            [{"ids": [1, 2], "weights": [0.5, 2]}, [3], {"ids": [4]}],
+            [[1, 2, 3, 4], [0, 2, 3, 4], [0.5, 2.0, 1.0, 1.0]],
+        ),
     ],
 )
-def test_column_of_scalars_bags_weights_and_nested_lists_packs_them(examples: list[Any], packed: list[Any]) -> None:
+def test_column_of_scalars_bags_weights_and_nested_lists_packs_them(
+    examples: list[Any], packed: list[Any]
+) -> None:
     assert _lists(column(examples, "history")) == packed
 
 
@@ -93,7 +108,8 @@ def test_column_of_another_shape_is_rejected(examples: list[Any], expected: str)
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("featurs", "field 'featurs'; did you mean 'features'"), ("zzz", "known are k, features")]
+    ("name", "hint"),
+    [("featurs", "field 'featurs'; did you mean 'features'"), ("zzz", "known are k, features")],
 )
 def test_fields_with_an_unknown_one_names_the_nearest_or_all(name: str, hint: str) -> None:
     with pytest.raises(InvalidArgument, match=hint):
@@ -110,9 +126,12 @@ usual_values = st.integers(-5, 5) | st.floats(-1, 1) | st.lists(st.integers(-5, 
 
 
 @given(
-    st.dictionaries(st.text(max_size=2), usual_values, max_size=5), st.dictionaries(st.text(max_size=2), json_values)
+    st.dictionaries(st.text(max_size=2), usual_values, max_size=5),
+    st.dictionaries(st.text(max_size=2), json_values),
 )
-def test_columns_of_one_example_are_those_of_each_feature_alone(usual: dict[str, Any], odd: dict[str, Any]) -> None:
+def test_columns_of_one_example_are_those_of_each_feature_alone(
+    usual: dict[str, Any], odd: dict[str, Any]
+) -> None:
     table = usual | odd
     try:
         alone = {name: column([value], f"features.{name}") for name, value in table.items()}

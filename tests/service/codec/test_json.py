@@ -26,7 +26,18 @@ def _f32(*values: float) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 @pytest.mark.parametrize(
-    "body", [b"NaN", b'{"k": Infinity}', b"[1e400]", b"", b"{", b"\xff", b'"\xc3\x28"', b'"\\ud800"', b"[" * 2_000]
+    "body",
+    [
+        b"NaN",
+        b'{"k": Infinity}',
+        b"[1e400]",
+        b"",
+        b"{",
+        b"\xff",
+        b'"\xc3\x28"',
+        b'"\\ud800"',
+        b"[" * 2_000,
+    ],
 )
 def test_parse_of_what_is_not_json_is_rejected(body: bytes) -> None:
     with pytest.raises(InvalidArgument, match="the body is not valid JSON"):
@@ -38,10 +49,24 @@ def _read(call: str, body: Any) -> Any:
 
 
 def test_retrieval_of_one_request_has_its_options() -> None:
-    body = {"k": 5, "features": {"user": 7, "seen": [1, 2]}, "exclude": [9], "attributes": ["title"], "exact": True}
+    body = {
+        "k": 5,
+        "features": {"user": 7, "seen": [1, 2]},
+        "exclude": [9],
+        "attributes": ["title"],
+        "exact": True,
+    }
     request = _read("retrieve", body)
-    assert (request.target, request.k, request.attributes, request.exact) == (TARGET, 5, ("title",), True)
-    assert {name: column.values.tolist() for name, column in request.features.items()} == {"user": [7], "seen": [1, 2]}
+    assert (request.target, request.k, request.attributes, request.exact) == (
+        TARGET,
+        5,
+        ("title",),
+        True,
+    )
+    assert {name: column.values.tolist() for name, column in request.features.items()} == {
+        "user": [7],
+        "seen": [1, 2],
+    }
     assert request.exclude.ids.tolist() == [9]
     assert (request.vectors, request.ids, request.filter) == (None, None, None)
 
@@ -58,7 +83,12 @@ def test_retrieval_by_an_id_beyond_2_53_keeps_its_text() -> None:
 
 
 def test_ranking_of_one_context_owns_all_candidates() -> None:
-    body = {"context": {"user": 1}, "candidates": [10, 20, 30], "features": {"price": [1, 2, 3.5]}, "heads": ["ctr"]}
+    body = {
+        "context": {"user": 1},
+        "candidates": [10, 20, 30],
+        "features": {"price": [1, 2, 3.5]},
+        "heads": ["ctr"],
+    }
     request = _read("rank", body)
     assert request.candidate_ids.tolist() == [10, 20, 30]
     assert request.candidates["price"].values.tolist() == [1.0, 2.0, 3.5]
@@ -67,7 +97,9 @@ def test_ranking_of_one_context_owns_all_candidates() -> None:
 
 def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
     first = {"context": {"user": 1}, "features": {"genres": [[1], [2, 3]]}}
-    request = _read("rank", {"requests": [first, {"context": {"user": 2}, "features": {"genres": [[4]]}}]})
+    request = _read(
+        "rank", {"requests": [first, {"context": {"user": 2}, "features": {"genres": [[4]]}}]}
+    )
     assert request.candidate_ids is None
     assert request.offsets.tolist() == [0, 2, 3]
     assert request.candidates["genres"].offsets.tolist() == [0, 1, 3, 4]
@@ -89,9 +121,17 @@ def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
         ("retrieve", {"requests": [{"id": 1, "k": 3}]}, "requests[0] has the unknown field 'k'"),
         ("retrieve", {"requests": [{"id": 1}], "exclude": [1]}, "'exclude' belongs into each"),
         ("retrieve", {"features": 3}, "a JSON object of features"),
-        ("retrieve", {"requests": [{"features": {"a": 1}}, {"features": {"b": 1}}]}, "requests[1] and requests[0]"),
+        (
+            "retrieve",
+            {"requests": [{"features": {"a": 1}}, {"features": {"b": 1}}]},
+            "requests[1] and requests[0]",
+        ),
         ("retrieve", {"filter": 3, "id": 1}, "a JSON object was expected"),
-        ("rank", {"context": {}, "candidates": [1, 2], "features": {"p": [1]}}, "1 values for 2 candidates"),
+        (
+            "rank",
+            {"context": {}, "candidates": [1, 2], "features": {"p": [1]}},
+            "1 values for 2 candidates",
+        ),
         ("rank", {"context": {}, "features": {"p": [1], "q": [1, 2]}}, "2 values for 1 candidates"),
         ("recommend", {"features": {"a": [None]}}, "features.a holds null"),
         ("embed", {"tower": 3, "features": {}}, "a string was expected"),
@@ -99,7 +139,9 @@ def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
         ("lookup", {"feature": "user", "ids": [1], "requests": []}, "unknown field 'requests'"),
     ],
 )
-def test_readers_of_a_body_that_does_not_fit_name_the_field(call: str, body: Any, expected: str) -> None:
+def test_readers_of_a_body_that_does_not_fit_name_the_field(
+    call: str, body: Any, expected: str
+) -> None:
     with pytest.raises(InvalidArgument) as rejected:
         OPERATIONS[call].read_json(body, TARGET, SETTINGS)
     assert expected in str(rejected.value)
@@ -107,7 +149,11 @@ def test_readers_of_a_body_that_does_not_fit_name_the_field(call: str, body: Any
 
 def _neighbors() -> Neighbors:
     ids, offsets = np.array([2**53 - 1, 2**53, 3]), np.array([0, 2, 3])
-    attributes: dict[str, list[Any]] = {"title": ["A", None, "C"], "tags": [["x"], [], None], "views": [1, 2**60, None]}
+    attributes: dict[str, list[Any]] = {
+        "title": ["A", None, "C"],
+        "tags": [["x"], [], None],
+        "views": [1, 2**60, None],
+    }
     return Neighbors(ids, _f32(0.1, 1 / 3, 1e-30), offsets, attributes)
 
 
@@ -119,19 +165,32 @@ def test_retrieved_ids_beyond_2_53_are_strings_and_scores_the_shortest_float32()
     value = json.loads(text)
     assert (value["model"], value["version"], value["searched"]) == ("movies", 3, 100)
     assert [len(result["neighbors"]) for result in value["results"]] == [2, 1]
-    assert value["results"][0]["neighbors"][1]["attributes"] == {"title": None, "tags": [], "views": str(2**60)}
+    assert value["results"][0]["neighbors"][1]["attributes"] == {
+        "title": None,
+        "tags": [],
+        "views": str(2**60),
+    }
     assert np.float32(value["results"][1]["neighbors"][0]["score"]) == np.float32(1e-30)
 
 
 def test_ranked_has_the_order_of_the_scores_positions_and_heads() -> None:
     heads, positions = {"ctr": _f32(0.5, 0.25, 0.125)}, np.array([1, 0, 0], np.int32)
-    answer = Ranked("m", 1, np.array([5, 6, 7]), positions, _f32(3, 2, 1), heads, np.array([0, 2, 3]))
+    answer = Ranked(
+        "m", 1, np.array([5, 6, 7]), positions, _f32(3, 2, 1), heads, np.array([0, 2, 3])
+    )
     value = json.loads(codec_json.dump(codec_json.ranked_value(answer, several=True)))
-    assert value["results"][0] == {"ids": [5, 6], "scores": [3, 2], "positions": [1, 0], "heads": {"ctr": [0.5, 0.25]}}
+    assert value["results"][0] == {
+        "ids": [5, 6],
+        "scores": [3, 2],
+        "positions": [1, 0],
+        "heads": {"ctr": [0.5, 0.25]},
+    }
     assert value["results"][1]["ids"] == [7]
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20)
+)
 def test_scores_read_back_as_the_same_float32(scores: list[float]) -> None:
     sent = np.array(scores, dtype=np.float32)
     read = np.array(json.loads(codec_json.dump(sent)), dtype=np.float64).astype(np.float32)

@@ -16,17 +16,24 @@ from service.config import ServiceSettings
 from service.engine.requests import Target
 from service.errors import TooLarge
 
-SETTINGS = ServiceSettings(root=Path.cwd(), max_values=4, max_features=3, max_queries=2, max_names=2)
+SETTINGS = ServiceSettings(
+    root=Path.cwd(), max_values=4, max_features=3, max_queries=2, max_names=2
+)
 FEATURES: dict[str, Any] = dict.fromkeys("abcd", 1)
 COLUMNS = {name: pb.Column(int64s=b"12345678") for name in "abcd"}
 NAMES = ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
-    ("body", "count"), [(b"[[],[],[],[],[]]", 10), (b'{"a":{},"b":{},"c":{}}', 9), (b"[0,0,0,0,0,0,0,0,0]", 9)]
+    ("body", "count"),
+    [(b"[[],[],[],[],[]]", 10), (b'{"a":{},"b":{},"c":{}}', 9), (b"[0,0,0,0,0,0,0,0,0]", 9)],
 )
-def test_parse_of_more_separators_than_values_may_have_is_too_large(body: bytes, count: int) -> None:
-    with pytest.raises(TooLarge, match=rf"the body has {count} separators .* at most 8 .*twice max_values"):
+def test_parse_of_more_separators_than_values_may_have_is_too_large(
+    body: bytes, count: int
+) -> None:
+    with pytest.raises(
+        TooLarge, match=rf"the body has {count} separators .* at most 8 .*twice max_values"
+    ):
         codec_json.parse(body, SETTINGS)
 
 
@@ -50,23 +57,41 @@ def test_parse_of_a_body_too_large_allocates_next_to_nothing(repeated: bytes) ->
 @pytest.mark.parametrize(
     ("call", "body", "expected"),
     [
-        ("retrieve", {"features": FEATURES}, "features has 4 features; at most 3 are accepted (max_features)"),
+        (
+            "retrieve",
+            {"features": FEATURES},
+            "features has 4 features; at most 3 are accepted (max_features)",
+        ),
         (
             "rank",
             {"context": {"a": 1, "b": 2}, "features": {"c": [1], "d": [1]}},
             "context and features has 4 features",
         ),
         ("rank", {"heads": NAMES}, "heads has 3 names; at most 2 are accepted (max_names)"),
-        ("retrieve", {"requests": [{"id": 1}] * 3}, "requests has 3 queries; at most 2 are accepted (max_queries)"),
-        ("embed", pb.EmbedRequest(features=COLUMNS), "features has 4 features; at most 3 are accepted (max_features)"),
+        (
+            "retrieve",
+            {"requests": [{"id": 1}] * 3},
+            "requests has 3 queries; at most 2 are accepted (max_queries)",
+        ),
+        (
+            "embed",
+            pb.EmbedRequest(features=COLUMNS),
+            "features has 4 features; at most 3 are accepted (max_features)",
+        ),
         ("rank", pb.RankRequest(candidates=COLUMNS), "context and candidates has 4 features"),
-        ("recommend", pb.RecommendRequest(attributes=NAMES), "attributes has 3 names; at most 2 are accepted"),
+        (
+            "recommend",
+            pb.RecommendRequest(attributes=NAMES),
+            "attributes has 3 names; at most 2 are accepted",
+        ),
     ],
 )
 def test_read_beyond_a_limit_is_too_large(call: str, body: Any, expected: str) -> None:
     operation = OPERATIONS[call]
     with pytest.raises(TooLarge) as rejected:
-        (operation.read_json if isinstance(body, dict) else operation.read_message)(body, Target(), SETTINGS)
+        (operation.read_json if isinstance(body, dict) else operation.read_message)(
+            body, Target(), SETTINGS
+        )
     assert expected in str(rejected.value)
 
 
@@ -74,5 +99,7 @@ def test_read_at_the_limits_is_accepted() -> None:
     body = {"requests": [{"features": {"a": 1, "b": [1, 2], "c": 1}}] * 2, "attributes": ["x", "y"]}
     request = OPERATIONS["retrieve"].read_json(body, Target(), SETTINGS)
     assert (len(request.features), request.attributes) == (3, ("x", "y"))
-    message = pb.RecommendRequest(features={name: COLUMNS[name] for name in "abc"}, attributes=["x", "y"])
+    message = pb.RecommendRequest(
+        features={name: COLUMNS[name] for name in "abc"}, attributes=["x", "y"]
+    )
     assert len(OPERATIONS["recommend"].read_message(message, None, SETTINGS).features) == 3

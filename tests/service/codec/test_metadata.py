@@ -15,7 +15,9 @@ def test_request_id_is_what_was_sent_else_the_trace_id(sent: str | None, expecte
     assert request_id_of(sent, f"00-{TRACE}-00f067aa0ba902b7-01") == expected
 
 
-@pytest.mark.parametrize("bad", ["", "a b", "x" * 129, "a\nb", 'a"b', "-x", "é", "a\r\nset-cookie: x"])
+@pytest.mark.parametrize(
+    "bad", ["", "a b", "x" * 129, "a\nb", 'a"b', "-x", "é", "a\r\nset-cookie: x"]
+)
 def test_request_id_that_is_unsafe_in_a_log_is_replaced(bad: str) -> None:
     made = request_id_of(bad, None)
     assert made != bad

@@ -57,7 +57,12 @@ def test_retrieval_with_columns_of_every_type_has_their_values() -> None:
 
 def test_retrieval_of_an_empty_message_has_the_defaults() -> None:
     request = protobuf.read_retrieval(pb.RetrieveRequest(), None, SETTINGS)
-    assert (request.target, request.k, request.features, request.vectors) == (Target(), 0, None, None)
+    assert (request.target, request.k, request.features, request.vectors) == (
+        Target(),
+        0,
+        None,
+        None,
+    )
     assert (request.ids, request.exclude, request.filter) == (None, None, None)
 
 
@@ -65,22 +70,34 @@ def test_retrieval_of_an_empty_message_has_the_defaults() -> None:
     ("call", "message", "expected"),
     [
         ("retrieve", pb.RetrieveRequest(features={"a": pb.Column()}), "features.a has no values"),
-        ("retrieve", pb.RetrieveRequest(features={"a": pb.Column(int64s=b"", offsets=b"1")}), "features.a.offsets"),
+        (
+            "retrieve",
+            pb.RetrieveRequest(features={"a": pb.Column(int64s=b"", offsets=b"1")}),
+            "features.a.offsets",
+        ),
         ("retrieve", pb.RetrieveRequest(vectors=b"12345"), "vectors has 5 bytes"),
         ("retrieve", pb.RetrieveRequest(ids=pb.Ids()), "ids is empty"),
         ("retrieve", pb.RetrieveRequest(exclude_offsets=_int32s(0, 1)), "without exclude_ids"),
         ("retrieve", pb.RetrieveRequest(model=pb.ModelSpec(version=-1)), "model.version is -1"),
-        ("rank", pb.RankRequest(candidate_ids=_IDS, offsets=_int32s(0, 1)), "candidates: offsets must begin"),
+        (
+            "rank",
+            pb.RankRequest(candidate_ids=_IDS, offsets=_int32s(0, 1)),
+            "candidates: offsets must begin",
+        ),
     ],
 )
-def test_readers_of_a_message_that_does_not_fit_name_the_field(call: str, message: Any, expected: str) -> None:
+def test_readers_of_a_message_that_does_not_fit_name_the_field(
+    call: str, message: Any, expected: str
+) -> None:
     with pytest.raises(InvalidArgument) as rejected:
         OPERATIONS[call].read_message(message, None, SETTINGS)
     assert expected in str(rejected.value)
 
 
 @pytest.mark.parametrize("call", sorted(OPERATIONS))
-@pytest.mark.parametrize("body", [b"\xff\xff\xff", b"\x0a\x7f", b'{"k": 3}', b"\x0a\x03\x0a\x01\xff"])
+@pytest.mark.parametrize(
+    "body", [b"\xff\xff\xff", b"\x0a\x7f", b'{"k": 3}', b"\x0a\x03\x0a\x01\xff"]
+)
 def test_parse_of_what_does_not_decode_is_rejected(call: str, body: bytes) -> None:
     with pytest.raises(InvalidArgument, match="do not decode as protobuf"):
         protobuf.parse(OPERATIONS[call].request_class, body)
@@ -102,7 +119,9 @@ def test_target_of_a_url_may_be_repeated_but_not_contradicted() -> None:
     url = Target("movies", 3)
     assert protobuf.target_of(pb.ModelSpec(), url) == url
     assert protobuf.target_of(pb.ModelSpec(name="movies", version=3), url) == url
-    assert protobuf.target_of(pb.ModelSpec(name="movies", label="stable"), None) == Target("movies", None, "stable")
+    assert protobuf.target_of(pb.ModelSpec(name="movies", label="stable"), None) == Target(
+        "movies", None, "stable"
+    )
     for spec in (pb.ModelSpec(name="books"), pb.ModelSpec(version=2), pb.ModelSpec(label="stable")):
         with pytest.raises(InvalidArgument, match="send it once"):
             protobuf.target_of(spec, url)
@@ -116,7 +135,9 @@ def test_retrieved_packs_neighbors_and_every_kind_of_attribute() -> None:
         "tags": [["x", "y"], None],
         "none": [None, None],
     }
-    neighbors = Neighbors(np.array([7, 2**60]), np.array([0.5, 0.25], np.float32), np.array([0, 2]), attributes)
+    neighbors = Neighbors(
+        np.array([7, 2**60]), np.array([0.5, 0.25], np.float32), np.array([0, 2]), attributes
+    )
     message = protobuf.retrieved_message(Retrieved("m", 4, neighbors, searched=12))
     assert (message.model.name, message.model.version, message.searched) == ("m", 4, 12)
     assert np.frombuffer(message.neighbors.ids.int64s, "<i8").tolist() == [7, 2**60]
@@ -126,21 +147,32 @@ def test_retrieved_packs_neighbors_and_every_kind_of_attribute() -> None:
     assert list(message.neighbors.attributes["title"].nulls) == [1]
     assert np.frombuffer(message.neighbors.attributes["year"].int64s, "<i8").tolist() == [0, 1999]
     assert list(message.neighbors.attributes["year"].nulls) == [0]
-    assert np.frombuffer(message.neighbors.attributes["mark"].float64s, "<f8").tolist() == [0.5, 2.0]
-    assert [list(entry.values) for entry in message.neighbors.attributes["tags"].lists.values] == [["x", "y"], []]
+    assert np.frombuffer(message.neighbors.attributes["mark"].float64s, "<f8").tolist() == [
+        0.5,
+        2.0,
+    ]
+    assert [list(entry.values) for entry in message.neighbors.attributes["tags"].lists.values] == [
+        ["x", "y"],
+        [],
+    ]
     assert message.neighbors.attributes["none"].WhichOneof("values") is None
     assert list(message.neighbors.attributes["none"].nulls) == [0, 1]
 
 
 def test_recommended_with_no_neighbor_of_string_ids_keeps_their_kind() -> None:
     empty = Neighbors(np.array([], dtype=object), np.array([], dtype=np.float32), np.array([0, 0]))
-    message = protobuf.recommended_message(Recommended("m", 1, empty, np.array([], dtype=np.float32)))
+    message = protobuf.recommended_message(
+        Recommended("m", 1, empty, np.array([], dtype=np.float32))
+    )
     assert message.neighbors.ids.WhichOneof("kind") == "strings"
 
 
 def test_embedded_and_looked_up_rows_are_row_major_whatever_the_memory_order() -> None:
     rows = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
     embedded = protobuf.embedded_message(Embedded("m", 1, rows))
-    assert np.frombuffer(embedded.vectors, "<f4").reshape(2, embedded.dim).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert np.frombuffer(embedded.vectors, "<f4").reshape(2, embedded.dim).tolist() == [
+        [0, 1, 2],
+        [3, 4, 5],
+    ]
     looked_up = protobuf.looked_up_message(LookedUp("m", 1, "user", rows, np.array([True, False])))
     assert (looked_up.found, looked_up.table, looked_up.dim) == (b"\x01\x00", "user", 3)

@@ -41,9 +41,14 @@ def load_index(
 ) -> LoadedIndex:
     """Writes and loads a tree index in `parts` partitions; the id of candidate i is i, its attributes are int64."""
     (place / "items").mkdir(parents=True)
-    ids, arrays = np.arange(len(vectors)), {name: pa.array(values) for name, values in attributes.items()}
+    ids, arrays = (
+        np.arange(len(vectors)),
+        {name: pa.array(values) for name, values in attributes.items()},
+    )
     store = write_store(place / "items/store.arrow", ids, {"item": Column(ids)}, arrays)
-    corpus = with_filters(place, "items", manifest.Corpus(file="items/store.arrow", **vars(store)), *attributes)
+    corpus = with_filters(
+        place, "items", manifest.Corpus(file="items/store.arrow", **vars(store)), *attributes
+    )
     entry = manifest.Index(
         corpus="items",
         query_tower="query",
@@ -59,14 +64,19 @@ def load_index(
         curve=tuple(curve),
     )
     directories = [place / each for each in entry.directories]
-    for directory, rows in zip(directories, partitions.partition_rows(len(vectors), parts), strict=True):
+    for directory, rows in zip(
+        directories, partitions.partition_rows(len(vectors), parts), strict=True
+    ):
         write_index(vectors[rows.first : rows.end], distance, "tree_ah", parameters, directory)
     filters = {
-        name: AttributeIndex(place, each, corpus.attributes[name], corpus.size) for name, each in corpus.filters.items()
+        name: AttributeIndex(place, each, corpus.attributes[name], corpus.size)
+        for name, each in corpus.filters.items()
     }
     loaded = LoadedStore("items", corpus, filters, CandidateStore(place / corpus.file, corpus))
     approximate = partitions.load_index(directories, distance, vectors)
-    return LoadedIndex(entry, approximate, ExactIndex(vectors, distance), vectors, loaded, FilterCache(cache_bytes))
+    return LoadedIndex(
+        entry, approximate, ExactIndex(vectors, distance), vectors, loaded, FilterCache(cache_bytes)
+    )
 
 
 def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search.Found:
@@ -75,4 +85,6 @@ def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search
     assert isinstance(index.corpus, LoadedStore)
     served = ServedIndex("items", index.entry, index.corpus, index, None)
     allowed = retrieval.allowed(served, sent, len(vectors), execution)
-    return search.nearest(*(index, vectors, k, allowed, execution), exact=sent.exact, recall=sent.recall, explain=True)
+    return search.nearest(
+        *(index, vectors, k, allowed, execution), exact=sent.exact, recall=sent.recall, explain=True
+    )

@@ -61,7 +61,12 @@ class Served:
     """A loaded model version with metrics of its own."""
 
     def __init__(self, small: SmallBundle, pool: ComputePool | None = None, **limits: Any) -> None:
-        self.small, self.pool, self.metrics, self.estimates = small, pool, Metrics(), LatencyEstimates()
+        self.small, self.pool, self.metrics, self.estimates = (
+            small,
+            pool,
+            Metrics(),
+            LatencyEstimates(),
+        )
         root = small.directory.parent.parent
         self.settings = ServiceSettings(root=root, **limits)
         self.version = load_version(root, small.manifest.model, small.manifest.version)
@@ -73,7 +78,9 @@ class Served:
         return self._compute(retrieval.retrieve, Retrieval(Target(), **request))
 
     def recommend(self, timeout_s: float = math.inf, **request: Any) -> Any:
-        return self._compute(recommendation.recommend, Recommendation(Target(), **request), timeout_s)
+        return self._compute(
+            recommendation.recommend, Recommendation(Target(), **request), timeout_s
+        )
 
     def embed(self, tower: str, features: Mapping[str, Column]) -> Any:
         return self._compute(embedding.embed, Embedding(Target(), tower, features))
@@ -81,7 +88,9 @@ class Served:
     def look_up(self, feature: str, ids: Column) -> Any:
         return self._compute(lookup.look_up, Lookup(Target(), feature, ids))
 
-    def _compute(self, function: Callable[..., Any], request: Any, timeout_s: float = math.inf) -> Any:
+    def _compute(
+        self, function: Callable[..., Any], request: Any, timeout_s: float = math.inf
+    ) -> Any:
         call = function.__name__
         contexts = [RequestContext(call, "id", time.monotonic() + timeout_s)]
         execution = Execution(call, contexts, self.metrics, self.pool, self.estimates)
@@ -106,13 +115,17 @@ class Served:
         found = self.version.towers[tower]
         networks = {part.entry.name: wrapper(part.network) for part in found.parts}
         parts = tuple(replace(part, network=networks[part.entry.name]) for part in found.parts)
-        self.version = replace(self.version, towers={**self.version.towers, tower: replace(found, parts=parts)})
+        self.version = replace(
+            self.version, towers={**self.version.towers, tower: replace(found, parts=parts)}
+        )
         return networks
 
 
 def load_version(root: Path, model: str, version: int) -> ModelVersion:
     """Loads a version without warming it up."""
-    return Loader(ServiceSettings(root=root), 1, lambda version, throttle: None).load(model, version)
+    return Loader(ServiceSettings(root=root), 1, lambda version, throttle: None).load(
+        model, version
+    )
 
 
 def examples(counters: Mapping[str, CountingTower]) -> dict[str, list[int]]:
@@ -120,7 +133,9 @@ def examples(counters: Mapping[str, CountingTower]) -> dict[str, list[int]]:
     return {name: counter.examples for name, counter in counters.items() if counter.examples}
 
 
-def column(*values: Any, offsets: Sequence[int] | None = None, weights: Sequence[float] | None = None) -> Column:
+def column(
+    *values: Any, offsets: Sequence[int] | None = None, weights: Sequence[float] | None = None
+) -> Column:
     """A column of int64, str or float32 values."""
     kind = object if isinstance(values[0] if values else 0, str) else None
     array = np.array(values, kind) if values else np.empty(0, np.int64)

@@ -46,7 +46,10 @@ def test_formula_runs_only_the_parts_of_its_outputs(load: Load) -> None:
     ("formula", "message"),
     [
         ("watch *", "formula 'watch \\*': invalid syntax"),
-        ("wach * 2", "output 'wach' is not taken by the formula of tower 'ranking'; did you mean 'watch'"),
+        (
+            "wach * 2",
+            "output 'wach' is not taken by the formula of tower 'ranking'; did you mean 'watch'",
+        ),
         ("log(score - 1000)", "no finite value for candidate 0, where score = .*its id is '1014'"),
     ],
 )

@@ -34,7 +34,9 @@ def test_lookup_in_int8_and_linked_tables_gives_float32_rows(load: Load) -> None
     movies = service.look_up("movie", column(*service.small.ids[[3, 39]])).vectors
     trained = service.small.tables["movies"][[4, 40]]
     assert movies.dtype == np.float32
-    assert (np.abs(movies - trained) <= np.abs(trained).max(axis=1, keepdims=True) / 127 / 2 + 1e-6).all()
+    assert (
+        np.abs(movies - trained) <= np.abs(trained).max(axis=1, keepdims=True) / 127 / 2 + 1e-6
+    ).all()
 
 
 def test_lookup_of_unknown_ids_by_rule_zeros_gives_zeros(load: Load) -> None:
@@ -49,13 +51,20 @@ def test_lookup_of_unknown_ids_by_rule_zeros_gives_zeros(load: Load) -> None:
     [
         ({"table": "users", "place": 1, "places": 3}, "reads one of several values of its input"),
         ({"table": "", "indicator": 8}, "is an indicator: it has no table"),
-        ({"table": "users", "kind": "bag", "combiner": "mean", "ids": WORDS}, "reads texts, which have a row for each"),
+        (
+            {"table": "users", "kind": "bag", "combiner": "mean", "ids": WORDS},
+            "reads texts, which have a row for each",
+        ),
     ],
 )
 def test_lookup_of_a_feature_without_a_row_for_an_id_alone_is_rejected(
     feature: dict[str, Any], why: str, load: Load
 ) -> None:
-    service = load(features={"user": EmbeddedFeature.model_validate({"kind": "single", "role": "context"} | feature)})
+    service = load(
+        features={
+            "user": EmbeddedFeature.model_validate({"kind": "single", "role": "context"} | feature)
+        }
+    )
     with pytest.raises(InvalidArgument, match=f"'user' {why}"):
         service.look_up("user", column(1))
 
@@ -76,16 +85,24 @@ def test_lookup_invalid_request_is_rejected_with_what_is_wrong(
 
 
 USER_OR_0 = {
-    "user": EmbeddedFeature(kind="single", table="users", role="context", unknown=Unknown(rule="row", row=0), default=0)
+    "user": EmbeddedFeature(
+        kind="single", table="users", role="context", unknown=Unknown(rule="row", row=0), default=0
+    )
 }
 
 
 def test_rank_of_an_unknown_context_takes_the_defaults_and_counts_it(load: Load) -> None:
     service = load(users=True, features=USER_OR_0)
     movies = service.small.ids[[1, 2, 3, 4]]
-    found = service.rank(context_ids=np.array([7, 999, 3, 998]), candidate_ids=movies, offsets=np.arange(5)).scores
-    stored = service.rank(context_ids=np.array([7, 3]), candidate_ids=movies[::2], offsets=np.arange(3)).scores
-    default = service.rank(context={"user": column(0, 0)}, candidate_ids=movies[1::2], offsets=np.arange(3)).scores
+    found = service.rank(
+        context_ids=np.array([7, 999, 3, 998]), candidate_ids=movies, offsets=np.arange(5)
+    ).scores
+    stored = service.rank(
+        context_ids=np.array([7, 3]), candidate_ids=movies[::2], offsets=np.arange(3)
+    ).scores
+    default = service.rank(
+        context={"user": column(0, 0)}, candidate_ids=movies[1::2], offsets=np.arange(3)
+    ).scores
     np.testing.assert_allclose(found, [stored[0], default[0], stored[1], default[1]], 1e-6)
     assert service.value("rowcast_missing_contexts_total", model="movies", store="users") == 2
 

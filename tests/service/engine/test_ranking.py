@@ -16,10 +16,14 @@ Load = Callable[..., Served]
 
 
 @pytest.mark.parametrize("id_kind", ["int64", "string"])
-def test_rank_of_several_contexts_scores_each_candidate_with_its_own(load: Load, id_kind: str) -> None:
+def test_rank_of_several_contexts_scores_each_candidate_with_its_own(
+    load: Load, id_kind: str
+) -> None:
     service = load(id_kind=id_kind)
     movies, offsets = service.small.ids[[0, 7, 1]], [0, 2, 2, 3]
-    answer = service.rank(context={"user": column(3, 8, 999)}, candidate_ids=movies, offsets=np.array(offsets))
+    answer = service.rank(
+        context={"user": column(3, 8, 999)}, candidate_ids=movies, offsets=np.array(offsets)
+    )
     pairs = zip(movies.tolist(), (3, 3, 999), strict=True)
     expected = [reference.ranked(service.small, movie, user)["score"] for movie, user in pairs]
     np.testing.assert_allclose(answer.scores, expected, 1e-5, 1e-5)
@@ -30,7 +34,11 @@ def test_rank_of_several_contexts_scores_each_candidate_with_its_own(load: Load,
 
 def test_rank_with_every_feature_sent_takes_ids_as_labels(load: Load) -> None:
     service = load()
-    candidates = {"movie": column(int(service.small.ids[0])), "genres": column(offsets=[0, 0]), "year": column(0.5)}
+    candidates = {
+        "movie": column(int(service.small.ids[0])),
+        "genres": column(offsets=[0, 0]),
+        "year": column(0.5),
+    }
     labels = np.array(["a label"], object)
     answer = service.rank(context={"user": column(1)}, candidates=candidates, candidate_ids=labels)
     assert answer.ids.tolist() == ["a label"]
@@ -47,9 +55,21 @@ def test_rank_of_no_candidates_is_empty(load: Load) -> None:
     ("request_", "kind", "message"),
     [
         ({}, InvalidArgument, "candidate_ids, by their features, or by both; got neither"),
-        ({"candidate_ids": np.full(31, 1000)}, TooLarge, "the request has 31 candidates; at most 30 .*max_candidates"),
-        ({"candidate_ids": np.array([1000]), "offsets": np.array([0, 2])}, InvalidArgument, "candidates: offsets"),
-        ({"candidate_ids": np.array([1000]), "heads": ("wach",)}, InvalidArgument, "'wach' .* did you mean 'watch'"),
+        (
+            {"candidate_ids": np.full(31, 1000)},
+            TooLarge,
+            "the request has 31 candidates; at most 30 .*max_candidates",
+        ),
+        (
+            {"candidate_ids": np.array([1000]), "offsets": np.array([0, 2])},
+            InvalidArgument,
+            "candidates: offsets",
+        ),
+        (
+            {"candidate_ids": np.array([1000]), "heads": ("wach",)},
+            InvalidArgument,
+            "'wach' .* did you mean 'watch'",
+        ),
     ],
 )
 def test_rank_invalid_request_is_rejected_with_what_is_wrong(

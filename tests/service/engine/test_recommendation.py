@@ -31,8 +31,12 @@ def test_recommend_of_everything_excluded_is_empty(load: Load) -> None:
     assert answer.neighbors.offsets.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(("without", "message"), [("ranking", "no ranking tower"), ("indexes", "has no index")])
-def test_recommend_of_a_bundle_without_what_it_needs_is_not_found(load: Load, without: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("without", "message"), [("ranking", "no ranking tower"), ("indexes", "has no index")]
+)
+def test_recommend_of_a_bundle_without_what_it_needs_is_not_found(
+    load: Load, without: str, message: str
+) -> None:
     with pytest.raises(NotFound, match=message):
         load(without=frozenset({without})).recommend(features={"user": column(1)})
 
@@ -44,13 +48,24 @@ def ranked(service: Served, users: int = 1, **request: Any) -> Any:
 def test_formula_takes_outputs_the_retrieval_score_and_attributes(load: Load) -> None:
     service = load()
     plain = ranked(service, k=40, attributes=("year",))
-    ranking = service.rank(context={"user": column(2)}, candidate_ids=plain.neighbors.ids, heads=("watch", "rating"))
+    ranking = service.rank(
+        context={"user": column(2)}, candidate_ids=plain.neighbors.ids, heads=("watch", "rating")
+    )
     years = [year or 0 for year in plain.neighbors.attributes["year"]]
-    scores = ranking.heads["watch"] + 0.1 * plain.retrieval_scores + np.array(years) / 100 - ranking.heads["rating"]
-    found = ranked(service, k=6, formula="watch + 0.1 * retrieval_score + year / 100 - rating").neighbors
+    scores = (
+        ranking.heads["watch"]
+        + 0.1 * plain.retrieval_scores
+        + np.array(years) / 100
+        - ranking.heads["rating"]
+    )
+    found = ranked(
+        service, k=6, formula="watch + 0.1 * retrieval_score + year / 100 - rating"
+    ).neighbors
     assert found.ids.tolist() == plain.neighbors.ids[np.argsort(-scores)][:6].tolist()
     np.testing.assert_allclose(found.scores, np.sort(scores)[::-1][:6], 1e-5)
-    with pytest.raises(InvalidArgument, match="output 'title' is not taken by the formula of tower 'ranking'"):
+    with pytest.raises(
+        InvalidArgument, match="output 'title' is not taken by the formula of tower 'ranking'"
+    ):
         ranked(service, formula="title")
 
 
@@ -59,7 +74,9 @@ def test_formula_without_outputs_runs_no_ranking_tower(load: Load) -> None:
     (counter,) = service.counted().values()
     answer = ranked(service, k=6, formula="year - 0 * retrieval_score", attributes=("year",))
     assert (
-        answer.neighbors.scores.tolist() == answer.neighbors.attributes["year"] == [2029 - place for place in range(6)]
+        answer.neighbors.scores.tolist()
+        == answer.neighbors.attributes["year"]
+        == [2029 - place for place in range(6)]
     )
     assert counter.examples == []
 
@@ -74,7 +91,10 @@ def test_crowding_diversity_and_min_score_apply_to_the_scores_of_the_ranking(loa
     crowded = ranked(service, k=30, candidates=200, crowding=Crowding("studio", 1)).neighbors
     assert crowded.ids.tolist() == plain.ids[kept[:30]].tolist()
     least = float(plain.scores[4])
-    assert ranked(service, k=30, candidates=200, min_score=least).neighbors.ids.tolist() == plain.ids[:5].tolist()
+    assert (
+        ranked(service, k=30, candidates=200, min_score=least).neighbors.ids.tolist()
+        == plain.ids[:5].tolist()
+    )
     few = ranked(service, k=9, candidates=9, crowding=Crowding("studio", 1)).neighbors
     assert few.ids.size == 9, "the pool of nine has grown"
     diverse = ranked(service, k=9, candidates=200, diversity=0.9).neighbors
@@ -96,13 +116,17 @@ def test_explanation_of_a_short_list_names_what_left_the_others_out(load: Load) 
     (explanation,) = crowded.explanations
     assert explanation.matches == 40
     assert explanation.shortfall == f"{crowded.neighbors.ids.size} candidates are left by crowding"
-    (explanation,) = ranked(service, k=5, min_score=1e9, crowding=Crowding("studio", 1), explain=True).explanations
+    (explanation,) = ranked(
+        service, k=5, min_score=1e9, crowding=Crowding("studio", 1), explain=True
+    ).explanations
     assert explanation.shortfall == "0 candidates are left by min_score and crowding"
     (explanation,) = ranked(service, k=5, crowding=Crowding("studio", 1), explain=True).explanations
     assert explanation.shortfall == ""
 
 
-def test_short_deadline_ranks_the_best_retrieved_and_appends_the_rest_in_order_of_retrieval(load: Load) -> None:
+def test_short_deadline_ranks_the_best_retrieved_and_appends_the_rest_in_order_of_retrieval(
+    load: Load,
+) -> None:
     service, network = slow(load)
     answer = ranked(service, k=40, timeout_s=2)
     count = network.examples[-1]
@@ -119,10 +143,14 @@ def test_short_deadline_ranks_the_best_retrieved_and_appends_the_rest_in_order_o
     assert service.value("rowcast_degraded_total", model="movies") == 1
 
 
-def test_deadline_that_leaves_no_time_to_rank_gets_the_order_of_retrieval_under_crowding(load: Load) -> None:
+def test_deadline_that_leaves_no_time_to_rank_gets_the_order_of_retrieval_under_crowding(
+    load: Load,
+) -> None:
     service, network = slow(load)
     before = list(network.examples)
-    answer = ranked(service, users=8, k=6, candidates=40, crowding=Crowding("studio", 1), timeout_s=1.5)
+    answer = ranked(
+        service, users=8, k=6, candidates=40, crowding=Crowding("studio", 1), timeout_s=1.5
+    )
     assert answer.degraded.startswith("0 of 320 candidates are ranked")
     assert network.examples == before
     retrieved = service.retrieve(

@@ -20,7 +20,11 @@ Load = Callable[..., Served]
 
 
 def diverse_by_loops(
-    scores: list[float], vectors: NDArray[np.float64], diversity: float, chosen: list[int], free: list[int]
+    scores: list[float],
+    vectors: NDArray[np.float64],
+    diversity: float,
+    chosen: list[int],
+    free: list[int],
 ) -> dict[int, float]:
     """The gain of each candidate that may be picked next."""
     low, high = min(scores), max(scores)
@@ -54,14 +58,20 @@ def test_diverse_picks_the_largest_gain_among_those_that_crowding_leaves(
 ) -> None:
     random = np.random.default_rng(seed)
     scores = np.sort(random.normal(size=len(codes)).round(1))[::-1].astype(np.float32)
-    vectors = random.integers(-1, 2, (len(codes), 3)).astype(np.float32)  # equal and zero ones among them
+    vectors = random.integers(-1, 2, (len(codes), 3)).astype(
+        np.float32
+    )  # equal and zero ones among them
     picked = reordering.diverse(scores, vectors, k, diversity, np.array(codes), most)
     for step, place in enumerate(picked):
         left = [each for each in range(len(codes)) if each not in picked[:step]]
         free = free_by_loops(codes, most, picked[:step], left)
-        gains = diverse_by_loops(scores.tolist(), vectors.astype(float), diversity, picked[:step], free)
+        gains = diverse_by_loops(
+            scores.tolist(), vectors.astype(float), diversity, picked[:step], free
+        )
         assert gains[place] >= max(gains.values()) - 1e-5
-    possible = sum(min(codes.count(code), most) if code >= 0 else codes.count(code) for code in set(codes))
+    possible = sum(
+        min(codes.count(code), most) if code >= 0 else codes.count(code) for code in set(codes)
+    )
     assert len(picked) == len(set(picked)) == min(k, possible)
 
 
@@ -82,7 +92,9 @@ def answer_of(service: Served, **request: Any) -> tuple[list[int], list[float]]:
 def all_of(service: Served) -> list[tuple[int, float, dict[str, Any]]]:
     """Id, score and attributes of every candidate, best first."""
     names = ("year", "rating", "title")
-    found = service.retrieve(features={"user": column(4)}, k=service.small.ids.size, attributes=names).neighbors
+    found = service.retrieve(
+        features={"user": column(4)}, k=service.small.ids.size, attributes=names
+    ).neighbors
     rows = zip(*[found.attributes[name] for name in names], strict=True)
     named = [dict(zip(names, row, strict=True)) for row in rows]
     return list(zip(found.ids.tolist(), found.scores.tolist(), named, strict=True))
@@ -92,7 +104,8 @@ def test_formula_orders_the_pool_by_score_and_attributes_null_counting_as_zero(l
     service = load()
     ids, scores = answer_of(service, k=40, formula="score * 0.5 + (year - 1990) / 10 - rating")
     expected = {
-        one: score * 0.5 + ((each["year"] or 0) - 1990) / 10 - each["rating"] for one, score, each in all_of(service)
+        one: score * 0.5 + ((each["year"] or 0) - 1990) / 10 - each["rating"]
+        for one, score, each in all_of(service)
     }
     assert ids == sorted(expected, key=lambda one: -expected[one])
     np.testing.assert_allclose(scores, [expected[one] for one in ids], 1e-5)
@@ -112,7 +125,9 @@ def test_min_score_leaves_out_what_scores_less_but_not_what_scores_the_same(load
 
 
 @pytest.mark.parametrize("candidates", [0, 8])
-def test_crowding_returns_at_most_max_of_each_value_and_as_many_as_possible(load: Load, candidates: int) -> None:
+def test_crowding_returns_at_most_max_of_each_value_and_as_many_as_possible(
+    load: Load, candidates: int
+) -> None:
     service = load(size=400)
     found = service.retrieve(features={"user": column(4)}, k=400, attributes=("studio",)).neighbors
     studios = found.attributes["studio"]
@@ -121,7 +136,12 @@ def test_crowding_returns_at_most_max_of_each_value_and_as_many_as_possible(load
         if studio is None or [studios[each] for each in kept].count(studio) < 2:
             kept.append(place)
     for k in (8, 30, 390):
-        ids, _ = answer_of(service, k=k, candidates=candidates and max(candidates, k), crowding=Crowding("studio", 2))
+        ids, _ = answer_of(
+            service,
+            k=k,
+            candidates=candidates and max(candidates, k),
+            crowding=Crowding("studio", 2),
+        )
         assert ids == found.ids[kept[:k]].tolist()
 
 
@@ -130,7 +150,9 @@ def test_crowding_of_merged_queries_takes_the_best_score_of_each_candidate(load:
     vectors = np.random.default_rng(1).normal(size=(5, 8)).astype(np.float32)
     request = {"vectors": vectors, "query_offsets": np.array([0, 2, 5]), "attributes": ("studio",)}
     found = service.retrieve(k=400, **request).neighbors
-    crowded = service.retrieve(k=9, candidates=9, crowding=Crowding("studio", 1), explain=True, **request)
+    crowded = service.retrieve(
+        k=9, candidates=9, crowding=Crowding("studio", 1), explain=True, **request
+    )
     assert [each.matches for each in crowded.explanations] == [400, 400]
     for first, last, start in ((0, 400, 0), (400, 800, 9)):
         kept: list[int] = []
@@ -164,16 +186,30 @@ def test_diversity_of_the_whole_pool_picks_each_neighbor_by_its_gain(load: Load)
         ({"diversity": 1.5}, r"diversity is 1\.5; 0 to 1"),
         ({"diversity": float("nan")}, "diversity is nan"),
         ({"min_score": float("nan")}, "min_score is nan; a finite number"),
-        ({"crowding": Crowding("titel", 1)}, "attribute 'titel' is not taken .*did you mean 'title'"),
-        ({"crowding": Crowding("rating", 1)}, "crowding.attribute is 'rating', whose values are double; one of string"),
+        (
+            {"crowding": Crowding("titel", 1)},
+            "attribute 'titel' is not taken .*did you mean 'title'",
+        ),
+        (
+            {"crowding": Crowding("rating", 1)},
+            "crowding.attribute is 'rating', whose values are double; one of string",
+        ),
         ({"crowding": Crowding("genres", 1)}, "whose values are list<string>"),
         ({"crowding": Crowding("title", 0)}, "crowding.max is 0; at least 1"),
-        ({"formula": "score * yaer"}, "name 'yaer' is not taken by the formula of index 'movies'; did you mean 'year'"),
+        (
+            {"formula": "score * yaer"},
+            "name 'yaer' is not taken by the formula of index 'movies'; did you mean 'year'",
+        ),
         ({"formula": "title"}, "name 'title' is not taken by the formula"),
-        ({"formula": "log(0 * score)"}, "no finite value for candidate 0, where score = .*its id is"),
+        (
+            {"formula": "log(0 * score)"},
+            "no finite value for candidate 0, where score = .*its id is",
+        ),
     ],
 )
-def test_option_out_of_range_is_rejected_with_its_value(load: Load, request_: dict[str, Any], message: str) -> None:
+def test_option_out_of_range_is_rejected_with_its_value(
+    load: Load, request_: dict[str, Any], message: str
+) -> None:
     service = load()
     with pytest.raises(InvalidArgument, match=message):
         service.retrieve(features={"user": column(1)}, **request_)
@@ -184,5 +220,7 @@ def test_option_out_of_range_is_rejected_with_its_value(load: Load, request_: di
 
 def test_pool_beyond_the_limit_of_candidates_is_too_large(load: Load) -> None:
     service = load(limits={"max_candidates": 30})
-    with pytest.raises(TooLarge, match=r"40 candidates; at most 30 are accepted \(max_candidates\)"):
+    with pytest.raises(
+        TooLarge, match=r"40 candidates; at most 30 are accepted \(max_candidates\)"
+    ):
         service.retrieve(features={"user": column(1)}, diversity=0.5)

@@ -20,7 +20,9 @@ ONES = np.ones(8, np.float32)
 def check(answer: Retrieved, query: int, expected: list[tuple[Any, float]]) -> None:
     first, last = answer.neighbors.offsets[query : query + 2]
     assert answer.neighbors.ids[first:last].tolist() == [movie for movie, _ in expected]
-    np.testing.assert_allclose(answer.neighbors.scores[first:last], [score for _, score in expected], 1e-5, 1e-5)
+    np.testing.assert_allclose(
+        answer.neighbors.scores[first:last], [score for _, score in expected], 1e-5, 1e-5
+    )
 
 
 def test_retrieve_from_a_tree_that_searches_few_leaves_still_returns_k(load: Load) -> None:
@@ -49,16 +51,36 @@ def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_block
     answer = service.retrieve(vectors=vectors, k=5, exclude=exclude, exact=True)
     for query in range(9):
         excluded = list(small.ids[:30]) if query == 4 else []
-        check(answer, query, reference.neighbors(small, vectors[query].astype(np.float64), 5, excluded))
+        check(
+            answer,
+            query,
+            reference.neighbors(small, vectors[query].astype(np.float64), 5, excluded),
+        )
 
 
 @pytest.mark.parametrize(
     ("request_", "kind", "message"),
     [
-        ({}, InvalidArgument, "exactly one of features .or context ids., vectors and ids; got none"),
-        ({"vectors": np.array([1.0] * 9 + [np.nan] + [1.0] * 6)}, InvalidArgument, "vector 1 holds NaN"),
-        ({"vectors": np.ones(8 * 9)}, TooLarge, r"the request has 9 queries; at most 8 .*max_queries"),
-        ({"vectors": ONES, "attributes": ("titel",)}, InvalidArgument, "'titel' .* did you mean 'title'"),
+        (
+            {},
+            InvalidArgument,
+            "exactly one of features .or context ids., vectors and ids; got none",
+        ),
+        (
+            {"vectors": np.array([1.0] * 9 + [np.nan] + [1.0] * 6)},
+            InvalidArgument,
+            "vector 1 holds NaN",
+        ),
+        (
+            {"vectors": np.ones(8 * 9)},
+            TooLarge,
+            r"the request has 9 queries; at most 8 .*max_queries",
+        ),
+        (
+            {"vectors": ONES, "attributes": ("titel",)},
+            InvalidArgument,
+            "'titel' .* did you mean 'title'",
+        ),
         ({"features": {"usr": column(1)}}, InvalidArgument, "'usr' .* did you mean 'user'"),
         (
             {"vectors": ONES, "exclude": Exclusion(np.array([1000]), np.array([0, 1, 1]))},

@@ -37,7 +37,9 @@ class Bench:
         self.closed = 0
         self.versions = VersionManager()
         nothing: Any = None
-        version = ModelVersion("m", 1, Path(), nothing, {}, nothing, {}, {}, {}, {}, close=self._close)
+        version = ModelVersion(
+            "m", 1, Path(), nothing, {}, nothing, {}, {}, {}, {}, close=self._close
+        )
         self.versions.add(version)
         self.versions.arrange("m", Arrangement(1, frozenset((1,))))
         self.scheduler = Scheduler(
@@ -60,7 +62,14 @@ class Bench:
         self.before()
         return [self.answer(job.request) for job in batch]
 
-    def job(self, request: Any, key: Any = None, cost: int = 1, deadline: float = FAR, kind: str = "kind") -> Job:
+    def job(
+        self,
+        request: Any,
+        key: Any = None,
+        cost: int = 1,
+        deadline: float = FAR,
+        kind: str = "kind",
+    ) -> Job:
         context = RequestContext("rank", f"id-{request}", deadline)
         future = asyncio.get_running_loop().create_future()
         return Job(request, context, self.versions.acquire("m"), kind, cost, key, future)
@@ -106,7 +115,9 @@ def bench() -> Iterator[Make]:
         each.scheduler.close()
 
 
-@pytest.mark.parametrize(("inline_max_s", "on_loop"), [(1.0, [False, True, True]), (0.0, [False] * 3)])
+@pytest.mark.parametrize(
+    ("inline_max_s", "on_loop"), [(1.0, [False, True, True]), (0.0, [False] * 3)]
+)
 async def test_scheduler_kind_that_is_known_to_be_short_is_computed_on_the_loop(
     bench: Make, inline_max_s: float, on_loop: list[bool]
 ) -> None:
@@ -119,7 +130,10 @@ async def test_scheduler_kind_that_is_known_to_be_short_is_computed_on_the_loop(
 async def test_scheduler_equal_keys_in_one_turn_are_one_batch_in_order(bench: Make) -> None:
     one = bench()
     await one.learn()
-    waiting = [one.run(n, key="same") for n in range(5)] + [one.run("other", key="x"), one.run("alone")]
+    waiting = [one.run(n, key="same") for n in range(5)] + [
+        one.run("other", key="x"),
+        one.run("alone"),
+    ]
     assert await asyncio.gather(*waiting) == [0, 1, 2, 3, 4, "other", "alone"]
     assert one.batches == [[0, 1, 2, 3], [4], ["other"], ["alone"]]
 
@@ -161,17 +175,26 @@ async def test_scheduler_deadline_before_the_estimated_turn_rejects_at_once(benc
     assert one.batches == [["a"]]
 
 
-async def test_scheduler_member_that_expires_is_cancelled_or_fails_leaves_the_others_of_its_batch(bench: Make) -> None:
+async def test_scheduler_member_that_expires_is_cancelled_or_fails_leaves_the_others_of_its_batch(
+    bench: Make,
+) -> None:
     one = bench()
     await one.learn()
     one.answer = lambda request: InvalidArgument("bad") if request == "bad" else request
-    late, gone = one.run("late", key="k", deadline=one.now + 1), asyncio.ensure_future(one.run("gone", key="k"))
+    late, gone = (
+        one.run("late", key="k", deadline=one.now + 1),
+        asyncio.ensure_future(one.run("gone", key="k")),
+    )
     waiting = [late, gone, one.run("bad", key="k"), one.run("good", key="k")]
     await asyncio.sleep(0)
     one.now += 2
     gone.cancel()
     *failed, good = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(each) for each in failed] == [DeadlineExceeded, asyncio.CancelledError, InvalidArgument]
+    assert [type(each) for each in failed] == [
+        DeadlineExceeded,
+        asyncio.CancelledError,
+        InvalidArgument,
+    ]
     assert good == "good"
     assert one.batches == [["bad", "good"]]
 

@@ -34,7 +34,9 @@ def random_ranking(ids: NDArray[Any], seed: int) -> dict[str, Any]:
     return {
         "context": context,
         "candidate_ids": ids[random.integers(0, len(ids), m)],
-        "candidates": {name: column for name, column in candidates.items() if random.random() < 0.5},
+        "candidates": {
+            name: column for name, column in candidates.items() if random.random() < 0.5
+        },
         "offsets": np.array([0, *np.sort(random.integers(0, m + 1, n - 1)), m]),
         "heads": HEADS if seed % 2 else (),
         "k": (0, 1, 40)[seed % 3],
@@ -42,7 +44,9 @@ def random_ranking(ids: NDArray[Any], seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("parts", [False, True])
-def test_rank_divided_has_the_same_bits(load: Load, monkeypatch: pytest.MonkeyPatch, parts: bool) -> None:
+def test_rank_divided_has_the_same_bits(
+    load: Load, monkeypatch: pytest.MonkeyPatch, parts: bool
+) -> None:
     monkeypatch.setattr("service.engine.scoring._RANGE_MIN", 4)
     whole, divided = load(parts=parts), load(threads=3, model="again", parts=parts)
     counters = divided.counted()

@@ -36,22 +36,32 @@ def clustered(size: int, dim: int) -> tuple[NDArray[np.float32], NDArray[np.int6
 def attributes() -> Attributes:
     random, (_, belongs) = np.random.default_rng(8), clustered(SIZE, DIM)
     shares = {"half": 2, "tenth": 10, "hundredth": 100, "thousandth": 1000}
-    return {**{name: random.integers(0, parts, SIZE) for name, parts in shares.items()}, "cluster": belongs}
+    return {
+        **{name: random.integers(0, parts, SIZE) for name, parts in shares.items()},
+        "cluster": belongs,
+    }
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory, attributes: Attributes) -> LoadedIndex:
     vectors, _ = clustered(SIZE, DIM)
-    return load_index(tmp_path_factory.mktemp("index"), vectors, attributes, parameters=TREE, curve=CURVE)
+    return load_index(
+        tmp_path_factory.mktemp("index"), vectors, attributes, parameters=TREE, curve=CURVE
+    )
 
 
 @pytest.fixture(scope="module")
 def queries() -> NDArray[np.float32]:
     vectors, _ = clustered(SIZE, DIM)
-    return vectors[:: SIZE // 40] + np.random.default_rng(9).normal(size=(40, DIM)).astype(np.float32) * 0.5
+    return (
+        vectors[:: SIZE // 40]
+        + np.random.default_rng(9).normal(size=(40, DIM)).astype(np.float32) * 0.5
+    )
 
 
-def best(index: LoadedIndex, query: NDArray[np.float32], allowed: NDArray[np.bool_], k: int) -> list[int]:
+def best(
+    index: LoadedIndex, query: NDArray[np.float32], allowed: NDArray[np.bool_], k: int
+) -> list[int]:
     """The k nearest of what is allowed, in float64."""
     scores = _wide(index) @ query.astype(np.float64)
     places = np.flatnonzero(allowed)
@@ -83,7 +93,8 @@ def allow(**values: Any) -> dict[str, Condition]:
 
 
 @pytest.mark.parametrize(
-    ("name", "path"), [("half", "index"), ("tenth", "index"), ("hundredth", "exact"), ("thousandth", "exact")]
+    ("name", "path"),
+    [("half", "index"), ("tenth", "index"), ("hundredth", "exact"), ("thousandth", "exact")],
 )
 def test_search_with_a_filter_of_any_selectivity_has_the_recall(
     index: LoadedIndex, queries: NDArray[np.float32], attributes: Attributes, name: str, path: str
@@ -102,7 +113,9 @@ def test_search_with_a_filter_of_matches_far_from_the_query_has_the_recall(
     hits = []
     for query in queries[::4]:
         farthest = np.argsort(centres @ query)[: int(200 * share)]
-        found, _ = recall(index, query[np.newaxis], np.isin(clusters, farthest), filter=allow(cluster=farthest))
+        found, _ = recall(
+            index, query[np.newaxis], np.isin(clusters, farthest), filter=allow(cluster=farthest)
+        )
         hits.append(found)
     assert np.mean(hits) >= 0.95
 
@@ -115,7 +128,9 @@ def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
     for query in queries[::4]:
         allowed = np.ones(SIZE, bool)
         allowed[best(index, query, allowed, nearest)] = False
-        share, paths = recall(index, query[np.newaxis], allowed, exclude=Exclusion(np.flatnonzero(~allowed)))
+        share, paths = recall(
+            index, query[np.newaxis], allowed, exclude=Exclusion(np.flatnonzero(~allowed))
+        )
         shares.append(share)
         assert paths == {path}
     assert np.mean(shares) >= 0.95
@@ -129,16 +144,27 @@ def test_search_scores_are_the_same_bits_whatever_the_filter_path_and_batch(
         {},
         {"exact": True},
         {"exclude": Exclusion(np.arange(50))},
-        *({"filter": allow(**{name: value})} for name in ("half", "tenth", "hundredth") for value in (0, 0, 1)),
+        *(
+            {"filter": allow(**{name: value})}
+            for name in ("half", "tenth", "hundredth")
+            for value in (0, 0, 1)
+        ),
         {"filter": {"cluster": Condition(deny=np.arange(3))}, "exact": True},
     ]
     for request in requests:
         for together in (queries, queries[5:6], queries[6:7]):
             found = find(index, together, 50, **request)
             first = 0 if len(together) > 1 else 5 if together[0, 0] == queries[5, 0] else 6
-            for at, (start, end) in enumerate(zip(found.offsets[:-1], found.offsets[1:], strict=True)):
-                for position, score in zip(found.positions[start:end], found.scores[start:end], strict=True):
-                    assert known.setdefault((first + at, int(position)), score.tobytes()) == score.tobytes()
+            for at, (start, end) in enumerate(
+                zip(found.offsets[:-1], found.offsets[1:], strict=True)
+            ):
+                for position, score in zip(
+                    found.positions[start:end], found.scores[start:end], strict=True
+                ):
+                    assert (
+                        known.setdefault((first + at, int(position)), score.tobytes())
+                        == score.tobytes()
+                    )
     assert len(known) > 50 * len(queries)
 
 
@@ -155,18 +181,28 @@ def test_search_at_a_level_of_recall_takes_the_cheapest_setting_that_reaches_it(
     assert recall(index, queries[:5], everything, recall=0.995) == (1.0, {"exact"})
 
 
-def test_search_explains_matches_path_and_shortfall(index: LoadedIndex, attributes: Attributes) -> None:
+def test_search_explains_matches_path_and_shortfall(
+    index: LoadedIndex, attributes: Attributes
+) -> None:
     query = np.ones((1, DIM), np.float32)
     matching = np.flatnonzero((attributes["thousandth"] == 5) & (attributes["tenth"] == 3))
     filters = allow(thousandth=5, tenth=3)
     found = find(index, query, 50, filter=filters, exclude=Exclusion(np.append(matching[:2], 0)))
     (explained,) = found.explanations
     assert sorted(found.positions.tolist()) == matching[2:].tolist()
-    assert (explained.path, explained.matches, explained.scored) == ("exact", matching.size - 2, matching.size)
+    assert (explained.path, explained.matches, explained.scored) == (
+        "exact",
+        matching.size - 2,
+        matching.size,
+    )
     assert explained.selectivity == (matching.size - 2) / SIZE
     assert explained.search_ms > 0
     nothing = find(index, query, 50, filter=allow(thousandth=5) | {"half": Condition(ge=2)})
-    assert (nothing.positions.size, nothing.explanations[0].path, nothing.explanations[0].matches) == (0, "none", 0)
+    assert (
+        nothing.positions.size,
+        nothing.explanations[0].path,
+        nothing.explanations[0].matches,
+    ) == (0, "none", 0)
 
 
 def test_filters_asked_again_are_kept_within_their_bytes(tmp_path: Path) -> None:
@@ -197,7 +233,9 @@ def test_search_of_every_distance_finds_the_best_that_match(tmp_path: Path, dist
     scores = -((wide - query) ** 2).sum(axis=1)
     if distance == "cosine":
         lengths = np.linalg.norm(wide, axis=1)
-        scores = np.divide(wide @ query, lengths * np.linalg.norm(query), out=np.zeros(3000), where=lengths > 0)
+        scores = np.divide(
+            wide @ query, lengths * np.linalg.norm(query), out=np.zeros(3000), where=lengths > 0
+        )
     places = np.flatnonzero(group == 0)
     expected = places[np.argsort(-scores[places], kind="stable")[:30]]
     for _ in range(3):
@@ -213,7 +251,9 @@ def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(
     vectors, belongs = clustered(30_000, DIM)
     half = np.random.default_rng(8).integers(0, 2, 30_000)
     tree = {"num_leaves": 80, "leaves_to_search": 24, "dimensions_per_block": 2, "reorder": 120}
-    index = load_index(tmp_path, vectors[np.argsort(belongs)], {"half": half}, parameters=tree, parts=4)
+    index = load_index(
+        tmp_path, vectors[np.argsort(belongs)], {"half": half}, parameters=tree, parts=4
+    )
     for mask, request in ((half >= 0, {}), (half == 1, {"filter": allow(half=1)})):
         share, paths = recall(index, queries[::2], mask, **request)
         assert share >= 0.95

@@ -31,7 +31,11 @@ def by_name(values: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def features(details: Any, call: str, tower: str = "") -> dict[str, dict[str, Any]]:
     """Returns the features of a call by name."""
     return by_name(
-        next(each for each in details["calls"] if each["call"] == call and tower in ("", each["tower"]))["features"]
+        next(
+            each
+            for each in details["calls"]
+            if each["call"] == call and tower in ("", each["tower"])
+        )["features"]
     )
 
 
@@ -49,17 +53,33 @@ def test_describe_lists_each_call_and_its_tower(load: Load) -> None:
         ["embed", "candidate", ["vector"]],
         ["embed", "ranking", ["score"]],
     ]
-    taken = ["city", "history", "hour", "liked", "mood", "recent", "user"]  # by query tower and contexts, once
+    taken = [
+        "city",
+        "history",
+        "hour",
+        "liked",
+        "mood",
+        "recent",
+        "user",
+    ]  # by query tower and contexts, once
     assert sorted(features(details, "recommend")) == taken
     embedded = features(details, "embed", "candidate").values()
-    assert all(feature["required"] and not feature["stored"] for feature in embedded)  # no store is read
+    assert all(
+        feature["required"] and not feature["stored"] for feature in embedded
+    )  # no store is read
 
 
 @pytest.mark.parametrize("id_kind", ["int64", "string"])
 def test_describe_features_has_all_that_a_client_must_know(load: Load, id_kind: str) -> None:
     found = features(described(load, id_kind=id_kind), "rank")
     assert pick(found["user"], "type unknown required") == ["int64", "row 0", True]
-    assert pick(found["liked"], "kind weighted combiner default required") == ["bag", True, "sum", [], False]
+    assert pick(found["liked"], "kind weighted combiner default required") == [
+        "bag",
+        True,
+        "sum",
+        [],
+        False,
+    ]
     assert pick(found["recent"], "kind length") == ["sequence", 3]
     assert pick(found["mood"], "kind type shape") == ["dense", "float32", [2]]
     expected = [id_kind, "candidate", True, False, "refuse", "movies"]
@@ -77,10 +97,18 @@ def test_describe_features_has_all_that_a_client_must_know(load: Load, id_kind: 
 def test_describe_feature_by_id_rule_has_what_is_to_be_sent(
     load: Load, entry: dict[str, Any], expected: list[Any]
 ) -> None:
-    user = EmbeddedFeature.model_validate({"kind": "single", "table": "users", "role": "context", **entry})
+    user = EmbeddedFeature.model_validate(
+        {"kind": "single", "table": "users", "role": "context", **entry}
+    )
     details = described(load, features={"user": user})
-    assert pick(features(details, "retrieve")["user"], "kind type shape length combiner table") == expected
-    assert pick(by_name(details["readers"])["user"], "kind table") == [entry.get("kind", "single"), "users"]
+    assert (
+        pick(features(details, "retrieve")["user"], "kind type shape length combiner table")
+        == expected
+    )
+    assert pick(by_name(details["readers"])["user"], "kind table") == [
+        entry.get("kind", "single"),
+        "users",
+    ]
 
 
 def test_describe_tower_has_parts_forms_and_formula(load: Load) -> None:
@@ -88,10 +116,15 @@ def test_describe_tower_has_parts_forms_and_formula(load: Load) -> None:
     ranking = towers["ranking"]
     assert pick(ranking, "role result formula device") == ["ranking", "score", "watch * 2", "cpu"]
     assert pick(ranking["inputs"][0], "name readers shape") == ["user", ["user"], [-1, 8]]
-    assert [pick(form, "kind runs") for form in ranking["forms"]] == [["saved_model", False], ["litert", False]]
+    assert [pick(form, "kind runs") for form in ranking["forms"]] == [
+        ["saved_model", False],
+        ["litert", False],
+    ]
     parts = [pick(part, "name per") for part in ranking["parts"]]
     assert parts[:3] == [["context", "context"], ["trunk", "candidate"], ["score", "candidate"]]
-    assert {each["name"]: pick(each, "readers tensor") for each in ranking["parts"][1]["inputs"]} == {
+    assert {
+        each["name"]: pick(each, "readers tensor") for each in ranking["parts"][1]["inputs"]
+    } == {
         "packed": [["movie", "mood", "genres", "hour", "year"], ""],
         "context": [[], "context"],
     }
@@ -99,9 +132,15 @@ def test_describe_tower_has_parts_forms_and_formula(load: Load) -> None:
 
 
 def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
-    again = EmbeddedFeature(kind="single", table="cities", role="context", inputs=("user",), ids=HashIds(buckets=16))
+    again = EmbeddedFeature(
+        kind="single", table="cities", role="context", inputs=("user",), ids=HashIds(buckets=16)
+    )
     details = described(load, features={"user@cities": again}, users=True)
-    assert pick(features(details, "rank")["user"], "readers stored required") == [["user", "user@cities"], True, False]
+    assert pick(features(details, "rank")["user"], "readers stored required") == [
+        ["user", "user@cities"],
+        True,
+        False,
+    ]
     readers = by_name(details["readers"])
     assert readers["user@cities"]["inputs"] == ["user"]
     assert readers["user@cities"]["ids"] == {"kind": "hash", "buckets": 16, "first_row": 0}
@@ -109,7 +148,12 @@ def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
     assert pick(readers["liked"], "combiner encoding weighted") == ["sum", "sparse", True]
     assert pick(readers["mood"], "shape dtype take") == [[2], "float32", "values"]
     (store,) = details["contexts"]
-    assert pick(store, "name size id_type features") == ["users", 3, "int64", ["user", "liked", "mood"]]
+    assert pick(store, "name size id_type features") == [
+        "users",
+        3,
+        "int64",
+        ["user", "liked", "mood"],
+    ]
 
 
 def test_a_shard_describes_no_model(write: Write, serve: Callable[..., RunningService]) -> None:

@@ -15,10 +15,14 @@ MAX_REQUEST_BYTES = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def service(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+def service(
+    small_towers: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningService]:
     root = tmp_path_factory.mktemp("root")
     write_small_bundle(root, small_towers, "movies", 1)
-    running = RunningService(root, max_request_bytes=MAX_REQUEST_BYTES, body_timeout_s=1, keep_alive_s=1)
+    running = RunningService(
+        root, max_request_bytes=MAX_REQUEST_BYTES, body_timeout_s=1, keep_alive_s=1
+    )
     yield running
     running.close()
 

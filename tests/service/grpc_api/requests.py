@@ -28,12 +28,19 @@ class Outcome:
     trailing: dict[str, Any]
 
 
-def call(channel: grpc.Channel, method: str, message: Any = b"", token: str | None = None, **options: Any) -> Outcome:
+def call(
+    channel: grpc.Channel, method: str, message: Any = b"", token: str | None = None, **options: Any
+) -> Outcome:
     """Calls a method of the service with a message or its bytes."""
     raw = message if isinstance(message, bytes) else message.SerializeToString()
-    metadata = [*options.pop("metadata", ()), *([] if token is None else [("authorization", f"Bearer {token}")])]
+    metadata = [
+        *options.pop("metadata", ()),
+        *([] if token is None else [("authorization", f"Bearer {token}")]),
+    ]
     return outcome(
-        channel.unary_unary(f"/{SERVICE}/{method}").future(raw, **{"timeout": WAIT_S, "metadata": metadata, **options})
+        channel.unary_unary(f"/{SERVICE}/{method}").future(
+            raw, **{"timeout": WAIT_S, "metadata": metadata, **options}
+        )
     )
 
 
@@ -66,7 +73,12 @@ def retrieve(model: str = "") -> pb.RetrieveRequest:
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     """An HTTP/2 frame."""
-    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+    return (
+        struct.pack(">I", len(payload))[1:]
+        + bytes((kind, flags))
+        + struct.pack(">I", stream)
+        + payload
+    )
 
 
 def request_frames(path: str, message: bytes, stream: int = 1) -> bytes:
@@ -79,7 +91,9 @@ def request_frames(path: str, message: bytes, stream: int = 1) -> bytes:
     )
     data = b"\0" + struct.pack(">I", len(message)) + message
     parts = [data[at : at + 16_384] for at in range(0, len(data), 16_384)]
-    return frame(1, 4, stream, block) + b"".join(frame(0, int(part is parts[-1]), stream, part) for part in parts)
+    return frame(1, 4, stream, block) + b"".join(
+        frame(0, int(part is parts[-1]), stream, part) for part in parts
+    )
 
 
 def connect(address: str) -> socket.socket:

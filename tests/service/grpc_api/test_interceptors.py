@@ -33,7 +33,9 @@ def counted(service: RunningService, name: str, code: str) -> float:
     return service.value("rowcast_requests_total", transport="grpc", call=name, code=code)
 
 
-def never_sends(channel: grpc.Channel, method: str, metadata: tuple[tuple[str, str], ...] = ()) -> grpc.Future:
+def never_sends(
+    channel: grpc.Channel, method: str, metadata: tuple[tuple[str, str], ...] = ()
+) -> grpc.Future:
     """A call whose message never comes; the test's end releases it."""
     silent = threading.Event()
 
@@ -47,11 +49,15 @@ def never_sends(channel: grpc.Channel, method: str, metadata: tuple[tuple[str, s
 
 
 @pytest.fixture
-def own(write: Callable[..., SmallBundle], serve: Callable[..., RunningService], tmp_path: Path) -> RunningService:
+def own(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService], tmp_path: Path
+) -> RunningService:
     """A service with one place for requests and a token, whose query tower waits or fails as a test wants."""
     write()
     (tmp_path / "tokens").write_text(f"client {TOKEN}\n")
-    return serve(tokens=tmp_path / "tokens", max_concurrent_requests=1, inline_max_us=0, request_timeout_s=60)
+    return serve(
+        tokens=tmp_path / "tokens", max_concurrent_requests=1, inline_max_us=0, request_timeout_s=60
+    )
 
 
 def test_rejected_calls_messages_are_never_read(own: RunningService) -> None:
@@ -77,7 +83,9 @@ def test_cancelled_and_expired_calls_end_their_requests(own: RunningService) -> 
         for end in ("cancel", "deadline"):
             tower = own.waiting()
             made = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
-                retrieve().SerializeToString(), timeout=WAIT_S if end == "cancel" else 0.5, metadata=AUTHORIZATION
+                retrieve().SerializeToString(),
+                timeout=WAIT_S if end == "cancel" else 0.5,
+                metadata=AUTHORIZATION,
             )
             assert tower.entered.wait(WAIT_S)
             if end == "cancel":
@@ -85,11 +93,17 @@ def test_cancelled_and_expired_calls_end_their_requests(own: RunningService) -> 
             until(lambda: own.dataplane.engine.inflight == 0)  # while the tower still computes
             assert made.code().name == ("CANCELLED" if end == "cancel" else "DEADLINE_EXCEEDED")
             tower.release.set()
-        until(lambda: counted(own, "retrieve", "CANCELLED") + counted(own, "retrieve", "DEADLINE") == 2)
+        until(
+            lambda: (
+                counted(own, "retrieve", "CANCELLED") + counted(own, "retrieve", "DEADLINE") == 2
+            )
+        )
         assert call(channel, "Retrieve", retrieve(), TOKEN).code == "OK"
 
 
-def test_bug_reaches_the_log_and_not_the_client(own: RunningService, caplog: pytest.LogCaptureFixture) -> None:
+def test_bug_reaches_the_log_and_not_the_client(
+    own: RunningService, caplog: pytest.LogCaptureFixture
+) -> None:
     own.with_network("query", FailingTower(own.waiting()))
     with grpc.insecure_channel(own.grpc) as channel:
         found = call(channel, "Retrieve", retrieve(), TOKEN)
@@ -133,7 +147,9 @@ def test_message_over_the_limit_decompressed_or_not_is_resource_exhausted(
     assert call(channel, "Lookup", lookup(3)).code == "OK"
 
 
-def test_message_that_does_not_arrive_ends_at_the_body_timeout(service: RunningService, channel: grpc.Channel) -> None:
+def test_message_that_does_not_arrive_ends_at_the_body_timeout(
+    service: RunningService, channel: grpc.Channel
+) -> None:
     found = outcome(never_sends(channel, "Embed"))
     assert (found.code, found.status.name) == ("DEADLINE", "DEADLINE_EXCEEDED")
     assert service.dataplane.budget.held == 0
@@ -142,6 +158,9 @@ def test_message_that_does_not_arrive_ends_at_the_body_timeout(service: RunningS
 def test_answers_that_nobody_reads_count_as_bytes_in_flight(service: RunningService) -> None:
     budget = service.dataplane.budget
     with connect(service.grpc) as client:
-        client.sendall(PREFACE + request_frames(f"/{SERVICE}/Lookup", lookup(*range(8_000)).SerializeToString()))
+        client.sendall(
+            PREFACE
+            + request_frames(f"/{SERVICE}/Lookup", lookup(*range(8_000)).SerializeToString())
+        )
         until(lambda: budget.held > 8_000 * 4 * DIM)
     until(lambda: budget.held == 0)

@@ -17,7 +17,9 @@ REQUEST = reflection_pb2.ServerReflectionRequest
 REFLECT = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
 
 
-def test_health_reports_the_server_and_the_service(service: RunningService, channel: grpc.Channel) -> None:
+def test_health_reports_the_server_and_the_service(
+    service: RunningService, channel: grpc.Channel
+) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     for name in ("", SERVICE):
         assert health.Check(health_pb2.HealthCheckRequest(service=name)).status == STATUSES.SERVING
@@ -33,9 +35,14 @@ def test_health_reports_the_server_and_the_service(service: RunningService, chan
 
 
 @pytest.mark.parametrize("method", ["Check", "Watch"])
-def test_health_rejects_messages_that_are_no_health_checks(method: str, channel: grpc.Channel) -> None:
+def test_health_rejects_messages_that_are_no_health_checks(
+    method: str, channel: grpc.Channel
+) -> None:
     """Bound: a watch keeps at most 1 KiB of what its client sent."""
-    for message, code in ((b"\xff", "INVALID_ARGUMENT"), (b"\x0a\x88\x27" + b"x" * 5000, "TOO_LARGE")):
+    for message, code in (
+        (b"\xff", "INVALID_ARGUMENT"),
+        (b"\x0a\x88\x27" + b"x" * 5000, "TOO_LARGE"),
+    ):
         path = f"/grpc.health.v1.Health/{method}"
         made = channel.stream_unary(path).future(iter([message]), timeout=WAIT_S)
         assert outcome(made).code == code
@@ -44,7 +51,10 @@ def test_health_rejects_messages_that_are_no_health_checks(method: str, channel:
 @pytest.mark.parametrize("version", ["v1alpha", "v1"])
 def test_reflection_lists_services_and_their_files(version: str, channel: grpc.Channel) -> None:
     names = {SERVICE, "grpc.health.v1.Health", reflection.SERVICE_NAME}
-    requests = [REQUEST(list_services=""), *(REQUEST(file_containing_symbol=name) for name in sorted(names))]
+    requests = [
+        REQUEST(list_services=""),
+        *(REQUEST(file_containing_symbol=name) for name in sorted(names)),
+    ]
     listed, *described = channel.stream_stream(
         REFLECT.replace("v1alpha", version),
         REQUEST.SerializeToString,
@@ -56,10 +66,15 @@ def test_reflection_lists_services_and_their_files(version: str, channel: grpc.C
         assert name.rpartition(".")[0].encode() in files
 
 
-def test_reflection_requires_a_token_and_health_does_not(serve: Callable[..., RunningService], tmp_path: Path) -> None:
+def test_reflection_requires_a_token_and_health_does_not(
+    serve: Callable[..., RunningService], tmp_path: Path
+) -> None:
     (tmp_path / "tokens").write_text("client token-0123456789abcdef\n")
     with grpc.insecure_channel(serve(tokens=tmp_path / "tokens").grpc) as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        assert health.Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status == STATUSES.NOT_SERVING
+        assert (
+            health.Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status
+            == STATUSES.NOT_SERVING
+        )
         made = channel.stream_unary(REFLECT).future(iter([]), timeout=WAIT_S)
         assert outcome(made).code == "UNAUTHENTICATED"

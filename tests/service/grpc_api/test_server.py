@@ -45,9 +45,13 @@ def test_stop_waits_for_calls_and_ends_watches(
     service = serve(inline_max_us=0)
     tower = service.waiting()
     with grpc.insecure_channel(service.grpc) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        watch = health_pb2_grpc.HealthStub(channel).Watch(
+            health_pb2.HealthCheckRequest(service=SERVICE)
+        )
         assert next(watch).status == STATUSES.SERVING
-        made = channel.unary_unary(f"/{SERVICE}/Retrieve").future(retrieve().SerializeToString(), timeout=WAIT_S)
+        made = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
+            retrieve().SerializeToString(), timeout=WAIT_S
+        )
         assert tower.entered.wait(WAIT_S)
         service.drain()
         assert {each.status for each in watch} <= {STATUSES.NOT_SERVING}
@@ -88,4 +92,7 @@ def test_tls_serves_clients_that_trust_it_and_names_them_in_the_log(
         grpc.insecure_channel(service.grpc),
     ):
         with channel:
-            assert call(channel, "Retrieve", retrieve(), timeout=WAIT_S).status is grpc.StatusCode.UNAVAILABLE
+            assert (
+                call(channel, "Retrieve", retrieve(), timeout=WAIT_S).status
+                is grpc.StatusCode.UNAVAILABLE
+            )

@@ -16,8 +16,14 @@ from tests.service.small_bundle import SmallBundle
 FULL, ONE = "full-0123456789abcdef", "one-0123456789abcdef"
 
 
-def test_every_method_of_the_contract_is_answered_by_the_generated_stub(channel: grpc.Channel) -> None:
-    stub, features, candidates = EmbeddingServiceStub(channel), {"user": users(5)}, pb.Ids(int64s=users(1000).int64s)
+def test_every_method_of_the_contract_is_answered_by_the_generated_stub(
+    channel: grpc.Channel,
+) -> None:
+    stub, features, candidates = (
+        EmbeddingServiceStub(channel),
+        {"user": users(5)},
+        pb.Ids(int64s=users(1000).int64s),
+    )
     assert len(stub.Retrieve(retrieve()).neighbors.ids.int64s) == 24
     ranked = stub.Rank(pb.RankRequest(context=features, candidate_ids=candidates))
     assert len(ranked.scores) == 4
@@ -27,7 +33,9 @@ def test_every_method_of_the_contract_is_answered_by_the_generated_stub(channel:
     assert [model.name for model in stub.ListModels(pb.ListModelsRequest()).models] == ["movies"]
     details = stub.GetModel(pb.GetModelRequest(model=pb.ModelSpec(name="movies")))
     assert {each.call for each in details.calls} >= {"retrieve", "rank"}
-    assert set(CALLS[SERVICE]) == {method.name for method in pb.DESCRIPTOR.services_by_name["EmbeddingService"].methods}
+    assert set(CALLS[SERVICE]) == {
+        method.name for method in pb.DESCRIPTOR.services_by_name["EmbeddingService"].methods
+    }
 
 
 @pytest.mark.parametrize("compression", list(grpc.Compression))
@@ -44,7 +52,9 @@ def test_messages_are_read_whatever_their_size_and_compression(
 
 @pytest.mark.parametrize("size", [3, 200_000])
 @pytest.mark.parametrize("method", CALLS[SERVICE])
-def test_message_that_does_not_decode_is_invalid_argument(method: str, size: int, channel: grpc.Channel) -> None:
+def test_message_that_does_not_decode_is_invalid_argument(
+    method: str, size: int, channel: grpc.Channel
+) -> None:
     found = call(channel, method, b"\xff" * size)
     assert found.code == found.status.name == "INVALID_ARGUMENT"
     assert "do not decode as protobuf" in found.answer
@@ -74,4 +84,9 @@ def test_tokens_admit_clients_to_their_models(
             assert call(channel, method, message, token).code == code, (token, method)
         twice = [("authorization", f"Bearer {FULL}")] * 2
         assert call(channel, "ListModels", metadata=twice).code == "UNAUTHENTICATED"
-    assert running.value("rowcast_requests_total", transport="grpc", call="other", code="UNAUTHENTICATED") == 1
+    assert (
+        running.value(
+            "rowcast_requests_total", transport="grpc", call="other", code="UNAUTHENTICATED"
+        )
+        == 1
+    )

@@ -50,7 +50,9 @@ def one_in_progress(service: RunningService, **options: Any) -> Iterator[None]:
     """A request that is computed until the block ends."""
     tower, answers = service.waiting(), list[int]()
     sender = threading.Thread(
-        target=lambda: answers.append(httpx.post(service.http + RETRIEVE, json=BODY, timeout=20, **options).status_code)
+        target=lambda: answers.append(
+            httpx.post(service.http + RETRIEVE, json=BODY, timeout=20, **options).status_code
+        )
     )
     sender.start()
     try:

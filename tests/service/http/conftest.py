@@ -15,7 +15,9 @@ LIMITS = {"max_request_bytes": 4096, "max_queries": 8, "max_names": 4, "body_tim
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[RunningService]:
+def service(
+    tmp_path_factory: pytest.TempPathFactory, small_towers: Path
+) -> Iterator[RunningService]:
     root = tmp_path_factory.mktemp("root")
     write_small_bundle(root, small_towers)
     running = RunningService(root, **LIMITS)

@@ -10,7 +10,15 @@ import httpx
 import pytest
 
 from service.codec.stubs import embedding_service_pb2 as pb
-from tests.service.http.clients import BODY, RETRIEVE, connected, error_of, head, one_in_progress, received
+from tests.service.http.clients import (
+    BODY,
+    RETRIEVE,
+    connected,
+    error_of,
+    head,
+    one_in_progress,
+    received,
+)
 from tests.service.running import RunningService, log_lines
 from tests.service.small_bundle import write_small_bundle
 
@@ -24,7 +32,9 @@ def bearer(token: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[RunningService]:
+def service(
+    tmp_path_factory: pytest.TempPathFactory, small_towers: Path
+) -> Iterator[RunningService]:
     root, tokens = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("secrets") / "tokens"
     tokens.write_text(TOKENS)
     write_small_bundle(root, small_towers)
@@ -64,10 +74,16 @@ def test_service_with_tokens_admits_those_with_a_token_for_it(
 ) -> None:
     headers = {} if token is None else bearer(token)
     url = str(http.base_url).rstrip("/") + path
-    answer = http.post(url, json=BODY, headers=headers) if ":retrieve" in path else http.get(url, headers=headers)
+    answer = (
+        http.post(url, json=BODY, headers=headers)
+        if ":retrieve" in path
+        else http.get(url, headers=headers)
+    )
     assert answer.status_code == status
     if status in {401, 403}:
-        assert error_of(answer)["code"] == {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}[status]
+        assert (
+            error_of(answer)["code"] == {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}[status]
+        )
         assert ("www-authenticate" in answer.headers) == (status == 401)
 
 
@@ -80,18 +96,26 @@ def test_client_without_a_token_is_rejected_in_its_form_and_with_its_id(
     http: httpx.Client, service: RunningService
 ) -> None:
     def count() -> float:
-        return service.value("rowcast_requests_total", transport="http", call="other", code="UNAUTHENTICATED")
+        return service.value(
+            "rowcast_requests_total", transport="http", call="other", code="UNAUTHENTICATED"
+        )
 
     before = count()
     headers = {"content-type": "application/x-protobuf", "x-request-id": "mine"}
     answer = http.post(RETRIEVE, content=b"\xff" * 9000, headers=headers)
     details = pb.ErrorDetails.FromString(answer.content)
-    assert (answer.status_code, details.code, details.request_id) == (401, "UNAUTHENTICATED", "mine")
+    assert (answer.status_code, details.code, details.request_id) == (
+        401,
+        "UNAUTHENTICATED",
+        "mine",
+    )
     assert count() == before + 1
 
 
 @pytest.mark.parametrize("length", [99_999_999, None])
-def test_body_of_a_client_without_a_token_is_not_read(length: int | None, service: RunningService) -> None:
+def test_body_of_a_client_without_a_token_is_not_read(
+    length: int | None, service: RunningService
+) -> None:
     with connected(service) as connection:
         connection.sendall(head(length))
         answer = received(connection)  # which is closed, with the body never sent
@@ -108,7 +132,10 @@ def test_overloaded_service_checks_the_token_first(
     with one_in_progress(service, headers=bearer(ALL)):
         for token, status in ((None, 401), (STRANGE, 401), (ALL, 429)):
             headers = {} if token is None else bearer(token)
-            assert httpx.post(service.http + RETRIEVE, json=BODY, headers=headers).status_code == status
+            assert (
+                httpx.post(service.http + RETRIEVE, json=BODY, headers=headers).status_code
+                == status
+            )
 
 
 def test_log_names_the_client_of_a_request_that_fails_and_not_its_token(http: httpx.Client) -> None:
@@ -123,4 +150,6 @@ def test_document_of_a_service_with_tokens_requires_one(http: httpx.Client) -> N
     document = http.get("/openapi.json", headers=bearer(ALL)).json()
     operations = [each for item in document["paths"].values() for each in item.values()]
     assert all(each["security"] == [{"token": []}] for each in operations)
-    assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+    assert document["components"]["securitySchemes"] == {
+        "token": {"type": "http", "scheme": "bearer"}
+    }

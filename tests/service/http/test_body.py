@@ -23,7 +23,9 @@ TEXT = json.dumps(BODY).encode()
 
 
 @pytest.mark.parametrize("length", [999_999_999_999, None])
-def test_body_over_the_limit_is_rejected_before_its_end(length: int | None, service: RunningService) -> None:
+def test_body_over_the_limit_is_rejected_before_its_end(
+    length: int | None, service: RunningService
+) -> None:
     with connected(service) as connection:
         connection.sendall(head(length))
         for _ in range(3 if length is None else 0):
@@ -48,7 +50,9 @@ def test_body_in_pieces_is_read_whole(service: RunningService) -> None:
 
 
 @pytest.mark.parametrize("headers", [[], ["x-request-timeout-ms: 100"], ["expect: 100-continue"]])
-def test_body_that_does_not_arrive_in_time_is_rejected(headers: list[str], service: RunningService) -> None:
+def test_body_that_does_not_arrive_in_time_is_rejected(
+    headers: list[str], service: RunningService
+) -> None:
     with connected(service) as connection:
         connection.sendall(head(100, *headers))
         connection.sendall(b"x" * 50)
@@ -91,7 +95,12 @@ def test_many_gzip_bodies_at_once_stay_within_the_bytes_in_flight(
     limit = 64 * MIB
     service = serve(max_inflight_bytes=limit, request_timeout_s=60)
     body = gzip.compress(TEXT + b" " * 15 * MIB)
-    budget, memory, peaks, done = service.dataplane.budget, psutil.Process(), [0, 0], threading.Event()
+    budget, memory, peaks, done = (
+        service.dataplane.budget,
+        psutil.Process(),
+        [0, 0],
+        threading.Event(),
+    )
     before = memory.memory_info().rss
 
     def watch() -> None:
@@ -111,7 +120,9 @@ def test_many_gzip_bodies_at_once_stay_within_the_bytes_in_flight(
     assert set(statuses) <= {200, 429}
     assert statuses.count(200) >= 1
     assert 15 * MIB < peaks[0] <= limit
-    assert peaks[1] < limit + 2 * 16 * MIB + 160 * MIB  # two that are joined or decoded; this test's own clients
+    assert (
+        peaks[1] < limit + 2 * 16 * MIB + 160 * MIB
+    )  # two that are joined or decoded; this test's own clients
     until(lambda: budget.held == 0)
     rejected = service.value("rowcast_rejected_requests_total", call="retrieve", reason="bytes")
     assert rejected == statuses.count(429)

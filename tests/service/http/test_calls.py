@@ -40,7 +40,9 @@ USER = pb.Column(int64s=(7).to_bytes(8, "little"))
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("path", ["/v1/models/movies", "/v1/models/movies/versions/1", "/v1/models/%6Dovies"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models/movies", "/v1/models/movies/versions/1", "/v1/models/%6Dovies"]
+)
 def test_call_by_json_is_answered_by_json(name: str, path: str, http: httpx.Client) -> None:
     answer = http.post(f"{path}:{name}", json=BODIES[name])
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
@@ -58,15 +60,33 @@ def test_call_by_protobuf_is_answered_by_protobuf(http: httpx.Client) -> None:
 
 def test_call_with_accept_is_answered_in_the_first_known_form(http: httpx.Client) -> None:
     accept = {"accept": "application/x-protobuf;q=0.9, application/json"}
-    assert pb.RetrieveResponse.FromString(http.post(RETRIEVE, json=BODY, headers=accept).content).searched == 40
+    assert (
+        pb.RetrieveResponse.FromString(
+            http.post(RETRIEVE, json=BODY, headers=accept).content
+        ).searched
+        == 40
+    )
     body = pb.RetrieveRequest(k=2, features={"user": USER}).SerializeToString()
     accept = {"accept": "*/*, application/json, application/x-protobuf"}
-    assert len(http.post(RETRIEVE, content=body, headers=PROTOBUF | accept).json()["results"][0]["neighbors"]) == 2
+    assert (
+        len(
+            http.post(RETRIEVE, content=body, headers=PROTOBUF | accept).json()["results"][0][
+                "neighbors"
+            ]
+        )
+        == 2
+    )
 
 
-@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "Application/JSON; charset=utf-8"])
-def test_call_without_a_type_or_with_that_of_curl_is_read_as_json(kind: str | None, http: httpx.Client) -> None:
-    answer = http.post(RETRIEVE, content=json.dumps(BODY), headers={"content-type": kind} if kind else {})
+@pytest.mark.parametrize(
+    "kind", [None, "application/x-www-form-urlencoded", "Application/JSON; charset=utf-8"]
+)
+def test_call_without_a_type_or_with_that_of_curl_is_read_as_json(
+    kind: str | None, http: httpx.Client
+) -> None:
+    answer = http.post(
+        RETRIEVE, content=json.dumps(BODY), headers={"content-type": kind} if kind else {}
+    )
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
 
 
@@ -83,7 +103,9 @@ def test_request_id_is_used_or_replaced(http: httpx.Client) -> None:
 def test_timeout_of_the_client_is_the_deadline(http: httpx.Client) -> None:
     answer = http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "0"})
     assert answer.status_code in {429, 504}
-    assert http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "60000"}).status_code == 200
+    assert (
+        http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "60000"}).status_code == 200
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,32 +114,82 @@ def test_timeout_of_the_client_is_the_deadline(http: httpx.Client) -> None:
         (RETRIEVE, {"content": b"{"}, 400, "JSON"),
         (RETRIEVE, {"content": b'{"k": "\xff"}'}, 400, "JSON"),
         (RETRIEVE, {"json": {"kk": 1}}, 400, "did you mean 'k'"),
-        (RETRIEVE, {"json": BODY, "headers": {"content-type": "text/plain"}}, 400, "application/x-protobuf"),
+        (
+            RETRIEVE,
+            {"json": BODY, "headers": {"content-type": "text/plain"}},
+            400,
+            "application/x-protobuf",
+        ),
         (RETRIEVE, {"json": BODY, "headers": {"content-encoding": "br"}}, 400, "gzip or none"),
         (RETRIEVE, {"json": BODY, "headers": {"content-encoding": "gzip"}}, 400, "not gzip"),
-        (RETRIEVE, {"json": BODY, "headers": [("content-encoding", "gzip")] * 2}, 400, "gzip or none"),
-        (RETRIEVE, {"json": BODY, "headers": {"x-request-timeout-ms": "soon"}}, 400, "x-request-timeout-ms is 'soon'"),
-        (RETRIEVE, {"json": BODY, "headers": [("x-request-timeout-ms", "9")] * 2}, 400, "timeout-ms is '9, 9'"),
+        (
+            RETRIEVE,
+            {"json": BODY, "headers": [("content-encoding", "gzip")] * 2},
+            400,
+            "gzip or none",
+        ),
+        (
+            RETRIEVE,
+            {"json": BODY, "headers": {"x-request-timeout-ms": "soon"}},
+            400,
+            "x-request-timeout-ms is 'soon'",
+        ),
+        (
+            RETRIEVE,
+            {"json": BODY, "headers": [("x-request-timeout-ms", "9")] * 2},
+            400,
+            "timeout-ms is '9, 9'",
+        ),
         (RETRIEVE, {"json": BODY | {"attributes": ["title"] * 5}}, 413, "at most 4"),
         (RETRIEVE, {"json": {"requests": [{"features": {"user": 1}}] * 9}}, 413, "at most 8"),
         ("/v1/models/movies/versions/x:retrieve", {"json": BODY}, 400, "version is 'x'"),
         ("/v1/models/movies/versions/0:retrieve", {"json": BODY}, 404, "0"),
-        (f"/v1/models/movies/versions/{'9' * 5000}:retrieve", {"json": BODY}, 400, "positive integer"),
+        (
+            f"/v1/models/movies/versions/{'9' * 5000}:retrieve",
+            {"json": BODY},
+            400,
+            "positive integer",
+        ),
         ("/v1/models/movies/versions/2:retrieve", {"json": BODY}, 404, "2"),
         ("/v1/models/movies/labels/stable:retrieve", {"json": BODY}, 404, "stable"),
         ("/v1/models/songs:retrieve", {"json": BODY}, 404, "songs"),
         ("/v1/models/movies:retreive", {"json": BODY}, 404, "calls are retrieve, rank"),
         ("/v1/nothing", {"json": BODY}, 404, "/docs lists the paths"),
         (RETRIEVE + "/", {"json": BODY}, 404, "/docs lists the paths"),
-        (RETRIEVE, {"content": b"\xff\xff", "headers": {**PROTOBUF, "accept": "application/json"}}, 400, "protobuf"),
+        (
+            RETRIEVE,
+            {"content": b"\xff\xff", "headers": {**PROTOBUF, "accept": "application/json"}},
+            400,
+            "protobuf",
+        ),
         (RETRIEVE, {"content": bytes(4097)}, 413, "at most 4096"),
-        (RETRIEVE, {"content": gzip.compress(bytes(10**6)), "headers": {"content-encoding": "gzip"}}, 413, "4096"),
-        (RETRIEVE, {"content": gzip.compress(b"{}")[:-3], "headers": {"content-encoding": "gzip"}}, 400, "truncated"),
-        (RETRIEVE, {"content": gzip.compress(b"{}") * 2, "headers": {"content-encoding": "gzip"}}, 400, "one gzip"),
+        (
+            RETRIEVE,
+            {"content": gzip.compress(bytes(10**6)), "headers": {"content-encoding": "gzip"}},
+            413,
+            "4096",
+        ),
+        (
+            RETRIEVE,
+            {"content": gzip.compress(b"{}")[:-3], "headers": {"content-encoding": "gzip"}},
+            400,
+            "truncated",
+        ),
+        (
+            RETRIEVE,
+            {"content": gzip.compress(b"{}") * 2, "headers": {"content-encoding": "gzip"}},
+            400,
+            "one gzip",
+        ),
     ],
 )
 def test_bad_request_is_rejected_in_the_one_form(
-    path: str, options: dict[str, Any], status: int, message: str, http: httpx.Client, service: RunningService
+    path: str,
+    options: dict[str, Any],
+    status: int,
+    message: str,
+    http: httpx.Client,
+    service: RunningService,
 ) -> None:
     answer = http.post(path, **options)
     assert answer.status_code == status
@@ -145,7 +217,9 @@ def test_other_method_is_405_and_names_the_allowed_one(
     assert error_of(answer)["code"] == "INVALID_ARGUMENT"
 
 
-def test_bug_is_hidden_from_the_client_and_logged(serve: Callable[..., RunningService], write: Any) -> None:
+def test_bug_is_hidden_from_the_client_and_logged(
+    serve: Callable[..., RunningService], write: Any
+) -> None:
     write()
     service = serve()
     service.with_network("query", FailingTower(service.waiting()))
@@ -156,7 +230,9 @@ def test_bug_is_hidden_from_the_client_and_logged(serve: Callable[..., RunningSe
     assert lines.getvalue().count('"level":"error"') == 1
 
 
-def test_overloaded_service_rejects_with_retry_after(serve: Callable[..., RunningService], write: Any) -> None:
+def test_overloaded_service_rejects_with_retry_after(
+    serve: Callable[..., RunningService], write: Any
+) -> None:
     write()
     service = serve(max_concurrent_requests=1, inline_max_us=0, retry_after_s=1.5)
     with one_in_progress(service), connected(service) as connection:
@@ -169,16 +245,22 @@ def test_overloaded_service_rejects_with_retry_after(serve: Callable[..., Runnin
     assert httpx.post(service.http + RETRIEVE, json=BODY).status_code == 200
 
 
-def test_client_that_hangs_up_is_cancelled(serve: Callable[..., RunningService], write: Any) -> None:
+def test_client_that_hangs_up_is_cancelled(
+    serve: Callable[..., RunningService], write: Any
+) -> None:
     write()
     service = serve(inline_max_us=0)
 
     def cancelled() -> float:
-        return service.value("rowcast_requests_total", transport="http", call="retrieve", code="CANCELLED")
+        return service.value(
+            "rowcast_requests_total", transport="http", call="retrieve", code="CANCELLED"
+        )
 
     body = json.dumps(BODY).encode()
     with one_in_progress(service):
-        for number, sent in enumerate((head(len(body)) + body, head(100)), 1):  # with a whole body, and without
+        for number, sent in enumerate(
+            (head(len(body)) + body, head(100)), 1
+        ):  # with a whole body, and without
             with connected(service) as connection:
                 connection.sendall(sent)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)

@@ -39,13 +39,18 @@ def test_page_loads_nothing_from_elsewhere(http: httpx.Client) -> None:
 
 def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> None:
     validate(document)
-    model_paths = {f"/v1/models/{{model}}{of}" for of in ("", "/versions/{version}", "/labels/{label}")}
+    model_paths = {
+        f"/v1/models/{{model}}{of}" for of in ("", "/versions/{version}", "/labels/{label}")
+    }
     gets = {path for path, item in document["paths"].items() if "get" in item}
     assert gets == {"/v1/models", "/livez", "/readyz", "/metrics"} | model_paths
     posts = {path: item["post"] for path, item in document["paths"].items() if "post" in item}
     assert set(posts) == {f"{path}:{name}" for path in model_paths for name in OPERATIONS}
     for operation in posts.values():
-        assert set(operation["requestBody"]["content"]) == {"application/json", "application/x-protobuf"}
+        assert set(operation["requestBody"]["content"]) == {
+            "application/json",
+            "application/x-protobuf",
+        }
         assert all(code.value in operation["responses"]["default"]["description"] for code in Code)
     shown = [path for path, operation in posts.items() if operation["tags"] == ["calls"]]
     assert shown == [f"/v1/models/{{model}}:{name}" for name in OPERATIONS]
@@ -56,14 +61,21 @@ def test_answers_are_as_in_their_schema(name: str, http: httpx.Client) -> None:
     body, (request, response) = BODIES[name], SCHEMAS[name]
     request.model_validate(body)
     request.model_validate(request.model_json_schema()["examples"][0])
-    response.model_validate_json(http.post(f"/v1/models/movies:{name}", json=body).content, strict=True)
+    response.model_validate_json(
+        http.post(f"/v1/models/movies:{name}", json=body).content, strict=True
+    )
     failed = http.post(f"/v1/models/movies:{name}", json={"zzz": 1})
     ErrorResponse.model_validate_json(failed.content, strict=True)
     if name != "lookup":
         options = {key: value for key, value in body.items() if key in {"k", "tower"}}
-        listed = {**options, "requests": [{key: value for key, value in body.items() if key not in options}] * 2}
+        listed = {
+            **options,
+            "requests": [{key: value for key, value in body.items() if key not in options}] * 2,
+        }
         request.model_validate(listed)
-        answer = response.model_validate_json(http.post(f"/v1/models/movies:{name}", json=listed).content, strict=True)
+        answer = response.model_validate_json(
+            http.post(f"/v1/models/movies:{name}", json=listed).content, strict=True
+        )
         assert len(answer.results) == 2  # type: ignore[attr-defined]
 
 
@@ -83,7 +95,9 @@ def test_reader_and_schema_know_the_same_fields(name: str) -> None:
     request = SCHEMAS[name][0]
     parts = request.model_fields.get("requests")
     known = {field for model, _ in SCHEMAS.values() for field in model.model_fields}
-    messages = {field.name for each in OPERATIONS.values() for field in each.request_class.DESCRIPTOR.fields}
+    messages = {
+        field.name for each in OPERATIONS.values() for field in each.request_class.DESCRIPTOR.fields
+    }
     for field in known | messages | {"zzzzzz"}:
         assert bool(_unknown(name, {field: None})) == (field not in request.model_fields), field
         if parts is not None:

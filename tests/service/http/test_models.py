@@ -17,11 +17,17 @@ ACCEPT = {"accept": "application/x-protobuf"}
 def test_models_lists_versions_and_states(http: httpx.Client) -> None:
     answer = http.get("/v1/models", headers={"x-request-id": "r-2"})
     (model,) = answer.json()["models"]
-    assert (model["name"], model["versions"][0]["version"], model["versions"][0]["state"]) == ("movies", 1, "available")
+    assert (model["name"], model["versions"][0]["version"], model["versions"][0]["state"]) == (
+        "movies",
+        1,
+        "available",
+    )
     assert answer.headers["x-request-id"] == "r-2"
 
 
-@pytest.mark.parametrize("path", ["/v1/models/movies", "/v1/models/movies/versions/1", "/v1/models/%6Dovies"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models/movies", "/v1/models/movies/versions/1", "/v1/models/%6Dovies"]
+)
 def test_model_describes_a_version(path: str, http: httpx.Client) -> None:
     details = http.get(path).json()
     assert (details["model"], details["version"], details["current"]) == ("movies", 1, True)
@@ -51,10 +57,15 @@ def test_models_and_model_answer_by_protobuf(http: httpx.Client) -> None:
 def test_bad_path_is_rejected_in_the_one_form(path: str, status: int, http: httpx.Client) -> None:
     answer = http.get(path)
     code = error_of(answer)["code"]
-    assert (answer.status_code, code) == (status, {400: "INVALID_ARGUMENT", 404: "NOT_FOUND"}[status])
+    assert (answer.status_code, code) == (
+        status,
+        {400: "INVALID_ARGUMENT", 404: "NOT_FOUND"}[status],
+    )
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/movies", "/livez", "/readyz", "/metrics", "/nowhere"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/models/movies", "/livez", "/readyz", "/metrics", "/nowhere"]
+)
 def test_head_has_the_headers_of_get_alone(path: str, http: httpx.Client) -> None:
     answers = [http.request(method, path) for method in ("HEAD", "GET", "HEAD")]
     assert {each.status_code for each in answers} == {answers[1].status_code}
@@ -63,10 +74,18 @@ def test_head_has_the_headers_of_get_alone(path: str, http: httpx.Client) -> Non
 
 
 def test_requests_are_counted_by_call_and_code(http: httpx.Client, service: RunningService) -> None:
-    keys = [("models", "OK"), ("model", "INVALID_ARGUMENT"), ("embed", "INVALID_ARGUMENT"), ("other", "NOT_FOUND")]
+    keys = [
+        ("models", "OK"),
+        ("model", "INVALID_ARGUMENT"),
+        ("embed", "INVALID_ARGUMENT"),
+        ("other", "NOT_FOUND"),
+    ]
 
     def counts() -> list[float]:
-        return [service.value("rowcast_requests_total", transport="http", call=call, code=code) for call, code in keys]
+        return [
+            service.value("rowcast_requests_total", transport="http", call=call, code=code)
+            for call, code in keys
+        ]
 
     before = counts()
     for path in ("/v1/models", "/v1/models/movies/versions/x", "/nowhere"):
@@ -80,7 +99,9 @@ def test_health_of_a_service_with_a_model_is_good(http: httpx.Client) -> None:
     assert http.get("/readyz").json() == {"ready": True}
 
 
-def test_health_of_a_service_without_a_model_reports_why(serve: Callable[..., RunningService]) -> None:
+def test_health_of_a_service_without_a_model_reports_why(
+    serve: Callable[..., RunningService],
+) -> None:
     service = serve()
     with log_lines() as lines:
         answer = httpx.get(service.http + "/readyz")

@@ -32,7 +32,9 @@ class Driven:
     """What serves versions, but for the engine."""
 
     def __init__(self, root: Path, warm_up: WarmUp = no_warm_up, **settings: Any) -> None:
-        self.settings = ServiceSettings(root=root, scrub_bytes_per_s=1 << 40, threads=THREADS, **settings)
+        self.settings = ServiceSettings(
+            root=root, scrub_bytes_per_s=1 << 40, threads=THREADS, **settings
+        )
         self.metrics, self.manager, self.warm_up = Metrics(), VersionManager(), warm_up
         self.loader = Loader(self.settings, THREADS, self._warm_up)
         self.state = StateFile.of(self.settings)
@@ -47,7 +49,9 @@ class Driven:
 
     def want(self, **fields: Any) -> None:
         """Changes what is wanted of the model and follows it, without a scan."""
-        self.state.update(lambda desired: desired.with_model("movies", desired.of("movies").changed(**fields)))
+        self.state.update(
+            lambda desired: desired.with_model("movies", desired.of("movies").changed(**fields))
+        )
         self.poller.follow()
 
     def serving(self, version: int | None = None, label: str = "") -> int:
@@ -59,7 +63,9 @@ class Driven:
         return {each.version: each.state for each in self.manager.models().get(model, ())}
 
     def problem(self, version: int) -> str:
-        return next(each.problem for each in self.manager.models()["movies"] if each.version == version)
+        return next(
+            each.problem for each in self.manager.models()["movies"] if each.version == version
+        )
 
     def value(self, metric: str, **labels: str) -> float:
         families = text_string_to_metric_families(self.metrics.render().decode())

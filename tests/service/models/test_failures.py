@@ -43,7 +43,9 @@ def events(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Returns the names of the events logged since the last call."""
 
     def logged() -> list[str]:
-        names = [record.getMessage() for record in caplog.records if record.name.startswith("rowcast")]
+        names = [
+            record.getMessage() for record in caplog.records if record.name.startswith("rowcast")
+        ]
         caplog.clear()
         return names
 
@@ -122,7 +124,9 @@ def test_scan_missing_root_is_reported_once_and_keeps_serving(
     assert driven.value("rowcast_root_readable") == 1
 
 
-def test_scrub_of_files_that_cannot_be_opened_is_no_data_loss(write: Write, drive: Drive, events: Events) -> None:
+def test_scrub_of_files_that_cannot_be_opened_is_no_data_loss(
+    write: Write, drive: Drive, events: Events
+) -> None:
     write()
     driven = drive()
     with files_left(0):

@@ -27,7 +27,9 @@ def two(write: Write, drive: Drive) -> Driven:
     return driven
 
 
-def test_rollback_takes_effect_at_once_and_lasts_until_a_newer_version_comes(two: Driven, write: Write) -> None:
+def test_rollback_takes_effect_at_once_and_lasts_until_a_newer_version_comes(
+    two: Driven, write: Write
+) -> None:
     loads = two.value("rowcast_loads_total", model="movies", outcome="available")
     two.want(rolled_back={"to": 1, "above": 2})
     assert two.serving() == 1
@@ -132,7 +134,9 @@ def test_deny_list_of_string_ids_takes_numbers_as_text(write: Write, drive: Driv
         assert corpus.denied.positions.tolist() == [7]
 
 
-def test_deny_list_changed_during_a_load_holds_once_the_version_serves(two: Driven, write: Write) -> None:
+def test_deny_list_changed_during_a_load_holds_once_the_version_serves(
+    two: Driven, write: Write
+) -> None:
     small = write(version=3)
 
     def change(version: ModelVersion, throttle: LoadThrottle) -> None:

@@ -26,7 +26,9 @@ def maps() -> int:
     return sum(b"/tables/" in line for line in Path("/proc/self/maps").read_bytes().splitlines())
 
 
-def test_load_maps_every_table_and_close_or_a_failed_warm_up_unmaps_them(write: Write, root: Path) -> None:
+def test_load_maps_every_table_and_close_or_a_failed_warm_up_unmaps_them(
+    write: Write, root: Path
+) -> None:
     def fail(version: ModelVersion, throttle: LoadThrottle) -> None:
         raise LoadRejected("no")
 
@@ -55,7 +57,9 @@ def test_load_without_memory_for_each_process_or_above_its_limit_is_rejected(
         loader(root, max_load_bytes=needed - 1).load("movies", 1)
 
 
-def test_load_keeps_its_version_from_being_swept_until_it_is_closed(write: Write, root: Path) -> None:
+def test_load_keeps_its_version_from_being_swept_until_it_is_closed(
+    write: Write, root: Path
+) -> None:
     for version in (1, 2):
         write(version=version)
     loaded = loader(root).load("movies", 1)
@@ -81,7 +85,9 @@ def test_load_of_an_index_in_partitions_that_are_not_there_is_refused(
         loader(root).load("movies", 1)
 
 
-def test_load_of_a_partition_outside_the_bundle_is_refused(write: Write, root: Path, tmp_path: Path) -> None:
+def test_load_of_a_partition_outside_the_bundle_is_refused(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
     bundle = write().directory
     place = bundle / "indexes/movies/scann"
     shutil.copytree(place, tmp_path / "aside")

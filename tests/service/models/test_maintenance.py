@@ -19,7 +19,9 @@ def scrubbed(driven: Driven) -> float:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_scrub_damaged_version_is_replaced_by_the_previous_one(write: Write, drive: Drive, kept: bool) -> None:
+def test_scrub_damaged_version_is_replaced_by_the_previous_one(
+    write: Write, drive: Drive, kept: bool
+) -> None:
     write()
     driven = drive()
     newer = write(version=2)
@@ -33,7 +35,9 @@ def test_scrub_damaged_version_is_replaced_by_the_previous_one(write: Write, dri
     assert "differs from its checksum" in driven.problem(2)
 
 
-def test_scrub_damaged_only_version_is_data_loss_until_another_comes(write: Write, drive: Drive) -> None:
+def test_scrub_damaged_only_version_is_data_loss_until_another_comes(
+    write: Write, drive: Drive
+) -> None:
     small = write()
     driven = drive()
     flip(next((small.directory / "tables/users").iterdir()))
@@ -48,9 +52,12 @@ def test_scrub_damaged_only_version_is_data_loss_until_another_comes(write: Writ
 
 
 @pytest.mark.parametrize(
-    "file", ["users/rows-00000-of-00001", "movies/rows-00001-of-00002", "movies/scales-00001-of-00002"]
+    "file",
+    ["users/rows-00000-of-00001", "movies/rows-00001-of-00002", "movies/scales-00001-of-00002"],
 )
-def test_scrub_reads_each_byte_once_and_finds_one_that_is_flipped(write: Write, drive: Drive, file: str) -> None:
+def test_scrub_reads_each_byte_once_and_finds_one_that_is_flipped(
+    write: Write, drive: Drive, file: str
+) -> None:
     small = write(row_types={"users": "linked", "movies": "int8"})
     driven = drive(verify="full")
     driven.poller.maintenance.scrub()
@@ -90,7 +97,9 @@ def prefetched(driven: Driven) -> float:
     return driven.value("rowcast_prefetched_bytes_total", model="movies")
 
 
-def test_prefetch_reads_whole_tables_the_smallest_first_and_once(write: Write, drive: Drive) -> None:
+def test_prefetch_reads_whole_tables_the_smallest_first_and_once(
+    write: Write, drive: Drive
+) -> None:
     *smaller, largest = sorted(table.bytes for table in write().manifest.tables.values())
     driven = drive(prefetch_max_bytes=sum(smaller) + largest - 1, prefetch_bytes_per_s=1 << 40)
     for _ in range(2):
@@ -109,5 +118,7 @@ def test_report_memory_of_the_loaded_versions(write: Write, drive: Drive) -> Non
     driven.poller.maintenance.report_memory()
     (state,) = driven.manager.models()["movies"]
     assert driven.value("rowcast_model_memory_bytes", model="movies") == state.memory_bytes > 0
-    assert driven.value("rowcast_model_table_bytes", model="movies") == sum(table.bytes for table in tables)
+    assert driven.value("rowcast_model_table_bytes", model="movies") == sum(
+        table.bytes for table in tables
+    )
     assert driven.value("rowcast_model_resident_table_bytes", model="movies") > 0

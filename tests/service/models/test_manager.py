@@ -14,9 +14,13 @@ from service.models.policy import Arrangement
 from service.models.version import ModelVersion
 
 
-def loaded(model: str = "m", version: int = 1, close: Callable[[], object] = lambda: None) -> ModelVersion:
+def loaded(
+    model: str = "m", version: int = 1, close: Callable[[], object] = lambda: None
+) -> ModelVersion:
     """What a manager looks at of a version."""
-    return cast(ModelVersion, SimpleNamespace(model=model, version=version, memory_bytes=7, close=close))
+    return cast(
+        ModelVersion, SimpleNamespace(model=model, version=version, memory_bytes=7, close=close)
+    )
 
 
 def serve(manager: VersionManager, version: ModelVersion) -> VersionManager:
@@ -48,9 +52,19 @@ def test_release_of_the_last_lease_closes_a_retired_version(manager: VersionMana
     ("version", "label", "kind", "message"),
     [
         (9, "", NotFound, r"version 9 of model 'm' is not served; served: 2, 1"),
-        (None, "canary", NotFound, "has no label 'canary'; it has 'bad', 'coming', 'gone', 'stable'"),
+        (
+            None,
+            "canary",
+            NotFound,
+            "has no label 'canary'; it has 'bad', 'coming', 'gone', 'stable'",
+        ),
         (2, "stable", NotFound, "label 'stable' of model 'm' stands for version 1, not for 2"),
-        (None, "gone", NotFound, "version 8 of model 'm', which label 'gone' stands for, is not served"),
+        (
+            None,
+            "gone",
+            NotFound,
+            "version 8 of model 'm', which label 'gone' stands for, is not served",
+        ),
         (None, "coming", NotReady, "being loaded"),
         (None, "bad", NotReady, "could not be loaded"),
     ],
@@ -62,7 +76,10 @@ def test_acquire_version_or_label_that_is_not_served_reports_why(
         manager.add(loaded(version=number))
     manager.mark("m", 4, "loading")
     manager.mark("m", 5, "failed", "broken")
-    manager.arrange("m", Arrangement(2, frozenset({1, 2}), None, {"stable": 1, "gone": 8, "coming": 4, "bad": 5}))
+    manager.arrange(
+        "m",
+        Arrangement(2, frozenset({1, 2}), None, {"stable": 1, "gone": 8, "coming": 4, "bad": 5}),
+    )
     with pytest.raises(kind, match=message):
         manager.acquire("m", version, label)
 
@@ -73,14 +90,33 @@ def test_acquire_version_or_label_that_is_not_served_reports_why(
         (lambda to: to.settle(), "", NotReady, "no model is loaded yet"),
         (lambda to: to.mark("m", 1, "loading"), "m", NotReady, "being loaded"),
         (lambda to: serve(to, loaded("a")), "", NotReady, "still being loaded"),
-        (lambda to: (serve(to, loaded("a")), to.settle()), "x" * 999, NotFound, "no model 'x{128}'; there are 'a'"),
-        (lambda to: (serve(to, loaded("a")), serve(to, loaded("b")), to.settle()), "", InvalidArgument, "'a', 'b'"),
-        (lambda to: to.mark("m", 1, "failed", "broken"), "m", NotReady, "no version that could be loaded"),
+        (
+            lambda to: (serve(to, loaded("a")), to.settle()),
+            "x" * 999,
+            NotFound,
+            "no model 'x{128}'; there are 'a'",
+        ),
+        (
+            lambda to: (serve(to, loaded("a")), serve(to, loaded("b")), to.settle()),
+            "",
+            InvalidArgument,
+            "'a', 'b'",
+        ),
+        (
+            lambda to: to.mark("m", 1, "failed", "broken"),
+            "m",
+            NotReady,
+            "no version that could be loaded",
+        ),
         (lambda to: (serve(to, loaded("m")), to.suspend("drained")), "m", NotReady, "drained"),
     ],
 )
 def test_acquire_without_a_current_version_reports_why(
-    manager: VersionManager, prepare: Callable[[VersionManager], Any], model: str, kind: type[Exception], message: str
+    manager: VersionManager,
+    prepare: Callable[[VersionManager], Any],
+    model: str,
+    kind: type[Exception],
+    message: str,
 ) -> None:
     prepare(manager)
     with pytest.raises(kind, match=message):

@@ -19,7 +19,9 @@ BACK = DesiredModel(rolled_back=RolledBack(to=1, above=2))
 CANARY = DesiredModel(labels={"canary": 3})
 
 
-def roles(current: int | None, *others: int, previous: int | None = None, **labels: int) -> Arrangement:
+def roles(
+    current: int | None, *others: int, previous: int | None = None, **labels: int
+) -> Arrangement:
     return Arrangement(current, frozenset({*others, current} - {None}), previous, labels)  # type: ignore[arg-type]
 
 
@@ -35,12 +37,24 @@ def roles(current: int | None, *others: int, previous: int | None = None, **labe
         (DesiredModel(unloaded=(2,)), {1, 2}, {1, 2}, (), roles(2), roles(1)),
         (DesiredModel(unloaded=(2,)), {1, 2}, {2}, (1,), roles(2), roles(None)),
         (DesiredModel(unloaded=(2,)), {2}, {2}, (), roles(2), roles(None)),
-        (CANARY, {1, 2, 3}, {1, 2}, (), roles(2, 1, canary=1), roles(2, 1, canary=1)),  # until 3 is loaded
+        (
+            CANARY,
+            {1, 2, 3},
+            {1, 2},
+            (),
+            roles(2, 1, canary=1),
+            roles(2, 1, canary=1),
+        ),  # until 3 is loaded
         (CANARY, {1, 2, 3}, {1, 2, 3}, (), roles(2, 1, canary=1), roles(3, previous=2, canary=3)),
     ],
 )
 def test_arrangement_of_what_is_loaded(
-    wanted: DesiredModel, known: set[int], loaded: set[int], failed: Any, before: Arrangement, expected: Arrangement
+    wanted: DesiredModel,
+    known: set[int],
+    loaded: set[int],
+    failed: Any,
+    before: Arrangement,
+    expected: Arrangement,
 ) -> None:
     assert arrangement(wanted, SETTINGS, known, loaded, failed, before) == expected
     alone = SETTINGS.model_copy(update={"keep_previous": False})
@@ -84,5 +98,7 @@ def test_arrangement_any_desired_state_uses_loaded_versions_and_keeps_no_more_th
         elif best := [version for version in ranked(wanted, known) if version in loaded]:
             assert before.current == best[0]
         elif served and set(ranked(wanted, known)) - set(wanted.unloaded):
-            assert before.current is not None, "another version will come, until then the old one stays"
+            assert before.current is not None, (
+                "another version will come, until then the old one stays"
+            )
         loaded = {*before.loaded, *(() if before.previous is None else (before.previous,))}

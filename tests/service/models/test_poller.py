@@ -19,7 +19,9 @@ from tests.service.small_bundle import SmallBundle
 Drive = Callable[..., Driven]
 
 
-def test_scan_new_version_replaces_the_old_one_which_is_kept_if_wanted(write: Write, drive: Drive) -> None:
+def test_scan_new_version_replaces_the_old_one_which_is_kept_if_wanted(
+    write: Write, drive: Drive
+) -> None:
     for version in (1, 2, 10):
         write(version=version)
     driven = drive()
@@ -44,9 +46,15 @@ def test_scan_new_version_replaces_the_old_one_which_is_kept_if_wanted(write: Wr
     ("damage", "problem"),
     [
         (lambda small: flip(small.directory / "indexes/movies/vectors.bin"), "vectors.bin"),
-        (lambda small: flip(small.directory / "towers/query/compiled-f32.tflite"), "compiled-f32.tflite"),
+        (
+            lambda small: flip(small.directory / "towers/query/compiled-f32.tflite"),
+            "compiled-f32.tflite",
+        ),
         (lambda small: (small.directory / "candidates/movies/store.arrow").unlink(), "store.arrow"),
-        (lambda small: os.truncate(next((small.directory / "tables/users").iterdir()), 64), "tables/users"),
+        (
+            lambda small: os.truncate(next((small.directory / "tables/users").iterdir()), 64),
+            "tables/users",
+        ),
         (lambda small: shutil.rmtree(small.directory / "tables/cities"), "tables/cities"),
         (lambda small: (small.directory / "manifest.json").write_bytes(b"{"), "manifest"),
         (lambda small: _rewrite(small, version=7), "version 7"),
@@ -68,13 +76,20 @@ def test_scan_broken_new_version_is_reported_and_the_old_one_stays(
 
 def _rewrite(small: SmallBundle, version: int = 2, escape: bool = False) -> None:
     users = small.manifest.tables["users"]
-    first = users.shards[0].model_copy(update={"file": ("../../1/" if escape else "") + users.shards[0].file})
-    tables = {**small.manifest.tables, "users": users.model_copy(update={"shards": (first, *users.shards[1:])})}
+    first = users.shards[0].model_copy(
+        update={"file": ("../../1/" if escape else "") + users.shards[0].file}
+    )
+    tables = {
+        **small.manifest.tables,
+        "users": users.model_copy(update={"shards": (first, *users.shards[1:])}),
+    }
     manifest = small.manifest.model_copy(update={"version": version, "tables": tables})
     (small.directory / "manifest.json").write_bytes(dump(manifest))
 
 
-def test_scan_at_start_falls_back_from_broken_versions(write: Write, drive: Drive, root: Path) -> None:
+def test_scan_at_start_falls_back_from_broken_versions(
+    write: Write, drive: Drive, root: Path
+) -> None:
     write()
     write(version=2)
     for version in (3, 4):
@@ -89,7 +104,9 @@ def test_scan_at_start_falls_back_from_broken_versions(write: Write, drive: Driv
     assert driven.states() == {3: "failed", 2: "available"}
 
 
-def test_scan_version_written_again_replaces_itself_and_one_that_is_removed_stays(write: Write, drive: Drive) -> None:
+def test_scan_version_written_again_replaces_itself_and_one_that_is_removed_stays(
+    write: Write, drive: Drive
+) -> None:
     first = write()
     driven = drive()
     shutil.rmtree(first.directory)
@@ -112,7 +129,9 @@ def test_scan_ignores_staging_and_foreign_files(write: Write, drive: Drive, root
     (root / ".hidden").mkdir()
     (root / "no bundles here").mkdir()
     driven = drive()
-    assert {name: driven.states(name) for name in driven.manager.models()} == {"movies": {1: "available"}}
+    assert {name: driven.states(name) for name in driven.manager.models()} == {
+        "movies": {1: "available"}
+    }
 
 
 @pytest.mark.parametrize(
@@ -145,12 +164,17 @@ def test_scan_keeps_the_memory_of_the_previous_version_only_while_there_is_room(
     driven = drive()
     write(version=2)
     driven.scan()
-    monkeypatch.setattr("service.models.loader.free_bytes", lambda: 0 if driven.states().get(1) == "kept" else 1 << 40)
+    monkeypatch.setattr(
+        "service.models.loader.free_bytes",
+        lambda: 0 if driven.states().get(1) == "kept" else 1 << 40,
+    )
     write(version=3)
     driven.scan()
     assert driven.states() == {3: "available", 2: "kept"}
     monkeypatch.setattr("service.models.loader.free_bytes", lambda: 0)
     write(version=4, size=4000)
     driven.scan()
-    assert driven.states() == {4: "failed", 3: "available", 2: "kept"}, "the kept one would not free enough memory"
+    assert driven.states() == {4: "failed", 3: "available", 2: "kept"}, (
+        "the kept one would not free enough memory"
+    )
     assert "MiB of memory beside its tables in each process, 0 MiB are free" in driven.problem(4)

@@ -32,7 +32,10 @@ def test_update_is_read_back_with_the_next_revision(file: StateFile) -> None:
     assert file.update(pin).revision == 1
     assert file.path.read_bytes() == written, "nothing has changed"
     assert file.update(lambda content: content.with_model("m", DesiredModel())).models == {}
-    assert sorted(each.name for each in file.path.parent.iterdir()) == ["state.json", "state.json.lock"]
+    assert sorted(each.name for each in file.path.parent.iterdir()) == [
+        "state.json",
+        "state.json.lock",
+    ]
 
 
 def test_update_by_many_writers_loses_none(file: StateFile) -> None:
@@ -63,7 +66,9 @@ def test_update_by_many_writers_loses_none(file: StateFile) -> None:
         (b" " * (BYTES_MAX + 1), "larger than"),
     ],
 )
-def test_read_damaged_file_is_reported_and_never_overwritten(file: StateFile, content: bytes, message: str) -> None:
+def test_read_damaged_file_is_reported_and_never_overwritten(
+    file: StateFile, content: bytes, message: str
+) -> None:
     file.path.write_bytes(content)
     with pytest.raises(StateUnreadable, match=message):
         file.read()
@@ -73,7 +78,9 @@ def test_read_damaged_file_is_reported_and_never_overwritten(file: StateFile, co
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_read_what_is_no_file_is_reported_at_once(file: StateFile, make: Callable[[Path], None]) -> None:
+def test_read_what_is_no_file_is_reported_at_once(
+    file: StateFile, make: Callable[[Path], None]
+) -> None:
     make(file.path)
     with pytest.raises(StateUnreadable, match="not a regular file"):
         file.read()
@@ -89,7 +96,10 @@ def test_update_of_an_unwritable_file_is_reported_and_changes_nothing(
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(NotReady, match="No space left on device; --state-file names another path"):
         file.update(lambda content: content.with_model("m", DesiredModel()))
-    assert sorted(each.name for each in file.path.parent.iterdir()) == ["state.json", "state.json.lock"]
+    assert sorted(each.name for each in file.path.parent.iterdir()) == [
+        "state.json",
+        "state.json.lock",
+    ]
     assert file.read().revision == 1
 
 

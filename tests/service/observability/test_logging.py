@@ -25,14 +25,19 @@ def written(stream: TextIO) -> list[dict[str, Any]]:
 
 def run(program: str, stderr: Any = subprocess.PIPE) -> list[dict[str, Any]]:
     program = (
-        "from service.observability import logging\nlog = logging.logger('x')\nlogging.configure('info')\n" + program
+        "from service.observability import logging\nlog = logging.logger('x')\nlogging.configure('info')\n"
+        + program
     )
-    done = subprocess.run([sys.executable, "-c", program], check=True, stderr=stderr, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, stderr=stderr, text=True, timeout=60
+    )
     return [json.loads(line) for line in (done.stderr or "").splitlines()]
 
 
 def test_event_is_one_json_line_with_its_fields(stream: TextIO) -> None:
-    logging.logger("service.x").info("version_available", extra=logging.fields(model="movies", version=3))
+    logging.logger("service.x").info(
+        "version_available", extra=logging.fields(model="movies", version=3)
+    )
     try:
         raise RuntimeError("broken\nin two lines")
     except RuntimeError:
@@ -102,18 +107,27 @@ def test_lines_that_nobody_reads_are_dropped_and_counted_and_reported(stream: Te
             logging.logger("x").info(f"event_{number % 40}", extra=logging.fields(text="x" * 1000))
         dropped = logging.lines_dropped()
         lines = metrics.render().decode().splitlines()
-        shown = next(float(line.split()[1]) for line in lines if line.startswith("rowcast_log_lines_dropped_total "))
+        shown = next(
+            float(line.split()[1])
+            for line in lines
+            if line.startswith("rowcast_log_lines_dropped_total ")
+        )
         assert 0 < dropped <= shown <= logging.lines_dropped()
         reported, number = json.loads(reader.readline()).get("suppressed", 0), 0
         while reported < dropped:  # by the next line that is written, or by several
             logging.logger("x").info(f"later_{number}")
-            reported, number = reported + json.loads(reader.readline()).get("suppressed", 0), number + 1
+            reported, number = (
+                reported + json.loads(reader.readline()).get("suppressed", 0),
+                number + 1,
+            )
         reader.close()
         logging.shutdown()
 
 
 @pytest.mark.parametrize("how", ["gone", "full"])
-def test_lines_of_a_reader_that_is_gone_and_of_a_full_disk_are_counted(stream: TextIO, how: str) -> None:
+def test_lines_of_a_reader_that_is_gone_and_of_a_full_disk_are_counted(
+    stream: TextIO, how: str
+) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     with os.fdopen(write_end, "w") as gone, Path("/dev/full").open("w") as full:
@@ -127,7 +141,9 @@ def test_lines_of_a_reader_that_is_gone_and_of_a_full_disk_are_counted(stream: T
 
 
 @pytest.mark.parametrize("end", ["", "logging.shutdown()\nimport os\nos._exit(0)"])
-def test_lines_before_the_end_of_the_process_are_written_while_native_libraries_are_silenced(end: str) -> None:
+def test_lines_before_the_end_of_the_process_are_written_while_native_libraries_are_silenced(
+    end: str,
+) -> None:
     program = (
         "import os\nfrom runtime.native_output import silenced\nwith silenced():\n    os.write(2, b'chatter')\n"
         f"    for number in range(50): log.info('crashed', extra=logging.fields(number=number))\n{end}"
@@ -138,7 +154,10 @@ def test_lines_before_the_end_of_the_process_are_written_while_native_libraries_
 def test_process_whose_stderr_nobody_reads_ends_all_the_same() -> None:
     read_end, write_end = os.pipe()
     try:
-        run("for n in range(5000): log.info(f'e{n}', extra=logging.fields(text='x' * 900))", stderr=write_end)
+        run(
+            "for n in range(5000): log.info(f'e{n}', extra=logging.fields(text='x' * 900))",
+            stderr=write_end,
+        )
     finally:
         os.close(write_end)
         os.close(read_end)

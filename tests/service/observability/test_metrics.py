@@ -81,7 +81,9 @@ def test_metrics_bugs_before_the_first_are_zero() -> None:
     rendered = samples(metrics.render())
     assert rendered["rowcast_requests_total{call=rank,code=INTERNAL,transport=grpc}"] == 0
     assert rendered["rowcast_requests_total{call=other,code=DATA_LOSS,transport=http}"] == 0
-    assert [rendered[f"rowcast_loads_total{{model=m,outcome={each}}}"] for each in LOAD_OUTCOMES] == [1, 0, 0]
+    assert [
+        rendered[f"rowcast_loads_total{{model=m,outcome={each}}}"] for each in LOAD_OUTCOMES
+    ] == [1, 0, 0]
     assert rendered["rowcast_load_seconds{model=m}"] == 0.5
 
 
@@ -139,9 +141,18 @@ def test_versions_that_are_gone_count_as_none() -> None:
     metrics = Metrics()
     metrics.versions({"m": {"available": 2, "loading": 1}, "n": {"failed": 1}}, {"m": 3})
     rendered = samples(metrics.render())
-    assert [rendered[f"rowcast_versions{{model=m,state={state}}}"] for state in STATES] == [1, 2, 0, 0, 0]
+    assert [rendered[f"rowcast_versions{{model=m,state={state}}}"] for state in STATES] == [
+        1,
+        2,
+        0,
+        0,
+        0,
+    ]
     assert rendered["rowcast_versions{model=n,state=failed}"] == 1
-    assert (rendered["rowcast_current_version{model=m}"], rendered["rowcast_current_version{model=n}"]) == (3, 0)
+    assert (
+        rendered["rowcast_current_version{model=m}"],
+        rendered["rowcast_current_version{model=n}"],
+    ) == (3, 0)
     metrics.versions({"m": {"available": 1}}, {"m": 4})
     rendered = samples(metrics.render())
     assert rendered["rowcast_versions{model=m,state=available}"] == 1
@@ -149,23 +160,38 @@ def test_versions_that_are_gone_count_as_none() -> None:
     assert rendered["rowcast_versions{model=n,state=failed}"] == 0
 
 
-def test_render_several_workers_any_of_them_shows_the_whole_service(workers: tuple[Worker, Worker]) -> None:
+def test_render_several_workers_any_of_them_shows_the_whole_service(
+    workers: tuple[Worker, Worker],
+) -> None:
     one, other = workers
-    one.run("metrics.request_finished('http', 'rank', 'OK', 0.001)", "metrics.set('inflight_requests', 2)")
+    one.run(
+        "metrics.request_finished('http', 'rank', 'OK', 0.001)",
+        "metrics.set('inflight_requests', 2)",
+    )
     one.run("metrics.set('queue_candidates', 200)")
-    one.run("metrics.versions({'m': {'available': 1}}, {'m': 2})", "metrics.set('desired_state_revision', 5)")
+    one.run(
+        "metrics.versions({'m': {'available': 1}}, {'m': 2})",
+        "metrics.set('desired_state_revision', 5)",
+    )
     one.run(
         "metrics.set('model_memory_bytes', 100, 'm')",
         "metrics.set('model_resident_table_bytes', 2000, 'm')",
         "metrics.looked_up('m', ('user',), 3)",
         "metrics.flush()",
     )
-    other.run("metrics.request_finished('http', 'rank', 'OK', 0.003)", "metrics.set('inflight_requests', 3)")
+    other.run(
+        "metrics.request_finished('http', 'rank', 'OK', 0.003)",
+        "metrics.set('inflight_requests', 3)",
+    )
     other.run("metrics.set('queue_candidates', 300)")
     other.run(
-        "metrics.versions({'m': {'available': 1, 'failed': 1}}, {'m': 1})", "metrics.set('desired_state_revision', 4)"
+        "metrics.versions({'m': {'available': 1, 'failed': 1}}, {'m': 1})",
+        "metrics.set('desired_state_revision', 4)",
     )
-    other.run("metrics.set('model_memory_bytes', 100, 'm')", "metrics.set('model_resident_table_bytes', 2500, 'm')")
+    other.run(
+        "metrics.set('model_memory_bytes', 100, 'm')",
+        "metrics.set('model_resident_table_bytes', 2500, 'm')",
+    )
     other.run("metrics.set('ready', 0)")
     rendered = one.rendered()
     expected = {
@@ -189,7 +215,9 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(workers: tup
     assert other.rendered().keys() == rendered.keys()
 
 
-def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges(workers: tuple[Worker, Worker]) -> None:
+def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges(
+    workers: tuple[Worker, Worker],
+) -> None:
     one, other = workers
     other.run(
         "metrics.set('ready', 0)",
@@ -199,5 +227,9 @@ def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges(workers:
     assert (one.rendered()["rowcast_ready"], one.rendered()["rowcast_workers"]) == (0, 2)
     other.kill()
     rendered = one.rendered()
-    assert (rendered["rowcast_ready"], rendered["rowcast_workers"], rendered["rowcast_inflight_requests"]) == (1, 1, 0)
+    assert (
+        rendered["rowcast_ready"],
+        rendered["rowcast_workers"],
+        rendered["rowcast_inflight_requests"],
+    ) == (1, 1, 0)
     assert rendered["rowcast_requests_total{call=embed,code=OK,transport=grpc}"] == 1

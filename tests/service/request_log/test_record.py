@@ -41,11 +41,15 @@ def settings_of(root: Path, **others: Any) -> ServiceSettings:
 
 def outcomes(metrics: Metrics) -> dict[str, float]:
     """Recorded requests by outcome."""
-    found = re.findall(r'rowcast_recorded_requests_total\{outcome="(\w+)"\} (\S+)', metrics.render().decode())
+    found = re.findall(
+        r'rowcast_recorded_requests_total\{outcome="(\w+)"\} (\S+)', metrics.render().decode()
+    )
     return {outcome: float(count) for outcome, count in found}
 
 
-def test_requests_are_private_and_read_back_the_newest_first_within_their_bound(tmp_path: Path) -> None:
+def test_requests_are_private_and_read_back_the_newest_first_within_their_bound(
+    tmp_path: Path,
+) -> None:
     requests = [request(number) for number in range(200)]
     requests.insert(197, request(197, FILE_BYTES))  # larger than a file: left out
     place = tmp_path / "m"
@@ -73,7 +77,8 @@ def test_files_of_other_processes_are_read_too_and_count_towards_the_bound(tmp_p
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"{", b"\xff\n", b"[]\n", b'{"at": 1}\n', b'{"body": 7}\n', b'{"x": 1, "body": ""}\n']
+    "damage",
+    [b"", b"{", b"\xff\n", b"[]\n", b'{"at": 1}\n', b'{"body": 7}\n', b'{"x": 1, "body": ""}\n'],
 )
 def test_damaged_lines_are_skipped(tmp_path: Path, damage: bytes) -> None:
     write(tmp_path, [request(number) for number in range(3)])
@@ -98,7 +103,9 @@ def test_offer_keeps_a_sample(tmp_path: Path) -> None:
     assert {(each.call, each.protobuf, each.body) for each in found} == {("rank", False, b"{}")}
 
 
-def test_offer_with_an_unwritable_directory_reports_once_and_goes_on(tmp_path: Path, caplog: Any) -> None:
+def test_offer_with_an_unwritable_directory_reports_once_and_goes_on(
+    tmp_path: Path, caplog: Any
+) -> None:
     metrics = Metrics()
     (tmp_path / "m").write_text("no directory")
     log = RequestLog(settings_of(tmp_path, record_dir=tmp_path), metrics)
@@ -111,7 +118,9 @@ def test_offer_with_an_unwritable_directory_reports_once_and_goes_on(tmp_path: P
     assert outcomes(metrics) == {"written": 1, "dropped": 0, "failed": 3}
 
 
-def test_disk_that_hangs_holds_up_neither_requests_nor_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_that_hangs_holds_up_neither_requests_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read_end, write_end = os.pipe()
     monkeypatch.setattr(os, "write", lambda *_: os.read(read_end, 1))
     metrics = Metrics()

@@ -49,10 +49,14 @@ def without_default(small: SmallBundle) -> None:
     """Removes the default of a feature: requests without it fail from then on."""
     features = dict(small.manifest.features)
     features["city"] = features["city"].model_copy(update={"default": None})
-    (small.directory / "manifest.json").write_bytes(dump(small.manifest.model_copy(update={"features": features})))
+    (small.directory / "manifest.json").write_bytes(
+        dump(small.manifest.model_copy(update={"features": features}))
+    )
 
 
-def test_replay_version_that_answers_what_was_recorded_is_served(service: Service, write: Write, caplog: Any) -> None:
+def test_replay_version_that_answers_what_was_recorded_is_served(
+    service: Service, write: Write, caplog: Any
+) -> None:
     service.record(
         ("retrieve", True, RETRIEVE),
         ("retrieve", False, b'{"features": {"user": 3}, "k": 2}'),
@@ -74,7 +78,12 @@ def test_replay_holds_neither_what_both_versions_fail_nor_candidates_that_are_go
 ) -> None:
     gone = orjson.dumps({"context": {"user": 5}, "candidates": [1000 + 7 * 39]})
     failing = ("embed", False, b'{"tower": "none", "features": {}}')
-    service.record(("retrieve", True, b"\xff"), failing, ("of a later release", True, b""), ("rank", False, gone))
+    service.record(
+        ("retrieve", True, b"\xff"),
+        failing,
+        ("of a later release", True, b""),
+        ("rank", False, gone),
+    )
     write(version=2, size=20)
     service.driven.scan()
     assert service.driven.serving() == 2, service.driven.problem(2)

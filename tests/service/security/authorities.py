@@ -48,8 +48,12 @@ class Authority:
         self._directory, self._name = directory, name
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        made = self._begun(self._subject, self._key.public_key()).add_extension(x509.BasicConstraints(True, None), True)
-        made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), False)
+        made = self._begun(self._subject, self._key.public_key()).add_extension(
+            x509.BasicConstraints(True, None), True
+        )
+        made = made.add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), False
+        )
         made = made.add_extension(_SIGNS, True)
         self.file = directory / f"{name}.pem"
         self.file.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
@@ -61,13 +65,19 @@ class Authority:
         address = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))] if by_address else []
         places = x509.SubjectAlternativeName([*address, x509.DNSName("localhost")])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        begun = self._begun(subject, key.public_key(), end).add_extension(places, False).add_extension(issuer, False)
+        begun = (
+            self._begun(subject, key.public_key(), end)
+            .add_extension(places, False)
+            .add_extension(issuer, False)
+        )
         made = begun.sign(self._key, hashes.SHA256())
         signed = Signed(self._directory / f"{name}.pem", self._directory / f"{name}.key")
         signed.cert.write_bytes(_pem(made))
         signed.key.write_bytes(
             key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
             )
         )
         return signed
@@ -75,8 +85,17 @@ class Authority:
     def _begun(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, end: datetime.datetime = _END
     ) -> x509.CertificateBuilder:
-        begun = x509.CertificateBuilder().subject_name(subject).issuer_name(self._subject).public_key(key)
-        return begun.serial_number(x509.random_serial_number()).not_valid_before(_BEGIN).not_valid_after(end)
+        begun = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._subject)
+            .public_key(key)
+        )
+        return (
+            begun.serial_number(x509.random_serial_number())
+            .not_valid_before(_BEGIN)
+            .not_valid_after(end)
+        )
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

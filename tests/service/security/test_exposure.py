@@ -27,13 +27,19 @@ def test_on_loopback_is_true_of_addresses_that_only_this_machine_reaches() -> No
     ],
 )
 def test_warn_of_open_endpoints_lists_what_is_missing_where_others_reach_it(
-    host: str, closed: tuple[str, ...], problems: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    host: str,
+    closed: tuple[str, ...],
+    problems: list[str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     options: dict[str, Any] = {name: tmp_path / name for name in closed if name != "tls"}
     if "tls" in closed:
         options |= {"tls_cert": tmp_path / "cert", "tls_key": tmp_path / "key"}
     warn_of_open_endpoints(ServiceSettings(root=tmp_path, host=host, **options))
-    found = [each for record in caplog.records for each in record.__dict__["rowcast_fields"]["problems"]]
+    found = [
+        each for record in caplog.records for each in record.__dict__["rowcast_fields"]["problems"]
+    ]
     assert [each[: len(problem)] for each, problem in zip(found, problems, strict=True)] == problems
     assert {record.message for record in caplog.records} <= {"endpoints_open"}
 
@@ -45,10 +51,14 @@ def test_warn_of_exposed_secrets_names_files_that_everybody_can_read(
     tokens = tmp_path / "tokens"
     tokens.write_text("ranker ranker-0123456789\n")
     tokens.chmod(0o440)
-    settings = ServiceSettings(root=tmp_path, tls_cert=signed.cert, tls_key=signed.key, tokens=tokens)
+    settings = ServiceSettings(
+        root=tmp_path, tls_cert=signed.cert, tls_key=signed.key, tokens=tokens
+    )
     signed.key.chmod(0o640)
     warn_of_exposed_secrets(settings)
     assert not caplog.records
     signed.key.chmod(0o644)
     warn_of_exposed_secrets(settings)
-    assert [record.__dict__["rowcast_fields"]["files"] for record in caplog.records] == [[str(signed.key)]]
+    assert [record.__dict__["rowcast_fields"]["files"] for record in caplog.records] == [
+        [str(signed.key)]
+    ]

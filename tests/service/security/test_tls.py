@@ -58,7 +58,9 @@ def trusting(authority: Authority, signed: Signed | None = None) -> ssl.SSLConte
 
 
 @pytest.mark.parametrize("name", ["localhost", None])
-def test_changed_certificates_are_used_by_new_connections_alone(name: str | None, tmp_path: Path) -> None:
+def test_changed_certificates_are_used_by_new_connections_alone(
+    name: str | None, tmp_path: Path
+) -> None:
     old, new = Authority(tmp_path, OLD), Authority(tmp_path, NEW)
     signed = old.sign("server")
     listening = Certificates(signed.cert, signed.key).ssl_context()
@@ -117,7 +119,9 @@ def test_old_versions_of_tls_are_rejected(version: ssl.TLSVersion, tmp_path: Pat
 
 
 def echoes(address: str, trusted: bytes, signed: Signed) -> bool:
-    credentials = grpc.ssl_channel_credentials(trusted, signed.key.read_bytes(), signed.cert.read_bytes())
+    credentials = grpc.ssl_channel_credentials(
+        trusted, signed.key.read_bytes(), signed.cert.read_bytes()
+    )
     with grpc.secure_channel(address, credentials) as channel:
         problem = channel.unary_unary("/test/Echo").future(b"x", timeout=10).exception()
     assert problem is None or problem.code() is grpc.StatusCode.UNAVAILABLE
@@ -130,9 +134,13 @@ def test_grpc_credentials_follow_certificate_and_client_authority(tmp_path: Path
     trusted, others = ours.file.read_bytes(), theirs.file.read_bytes()
     handler = grpc.unary_unary_rpc_method_handler(lambda request, _: request)
     with futures.ThreadPoolExecutor(1) as pool:
-        server = grpc.server(pool, [grpc.method_handlers_generic_handler("test", {"Echo": handler})])
+        server = grpc.server(
+            pool, [grpc.method_handlers_generic_handler("test", {"Echo": handler})]
+        )
         certificates = Certificates(signed.cert, signed.key, ours.file)
-        address = f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', certificates.grpc_credentials())}"
+        address = (
+            f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', certificates.grpc_credentials())}"
+        )
         server.start()
         assert echoes(address, trusted, friend)
         assert not echoes(address, trusted, stranger)
@@ -176,11 +184,19 @@ def test_certificates_report_when_the_first_of_a_file_expires_at_start_and_when_
     certificates = Certificates(signed.cert, signed.key, ours.file, reported.__setitem__)
     assert reported["server"] == (NOW - DAY).timestamp()
     ours.sign("server", NOW + 5 * DAY)
-    signed.cert.write_bytes(signed.cert.read_bytes() + b"a remark\n" + ours.file.read_bytes())  # until 2120
+    signed.cert.write_bytes(
+        signed.cert.read_bytes() + b"a remark\n" + ours.file.read_bytes()
+    )  # until 2120
     certificates.ssl_context()
     assert reported["server"] == (NOW + 5 * DAY).timestamp()
     assert reported["client_ca"] > (NOW + 365 * DAY).timestamp()
     loaded = "certificate_loaded"
-    expected = ["certificate_expired", loaded, "certificate_expires_soon", loaded, "secrets_reloaded"]
+    expected = [
+        "certificate_expired",
+        loaded,
+        "certificate_expires_soon",
+        loaded,
+        "secrets_reloaded",
+    ]
     assert [record.message for record in caplog.records] == expected
     assert [record.levelno for record in caplog.records][:3:2] == [logging.ERROR, logging.WARNING]

@@ -30,7 +30,9 @@ def sent(token: str) -> str:
     return f"Bearer {token}"
 
 
-def test_authenticate_with_a_token_of_the_file_plain_or_digest_returns_its_principal(file: Path) -> None:
+def test_authenticate_with_a_token_of_the_file_plain_or_digest_returns_its_principal(
+    file: Path,
+) -> None:
     tokens = TokenStore(file)
     assert tokens.authenticate(sent(RANKER)) == Principal("ranker", None)
     assert tokens.authenticate(f"bearer  {ADS}") == Principal("ads", frozenset({"ads", "ads_next"}))
@@ -75,7 +77,9 @@ def test_authenticate_without_a_known_token_is_unauthenticated_and_repeats_nothi
         (f"a {16 * chr(0x130)}\n", "ASCII"),
     ],
 )
-def test_tokens_of_a_malformed_file_are_rejected_by_line(text: str, reason: str, tmp_path: Path) -> None:
+def test_tokens_of_a_malformed_file_are_rejected_by_line(
+    text: str, reason: str, tmp_path: Path
+) -> None:
     (tmp_path / "tokens").write_text(text)
     with pytest.raises(ValueError, match=reason) as rejected:
         TokenStore(tmp_path / "tokens")
@@ -89,7 +93,9 @@ def test_tokens_of_a_file_that_is_absent_or_no_text_are_rejected(tmp_path: Path)
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match="not UTF-8 text"):
         TokenStore(file)
-    with pytest.raises(SettingsError, match=r"^--admin-tokens \(or ROWCAST_ADMIN_TOKENS\): .*not UTF-8"):
+    with pytest.raises(
+        SettingsError, match=r"^--admin-tokens \(or ROWCAST_ADMIN_TOKENS\): .*not UTF-8"
+    ):
         TokenStore.of(file, "admin_tokens")
     assert TokenStore.of(None) is None
 

@@ -39,13 +39,22 @@ def dashboard(content: Any) -> Iterator[str]:
 
 
 def application(args: dict[str, Any], *states: str) -> dict[str, Any]:
-    replicas = [{"node_ip": f"10.0.0.{number}", "state": state} for number, state in enumerate(states, 1)]
-    return {"deployed_app_config": {"args": args}, "deployments": {"replicas": {"replicas": replicas}}}
+    replicas = [
+        {"node_ip": f"10.0.0.{number}", "state": state} for number, state in enumerate(states, 1)
+    ]
+    return {
+        "deployed_app_config": {"args": args},
+        "deployments": {"replicas": {"replicas": replicas}},
+    }
 
 
-def test_replicas_of_ray_are_those_of_shards_that_answer_whatever_the_controller_does_with_them() -> None:
+def test_replicas_of_ray_are_those_of_shards_that_answer_whatever_the_controller_does_with_them() -> (
+    None
+):
     found = {
-        "a": application({"shard": "1/2", "grpc_port": 9001}, "RUNNING", "RECOVERING", "UPDATING", "STARTING"),
+        "a": application(
+            {"shard": "1/2", "grpc_port": 9001}, "RUNNING", "RECOVERING", "UPDATING", "STARTING"
+        ),
         "b": application({"shard": "2/2"}, "PENDING_MIGRATION", "STOPPING"),
         "fronts": application({"grpc_port": 9003}, "RUNNING"),
         "other": {"deployed_app_config": None, "deployments": {}},
@@ -64,7 +73,10 @@ def test_ray_without_any_shard_is_no_answer_so_that_fronts_keep_what_they_know()
 
 
 def test_a_dashboard_that_is_none_of_ray_is_named() -> None:
-    with dashboard(["something else"]) as address, pytest.raises(OSError, match="does not answer as the dashboard"):
+    with (
+        dashboard(["something else"]) as address,
+        pytest.raises(OSError, match="does not answer as the dashboard"),
+    ):
         asyncio.run(addresses.resolve(f"ray:{address}"))
 
 

@@ -28,7 +28,15 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.export.forked_runs import ForkedRuns
-from tests.export.killed_jobs import KILLED, Expected, Job, journaled, resume, tables_job, undisturbed
+from tests.export.killed_jobs import (
+    KILLED,
+    Expected,
+    Job,
+    journaled,
+    resume,
+    tables_job,
+    undisturbed,
+)
 from tests.export.movies_job import recipe_of, write_project
 from tests.golden.test_checkpoints import ENVIRONMENT
 
@@ -59,14 +67,22 @@ class Seen:
     failures: list[str] = field(default_factory=list)
 
 
-def at_a_moment(forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: random.Random) -> int:
+def at_a_moment(
+    forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: random.Random
+) -> int:
     """Kills the exporter at any moment."""
-    return forked.run(job.arguments(place / "bundles"), place / "output", seconds=lot.uniform(0.01, 1.0) * seconds)
+    return forked.run(
+        job.arguments(place / "bundles"), place / "output", seconds=lot.uniform(0.01, 1.0) * seconds
+    )
 
 
-def at_a_change(forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: random.Random) -> int:
+def at_a_change(
+    forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: random.Random
+) -> int:
     """Kills the exporter right before it makes, renames or removes a file."""
-    return forked.run(job.arguments(place / "bundles"), place / "output", operation=lot.randint(1, 32))
+    return forked.run(
+        job.arguments(place / "bundles"), place / "output", operation=lot.randint(1, 32)
+    )
 
 
 def a_worker(forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: random.Random) -> int:
@@ -79,7 +95,11 @@ def a_worker(forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: ran
         while time.monotonic() - began < 3 * seconds and not died:
             time.sleep(0.005)
             with suppress(psutil.NoSuchProcess):
-                workers = [each for each in psutil.Process(pid).children() if "spawn_main" in " ".join(each.cmdline())]
+                workers = [
+                    each
+                    for each in psutil.Process(pid).children()
+                    if "spawn_main" in " ".join(each.cmdline())
+                ]
                 if workers and time.monotonic() - began > moment:
                     lot.choice(workers).kill()
                     died.append(pid)
@@ -116,14 +136,22 @@ class Soak:
         while not done():
             for job, kill in plan:
                 if job not in expected:
-                    expected[job] = undisturbed(forked, job, Path(tempfile.mkdtemp(dir=self.base)) / "expected")
+                    expected[job] = undisturbed(
+                        forked, job, Path(tempfile.mkdtemp(dir=self.base)) / "expected"
+                    )
                 seen = self.seen.setdefault((job.name, kill.__name__), Seen(expected[job].seconds))
                 self.point(forked, job, kill, expected[job], lot, seen)
                 if done():
                     break
 
     def point(
-        self, forked: ForkedRuns, job: Job, kill: Kill, expected: Expected, lot: random.Random, seen: Seen
+        self,
+        forked: ForkedRuns,
+        job: Job,
+        kill: Kill,
+        expected: Expected,
+        lot: random.Random,
+        seen: Seen,
     ) -> None:
         """One kill, one resume, one comparison."""
         place = Path(tempfile.mkdtemp(dir=self.base))
@@ -144,14 +172,22 @@ class Soak:
 
     def told(self) -> int:
         """Prints the summary; returns the exit code."""
-        table = Table("job", "killed", "points", "kills", "files finished then", "published then", "wrong")
+        table = Table(
+            "job", "killed", "points", "kills", "files finished then", "published then", "wrong"
+        )
         for (job, how), seen in self.seen.items():
             steps = sorted(seen.after_steps.elements())
             spread = f"{steps[0]} to {steps[-1]}" if steps else ""
             counts = (str(count) for count in (seen.published, len(seen.failures)))
-            table.add_row(job, how.replace("_", " "), str(seen.points), str(seen.killed), spread, *counts)
+            table.add_row(
+                job, how.replace("_", " "), str(seen.points), str(seen.killed), spread, *counts
+            )
         SHOW.print(table)
-        failures = [f"{' '.join(which)}: {each}" for which, seen in self.seen.items() for each in seen.failures]
+        failures = [
+            f"{' '.join(which)}: {each}"
+            for which, seen in self.seen.items()
+            for each in seen.failures
+        ]
         for each in failures[:10]:
             SHOW.print(each, markup=False)
         enough = self.killed >= KILLS_MIN
@@ -165,7 +201,9 @@ class Soak:
 def write_by_tensorflow(code: str, base: Path) -> None:
     """Runs code in a process of its own."""
     command = [sys.executable, "-c", code, str(base)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | ENVIRONMENT)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | ENVIRONMENT
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -197,7 +235,9 @@ def soak(kills: int, seed: int) -> int:
 
     base = Path(tempfile.mkdtemp(prefix="rowcast-soak-"))
     all_of_it = Soak(base, seed)
-    cluster: Any = Cluster(initialize_head=True, head_node_args=RAY_NODE | {"include_dashboard": False})
+    cluster: Any = Cluster(
+        initialize_head=True, head_node_args=RAY_NODE | {"include_dashboard": False}
+    )
     try:
         here = tables_job(base / "here", ROWS)
         pool = tables_job(base / "pool", ROWS, "--workers", "2")
@@ -225,7 +265,9 @@ def main() -> None:
     """Reads the arguments and runs."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--kills", type=int, default=240, help="how many")
-    arguments.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="of the moments")
+    arguments.add_argument(
+        "--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="of the moments"
+    )
     options = arguments.parse_args()
     SHOW.print(f"seed {options.seed}")
     signal.alarm(ALL_S_MAX)  # whatever hangs ends here

@@ -17,6 +17,10 @@ class Ranker(MLModel):  # type: ignore[misc]  # untyped here
         sent = {each.name: NumpyCodec.decode_input(each) for each in payload.inputs}
         candidates = sent["candidate_ids"]
         scores = self.score(
-            sent["context_ids"].reshape(-1), sent["numbers"].reshape(-1), candidates.reshape(len(candidates), -1)
+            sent["context_ids"].reshape(-1),
+            sent["numbers"].reshape(-1),
+            candidates.reshape(len(candidates), -1),
         )
-        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("score", scores)])
+        return InferenceResponse(
+            model_name=self.name, outputs=[NumpyCodec.encode_output("score", scores)]
+        )

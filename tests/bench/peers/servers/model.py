@@ -28,7 +28,9 @@ def load() -> Score:
     model: Any = tf.saved_model.load(os.environ["PEER_MODEL"])
     signature = model.signatures["serving_default"]
 
-    def score(context_ids: ArrayLike, numbers: ArrayLike, candidate_ids: ArrayLike) -> NDArray[np.float32]:
+    def score(
+        context_ids: ArrayLike, numbers: ArrayLike, candidate_ids: ArrayLike
+    ) -> NDArray[np.float32]:
         found = signature(
             context_ids=tf.constant(context_ids, tf.int64),
             numbers=tf.constant(numbers, tf.float32),

@@ -29,7 +29,9 @@ def crossed(**changes: Any) -> entries.EmbeddedFeature:
     return entries.EmbeddedFeature.model_validate(told | changes)
 
 
-def joined(ids: Any = HASH, texts: tuple[str, ...] = ("", "_X_", ""), **changes: Any) -> entries.EmbeddedFeature:
+def joined(
+    ids: Any = HASH, texts: tuple[str, ...] = ("", "_X_", ""), **changes: Any
+) -> entries.EmbeddedFeature:
     rule = entries.JoinedIds(keys=KEYS[: len(texts) - 1], texts=texts, ids=ids)
     return crossed(**{"kind": "single", "combiner": None, "ids": rule} | changes)
 
@@ -39,28 +41,40 @@ def reader(tmp_path: Path) -> FeatureReader:
     listed = entries.VocabularyIds(vocabulary="words", first_row=4)
     around = joined(texts=("100%=", ""), inputs=("user",), role="context")
     single = crossed(kind="single", combiner=None)
-    features = {"bag": crossed(), "single": single, "joined": joined(), "listed": joined(listed), "around": around}
+    features = {
+        "bag": crossed(),
+        "single": single,
+        "joined": joined(),
+        "listed": joined(listed),
+        "around": around,
+    }
     return open_reader(tmp_path, "7_X_a", **features)
 
 
 def test_cross_of_long_bags_is_refused_before_it_is_made(reader: FeatureReader) -> None:
     long = int(COMBINATIONS_MAX**0.5) + 1
     sent = {"user": Column(np.zeros(long, np.int64)), "genre": Column(np.full(long, "a", object))}
-    with pytest.raises(FeatureError, match=f"'user': crossed with genre it has more than {COMBINATIONS_MAX} values"):
+    with pytest.raises(
+        FeatureError, match=f"'user': crossed with genre it has more than {COMBINATIONS_MAX} values"
+    ):
         reader.activation("bag", sent, 1)
 
 
 def test_cross_of_one_value_of_each_input_reads_their_row(reader: FeatureReader) -> None:
     genres = column("a", "b", "c")
     sent = {"user": column(4, 7, 4), "genre": genres}
-    found = reader.activation("single", {"user": column(7, offsets=[0, 0, 1, 1]), "genre": genres}, 3)
+    found = reader.activation(
+        "single", {"user": column(7, offsets=[0, 0, 1, 1]), "genre": genres}, 3
+    )
     rows, offsets = reader.rows("single", sent, 3)
     assert offsets.tolist() == [0, 1, 2, 3]
     assert (found.values.view(np.uint32) == STORED[rows].view(np.uint32)).all()
     assert (reader.activation("bag", sent, 3).values == found.values).all()
 
 
-def test_joined_values_are_one_string_and_what_is_not_sent_takes_its_default(reader: FeatureReader) -> None:
+def test_joined_values_are_one_string_and_what_is_not_sent_takes_its_default(
+    reader: FeatureReader,
+) -> None:
     def rows(name: str, **sent: Column) -> Any:
         return (reader.rows(name, sent, 2)[0] % 64).tolist()
 
@@ -70,7 +84,9 @@ def test_joined_values_are_one_string_and_what_is_not_sent_takes_its_default(rea
     assert rows("joined", user=column(7, -1), genre=column("a", "b")) == hashed("7_X_a", "-1_X_b")
     assert rows("joined", genre=column("a", "b")) == hashed("4_X_a", "4_X_b")
     assert rows("around", user=column(12, 1)) == hashed("100%=12", "100%=1")
-    assert reader.rows("listed", {"user": column(7, 7), "genre": column("a", "b")}, 2)[0].tolist() == [4, -1]
+    assert reader.rows("listed", {"user": column(7, 7), "genre": column("a", "b")}, 2)[
+        0
+    ].tolist() == [4, -1]
     assert reader.activation("listed", {"genre": column("a", "b")}, 2).unknown == 2
 
 
@@ -78,9 +94,16 @@ def test_joined_values_are_one_string_and_what_is_not_sent_takes_its_default(rea
     ("name", "sent", "told"),
     [
         *((name, {}, "'genre': a value must be sent") for name in ("bag", "single", "joined")),
-        *((name, {"genre": column(3)}, "'genre': 3 is an integer; the ids of") for name in ("bag", "joined")),
+        *(
+            (name, {"genre": column(3)}, "'genre': 3 is an integer; the ids of")
+            for name in ("bag", "joined")
+        ),
         ("joined", {"user": column("x"), "genre": column("a")}, "'user': 'x' is no integer id"),
-        ("single", {"genre": column("a", "b", offsets=[0, 2])}, "'genre': example 0 has 2 values; one was expected"),
+        (
+            "single",
+            {"genre": column("a", "b", offsets=[0, 2])},
+            "'genre': example 0 has 2 values; one was expected",
+        ),
     ],
 )
 def test_values_that_do_not_fit_are_refused_by_their_input(

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
 from bundle.features.rules.ids import OneInput, cast, rule_of, within
-from bundle.format.manifest import BucketIds, Cast, ComputedIds, HashIds, IdentityIds, IdOperation, VocabularyIds
+from bundle.format.manifest import (
+    BucketIds,
+    Cast,
+    ComputedIds,
+    HashIds,
+    IdentityIds,
+    IdOperation,
+    VocabularyIds,
+)
 from bundle.tables.vocabularies import IntegerKeys, Vocabulary
 from tests.bundle.features.readers import objects
 
@@ -31,12 +39,23 @@ def rows(entry: OneInput, values: NDArray[Any], count: int = 10) -> NDArray[np.i
     [
         (IdentityIds(), np.array([0, 9, 10, -1, 1 << 62, SMALLEST]), [0, 9, -1, -1, -1, -1]),
         (IdentityIds(), objects("7", "-3", "9223372036854775807"), [7, -1, -1]),
-        *((IdentityIds(), np.array([3, 11], dtype), [3, -1]) for dtype in (np.int32, np.int8, np.uint8, np.uint64)),
-        (BucketIds(boundaries=(0.0, 10.0, 10.0)), np.array([-1, 0, 9, 10, 11], np.float32), [0, 1, 1, 3, 3]),
+        *(
+            (IdentityIds(), np.array([3, 11], dtype), [3, -1])
+            for dtype in (np.int32, np.int8, np.uint8, np.uint64)
+        ),
+        (
+            BucketIds(boundaries=(0.0, 10.0, 10.0)),
+            np.array([-1, 0, 9, 10, 11], np.float32),
+            [0, 1, 1, 3, 3],
+        ),
         (BucketIds(boundaries=(0.0, 0.1, 10.0)), np.array([-3, 11]), [0, 3]),
         (BucketIds(boundaries=tuple(range(12))), np.array([11]), [-1]),
         (BucketIds(boundaries=(0.0, 9.0), first_row=-1), np.array([-3, 11]), [-1, 1]),
-        (BucketIds(boundaries=(0.0, 9.0), first_row=4, falling=True), np.array([-1.0, 0, 9.5]), [6, 5, 4]),
+        (
+            BucketIds(boundaries=(0.0, 9.0), first_row=4, falling=True),
+            np.array([-1.0, 0, 9.5]),
+            [6, 5, 4],
+        ),
         (VocabularyIds(vocabulary="v", first_row=8), np.arange(4), [8, 9, -1, -1]),
         (HashIds(buckets=9, first_row=1, mask=5), np.empty(0), []),
     ],
@@ -49,8 +68,15 @@ def test_rows_are_those_of_the_rule_and_negative_beyond_the_table(
 
 NO_INTEGERS: list[NDArray[Any]] = [
     *(np.array([value]) for value in (1.5, np.nan, True, b"1")),
-    *(np.array([1.0], np.float32), np.array([1 << 63], np.uint64), np.array(["2020-01-01"], "M8[D]")),
-    *(objects(value) for value in (None, 3.5, True, [1], "1.0", " 1", "1_0", "+1", "\u0663", "", "1" * 5000)),
+    *(
+        np.array([1.0], np.float32),
+        np.array([1 << 63], np.uint64),
+        np.array(["2020-01-01"], "M8[D]"),
+    ),
+    *(
+        objects(value)
+        for value in (None, 3.5, True, [1], "1.0", " 1", "1_0", "+1", "\u0663", "", "1" * 5000)
+    ),
     *(objects("1", None), objects("9223372036854775808"), objects("-9223372036854775809")),
 ]
 NO_NUMBERS: list[NDArray[Any]] = [
@@ -79,7 +105,9 @@ NO_NUMBERS: list[NDArray[Any]] = [
         (HashIds(buckets=10), objects("\ud800"), "UTF-8"),
     ],
 )
-def test_what_is_no_id_is_refused_by_the_feature_s_name(rule: OneInput, values: NDArray[Any], told: str) -> None:
+def test_what_is_no_id_is_refused_by_the_feature_s_name(
+    rule: OneInput, values: NDArray[Any], told: str
+) -> None:
     with pytest.raises(FeatureError, match=told) as problem:
         rows(rule, values)
     assert len(str(problem.value)) < 300

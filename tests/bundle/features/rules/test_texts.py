@@ -21,8 +21,17 @@ ROWS = [[2, 3], [], [3, 4, 1, 2], [1]]
 
 
 def title(**changes: Any) -> entries.EmbeddedFeature:
-    told = {"kind": "bag", "combiner": "sum", "table": "t", "role": "context", "inputs": ("title",), "ids": WORDS}
-    return entries.EmbeddedFeature.model_validate({**told, "unknown": {"rule": "row", "row": 1}} | changes)
+    told = {
+        "kind": "bag",
+        "combiner": "sum",
+        "table": "t",
+        "role": "context",
+        "inputs": ("title",),
+        "ids": WORDS,
+    }
+    return entries.EmbeddedFeature.model_validate(
+        {**told, "unknown": {"rule": "row", "row": 1}} | changes
+    )
 
 
 def sequence(**changes: Any) -> entries.EmbeddedFeature:
@@ -31,7 +40,9 @@ def sequence(**changes: Any) -> entries.EmbeddedFeature:
 
 def test_texts_are_the_rows_of_their_words_in_a_bag_or_a_sequence(tmp_path: Path) -> None:
     numbers = sequence(table="", indicator=1 << 20, ordinal=True)
-    reader = open_reader(tmp_path, *KNOWN, bag=title(), sequence=sequence(filler_row=6), numbers=numbers)
+    reader = open_reader(
+        tmp_path, *KNOWN, bag=title(), sequence=sequence(filler_row=6), numbers=numbers
+    )
     found = reader.activations(list(reader), TEXTS, 4)
     sums = [STORED[rows].sum(0, dtype=np.float32) for rows in ROWS]
     np.testing.assert_allclose(found["bag"].values, sums, rtol=1e-6)

@@ -23,7 +23,12 @@ ZSTD = [*RAW, {"name": "zstd", "configuration": {"level": 1}}]
 
 
 def zarr2(rows: int, chunk: int, compressor: dict[str, Any] | None) -> dict[str, Any]:
-    metadata = {"shape": [rows, DIM], "chunks": [chunk, DIM], "dtype": "<f4", "compressor": compressor}
+    metadata = {
+        "shape": [rows, DIM],
+        "chunks": [chunk, DIM],
+        "dtype": "<f4",
+        "compressor": compressor,
+    }
     return {"driver": "zarr", "metadata": metadata}
 
 
@@ -57,21 +62,34 @@ def read(rows: ArrayRows, first: int, count: int) -> np.ndarray[Any, Any]:
 FORMS = {
     "zarr2_zstd": lambda rows, chunk: zarr2(rows, chunk, {"id": "zstd", "level": 1}),
     "zarr2_raw": lambda rows, chunk: zarr2(rows, chunk, None),
-    "zarr2_blosc": lambda rows, chunk: zarr2(rows, chunk, {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}),
+    "zarr2_blosc": lambda rows, chunk: zarr2(
+        rows, chunk, {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}
+    ),
     "zarr3_sharded": lambda rows, chunk: zarr3(rows, 2 * chunk, chunk, ZSTD),
     "zarr3_plain": lambda rows, chunk: zarr3(rows, chunk, chunk, RAW),
 }
 
 
 @pytest.mark.parametrize(
-    ("form", "chunk"), [*((form, 70) for form in FORMS), ("zarr2_zstd", LARGE_ROWS), ("zarr3_sharded", LARGE_ROWS)]
+    ("form", "chunk"),
+    [*((form, 70) for form in FORMS), ("zarr2_zstd", LARGE_ROWS), ("zarr3_sharded", LARGE_ROWS)],
 )
-def test_array_is_read_forwards_backwards_and_in_leaps(tmp_path: Path, form: str, chunk: int) -> None:
+def test_array_is_read_forwards_backwards_and_in_leaps(
+    tmp_path: Path, form: str, chunk: int
+) -> None:
     count = chunk * 2 + chunk // 2  # the last chunk is cut short, and not stored
     values = values_of(count)
     values[2 * chunk :] = 0
     rows = ArrayRows(write(tmp_path, FORMS[form](count, chunk), values[: 2 * chunk]))
-    places = [(0, 3), (3, 5), (chunk - 2, 4), (count - 1, 1), (chunk + 7, 20), (0, 1), (2 * chunk - 9, 30)]
+    places = [
+        (0, 3),
+        (3, 5),
+        (chunk - 2, 4),
+        (count - 1, 1),
+        (chunk + 7, 20),
+        (0, 1),
+        (2 * chunk - 9, 30),
+    ]
     for first, size in places:
         np.testing.assert_array_equal(read(rows, first, size), values[first : first + size])
 
@@ -83,7 +101,11 @@ def test_damaged_chunk_is_a_checkpoint_error(tmp_path: Path, chunk: int, damage:
     store = write(tmp_path, FORMS["zarr2_zstd"](chunk, chunk), values)
     file = tmp_path / "0.0"
     data = file.read_bytes()
-    changed = {"overwritten": bytes(20) + data[20:], "emptied": b"", "halved": data[: len(data) // 2]}
+    changed = {
+        "overwritten": bytes(20) + data[20:],
+        "emptied": b"",
+        "halved": data[: len(data) // 2],
+    }
     file.write_bytes(changed.get(damage, data))
     if damage == "gone":
         (tmp_path / ".zarray").unlink()

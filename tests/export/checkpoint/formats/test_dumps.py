@@ -23,7 +23,9 @@ ROWS = np.arange(20, dtype=np.float32).reshape(4, 5)
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "SOK": lambda place: dump_files.sok_dump(place, "t", IDS, ROWS, m=ROWS + 1),
     "SOK 1": lambda place: dump_files.saver_dump(place, "t", IDS, ROWS),
-    "HugeCTR": lambda place: dump_files.hugectr_dump(place / "t", IDS, ROWS, np.zeros(4, np.uint64)),
+    "HugeCTR": lambda place: dump_files.hugectr_dump(
+        place / "t", IDS, ROWS, np.zeros(4, np.uint64)
+    ),
     "collection": lambda place: collection_dump(place, [(IDS, ROWS)]),
 }
 """Dumps of one table by who writes them."""
@@ -45,7 +47,9 @@ def test_dump_is_read_with_its_keys(tmp_path: Path, writer: str, within: bool) -
 
 
 def test_dump_of_several_tables_has_keys_and_vectors_of_other_dtypes(tmp_path: Path) -> None:
-    dump_files.sok_dump(tmp_path / "sok", "item_0", IDS[:2].astype(np.uint32), ROWS[:2].astype(np.float16))
+    dump_files.sok_dump(
+        tmp_path / "sok", "item_0", IDS[:2].astype(np.uint32), ROWS[:2].astype(np.float16)
+    )
     dump_files.sok_dump(tmp_path / "sok", "user_0", IDS, ROWS)
     ids, wide = np.array([3, 2**31, 11, 7], np.uint32), np.full((3, 2), 0.5, np.float32)
     collection_dump(tmp_path / "collections", [(ids, ROWS), (ids[:3], wide)], mixed=True)
@@ -66,9 +70,13 @@ def test_dump_that_is_written_anew_has_another_fingerprint(tmp_path: Path) -> No
     assert list_dump(WRITERS["SOK"](tmp_path)).fingerprint != first
 
 
-def _meta(tables: int, kind: int, numbers: tuple[int, ...], keys: tuple[int, ...], dims: tuple[int, ...]) -> bytes:
+def _meta(
+    tables: int, kind: int, numbers: tuple[int, ...], keys: tuple[int, ...], dims: tuple[int, ...]
+) -> bytes:
     count = len(numbers)
-    return struct.pack(f"<5i{count}i{count}Q{count}i", tables, kind, 0, 0, 0, *numbers, *keys, *dims)
+    return struct.pack(
+        f"<5i{count}i{count}Q{count}i", tables, kind, 0, 0, 0, *numbers, *keys, *dims
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,23 +88,58 @@ def _meta(tables: int, kind: int, numbers: tuple[int, ...], keys: tuple[int, ...
         ("SOK", "t-key", lambda data: data[:100], "has 100 bytes, SOK's head alone 296"),
         ("SOK", "t-weight", lambda _: None, "t-weight is missing"),
         ("SOK", "t-key", lambda _: None, "t-key is missing"),
-        ("SOK", "t-key", lambda data: head(VECTORS, 1) + data[296:], "does not begin as SOK begins keys (kind 1"),
+        (
+            "SOK",
+            "t-key",
+            lambda data: head(VECTORS, 1) + data[296:],
+            "does not begin as SOK begins keys (kind 1",
+        ),
         ("SOK", "t-key", lambda data: head(KEYS, 7) + data[296:], "dtype 7"),
         ("SOK", "t-key", lambda data: head(KEYS, 6) + data[296:], "holds float64 keys"),
         ("SOK", "t-weight", lambda data: head(VECTORS, 0) + data[296:], "int32 vectors"),
         ("SOK", "t-Adam-m", lambda data: data[:-20], "holds 15 values of 'Adam-m', the table 20"),
         ("SOK", "t-Adam-m", lambda data: head(SLOT, 9) + data[296:], "dtype 9"),
         ("SOK 1", "t_keys.file", lambda data: data[:24], "cannot share evenly"),
-        ("SOK 1", "t_values.file", lambda _: None, "t_values.file is missing, which the Saver of SOK 1 writes"),
+        (
+            "SOK 1",
+            "t_values.file",
+            lambda _: None,
+            "t_values.file is missing, which the Saver of SOK 1 writes",
+        ),
         ("HugeCTR", "key", lambda data: data[:24], "slot_id is of 4 rows"),
         ("HugeCTR", "emb_vector", lambda data: data[:76], "cannot share evenly"),
         ("HugeCTR", "key", lambda _: None, "key is missing"),
-        ("collection", "meta_data", lambda _: None, "meta_data is missing, which HugeCTR's embedding_dump writes"),
-        ("collection", "meta_data", lambda _: _meta(2, 1, (0,), (4,), (5,)), "(2 tables, key type 1, which is 52 b"),
+        (
+            "collection",
+            "meta_data",
+            lambda _: None,
+            "meta_data is missing, which HugeCTR's embedding_dump writes",
+        ),
+        (
+            "collection",
+            "meta_data",
+            lambda _: _meta(2, 1, (0,), (4,), (5,)),
+            "(2 tables, key type 1, which is 52 b",
+        ),
         ("collection", "meta_data", lambda _: _meta(1, 2, (0,), (4,), (5,)), "key type 2"),
-        ("collection", "meta_data", lambda _: _meta(2, 1, (1, 3), (4, 4), (5, 5)), "lists tables 1, 3, not all from 0"),
-        ("collection", "meta_data", lambda _: _meta(1, 1, (0,), (4,), (-5,)), "tells 4 keys of dim -5"),
-        ("collection", "key0", lambda data: file_head(2, 0) + data[128:], "begins keys of table 0 (kind 2, table 0)"),
+        (
+            "collection",
+            "meta_data",
+            lambda _: _meta(2, 1, (1, 3), (4, 4), (5, 5)),
+            "lists tables 1, 3, not all from 0",
+        ),
+        (
+            "collection",
+            "meta_data",
+            lambda _: _meta(1, 1, (0,), (4,), (-5,)),
+            "tells 4 keys of dim -5",
+        ),
+        (
+            "collection",
+            "key0",
+            lambda data: file_head(2, 0) + data[128:],
+            "begins keys of table 0 (kind 2, table 0)",
+        ),
         ("collection", "weight0", lambda data: data + bytes(700), "several processes"),
     ],
 )

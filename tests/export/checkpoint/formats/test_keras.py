@@ -40,7 +40,9 @@ def write_archive(path: Path, compression: int = zipfile.ZIP_STORED) -> Path:
     return path
 
 
-@pytest.mark.parametrize("options", [{"chunks": (8, 3)}, {"compression": "gzip"}, {"shuffle": True, "chunks": (20, 4)}])
+@pytest.mark.parametrize(
+    "options", [{"chunks": (8, 3)}, {"compression": "gzip"}, {"shuffle": True, "chunks": (20, 4)}]
+)
 def test_dataset_in_chunks_is_an_array(tmp_path: Path, options: dict[str, Any]) -> None:
     checkpoint = open_checkpoint(write_weights(tmp_path / "a.h5", **options))
     entry = checkpoint.entries["layers/embedding/vars/0"]
@@ -77,7 +79,9 @@ def test_directory_means_its_only_keras_file(tmp_path: Path) -> None:
         (lambda data: data[: len(data) // 2], "damaged|no checkpoint"),
     ],
 )
-def test_damaged_archive_is_refused(tmp_path: Path, change: Callable[[bytes], bytes], told: str) -> None:
+def test_damaged_archive_is_refused(
+    tmp_path: Path, change: Callable[[bytes], bytes], told: str
+) -> None:
     path = write_archive(tmp_path / "a.keras")
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(CheckpointError, match=told):
@@ -115,7 +119,9 @@ def test_sharded_weights_are_read_as_one(tmp_path: Path) -> None:
         open_checkpoint(index)
 
 
-def test_open_hdf5_without_h5py_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_hdf5_without_h5py_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(CheckpointError, match=r"pip install 'rowcast\[export\]'"):
         open_hdf5(str(tmp_path / "a.h5"), None)
@@ -130,7 +136,9 @@ def test_open_hdf5_without_h5py_names_the_extra(tmp_path: Path, monkeypatch: pyt
         ({"shape": (2, 4), "external": [("/etc/passwd", 0, 32)]}, "lie in other files"),
     ],
 )
-def test_dataset_that_is_not_in_the_file_is_refused(tmp_path: Path, how: dict[str, Any], told: str) -> None:
+def test_dataset_that_is_not_in_the_file_is_refused(
+    tmp_path: Path, how: dict[str, Any], told: str
+) -> None:
     """HDF5 reads what was never written as zeros, terabytes of them, and what lies elsewhere from any file."""
     with h5py.File(tmp_path / "a.weights.h5", "w") as file:
         file.create_dataset("layers/embedding/vars/0", dtype="f4", **how)

@@ -50,12 +50,17 @@ def test_checkpoint_that_is_being_saved_is_refused(tmp_path: Path, name: str) ->
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [
-        *(("_METADATA", text, "copy") for text in ("{", "[1]", '{"tree_metadata": {"a": 1}}', "\udcff")),
+        *(
+            ("_METADATA", text, "copy")
+            for text in ("{", "[1]", '{"tree_metadata": {"a": 1}}', "\udcff")
+        ),
         ("_METADATA", None, "no array 'b'"),
         ("manifest.ocdbt", "\0" * 50, "cannot be read"),
     ],
 )
-def test_damaged_tree_or_store_is_refused(item: Path, file: str, content: str | None, told: str) -> None:
+def test_damaged_tree_or_store_is_refused(
+    item: Path, file: str, content: str | None, told: str
+) -> None:
     tree = (item / file).read_bytes().replace(b'"key": "a"', b'"key": "b"')
     (item / file).write_bytes(tree if content is None else content.encode(errors="surrogateescape"))
     with pytest.raises(CheckpointError, match=told):

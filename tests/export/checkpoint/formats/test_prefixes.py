@@ -36,7 +36,9 @@ def test_find_prefix_directory_prefix_or_index_means_the_same(tmp_path: Path, gi
         ('model_checkpoint_path: "n\\303\\244\\"me-1"', 'nä"me-1'),
     ],
 )
-def test_find_prefix_directory_with_state_file_takes_what_it_names(tmp_path: Path, text: str, name: str) -> None:
+def test_find_prefix_directory_with_state_file_takes_what_it_names(
+    tmp_path: Path, text: str, name: str
+) -> None:
     for each in ("ckpt-1", "ckpt-2", "ckpt-3", 'nä"me-1'):
         write(tmp_path / each)
     state(tmp_path, text)
@@ -52,12 +54,17 @@ def test_find_prefix_directory_without_state_file_takes_the_newest(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ('model_checkpoint_path: "ckpt-9"', r"'ckpt-9', which is not there \(complete beside it: ckpt-7\)"),
+        (
+            'model_checkpoint_path: "ckpt-9"',
+            r"'ckpt-9', which is not there \(complete beside it: ckpt-7\)",
+        ),
         ("", "names no model_checkpoint_path"),
         ('model_checkpoint_path: "old.ckpt"', "V1 checkpoint"),
     ],
 )
-def test_find_prefix_state_file_that_names_nothing_is_refused(tmp_path: Path, text: str, what: str) -> None:
+def test_find_prefix_state_file_that_names_nothing_is_refused(
+    tmp_path: Path, text: str, what: str
+) -> None:
     write(tmp_path / "ckpt-7")
     (tmp_path / "old.ckpt").write_bytes(table([(b"", b"")]))
     state(tmp_path, text)
@@ -85,7 +92,9 @@ def test_find_prefix_state_file_that_names_nothing_is_refused(tmp_path: Path, te
         ("empty", b"", "no checkpoint"),
     ],
 )
-def test_find_prefix_other_file_is_called_by_its_name(tmp_path: Path, name: str, content: bytes, what: str) -> None:
+def test_find_prefix_other_file_is_called_by_its_name(
+    tmp_path: Path, name: str, content: bytes, what: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CheckpointError, match=what):
         find_prefix(tmp_path / name)

@@ -25,7 +25,9 @@ from tests.export.checkpoint.bundles import (
 def write_index(
     prefix: Path, *pairs: tuple[bytes, bytes], head: bytes | None = None, data: bytes = bytes(1000)
 ) -> Path:
-    Path(f"{prefix}.index").write_bytes(table([(b"", head if head is not None else header()), *pairs]))
+    Path(f"{prefix}.index").write_bytes(
+        table([(b"", head if head is not None else header()), *pairs])
+    )
     Path(f"{prefix}.data-00000-of-00001").write_bytes(data)
     return prefix
 
@@ -34,7 +36,9 @@ Pair = tuple[bytes, bytes]
 
 
 def sliced(shape: tuple[int, ...], *boxes: Any) -> Pair:
-    return b"v", field(1, 1) + field(2, shape_proto(shape)) + b"".join(field(7, slice_proto(box)) for box in boxes)
+    return b"v", field(1, 1) + field(2, shape_proto(shape)) + b"".join(
+        field(7, slice_proto(box)) for box in boxes
+    )
 
 
 def stored(box: Any, shape: tuple[int, ...]) -> Pair:
@@ -66,11 +70,19 @@ def stored(box: Any, shape: tuple[int, ...]) -> Pair:
         ([sliced((10,), [(8, 4)]), stored([(8, 4)], (4,))], "does not fit"),
         ([sliced((10,), [(0, 4)]), stored([(0, 4)], (5,))], "does not fit"),
         ([sliced((10,), [(1, -1)]), stored([(1, -1)], (10,))], "does not fit"),
-        ([sliced((10,), [(0, 10)], [(0, 10)]), stored([(0, 10)], (10,))], "does not hold, or lists it twice"),
-        ([(b"v%d" % n, entry(1, (100,), 0, 400, 0)) for n in range(3)], "has 1000 bytes, its variables claim 1200"),
+        (
+            [sliced((10,), [(0, 10)], [(0, 10)]), stored([(0, 10)], (10,))],
+            "does not hold, or lists it twice",
+        ),
+        (
+            [(b"v%d" % n, entry(1, (100,), 0, 400, 0)) for n in range(3)],
+            "has 1000 bytes, its variables claim 1200",
+        ),
     ],
 )
-def test_read_index_entries_that_cannot_be_are_refused(tmp_path: Path, pairs: list[Pair], what: str) -> None:
+def test_read_index_entries_that_cannot_be_are_refused(
+    tmp_path: Path, pairs: list[Pair], what: str
+) -> None:
     with pytest.raises(CheckpointError, match=what):
         open_checkpoint(write_index(tmp_path / "c", *pairs))
 
@@ -84,7 +96,9 @@ def test_read_index_entries_that_cannot_be_are_refused(tmp_path: Path, pairs: li
         (b"\xff", "no BundleHeaderProto"),
     ],
 )
-def test_read_index_header_that_is_not_read_is_refused(tmp_path: Path, head: bytes, what: str) -> None:
+def test_read_index_header_that_is_not_read_is_refused(
+    tmp_path: Path, head: bytes, what: str
+) -> None:
     with pytest.raises(CheckpointError, match=what):
         open_checkpoint(write_index(tmp_path / "c", head=head))
 
@@ -102,7 +116,9 @@ def test_read_index_missing_data_file_is_named(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "c")
 
 
-def test_read_index_empty_variable_past_the_end_and_unknown_dtype_are_listed(tmp_path: Path) -> None:
+def test_read_index_empty_variable_past_the_end_and_unknown_dtype_are_listed(
+    tmp_path: Path,
+) -> None:
     pairs = (b"empty", entry(1, (0, 4), 5000, b"")), (b"odd", entry(99, (3,), 0, b"abc"))
     entries = open_checkpoint(write_index(tmp_path / "c", *pairs)).entries
     assert (entries["empty"].bytes, entries["odd"].dtype) == (0, "dtype 99")

@@ -40,7 +40,14 @@ stacked_table_specs {
 def spec_bytes() -> bytes:
     users = field(1, "users") + field(2, 1000) + field(3, 16) + field(11, field(1, "user"))
     items = field(1, "items") + field(2, 503) + field(3, 16) + field(9, 128) + field(10, 4)
-    stack = field(1, "users_items") + field(2, 1920) + field(3, 16) + field(9, 8) + field(10, users) + field(10, items)
+    stack = (
+        field(1, "users_items")
+        + field(2, 1920)
+        + field(3, 16)
+        + field(9, 8)
+        + field(10, users)
+        + field(10, items)
+    )
     return field(1, stack)
 
 
@@ -50,8 +57,15 @@ def written(directory: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def stated(directory: Path, content: str | bytes, name: str = "layout.toml", key: str = KEY) -> Inventory:
-    variables: dict[str, Any] = {key: STACK, "genres": STACK[:10], "ages": STACK[:128], "ages/Adam": STACK[:128]}
+def stated(
+    directory: Path, content: str | bytes, name: str = "layout.toml", key: str = KEY
+) -> Inventory:
+    variables: dict[str, Any] = {
+        key: STACK,
+        "genres": STACK[:10],
+        "ages": STACK[:128],
+        "ages/Adam": STACK[:128],
+    }
     write_bundle(directory / "ckpt-1", variables)
     layouts = read_layouts(written(directory, name, content))
     return recognise(open_checkpoint(directory), Statements(layouts=layouts))
@@ -70,13 +84,17 @@ def test_layout_file_of_the_page_is_read_as_the_page_says(tmp_path: Path) -> Non
     assert found.candidates == ()
 
 
-@pytest.mark.parametrize(("name", "content"), [("spec.textproto", SPEC_TEXT), ("spec.pb", spec_bytes())])
+@pytest.mark.parametrize(
+    ("name", "content"), [("spec.textproto", SPEC_TEXT), ("spec.pb", spec_bytes())]
+)
 @pytest.mark.parametrize("key", ["params.users_items.table", "users_items", "emb/users_items/0"])
 def test_embedding_spec_says_the_same_of_the_variable_that_bears_the_stacks_name(
     tmp_path: Path, name: str, content: str | bytes, key: str
 ) -> None:
     found = stated(tmp_path, content, name, key)
-    assert {table.name: (table.key, table.rows, table.dim, table.layout) for table in found.tables} == {
+    assert {
+        table.name: (table.key, table.rows, table.dim, table.layout) for table in found.tables
+    } == {
         "items": (key, 503, 16, SparseCore(8, 240, 128, 4)),
         "users": (key, 1000, 16, SparseCore(8, 240, 0, 0)),
     }
@@ -96,9 +114,21 @@ def test_embedding_spec_whose_stack_is_not_one_variable_is_refused(tmp_path: Pat
             "[tables.a]\nkey = 'k'\nkind = 'mud'",
             "tables.a.kind: Input should be 'plain', 'mod' or 'sparse_core'",
         ),
-        ("l.toml", "[tables.a]\nkey = 'k'\nkind = 'plain'\nrow = 3", "unknown key 'tables.a.row'; did you mean 'rows'"),
-        ("l.toml", "[tables.a]\nkey = 'k'\nkind = 'plain'\ncores = 3", "'cores' is no key of a table of kind 'plain'"),
-        ("l.toml", "[tables.a]\nkey = 'k'\nkind = 'sparse_core'\ncores = 3", "needs 'rows', 'dim' and 'cores'"),
+        (
+            "l.toml",
+            "[tables.a]\nkey = 'k'\nkind = 'plain'\nrow = 3",
+            "unknown key 'tables.a.row'; did you mean 'rows'",
+        ),
+        (
+            "l.toml",
+            "[tables.a]\nkey = 'k'\nkind = 'plain'\ncores = 3",
+            "'cores' is no key of a table of kind 'plain'",
+        ),
+        (
+            "l.toml",
+            "[tables.a]\nkey = 'k'\nkind = 'sparse_core'\ncores = 3",
+            "needs 'rows', 'dim' and 'cores'",
+        ),
         ("l.toml", "[tables.a]\nkey = 'k'\nkind = 'mod'\npartitions = 0", "greater than 0"),
         ("l.toml", "tables = 3", "tables: "),
         ("l.toml", b"\xff", "docs/reference/checkpoints.md"),
@@ -133,16 +163,22 @@ def test_layout_file_that_cannot_be_meant_is_refused(
         ("partitions = 4", "", "lies in 1 row range"),
     ],
 )
-def test_layout_that_contradicts_the_checkpoint_is_refused(tmp_path: Path, before: str, after: str, what: str) -> None:
+def test_layout_that_contradicts_the_checkpoint_is_refused(
+    tmp_path: Path, before: str, after: str, what: str
+) -> None:
     with pytest.raises(NotConvertible, match=what):
         stated(tmp_path, TOML.replace(before, after, 1))
 
 
 def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"layer/embeddings": STACK})
-    layouts = {"users": StatedTable(key="layer/embeddings", kind="sparse_core", rows=1000, dim=16, cores=8)}
+    layouts = {
+        "users": StatedTable(key="layer/embeddings", kind="sparse_core", rows=1000, dim=16, cores=8)
+    }
     found = recognise(open_checkpoint(tmp_path), Statements({"people": "users"}, layouts=layouts))
-    assert [(table.name, table.layout.kind) for table in found.tables] == [("people", "sparse_core")]
+    assert [(table.name, table.layout.kind) for table in found.tables] == [
+        ("people", "sparse_core")
+    ]
     assert GRAPH not in [entry.key for entry in found.dense]
 
 

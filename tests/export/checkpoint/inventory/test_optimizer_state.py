@@ -23,19 +23,40 @@ def test_named_slot_under_the_scope_of_its_optimizer_is_found(tmp_path: Path, ke
 
 
 @pytest.mark.parametrize(
-    "other", ["scope/other/Adam", "Adam", "scope/emb/adamant", "scope/emb/kernel", "/" * 99 + "Adam", "scope/emb/Adam"]
+    "other",
+    [
+        "scope/other/Adam",
+        "Adam",
+        "scope/emb/adamant",
+        "scope/emb/kernel",
+        "/" * 99 + "Adam",
+        "scope/emb/Adam",
+    ],
 )
 def test_variable_that_only_looks_like_a_slot_is_not_taken(tmp_path: Path, other: str) -> None:
-    write_bundle(tmp_path / "c", {"scope/emb": TABLE, other: TABLE[:4] if other == "scope/emb/Adam" else TABLE})
+    write_bundle(
+        tmp_path / "c",
+        {"scope/emb": TABLE, other: TABLE[:4] if other == "scope/emb/Adam" else TABLE},
+    )
     assert recognise(open_checkpoint(tmp_path)).slots == ()
 
 
-def test_state_of_an_optimizer_that_its_user_named_is_told_by_several_variables_or_a_table(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"a": TABLE, "a/mine": TABLE, "a/mine_1": TABLE, "b": TABLE, "b/mine": TABLE})
+def test_state_of_an_optimizer_that_its_user_named_is_told_by_several_variables_or_a_table(
+    tmp_path: Path,
+) -> None:
+    write_bundle(
+        tmp_path / "c",
+        {"a": TABLE, "a/mine": TABLE, "a/mine_1": TABLE, "b": TABLE, "b/mine": TABLE},
+    )
     assert [(slot.name, slot.of) for slot in recognise(open_checkpoint(tmp_path)).slots] == [
         ("mine", "a"),
         ("mine_1", "a"),
         ("mine", "b"),
     ]
-    write_bundle(tmp_path / "d", {"user/embeddings": TABLE, "user/embeddings/mine": TABLE, "a": TABLE, "a/b": TABLE})
-    assert [slot.key for slot in recognise(open_checkpoint(tmp_path / "d")).slots] == ["user/embeddings/mine"]
+    write_bundle(
+        tmp_path / "d",
+        {"user/embeddings": TABLE, "user/embeddings/mine": TABLE, "a": TABLE, "a/b": TABLE},
+    )
+    assert [slot.key for slot in recognise(open_checkpoint(tmp_path / "d")).slots] == [
+        "user/embeddings/mine"
+    ]

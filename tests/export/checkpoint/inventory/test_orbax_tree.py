@@ -27,9 +27,13 @@ def found_in(directory: Path, *paths: str) -> Inventory:
         ("embedding", "embedding", "Flax Embed"),
     ],
 )
-def test_leaf_that_layers_name_by_default_is_a_table(tmp_path: Path, path: str, name: str, origin: str) -> None:
+def test_leaf_that_layers_name_by_default_is_a_table(
+    tmp_path: Path, path: str, name: str, origin: str
+) -> None:
     found = found_in(tmp_path, path, "params.dense.kernel")
-    assert [(table.name, table.key, table.origin) for table in found.tables] == [(name, path, origin)]
+    assert [(table.name, table.key, table.origin) for table in found.tables] == [
+        (name, path, origin)
+    ]
     assert [entry.key for entry in found.candidates] == ["params.dense.kernel"]
 
 

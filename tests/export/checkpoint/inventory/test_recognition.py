@@ -18,7 +18,10 @@ TABLE = np.arange(24, dtype=np.float32).reshape(8, 3)
 
 
 def inventory(
-    directory: Path, nodes: list[bytes], variables: dict[str, Any], named: dict[str, str] | None = None
+    directory: Path,
+    nodes: list[bytes],
+    variables: dict[str, Any],
+    named: dict[str, str] | None = None,
 ) -> Inventory:
     write_bundle(directory / "ckpt-3", {**variables, GRAPH: object_graph(*nodes)})
     return recognise(open_checkpoint(directory / "ckpt-3"), named)
@@ -75,7 +78,9 @@ def test_recognise_keras_layers_of_one_name_are_told_by_their_paths(tmp_path: Pa
     assert [table.name for table in found.tables] == ["a.emb", "b.emb"]
 
 
-@pytest.mark.parametrize(("second", "names"), [(TABLE, ["movies"]), (TABLE + 1, ["variables", "_all_variables"])])
+@pytest.mark.parametrize(
+    ("second", "names"), [(TABLE, ["movies"]), (TABLE + 1, ["variables", "_all_variables"])]
+)
 def test_recognise_exported_model_that_holds_its_variables_twice(
     tmp_path: Path, second: np.ndarray[Any, Any], names: list[str]
 ) -> None:
@@ -89,13 +94,17 @@ def test_recognise_exported_model_that_holds_its_variables_twice(
     ]
     found = inventory(tmp_path, nodes, {keys[0]: TABLE, keys[1]: second})
     assert sorted(table.name for table in found.tables) == sorted(names)
-    assert [(each.key, each.of) for each in found.duplicates] == ([(keys[1], keys[0])] if len(names) == 1 else [])
+    assert [(each.key, each.of) for each in found.duplicates] == (
+        [(keys[1], keys[0])] if len(names) == 1 else []
+    )
     assert found.dense == ()
 
 
 def test_recognise_table_without_a_variable_of_two_axes_is_refused(tmp_path: Path) -> None:
     slot = {"e/t.Saccumulators" + SUFFIX: TABLE}
-    assert [refused.name for refused in inventory(tmp_path, embedding_object({"e": 1}), slot).refused] == ["items"]
+    assert [
+        refused.name for refused in inventory(tmp_path, embedding_object({"e": 1}), slot).refused
+    ] == ["items"]
     found = inventory(tmp_path, embedding_object({"e": 1}), slot | {"e/t" + SUFFIX: TABLE.ravel()})
     assert "[24]" in found.refused[0].reason
 
@@ -111,9 +120,14 @@ def test_recognise_named_table_renames_or_replaces_a_recognised_one(tmp_path: Pa
     nodes = embedding_object({"e": 1, "k": 6}, extra=[node(key="k" + SUFFIX)])
     variables = {**PAIR, "k" + SUFFIX: TABLE}
     renamed = inventory(tmp_path, nodes, variables, {"other": "e/t"})
-    assert [(table.name, table.origin, len(table.slots)) for table in renamed.tables] == [("other", "TPUEmbedding", 1)]
+    assert [(table.name, table.origin, len(table.slots)) for table in renamed.tables] == [
+        ("other", "TPUEmbedding", 1)
+    ]
     replaced = inventory(tmp_path, nodes, variables, {"items": "k", "k": "items"})
-    assert [(table.name, table.key) for table in replaced.tables] == [("items", "k" + SUFFIX), ("k", "e/t" + SUFFIX)]
+    assert [(table.name, table.key) for table in replaced.tables] == [
+        ("items", "k" + SUFFIX),
+        ("k", "e/t" + SUFFIX),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -125,8 +139,15 @@ def test_recognise_named_table_renames_or_replaces_a_recognised_one(tmp_path: Pa
         ("zzzzzz", "those with the shape of a table: kernel"),
     ],
 )
-def test_recognise_named_variable_that_cannot_be_meant_is_refused(tmp_path: Path, said: str, what: str) -> None:
+def test_recognise_named_variable_that_cannot_be_meant_is_refused(
+    tmp_path: Path, said: str, what: str
+) -> None:
     extra = [node(key="kernel" + SUFFIX), node(key="bias" + SUFFIX)]
     variables = {**PAIR, "kernel" + SUFFIX: TABLE, "bias" + SUFFIX: TABLE[:, 0].copy()}
     with pytest.raises(NotConvertible, match=what):
-        inventory(tmp_path, embedding_object({"e": 1, "k": 6, "b": 7}, extra=extra), variables, {"mine": said})
+        inventory(
+            tmp_path,
+            embedding_object({"e": 1, "k": 6, "b": 7}, extra=extra),
+            variables,
+            {"mine": said},
+        )

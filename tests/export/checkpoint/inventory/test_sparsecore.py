@@ -12,28 +12,64 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, NotConvertible
-from tests.export.checkpoint.bundles import GRAPH, SUFFIX, field, node, object_graph, varint, write_bundle
+from tests.export.checkpoint.bundles import (
+    GRAPH,
+    SUFFIX,
+    field,
+    node,
+    object_graph,
+    varint,
+    write_bundle,
+)
 
 CORES, CORE_ROWS, PADDED_DIM = 4, 32, 8
 STACK = np.arange(CORES * CORE_ROWS * PADDED_DIM, dtype=np.float32).reshape(-1, PADDED_DIM)
-USERS: dict[str, Any] = {"name": "users", "shape": (50, 5), "padded": (64, 8), "offset": 0, "rotation": 0}
-ITEMS: dict[str, Any] = {"name": "it_ems", "shape": (30, 7), "padded": (32, 8), "offset": 16, "rotation": 2}
+USERS: dict[str, Any] = {
+    "name": "users",
+    "shape": (50, 5),
+    "padded": (64, 8),
+    "offset": 0,
+    "rotation": 0,
+}
+ITEMS: dict[str, Any] = {
+    "name": "it_ems",
+    "shape": (30, 7),
+    "padded": (32, 8),
+    "offset": 16,
+    "rotation": 2,
+}
 
 
 def table_layout(**said: Any) -> bytes:
     """One SparseCoreTableLayout, by field numbers; zeros are left out, as protobuf does."""
-    said = {"stack": "it_ems_users", "cores": CORES, "partitions": 2, "core_rows": CORE_ROWS, **said}
+    said = {
+        "stack": "it_ems_users",
+        "cores": CORES,
+        "partitions": 2,
+        "core_rows": CORE_ROWS,
+        **said,
+    }
     numbers = {3: "cores", 4: "partitions", 5: "core_rows", 8: "offset", 9: "rotation"}
-    packed = {number: b"".join(varint(size) for size in said[name]) for number, name in ((6, "shape"), (7, "padded"))}
+    packed = {
+        number: b"".join(varint(size) for size in said[name])
+        for number, name in ((6, "shape"), (7, "padded"))
+    }
     plain = b"".join(field(number, said[name]) for number, name in numbers.items() if said[name])
     shapes = b"".join(field(number, sizes) for number, sizes in packed.items())
     return field(1, field(1, said["name"]) + field(2, said["stack"]) + plain + shapes)
 
 
-def write(directory: Path, *tables: dict[str, Any], stacks: tuple[str, ...] = ("it_ems_users",)) -> None:
+def write(
+    directory: Path, *tables: dict[str, Any], stacks: tuple[str, ...] = ("it_ems_users",)
+) -> None:
     """An embedding object with stacks of one shape, each with one slot variable, and the layouts of its tables."""
     keys = {stack: (f"e/{stack}{SUFFIX}", f"e/{stack}.Sacc{SUFFIX}") for stack in stacks}
-    nodes = [node({"e": 1}), node({"_variables": 2, "_sparse_core_table_layouts": 3}), b"", node(key="e/layouts")]
+    nodes = [
+        node({"e": 1}),
+        node({"_variables": 2, "_sparse_core_table_layouts": 3}),
+        b"",
+        node(key="e/layouts"),
+    ]
     held = {}
     for stack in stacks:
         held[stack] = len(nodes)
@@ -42,7 +78,9 @@ def write(directory: Path, *tables: dict[str, Any], stacks: tuple[str, ...] = ("
     nodes[2] = node(held)
     variables = {key: STACK for pair in keys.values() for key in pair}
     said = b"".join(table_layout(**table) for table in tables)
-    write_bundle(directory / "ckpt-1", {**variables, "e/layouts": said, GRAPH: object_graph(*nodes)})
+    write_bundle(
+        directory / "ckpt-1", {**variables, "e/layouts": said, GRAPH: object_graph(*nodes)}
+    )
 
 
 def opened(directory: Path, named: dict[str, str] | None = None) -> Inventory:
@@ -51,8 +89,14 @@ def opened(directory: Path, named: dict[str, str] | None = None) -> Inventory:
 
 def test_recognise_table_of_a_stack_is_renamed_by_its_name_or_by_the_stack(tmp_path: Path) -> None:
     write(tmp_path, USERS, ITEMS)
-    assert [table.name for table in opened(tmp_path, {"people": "users"}).tables] == ["it_ems", "people"]
-    assert [table.name for table in opened(tmp_path, {"users": "e/it_ems_users"}).tables] == ["it_ems", "users"]
+    assert [table.name for table in opened(tmp_path, {"people": "users"}).tables] == [
+        "it_ems",
+        "people",
+    ]
+    assert [table.name for table in opened(tmp_path, {"users": "e/it_ems_users"}).tables] == [
+        "it_ems",
+        "users",
+    ]
     with pytest.raises(NotConvertible, match=r"stack of several tables.*it_ems, users"):
         opened(tmp_path, {"people": "e/it_ems_users"})
 
