@@ -15,6 +15,7 @@ RUN pip install --constraint /constraints.txt hatchling numpy
 COPY pyproject.toml hatch_build.py README.md ./
 COPY bundle bundle
 COPY runtime runtime
+COPY object_store object_store
 COPY export export
 COPY service service
 # Rows are to be read by compiled code in the images: a wheel for any platform has none.

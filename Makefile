@@ -8,7 +8,7 @@ SCALE ?=
 SHORT ?=
 PROCESSES ?= 2
 
-.PHONY: help venv quickstart docs demo demo-models demo-scale test test-all check stubs bench bench-against bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-export clean
+.PHONY: help venv quickstart docs demo demo-models demo-scale test test-all check format stubs bench bench-against bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -23,7 +23,7 @@ quickstart: ## serves a small bundle and asks it; installs the service alone, wi
 
 docs: ## the documentation site in build/site, in an environment of its own (60 MB)
 	@scripts/make_venv build/docs/venv --quiet 'mkdocs-material~=9.7'
-	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build
 	@echo "open build/site/index.html"
 
 demo: venv ## train, export, serve, send requests: real recommendations (DATA=DIR: MovieLens there)
@@ -32,7 +32,7 @@ demo: venv ## train, export, serve, send requests: real recommendations (DATA=DI
 demo-models: venv ## every example trained, exported, served and compared with its model (ONLY="dlrm ple", SCALE=article)
 	$(BIN)/python -m examples.demo_models $(if $(SCALE),--scale $(SCALE)) $(foreach name,$(ONLY),--only $(name))
 
-demo-scale: venv ## the small bundle on two fronts and four shards on Ray, one of which is killed: the answers of one process
+demo-scale: venv ## the small bundle on two routers and four shards on Ray, one of which is killed: the answers of one process
 	$(BIN)/python -m examples.quickstart.demo_scale
 
 test: venv ## the tests but the slow ones, in two processes (PROCESSES=N: in N, each of up to 2 GB)
@@ -44,42 +44,46 @@ test-all: venv ## all tests: also kills at every step, memory at scale, fresh in
 check: venv ## ruff, mypy, import contracts, generated files, words, duplicate code
 	scripts/check
 
+format: venv ## formats the code and fixes what ruff can fix
+	$(BIN)/ruff check --fix --exit-zero --quiet .
+	$(BIN)/ruff format .
+
 stubs: venv ## regenerates the protobuf stubs
 	PYTHON=$(BIN)/python scripts/generate_stubs
 
 bench: venv ## the service, bare calls, installed peers, overload, start and memory; writes docs/explanation/benchmarks.md (SCALE=1: all rows)
-	$(BIN)/python -m tests.bench --document $(if $(SCALE),--scale $(SCALE))
+	$(BIN)/python -m benchmarks --document $(if $(SCALE),--scale $(SCALE))
 
 bench-against: venv ## the service of another checkout in alternation with this one: make bench-against DIR=../old
-	$(BIN)/python -m tests.bench --against $(DIR)
+	$(BIN)/python -m benchmarks --against $(DIR)
 
 bench-peers: venv ## virtual environments of the peers of make bench, 8 GB under build/peers
-	$(BIN)/python -m tests.bench.peers.environments
+	$(BIN)/python -m benchmarks.peers.environments
 
 bench-retrieval: venv ## filtered retrieval beside ScaNN, faiss, hnswlib, LanceDB, pgvector and Chroma: a million vectors
-	$(BIN)/python -m tests.bench.retrieval
+	$(BIN)/python -m benchmarks.retrieval
 
 bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memory by the size of a table
-	$(BIN)/python -m tests.bench.exporter
+	$(BIN)/python -m benchmarks.exporter
 
-bench-scale: venv ## fronts and shards beside one process, handles and a proxy, Ray Serve as control plane; ten minutes
-	$(BIN)/python -m tests.bench.scale
+bench-scale: venv ## routers and shards beside one process, handles and a proxy, Ray Serve as control plane; ten minutes
+	$(BIN)/python -m benchmarks.scale
 
 soak: venv ## version changes under load (one process and two), commands, lost callers, overload; half an hour at most
-	$(BIN)/python -m tests.soak
-	$(BIN)/python -m tests.soak.switches --versions 100 --workers 2
-	$(BIN)/python -m tests.soak.commands --rounds 5
+	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m benchmarks.soak.switches --versions 100 --workers 2
+	$(BIN)/python -m benchmarks.soak.commands --rounds 5
 
 soak-proxies: venv ## nginx and HAProxy before two services: workers that leave, restarts, hostile clients; ten minutes
-	$(BIN)/python -m tests.soak.proxies
+	$(BIN)/python -m benchmarks.soak.proxies
 
-soak-scale: venv ## fronts and shards at 200 random moments: killed, stopped, slow, outdated, nodes of Ray lost; twenty minutes
-	$(BIN)/python -m tests.soak.scale
-	$(BIN)/python -m tests.soak.scale_on_ray
+soak-scale: venv ## routers and shards at 200 random moments: killed, stopped, slow, outdated, nodes of Ray lost; twenty minutes
+	$(BIN)/python -m benchmarks.soak.scale
+	$(BIN)/python -m benchmarks.soak.scale_on_ray
 
 soak-export: venv ## damaged checkpoints for a minute; then exports killed at 240 random moments and resumed, ten minutes
-	$(BIN)/python -m tests.soak.damaged_checkpoints 60
-	$(BIN)/python -m tests.soak.export
+	$(BIN)/python -m benchmarks.soak.damaged_checkpoints 60
+	$(BIN)/python -m benchmarks.soak.export
 
 clean: ## removes what was built, but .venv
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

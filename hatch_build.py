@@ -1,7 +1,8 @@
-"""Compiles `bundle/native` with the C compiler of the machine, for a wheel and for an editable install.
+"""Compiles `bundle/native` with the C compiler of the machine, for a wheel and for an editable
+install.
 
-Without a compiler, or Python's headers, the package is built all the same and numpy reads the rows. `python
-hatch_build.py` compiles in place; it exits with 1 if it cannot.
+Without a compiler, or Python's headers, the package is built all the same and numpy reads the rows.
+`python hatch_build.py` compiles in place; it exits with 1 if it cannot.
 """
 
 from __future__ import annotations
@@ -69,12 +70,12 @@ else:
                 compile_rows()
             except CannotCompile as problem:
                 if version == "editable":
-                    MADE.unlink(
-                        missing_ok=True
-                    )  # built of another source, it would be taken for this one's
+                    # Built of another source, it would be taken for this one's.
+                    MADE.unlink(missing_ok=True)
                 self.app.display_warning(f"rowcast is built without compiled row reads: {problem}")
                 return
-            build_data["pure_python"], build_data["infer_tag"] = False, True
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
             build_data["artifacts"].append(str(MADE.relative_to(self.root)))
 
 

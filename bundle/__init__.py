@@ -1,0 +1,1 @@
+"""The bundle on disk: its format, and how tables, features and stores are read and written."""

@@ -1,53 +1,55 @@
-"""What can be wrong with a bundle, in terms of the format; no codes of any protocol.
+"""The errors of a bundle, in terms of its format, without the codes of any protocol.
 
 BundleError
-├── FormatError            a manifest or file that the format does not allow
-│   ├── UnknownFormat      a format version that this reader does not know
+├── FormatError            a manifest or file that violates the format
+│   ├── UnknownFormat      a format version that this reader does not support
 │   └── UnsafePath         a path that leaves the bundle
-├── DigestMismatch         committed bytes that differ from their checksum, or are missing or cut short
-├── NotCommitted           a directory without a manifest: no bundle, or one still being written
-├── DestinationExists      a version that is already there; committed bundles are never overwritten
+├── DigestMismatch         committed bytes that differ from their checksum, or are missing
+├── NotCommitted           a directory without a manifest: not a bundle, or an incomplete one
+├── DestinationExists      a version that exists already; bundles are never overwritten
 ├── RowOutOfRange          a row that the table does not have
-├── FeatureError           values that are no ids or do not fit their feature; names the feature
-│   └── UnknownRefused     an unknown id where the feature's rule is `refuse`
-├── UnknownCandidate       an id that the candidate store does not hold, or none of its kind
-├── FormulaError           a formula that is none, or names what is no output
-└── FormulaUndefined       a formula that has no finite value for a candidate; an ArithmeticError, too
+├── FeatureError           values that are not ids, or do not fit their feature
+│   └── UnknownRefused     an unknown id of a feature whose rule is `refuse`
+├── UnknownCandidate       a value that is not an id of the candidate store
+├── FormulaError           an invalid formula, or one that names an unknown output
+└── FormulaUndefined       a formula without a finite value; also an ArithmeticError
 """
 
 from __future__ import annotations
 
 
 class BundleError(Exception):
-    """Anything wrong with a bundle or with values requested of it; the message is safe to show to a caller."""
+    """A bundle, or values that a request sends to it, are invalid. The message is safe to send to a
+    client.
+    """
 
 
 class FormatError(BundleError):
-    """A manifest or file that the format does not allow."""
+    """A manifest or file violates the format."""
 
 
 class UnknownFormat(FormatError):
-    """A format version that this reader does not know; a newer product version may read it."""
+    """The bundle has a format version that this release does not support; a newer one may."""
 
 
 class UnsafePath(FormatError):
-    """A path that is absolute, not normalised, or leaves the bundle."""
+    """A path is absolute, not normalized, or leads out of the bundle."""
 
 
 class DigestMismatch(BundleError):
-    """Committed bytes that differ from their checksum, or a listed file that is missing or truncated."""
+    """A file differs from its checksum, is missing, or is truncated."""
 
 
 class NotCommitted(BundleError):
-    """A directory without a manifest."""
+    """The directory has no manifest: it is not a bundle, or is still being written."""
 
 
 class DestinationExists(BundleError):
-    """The version to be written exists already."""
+    """The version to write exists already; bundles are never overwritten."""
 
 
 class VersionBusy(BundleError):
-    """Another run is writing this version."""
+    """Another process is writing this version."""
 
 
 class RowOutOfRange(BundleError):
@@ -55,35 +57,36 @@ class RowOutOfRange(BundleError):
 
 
 class FeatureError(BundleError):
-    """Values that are not ids, or do not fit their feature.
+    """Values are not ids, or do not fit their feature.
 
     Attributes:
-      feature: the feature's name.
-      problem: what is wrong with the values, which it names.
+      feature: The name of the feature.
+      problem: What is wrong, with the value.
     """
 
     def __init__(self, feature: str, problem: str) -> None:
         super().__init__(f"feature {feature!r}: {problem}")
-        self.feature, self.problem = feature, problem
+        self.feature = feature
+        self.problem = problem
 
 
 class UnknownRefused(FeatureError):
-    """An id that the table does not hold, sent to a feature whose unknown rule is `refuse`."""
+    """An id has no row in the table of a feature whose `unknown` rule is `refuse`."""
 
 
 class UnknownCandidate(BundleError):
-    """An id that the candidate store does not hold, or a value that is not an id of its type."""
+    """The candidate store has no such id, or the value is not an id of its type."""
 
 
 class FormulaError(BundleError):
-    """An invalid formula, or one that names an unknown output; gives the position and what was expected."""
+    """A formula is invalid or names an unknown output; the message has the position."""
 
 
 class FormulaUndefined(BundleError, ArithmeticError):
-    """A formula without a finite value for a candidate, such as the logarithm of a negative number.
+    """A formula has no finite value for a candidate, such as the logarithm of a negative number.
 
     Attributes:
-      place: of the candidate.
+      place: The position of the candidate.
     """
 
     def __init__(self, problem: str, place: int) -> None:

@@ -1,8 +1,9 @@
-"""How shards and replicas divide a number of nodes, what that costs a request, and what lost nodes cost.
+"""Compares the ways to divide nodes into shards and replicas: the cost of a request, and the
+probability that failing nodes lose a shard.
 
     python -m examples.cluster_size --table-bytes 10e12 --nodes 32 --memory-bytes 768e9
 
-`docs/how-to/size-a-cluster.md` shows what it prints.
+`docs/how-to/size-a-cluster.md` shows the output.
 """
 
 from __future__ import annotations
@@ -10,16 +11,25 @@ from __future__ import annotations
 import argparse
 from math import comb
 
-SHARD_CALL_MS, SHARD_ROW_US = 0.6, 0.20
-FRONT_CALL_MS, FRONT_ROW_US = 0.4, 0.16
-"""CPU time of a call and of a row of 64 bytes, on a shard and on a front: lookups of 8 and of 4,000 rows at four
-callers, by a front with one and with four shards, less those of one process, on two cores that all of them share."""
+# CPU time per call and per row of 64 bytes. Measured with lookups of 8 and of 4,000 rows by four
+# clients: a router with one and with four shards, minus the same lookups in one process, on two
+# cores that all processes share.
+SHARD_CALL_MS = 0.6
+SHARD_ROW_US = 0.20
+ROUTER_CALL_MS = 0.4
+ROUTER_ROW_US = 0.16
 PULL_BYTES_S = 1e9
-"""Of a node that takes over a shard: a network of 10 Gbit/s."""
+"""Rate at which a node downloads a shard, over a network of 10 Gbit/s."""
 
 
 def lost_share(shards: int, replicas: int, failed: int) -> float:
-    """Returns how likely so many nodes, failing at once, hold all replicas of a shard: one pod on each node."""
+    """Returns the probability that nodes that fail at the same time hold all replicas of a shard.
+
+    Args:
+      shards: Number of shards.
+      replicas: Number of replicas of each shard, each on a node of its own.
+      failed: Number of nodes that fail.
+    """
     nodes = shards * replicas
     ways = sum(
         (1 if each % 2 else -1)
@@ -33,15 +43,16 @@ def lost_share(shards: int, replicas: int, failed: int) -> float:
 def rows_of(
     table_bytes: float, nodes: int, memory_bytes: float, cores: int, rows: int
 ) -> list[list[str]]:
-    """Returns a row of the table for each way to divide the nodes, fewest shards first."""
+    """Returns a row of the table for each way to divide the nodes, the fewest shards first."""
     found = []
     for shards in (each for each in range(1, nodes + 1) if nodes % each == 0):
-        replicas, held = nodes // shards, table_bytes / shards
+        replicas = nodes // shards
+        held = table_bytes / shards
         shard_ms = shards * SHARD_CALL_MS + rows * SHARD_ROW_US / 1e3
-        front_ms = shards * FRONT_CALL_MS + rows * FRONT_ROW_US / 1e3
+        router_ms = shards * ROUTER_CALL_MS + rows * ROUTER_ROW_US / 1e3
         cells = [f"{shards} x {replicas}", f"{held / 1e9:,.0f} GB", f"{held / memory_bytes:.0%}"]
         cells += [
-            f"{front_ms:.1f} ms",
+            f"{router_ms:.1f} ms",
             f"{nodes * cores * 1e3 / shard_ms:,.0f}",
             f"{held / PULL_BYTES_S / 60:.0f} min",
         ]
@@ -63,12 +74,14 @@ def main() -> None:
         ("cores", 32),
     ):
         parser.add_argument(f"--{name}", type=float if default > 1e6 else int, default=default)
-    parser.add_argument("--rows", type=int, default=5_200, help="of a request, over all tables")
-    print(
-        "| shards x replicas | a node holds | of its memory | CPU of a front | requests/s | refill |",
-        end="",
+    parser.add_argument(
+        "--rows", type=int, default=5_200, help="rows that a request reads, over all tables"
     )
-    print(" a shard is lost with 1 node | 2 | 3 |\n|---|---|---|---|---|---|---|---|---|")
+    print(
+        "| shards x replicas | data per node | share of its memory | router CPU | requests/s "
+        "| refill | shard lost if 1 node fails | if 2 fail | if 3 fail |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     for cells in rows_of(**vars(parser.parse_args())):
         print(f"| {' | '.join(cells)} |")
 

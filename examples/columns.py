@@ -24,7 +24,8 @@ class Ragged:
 
     def __getitem__(self, positions: Any) -> Any:
         """Returns the examples at `positions` [m]; of one position its values."""
-        starts, ends = self.offsets[:-1][positions], self.offsets[1:][positions]
+        starts = self.offsets[:-1][positions]
+        ends = self.offsets[1:][positions]
         return (
             self.values[starts:ends] if np.isscalar(starts) else slices(self.values, starts, ends)
         )

@@ -1,4 +1,6 @@
-"""Clicks in the shape of Criteo's logs: 13 numbers and 26 categories, with effects of ids that a model can learn."""
+"""Clicks in the shape of Criteo's logs: 13 numbers and 26 categories, with effects of ids that a
+model can learn.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ from examples.columns import Column, Columns, Ragged, offsets_of
 
 NUMBERS = 13
 VOCABULARY_SIZES = (
-    39_884_406, 39_043, 17_289, 7_420, 20_263, 3, 7_120, 1_543, 63, 38_532_951, 2_953_546, 403_346, 10, 2_208,
+    39_884_406, 39_043, 17_289, 7_420, 20_263, 3, 7_120, 1_543, 63, 38_532_951, 2_953_546, 403_346,
+    10, 2_208,
     11_938, 155, 4, 976, 14, 39_979_771, 25_641_295, 39_664_984, 585_935, 12_972, 108, 36,
 )  # fmt: skip
-"""Of Criteo's terabyte. Source: TensorFlow Model Garden, official/recommendation/ranking/README.md."""
+"""Of Criteo's terabyte. Source: TensorFlow Model Garden, official/recommendation/ranking/README.md.
+"""
 MULTI_HOT_SIZES = (
     3,
     2,
@@ -64,7 +68,9 @@ class Clicks:
           ids: the most ids of each category in an example; 1: exactly one.
           seed: of the generator.
         """
-        self._rows, self._most, self._random = rows, ids, np.random.default_rng(seed)
+        self._rows = rows
+        self._most = ids
+        self._random = np.random.default_rng(seed)
 
     def contexts(self, n: int) -> dict[str, Column]:
         """Draws who sees the page."""
@@ -107,7 +113,9 @@ class Clicks:
 
 
 def effect(ids: Column, salt: int) -> NDArray[np.float64]:
-    """Returns [n] a number between -1 and 1 that hangs on nothing but the ids: the mean over several."""
+    """Returns [n] a number between -1 and 1 that hangs on nothing but the ids: the mean over
+    several.
+    """
     values = ids.values if isinstance(ids, Ragged) else ids
     mixed = (values.astype(np.uint64) + np.uint64(1 + salt)) * np.uint64(0x9E3779B97F4A7C15)
     effects = (mixed >> np.uint64(11)).astype(np.float64) / 2**52 - 1
@@ -118,7 +126,9 @@ def effect(ids: Column, salt: int) -> NDArray[np.float64]:
 
 
 def scaled(first: int, others: int) -> tuple[int, ...]:
-    """Returns the vocabulary sizes; the first is at most `first`, none of the others is above `others`."""
+    """Returns the vocabulary sizes; the first is at most `first`, none of the others is above
+    `others`.
+    """
     return tuple(
         min(rows, others if place else first) for place, rows in enumerate(VOCABULARY_SIZES)
     )

@@ -1,4 +1,5 @@
-"""Every example from training to answers: trained, exported, served without TensorFlow, called, compared.
+"""Every example from training to answers: trained, exported, served without TensorFlow, called,
+compared.
 
 make demo-models, or python -m examples.demo_models [--only NAME ...] [--scale small|article]
 """
@@ -50,9 +51,16 @@ EXAMPLES = {
     "snap_tf1": Example("snap_tf1"),
 }
 COLUMNS = (
-    "model", "features", "tables", "external", "inline", "runs in", "HTTP: largest |d|", "gRPC: largest |d|",
+    "model",
+    "features",
+    "tables",
+    "external",
+    "inline",
+    "runs in",
+    "HTTP: largest |d|",
+    "gRPC: largest |d|",
     "ms per 200",
-)  # fmt: skip
+)
 VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
@@ -75,20 +83,34 @@ def show(name: str, scale: str, console: Console) -> Shown:
     Raises:
       ExampleFailed, ServiceFailed: a step failed.
     """
-    example, folder = EXAMPLES[name], trained.BUILD / name
+    example = EXAMPLES[name]
+    folder = trained.BUILD / name
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
     log.write_bytes(b"")
     start = time.monotonic()
-    _run([sys.executable, "-m", f"examples.{example.package}.train", "--out", str(folder), "--scale", scale,
-          *example.training], log)  # fmt: skip
+    _run(
+        [
+            sys.executable,
+            "-m",
+            f"examples.{example.package}.train",
+            "--out",
+            str(folder),
+            "--scale",
+            scale,
+            *example.training,
+        ],
+        log,
+    )
     after_training = time.monotonic()
     _run([served.program("rowcast-export"), "run", str(folder / "recipe.toml")], log)
     after_export = time.monotonic()
     shown = serve_and_ask(name, folder)
     console.print(
-        f"{name}: trained in {after_training - start:.0f} s, exported in {after_export - after_training:.0f} s, "
-        f"served and called in {time.monotonic() - after_export:.0f} s; {trained.shown_path(folder)}",
+        f"{name}: trained in {after_training - start:.0f} s, exported in "
+        f"{after_export - after_training:.0f} s, "
+        f"served and called in {time.monotonic() - after_export:.0f} s; "
+        f"{trained.shown_path(folder)}",
         highlight=False,
     )
     return shown
@@ -109,7 +131,9 @@ def newest(root: Path) -> tuple[str, int, dict[str, Any]]:
 
 
 def serve_and_ask(name: str, folder: Path) -> Shown:
-    """Serves the newest bundle of a folder, sends all requests over both transports and compares the answers."""
+    """Serves the newest bundle of a folder, sends all requests over both transports and compares
+    the answers.
+    """
     model, version, manifest = newest(folder / "bundles")
     bodies, expected = trained.read_requests(folder)
     with served.serving(folder / "bundles", model, version, folder / "serve.log") as service:
@@ -146,7 +170,9 @@ def _size(size: int) -> str:
 
 
 def main() -> int:
-    """Runs the command line; returns the exit code: 1 if an example failed or broke the parity rule."""
+    """Runs the command line; returns the exit code: 1 if an example failed or broke the parity
+    rule.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m examples.demo_models", description=__doc__.split("\n")[0]
     )
@@ -186,7 +212,8 @@ def main() -> int:
             failed.append(name)
     console.print(table)
     console.print(
-        "external: rows of tables; inline: compiled towers, tables that stay in them too; ms: median over gRPC"
+        "external: rows of tables; inline: compiled towers, tables that stay in them too; ms: "
+        "median over gRPC"
     )
     if failed:
         console.print(f"[red]not shown, or beyond |d| <= 1e-5 + 1e-5 |y|:[/] {', '.join(failed)}")

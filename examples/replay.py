@@ -1,4 +1,6 @@
-"""Sends a service an example's requests over both transports, and compares with the original model's answers."""
+"""Sends a service an example's requests over both transports, and compares with the original
+model's answers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from examples.requests import Answers, Body
 TOLERANCE = 1e-5
 """An output y may differ from the original's by this much, and by this much times |y|."""
 CANDIDATES = 200
-TIMED, WARM_UP = 60, 10
+TIMED = 60
+WARM_UP = 10
 TIMEOUT_S = 60
 NEIGHBORS = "neighbors"
 SCORE = "score"
@@ -66,11 +69,12 @@ def over_grpc(url: str, model: str, bodies: Sequence[Body]) -> list[Answers]:
 
 
 def _send(client: Client, model: str, body: Body) -> Any:
+    # The client takes several at once.
     renamed = {
         "context_id": "context_ids",
         "id": "ids",
         "vector": "vectors",
-    }  # the client takes several at once
+    }
     arguments = {renamed.get(name, name): value for name, value in body.items() if name != "call"}
     return getattr(client, body["call"])(**arguments, model=model)
 
@@ -124,7 +128,9 @@ def counts(bodies: Sequence[Body], expected: Answers) -> dict[str, int]:
 
 
 def _names(body: Body, expected: Answers) -> list[str]:
-    """Returns what is expected of a request: of a ranking the score and all heads, requested or not."""
+    """Returns what is expected of a request: of a ranking the score and all heads, requested or
+    not.
+    """
     if body["call"] == "embed":
         return [body["tower"]]
     scores = {SCORE} | {

@@ -26,11 +26,12 @@ def rankings(
 
     Args:
       contexts: n of them.
-      candidates: equally many for each context, one context after the other. With the one column `candidates` they
-        are given by id.
+      candidates: equally many for each context, one context after the other. With the one column
+        `candidates` they are given by id.
       options: further fields of the requests, in turn.
     """
-    n, each = size(contexts), size(candidates) // size(contexts)
+    n = size(contexts)
+    each = size(candidates) // size(contexts)
     bodies = []
     for context in range(n):
         own = take(candidates, np.arange(context * each, (context + 1) * each))

@@ -42,7 +42,8 @@ def program(name: str) -> str:
 def serving(
     root: Path, model: str, version: int | None, log: Path, *options: str
 ) -> Iterator[Service]:
-    """Runs `rowcast-serve` on free ports until the `with` ends; entered when `version` of `model` is served; None: any.
+    """Runs `rowcast-serve` on free ports until the `with` ends; entered when `version` of `model`
+    is served; None: any.
 
     Raises:
       ServiceFailed: it ended by itself, or was not ready in time.
@@ -91,7 +92,9 @@ def _found(url: str) -> bool:
 
 
 def tensorflow_mapped(process: subprocess.Popen[bytes]) -> bool | None:
-    """Returns whether TensorFlow's library is in the service's memory; None where the system does not say."""
+    """Returns whether TensorFlow's library is in the service's memory; None where the system does
+    not say.
+    """
     maps = Path(f"/proc/{process.pid}/maps")
     if not maps.exists():
         return None
@@ -99,7 +102,9 @@ def tensorflow_mapped(process: subprocess.Popen[bytes]) -> bool | None:
 
 
 def resident_bytes(process: subprocess.Popen[bytes]) -> int | None:
-    """Returns the memory that the service holds, its mapped files included; None where the system does not say."""
+    """Returns the memory that the service holds, its mapped files included; None where the system
+    does not say.
+    """
     statm = Path(f"/proc/{process.pid}/statm")
     if not statm.exists():
         return None

@@ -1,4 +1,6 @@
-"""What a training leaves in its folder: checkpoint, model file, recipe, requests and the original model's answers."""
+"""What a training leaves in its folder: checkpoint, model file, recipe, requests and the original
+model's answers.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,10 @@ from examples.requests import Answers, Body
 Scale = Literal["tiny", "small", "article"]
 SCALES: tuple[Scale, ...] = ("tiny", "small", "article")
 BUILD = Path(__file__).resolve().parents[1] / "build" / "models"
-SIZES_FILE, REQUESTS_FILE, EXPECTED_FILE, EXAMPLES_FILE = (
-    "sizes.json",
-    "requests.jsonl",
-    "expected.npz",
-    "examples.jsonl",
-)
+SIZES_FILE = "sizes.json"
+REQUESTS_FILE = "requests.jsonl"
+EXPECTED_FILE = "expected.npz"
+EXAMPLES_FILE = "examples.jsonl"
 REPLAYED = 256
 """Examples written for the export to replay."""
 
@@ -35,8 +35,8 @@ class Asked:
 
     Attributes:
       bodies: requests; `call` in each says which.
-      expected: of rankings `score` and heads by name, [candidates of all of them]; of embeddings the tower's name,
-        [n, dim]; of retrievals `neighbors`, [n, k] scores, best first.
+      expected: of rankings `score` and heads by name, [candidates of all of them]; of embeddings
+        the tower's name, [n, dim]; of retrievals `neighbors`, [n, k] scores, best first.
       examples: inputs as a caller sends them, for the export to replay.
     """
 
@@ -101,7 +101,9 @@ def read_requests(folder: Path) -> tuple[list[Body], Answers]:
 
 
 def command_line(name: str, train: Callable[..., None], variants: Sequence[str] = ()) -> None:
-    """Runs `python -m examples.<name>.train`: calls train(out, scale), or train(out, scale, variant)."""
+    """Runs `python -m examples.<name>.train`: calls train(out, scale), or train(out, scale,
+    variant).
+    """
     parser = argparse.ArgumentParser(prog=f"python -m examples.{name}.train")
     parser.add_argument(
         "--out", type=Path, help=f"folder that is written (default: {shown_path(BUILD / name)})"
@@ -110,7 +112,8 @@ def command_line(name: str, train: Callable[..., None], variants: Sequence[str] 
         "--scale",
         choices=SCALES,
         default=os.environ.get("SCALE", "small"),
-        help="small (default), article: as large as the article's; tiny: for tests; also SCALE in the environment",
+        help="small (default), article: as large as the article's; tiny: for tests; also SCALE in "
+        "the environment",
     )
     if variants:
         parser.add_argument("--variant", choices=variants, default=variants[0])

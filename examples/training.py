@@ -18,7 +18,9 @@ from examples.criteo import Clicks
 
 @dataclass(frozen=True)
 class Optimizers:
-    """What trains a model: Adagrad its tables, Adam all else; slot variables go into the checkpoint."""
+    """What trains a model: Adagrad its tables, Adam all else; slot variables go into the
+    checkpoint.
+    """
 
     tables: Any
     dense: Any
@@ -26,7 +28,9 @@ class Optimizers:
     def apply(
         self, gradients: Sequence[Any], variables: Sequence[Any], tables: Iterable[Any]
     ) -> None:
-        """Applies the gradients of one step; `tables` are those of the variables that are embedding tables."""
+        """Applies the gradients of one step; `tables` are those of the variables that are embedding
+        tables.
+        """
         of_tables = {id(table) for table in tables}
         pairs = list(zip(gradients, variables, strict=True))
         self.tables.apply_gradients([pair for pair in pairs if id(pair[1]) in of_tables])
@@ -34,7 +38,9 @@ class Optimizers:
 
 
 def optimizers(table_rate: float = 0.1, dense_rate: float = 0.002) -> Optimizers:
-    """Returns new ones; Adagrad begins with small accumulators, since the gradients of a row are."""
+    """Returns new ones; Adagrad begins with small accumulators, since the gradients of
+    a row are.
+    """
     legacy = tf.keras.optimizers.legacy
     return Optimizers(
         legacy.Adagrad(table_rate, initial_accumulator_value=1e-6), legacy.Adam(dense_rate)
@@ -66,7 +72,8 @@ def fit(
         )
         return loss
 
-    start, losses = time.monotonic(), []
+    start = time.monotonic()
+    losses = []
     for features, labels in batches:
         losses.append(step(tensors(features), tensors(labels)))
     values = np.array([float(loss) for loss in losses])
@@ -92,7 +99,9 @@ def fit_clicks(model: Any, optimizers: Optimizers, data: Clicks, n: int, batch: 
 
 
 def shuffled(features: Columns, labels: Columns, batch: int, epochs: int = 1, seed: int = 1) -> Any:
-    """Yields batches of examples in random order; what is left over of an epoch is not trained on."""
+    """Yields batches of examples in random order; what is left over of an epoch is not
+    trained on.
+    """
     random = np.random.default_rng(seed)
     for _ in range(epochs):
         order = random.permutation(size(features))
@@ -109,5 +118,6 @@ def area_under_curve(labels: NDArray[Any], scores: NDArray[Any]) -> float:
     _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
     positives = labels > 0.5
-    m, n = int(positives.sum()), int((~positives).sum())
+    m = int(positives.sum())
+    n = int((~positives).sum())
     return float((ranks[positives].sum() - m * (m + 1) / 2) / (m * n))

@@ -1,4 +1,6 @@
-"""What viewers watched, in the shape of MovieLens, as columns for a model's call and as a client would send them."""
+"""What viewers watched, in the shape of MovieLens, as columns for a model's call and as a client
+would send them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ SHAPES = {
     "small": SHAPE,
     "article": Shape(users=138_493, movies=26_744, ratings=20_000_263, clusters=64),
 }
-"""As ml-latest-small and, of the article's size, as MovieLens 20M, which the TFRS articles train on."""
+"""As ml-latest-small and, of the article's size, as MovieLens 20M, which the TFRS articles train
+on.
+"""
 HELD_OUT = 5
 """Of each viewer, the newest interactions."""
 
@@ -36,12 +40,14 @@ class Watching:
           seed: of the generator.
         """
         self._made = data.make(seed, SHAPES[scale])
-        self._encoded, self._most = encode(self._made), history
+        self._encoded = encode(self._made)
+        self._most = history
         self._random = np.random.default_rng(seed)
         self.users = len(self._encoded.user_ids) + FIRST_USER_ROW
         self.movies = len(self._encoded.movie_ids)
         self.genres = len(self._encoded.genres)
-        starts, ends = self._encoded.starts[:-1], self._encoded.starts[1:]
+        starts = self._encoded.starts[:-1]
+        ends = self._encoded.starts[1:]
         places = np.arange(len(self._encoded.users))
         held_out = places >= np.repeat(ends - HELD_OUT, ends - starts)
         first = np.isin(places, starts)  # nothing was watched before it
@@ -80,7 +86,9 @@ class Watching:
     def pairs(
         self, interactions: Ints, negatives: int
     ) -> tuple[Columns, dict[str, NDArray[np.float32]]]:
-        """Returns each interaction's context with the movie that was watched, and with `negatives` others."""
+        """Returns each interaction's context with the movie that was watched, and with `negatives`
+        others.
+        """
         each = np.repeat(interactions, 1 + negatives)
         movies = self.others(len(each))
         movies[:: 1 + negatives] = self.watched(interactions)
@@ -104,8 +112,11 @@ class Watching:
         return named
 
     def write_catalogue(self, out: Path) -> None:
-        """Writes a vocabulary for each table, one key a line in the order of its rows, and the movies as a corpus."""
-        encoded, movies = self._encoded, self._made.movies
+        """Writes a vocabulary for each table, one key a line in the order of its rows, and the
+        movies as a corpus.
+        """
+        encoded = self._encoded
+        movies = self._made.movies
         for name, keys in (
             ("users", encoded.user_ids),
             ("movies", encoded.movie_ids),

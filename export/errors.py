@@ -1,44 +1,54 @@
-"""What can stop an export, each with the exit code that tells it.
+"""The errors that stop an export, with their exit codes.
 
 ExportError
-├── UsageError              2   a recipe or option that cannot be meant
-├── CheckpointError         3   a checkpoint that is missing, damaged or of a kind that is not read
+├── UsageError              2   an invalid recipe or option
+├── CheckpointError         3   a checkpoint that is missing, damaged or of an unsupported format
 ├── NotConvertible          4   a model or table that cannot be exported as requested
-├── VerificationFailed      5   what was written is not what was trained; nothing is committed
+├── VerificationFailed      5   the export differs from the trained model; nothing is published
 └── DestinationError        6   the destination exists, is full, or cannot be written
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class ExportError(Exception):
-    """Anything that stops an export; the message names the thing and the cure."""
+    """An error that stops an export. The message names what is wrong and the remedy."""
 
     exit_code = 1
 
 
 class UsageError(ExportError):
-    """A recipe or option that cannot be meant."""
+    """The recipe or an option is invalid."""
 
     exit_code = 2
 
 
 class CheckpointError(ExportError):
-    """A checkpoint that is missing, damaged or of a kind that is not read."""
+    """The checkpoint is missing, damaged or of an unsupported format."""
 
     exit_code = 3
 
 
 class NotConvertible(ExportError):
-    """A model or table that cannot be exported as requested."""
+    """The model or a table cannot be exported as requested."""
 
     exit_code = 4
 
 
 class VerificationFailed(ExportError):
-    """What was written is not what was trained; nothing is committed."""
+    """The export differs from the trained model; nothing is published.
+
+    Attributes:
+      steps: Names of the job's steps whose results are wrong. The next run does them again.
+    """
 
     exit_code = 5
+
+    def __init__(self, message: str, steps: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.steps = tuple(steps)
 
 
 class DestinationError(ExportError):

@@ -1,4 +1,5 @@
-"""Steps of a job and their keys: digests of all that decides what a step makes, so that a rerun redoes what changed.
+"""Steps of a job and their keys: digests of all that decides what a step makes, so that a rerun
+redoes what changed.
 
 Contents count, never a file's size and times: what was edited with its times kept is another input.
 """
@@ -6,6 +7,7 @@ Contents count, never a file's size and times: what was edited with its times ke
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, TypeAdapter
 
 from bundle.storage.staging import Staging
+from export.errors import UsageError
 
 Made = TypeVar("Made")
 
@@ -35,26 +38,42 @@ class Step(Generic[Made]):
       inputs: all that decides what it makes, as `key_of` takes it.
       made: type of what is to be known of it: JSON, or a model of pydantic.
       make: does it.
+      files: that it reads, whose contents are inputs, too.
     """
 
     name: str
     inputs: Sequence[Any]
     made: type[Made]
     make: Callable[[], Made]
+    files: Sequence[Path] = ()
 
     def run(self, stage: Staging) -> Made:
-        """Does the step, unless an earlier run finished it with the same inputs; returns what is to be known of it."""
-        key, payload = key_of(*self.inputs), TypeAdapter(self.made)
+        """Does the step, unless an earlier run finished it with the same inputs; returns what is to
+        be known of it.
+
+        Raises:
+          UsageError: A file changed between the moment it was digested and the end of the step.
+        """
+        before = _stamps(self.files)
+        key = key_of(*self.inputs, content_of(self.files))
+        payload = TypeAdapter(self.made)
         finished = stage.finished(self.name, key)
         if finished is not None:
             return payload.validate_python(finished.payload)
         made = self.make()
+        for file, stamp, now in zip(self.files, before, _stamps(self.files), strict=True):
+            if stamp != now:
+                raise UsageError(
+                    f"{file} changed while it was read; run again once nothing writes to it"
+                )
         stage.finish(self.name, key, payload.dump_python(made, mode="json"))
         return made
 
 
 def key_of(*parts: Any) -> str:
-    """Returns the digest of JSON values, dataclasses, models of pydantic, arrays and this release of the exporter."""
+    """Returns the digest of JSON values, dataclasses, models of pydantic, arrays and this release
+    of the exporter.
+    """
     content = orjson.dumps(
         [installed_version("rowcast"), *parts], default=_plain, option=orjson.OPT_SORT_KEYS
     )
@@ -70,14 +89,26 @@ def content_of(paths: Iterable[Path]) -> list[str]:
     return found
 
 
-def versions() -> dict[str, str]:
-    """Returns the version of each installed library that writes towers and indexes."""
+def _stamps(files: Sequence[Path]) -> list[tuple[int, ...]]:
+    """Returns what a write to a file changes. The time of the last change of the inode, too: a
+    program that keeps times sets the other one back.
+    """
+    found = (file.stat() for file in files)
+    return [(each.st_size, each.st_mtime_ns, each.st_ctime_ns, each.st_ino) for each in found]
+
+
+def versions(libraries: Iterable[str] = LIBRARIES) -> dict[str, str]:
+    """Returns the version of each library that is installed."""
     found = {}
-    for name in LIBRARIES:
+    for name in libraries:
         try:
             found[name] = installed_version(name)
         except PackageNotFoundError:
-            continue
+            # Distributions of other names, such as tensorflow-cpu, hold the same module.
+            module = sys.modules.get(name.replace("-", "_"))
+            held = getattr(module, "__version__", None)
+            if held is not None:
+                found[name] = str(held)
     return found
 
 

@@ -1,4 +1,6 @@
-"""Finds the user's own line behind an operation or an exception: what to change is there, not in a library."""
+"""Finds the user's own line behind an operation or an exception: what to change is there, not in a
+library.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 def line_of_operation(operation: Any) -> str:
-    """Returns `file.py:12` where the user's code made an operation of a graph; "" where none is known."""
+    """Returns `file.py:12` where the user's code made an operation of a graph; "" where none is
+    known.
+    """
     try:
         frames = [(frame.filename, frame.lineno) for frame in operation.traceback]
     except AttributeError:
@@ -26,19 +30,21 @@ def line_of_operation(operation: Any) -> str:
 
 
 def line_of_exception(problem: BaseException) -> str:
-    """Returns `file.py:12` where the user's code raised or called what raised; "" where none is known."""
+    """Returns `file.py:12` where the user's code raised or called what raised; "" where none is
+    known.
+    """
     line = ""
     cause: BaseException | None = problem
     while cause is not None and not line:
         frames = [
             (frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)
         ]
-        # AutoGraph runs a rewritten copy of the user's code, and tells the lines that it came from in the message.
+        # AutoGraph runs a rewritten copy of the user's code, and tells the lines that it came from
+        # in the message.
         frames += [(name, int(number)) for name, number in _FRAME.findall(str(cause))]
         line = last_of_user(frames)
-        cause = (
-            cause.__cause__ or cause.__context__
-        )  # Keras raises another in its place, without that message
+        # Keras raises another error in its place, without that message.
+        cause = cause.__cause__ or cause.__context__
     return line
 
 
@@ -48,7 +54,9 @@ def at_line(line: str) -> str:
 
 
 def last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
-    """Returns the last of some frames, file and line, that is of the user's code; "" where none is."""
+    """Returns the last of some frames, file and line, that is of the user's code; ""
+    where none is.
+    """
     own = [(name, line) for name, line in frames if _is_user(name)]
     return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
 

@@ -1,0 +1,1 @@
+"""Runs towers with LiteRT or TensorFlow, and searches indexes with ScaNN or exactly."""

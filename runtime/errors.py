@@ -1,14 +1,15 @@
-"""What can be wrong with what runs, besides what can be wrong with a bundle; no codes of any protocol.
+"""The errors of towers and indexes, in addition to the errors of bundles, without the codes of any
+protocol.
 
 BundleError
 ├── FormatError
 │   ├── TowerUnreadable       a tower's file is damaged, or does not match the manifest
 │   └── IndexUnreadable       an index's files are damaged, incomplete, or do not match the manifest
-├── InvalidInput              arrays that a tower or an index does not take: shape, dtype, NaN
-│   └── ComputationFailed     arrays that fit, and hold values with which a tower cannot compute
+├── InvalidInput              arrays that a tower or an index does not accept: shape, dtype, NaN
+│   └── ComputationFailed     arrays with a value that a tower cannot compute with
 ├── InvalidIndex              vectors or parameters from which no index can be built
-├── LibraryMissing            an optional library that is needed here is not installed; names the extra
-└── DeviceMissing             a device to run on that TensorFlow does not see
+├── LibraryMissing            an optional library is not installed; names the extra
+└── DeviceMissing             TensorFlow does not find the requested device
 """
 
 from __future__ import annotations
@@ -17,28 +18,30 @@ from bundle.errors import BundleError, FormatError
 
 
 class TowerUnreadable(FormatError):
-    """A tower's file is damaged, or has other inputs and outputs than in the manifest."""
+    """The file of a tower is damaged, or its inputs and outputs differ from the manifest."""
 
 
 class IndexUnreadable(FormatError):
-    """An index's files are damaged, incomplete, or hold other vectors than in the manifest."""
+    """The files of an index are damaged or incomplete, or differ from the manifest."""
 
 
 class InvalidInput(BundleError):
-    """Arrays that a tower or an index does not take."""
+    """A tower or an index does not accept the arrays."""
 
 
 class ComputationFailed(InvalidInput):
-    """Arrays that fit, and hold values with which a tower cannot compute, such as the number of a missing row."""
+    """The arrays hold a value that a tower cannot compute with, such as the number of a missing
+    row.
+    """
 
 
 class InvalidIndex(BundleError):
-    """Vectors or parameters from which no index can be built."""
+    """No index can be built from the vectors or parameters."""
 
 
 class LibraryMissing(BundleError):
-    """An optional library is not installed; the message names the extra that brings it."""
+    """An optional library is not installed. The message names the extra that installs it."""
 
 
 class DeviceMissing(BundleError):
-    """TensorFlow does not see the requested device."""
+    """TensorFlow does not find the requested device."""

@@ -1,4 +1,6 @@
-"""Exact nearest-candidate search: what recall is measured against, and what serves where few candidates are allowed."""
+"""Exact nearest-candidate search: what recall is measured against, and what serves where few
+candidates are allowed.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.arithmetic import ceil_div
 from bundle.format.manifest import Distance
 from runtime.errors import InvalidInput
 from runtime.vectors import VectorFile
@@ -18,19 +21,23 @@ Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 Subset = NDArray[np.integer[Any]]
 Each = Callable[[int, Callable[[int], None]], None]
-"""Calls a function with every number below another, in any order, from any threads; returns once all calls have."""
+"""Calls a function with every number below another, in any order, from any threads; returns once
+all calls have.
+"""
 _BLOCK_BYTES = 32 << 20
 _CACHED_BYTES = 1 << 20
 """Vectors scored at a time where few are: they stay in the processor's cache."""
 _ROUNDING = 2.0**-16
-"""Far above the error of a product of two vectors in float32, as a share of the product of their lengths."""
+"""Far above the error of a product of two vectors in float32, as a share of the product of their
+lengths.
+"""
 
 
 class ExactIndex:
     """Scores every vector, in blocks of bounded memory. Safe for any thread.
 
-    Equal scores are ordered by position. Scores of squared_l2 are computed from the differences, not from the expanded
-    square, which loses the small distances.
+    Equal scores are ordered by position. Scores of squared_l2 are computed from the differences,
+    not from the expanded square, which loses the small distances.
     """
 
     def __init__(self, vectors: Vectors | VectorFile, distance: Distance) -> None:
@@ -57,10 +64,11 @@ class ExactIndex:
           queries: [n, dim] float32.
           k: neighbors wanted per query.
           positions_allowed: [m], distinct; None: all.
-          each: has every block scored, perhaps by several threads; None: one after the other. The result is the same.
+          each: has every block scored, perhaps by several threads; None: one after the other. The
+            result is the same.
         Returns:
-          positions [n, k] int64 and scores [n, k] float32, best first; past the end of what is there -1 and -inf.
-          Scores beyond float32 are infinities.
+          positions [n, k] int64 and scores [n, k] float32, best first; past the end of what is
+          there -1 and -inf. Scores beyond float32 are infinities.
         Raises:
           InvalidInput: the queries have another shape or hold NaN or infinities, or k is below 1.
         """
@@ -93,13 +101,16 @@ class ExactIndex:
                     merged_scores = np.concatenate([best_scores[row], scores[row, best]])
                     merged = np.concatenate([best_positions[row], positions[best]])
                     order = np.lexsort((merged, merged < 0, -merged_scores))[:k]
-                    best_scores[row], best_positions[row] = merged_scores[order], merged[order]
+                    best_scores[row] = merged_scores[order]
+                    best_positions[row] = merged[order]
 
-        (each or _in_turn)(-(-rows_total // block_rows), score)
+        (each or _in_turn)(ceil_div(rows_total, block_rows), score)
         return best_positions, best_scores
 
     def scores(self, query: Vectors, positions: Positions) -> Vectors:
-        """Returns [m] float32: the exact scores of [dim] float32 `query` against the vectors at [m] `positions`."""
+        """Returns [m] float32: the exact scores of [dim] float32 `query` against the vectors at [m]
+        `positions`.
+        """
         prepared = self._prepared(np.asarray(query, np.float32)[np.newaxis])
         scored: Vectors = self._scored(prepared, self._prepared(self._vectors[positions]))[0]
         return scored
@@ -131,13 +142,14 @@ def rank_exactly(
       k: at least 0.
       distance: cosine divides by the vectors' lengths; a vector of zeros scores 0.
     Returns:
-      [k] int64 positions and [k] float32 scores, larger is better, best first; of equals the smaller position first.
-      A score depends on nothing but its vector and the query.
+      [k] int64 positions and [k] float32 scores, larger is better, best first; of equals the
+      smaller position first. A score depends on nothing but its vector and the query.
     """
     scores = exact_scores(vectors, query, positions, distance)
     if 0 < k < scores.size:  # sorting few is faster
         chosen = np.flatnonzero(~(scores < _reached(scores, k)))
-        positions, scores = positions[chosen], scores[chosen]
+        positions = positions[chosen]
+        scores = scores[chosen]
     best = np.lexsort((positions, -scores))[:k]
     return positions[best].astype(np.int64), scores[best]
 
@@ -150,9 +162,8 @@ def exact_scores(
     scores = np.empty(positions.size, np.float32)
     for first in range(0, positions.size, block):
         part = slice(first, first + block)
-        rows = vectors.take(
-            positions[part], axis=0, mode="clip"
-        )  # faster than to check that they are inside
+        # This is faster than checking that they are inside.
+        rows = vectors.take(positions[part], axis=0, mode="clip")
         with np.errstate(over="ignore", invalid="ignore"):
             if distance == "squared_l2":
                 rows -= query
@@ -168,11 +179,15 @@ def exact_scores(
 
 
 class VectorBlock:
-    """Vectors that lie side by side, for repeated searches: a product of matrices shows which to score exactly."""
+    """Vectors that lie side by side, for repeated searches: a product of matrices shows which to
+    score exactly.
+    """
 
     def __init__(self, vectors: Vectors, distance: Distance) -> None:
         """Takes [m, dim] float32."""
-        self.vectors, self._distance, squares = vectors, distance, np.vecdot(vectors, vectors)
+        self.vectors = vectors
+        self._distance = distance
+        squares = np.vecdot(vectors, vectors)
         self._squares = None if distance == "dot_product" else squares
         self._longest = float(np.sqrt(squares.max(initial=0)))
 
@@ -194,12 +209,11 @@ class VectorBlock:
             sizes = np.sqrt(np.vecdot(queries, queries)) * self._longest
             if self._squares is not None and self._distance == "cosine":
                 lengths = np.sqrt(self._squares)
-                keys, sizes = (
-                    np.divide(keys, lengths, out=np.zeros_like(keys), where=lengths > 0),
-                    np.ones(len(keys)),
-                )
+                keys = np.divide(keys, lengths, out=np.zeros_like(keys), where=lengths > 0)
+                sizes = np.ones(len(keys))
             elif self._squares is not None:
-                keys, sizes = keys - self._squares / 2, sizes + self._longest**2
+                keys = keys - self._squares / 2
+                sizes = sizes + self._longest**2
             margins = (sizes * _ROUNDING).tolist()
         return [
             rank_exactly(self.vectors, query, _contenders(row, k, margin), k, self._distance)
@@ -208,7 +222,9 @@ class VectorBlock:
 
 
 def _contenders(keys: Vectors, k: int, margin: float) -> Positions:
-    """Returns the places of the k largest keys, and of those that may be as large but for rounding."""
+    """Returns the places of the k largest keys, and of those that may be as large but
+    for rounding.
+    """
     if k >= keys.size:
         return np.arange(keys.size)
     least = _reached(keys, k) - margin

@@ -1,6 +1,7 @@
 """Compiled towers: LiteRT flatbuffers, one interpreter for each calling thread.
 
-Source: ai-edge-litert 2.3, `interpreter.py`: `invoke` releases the GIL; an interpreter serves one thread at a time.
+Source: ai-edge-litert 2.3, `interpreter.py`: `invoke` releases the GIL; an interpreter serves one
+thread at a time.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ from ai_edge_litert.interpreter import Interpreter
 
 from runtime.errors import ComputationFailed, InvalidInput, TowerUnreadable
 from runtime.native_output import silenced
-from runtime.towers import SIGNATURE, Array, Tensor, missing_input, shape_text
+from runtime.tower import SIGNATURE, Array, Tensor, missing_input, shape_text
 
 
 class CompiledTower:
-    """A LiteRT flatbuffer. Rows of a batch are computed independently, bit for bit, whatever the batch.
+    """A LiteRT flatbuffer. Rows of a batch are computed independently, bit for bit, whatever the
+    batch.
 
-    Threads share the file's bytes; each has its own interpreter, made on its first call, with one thread of its own:
-    callers, not operations, run in parallel. Values are passed on as they are, NaN included.
+    Threads share the file's bytes; each has its own interpreter, made on its first call, with one
+    thread of its own: callers, not operations, run in parallel. Values are passed on as they are,
+    NaN included.
     """
 
     def __init__(self, path: Path) -> None:
         """Reads and checks a flatbuffer.
 
         Raises:
-          TowerUnreadable: the file is missing, is no flatbuffer, or has no signature of inputs and outputs by name.
+          TowerUnreadable: the file is missing, is no flatbuffer, or has no signature of inputs and
+            outputs by name.
         """
         self._name = path.name
         try:
@@ -42,7 +46,8 @@ class CompiledTower:
         runner = _Runner(self._name, self._content)
         self._spare = [runner]
         """For threads that have none yet."""
-        self.inputs, self.outputs = runner.inputs, runner.outputs
+        self.inputs = runner.inputs
+        self.outputs = runner.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """See Tower.run."""
@@ -91,7 +96,8 @@ class _Runner:
         try:
             self._interpreter = Interpreter(model_content=content, num_threads=1)
             signature = self._interpreter.get_signature_runner(SIGNATURE)
-            inputs, outputs = signature.get_input_details(), signature.get_output_details()
+            inputs = signature.get_input_details()
+            outputs = signature.get_output_details()
         except (ValueError, RuntimeError) as problem:
             raise TowerUnreadable(
                 f"tower file {name!r} cannot be run by LiteRT: {problem}"
@@ -154,12 +160,14 @@ class _Runner:
         return {name: array[:n] for name, array in self._buffers.items()}
 
     def _resize(self, shapes: list[tuple[int, ...]]) -> None:
-        # Costs about 4 us for a small tower and keeps no memory but the largest batch's activations.
+        # Costs about 4 us for a small tower and keeps no memory but the largest batch's
+        # activations.
         self.shapes = None
         for tensor, shape in zip(self.inputs, shapes, strict=True):
             if not tensor.fits(shape):
                 raise InvalidInput(
-                    f"input {tensor.name!r} has shape {shape}; {shape_text(tensor.shape)} was expected"
+                    f"input {tensor.name!r} has shape {shape}; {shape_text(tensor.shape)} was "
+                    "expected"
                 )
         self._empty = any(0 in shape for shape in shapes)
         if not self._empty:
@@ -177,8 +185,8 @@ class _Runner:
         if _Runner._first_done:
             self._interpreter.allocate_tensors()
             return
-        # Once in a process LiteRT prints to stderr, with no setting against it, that it made its XNNPACK delegate. A
-        # service's log is JSON lines there.
+        # Once in a process LiteRT prints to stderr, with no setting against it, that it made its
+        # XNNPACK delegate. A service's log is JSON lines there.
         with _Runner._first, silenced():
             self._interpreter.allocate_tensors()
             _Runner._first_done = True

@@ -1,4 +1,6 @@
-"""A tower that only TensorFlow can run. Nothing else in `runtime` imports it; this does so lazily."""
+"""A tower that only TensorFlow can run. Nothing else in `runtime` imports it; this does
+so lazily.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,20 @@ from runtime.errors import (
     LibraryMissing,
     TowerUnreadable,
 )
-from runtime.towers import SIGNATURE, Array, Device, Tensor, missing_input
+from runtime.tower import SIGNATURE, Array, Device, Tensor, missing_input
 
 DEVICES: dict[Device, str] = {"cpu": "/device:CPU:0", "gpu": "/device:GPU:0"}
 """As TensorFlow names them."""
 
 
 class SavedModelTower:
-    """A SavedModel's `serving_default` signature, run by TensorFlow; a Tower like the compiled one."""
+    """A SavedModel's `serving_default` signature, run by TensorFlow; a Tower like the
+    compiled one.
+    """
 
     def __init__(self, path: Path, device: str = DEVICES["cpu"]) -> None:
-        """Loads a SavedModel onto a device; the first one of a process imports TensorFlow, which takes seconds.
+        """Loads a SavedModel onto a device; the first one of a process imports TensorFlow, which
+        takes seconds.
 
         Args:
           path: its directory.
@@ -38,14 +43,16 @@ class SavedModelTower:
           LibraryMissing: TensorFlow is not installed.
         """
         missing = (
-            f"tower {path.parent.name!r} has no compiled form, and TensorFlow, which runs its SavedModel, is not "
-            "installed; install rowcast[savedmodel], or export the tower again with a compiled form"
+            f"tower {path.parent.name!r} has no compiled form, and TensorFlow, which runs its "
+            "SavedModel, is not "
+            "installed; run `pip install '.[savedmodel]'` in a checkout of rowcast, or export the "
+            "tower again with a compiled form"
         )
         self._tensorflow = tensorflow = _imported(missing)
         self._device = device
         try:
-            # The signature is of use only while the object that owns its variables lives. These lie on the device, and
-            # so does what is computed with them.
+            # The signature is of use only while the object that owns its variables lives. These lie
+            # on the device, and so does what is computed with them.
             with tensorflow.device(self._device):
                 self._loaded = tensorflow.saved_model.load(str(path))
         except (OSError, ValueError, tensorflow.errors.OpError) as problem:
@@ -54,20 +61,18 @@ class SavedModelTower:
             ) from problem
         if SIGNATURE not in self._loaded.signatures:
             raise TowerUnreadable(
-                f"SavedModel {path.parent.name}/{path.name} has signatures {sorted(self._loaded.signatures)}; "
-                f"{SIGNATURE!r} was expected"
+                f"SavedModel {path.parent.name}/{path.name} has signatures "
+                f"{sorted(self._loaded.signatures)}; {SIGNATURE!r} was expected"
             )
         self._name = path.parent.name
         self._function = self._loaded.signatures[SIGNATURE]
-        declared, made = (
-            self._function.structured_input_signature[1],
-            self._function.structured_outputs,
-        )
+        declared = self._function.structured_input_signature[1]
+        made = self._function.structured_outputs
         self.inputs = tuple(_tensor(name, declared[name]) for name in sorted(declared))
         self.outputs = tuple(_tensor(name, made[name]) for name in sorted(made))
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """See runtime.towers.Tower.run."""
+        """See Tower.run."""
         try:
             values = {tensor.name: inputs[tensor.name] for tensor in self.inputs}
         except KeyError as problem:
@@ -123,38 +128,41 @@ def require_gpu() -> None:
       LibraryMissing: TensorFlow is not installed.
       DeviceMissing: it sees no GPU.
     """
-    tensorflow = _imported(_needs("--device gpu", "rowcast[gpu]"))
+    tensorflow = _imported(_needs("--device gpu", "gpu"))
     found = tensorflow.config.list_physical_devices("GPU")
     if not found:
         built = "" if tensorflow.test.is_built_with_cuda() else " (it is built without CUDA)"
         raise DeviceMissing(
-            f"TensorFlow {tensorflow.__version__}{built} sees no GPU here; install CUDA's libraries "
-            "(rowcast[gpu]) and a driver, or leave --device out"
+            f"TensorFlow {tensorflow.__version__}{built} sees no GPU here; install CUDA's "
+            "libraries (the extra `gpu`) and a driver, or leave --device out"
         )
-    tensorflow.config.set_soft_device_placement(
-        True
-    )  # what has no kernel for a GPU runs on the CPU
+    # What has no kernel for a GPU runs on the CPU.
+    tensorflow.config.set_soft_device_placement(True)
     for gpu in found:
         with contextlib.suppress(RuntimeError):  # it has run something there already
             tensorflow.config.experimental.set_memory_growth(gpu, True)
 
 
-def _needs(what: str, extra: str = "rowcast[savedmodel]") -> str:
-    return f"{what} needs TensorFlow, which is not installed; install {extra}"
+def _needs(what: str, extra: str = "savedmodel") -> str:
+    return (
+        f"{what} needs TensorFlow, which is not installed; in a checkout of rowcast, run "
+        f"`pip install '.[{extra}]'`"
+    )
 
 
 def _imported(missing: str) -> Any:
-    os.environ.setdefault(
-        "TF_CPP_MIN_LOG_LEVEL", "3"
-    )  # what matters is raised; the log holds JSON lines only
+    # What matters is raised; the log holds JSON lines only.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         import tensorflow
     except ImportError as problem:
         raise LibraryMissing(missing) from problem
-    # One thread for each call, as many calls as callers. TensorFlow rejects a change once it has run something.
+    # One thread for each call, as many calls as callers. TensorFlow rejects a change once it has
+    # run something.
     with contextlib.suppress(RuntimeError):
         tensorflow.config.threading.set_intra_op_parallelism_threads(1)
-    # Else GPUs round the factors of products to 10 bits, and a tower in f32 breaks the parity rule there.
+    # Else GPUs round the factors of products to 10 bits, and a tower in f32 breaks the parity rule
+    # there.
     tensorflow.config.experimental.enable_tensor_float_32_execution(False)
     return tensorflow
 

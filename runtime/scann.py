@@ -1,10 +1,12 @@
 """ScaNN: build, write, load and search. The one import of ScaNN, with TensorFlow hidden meanwhile.
 
-With TensorFlow installed a plain `import scann` loads it for an operation that is not used here (3.6 s and 0.5 GB
-against 0.1 s and 30 MB). Of ScaNN only `builder` and `load_searcher` of `scann_ops_pybind` are used, the
-`ScannSearcher` that both return, and the protos of the files that they read and write.
+With TensorFlow installed a plain `import scann` loads it for an operation that is not used here
+(3.6 s and 0.5 GB against 0.1 s and 30 MB). Of ScaNN only `builder` and `load_searcher` of
+`scann_ops_pybind` are used, the `ScannSearcher` that both return, and the protos of the files that
+they read and write.
 
-Source: scann 1.4.2, `scann_ops/py/scann_ops_pybind.py` (load_searcher) and `scann_builder.py` (parameters).
+Source: scann 1.4.2, `scann_ops/py/scann_ops_pybind.py` (load_searcher) and `scann_builder.py`
+(parameters).
 """
 
 from __future__ import annotations
@@ -26,13 +28,20 @@ Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 Kind = Literal["brute_force", "tree_ah"]
 
-DATASET, CODES, TOKENS = "dataset.npy", "hashed_dataset.npy", "datapoint_to_token.npy"
-"""Files with a row for each vector: the vector, its code, its leaf."""
-CODE_BOOK, PARTITIONER = "ah_codebook.pb", "serialized_partitioner.pb"
-"""Files that a tree is trained into: the code book and the leaves' centroids."""
+DATASET = "dataset.npy"
+"""Holds the vectors, one row each."""
+CODES = "hashed_dataset.npy"
+"""Holds the quantized code of each vector."""
+TOKENS = "datapoint_to_token.npy"
+"""Holds the leaf of each vector."""
+CODE_BOOK = "ah_codebook.pb"
+"""Holds the code book that a tree's training produced."""
+PARTITIONER = "serialized_partitioner.pb"
+"""Holds the leaves' centroids."""
 TREE_PARAMETERS = ("num_leaves", "leaves_to_search", "dimensions_per_block", "reorder")
+CONFIG = "scann_config.pb"
+"""File with the parameters of an index, those of its searches included."""
 _ASSETS = "scann_assets.pbtxt"
-_CONFIG = "scann_config.pb"
 _HIDDEN = "tensorflow"
 
 
@@ -56,13 +65,15 @@ _scann, _protos, _assets = _import_scann()
 
 
 class ScannIndex:
-    """Nearest candidates by ScaNN. A search releases the GIL and changes nothing: any number of threads may search.
+    """Nearest candidates by ScaNN. A search releases the GIL and changes nothing: any number of
+    threads may search.
 
-    What was built in memory scores by itself; of what was loaded the scores are those of `rank_exactly`, by the
-    vectors in their file.
+    What was built in memory scores by itself; of what was loaded the scores are those of
+    `rank_exactly`, by the vectors in their file.
 
     Attributes:
-      reorder: candidates of a tree whose exact score is computed; 0: of a brute force index, as many as are wanted.
+      reorder: candidates of a tree whose exact score is computed; 0: of a brute force index, as
+        many as are wanted.
     """
 
     def __init__(
@@ -77,8 +88,10 @@ class ScannIndex:
         """Wraps a searcher; use `build` or `load`."""
         self._searcher = searcher
         self.distance = distance
-        self.reorder, self._vectors = reorder, vectors
-        self.size, self.dim = size, dim
+        self.reorder = reorder
+        self._vectors = vectors
+        self.size = size
+        self.dim = dim
 
     @classmethod
     def build(
@@ -94,15 +107,16 @@ class ScannIndex:
         Args:
           vectors: [size, dim] float32, finite.
           distance: cosine is built as the dot product of vectors of length 1.
-          kind: brute_force scores every vector; tree_ah scores quantised vectors in the nearest leaves of a tree, then
-            reorders the best by their exact scores.
+          kind: brute_force scores every vector; tree_ah scores quantised vectors in the nearest
+            leaves of a tree, then reorders the best by their exact scores.
           parameters: of tree_ah, all of TREE_PARAMETERS; of brute_force, none.
           threads: that train; 0: ScaNN's choice.
         Raises:
-          InvalidIndex: a parameter is unknown, missing or no positive integer, or ScaNN cannot build from these.
+          InvalidIndex: a parameter is unknown, missing or no positive integer, or ScaNN cannot
+            build from these.
         """
         size, dim = vectors.shape
-        _check_parameters(kind, parameters, size)
+        check_parameters(kind, parameters, size)
         prepared = (
             normalised(vectors)
             if distance == "cosine"
@@ -129,7 +143,8 @@ class ScannIndex:
             searcher = builder.set_n_training_threads(threads).build()
         except (RuntimeError, ValueError) as problem:
             raise InvalidIndex(
-                f"ScaNN builds no {kind} index over {size} vectors of dim {dim} with {dict(parameters)}: {problem}"
+                f"ScaNN builds no {kind} index over {size} vectors of dim {dim} with "
+                f"{dict(parameters)}: {problem}"
             ) from problem
         return cls(searcher, distance, size, dim, parameters.get("reorder", 0))
 
@@ -137,29 +152,33 @@ class ScannIndex:
     def load(
         cls, directory: Path, distance: Distance, vectors: Vectors, where: str = ""
     ) -> ScannIndex:
-        """Loads an index that `write` wrote. Searches use the settings written with it. Holds the GIL meanwhile.
+        """Loads an index that `write` wrote. Searches use the settings written with it. Holds the
+        GIL meanwhile.
 
-        ScaNN is given a list of the files, in a directory of its own beside nothing else: it would follow a path out
-        of the bundle, and unpickle a file of ids that it finds there. A tree is given no vectors.
+        ScaNN is given a list of the files, in a directory of its own beside nothing else: it would
+        follow a path out of the bundle, and unpickle a file of ids that it finds there. A tree is
+        given no vectors.
 
         Args:
           directory: of ScaNN's files; may have moved since they were written.
           distance: the one it was built with.
-          vectors: [size, dim] float32 that it was built from, mapped from their file: a tree reads those that it
-            reorders there.
+          vectors: [size, dim] float32 that it was built from, mapped from their file: a tree reads
+            those that it reorders there.
           where: what errors call it.
         Raises:
-          IndexUnreadable: a file is missing, truncated or lies outside the directory, or the index holds another
-            number of vectors or measures another distance. Bytes that were changed within a file's bounds are found by
-            the digests, not here.
+          IndexUnreadable: a file is missing, truncated or lies outside the directory, or the index
+            holds another number of vectors or measures another distance. Bytes that were changed
+            within a file's bounds are found by the digests, not here.
         """
         size, dim = vectors.shape
         where = where or f"index {directory.parent.name!r}"
-        assets, config = _read_assets(directory, where), _read_config(directory, where)
+        assets = _read_assets(directory, where)
+        config = _read_config(directory, where)
         measure = "SquaredL2Distance" if distance == "squared_l2" else "DotProductDistance"
         if config.distance_measure.distance_measure != measure:
             raise IndexUnreadable(
-                f"{where} measures {config.distance_measure.distance_measure}; {distance} was expected"
+                f"{where} measures {config.distance_measure.distance_measure}; {distance} was "
+                "expected"
             )
         reorder = 0
         if config.HasField("exact_reordering"):
@@ -181,7 +200,8 @@ class ScannIndex:
     def write(
         self, directory: Path, leaves_to_search: int | None = None, reorder: int | None = None
     ) -> None:
-        """Writes the index' files, with paths relative to the directory, no ids, and of a tree no vectors.
+        """Writes the index' files, with paths relative to the directory, no ids, and of a tree no
+        vectors.
 
         Args:
           directory: made if it is not there.
@@ -215,10 +235,12 @@ class ScannIndex:
           queries: [n, dim] float32.
           k: neighbors wanted per query.
           leaves_to_search: of this search only; None: as written.
-          reorder: candidates whose exact score is computed; raised to k where k is larger; None: as written.
+          reorder: candidates whose exact score is computed; raised to k where k is larger; None: as
+            written.
         Returns:
-          positions [n, k] int64 and scores [n, k] float32, larger is better, best first; where fewer were found (k
-          beyond the index, or few candidates in the leaves searched) the end is filled with -1 and -inf.
+          positions [n, k] int64 and scores [n, k] float32, larger is better, best first; where
+          fewer were found (k beyond the index, or few candidates in the leaves searched) the end is
+          filled with -1 and -inf.
         Raises:
           InvalidInput: the queries have another shape or hold NaN or infinities, or k is below 1.
         """
@@ -240,7 +262,8 @@ class ScannIndex:
             else:
                 candidates = self.candidates(query, pool, leaves_to_search)
                 found, best = rank_exactly(self._vectors, query, candidates, wanted, self.distance)
-            positions[row, : found.size], scores[row, : found.size] = found, best
+            positions[row, : found.size] = found
+            scores[row, : found.size] = best
         return positions, scores
 
     def candidates(
@@ -260,7 +283,9 @@ class ScannIndex:
     def scored_candidates(
         self, query: Vectors, pool: int, leaves_to_search: int | None = None
     ) -> tuple[NDArray[np.uint32], Vectors]:
-        """Finds the `candidates`; returns them with [m] float32, their scores by quantised vectors."""
+        """Finds the `candidates`; returns them with [m] float32, their scores by
+        quantised vectors.
+        """
         return self._found(query, pool, -1, leaves_to_search)
 
     def _found(
@@ -275,7 +300,7 @@ def settle(
     directory: Path, leaves_to_search: int | None = None, reorder: int | None = None
 ) -> None:
     """Changes what searches of a written index use; None leaves it as it is."""
-    path = directory / _CONFIG
+    path = directory / CONFIG
     config = _protos.ScannConfig.FromString(path.read_bytes())
     if leaves_to_search is not None:
         config.partitioning.query_spilling.max_spill_centers = leaves_to_search
@@ -285,11 +310,13 @@ def settle(
 
 
 def encode(trained: Path, directory: Path) -> None:
-    """Finds the leaves and codes of vectors by the centroids and the code book of another tree index.
+    """Finds the leaves and codes of vectors by the centroids and the code book of another tree
+    index.
 
     Args:
       trained: directory of that index.
-      directory: holds the vectors, as `dataset.npy`; the files of an index over them are written beside it.
+      directory: holds the vectors, as `dataset.npy`; the files of an index over them are written
+        beside it.
     Raises:
       InvalidIndex: ScaNN cannot.
     """
@@ -317,7 +344,12 @@ def write_index(
     return index
 
 
-def _check_parameters(kind: Kind, parameters: Mapping[str, Any], size: int) -> None:
+def check_parameters(kind: Kind, parameters: Mapping[str, Any], size: int) -> None:
+    """Checks what an index over `size` vectors is built and searched with.
+
+    Raises:
+      InvalidIndex: a parameter is unknown, missing or no positive integer, or too large.
+    """
     expected = TREE_PARAMETERS if kind == "tree_ah" else ()
     if set(parameters) != set(expected):
         raise InvalidIndex(
@@ -332,19 +364,22 @@ def _check_parameters(kind: Kind, parameters: Mapping[str, Any], size: int) -> N
         )
     if kind == "tree_ah" and parameters["leaves_to_search"] > parameters["num_leaves"]:
         raise InvalidIndex(
-            f"leaves_to_search is {parameters['leaves_to_search']}, but the tree has {parameters['num_leaves']} leaves"
+            f"leaves_to_search is {parameters['leaves_to_search']}, but the tree has "
+            f"{parameters['num_leaves']} leaves"
         )
 
 
 def _load(directory: Path, config: Any, assets: Any) -> Any:
-    """Has ScaNN load an index from a directory that holds a config and a list of files in `directory`, nothing else."""
+    """Has ScaNN load an index from a directory that holds a config and a list of files in
+    `directory`, nothing else.
+    """
     listed = _assets.ScannAssets()
     for each in assets.assets:
         listed.assets.add(
             asset_type=each.asset_type, asset_path=str(directory.resolve() / each.asset_path)
         )
     with tempfile.TemporaryDirectory(prefix="scann-") as beside:
-        (Path(beside) / _CONFIG).write_bytes(config.SerializeToString())
+        (Path(beside) / CONFIG).write_bytes(config.SerializeToString())
         _write_assets(Path(beside), listed)
         return _scann.load_searcher(beside)
 
@@ -386,8 +421,8 @@ def _read_config(directory: Path, where: str) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
-        return _protos.ScannConfig.FromString((directory / _CONFIG).read_bytes())
+        return _protos.ScannConfig.FromString((directory / CONFIG).read_bytes())
     except (OSError, DecodeError) as problem:
         raise IndexUnreadable(
-            f"{where} has no readable {_CONFIG}; export the bundle again"
+            f"{where} has no readable {CONFIG}; export the bundle again"
         ) from problem

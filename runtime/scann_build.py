@@ -1,9 +1,10 @@
-"""Candidate vectors in a file -> ScaNN's files, in memory that does not depend on how many there are.
+"""Candidate vectors in a file -> ScaNN's files, in memory that does not depend on how many there
+are.
 
-ScaNN builds over vectors in memory and holds them up to three times meanwhile: as they are given, its own copy, and
-their residuals, of which it then trains on a sample. Here it gets only that sample. A vector's leaf and code depend on
-no other vector, so they are computed block by block and joined: one build over all vectors gives the same with the same
-centroids and code book.
+ScaNN builds over vectors in memory and holds them up to three times meanwhile: as they are given,
+its own copy, and their residuals, of which it then trains on a sample. Here it gets only that
+sample. A vector's leaf and code depend on no other vector, so they are computed block by block and
+joined: one build over all vectors gives the same with the same centroids and code book.
 
 Source: scann 1.4.2, `scann/scann_ops/cc/scann.cc` (Initialize, LoadArtifacts, Serialize).
 """
@@ -21,16 +22,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
+from runtime.errors import IndexUnreadable
 from runtime.exact import normalised
 from runtime.scann import CODES, DATASET, TOKENS, Kind, ScannIndex, encode
 from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
+Positions = NDArray[np.int64]
 SAMPLE_ROWS = 100_000
 """Vectors that code books are trained on."""
 SAMPLE_ROWS_PER_LEAF = 100
 _ENCODED_BLOCKS = 4
-"""Blocks of a file that are encoded at a time: writing an index costs ScaNN seconds and 0.3 GB, however small it is."""
+"""Blocks of a file that are encoded at a time: writing an index costs ScaNN seconds and 0.3 GB,
+however small it is.
+"""
+
+_ROUNDING = 1e-5
+"""Lengths of vectors that another machine computed may differ by less."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,52 @@ def encode_block(task: EncodeTask) -> None:
     encode(Path(task.trained), directory)
     (directory / DATASET).unlink()
     _give_back()
+
+
+def match_stored(
+    directory: Path, vectors: VectorFile, rows: Positions, distance: Distance, kind: Kind
+) -> NDArray[np.bool_]:
+    """Tells which vectors an index's files hold at their own positions.
+
+    A brute force index stores the vectors themselves. A tree stores the leaf and the code of each,
+    which depend on no other vector: both are computed again, by the tree's own centroids and code
+    book. Unlike the recall of a search, this tells a right index from a wrong one whatever the
+    vectors are, and however few of them.
+
+    Args:
+      directory: of the index's files.
+      vectors: those that the index was built from.
+      rows: [n] positions of the vectors that are compared.
+      distance, kind: of the index.
+    Returns:
+      [n] whether the index holds the vector of `rows`.
+    Raises:
+      IndexUnreadable: a file is damaged.
+      InvalidIndex: ScaNN cannot encode vectors by it.
+    """
+    block = _prepared(vectors[rows], distance)
+    if kind == "brute_force":
+        stored = _stored_rows(directory / DATASET, rows)
+        near: NDArray[np.bool_] = np.isclose(stored, block, rtol=_ROUNDING, atol=0).all(axis=1)
+        return near
+
+    same = np.ones(rows.size, bool)
+    with tempfile.TemporaryDirectory(prefix="codes-") as beside:
+        np.save(Path(beside) / DATASET, block)
+        encode(directory, Path(beside))
+        for name in (TOKENS, CODES):
+            stored = _stored_rows(directory / name, rows)
+            encoded = np.load(Path(beside) / name, allow_pickle=False)
+            same &= (stored == encoded).reshape(rows.size, -1).all(axis=1)
+    return same
+
+
+def _stored_rows(path: Path, rows: Positions) -> NDArray[Any]:
+    try:
+        stored = np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.asarray(stored[rows])
+    except (ValueError, IndexError, OSError) as problem:
+        raise IndexUnreadable(f"{path.name} cannot be read: {problem}") from problem
 
 
 def _give_back() -> None:

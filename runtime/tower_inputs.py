@@ -22,7 +22,8 @@ def tower_inputs(
 
     Args:
       inputs: the manifest's.
-      values: [n, ...] by the name of the feature, or of the earlier part's output, that an input is made of.
+      values: [n, ...] by the name of the feature, or of the earlier part's output, that an input is
+        made of.
       n: examples.
     Returns:
       By input, C-ordered, of its dtype; what is so already is not copied.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.tables.shards import RowRange
+from bundle.tables.segments import RowRange
 from runtime.errors import InvalidInput
 
 Vectors = NDArray[np.float32]
@@ -43,7 +43,9 @@ class VectorFile:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Vectors:
-        """Reads rows by a slice of step 1, or by [m] int64 positions, into memory of the caller's own."""
+        """Reads rows by a slice of step 1, or by [m] int64 positions, into memory of the caller's
+        own.
+        """
         size, dim = self.shape
         if isinstance(rows, slice):
             first, stop, _ = rows.indices(size)

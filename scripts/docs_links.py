@@ -1,4 +1,6 @@
-"""A hook of mkdocs: links that leave `docs/` in the repository lead to the pages that the site has of them."""
+"""A hook of mkdocs: links that leave `docs/` in the repository lead to the pages that the site has
+of them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,15 @@ from typing import Any
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Rewrites links to examples and deployment files; files that are no pages are named without a link."""
+    """Rewrites links to examples and deployment files; files that are no pages are named without a
+    link.
+    """
     markdown = re.sub(
         r"\]\(((?:\.\./)+)(examples|deploy)/", lambda link: f"]({link[1][3:]}{link[2]}/", markdown
     )
     markdown = re.sub(r"\]\(\.\./docs/", "](../", markdown)
+    # Results of benchmarks are records, not pages: the site names their files.
+    markdown = re.sub(
+        r"\[([^\]]+)\]\((?:\.\./)+(benchmarks/results/[^)#]+)[^)]*\)", r"\1, `\2`", markdown
+    )
     return re.sub(r"\[([^\]]+)\]\([^)]*\.(?:conf|cfg|yaml|py|service)\)", r"\1", markdown)

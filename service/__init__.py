@@ -1,0 +1,1 @@
+"""The program `rowcast-serve`: computes responses from bundles, over HTTP and gRPC."""

@@ -1,7 +1,8 @@
-"""One worker process: builds the service, starts it in the lifespan of the HTTP application, and drains it.
+"""One worker process: builds the service, starts it in the lifespan of the HTTP application, and
+drains it.
 
-Shutdown order: health checks fail, requests are still accepted for `drain_delay_s`, both transports stop accepting,
-requests in progress finish, model versions are unloaded.
+Shutdown order: health checks fail, requests are still accepted for `drain_delay_s`, both transports
+stop accepting, requests in progress finish, model versions are unloaded.
 """
 
 from __future__ import annotations
@@ -23,48 +24,54 @@ from fastapi import FastAPI
 from uvicorn.config import STARTUP_FAILURE
 
 from bundle import native
-from service import processes
+from service import workers
 from service.admin.status import WorkerStatus, write_status
 from service.config import ServiceSettings
 from service.dataplane import Dataplane
-from service.engine.engine import Engine
+from service.engine.engine import COMPUTE, Engine
 from service.exit_codes import EXIT_BUG, EXIT_INTERRUPTED, EXIT_REQUIRED_MODEL
 from service.grpc_api.server import GrpcServer
+from service.grpc_api.servicer import EMBEDDING_SERVICE
 from service.http.app import create_http_app
-from service.models.loader import Loader
-from service.models.manager import VersionManager
-from service.models.poller import Poller
-from service.models.throttle import LoadThrottle
-from service.models.version import ModelVersion
 from service.observability import logging
 from service.observability.metrics import Metrics, forget_dead_workers
 from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
 from service.resources import compute_threads, resident_bytes
 from service.security.tls import Certificates
-from service.shards.fronts import Shards
+from service.shards import servicer
+from service.shards.router import Shards
+from service.versions.lifecycle import VersionManager
+from service.versions.loader import Loader
+from service.versions.poller import Poller
+from service.versions.throttle import LoadThrottle
+from service.versions.version import ModelVersion
 
 log = logging.logger(__name__)
 
 _HEARTBEAT_S = 1.0
-_FRONT_THREADS_MIN = 2
-"""Compute threads of a front: one may wait for a shard that hangs. With more of them than cores it would batch less."""
+_ROUTER_THREADS_MIN = 2
+"""Compute threads of a router: one may wait for a shard that hangs. With more of them than cores it
+would batch less.
+"""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def create_app() -> FastAPI:
-    """Returns the application of this worker process; uvicorn's factory. The run directory holds the settings."""
-    run_directory = processes.run_directory()
-    settings = processes.read_settings_file(run_directory)
+    """Returns the application of this worker process; uvicorn's factory. The run directory holds
+    the settings.
+    """
+    run_directory = workers.run_directory()
+    settings = workers.read_settings_file(run_directory)
     logging.configure(settings.log_level, pid=os.getpid())
     if settings.workers > 1:
         forget_dead_workers(run_directory)
     try:
-        worker = Worker(settings, run_directory, int(os.environ[processes.GRPC_PORT]))
+        worker = Worker(settings, run_directory, int(os.environ[workers.GRPC_PORT]))
         return worker.http_app()
     except Exception:
         log.exception("cannot_start")
-        processes.write_exit_code(run_directory, EXIT_BUG)
+        workers.write_exit_code(run_directory, EXIT_BUG)
         sys.exit(STARTUP_FAILURE)  # uvicorn's supervisor does not start the worker again
 
 
@@ -74,13 +81,20 @@ class Worker:
     def __init__(
         self, settings: ServiceSettings, run_directory: Path, grpc_port: int | None
     ) -> None:
-        """Creates all parts and starts none; `grpc_port`: 0 for any free one, None: `grpc` is the caller's to start."""
-        self._settings, self._run_directory, self._grpc_port = settings, run_directory, grpc_port
+        """Creates all parts and starts none; `grpc_port`: 0 for any free one, None: `grpc` is the
+        caller's to start.
+        """
+        self._settings = settings
+        self._run_directory = run_directory
+        self._grpc_port = grpc_port
         threads = compute_threads(settings.workers, settings.threads)
         if settings.shard_addresses and not settings.threads:
-            threads = max(threads, _FRONT_THREADS_MIN)
-        self.metrics, self.versions = Metrics(), VersionManager()
-        self.engine = Engine(self.versions, settings, self.metrics, threads)
+            threads = max(threads, _ROUTER_THREADS_MIN)
+        self.metrics = Metrics()
+        self.versions = VersionManager()
+        is_shard = settings.shard is not None
+        compute = servicer.COMPUTE if is_shard else COMPUTE
+        self.engine = Engine(self.versions, settings, self.metrics, threads, compute)
         self.shards = Shards(settings, self.metrics) if settings.shard_addresses else None
         reach = None if self.shards is None else self.shards.reach
         self._request_log = RequestLog(settings, self.metrics) if settings.record_rate else None
@@ -97,7 +111,9 @@ class Worker:
         self.dataplane = Dataplane(
             self.engine, settings, self.metrics, self._request_log, self.certificates
         )
-        self.grpc = GrpcServer(self.dataplane)
+        self.grpc = GrpcServer(
+            self.dataplane, servicer.SHARD_SERVICE if is_shard else EMBEDDING_SERVICE
+        )
         self.bound_grpc_port = 0
         self._checked_required = False
         self._problem = self.engine.problem
@@ -121,7 +137,8 @@ class Worker:
     @contextlib.asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         """Starts the worker, and unloads everything after the last request."""
-        self._loop, self._changed_event = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._changed_event = asyncio.Event()
         try:
             if self._grpc_port is not None:
                 shared = self._settings.workers > 1
@@ -130,7 +147,7 @@ class Worker:
                 )
         except Exception:
             log.exception("cannot_start")
-            processes.write_exit_code(self._run_directory, EXIT_BUG)
+            workers.write_exit_code(self._run_directory, EXIT_BUG)
             raise
         if native.MISSING:
             log.warning("native_extension_missing", extra=logging.fields(problem=native.MISSING))
@@ -138,7 +155,9 @@ class Worker:
         self.versions.subscribe(self._versions_changed)
         if self.shards is not None:
             await self.shards.start()
-        self._write_status()  # before the state file is read: commands from now on wait for this worker
+        gc.freeze()  # what is imported stays: collections need not look at it
+        # before the state file is read: commands from now on wait for this worker
+        self._write_status()
         self.poller.start()
         heartbeat = asyncio.create_task(self._heartbeat())
         try:
@@ -148,9 +167,11 @@ class Worker:
             await self._stop()
 
     def _handle_signals(self) -> None:
-        """Has SIGTERM and SIGINT fail the health checks first and reach uvicorn's own handler after the delay.
+        """Has SIGTERM and SIGINT fail the health checks first and reach uvicorn's own handler after
+        the delay.
 
-        SIGHUP scans the root; with several workers, uvicorn's supervisor takes it to replace them one by one.
+        SIGHUP scans the root; with several workers, uvicorn's supervisor takes it to replace them
+        one by one.
         """
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
@@ -181,7 +202,7 @@ class Worker:
     def drain(self, stop: Callable[[], None]) -> None:
         """Fails the health checks now, and calls `stop` after the delay. On the event loop."""
         self.engine.shutting_down = True
-        processes.notify("STOPPING=1")
+        workers.notify("STOPPING=1")
         self._announce()
 
         def stop_accepting() -> None:
@@ -217,17 +238,19 @@ class Worker:
         """Reports a change of the loaded versions, in the thread that made it."""
         if self.versions.settled and not self._checked_required:
             self._checked_required = True
-            gc.freeze()  # what is imported and loaded stays: collections need not look at it
             if missing := sorted(set(self._settings.require) - self.versions.available()):
                 log.error("required_models_missing", extra=logging.fields(models=missing))
-                processes.write_exit_code(self._run_directory, EXIT_REQUIRED_MODEL)
+                workers.write_exit_code(self._run_directory, EXIT_REQUIRED_MODEL)
                 self._loop.call_soon_threadsafe(self._stop_service)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
 
     def _announce(self) -> None:
-        """Reports to health checks, metrics and the log whether the worker is ready. On the event loop."""
-        problem, before = self.engine.problem, self._problem
+        """Reports to health checks, metrics and the log whether the worker is ready. On the event
+        loop.
+        """
+        problem = self.engine.problem
+        before = self._problem
         self._problem = problem
         self.grpc.set_serving(not problem)
         self.metrics.set("ready", not problem)
@@ -239,14 +262,16 @@ class Worker:
                 log.info("ready")
 
     async def _heartbeat(self) -> None:
-        """Reports what this worker serves to the admin API, and its load to the metrics: on changes, once a second."""
+        """Reports what this worker serves to the admin API, and its load to the metrics: on
+        changes, once a second.
+        """
         parent = multiprocessing.parent_process()  # as it was when this process began
         while True:
             self._changed_event.clear()
             if parent is not None and os.getppid() != parent.pid:  # the supervisor is gone
                 os.kill(os.getpid(), signal.SIGTERM)
             if self._settings.workers == 1:  # else the parent, which systemd watches
-                processes.notify("WATCHDOG=1")
+                workers.notify("WATCHDOG=1")
             self.engine.report_load()
             self.metrics.flush()
             await asyncio.to_thread(self._write_status)

@@ -1,7 +1,8 @@
 """The settings of `rowcast-serve`: one frozen model, read once at start and passed on as a value.
 
-Every field is an option of `rowcast-serve` and an environment variable, `ROWCAST_` + its name in capitals. An option
-overrides the environment, the environment overrides the default. Unknown names are rejected in both places.
+Every field is an option of `rowcast-serve` and an environment variable, `ROWCAST_` + its name in
+capitals. An option overrides the environment, the environment overrides the default. Unknown names
+are rejected in both places.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ PREFIX = "ROWCAST_"
 _OTHER_PROGRAMS = re.compile(
     r"(EXPORT|CLIENT|CTL)_.*|(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)"
 )
-"""Variables of rowcast's other programs, and those that Kubernetes sets for a Service named like this program."""
+"""Variables of rowcast's other programs, and those that Kubernetes sets for a Service named like
+this program.
+"""
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 MIB = 1 << 20
@@ -35,7 +38,9 @@ class SettingsError(Exception):
 
 
 class ServiceSettings(BaseSettings):
-    """The settings of the service. Durations in seconds, sizes in bytes. What exceeds a limit is rejected."""
+    """The settings of the service. Durations in seconds, sizes in bytes. What exceeds a limit is
+    rejected.
+    """
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -46,132 +51,201 @@ class ServiceSettings(BaseSettings):
     )
 
     root: Path
-    """Directory of the bundles, `<root>/<model>/<version>/`; must exist, may be empty."""
+    """Directory that holds the bundles, as `<root>/<model>/<version>/`. It must exist and can be
+    empty.
+    """
     host: str = Field(default="127.0.0.1", min_length=1)
-    """Address of the HTTP and gRPC endpoints; 0.0.0.0 for every interface, :: for IPv6 as well."""
+    """Address on which the HTTP and gRPC endpoints listen. 0.0.0.0 listens on every IPv4 interface,
+    :: also on IPv6.
+    """
     http_port: Port = 8080
-    """Port of HTTP; 0 for any free one."""
+    """Port of the HTTP endpoint. 0 selects any free port."""
     grpc_port: Port = 9090
-    """Port of gRPC; 0 for any free one."""
+    """Port of the gRPC endpoint. 0 selects any free port."""
     ports_file: Path | None = None
-    """File that the bound ports are written to once the service listens: JSON `{"http": N, "grpc": N, "admin": N}`."""
+    """File to which the service writes its ports once it listens, as JSON: `{"http": N, "grpc": N,
+    "admin": N}`.
+    """
     require: Annotated[tuple[str, ...], NoDecode] = ()
-    """Model that must load at start, else exit 7; repeatable (in the environment: separated by commas)."""
+    """Model that must load at start; if it cannot, the service exits with code 7. Repeatable; in
+    the environment, separate the names with commas.
+    """
     precision: Precision | None = None
-    """Precision of the towers; default: what each bundle says. A tower without that form runs its own. bf16 needs
-    rowcast[savedmodel]."""
+    """Precision at which towers run. By default, each bundle specifies it. A tower that was not
+    exported at this precision runs at the precision that its bundle specifies. bf16 requires the
+    extra `savedmodel`.
+    """
     device: Literal["cpu", "gpu"] = "cpu"
-    """Where towers run; gpu: from their SavedModels, with rowcast[gpu] and a GPU. Tables stay in CPU memory."""
+    """Device on which towers run. With gpu, they run from their SavedModels, which requires the
+    extra `gpu` and a GPU; tables stay in CPU memory.
+    """
     verify: Literal["sizes", "full"] = "sizes"
-    """Verification of tables, and of vectors of large indexes, before a version is served: by size, or in full."""
+    """How tables, and the vectors of large indexes, are verified before a version is served: sizes
+    compares file sizes, full reads and checksums every byte.
+    """
     scrub_bytes_per_s: int = Field(default=32 * MIB, ge=0)
-    """Rate at which vectors and tables are verified in the background, bytes a second, by all workers together; 0:
-    never."""
+    """Rate at which tables and vectors are compared with their checksums in the background, in
+    bytes per second, over all workers. 0 disables it.
+    """
     prefetch_max_bytes: int = Field(default=0, ge=0)
-    """Bytes of a version's tables that each process reads into memory in the background: whole tables, smallest first;
-    0: none."""
+    """Maximum size of a version's tables that each process reads into memory in the background, in
+    bytes. Whole tables are read, the smallest first. 0 disables the prefetch.
+    """
     prefetch_bytes_per_s: int = Field(default=256 * MIB, ge=1)
-    """Rate of the prefetch, bytes a second."""
+    """Rate of the prefetch, in bytes per second."""
     max_load_bytes: int = Field(default=0, ge=0)
-    """Memory that loading one version may need, bytes, without its mapped tables; 0: what is free."""
+    """Maximum memory that loading one version can use, in bytes, without its mapped tables. 0
+    allows the memory that is free.
+    """
     shard: ShardNumber | None = None
-    """Serves one part of all large tables and indexes to fronts, and no clients: a number and how many there are, such
-    as 1/4."""
+    """Serve as one shard: hold one part of all large tables and indexes, and serve routers instead
+    of clients. The value is the number of the shard and the number of shards, such as 1/4.
+    """
     shard_addresses: Annotated[tuple[str, ...], NoDecode] = ()
-    """Serves as a front of shards: `HOST:PORT` of their gRPC, `dns:NAME:PORT` for all addresses of a name, `file:PATH`
-    for a line each, or `ray:HOST:PORT` for what Ray's dashboard lists; repeatable (in the environment: separated by
-    commas)."""
-    shard_least_bytes: int = Field(default=1 << 30, ge=1)
-    """Tables of at least so many bytes are held by shards; the same for shards and fronts."""
+    """Serve as a router of the shards at these addresses: `HOST:PORT` of a gRPC endpoint,
+    `dns:NAME:PORT` for all addresses of a name, `file:PATH` for a file with one address per line,
+    or `ray:HOST:PORT` for the shards that Ray's dashboard lists. Repeatable; in the environment,
+    separate the addresses with commas.
+    """
+    shard_min_bytes: int = Field(default=1 << 30, ge=1)
+    """Minimum size of the tables that are divided among shards, in bytes. Routers hold the smaller
+    ones. Set the same value for shards and routers.
+    """
     shard_hedge_percentile: float = Field(default=0.0, ge=0, lt=100)
-    """A front asks a second replica when the first takes longer than this percentile of recent calls; 0: never."""
+    """Latency percentile of recent calls after which a router also sends a call to a second
+    replica. 0 disables this.
+    """
     shard_ca: Path | None = None
-    """Certificate authorities of the shards' certificates, PEM; a front then connects with TLS, and presents tls_cert
-    as its own."""
+    """File of certificate authorities for the certificates of shards, PEM. A router then connects
+    with TLS, and presents tls_cert as its client certificate.
+    """
     shard_token: Path | None = None
-    """File with the token that a front sends to shards."""
+    """File with the token that a router sends to shards."""
     latest_versions: int = Field(default=1, ge=1, le=100, validate_default=True)
-    """Newest versions of a model that stay loaded; all but the newest serve requests that name them. A shard loads two
-    at least: fronts want the older one until every shard has the newest."""
+    """Number of newest versions of a model to keep loaded. Older ones serve only requests that name
+    them. A shard keeps at least 2, because routers use the older version until every shard has the
+    newest.
+    """
     keep_previous: bool = True
-    """Keeps the previously current version loaded, so that a rollback is immediate; costs its memory again."""
+    """Keep the previously current version loaded, so that a rollback takes effect at once. This
+    needs the memory of a second version.
+    """
     state_file: Path | None = None
-    """File of the desired state that `rowcast-serve ctl` edits; default: `.rowcast-state.json` under the root."""
+    """File of the desired state, which `rowcast-serve ctl` edits. Default: `.rowcast-state.json`
+    under the root.
+    """
     admin: bool = True
-    """Serves the admin API for `rowcast-serve ctl`, on its own address."""
+    """Serve the admin API, which `rowcast-serve ctl` calls, at an address of its own."""
     admin_host: str = "127.0.0.1"
-    """Address of the admin API; one that other machines reach requires admin_tokens."""
+    """Address on which the admin API listens. An address that other machines can reach requires
+    admin_tokens.
+    """
     admin_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of the admin API, 0 for any free one; default: 8090, or any free one if that is taken."""
+    """Port of the admin API. 0 selects any free port. Default: 8090, or any free port if 8090 is in
+    use.
+    """
     admin_tokens: Path | None = None
-    """File of operators' tokens, in the format of tokens; without it every user of this machine has access."""
+    """File of operators' tokens, in the format of `tokens`. Without it, every user of this machine
+    can use the admin API.
+    """
     record_rate: float = Field(default=0.0, ge=0, le=1)
-    """Share of answered requests that is recorded on disk, to be replayed against a new version before it is served."""
+    """Fraction of successful requests to record on disk. They are replayed to a new version before
+    it is served.
+    """
     record_max_bytes: int = Field(default=32 * MIB, ge=64 << 10, le=1 << 32)
-    """Size of the recorded requests of a model, bytes; beyond it the older half is dropped."""
+    """Maximum size of the recorded requests of one model, in bytes. At the limit, the older half is
+    deleted.
+    """
     record_dir: Path | None = None
-    """Directory of the recorded requests; default: `.rowcast-recordings` under the root."""
+    """Directory of the recorded requests. Default: `.rowcast-recordings` under the root."""
     poll_interval_s: float = Field(default=2.0, ge=0.05, le=3600)
-    """Interval at which the root is scanned for new versions, seconds."""
+    """Interval between two scans of the root for new versions, in seconds."""
     workers: int = Field(default=1, ge=1, le=256)
-    """Processes that serve on the same ports, each with its own towers and indexes; tables are in memory once."""
+    """Number of processes that serve on the same ports. Each has its own towers and indexes; tables
+    are in memory once.
+    """
     threads: int = Field(default=0, ge=0, le=1024)
-    """Compute threads of each process; 0: the usable cores (affinity and cgroup quota) divided by the workers, and at
-    least 2 in a front."""
+    """Number of compute threads in each process. 0 divides the available cores (CPU affinity and
+    cgroup quota) by the number of workers; a router has at least 2.
+    """
     inline_max_us: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Longest batch that is computed on the event loop, microseconds; longer ones run in the compute threads; default:
-    500, or 10000 where a process has one compute thread and a handover gains nothing."""
+    """Maximum estimated time of a batch that is computed on the event loop, in microseconds. Longer
+    batches run in the compute threads. Default: 500, or 10000 in a process with one compute thread,
+    where a handover gains nothing.
+    """
     max_concurrent_requests: int = Field(default=512, ge=1, le=100_000)
-    """Requests in progress in one process; one more is rejected at once."""
+    """Maximum number of requests in progress in one process. Further requests are rejected at once.
+    """
     max_queued_candidates: int = Field(default=12_800, ge=1, le=1_000_000_000)
-    """Candidates of the requests that wait to be computed in one process, a query or example counting as one; a request
-    that would exceed it is rejected, unless nothing waits."""
+    """Maximum number of candidates in the requests that wait for computation in one process. A
+    query or an example counts as one candidate. A request that would exceed the limit is rejected,
+    unless the queue is empty.
+    """
     max_inflight_bytes: int = Field(default=1 << 30, ge=1_024)
-    """Bytes of request bodies held by one process, compressed and decompressed alike; at least max_request_bytes."""
+    """Maximum size of all request bodies in one process, in bytes, compressed and decompressed. It
+    must be at least max_request_bytes.
+    """
     retry_after_s: float = Field(default=0.1, gt=0, le=3600)
-    """Least retry-after of a rejected request, seconds; longer while the queue is longer."""
+    """Minimum `retry-after` of a rejected request, in seconds. The longer the queue, the longer it
+    is.
+    """
     request_timeout_s: float = Field(default=10.0, gt=0, le=3600)
-    """Longest time for one request, seconds; a client's deadline may be shorter, never longer."""
+    """Maximum time for one request, in seconds. The deadline of a client can be shorter, but never
+    longer.
+    """
     body_timeout_s: float = Field(default=10.0, gt=0, le=3600)
-    """Longest time in which the body of a request must arrive, seconds."""
+    """Maximum time for the body of a request to arrive, in seconds."""
     drain_delay_s: float = Field(default=1.0, ge=0, le=3600)
-    """After SIGTERM: time in which requests are still accepted while health checks already fail, seconds."""
+    """Time after SIGTERM during which health checks fail while requests are still accepted, in
+    seconds.
+    """
     drain_timeout_s: float = Field(default=20.0, ge=0, le=3600)
-    """After drain_delay_s: time for the requests in progress to finish, seconds."""
+    """Maximum time after drain_delay_s for the requests in progress to finish, in seconds."""
     max_candidates: int = Field(default=20_000, ge=1, le=10_000_000)
-    """Candidates ranked in one request, over all of its contexts."""
+    """Maximum number of candidates to rank in one request, over all of its contexts."""
     max_k: int = Field(default=1_000, ge=1, le=1_000_000)
-    """Neighbors per query."""
+    """Maximum number of neighbors per query."""
     max_queries: int = Field(default=1_024, ge=1, le=1_000_000)
-    """Queries, contexts or examples in one request."""
+    """Maximum number of queries, contexts or examples in one request."""
     max_values: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
-    """Values in one request, over all of its features, ids and exclusions."""
+    """Maximum number of values in one request, over all of its features, ids and exclusions."""
     filter_cache_bytes: int = Field(default=256 * MIB, ge=0)
-    """Memory of one process for filters of requests that it may see again, with the vectors of the candidates that
-    match, bytes; 0: none is kept."""
+    """Maximum memory of one process for compiled filters, in bytes, with the vectors of the
+    candidates that match. A later request with the same filter reuses them. 0 disables the cache.
+    """
     max_features: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Features in one request."""
+    """Maximum number of features in one request."""
     max_names: int = Field(default=1_000, ge=1, le=1_000_000)
-    """Attributes, or heads, in one request."""
+    """Maximum number of attributes, and of heads, in one request."""
     max_request_bytes: int = Field(default=16 * MIB, ge=1_024, le=1 << 30, validate_default=True)
-    """Size of one request's body, decompressed, bytes."""
+    """Maximum size of the body of one request after decompression, in bytes."""
     tls_cert: Path | None = None
-    """Certificate chain, PEM; HTTP and gRPC then require TLS 1.2 or newer. A changed file is reloaded."""
+    """File of the certificate chain, PEM. HTTP and gRPC then require TLS 1.2 or newer. The file is
+    reloaded when it changes.
+    """
     tls_key: Path | None = Field(default=None, validate_default=True)
-    """Private key of tls_cert, PEM without a password."""
+    """File of the private key of tls_cert, PEM without a password."""
     tls_client_ca: Path | None = None
-    """Certificate authorities, PEM; clients must then present a certificate that one of them signed."""
+    """File of certificate authorities, PEM. Clients must then present a certificate that one of
+    them signed.
+    """
     tokens: Path | None = None
-    """File of client tokens, a line each: name, token (or sha256: and its digest), models; clients must then send
-    `authorization: Bearer <token>`. A changed file is reloaded."""
+    """File of client tokens. Each line has a name, a token (or sha256: and its digest), and models.
+    Clients must then send `authorization: Bearer <token>`. The file is reloaded when it changes.
+    """
     max_concurrent_streams: int = Field(default=1_000, ge=1, le=1_000_000)
-    """Concurrent calls on one gRPC connection; further ones wait in the client."""
+    """Maximum number of concurrent calls on one gRPC connection. Further calls wait in the client.
+    """
     keep_alive_s: int = Field(default=75, ge=1, le=86_400)
-    """Idle connections are closed after this time, seconds; longer than a proxy keeps its own (60 s)."""
+    """Time after which an idle connection is closed, in seconds. It must be longer than proxies
+    keep idle connections (usually 60 s).
+    """
     max_connection_age_s: float = Field(default=0.0, ge=0, le=86_400)
-    """gRPC connections are closed gracefully after this time, seconds, so that clients rebalance; 0: never."""
+    """Time after which a gRPC connection is closed gracefully, in seconds, so that clients
+    rebalance. 0 disables this.
+    """
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severity that is logged."""
+    """Minimum severity of log lines."""
 
     @field_validator("shard", mode="before")
     @classmethod
@@ -198,22 +272,25 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _check_combination(cls, value: Any, info: ValidationInfo) -> Any:
         """Checks a setting against those above it."""
-        others, problem = info.data, ""
+        others = info.data
+        problem = ""
         match info.field_name:
             case "device" if value == "gpu" and others.get("precision") == "int8":
-                problem = "int8 towers run on the CPU; use f32 or bf16, or leave --precision out"
+                problem = "int8 towers run on the CPU; use f32 or bf16, or omit --precision"
             case "max_request_bytes" if value > (total := others.get("max_inflight_bytes", value)):
                 problem = (
                     f"no body of that size fits into max_inflight_bytes, {total}; raise that too"
                 )
             case "shard_addresses" if value and others.get("shard") is not None:
-                problem = "a process is a shard or a front of shards; leave --shard or --shard-addresses out"
+                problem = (
+                    "a process is either a shard or a router; omit --shard or --shard-addresses"
+                )
             case "tls_key" if (value is None) != (others.get("tls_cert") is None):
                 problem = "--tls-cert and --tls-key must be given together"
             case "tls_client_ca" if value is not None and others.get("tls_cert") is None:
                 problem = "client certificates require TLS; give --tls-cert and --tls-key too"
             case "workers" if value > 1 and others.get("device") == "gpu":
-                problem = "--device gpu runs in one process; leave one of both out"
+                problem = "--device gpu runs in one process; omit --device or --workers"
         if problem:
             raise ValueError(problem)
         return value
@@ -222,14 +299,17 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _check_root(cls, value: Path) -> Path:
         if not value.is_dir():
-            raise ValueError(f"{str(value)!r} is no directory; create it first, it may be empty")
+            raise ValueError(
+                f"{str(value)!r} is not a directory; create it first (it can be empty)"
+            )
         for manifests, what, root in (
-            (MANIFEST, "a bundle", "../.."),
-            (f"[1-9]*/{MANIFEST}", "one model's", ".."),
+            (MANIFEST, "one bundle", "../.."),
+            (f"[1-9]*/{MANIFEST}", "one model", ".."),
         ):
             if any(value.glob(manifests)):
                 raise ValueError(
-                    f"that directory is {what}; give the root above it, {str((value / root).resolve())!r}"
+                    f"that is the directory of {what}; set the root above it, "
+                    f"{str((value / root).resolve())!r}"
                 )
         return value
 
@@ -255,7 +335,7 @@ def read_settings(options: Mapping[str, Any]) -> ServiceSettings:
         remedy = (
             f"did you mean {PREFIX}{close[0]}?" if close else "`rowcast-serve --help` lists them"
         )
-        raise SettingsError(f"the environment sets {variable}, which is no setting; {remedy}")
+        raise SettingsError(f"the environment sets {variable}, which is not a setting; {remedy}")
     try:
         return ServiceSettings(
             **{name: value for name, value in options.items() if value not in (None, ())}

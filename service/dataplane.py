@@ -1,4 +1,6 @@
-"""The one way of a request behind both transports: admission, bounded decoding, permission, engine, recording."""
+"""The path of a request behind both transports: admission, bounded decoding, permission, engine,
+recording.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from typing import Any, TypeVar
 
 from service.codec.operations import Operation
 from service.config import ServiceSettings
+from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
-from service.engine.requests import Target
 from service.errors import Overloaded
 from service.observability.metrics import Metrics
 from service.request_log.record import RequestLog
@@ -29,11 +31,14 @@ Result = TypeVar("Result")
 
 
 class ByteBudget:
-    """Bytes of request bodies that a process holds, compressed and decompressed alike. Belongs to one event loop."""
+    """Bytes of request bodies that a process holds, compressed and decompressed alike. Belongs to
+    one event loop.
+    """
 
     def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
         """Creates an empty budget."""
-        self._max_bytes, self._retry_after_s = settings.max_inflight_bytes, settings.retry_after_s
+        self._max_bytes = settings.max_inflight_bytes
+        self._retry_after_s = settings.retry_after_s
         self._metrics = metrics
         self.held = 0
 
@@ -46,7 +51,7 @@ class ByteBudget:
         if self.held + size > self._max_bytes:
             self._metrics.count("rejected_requests", 1, call, "bytes")
             raise Overloaded(
-                "other requests' bodies take all the memory for bodies",
+                "the bodies of other requests use all the memory for bodies (max_inflight_bytes)",
                 self._retry_after_s,
                 "bytes",
             )
@@ -58,7 +63,8 @@ class ByteBudget:
 
 
 class Dataplane:
-    """Decodes requests of either transport and has the engine answer them; all that the transports share.
+    """Decodes requests of either transport and has the engine answer them; all that the transports
+    share.
 
     Attributes:
       tokens: of clients; None: no token is required.
@@ -73,19 +79,22 @@ class Dataplane:
         request_log: RequestLog | None = None,
         certificates: Certificates | None = None,
     ) -> None:
-        """Creates the data plane of an engine; requests that name no version are logged once answered."""
-        self.engine, self.settings, self.metrics, self._request_log = (
-            engine,
-            settings,
-            metrics,
-            request_log,
-        )
-        self.tokens, self.certificates = TokenStore.of(settings.tokens), certificates
+        """Creates the data plane of an engine; requests that name no version are logged once
+        answered.
+        """
+        self.engine = engine
+        self.settings = settings
+        self.metrics = metrics
+        self._request_log = request_log
+        self.tokens = TokenStore.of(settings.tokens)
+        self.certificates = certificates
         self.budget = ByteBudget(settings, metrics)
         self._decoders = ThreadPoolExecutor(DECODERS, "rowcast-decode")
 
     async def offload(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Runs a function in the bounded pool of decoders; one that waits is dropped if its request is cancelled."""
+        """Runs a function in the bounded pool of decoders; one that waits is dropped if its request
+        is cancelled.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._decoders, function, *args)
 
     async def call(
@@ -106,11 +115,13 @@ class Dataplane:
           ServiceError: as listed in `service/errors.py`.
         """
         with self.engine.admit(context.call, context.deadline):
-            began, to_read = time.perf_counter(), (body, is_protobuf, target, self.settings)
+            began = time.perf_counter()
+            to_read = (body, is_protobuf, target, self.settings)
             large = len(body) > _INLINE_BYTES
-            request, several = (
-                await self.offload(operation.read, *to_read) if large else operation.read(*to_read)
-            )
+            if large:
+                request, several = await self.offload(operation.read, *to_read)
+            else:
+                request, several = operation.read(*to_read)
             context.phases["decode"] = seconds = time.perf_counter() - began
             self.metrics.observe("phase_seconds", seconds, context.call, "decode")
             wanted: Target = request.target

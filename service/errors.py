@@ -1,18 +1,18 @@
-"""What a request can fail with, and the one table that maps each code to the status of each transport.
+"""The errors of a request, and the one table that maps each code to the status of each transport.
 
 ServiceError
 ├── InvalidArgument   a field has a shape, type or value that the call does not accept
-├── Unauthenticated   no token, or an unknown one
-├── PermissionDenied  a token without permission for the model
+├── Unauthenticated   the token is missing or unknown
+├── PermissionDenied  the token does not permit access to the model
 ├── TooLarge          more ids, queries, candidates or bytes than the limit
 ├── NotFound          no such model, version, table, feature, tower or index
-├── Overloaded        too much load; try again later
+├── Overloaded        the service is overloaded; try again later
 ├── NotReady          no version is loaded, or the service is draining
-├── DeadlineExceeded  out of time
-├── Cancelled         the client has gone
+├── DeadlineExceeded  the deadline of the request has passed
+├── Cancelled         the client has disconnected
 ├── DataLoss          a committed file does not match its checksum
-├── Unimplemented     in the contract, but not available here
-└── Internal          a bug; the client sees a fixed sentence
+├── Unimplemented     the API has this feature, but this service does not provide it
+└── Internal          a bug; the client receives a fixed message
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from enum import Enum
 
 
 class Code(Enum):
-    """The kinds of failure, spelled the same on every transport."""
+    """The error codes, which are the same on every transport."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     UNAUTHENTICATED = "UNAUTHENTICATED"
@@ -40,7 +40,9 @@ class Code(Enum):
 
 @dataclass(frozen=True)
 class TransportStatus:
-    """How the transports report a code: HTTP status, name of the gRPC status, and whether the client should retry."""
+    """How the transports report a code: HTTP status, name of the gRPC status, and whether the
+    client should retry.
+    """
 
     http: int
     grpc: str
@@ -55,18 +57,21 @@ TRANSPORT_STATUS: dict[Code, TransportStatus] = {
     Code.NOT_FOUND: TransportStatus(404, "NOT_FOUND", "no"),
     Code.OVERLOADED: TransportStatus(429, "RESOURCE_EXHAUSTED", "later"),
     Code.NOT_READY: TransportStatus(503, "UNAVAILABLE", "elsewhere"),
-    Code.DEADLINE: TransportStatus(504, "DEADLINE_EXCEEDED", "caller's choice"),
-    Code.CANCELLED: TransportStatus(499, "CANCELLED", "caller's choice"),
-    Code.DATA_LOSS: TransportStatus(500, "DATA_LOSS", "no, page someone"),
+    Code.DEADLINE: TransportStatus(504, "DEADLINE_EXCEEDED", "if the client still needs it"),
+    Code.CANCELLED: TransportStatus(499, "CANCELLED", "if the client still needs it"),
+    Code.DATA_LOSS: TransportStatus(500, "DATA_LOSS", "no; alert an operator"),
     Code.UNIMPLEMENTED: TransportStatus(501, "UNIMPLEMENTED", "no"),
     Code.INTERNAL: TransportStatus(500, "INTERNAL", "no"),
 }
 
-INTERNAL_MESSAGE = "internal error; the log has the details under this request id"
+INTERNAL_MESSAGE = "internal error; the log of the service has the details under this request id"
 
 
 class ServiceError(Exception):
-    """A failed request. The message is one safe sentence for the client: what, which value, what was expected."""
+    """A failed request.
+
+    The message is safe to send to the client. It names the field, its value and what was expected.
+    """
 
     code = Code.INTERNAL
 
@@ -78,38 +83,45 @@ class InvalidArgument(ServiceError):
 
 
 class Unauthenticated(ServiceError):
-    """No token, or an unknown one."""
+    """The token is missing or unknown."""
 
     code = Code.UNAUTHENTICATED
 
 
 class PermissionDenied(ServiceError):
-    """A token without permission for the model."""
+    """The token does not permit access to the model."""
 
     code = Code.PERMISSION_DENIED
 
 
 class TooLarge(ServiceError):
-    """More ids, queries, candidates or bytes than the limit."""
+    """The request has more ids, queries, candidates or bytes than the limit."""
 
     code = Code.TOO_LARGE
 
 
 class NotFound(ServiceError):
-    """No such model, version, table, feature, tower or index."""
+    """The model, version, table, feature, tower or index does not exist."""
 
     code = Code.NOT_FOUND
 
 
 class Overloaded(ServiceError):
-    """The service has too much load; the same request may succeed later."""
+    """The service is overloaded; the same request may succeed later."""
 
     code = Code.OVERLOADED
 
     def __init__(self, message: str, retry_after_s: float, reason: str = "bytes") -> None:
-        """Creates the error; `reason`: the limit that was hit: one of `metrics.REJECTIONS`."""
+        """Creates the error.
+
+        Args:
+          message: See ServiceError.
+          retry_after_s: The time after which the client may try again.
+          reason: The limit that was exceeded, one of `metrics.REJECTIONS`.
+        """
         super().__init__(message)
-        self.retry_after_s, self.reason = retry_after_s, reason
+        self.retry_after_s = retry_after_s
+        self.reason = reason
 
 
 class NotReady(ServiceError):
@@ -125,7 +137,7 @@ class DeadlineExceeded(ServiceError):
 
 
 class Cancelled(ServiceError):
-    """The client has gone."""
+    """The client has disconnected."""
 
     code = Code.CANCELLED
 
@@ -137,12 +149,12 @@ class DataLoss(ServiceError):
 
 
 class Unimplemented(ServiceError):
-    """In the contract, but not available here."""
+    """The API has this feature, but this service does not provide it."""
 
     code = Code.UNIMPLEMENTED
 
 
 class Internal(ServiceError):
-    """A bug; the client sees a fixed sentence."""
+    """A bug; the client receives a fixed message, and the log has the details."""
 
     code = Code.INTERNAL

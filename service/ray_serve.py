@@ -2,8 +2,9 @@
 
     serve deploy deploy/ray/replicas.yaml
 
-A replica runs the service in its process. Clients call the endpoints of the node, HTTP and gRPC, which its replicas
-share; the same FastAPI application is behind Serve's ingress too. No other module imports Ray.
+A replica runs the service in its process. Clients call the endpoints of the node, HTTP and gRPC,
+which its replicas share; the same FastAPI application is behind Serve's ingress too. No other
+module imports Ray.
 """
 
 from __future__ import annotations
@@ -30,26 +31,27 @@ from ray.serve.config import AutoscalingContext
 
 from bundle.format.manifest import Manifest
 from bundle.tables.sharding import held_here
-from service import processes
+from service import workers
 from service.app import Worker
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
 from service.config import ServiceSettings, SettingsError, read_settings
 from service.errors import NotReady
-from service.models.desired_state import DesiredModel, Name, first_error
-from service.models.state_file import StateFile
 from service.observability import logging
 from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
+from service.versions.desired_state import DesiredModel, Name, first_error
+from service.versions.state_file import StateFile
 
 log = logging.logger(__name__)
 
 DEPLOYMENT = "replicas"
 INFLIGHT = "inflight_requests"
-_RAY_MIN, _RAY_END = (2, 60), (3, 0)
+_RAY_MIN = (2, 60)
+_RAY_END = (3, 0)
 _NOT_OF_REPLICAS = ("workers", "ports_file", "admin", "admin_host", "admin_port", "admin_tokens")
 _POLL_S = 0.02
 _SHARDS_S = 300
-"""How long a front waits for its shards, which are deployed with it."""
+"""How long a router waits for its shards, which are deployed with it."""
 _SPARE_S = 10
 """Between the longest drain and the end of a replica's process by force."""
 
@@ -63,7 +65,8 @@ def check_ray(version: str) -> None:
     release = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if not _RAY_MIN <= release < _RAY_END:
         raise SettingsError(
-            f"Ray {version} is installed; 2.60 or a later release of 2 was expected: pip install 'rowcast[serve,ray]'"
+            f"Ray {version} is installed; 2.60 or a later release of 2 was expected; in a checkout "
+            "of rowcast, run `pip install '.[serve,ray]'`"
         )
 
 
@@ -76,7 +79,9 @@ class UserConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     bundles: tuple[str, ...] = ()
-    """URLs of bundles, or of models, whose newest version is meant. Each node pulls them into its root once."""
+    """URLs of bundles, or of models, whose newest version is meant. Each node pulls them into its
+    root once.
+    """
     keep: Annotated[int, Field(ge=1)] | None = None
     """How many of a model's newest versions stay under the root after a pull; None: all."""
     models: dict[Name, DesiredModel] = {}
@@ -103,12 +108,10 @@ def read_options(args: Mapping[str, Any], **others: Any) -> ServiceSettings:
     """
     if unknown := sorted(args.keys() - ServiceSettings.model_fields.keys()):
         raise SettingsError(
-            f"args has {unknown[0]!r}, which is no setting; `rowcast-serve --help` lists them"
+            f"args has {unknown[0]!r}, which is not a setting; `rowcast-serve --help` lists them"
         )
     if given := [name for name in _NOT_OF_REPLICAS if name in args]:
-        raise SettingsError(
-            f"args has {given[0]!r}, which has no meaning in a replica; leave it out"
-        )
+        raise SettingsError(f"args has {given[0]!r}, which has no meaning in a replica; omit it")
     return read_settings({**args, **others})
 
 
@@ -124,7 +127,8 @@ class Replica:
         ):  # several replicas share the cores of their node
             cores = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
             settings = settings.model_copy(update={"threads": max(1, math.ceil(cores))})
-        self._settings, self._required = settings, set(settings.require)
+        self._settings = settings
+        self._required = set(settings.require)
         logging.configure(
             settings.log_level, pid=os.getpid(), replica=serve.get_replica_context().replica_tag
         )
@@ -153,7 +157,8 @@ class Replica:
         """Pulls bundles, follows pins and labels, and returns when their versions are loaded.
 
         Raises:
-          SettingsError, PullError, NotReady: it cannot; Serve then stops the update, and replaces this replica alone.
+          SettingsError, PullError, NotReady: it cannot; Serve then stops the update, and replaces
+            this replica alone.
         """
         config = UserConfig.of(user_config)
         await asyncio.to_thread(self._prepare, config)
@@ -167,9 +172,8 @@ class Replica:
         root = self._settings.root
         for url in config.bundles:
             with (root / ".rowcast-pull.lock").open("ab") as lock:
-                fcntl.flock(
-                    lock, fcntl.LOCK_EX
-                )  # the others of the node find there what the first has pulled
+                # The others of the node find there what the first has pulled.
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 pulled = pull(find_bundle(url), root, config.keep, held=self._held)
             extra = logging.fields(
                 model=pulled.model, version=pulled.version, downloaded_bytes=pulled.downloaded_bytes
@@ -182,11 +186,13 @@ class Replica:
     def _held(self, manifest: Manifest) -> Manifest:
         settings = self._settings
         return held_here(
-            manifest, settings.shard, bool(settings.shard_addresses), settings.shard_least_bytes
+            manifest, settings.shard, bool(settings.shard_addresses), settings.shard_min_bytes
         )
 
     async def _start(self) -> None:
-        settings, worker, owner = self._settings, self._worker, serve.get_replica_context()
+        settings = self._settings
+        worker = self._worker
+        owner = serve.get_replica_context()
         for port in filter(None, (settings.http_port, settings.grpc_port)):
             self._opened.enter_context(
                 claim_port(settings.host, port, f"{owner.app_name}/{owner.deployment}")
@@ -207,8 +213,8 @@ class Replica:
         # Only now: clients of the shared ports would reach it while the others are ready.
         await worker.grpc.start(settings.host, settings.grpc_port, shared=True)
         worker.grpc.set_serving(True)
-        listener = processes.listen("HTTP", settings.host, settings.http_port, shared=True)
-        server = uvicorn.Server(processes.http_config(settings, self._app, lifespan="off"))
+        listener = workers.listen("HTTP", settings.host, settings.http_port, shared=True)
+        server = uvicorn.Server(workers.http_config(settings, self._app, lifespan="off"))
         serving = asyncio.create_task(server.serve([listener]))
 
         async def stop() -> None:
@@ -244,7 +250,7 @@ def claim_port(host: str, port: int, owner: str) -> Iterator[None]:
     with open(path, "a+b", opener=_private) as file:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other replica holds it
-            processes.listen("a replica", host, port).close()
+            workers.listen("a replica", host, port).close()
             file.truncate(0)
             file.write(owner.encode())
             file.flush()
@@ -252,7 +258,8 @@ def claim_port(host: str, port: int, owner: str) -> Iterator[None]:
         file.seek(0)
         if (holder := file.read().decode()) != owner:
             raise SettingsError(
-                f"port {port} of this node is that of {holder}; give {owner} another http_port or grpc_port"
+                f"port {port} of this node is used by {holder}; set another http_port or grpc_port "
+                f"for {owner}"
             )
         yield
 
@@ -262,7 +269,9 @@ def _private(path: str, flags: int) -> int:
 
 
 def scale_by_inflight(context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
-    """Wants as many replicas as keep `target_ongoing_requests` in progress in each; an autoscaling policy of Serve."""
+    """Wants as many replicas as keep `target_ongoing_requests` in progress in each; an autoscaling
+    policy of Serve.
+    """
     inflight = (context.aggregated_metrics or {}).get(INFLIGHT)
     if not inflight:
         return context.target_num_replicas, {}
@@ -270,7 +279,8 @@ def scale_by_inflight(context: AutoscalingContext) -> tuple[float, dict[str, Any
 
 
 def replicas(args: dict[str, Any]) -> serve.Application:
-    """Returns the application; `args`: settings of `rowcast-serve` by name, of which `root` must be given.
+    """Returns the application; `args`: settings of `rowcast-serve` by name, of which `root` must be
+    given.
 
     Raises:
       SettingsError: one is wrong.

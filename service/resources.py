@@ -1,4 +1,6 @@
-"""What this process may use of the machine: memory, cores and threads, within the limits of its cgroups (v1 or v2)."""
+"""What this process may use of the machine: memory, cores and threads, within the limits of its
+cgroups (v1 or v2).
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,10 @@ import os
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
-MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_MEMINFO, _STATM = Path("/proc/meminfo"), Path("/proc/self/statm")
+MOUNT = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+_STATM = Path("/proc/self/statm")
 _MEMORY_FILES = (
     ("", "memory.max", "memory.current", ("inactive_file", "active_file")),
     (
@@ -26,8 +30,8 @@ _QUOTA_FILES = (("", ("cpu.max",)), ("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period
 def free_bytes(mount: Path = MOUNT, own: Path = OWN) -> int:
     """Returns how much memory this process may still take.
 
-    Pages of files count as free: a cgroup whose tables are larger than its limit is always full of them, and the
-    kernel gives them up for anything else.
+    Pages of files count as free: a cgroup whose tables are larger than its limit is always full of
+    them, and the kernel gives them up for anything else.
 
     Args:
       mount: where cgroup file systems are mounted.
@@ -55,7 +59,8 @@ def resident_bytes() -> int:
 
 
 def usable_cores(mount: Path = MOUNT, own: Path = OWN) -> int:
-    """Returns how many cores this process may use: its affinity, limited by the smallest CPU quota of its cgroups.
+    """Returns how many cores this process may use: its affinity, limited by the smallest CPU quota
+    of its cgroups.
 
     A part of a core counts as one. `mount`, `own`: as for `free_bytes`.
     """
@@ -65,7 +70,9 @@ def usable_cores(mount: Path = MOUNT, own: Path = OWN) -> int:
 
 
 def limit_blas(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Keeps numpy from starting threads, unless the environment sets their number; call before importing it."""
+    """Keeps numpy from starting threads, unless the environment sets their number; call before
+    importing it.
+    """
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
@@ -75,7 +82,8 @@ def compute_threads(
     environment: MutableMapping[str, str] = os.environ,
     cores: int | None = None,
 ) -> int:
-    """Returns the number of compute threads of one process, and sets TensorFlow's variables where they are not set.
+    """Returns the number of compute threads of one process, and sets TensorFlow's variables where
+    they are not set.
 
     Requests run in parallel, not the operations of one; call before TensorFlow is loaded.
 
@@ -105,7 +113,9 @@ def _quotas(mount: Path, own: Path) -> Iterator[float]:
 
 
 def _cgroups(controller: str, mount: Path, own: Path) -> Iterator[Path]:
-    """Yields the directories of the process' cgroup and of all above it; `controller`: of v1; "": the tree of v2."""
+    """Yields the directories of the process' cgroup and of all above it; `controller`: of v1; "":
+    the tree of v2.
+    """
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:

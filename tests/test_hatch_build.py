@@ -22,7 +22,7 @@ def compiled_by(directory: Path, compiler: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_compiler_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_compile_with_a_missing_compiler_names_it(tmp_path: Path) -> None:
     found = compiled_by(tmp_path, "/no/such/compiler")
     assert found.returncode == 1
     assert "'/no/such/compiler' does not run" in found.stderr
@@ -30,7 +30,7 @@ def test_compiler_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compiler", ["false", "sh -c 'echo no headers >&2; exit 1'"])
-def test_compiler_that_fails_is_told_with_what_it_said_and_leaves_nothing(
+def test_compile_with_a_compiler_that_fails_prints_its_output_and_leaves_no_file(
     tmp_path: Path, compiler: str
 ) -> None:
     found = compiled_by(tmp_path, compiler)
@@ -40,7 +40,7 @@ def test_compiler_that_fails_is_told_with_what_it_said_and_leaves_nothing(
     assert [path.name for path in (tmp_path / "bundle" / "native").iterdir()] == ["_rows.c"]
 
 
-def test_what_is_compiled_appears_whole_under_its_name(tmp_path: Path) -> None:
+def test_compile_publishes_the_extension_when_it_is_complete(tmp_path: Path) -> None:
     # A compiler that writes to what follows -o, as any does.
     found = compiled_by(
         tmp_path, """sh -c 'while [ "$1" != -o ]; do shift; done; echo made > "$2"' cc"""

@@ -54,7 +54,7 @@ def test_other_version_of_python_is_named_with_those_that_are_supported(
     assert said + "install Python 3.11, 3.12 or 3.13" in done.stderr
 
 
-def test_python_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_python_is_named(tmp_path: Path) -> None:
     done = make(tmp_path / "venv", "/no/such/python")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "/no/such/python does not run" in done.stderr

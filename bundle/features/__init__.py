@@ -1,0 +1,1 @@
+"""Turns the features of requests into the inputs of towers: ids, rows, combined vectors."""

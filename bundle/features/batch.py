@@ -1,8 +1,9 @@
 """Features looked up together: ids resolved a kind of rule at a time, one gather for each table.
 
-Thousands of features would spend their time in numpy calls on a few ids each. Here they are laid side by side: ids with
-alike rules are resolved together, the rows of all features of one table are read together, and bags of one combiner and
-width are combined together. What TensorFlow's CPU lookup does, as rules:
+Thousands of features would spend their time in numpy calls on a few ids each. Here they are laid
+side by side: ids with alike rules are resolved together, the rows of all features of one table are
+read together, and bags of one combiner and width are combined together. What TensorFlow's CPU
+lookup does, as rules:
 - A single feature reads one row per example, bit for bit.
 - A bag's rows are combined as `bundle/tables/combiner.py` says; an empty bag gives zeros.
 - A sparse bag drops weights <= 0 first, unless it sums; a ragged one drops nothing.
@@ -28,64 +29,66 @@ from bundle.tables.id_values import Rows, Values, distinct, is_padding
 from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.reader import TableReader
 
-_UNKNOWN, _LEFT_OUT = -1, -2
-"""In place of a row: an id that the table does not know; an id that is none."""
+_UNKNOWN = -1
+"""In place of a row: the table does not know the id."""
+_LEFT_OUT = -2
+"""In place of a row: the value is padding and no id at all."""
 
 
 class Batch:
-    """Features in the order in which their rows are read: by table, then by how they are combined."""
+    """Features in the order in which their rows are read: by table, then by how they
+    are combined.
+    """
 
     def __init__(self, features: Mapping[str, Embedded], small: Mapping[object, Source]) -> None:
         """Takes features by name, and where the rows of small tables are read, by table."""
         sources = {
-            name: small.get(each.table) or _source(each.table) for name, each in features.items()
+            name: small.get(feature.table) or _source(feature.table)
+            for name, feature in features.items()
         }
         groups: dict[Any, dict[Any, list[str]]] = {}
-        for name, each in features.items():
-            groups.setdefault(sources[name].rows, {}).setdefault(each.alike, []).append(name)
-        runs = [group for table in groups.values() for group in table.values()]
-        self.names = [name for run in runs for name in run]
+        for name, feature in features.items():
+            of_source = groups.setdefault(sources[name].rows, {})
+            of_source.setdefault(feature.alike, []).append(name)
+        runs = [names for of_source in groups.values() for names in of_source.values()]
+        self.names = [name for names in runs for name in names]
         self.features = [features[name] for name in self.names]
-        self.runs = list(pairwise(offsets_of([len(run) for run in runs]).tolist()))
-        """First feature of those that are alike and read one source, and the end of them."""
+        self.runs = list(pairwise(offsets_of([len(names) for names in runs]).tolist()))
+        """Of features that are alike and read one source, the first, and the first after them."""
         self.sources = [sources[name].rows for name in self.names]
         self.firsts = np.array([sources[name].first for name in self.names], np.int64)
-        entries = [each.entry for each in self.features]
-        self.rules, self.inputs = (
-            [each.rule for each in self.features],
-            [each.name for each in self.features],
-        )
-        self.listed = [place for place, entry in enumerate(entries) if entry.kind != "single"]
-        self.padded = [place for place, entry in enumerate(entries) if entry.padding is not None]
-        self.from_end = [place for place, entry in enumerate(entries) if entry.from_end]
+        entries = [feature.entry for feature in self.features]
+        self.rules = [feature.rule for feature in self.features]
+        self.inputs = [feature.name for feature in self.features]
+        self.listed = [index for index, entry in enumerate(entries) if entry.kind != "single"]
+        self.padded = [index for index, entry in enumerate(entries) if entry.padding is not None]
+        self.from_end = [index for index, entry in enumerate(entries) if entry.from_end]
         self.refusing = [
-            place for place, entry in enumerate(entries) if entry.unknown.rule == "refuse"
+            index for index, entry in enumerate(entries) if entry.unknown.rule == "refuse"
         ]
-        self.limits = np.array([each.table.rows for each in self.features], np.uint64)
-        self.instead = np.array(
+        self.limits = np.array([feature.table.rows for feature in self.features], np.uint64)
+        self.unknown_rows = np.array(
             [_UNKNOWN if entry.unknown.row is None else entry.unknown.row for entry in entries]
         )
         self.remote: list[tuple[RemoteRows, range, Rows]] = []
-        """Of remote rows the features that read them, and what those read beside the rows of ids."""
+        """Remote rows, the features that read them, and the rows that these always read."""
         for rows, group in groupby(range(len(self.names)), self.sources.__getitem__):
             if isinstance(rows, RemoteRows):
-                places = list(group)
-                self.remote.append(
-                    (rows, range(places[0], places[-1] + 1), self._always_read(places))
-                )
+                indices = list(group)
+                reading = range(indices[0], indices[-1] + 1)
+                self.remote.append((rows, reading, self._always_read(reading)))
 
-    def _always_read(self, places: Sequence[int]) -> Rows:
-        """Returns the rows that features read in place of unknown ids, of empty bags, and behind sequences."""
-        read = list[int]()
-        for place in places:
-            entry = self.features[place].entry
-            given = [
-                row
-                for row in (entry.unknown.row, entry.empty_row, entry.filler_row)
-                if row is not None
-            ]
-            read += [self.firsts[place] + row for row in given]
-        return np.array(read, np.int64)
+    def _always_read(self, indices: range) -> Rows:
+        """Returns the rows that features read whatever the ids are: those of unknown ids, of empty
+        bags, and behind the end of sequences.
+        """
+        found = list[int]()
+        for index in indices:
+            entry = self.features[index].entry
+            for row in (entry.unknown.row, entry.empty_row, entry.filler_row):
+                if row is not None:
+                    found.append(self.firsts[index] + row)
+        return np.array(found, np.int64)
 
     def activations(
         self, columns: Mapping[str, Column], n: int, fetched: Fetched | None = None
@@ -93,184 +96,245 @@ class Batch:
         """Looks all features up; see FeatureReader.activations."""
         if not self.features:
             return {}
-        ids = _Ids(self, [each.ids(columns, n) for each in self.features], n)
+        ids = self._ids(columns, n)
         unknown = ids.apply_unknown_rules()
         if fetched is not None:
             ids.use_fetched(fetched)
-        return {
-            name: Activation(vectors, count if count and each.is_sent(columns) else 0)
-            for name, each, vectors, count in zip(
-                self.names, self.features, ids.vectors(), unknown, strict=True
-            )
-        }
+        vectors = ids.vectors()
+        found = {}
+        for index, (name, feature) in enumerate(zip(self.names, self.features, strict=True)):
+            # A default that the table does not know is not the caller's mistake.
+            count = unknown[index]
+            counted = count if count and feature.is_sent(columns) else 0
+            found[name] = Activation(vectors[index], counted)
+        return found
 
     def wanted(self, columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
         """Returns the distinct remote rows that `activations` reads, by layout."""
         if not self.remote:
             return {}
-        ids = _Ids(self, [each.ids(columns, n) for each in self.features], n)
+        ids = self._ids(columns, n)
         ids.apply_unknown_rules()
         return ids.wanted()
 
     def rows(self, columns: Mapping[str, Column], n: int) -> tuple[Rows, list[Offsets]]:
-        """Returns rows, -1 of unknown ids and of padding, and of each feature that is no single the offsets."""
-        ids = _Ids(self, [each.ids(columns, n) for each in self.features], n, whole=True)
-        return np.maximum(ids.rows, _UNKNOWN), [ids.offsets[place] for place in self.listed]
+        """Returns the rows of all features, -1 for unknown ids and padding, and the offsets of each
+        bag and sequence. Sequences are not cut.
+        """
+        ids = self._ids(columns, n, whole=True)
+        return np.maximum(ids.rows, _UNKNOWN), [ids.offsets[index] for index in self.listed]
+
+    def _ids(self, columns: Mapping[str, Column], n: int, whole: bool = False) -> _Ids:
+        return _Ids(self, [feature.ids(columns, n) for feature in self.features], n, whole)
 
 
 class _Ids:
-    """Ids of the features of a batch, as rows end to end; negative is what contributes nothing."""
+    """Ids of the features of a batch, as rows end to end.
+
+    A negative row contributes nothing. Features are named by their index in the batch.
+    """
 
     def __init__(
         self, batch: Batch, columns: Sequence[Column], n: int, whole: bool = False
     ) -> None:
-        self._batch, self._n = batch, n
-        self._sources: list[Any] = list(
-            batch.sources
-        )  # with fetched rows in the place of remote ones
-        listed = [columns[place] for place in batch.listed]
-        checked = checked_together([batch.inputs[place] for place in batch.listed], listed, n)
-        self.offsets = dict(zip(batch.listed, checked, strict=True))
-        self.values = [column.values for column in columns]
-        for place in batch.listed:
-            length = batch.features[place].entry.length
-            if length is not None and not whole:
-                self.values[place], self.offsets[place] = _cut(
-                    self.values[place], self.offsets[place], length
-                )
+        """Resolves ids.
+
+        Args:
+          batch: the features.
+          columns: the ids of each feature.
+          n: number of examples.
+          whole: leave sequences as long as they are.
+        """
+        self._batch = batch
+        self._n = n
+        # use_fetched() puts fetched rows in the place of remote ones.
+        self._sources: list[Any] = list(batch.sources)
         self._weights = {
-            place: each.weights for place, each in enumerate(columns) if each.weights is not None
+            index: column.weights
+            for index, column in enumerate(columns)
+            if column.weights is not None
         }
+        self.values = [column.values for column in columns]
+        self.offsets = self._checked_offsets(columns)
+        if not whole:
+            self._cut_sequences()
+
         resolved = resolve_all(batch.rules, batch.inputs, self.values)
         sizes = [rows.size for rows in resolved]
         self._ends = list(accumulate(sizes, initial=0))
         self.rows: Rows = np.concatenate(resolved)
-        for place in batch.from_end:
-            rows = self._of(place)
-            rows[rows < 0] += batch.features[place].table.rows
+        for index in batch.from_end:
+            rows = self._of(index)
+            rows[rows < 0] += batch.features[index].table.rows
         self.rows = within(self.rows, batch.limits.repeat(sizes))
-        for place in batch.padded:
-            padding = batch.features[place].entry.padding
-            none = None if padding is None else is_padding(padding, self.values[place])
-            if none is not None:
-                self._of(place)[none] = _LEFT_OUT
+        self._leave_padding_out()
+
+    def _checked_offsets(self, columns: Sequence[Column]) -> dict[int, Offsets]:
+        """Returns the offsets of each bag and sequence."""
+        listed = self._batch.listed
+        names = [self._batch.inputs[index] for index in listed]
+        checked = checked_together(names, [columns[index] for index in listed], self._n)
+        return dict(zip(listed, checked, strict=True))
+
+    def _cut_sequences(self) -> None:
+        for index in self._batch.listed:
+            length = self._batch.features[index].entry.length
+            if length is not None:
+                values, offsets = _cut(self.values[index], self.offsets[index], length)
+                self.values[index] = values
+                self.offsets[index] = offsets
+
+    def _leave_padding_out(self) -> None:
+        for index in self._batch.padded:
+            padding = self._batch.features[index].entry.padding
+            found = None if padding is None else is_padding(padding, self.values[index])
+            if found is not None:
+                self._of(index)[found] = _LEFT_OUT
 
     def apply_unknown_rules(self) -> list[int]:
         """Puts the row of its rule in place of each unknown id; returns how many each feature has.
 
         Raises:
-          UnknownRefused: a feature has some and refuses them.
+          UnknownRefused: a feature has unknown ids and refuses them.
         """
         unknown = np.flatnonzero(self.rows == _UNKNOWN)
         if not unknown.size:
             return [0] * len(self.values)
-        places = np.searchsorted(self._ends, unknown, side="right") - 1
-        counts: list[int] = np.bincount(places, minlength=len(self.values)).tolist()
-        for place in self._batch.refusing:
-            if counts[place]:
-                raise self._batch.features[place].refuse(
-                    self.values[place][self._of(place) == _UNKNOWN][0]
-                )
-        self.rows[unknown] = self._batch.instead[places]
+        features = np.searchsorted(self._ends, unknown, side="right") - 1
+        counts: list[int] = np.bincount(features, minlength=len(self.values)).tolist()
+        for index in self._batch.refusing:
+            if counts[index]:
+                refused = self.values[index][self._of(index) == _UNKNOWN]
+                raise self._batch.features[index].refuse(refused[0])
+        self.rows[unknown] = self._batch.unknown_rows[features]
         return counts
 
     def wanted(self) -> dict[str, Rows]:
         """Returns the distinct remote rows that are read, ascending, by layout."""
         found = {}
-        for rows, places, always in self._batch.remote:
-            read = np.concatenate([self._in_source(places), always])
+        for rows, indices, always in self._batch.remote:
+            read = np.concatenate([self._in_source(indices), always])
             found[rows.name] = distinct(read[read >= 0])
         return found
 
     def use_fetched(self, fetched: Fetched) -> None:
-        """Has remote rows read where they were fetched to. Lost ones follow the unknown rule of their feature.
+        """Reads remote rows from where they were fetched to. Lost rows follow the unknown rule of
+        their feature.
 
         Raises:
-          UnknownRefused: a feature refuses unknown ids, and a row of it is lost.
+          UnknownRefused: a feature refuses unknown ids, and one of its rows is lost.
         """
-        for rows, places, _ in self._batch.remote:
+        for rows, indices, _ in self._batch.remote:
             source = fetched[rows.name]
-            self._sources[places.start : places.stop] = [source] * len(places)
-            for place in places if source.lost is not None else ():
-                lost = source.is_lost(self._in_source(range(place, place + 1)))
-                if lost.any():
-                    if place in self._batch.refusing:
-                        raise self._batch.features[place].refuse(self.values[place][lost][0])
-                    self._of(place)[lost] = self._batch.instead[place]
+            self._sources[indices.start : indices.stop] = [source] * len(indices)
+            if source.lost is not None:
+                for index in indices:
+                    self._replace_lost(index, source.is_lost(self._in_source_of(index)))
+
+    def _replace_lost(self, index: int, lost: NDArray[np.bool_]) -> None:
+        if not lost.any():
+            return
+        if index in self._batch.refusing:
+            raise self._batch.features[index].refuse(self.values[index][lost][0])
+        self._of(index)[lost] = self._batch.unknown_rows[index]
 
     def vectors(self) -> list[NDArray[Any]]:
-        """Reads and combines what is alike of a table at once; returns [n, dim] or [n, length, dim] of each feature."""
-        found: list[NDArray[Any]] = []
-        for place, weights in self._weights.items():
-            entry = self._batch.features[place].entry
+        """Reads and combines what is alike of a table at once; returns [n, dim] or [n, length, dim]
+        of each feature.
+        """
+        for index, weights in self._weights.items():
+            entry = self._batch.features[index].entry
             if entry.encoding == "sparse" and entry.combiner != "sum":
-                self._of(place)[weights <= 0] = _UNKNOWN
+                self._of(index)[weights <= 0] = _UNKNOWN
+        found: list[NDArray[Any]] = []
         for first, end in self._batch.runs:
-            found.extend(self._read(self._in_source(range(first, end)), range(first, end)))
+            found.extend(self._read(range(first, end)))
         return found
 
-    def _in_source(self, places: range) -> Rows:
+    def _of(self, index: int) -> Rows:
+        """Returns the rows of a feature, to be changed in place."""
+        return self.rows[self._ends[index] : self._ends[index + 1]]
+
+    def _in_source_of(self, index: int) -> Rows:
+        return self._in_source(range(index, index + 1))
+
+    def _in_source(self, indices: range) -> Rows:
         """Returns the rows of features that read one source, as rows of that source."""
-        first, end = places.start, places.stop
-        rows, starts = self.rows[self._ends[first] : self._ends[end]], self._batch.firsts[first:end]
+        first = indices.start
+        end = indices.stop
+        rows = self.rows[self._ends[first] : self._ends[end]]
+        starts = self._batch.firsts[first:end]
         if not starts.any():
             return rows
-        return np.where(rows < 0, rows, rows + starts.repeat(np.diff(self._ends[first : end + 1])))
+        sizes = np.diff(self._ends[first : end + 1])
+        return np.where(rows < 0, rows, rows + starts.repeat(sizes))
 
-    def _of(self, place: int) -> Rows:
-        return self.rows[self._ends[place] : self._ends[place + 1]]
+    def _read(self, indices: range) -> NDArray[Any]:
+        """Returns [features, n, dim] of features that are alike, [features, n, length, dim] of
+        sequences.
+        """
+        feature = self._batch.features[indices[0]]
+        source: RowReader = self._sources[indices[0]]
+        rows = self._in_source(indices)
+        if feature.entry.kind == "single":
+            found = source.take(rows)
+        elif feature.entry.kind == "bag":
+            found = self._read_bags(source, rows, indices)
+        else:
+            found = self._read_sequences(source, rows, indices)
+        return found.reshape(len(indices), self._n, *found.shape[1:])
 
-    def _read(self, rows: Rows, places: range) -> NDArray[Any]:
-        """Returns [features, n, dim] of features that are alike, [features, n, length, dim] of sequences."""
-        feature, n = self._batch.features[places[0]], self._n
-        source: RowReader = self._sources[places[0]]
-        entry, dim = feature.entry, feature.table.dim
-        if entry.kind == "single":
-            return source.take(rows).reshape(len(places), n, dim)
-        offsets = self._joined_offsets(places)
-        if entry.kind == "bag":
-            weights = self._weights_of(places)
-            if entry.empty_row is not None:
-                rows, offsets, weights = with_empty_row(
-                    rows, offsets, weights, self._rows_of(places, "empty_row")
-                )
-            if entry.max_norm is None:
-                found = source.bags(rows, offsets, feature.combiner, weights)
-            else:
-                found = combine_clipped(
-                    source.take, entry.max_norm, rows, offsets, feature.combiner, weights
-                )
-            return found.reshape(len(places), n, dim)
-        length, lengths = entry.length or 0, np.diff(offsets)
-        example = np.repeat(np.arange(lengths.size), lengths)
-        padded = np.zeros((lengths.size, length, dim), np.float32)
+    def _read_bags(self, source: RowReader, rows: Rows, indices: range) -> NDArray[Any]:
+        feature = self._batch.features[indices[0]]
+        entry = feature.entry
+        offsets = self._joined_offsets(indices)
+        weights = self._joined_weights(indices)
+        if entry.empty_row is not None:
+            empty_rows = self._rows_of(indices, "empty_row")
+            rows, offsets, weights = with_empty_row(rows, offsets, weights, empty_rows)
+        if entry.max_norm is None:
+            return source.bags(rows, offsets, feature.combiner, weights)
+        return combine_clipped(
+            source.take, entry.max_norm, rows, offsets, feature.combiner, weights
+        )
+
+    def _read_sequences(self, source: RowReader, rows: Rows, indices: range) -> NDArray[Any]:
+        feature = self._batch.features[indices[0]]
+        entry = feature.entry
+        offsets = self._joined_offsets(indices)
+        lengths = np.diff(offsets)
+        shape = (lengths.size, entry.length or 0, feature.table.dim)
+        found = np.zeros(shape, np.float32)
         if entry.filler_row is not None:
-            padded[...] = source.take(self._rows_of(places, "filler_row"))[:, np.newaxis]
-        padded[example, np.arange(example.size) - offsets[example]] = source.take(rows)
-        return padded.reshape(len(places), n, length, dim)
+            filler_rows = self._rows_of(indices, "filler_row")
+            found[...] = source.take(filler_rows)[:, np.newaxis]
+        example = np.repeat(np.arange(lengths.size), lengths)
+        step = np.arange(example.size) - offsets[example]
+        found[example, step] = source.take(rows)
+        return found
 
-    def _joined_offsets(self, places: range) -> Offsets:
-        """Returns the offsets of some features, end to end."""
-        if len(places) == 1:
-            return self.offsets[places[0]]
-        return offsets_of(np.concatenate([np.diff(self.offsets[place]) for place in places]))
+    def _joined_offsets(self, indices: range) -> Offsets:
+        """Returns the offsets of features, end to end."""
+        if len(indices) == 1:
+            return self.offsets[indices[0]]
+        return offsets_of(np.concatenate([np.diff(self.offsets[index]) for index in indices]))
 
-    def _weights_of(self, places: range) -> NDArray[np.float32] | None:
-        """Returns the weights of some features end to end, 1 for those without; None: all are."""
-        if not any(place in self._weights for place in places):
+    def _joined_weights(self, indices: range) -> NDArray[np.float32] | None:
+        """Returns the weights of features end to end, 1 for those without; None if all are 1."""
+        if not any(index in self._weights for index in indices):
             return None
-        given = [self._weights.get(place) for place in places]
-        sizes = [self.values[place].size for place in places]
-        parts = [
-            np.ones(size, np.float32) if each is None else each
-            for each, size in zip(given, sizes, strict=True)
-        ]
+        parts = list[NDArray[np.float32]]()
+        for index in indices:
+            weights = self._weights.get(index)
+            if weights is None:
+                weights = np.ones(self.values[index].size, np.float32)
+            parts.append(weights)
         return np.concatenate(parts)
 
-    def _rows_of(self, places: range, which: Literal["empty_row", "filler_row"]) -> Rows:
-        """Returns what each bag or sequence of some features reads where it holds nothing."""
-        rows = np.array([getattr(self._batch.features[place].entry, which) for place in places])
-        return (rows + self._batch.firsts[places.start : places.stop]).repeat(self._n)
+    def _rows_of(self, indices: range, which: Literal["empty_row", "filler_row"]) -> Rows:
+        """Returns the row that each bag or sequence of features reads where it has no ids."""
+        rows = np.array([getattr(self._batch.features[index].entry, which) for index in indices])
+        return (rows + self._batch.firsts[indices.start : indices.stop]).repeat(self._n)
 
 
 def _source(table: TableReader | RemoteTable | Indicator) -> Source:
@@ -278,8 +342,9 @@ def _source(table: TableReader | RemoteTable | Indicator) -> Source:
 
 
 def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets]:
+    """Cuts sequences at their end to a length."""
     lengths = np.diff(offsets)
     if int(lengths.max(initial=0)) <= length:
         return values, offsets
-    place = np.arange(values.size) - offsets[:-1].repeat(lengths)
-    return values[place < length], offsets_of(np.minimum(lengths, length))
+    step = np.arange(values.size) - offsets[:-1].repeat(lengths)
+    return values[step < length], offsets_of(np.minimum(lengths, length))

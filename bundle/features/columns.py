@@ -15,10 +15,12 @@ NO_DEFAULT = "a value must be sent for each example: the feature has no default"
 
 
 class Column(NamedTuple):
-    """The values of one feature for n examples, packed. A tuple: of wide models, thousands are made for a request.
+    """The values of one feature for n examples, packed. A tuple: of wide models, thousands are made
+    for a request.
 
     Attributes:
-      values: [m] int64, [m] object holding str, or [m] float32. A dense feature's values are flat too.
+      values: [m] int64, [m] object holding str, or [m] float32. A dense feature's values are flat
+        too.
       offsets: [n + 1] int64, beginning with 0 and ending with m, never falling: example i owns
         values[offsets[i]:offsets[i + 1]]. None: every example owns equally many.
       weights: [m] float32 beside the values of a weighted bag; None: all 1.
@@ -33,7 +35,8 @@ class Activation(NamedTuple):
     """What a tower takes of one feature.
 
     Attributes:
-      values: [n, dim] float32 of a single or a bag, [n, length, dim] float32 of a sequence, [n, *shape] of a dense one.
+      values: [n, dim] float32 of a single or a bag, [n, length, dim] float32 of a sequence, [n,
+        *shape] of a dense one.
       unknown: ids that the table does not know; none where the whole column is the default.
     """
 
@@ -89,14 +92,16 @@ def checked_offsets(name: str, column: Column, n: int) -> Offsets:
 
 
 def checked_together(names: Sequence[str], columns: Sequence[Column], n: int) -> list[Offsets]:
-    """Returns what `checked_offsets` does of each column; all are checked in one go, unless some are odd.
+    """Returns what `checked_offsets` does of each column; all are checked in one go, unless some
+    are odd.
 
     Raises:
       FeatureError: as `checked_offsets`.
     """
     if len(columns) == 1:
         return [checked_offsets(names[0], columns[0], n)]
-    one_each, shape = np.arange(n + 1, dtype=np.int64), (n,)
+    one_each = np.arange(n + 1, dtype=np.int64)
+    shape = (n,)
     given = [
         one_each if each.offsets is None and each.values.shape == shape else each.offsets
         for each in columns
@@ -118,7 +123,8 @@ def one_each(name: str, column: Column, default: Column | None, n: int) -> Colum
     """Returns a column of one value of each example, the default where there is none.
 
     Raises:
-      FeatureError: an example has several values, or none and there is no default; names feature `name`.
+      FeatureError: an example has several values, or none and there is no default; names feature
+        `name`.
     """
     if column.offsets is None and column.values.shape == (n,):
         return column
@@ -132,11 +138,13 @@ def one_each(name: str, column: Column, default: Column | None, n: int) -> Colum
         return Column(column.values, None, column.weights)
     if default is None:
         raise FeatureError(name, NO_DEFAULT)
-    values, filled = column.values, default.values
+    values = column.values
+    filled = default.values
     if values.size and (values.dtype == object) != (
         filled.dtype == object
     ):  # strings of digits are integers, too
-        values, filled = values.astype(str).astype(object), filled.astype(str).astype(object)
+        values = values.astype(str).astype(object)
+        filled = filled.astype(str).astype(object)
     filled = np.repeat(filled.astype(np.result_type(values, filled)) if values.size else filled, n)
     filled[lengths == 1] = values
     return Column(filled, None, None if column.weights is None else np.ones(n, np.float32))
@@ -148,7 +156,8 @@ def place_of(name: str, place: int) -> str:
 
 
 def spread(name: str, column: Column, places: int, n: int) -> dict[str, Column]:
-    """Returns the column of each place of an input that holds `places` values for each of n examples, by `place_of`.
+    """Returns the column of each place of an input that holds `places` values for each of n
+    examples, by `place_of`.
 
     Raises:
       FeatureError: an example has more or fewer values, or there are weights; names input `name`.

@@ -1,4 +1,6 @@
-"""A feature that reads no table: numbers that go to the towers as they are, a bag's in a row, or how many it has."""
+"""A feature that reads no table: numbers that go to the towers as they are, a bag's in a row, or
+how many it has.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ class Dense:
           feature: what the manifest says of it.
           drop_weights: the input is sent with weights, which another feature takes.
         """
-        self.read, self.shape = name, feature.shape
-        self._spec, self._drop_weights = feature, drop_weights
+        self.read = name
+        self.shape = feature.shape
+        self._spec = feature
+        self._drop_weights = drop_weights
         self._size = int(np.prod(feature.shape, dtype=object)) if feature.shape else 1
         self._default: NDArray[Any] | None = None
         if feature.default is not None:
@@ -39,14 +43,17 @@ class Dense:
 
     @property
     def floats(self) -> int | None:
-        """How many float32 it takes of each example as they are sent; None: it is something else."""
+        """How many float32 it takes of each example as they are sent; None: it is
+        something else.
+        """
         return self._size if self._spec.take == "values" and self._spec.dtype == "float32" else None
 
     def activation(self, columns: Mapping[str, Column], n: int) -> Activation:
         """Returns [n, *shape] numbers; of a column that is not there, the default n times.
 
         Raises:
-          FeatureError: what was sent is no number, not finite, of another shape, or missing without a default.
+          FeatureError: what was sent is no number, not finite, of another shape, or missing without
+            a default.
         """
         column = columns.get(self.read)
         if column is None:
@@ -66,7 +73,8 @@ class Dense:
             example = int(np.argmax((lengths != self._size) & ~absent))
             raise FeatureError(
                 self.read,
-                f"example {example} has {lengths[example]} numbers; shape {self._spec.shape} takes {self._size}",
+                f"example {example} has {lengths[example]} numbers; shape {self._spec.shape} takes "
+                f"{self._size}",
             )
         values = self._numbers(column.values).reshape(-1, *self._spec.shape)
         if absent.any():
@@ -101,7 +109,8 @@ class Dense:
             example = int(np.argmax(lengths > self._size))
             raise FeatureError(
                 self.read,
-                f"example {example} has {lengths[example]} values; a tower takes {self._size} at most",
+                f"example {example} has {lengths[example]} values; a tower takes {self._size} at "
+                "most",
             )
         values = column.values
         if self._spec.take == "weights":

@@ -62,8 +62,10 @@ class Embedded:
           table, vocabularies, keys: what it reads, open.
           drop_weights: its input is sent with weights, which another feature takes.
         """
-        self.entry, self.table = entry, table
-        self._inputs, self._drop_weights = inputs_of(name, entry), drop_weights
+        self.entry = entry
+        self.table = table
+        self._inputs = inputs_of(name, entry)
+        self._drop_weights = drop_weights
         self.name = self._inputs[0]
         self.read = self.name if entry.place is None else place_of(self.name, entry.place)
         filled = entry.empty_row is not None or entry.filler_row is not None
@@ -134,12 +136,16 @@ class Embedded:
 
     def refuse(self, value: Any) -> UnknownRefused:
         """Returns the error of an id that its table does not know."""
-        message = f"id {value!s:.80} is not in table {self.entry.table!r}, and the feature refuses unknown ids"
+        message = (
+            f"id {value!s:.80} is not in table {self.entry.table!r}, and the feature refuses "
+            "unknown ids"
+        )
         return UnknownRefused(self.name, message)
 
     def _sent(self, read: str, columns: Mapping[str, Column], n: int) -> Column:
         name = self.name if read == self.read else read
-        column, default = columns.get(read), self._defaults.get(read)
+        column = columns.get(read)
+        default = self._defaults.get(read)
         if column is None and default is None:
             raise FeatureError(name, NO_DEFAULT)
         if column is None and default is not None:
@@ -155,7 +161,10 @@ class Embedded:
         if not (self.entry.weighted and self.entry.kind == "bag"):
             raise FeatureError(self.name, "weights were sent; the feature takes none")
         if column.weights.shape != column.values.shape:
-            message = f"{column.weights.size} weights for {column.values.size} values; one each was expected"
+            message = (
+                f"{column.weights.size} weights for {column.values.size} values; one each "
+                "was expected"
+            )
             raise FeatureError(self.name, message)
         return numbers(self.name, column.weights)
 
@@ -186,18 +195,22 @@ def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[
         return {name: _column_of(default) for name, default in given.items()}
     if entry.default is None:
         return {}
-    default, weights = entry.default, None
+    default = entry.default
+    weights = None
     if isinstance(default, dict):
         if set(default) != {"ids", "weights"}:
             raise FeatureError(
                 inputs[0], f"keys {sorted(default)} were given; 'ids' and 'weights' were expected"
             )
-        default, weights = default["ids"], np.asarray(default["weights"])
+        weights = np.asarray(default["weights"])
+        default = default["ids"]
     one = entry.one_each and entry.places is None
     if one == isinstance(default, list) or len(default if entry.places else ()) != (
         entry.places or 0
     ):
-        kind = "value" if one else "list" if entry.places is None else f"list of {entry.places}"
+        kind = "value" if one else "list"
+        if entry.places is not None:
+            kind = f"list of {entry.places}"
         raise FeatureError(inputs[0], f"{default!r} was given; a {kind} was expected")
     if entry.place is not None:
         default = default[entry.place]

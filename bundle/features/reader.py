@@ -1,7 +1,8 @@
-"""The features of a bundle: what callers send -> what towers take. Used by both programs, never written twice.
+"""The features of a bundle: what callers send -> what towers take. Used by both programs, never
+written twice.
 
-Callers send inputs; features read them. Several features may read one input, so columns are keyed by input, and what is
-looked up by feature.
+Callers send inputs; features read them. Several features may read one input, so columns are keyed
+by input, and what is looked up by feature.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from bundle.format.manifest import (
     inputs_of,
     readers_of,
 )
-from bundle.native import beside
+from bundle.native import read_tables
 from bundle.storage import files
 from bundle.tables.id_values import Rows
 from bundle.tables.key_index import KeyIndex
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from bundle.native import _rows
 
     _Reader = _rows.Rows | tuple[_rows.Rows, int] | int | None
+    _NativeReaders = tuple[tuple[_Reader, ...], tuple[str, ...]]
 
 __all__ = ["Activation", "Column", "FeatureReader", "Place", "open_features"]
 
@@ -61,12 +62,15 @@ class FeatureReader:
         vocabularies: Mapping[str, Vocabulary],
         keys: Mapping[str, KeyIndex] | None = None,
     ) -> None:
-        """Joins the features of a manifest with the tables, vocabularies and key indexes that they read.
+        """Joins the features of a manifest with the tables, vocabularies and key indexes that they
+        read.
 
-        `inputs` lists of each input the features that read it, `tables` are those given that are here.
+        `inputs` lists of each input the features that read it, `tables` are those given that are
+        here.
 
         Raises:
-          FormatError: a default does not fit its feature, or a table, vocabulary or key index is not among those given.
+          FormatError: a default does not fit its feature, or a table, vocabulary or key index is
+            not among those given.
         """
         self.tables = {
             name: table for name, table in tables.items() if isinstance(table, TableReader)
@@ -83,8 +87,10 @@ class FeatureReader:
             if isinstance(each, EmbeddedFeature) and each.places is not None
         }
         self._features: dict[str, Dense | Embedded] = {}
-        self._native = lru_cache(_BATCHES_MAX)(self._native_readers)
-        self._batch = lru_cache(_BATCHES_MAX)(self._batch_of)
+        # Plain dictionaries: a cache of a bound method would refer back to this reader, and the
+        # memory of a retired version would wait for the garbage collector.
+        self._native_by_names: dict[tuple[str, ...], _NativeReaders] = {}
+        self._batches: dict[tuple[str, ...], Batch] = {}
         indicators: dict[tuple[int, bool], Indicator] = {}
         for name, feature in features.items():
             read = inputs_of(name, feature)[0]
@@ -92,12 +98,14 @@ class FeatureReader:
                 if isinstance(feature, DenseFeature):
                     self._features[name] = Dense(read, feature, read in weighted)
                     continue
-                kind = (feature.indicator or 0, feature.ordinal)
-                table = (
-                    indicators.setdefault(kind, Ordinal(kind[0]) if kind[1] else Indicator(kind[0]))
-                    if feature.indicator
-                    else tables[feature.table]
-                )
+                table: TableReader | RemoteTable | Indicator | Ordinal
+                if feature.indicator:
+                    kind = (feature.indicator, feature.ordinal)
+                    if kind not in indicators:
+                        indicators[kind] = Ordinal(kind[0]) if kind[1] else Indicator(kind[0])
+                    table = indicators[kind]
+                else:
+                    table = tables[feature.table]
                 drop = read in weighted and not feature.weighted
                 embedded = Embedded(name, feature, table, vocabularies, keys or {}, drop)
                 self._features[name] = embedded
@@ -137,7 +145,8 @@ class FeatureReader:
           n: examples in the call.
           fetched: what `wanted` returned, if anything, fetched.
         Raises:
-          FeatureError: there is no such feature, or an input must be sent, or its values do not fit; names the input.
+          FeatureError: there is no such feature, or an input must be sent, or its values do not
+            fit; names the input.
           UnknownRefused: an id is unknown and the feature refuses those.
         """
         columns = self._spread(columns, n)
@@ -161,7 +170,8 @@ class FeatureReader:
         """Looks features up into arrays that are there already, as those that a tower takes.
 
         Args:
-          places: where they go; their values lie there as `activation` gives them, flat for each example.
+          places: where they go; their values lie there as `activation` gives them, flat for each
+            example.
           columns, n, fetched: as of `activations`.
         Returns:
           How many ids are unknown, by feature, where there are any.
@@ -187,7 +197,9 @@ class FeatureReader:
     def wanted(
         self, names: Iterable[str], columns: Mapping[str, Column], n: int
     ) -> dict[str, Rows]:
-        """Returns the distinct remote rows, ascending, that features read, by layout; arguments as of `activations`."""
+        """Returns the distinct remote rows, ascending, that features read, by layout; arguments as
+        of `activations`.
+        """
         remote = [
             name
             for name in names
@@ -196,23 +208,25 @@ class FeatureReader:
         return self._batch(tuple(remote)).wanted(self._spread(columns, n), n)
 
     def _after_native(self, place: Place, columns: Mapping[str, Column]) -> list[Place]:
-        """Writes the features whose columns are rows, bags of rows or numbers, as they are; returns all others.
+        """Writes the features whose columns are rows, bags of rows or numbers, as they are; returns
+        all others.
 
         Compiled code does, those that are neighbors in one go.
         """
         array, names, ends = place
         readers, reads = self._native(names)
         if (
-            beside is None
+            read_tables is None
             or not any(each is not None for each in readers)
             or array.dtype != np.float32
         ):
             return [place]
         sent = columns if isinstance(columns, dict) else dict(columns)
         left = []
-        at = beside(readers, reads, sent, 0, array, 0)
+        at = read_tables(readers, reads, sent, 0, array, 0)
         while at < len(names):
-            first, start = at, ends[at - 1] if at else 0
+            first = at
+            start = ends[at - 1] if at else 0
             at += 1
             while at < len(names) and readers[at] is None:
                 at += 1
@@ -224,13 +238,28 @@ class FeatureReader:
                     tuple([end - start for end in ends[first:at]]),
                 )
             )
-            at = beside(readers, reads, sent, at, array, stop)
+            at = read_tables(readers, reads, sent, at, array, stop)
         return left
 
-    def _native_readers(
-        self, names: tuple[str, ...]
-    ) -> tuple[tuple[_Reader, ...], tuple[str, ...]]:
-        """Returns what reads each feature by compiled code, None if nothing does, and the inputs that it reads."""
+    def _native(self, names: tuple[str, ...]) -> _NativeReaders:
+        """Returns what reads each feature by compiled code, None if nothing does, and the inputs
+        that it reads.
+        """
+        found = self._native_by_names.get(names)
+        if found is None:
+            found = self._native_readers(names)
+            _keep(self._native_by_names, names, found)
+        return found
+
+    def _batch(self, names: tuple[str, ...]) -> Batch:
+        """Returns the batch of some features."""
+        found = self._batches.get(names)
+        if found is None:
+            found = self._batch_of(names)
+            _keep(self._batches, names, found)
+        return found
+
+    def _native_readers(self, names: tuple[str, ...]) -> _NativeReaders:
         readers: list[_Reader] = []
         for name in names:
             feature = self._found(name)
@@ -251,10 +280,12 @@ class FeatureReader:
         )
 
     def rows(self, name: str, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
-        """Resolves the ids of one feature of n examples, without its unknown rule, cutting or combining.
+        """Resolves the ids of one feature of n examples, without its unknown rule, cutting or
+        combining.
 
         Returns:
-          [m] int64 rows, -1 where the table does not know the id, and [n + 1] int64 offsets: the rows of each example.
+          [m] int64 rows, -1 where the table does not know the id, and [n + 1] int64 offsets: the
+          rows of each example.
         Raises:
           FeatureError: as `activations`; also for a dense feature, which has no ids.
         """
@@ -275,8 +306,8 @@ class FeatureReader:
 
     def close(self) -> None:
         """Closes the tables."""
-        self._native.cache_clear()
-        self._batch.cache_clear()
+        self._native_by_names.clear()
+        self._batches.clear()
         for table in self.tables.values():
             table.close()
 
@@ -293,7 +324,7 @@ def open_features(
     root: Path,
     manifest: Manifest,
     pause: Callable[[], object] = lambda: None,
-    remote: Mapping[str, RemoteTable] = MappingProxyType({}),
+    remote: Mapping[str, RemoteTable | TableReader] = MappingProxyType({}),
 ) -> FeatureReader:
     """Opens every table, vocabulary and key index of a bundle.
 
@@ -301,7 +332,8 @@ def open_features(
       pause: called after each.
       remote: instead of these tables.
     Raises:
-      BundleError: a file is missing, cut short, outside the bundle, or not what the manifest says; nothing stays open.
+      BundleError: a file is missing, cut short, outside the bundle, or not what the manifest says;
+        nothing stays open.
     """
     tables: dict[str, TableReader | RemoteTable] = {}
     with ExitStack() as opened:
@@ -329,3 +361,10 @@ def open_features(
         features = FeatureReader(manifest.features, tables, vocabularies, keys)
         opened.pop_all()
     return features
+
+
+def _keep(cache: dict[tuple[str, ...], Any], names: tuple[str, ...], value: object) -> None:
+    """Keeps a value; a full cache begins anew."""
+    if len(cache) >= _BATCHES_MAX:
+        cache.clear()
+    cache[names] = value

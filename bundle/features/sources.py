@@ -1,4 +1,6 @@
-"""What features read beside mapped tables: indicators, which are never stored, and small tables in memory."""
+"""What features read beside mapped tables: indicators, which are never stored, and small tables in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +55,13 @@ class Indicator:
 
 
 class Ordinal(Indicator):
-    """The table in which row r is the one number r, exact up to 2^24; it is taken row by row, and not combined."""
+    """The table in which row r is the one number r, exact up to 2^24; it is taken row by row, and
+    not combined.
+    """
 
     def __init__(self, rows: int) -> None:
-        self.rows, self.dim = rows, 1
+        self.rows = rows
+        self.dim = 1
 
     def take(self, rows: Rows) -> Vectors:
         """See TableReader.take."""
@@ -64,14 +69,17 @@ class Ordinal(Indicator):
 
 
 class RemoteRows(NamedTuple):
-    """The rows of all remote tables of one row layout, end to end; their `name` is that of the layout."""
+    """The rows of all remote tables of one row layout, end to end; their `name` is that of the
+    layout.
+    """
 
     name: str
     dim: int
 
 
 class RemoteTable:
-    """A table whose rows other processes hold: what a batch reads of it is fetched before it is read.
+    """A table whose rows other processes hold: what a batch reads of it is fetched before it is
+    read.
 
     Attributes:
       rows, dim: shape of the table.
@@ -82,7 +90,10 @@ class RemoteTable:
     native = None
 
     def __init__(self, rows: int, among: RemoteRows, first: int = 0) -> None:
-        self.rows, self.dim, self.among, self.first = rows, among.dim, among, first
+        self.rows = rows
+        self.dim = among.dim
+        self.among = among
+        self.first = first
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +142,11 @@ Fetched = Mapping[str, FetchedRows]
 
 
 def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
-    """Returns tables of a manifest as remote ones, those of one row layout end to end in their order."""
-    found, ends = dict[str, RemoteTable](), dict[str, int]()
+    """Returns tables of a manifest as remote ones, those of one row layout end to end in their
+    order.
+    """
+    found = dict[str, RemoteTable]()
+    ends = dict[str, int]()
     for name, table in tables.items():
         layout = f"{table.dtype}[{table.dim}]"
         first = ends.get(layout, 0)
@@ -148,8 +162,8 @@ class SideBySide:
         """Reads the tables whole."""
         values = np.concatenate([table.take(np.arange(table.rows)) for table in tables])
         self._values: NDArray[np.float32] = values
-        shards = [(values.reshape(-1).view(np.uint8), 0, len(values))]
-        self._native = native.Rows and native.Rows("float32", dim, shards, None)
+        segments = [(values.reshape(-1).view(np.uint8), 0, len(values))]
+        self._native = native.Rows and native.Rows("float32", dim, segments, None)
 
     def take(self, rows: Rows) -> NDArray[np.float32]:
         """See TableReader.take."""

@@ -1,0 +1,1 @@
+"""The manifest and its parts, file names, dtypes, checksums."""

@@ -11,6 +11,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.arithmetic import ceil_div
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4 << 20
 PIECE_BYTES = 256 << 10
 """As much is read and digested at once."""
-"""Of a file read at once, each into the same memory, which stays in the core's cache: new memory is mapped first."""
+"""Of a file read at once, each into the same memory, which stays in the core's cache: new memory is
+mapped first.
+"""
 _APART_MAX = 4096
 """Sums kept apart before they are joined, which is fast only for many at once."""
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
@@ -56,7 +60,8 @@ def shifted(crc: int, count: int) -> int:
 
     The crc32c of the whole is the exclusive or of what its ranges add, in any order.
     """
-    bits, power = count * 8, 0
+    bits = count * 8
+    power = 0
     while bits:
         if bits & 1:
             crc = _apply(_zero_bits(power), crc)
@@ -66,11 +71,15 @@ def shifted(crc: int, count: int) -> int:
 
 
 def shifted_each(crcs: Sequence[int], counts: Sequence[int]) -> NDArray[np.uint32]:
-    """Does the same as `shifted` for many ranges at once: [n] uint32 from [n] crcs and [n] byte counts."""
-    crc, bits = np.array(crcs, np.uint32), np.array(counts, np.uint64) * np.uint64(8)
+    """Does the same as `shifted` for many ranges at once: [n] uint32 from [n] crcs and [n] byte
+    counts.
+    """
+    crc = np.array(crcs, np.uint32)
+    bits = np.array(counts, np.uint64) * np.uint64(8)
     for power in range(int(bits.max(initial=0)).bit_length()):
         here = np.flatnonzero(bits >> np.uint64(power) & np.uint64(1))
-        before, after = crc[here], np.zeros(len(here), np.uint32)
+        before = crc[here]
+        after = np.zeros(len(here), np.uint32)
         for bit, column in enumerate(_zero_bits(power)):
             after ^= (before >> np.uint32(bit) & np.uint32(1)) * np.uint32(column)
         crc[here] = after
@@ -110,7 +119,8 @@ class Digest:
                 self._open = self._open_bytes = 0
 
     def append(self, crc: int, size: int) -> None:
-        """Takes the next bytes by their crc32c, where they were summed already. They must end within the open block.
+        """Takes the next bytes by their crc32c, where they were summed already. They must end
+        within the open block.
 
         Raises:
           ValueError: they do not.
@@ -152,8 +162,9 @@ class PlacedDigest:
 
     def __init__(self, size: int) -> None:
         """Begins a digest of `size` bytes."""
-        self._size, self._bytes = size, 0
-        self._blocks = np.zeros(-(-size // BLOCK_BYTES), np.uint32)
+        self._size = size
+        self._bytes = 0
+        self._blocks = np.zeros(ceil_div(size, BLOCK_BYTES), np.uint32)
         self._apart: list[tuple[int, int, int]] = []  # block, crc32c, bytes behind it in the block
 
     def place(self, at: int, data: Bytes) -> None:
@@ -169,7 +180,8 @@ class PlacedDigest:
         while flat.size:
             block = at // BLOCK_BYTES
             end = min((block + 1) * BLOCK_BYTES, self._size)
-            piece, flat = flat[: end - at], flat[end - at :]
+            piece = flat[: end - at]
+            flat = flat[end - at :]
             at += piece.size
             self._apart.append((block, int(google_crc32c.value(piece)), end - at))
         if len(self._apart) >= _APART_MAX:
@@ -219,7 +231,8 @@ def digest(
 
 
 def contiguous(data: Bytes) -> NDArray[np.uint8]:
-    """Views contiguous bytes as a flat array, which google_crc32c takes where it refuses memoryviews and bytearrays.
+    """Views contiguous bytes as a flat array, which google_crc32c takes where it refuses
+    memoryviews and bytearrays.
 
     Raises:
       ValueError: an array is not contiguous.

@@ -1,4 +1,6 @@
-"""How rows of each dtype lie in a file, and how they become float32; never writes, never combines."""
+"""How rows of each dtype lie in a file, and how they become float32; never writes,
+never combines.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ SCALE_BYTES = 4
 
 
 def row_bytes(dtype: str, dim: int) -> int:
-    """Returns the bytes of one row of `dim` values of a table's dtype; its scale, if it has one, lies elsewhere."""
+    """Returns the bytes of one row of `dim` values of a table's dtype; its scale, if it has one,
+    lies elsewhere.
+    """
     return STORED[dtype].itemsize * dim
 
 
@@ -36,7 +40,8 @@ def widened(stored: NDArray[Any], dtype: str, scales: Vectors | None = None) -> 
       dtype: of the table.
       scales: [n] float32 of int8 rows.
     Returns:
-      [n, dim] float32: exactly the value of float32, float16 and bfloat16; of int8 the float32 product with its scale.
+      [n, dim] float32: exactly the value of float32, float16 and bfloat16; of int8 the float32
+      product with its scale.
     """
     if dtype == "bfloat16":
         return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -26,10 +26,13 @@ from bundle.format.id_rules import (
 
 
 class Cast(StrictModel):
-    """What is sent becomes integers first, as TensorFlow casts; they are what the id rule is given."""
+    """What is sent becomes integers first, as TensorFlow casts; they are what the id
+    rule is given.
+    """
 
     of: Literal["float32", "int64"]
-    """float32: numbers are sent; those that no integer is near, as 1e30, are the smallest integer."""
+    """float32: numbers are sent; those that no integer is near, as 1e30, are the smallest integer.
+    """
     to: Literal["int32", "int64"]
     """Integers that are sent wrap around."""
     rounding: Literal["toward_zero", "down", "up", "half_even"] = "toward_zero"
@@ -37,10 +40,11 @@ class Cast(StrictModel):
 
 
 class Unknown(StrictModel):
-    """What an id outside the table becomes.
+    """What happens with an id that has no row in the table.
 
-    zeros: it contributes nothing. A single feature's vector is zeros; a bag leaves the id out, as TensorFlow's sparse
-    lookup leaves out negative ids; a sequence holds zeros at its position. row: it reads row `row`. refuse: an error.
+    zeros: the id contributes nothing. The vector of a single feature is zeros; a bag omits the id,
+    as the sparse lookup of TensorFlow omits negative ids; a sequence has zeros at its position.
+    row: the id reads the row `row`. refuse: the request fails.
     """
 
     rule: Literal["zeros", "row", "refuse"] = "zeros"
@@ -61,31 +65,39 @@ class EmbeddedFeature(StrictModel):
     """"" of an indicator, which reads none."""
     role: Role
     inputs: tuple[str, ...] = ()
-    """What callers send, by name; (): one input of the feature's own name. Several features may read one input; only
-    crossed and joined ids read several."""
+    """What callers send, by name; (): one input of the feature's own name. Several features may
+    read one input; only crossed and joined ids read several."""
     ids: IdRule = IdentityIds()
     unknown: Unknown = Unknown()
     combiner: Literal["sum", "mean", "sqrtn"] | None = None
     """Of a bag."""
     encoding: Literal["sparse", "ragged"] = "sparse"
-    """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 unless it sums; its ragged none."""
+    """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 unless it sums; its
+    ragged none.
+    """
     padding: int | str | None = None
-    """The id that is none, and is left out: TensorFlow's feature columns leave -1 and "" out of dense tensors."""
+    """The id that is none, and is left out: TensorFlow's feature columns leave -1 and "" out of
+    dense tensors.
+    """
     weighted: bool = False
     """Whether callers may send a weight beside each id."""
     length: Length | None = None
     """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros."""
     default: Any = None
-    """The value taken when a caller leaves the input out; null: it must be sent. Written as a request writes it.
-    Crossed and joined ids name those of their inputs themselves."""
+    """The value taken when a caller leaves the input out; null: it must be sent. Written as a
+    request writes it. Crossed and joined ids name those of their inputs themselves."""
     indicator: Annotated[int, Field(ge=1, le=1 << 24, strict=True)] | None = None
-    """Instead of a table: how many rows ids may have. Row r reads a vector that is 1 at r and 0 elsewhere."""
+    """Instead of a table: how many rows ids may have. Row r reads a vector that is 1 at r and 0
+    elsewhere.
+    """
     max_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Of a bag: rows that are longer are scaled to this length before they are combined."""
     empty_row: Count | None = None
     """Of a bag: the row that it reads once where nothing else is left in it."""
     place: Count | None = None
-    """Of a single: which one of the `places` values that each example has in the input; None: it has one."""
+    """Of a single: which one of the `places` values that each example has in the input; None: it
+    has one.
+    """
     places: Length | None = None
     cast: Cast | None = None
     """None: ids are taken as they are."""
@@ -94,7 +106,9 @@ class EmbeddedFeature(StrictModel):
     ordinal: bool = False
     """Of an indicator: row r reads the one number r instead."""
     from_end: bool = False
-    """Of ids that are integers, or are computed of one: a row below 0 is counted from the table's end."""
+    """Of ids that are integers, or are computed of one: a row below 0 is counted from the table's
+    end.
+    """
 
     @property
     def split(self) -> bool:
@@ -127,7 +141,8 @@ class EmbeddedFeature(StrictModel):
         crossed = isinstance(self.ids, CrossedIds)
         if several is not None and (several != len(self.inputs) or several < 1 + crossed):
             raise ValueError(
-                "crossed ids need an input for each of their two or more keys, joined ones of one or more"
+                "crossed ids need an input for each of their two or more keys, joined ones of one "
+                "or more"
             )
         if several is not None and (
             self.kind not in ("single", "bag" if crossed else "single") or self.weighted
@@ -190,15 +205,21 @@ class DenseFeature(StrictModel):
     kind: Literal["dense"]
     role: Role
     inputs: tuple[str, ...] = Field(default=(), max_length=1)
-    """What callers send; (): one input of the feature's own name. It may be the ids of embedded features, too."""
+    """What callers send; (): one input of the feature's own name. It may be the ids of embedded
+    features, too.
+    """
     take: Literal["values", "lengths", "padded", "weights"] = "values"
-    """values: the input's numbers. lengths: how many ids each example has in the input, uncut. padded: the ids of an
-    example, with zeros or "" behind them up to `shape`; more are refused. weights: likewise, of their weights."""
+    """values: the input's numbers. lengths: how many ids each example has in the input, uncut.
+    padded: the ids of an example, with zeros or "" behind them up to `shape`; more are refused.
+    weights: likewise, of their weights.
+    """
     shape: tuple[Length, ...] = ()
     """Of one example; () is a single number."""
     dtype: Literal["float32", "int32", "int64", "string"] = "float32"
     below: Positive | None = None
-    """Whole numbers are 0 to `below` - 1, others are refused: they are rows of a table inside the towers."""
+    """Whole numbers are 0 to `below` - 1, others are refused: they are rows of a table inside the
+    towers.
+    """
     default: Any = None
 
     @property
@@ -221,7 +242,9 @@ Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
 
 
 def vocabularies_of(rule: IdRule) -> tuple[VocabularyIds, ...]:
-    """Returns the rules of vocabularies that a rule consists of: itself, or those of its keys and what follows."""
+    """Returns the rules of vocabularies that a rule consists of: itself, or those of its keys and
+    what follows.
+    """
     rules: list[IdRule | None] = (
         [*(key.ids for key in rule.keys)] if isinstance(rule, MultiInputIds) else [rule]
     )
@@ -235,9 +258,11 @@ def vocabularies_of(rule: IdRule) -> tuple[VocabularyIds, ...]:
 def readers_of(
     features: Mapping[str, EmbeddedFeature | DenseFeature],
 ) -> dict[str, tuple[str, ...]]:
-    """Returns the features that read each input, first the one that defines how its values are written.
+    """Returns the features that read each input, first the one that defines how its values are
+    written.
 
-    That is one that reads a table, by this input alone, and one id of an example if some feature takes no more.
+    That is one that reads a table, by this input alone, and one id of an example if some feature
+    takes no more.
     """
     order = sorted(features, key=lambda name: _telling(features[name]))
     read: dict[str, tuple[str, ...]] = {

@@ -1,4 +1,6 @@
-"""Kinds of fields of the manifest: names, paths, checksums and integers, each bounded before anything is allocated."""
+"""Kinds of fields of the manifest: names, paths, checksums and integers, each bounded before
+anything is allocated.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from bundle.errors import UnsafePath
 from bundle.format import paths
 
 
-@lru_cache(maxsize=4096)  # a linked file has thousands of shards
+@lru_cache(maxsize=4096)  # a linked file has thousands of segments
 def _safe_path(path: str) -> str:
     try:
         return paths.checked(path)
@@ -24,7 +26,8 @@ def _safe_path(path: str) -> str:
 def _name(text: str) -> str:
     if not paths.is_name(text):
         raise ValueError(
-            f"{text!r} is no name: letters, digits, '_', '.', '-', at most 128, beginning with a letter or digit"
+            f"{text!r} is no name: letters, digits, '_', '.', '-', at most 128, beginning with a "
+            "letter or digit"
         )
     return text
 
@@ -54,11 +57,15 @@ Boundaries = Annotated[tuple[float, ...], AfterValidator(_ascending)]
 
 
 def array_dtype(dtype: str) -> np.dtype[Any]:
-    """Returns the dtype of arrays of what a manifest calls `dtype`: a `string` is an object, a str."""
+    """Returns the dtype of arrays of what a manifest calls `dtype`: a `string` is an
+    object, a str.
+    """
     return np.dtype(object if dtype == "string" else dtype)
 
 
 class StrictModel(BaseModel):
-    """Frozen; unknown fields are refused: the parts of the manifest, and the records that the exporter keeps."""
+    """Frozen; unknown fields are refused: the parts of the manifest, and the records that the
+    exporter keeps.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,7 +1,9 @@
-"""Formulas over the outputs of a ranking tower, e.g. `click^0.7 * like^0.3`: what candidates are ordered by.
+"""Formulas over the outputs of a ranking tower, e.g. `click^0.7 * like^0.3`: what candidates are
+ordered by.
 
-A formula comes from a recipe or a request, so it is never run as code. It is written as an expression of Python is, but
-for `^`, so Python's parser reads it; of what that may find, only arithmetic is taken, as a list of steps on a stack.
+A formula comes from a recipe or a request, so it is never run as code. It is written as an
+expression of Python is, but for `^`, so Python's parser reads it; of what that may find, only
+arithmetic is taken, as a list of steps on a stack.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ _BINARY: dict[type[ast.operator], Callable[[Values, Values], Values]] = {
 }
 
 Step = tuple[int, Any]
-"""How many values it takes from the stack, and what it puts there: a number, a name, or a function of them."""
+"""How many values it takes from the stack, and what it puts there: a number, a name, or a function
+of them.
+"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class Formula:
         Returns:
           [m] float32.
         Raises:
-          FormulaUndefined: it has no value that float32 holds for some candidate; names the first one.
+          FormulaUndefined: it has no value that float32 holds for some candidate; names the first
+            one.
         """
         stack: list[Any] = []
         with np.errstate(all="ignore"):  # what comes of it is looked at below
@@ -91,8 +96,8 @@ class Formula:
             place = int(np.argmin(finite))
             given = ", ".join(f"{name} = {values[name][place]:g}" for name in self.names)
             raise FormulaUndefined(
-                f"formula {self.text!r} has no finite value for candidate {place}, where {given}; bound what it takes, "
-                "as in log(max(x, 1e-6))",
+                f"formula {self.text!r} has no finite value for candidate {place}, where {given}; "
+                "bound what it takes, as in log(max(x, 1e-6))",
                 place,
             )
         return result
@@ -102,7 +107,8 @@ def parse_formula(text: str) -> Formula:
     """Reads a formula.
 
     Raises:
-      FormulaError: it is none, too long or too deep, or names no output; names the position and what was expected.
+      FormulaError: it is none, too long or too deep, or names no output; names the position and
+        what was expected.
     """
     if len(text) > CHARACTERS_MAX:
         raise FormulaError(
@@ -124,7 +130,8 @@ def parse_formula(text: str) -> Formula:
         raise _unreadable(text, f"{problem.msg}{where}") from None
     except _Unexpected as problem:
         node = problem.args[0]
-        at, end = place(node.col_offset), place(node.end_col_offset)
+        at = place(node.col_offset)
+        end = place(node.end_col_offset)
         raise _unreadable(text, f"{text[at - 1 : end - 1]!r} at position {at}") from None
     except RecursionError:
         raise FormulaError(
@@ -171,6 +178,6 @@ def _steps(node: ast.expr, depth: int) -> list[Step]:
 
 def _unreadable(text: str, problem: str) -> FormulaError:
     return FormulaError(
-        f"formula {text!r}: {problem}; expected are numbers, names of outputs, + - * / ^, brackets, exp, log, sqrt and "
-        "sigmoid of one value, min and max of two or more"
+        f"formula {text!r}: {problem}; expected are numbers, names of outputs, + - * / ^, "
+        "brackets, exp, log, sqrt and sigmoid of one value, min and max of two or more"
     )

@@ -34,7 +34,9 @@ class IdOperation(StrictModel):
         "absolute",
         "int32",
     ]
-    """divide: rounded down. remainder: never negative; truncated_remainder: as in C. int32: wraps around at 32 bits."""
+    """divide: rounded down. remainder: never negative; truncated_remainder: as in C. int32: wraps
+    around at 32 bits.
+    """
     by: Int64 | None = None
 
     @model_validator(mode="after")
@@ -74,22 +76,29 @@ class HashIds(StrictModel):
 
 
 class VocabularyIds(StrictModel):
-    """Row = `first_row` + position of the id in the named vocabulary; what is not in it may be hashed to other rows."""
+    """Row = `first_row` + position of the id in the named vocabulary; what is not in it may be
+    hashed to other rows.
+    """
 
     kind: Literal["vocabulary"] = "vocabulary"
     vocabulary: Name
     first_row: Count = 0
     oov_buckets: Count = 0
-    """Rows for ids that the vocabulary does not hold: `oov_first_row` + their hash mod `oov_buckets`."""
+    """Rows for ids that the vocabulary does not hold: `oov_first_row` + their hash mod
+    `oov_buckets`.
+    """
     oov_first_row: Count = 0
     oov_hash: Literal["fingerprint", "modulo"] = "fingerprint"
-    """fingerprint: as HashIds. modulo: an integer is its own hash, as Keras' lookup layers have it."""
+    """fingerprint: as HashIds. modulo: an integer is its own hash, as Keras' lookup layers have it.
+    """
     mask: int | str | None = None
     """The id that is row 0 whatever the vocabulary says, as a Keras lookup layer's `mask_token`."""
 
 
 class BucketIds(StrictModel):
-    """Row = `first_row` + number of `boundaries` that are <= the (float) value, or that are above it."""
+    """Row = `first_row` + number of `boundaries` that are <= the (float) value, or that are above
+    it.
+    """
 
     kind: Literal["buckets"] = "buckets"
     boundaries: Boundaries
@@ -100,7 +109,8 @@ class BucketIds(StrictModel):
 
 
 class ChainedIds(StrictModel):
-    """Row = what rules make of the id, one after another; each takes the integer that the one before it made.
+    """Row = what rules make of the id, one after another; each takes the integer that the one
+    before it made.
 
     That is -1 of what a vocabulary lacks, and may lie outside of any table.
     """
@@ -121,8 +131,8 @@ class TextStep(StrictModel):
     """One change of a text, on its UTF-8 bytes."""
 
     do: Literal["lower", "upper", "strip", "replace_any", "replace"]
-    """lower, upper: ASCII letters. strip: ASCII whitespace at both ends. replace_any: each of the ASCII characters of
-    `what`. replace: wherever `what` stands, from the left."""
+    """lower, upper: ASCII letters. strip: ASCII whitespace at both ends. replace_any: each of the
+    ASCII characters of `what`. replace: wherever `what` stands, from the left."""
     what: str = ""
     by: str = ""
 
@@ -187,7 +197,8 @@ class MultiInputIds(StrictModel):
 
 
 class CrossedIds(MultiInputIds):
-    """Row = hash of one value of each input together, as TensorFlow's crossed columns do, mod `buckets`.
+    """Row = hash of one value of each input together, as TensorFlow's crossed columns do, mod
+    `buckets`.
 
     An example with several values of an input has a row for every combination.
     """
@@ -198,7 +209,8 @@ class CrossedIds(MultiInputIds):
 
 
 class JoinedIds(MultiInputIds):
-    """Row = what `ids` makes of the string that one value of each input and `texts` are, one after another.
+    """Row = what `ids` makes of the string that one value of each input and `texts` are, one after
+    another.
 
     Integers, and the rows that keys make of values, are written in decimal.
     """
@@ -212,20 +224,27 @@ class JoinedIds(MultiInputIds):
     def _texts_around(self) -> JoinedIds:
         if not self.keys or len(self.texts) != len(self.keys) + 1:
             raise ValueError(
-                "'texts' stand around and between the values of one or more 'keys': one more than those"
+                "'texts' stand around and between the values of one or more 'keys': one more than "
+                "those"
             )
         return self
 
 
 class TextIds(StrictModel):
-    """Rows of the words of one text: it is changed by `steps`, split, and `ids` makes a row of each word."""
+    """Rows of the words of one text: it is changed by `steps`, split, and `ids` makes a row of each
+    word.
+    """
 
     kind: Literal["text"] = "text"
     steps: tuple[TextStep, ...] = ()
     split: Literal["whitespace", "characters"] | None = None
-    """At runs of ASCII whitespace, or into Unicode characters. None: the text is one word, perhaps an empty one."""
+    """At runs of ASCII whitespace, or into Unicode characters. None: the text is one word, perhaps
+    an empty one.
+    """
     ngrams: tuple[Positive, ...] = ()
-    """Instead of words: so many that follow one another, with a space between them; all of the first number first."""
+    """Instead of words: so many that follow one another, with a space between them; all of the
+    first number first.
+    """
     length: Length | None = None
     """How many words, or ngrams, are taken of a text at most."""
     ids: Annotated[HashIds | VocabularyIds, Field(discriminator="kind")]
@@ -238,7 +257,9 @@ class TextIds(StrictModel):
 
 
 class KeyedIds(StrictModel):
-    """Row = what a key index of the bundle (`keys`) holds for the int64 id: tables of dynamic keys."""
+    """Row = what a key index of the bundle (`keys`) holds for the int64 id: tables of
+    dynamic keys.
+    """
 
     kind: Literal["keyed"] = "keyed"
     keys: Name

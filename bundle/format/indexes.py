@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from bundle.format import paths
-from bundle.format.fields import Length, Name, Path, Positive, StrictModel
+from bundle.format.fields import Count, Length, Name, Path, Positive, StrictModel
+
+CANDIDATES_MAX = 1 << 32
+"""Of a corpus: positions of candidates have 32 bits, in ScaNN and in the indexes of filters."""
 
 Distance = Literal["dot_product", "squared_l2", "cosine"]
 
@@ -18,13 +21,21 @@ class Recall(StrictModel):
     low: float
     """Lower end of the 95 % Wilson interval."""
     queries: Positive
+    chosen_on: Count = 0
+    """Other queries that the setting was chosen on; 0: there was nothing to choose, or it was
+    chosen on the same queries.
+    """
     target: float
     representative: bool = True
-    """Whether the queries are examples of the recipe; else they were invented from what the features say."""
+    """Whether the queries are examples of the recipe; else they were invented from what the
+    features say.
+    """
 
 
 class CostPoint(StrictModel):
-    """One setting that was tried: its recall and its cost as a share of exact search's time."""
+    """One setting that was tried: its recall on all queries, and its cost as a share of exact
+    search's time.
+    """
 
     parameters: dict[str, Any]
     recall: float
@@ -48,7 +59,9 @@ class Index(StrictModel):
     parameters: dict[str, Any]
     recall: Recall
     recall_of_tables: Recall | None = None
-    """Where tables were converted: the same, against exact search over vectors made of the checkpoint's own rows."""
+    """Where tables were converted: the same, against exact search over vectors made of the
+    checkpoint's own rows.
+    """
     curve: tuple[CostPoint, ...] = ()
 
     @property

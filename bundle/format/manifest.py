@@ -1,7 +1,9 @@
-"""The manifest of a bundle: docs/reference/format.md as frozen models. Readers refuse what it does not allow.
+"""The manifest of a bundle: docs/reference/format.md as frozen models. Readers refuse what it does
+not allow.
 
-A reader needs only the manifest, never a directory listing. Table shards carry their own digests; `files` lists every
-other file of the bundle but the manifest itself, so that each digest is written exactly once.
+A reader needs only the manifest, never a directory listing. Table segments carry their own digests;
+`files` lists every other file of the bundle but the manifest itself, so that each digest is written
+exactly once.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from bundle.format.id_rules import (
     first_of,
 )
 from bundle.format.indexes import CostPoint, Distance, Index, Recall
-from bundle.format.tables import Shard, Table, TableDtype, TableError, TableSource
+from bundle.format.tables import Segment, Table, TableDtype, TableError, TableSource
 from bundle.format.towers import (
     HeadEffect,
     Precision,
@@ -86,7 +88,7 @@ __all__ = [
     "Precision",
     "Recall",
     "Role",
-    "Shard",
+    "Segment",
     "Table",
     "TableDtype",
     "TableError",
@@ -109,6 +111,11 @@ __all__ = [
 
 FORMAT_VERSION = 1
 MANIFEST_BYTES_MAX = 256 << 20
+"""Readers refuse more: it is about 44 TiB of copied rows."""
+_BLOCK_LINE_BYTES = 24
+"""A block's checksum: its indent, up to ten digits, a comma and the end of the line."""
+_SEGMENT_LINES_BYTES = 1 << 10
+"""The other fields of a segment, an upper bound."""
 
 Name = fields.Name
 
@@ -130,7 +137,9 @@ class Vocabulary(StrictModel):
 
 
 class KeyIndex(StrictModel):
-    """Distinct int64 keys of a table of dynamic keys, mapped: the position of each gives its row."""
+    """Distinct int64 keys of a table of dynamic keys, mapped: the position of each
+    gives its row.
+    """
 
     file: Path
     size: Positive
@@ -171,7 +180,8 @@ class Provenance(StrictModel):
     """Base name of the checkpoint's prefix; never a path of the machine that wrote it."""
     step: int | None = None
     fingerprint: str
-    """`crc32c:` of the checkpoint's index file; `sha256:` of what an Orbax checkpoint writes last."""
+    """`crc32c:` of the checkpoint's index file; `sha256:` of what an Orbax checkpoint writes last.
+    """
     model_code: str
     exporter: str
     libraries: dict[str, str]
@@ -182,6 +192,13 @@ class TableCheck(StrictModel):
 
     rows_compared: Count
     rows: Positive
+    stated_layout: Literal["expected", "accepted"] | None = None
+    """Of a table whose layout is stated: whether outputs that training recorded agree with it
+    (`expected`), or nothing verifies that row r is the row of id r (`accepted`)."""
+    decoder: str | None = None
+    """Of a table in encoded chunks: the library that decoded them both for the copy and for the
+    comparison, and its version. The comparison proves where rows are, not that they were decoded
+    well."""
 
 
 class Verification(StrictModel):
@@ -217,7 +234,9 @@ class Manifest(StrictModel):
 
     @cached_property
     def inputs(self) -> dict[str, tuple[str, ...]]:
-        """What callers send, by name, with the features that read it; the first defines how its values are written."""
+        """What callers send, by name, with the features that read it; the first defines how its
+        values are written.
+        """
         return readers_of(self.features)
 
     def role_of(self, name: str) -> Role:
@@ -233,7 +252,9 @@ class Manifest(StrictModel):
         return 1 if feature.ordinal else feature.indicator or self.tables[feature.table].dim
 
     def inputs_of(self, features: Iterable[str]) -> tuple[str, ...]:
-        """Returns what callers send for some features, each input once, in the order of the features."""
+        """Returns what callers send for some features, each input once, in the order of the
+        features.
+        """
         return tuple(
             dict.fromkeys(
                 each for name in features for each in inputs_of(name, self.features[name])
@@ -311,11 +332,13 @@ class Manifest(StrictModel):
                 for source in (source for each in part.inputs for source in each.sources):
                     if source not in taken:
                         raise ValueError(
-                            f"towers.{name}: part {part.name!r} takes {source!r}, which the tower does not"
+                            f"towers.{name}: part {part.name!r} takes {source!r}, which the tower "
+                            "does not"
                         )
                     if part.per == "context" and self.features[source].role == "candidate":
                         raise ValueError(
-                            f"towers.{name}: part {part.name!r} is per context, {source!r} a candidate's"
+                            f"towers.{name}: part {part.name!r} is per context, {source!r} a "
+                            "candidate's"
                         )
         return self
 
@@ -326,13 +349,15 @@ class Manifest(StrictModel):
             raise ValueError("files lists a path twice")
         ranges: dict[str, list[tuple[int, int]]] = {}
         for table in self.tables.values():
-            for shard, size in table.extents():
-                ranges.setdefault(shard.file, []).append((shard.offset, shard.offset + size))
+            for segment, size in table.extents():
+                ranges.setdefault(segment.file, []).append((segment.offset, segment.offset + size))
         for file, parts in ranges.items():
             if any(later[0] < earlier[1] for earlier, later in pairwise(sorted(parts))):
-                raise ValueError(f"shards overlap in {file!r}; each byte may belong to one shard")
+                raise ValueError(
+                    f"segments overlap in {file!r}; each byte may belong to one segment"
+                )
             if file in listed:
-                raise ValueError(f"files lists {file!r}, whose digests its shards carry already")
+                raise ValueError(f"files lists {file!r}, whose digests its segments carry already")
         return self
 
 
@@ -373,14 +398,25 @@ def parse(data: bytes) -> Manifest:
         raise FormatError(f"manifest: {where}: {first['msg']}") from problem
 
 
+def segments_bytes(blocks: int, segments: int) -> int:
+    """Returns an upper bound of the bytes that segments with so many blocks take in a manifest."""
+    return blocks * _BLOCK_LINE_BYTES + segments * _SEGMENT_LINES_BYTES
+
+
 def dump(manifest: Manifest) -> bytes:
-    """Returns the manifest's bytes: JSON, two-space indent, keys in the order of the format page, nothing that is null.
+    """Returns the manifest's bytes: JSON, two-space indent, keys in the order of the format page,
+    nothing that is null.
 
     `digest`, its second key, is the crc32c of these bytes while it is written as 0.
+
+    Raises:
+      FormatError: they are more than readers take.
     """
     head = {"format_version": FORMAT_VERSION, "digest": 0}
     written = manifest.model_dump(mode="json", exclude=set(head), exclude_none=True)
     data = orjson.dumps(head | written, option=orjson.OPT_INDENT_2) + b"\n"
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise FormatError(f"manifest has {len(data)} bytes; readers take {MANIFEST_BYTES_MAX}")
     before, name, after = data.partition(b'"digest": ')
     return before + name + str(crc32c(data)).encode() + after[1:]
 

@@ -13,18 +13,22 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
 
 
 def is_name(text: str) -> bool:
-    """Returns whether a model, table, tower, corpus or index may be called so: it becomes a directory's name."""
+    """Returns whether a model, table, tower, corpus or index may be called so: it becomes a
+    directory's name.
+    """
     return _NAME.fullmatch(text) is not None
 
 
-def table_shard(table: str, shard: int, shards: int) -> str:
-    """Returns the file of one row shard, e.g. `tables/users/rows-00000-of-00004.bin`."""
-    return f"tables/{table}/rows-{shard:05d}-of-{shards:05d}.bin"
+def table_segment(table: str, segment: int, segments: int) -> str:
+    """Returns the file of one row segment, e.g. `tables/users/rows-00000-of-00004.bin`."""
+    return f"tables/{table}/rows-{segment:05d}-of-{segments:05d}.bin"
 
 
-def table_scales(table: str, shard: int, shards: int) -> str:
-    """Returns the file of the scales beside one shard of int8 rows, e.g. `tables/users/scales-00000-of-00004.bin`."""
-    return f"tables/{table}/scales-{shard:05d}-of-{shards:05d}.bin"
+def table_scales(table: str, segment: int, segments: int) -> str:
+    """Returns the file of the scales beside one segment of int8 rows, e.g.
+    `tables/users/scales-00000-of-00004.bin`.
+    """
+    return f"tables/{table}/scales-{segment:05d}-of-{segments:05d}.bin"
 
 
 def linked_file(number: int) -> str:
@@ -33,12 +37,16 @@ def linked_file(number: int) -> str:
 
 
 def saved_model(tower: str, part: str = "", precision: str = "f32") -> str:
-    """Returns the directory of the SavedModel of a tower, or of one of its parts; below f32 its precision's too."""
+    """Returns the directory of the SavedModel of a tower, or of one of its parts; below f32 its
+    precision's too.
+    """
     return f"{_tower(tower, part)}/saved_model{'' if precision == 'f32' else f'-{precision}'}"
 
 
 def compiled_tower(tower: str, precision: str, part: str = "") -> str:
-    """Returns the file of a tower, or of one of its parts, compiled for LiteRT; `precision` is `f32` or `int8`."""
+    """Returns the file of a tower, or of one of its parts, compiled for LiteRT; `precision` is
+    `f32` or `int8`.
+    """
     return f"{_tower(tower, part)}/compiled-{precision}.tflite"
 
 
@@ -52,7 +60,9 @@ def candidate_store(corpus: str) -> str:
 
 
 def attribute_index(corpus: str, number: int) -> str:
-    """Returns the directory of the index of one attribute, e.g. `candidates/movies/filters/00000`."""
+    """Returns the directory of the index of one attribute, e.g.
+    `candidates/movies/filters/00000`.
+    """
     return f"candidates/{corpus}/filters/{number:05d}"
 
 
@@ -72,7 +82,9 @@ def index_directory(index: str) -> str:
 
 
 def index_partitions(directory: str, partitions: int) -> tuple[str, ...]:
-    """Returns the directory of each partition, e.g. `<directory>/partition-00000-of-00003`; of one, the index' own."""
+    """Returns the directory of each partition, e.g. `<directory>/partition-00000-of-00003`; of one,
+    the index' own.
+    """
     if partitions == 1:
         return (directory,)
     return tuple(
@@ -116,6 +128,6 @@ def checked(path: str) -> str:
     )
     if unsafe:
         raise UnsafePath(
-            f"path {path!r} in the manifest is not a normalised relative path inside the bundle"
+            f"path {path!r} in the manifest is not a normalized relative path inside the bundle"
         )
     return path

@@ -1,4 +1,6 @@
-"""A table's part of the manifest: its shards and their digests, where its values come from, what converting cost."""
+"""A table's part of the manifest: its segments and their digests, where its values come from, what
+converting cost.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from bundle.arithmetic import ceil_div
 from bundle.format.checksums import BLOCK_BYTES
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.format.fields import Count, Crc32c, Path, Positive, StrictModel
@@ -21,22 +24,26 @@ _PARAMETERS = {
 }
 
 
-class Shard(StrictModel):
-    """A contiguous row range of a table: little-endian values, row after row, from byte `offset` of `file` on."""
+class Segment(StrictModel):
+    """A contiguous row range of a table: little-endian values, row after row, from byte `offset` of
+    `file` on.
+    """
 
     file: Path
     offset: Count = 0
     first_row: Count
     rows: Positive
     crc32c: Crc32c
-    """crc32c of the shard's bytes."""
+    """crc32c of the segment's bytes."""
     blocks: tuple[Crc32c, ...]
-    """crc32c of each 4 MiB block of the shard's bytes, in order; the last may be shorter. None of a linked shard: its
-    file is one of the checkpoint's, and so is its checksum."""
+    """crc32c of each 4 MiB block of the segment's bytes, in order; the last may be shorter. None of
+    a linked segment: its file is one of the checkpoint's, and so is its checksum."""
 
 
 class TableSource(StrictModel):
-    """Where a table's values come from: a variable of the checkpoint, and which of its rows hold the table's."""
+    """Where a table's values come from: a variable of the checkpoint, and which of its rows hold
+    the table's.
+    """
 
     layout: Literal["plain", "mod", "sparse_core"]
     key: str
@@ -50,6 +57,8 @@ class TableSource(StrictModel):
     """First row of the table in each."""
     rotation: Count | None = None
     """Sparse cores by which the table is turned."""
+    stated: bool = False
+    """Whether the layout is the user's statement, which the training program did not record."""
 
     @model_validator(mode="after")
     def _parameters_fit(self) -> TableSource:
@@ -80,14 +89,16 @@ class Table(StrictModel):
     rows: Positive
     dim: Positive
     dtype: TableDtype
-    shards: tuple[Shard, ...]
-    scales: tuple[Shard, ...] = ()
+    segments: tuple[Segment, ...]
+    scales: tuple[Segment, ...] = ()
     """Of int8 rows: float32, one for each row; value = stored value * scale."""
     error: TableError | None = None
     """Where rows were converted."""
     source: TableSource
     unavailable: Literal["error", "unknown"] = "error"
-    """What a lookup does where no process that holds its row can be reached: fail, or treat the id as unknown."""
+    """What a lookup does where no process that holds its row can be reached: fail, or treat the id
+    as unknown.
+    """
 
     @property
     def row_bytes(self) -> int:
@@ -99,35 +110,36 @@ class Table(StrictModel):
         """Bytes of all rows and scales."""
         return self.rows * (self.row_bytes + (SCALE_BYTES if self.scales else 0))
 
-    def extents(self) -> Iterator[tuple[Shard, int]]:
-        """Yields every shard, of rows and of scales, with its bytes."""
-        for shard in self.shards:
-            yield shard, shard.rows * self.row_bytes
-        for shard in self.scales:
-            yield shard, shard.rows * SCALE_BYTES
+    def extents(self) -> Iterator[tuple[Segment, int]]:
+        """Yields every segment, of rows and of scales, with its bytes."""
+        for segment in self.segments:
+            yield segment, segment.rows * self.row_bytes
+        for segment in self.scales:
+            yield segment, segment.rows * SCALE_BYTES
 
     @model_validator(mode="after")
     def _covered(self) -> Table:
-        _check_covers(self.rows, self.shards, "shards")
+        _check_covers(self.rows, self.segments, "segments")
         if self.dtype == "int8":
             _check_covers(self.rows, self.scales, "scales")
         elif self.scales:
             raise ValueError(f"scales belong to int8 rows, the table's are {self.dtype}")
-        for shard, size in self.extents():
-            if shard.blocks and len(shard.blocks) != -(-size // BLOCK_BYTES):
+        for segment, size in self.extents():
+            if segment.blocks and len(segment.blocks) != ceil_div(size, BLOCK_BYTES):
                 raise ValueError(
-                    f"{shard.file!r} has {len(shard.blocks)} block checksums for {size} bytes"
+                    f"{segment.file!r} has {len(segment.blocks)} block checksums for {size} bytes"
                 )
         return self
 
 
-def _check_covers(rows: int, shards: tuple[Shard, ...], what: str) -> None:
+def _check_covers(rows: int, segments: tuple[Segment, ...], what: str) -> None:
     row = 0
-    for shard in shards:
-        if shard.first_row != row:
+    for segment in segments:
+        if segment.first_row != row:
             raise ValueError(
-                f"{what} must follow one another: row {row} expected, {shard.file!r} begins at {shard.first_row}"
+                f"{what} must follow one another: row {row} expected, {segment.file!r} begins at "
+                f"{segment.first_row}"
             )
-        row += shard.rows
+        row += segment.rows
     if row != rows:
         raise ValueError(f"{what} hold {row} rows, the table has {rows}")

@@ -21,7 +21,9 @@ class TowerInput(StrictModel):
     feature: str = ""
     """Whose activation, or numbers, it is."""
     features: tuple[str, ...] = ()
-    """Instead of `feature`: several, side by side along the last axis, so that thousands of them are one array."""
+    """Instead of `feature`: several, side by side along the last axis, so that thousands of them
+    are one array.
+    """
     tensor: str = ""
     """Instead of `feature`, in a part of a tower: the output of an earlier part."""
     dtype: str
@@ -56,7 +58,9 @@ class HeadEffect(StrictModel):
     """Share of the original's best `k` that are among this form's best `k`."""
     k: Positive
     auc: float | None = None
-    """Area under the ROC curve of this form's values, where the examples have labels; null: they have none."""
+    """Area under the ROC curve of this form's values, where the examples have labels; null: they
+    have none.
+    """
     auc_original: float | None = None
     """The same of the original's."""
 
@@ -92,14 +96,18 @@ class Tower(StrictModel):
     inputs: tuple[TowerInput, ...]
     outputs: tuple[TowerOutput, ...]
     result: str
-    """The output that is the vector, or the score that candidates are ordered by unless there is a formula."""
+    """The output that is the vector, or the score that candidates are ordered by unless there is a
+    formula.
+    """
     forms: tuple[TowerForm, ...]
     serve: Precision = "f32"
     """The precision that a service runs by default."""
     formula: str | None = None
     """What candidates are ordered by, over the names of outputs; null: `result`."""
     parts: tuple[TowerPart, ...] = ()
-    """The same network cut by data flow, each part before those that take its outputs; (): it is not cut."""
+    """The same network cut by data flow, each part before those that take its outputs; (): it is
+    not cut.
+    """
 
     @model_validator(mode="after")
     def _formula_known(self) -> Tower:
@@ -130,7 +138,8 @@ class Tower(StrictModel):
                     )
                 if each.tensor and part.per == "context" and made[each.tensor] == "candidate":
                     raise ValueError(
-                        f"part {part.name!r} is per context and takes {each.tensor!r} of a candidate"
+                        f"part {part.name!r} is per context and takes {each.tensor!r} of a "
+                        "candidate"
                     )
             for output in part.outputs:
                 if output.name in made:

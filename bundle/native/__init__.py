@@ -1,6 +1,7 @@
 """Rows gathered, combined and prefetched by compiled code where it was built.
 
-`_rows.c` is its Python interface, `hatch_build.py` builds it. Without it numpy does the same, to the same bits.
+`_rows.c` is its Python interface, `hatch_build.py` builds it. Without it numpy does the same, to
+the same bits.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ try:
 except ImportError as problem:
     Rows: Callable[..., _rows.Rows] | None = None
     """None: it was not built, or does not fit this Python."""
-    beside: Callable[..., int] | None = None
+    read_tables: Callable[..., int] | None = None
     """None, as `Rows`."""
     MISSING = str(problem)
     """Why there is none; empty if there is."""
 else:
-    Rows, beside = _rows.Rows, _rows.beside
+    Rows = _rows.Rows
+    read_tables = _rows.read_tables
     MISSING = ""
 
-__all__ = ["MISSING", "Rows", "beside"]
+__all__ = ["MISSING", "Rows", "read_tables"]

@@ -33,30 +33,30 @@ static void dealloc(RowsObject *self) {
   Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Divides the rows into buckets of a power of two, so that a row's shard is one of a few. */
+/* Divides the rows into buckets of a power of two, so that a row's segment is one of a few. */
 static int fill_buckets(Map *map) {
   while ((uint64_t)(map->rows - 1) >> map->shift >= BUCKETS_MAX) map->shift++;
-  while (map->shift < 62 && (uint64_t)(map->rows - 1) >> map->shift >= 64 * (uint64_t)map->shards) map->shift++;
+  while (map->shift < 62 && (uint64_t)(map->rows - 1) >> map->shift >= 64 * (uint64_t)map->segments) map->shift++;
   const int64_t last = (map->rows - 1) >> map->shift;
   map->buckets = PyMem_Calloc((size_t)last + 2, sizeof *map->buckets);
   if (!map->buckets) return -1;
-  uint32_t shard = 0;
+  uint32_t segment = 0;
   for (int64_t bucket = 0; bucket <= last; bucket++) {
-    while (map->starts[shard + 1] <= bucket << map->shift) shard++;
-    map->buckets[bucket] = shard;
+    while (map->starts[segment + 1] <= bucket << map->shift) segment++;
+    map->buckets[bucket] = segment;
   }
-  map->buckets[last + 1] = map->shards - 1;
+  map->buckets[last + 1] = map->segments - 1;
   return 0;
 }
 
-/* Takes [(uint8 array, byte offset in it, rows)] of each shard; keeps the arrays in `held`. */
-static int fill_map(Map *map, PyObject *shards, size_t row_bytes, PyObject *held) {
-  PyObject *all = PySequence_Fast(shards, "shards must be a sequence");
+/* Takes [(uint8 array, byte offset in it, rows)] of each segment; keeps the arrays in `held`. */
+static int fill_map(Map *map, PyObject *segments, size_t row_bytes, PyObject *held) {
+  PyObject *all = PySequence_Fast(segments, "segments must be a sequence");
   if (!all) return -1;
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(all);
   int failed = -1;
   map->row_bytes = row_bytes;
-  map->shards = (uint32_t)count;
+  map->segments = (uint32_t)count;
   map->origins = PyMem_Calloc((size_t)count + 1, sizeof *map->origins);
   map->starts = PyMem_Calloc((size_t)count + 1, sizeof *map->starts);
   if (!map->origins || !map->starts) {
@@ -64,23 +64,23 @@ static int fill_map(Map *map, PyObject *shards, size_t row_bytes, PyObject *held
     goto end;
   }
   if (count < 1 || count >= UINT32_MAX) {
-    PyErr_SetString(PyExc_ValueError, "a table has 1 to 2^32 - 2 shards");
+    PyErr_SetString(PyExc_ValueError, "a table has 1 to 2^32 - 2 segments");
     goto end;
   }
-  for (Py_ssize_t shard = 0; shard < count; shard++) {
+  for (Py_ssize_t segment = 0; segment < count; segment++) {
     PyObject *array;
     long long offset, rows;
-    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(all, shard), "O!LL", &PyArray_Type, &array, &offset, &rows)) goto end;
+    if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(all, segment), "O!LL", &PyArray_Type, &array, &offset, &rows)) goto end;
     PyArrayObject *memory = (PyArrayObject *)array;
     if (PyArray_TYPE(memory) != NPY_UINT8 || PyArray_NDIM(memory) != 1 || !PyArray_IS_C_CONTIGUOUS(memory) ||
         rows < 1 || offset < 0 || offset > PyArray_SIZE(memory) ||
         (unsigned long long)rows > (unsigned long long)(PyArray_SIZE(memory) - offset) / row_bytes) {
-      PyErr_SetString(PyExc_ValueError, "a shard needs at least a row, whole in a contiguous uint8 array");
+      PyErr_SetString(PyExc_ValueError, "a segment needs at least a row, whole in a contiguous uint8 array");
       goto end;
     }
-    map->origins[shard] = (uintptr_t)PyArray_BYTES(memory) + (uintptr_t)offset - (uintptr_t)map->rows * row_bytes;
+    map->origins[segment] = (uintptr_t)PyArray_BYTES(memory) + (uintptr_t)offset - (uintptr_t)map->rows * row_bytes;
     map->rows += rows;
-    map->starts[shard + 1] = map->rows;
+    map->starts[segment + 1] = map->rows;
     if (PyList_Append(held, array) < 0) goto end;
   }
   failed = count > 1 ? fill_buckets(map) : 0;
@@ -119,8 +119,8 @@ static PyObject *new_rows(PyTypeObject *type, PyObject *args, PyObject *options)
     Py_DECREF(self);
     return NULL;
   }
-  for (uint32_t shard = 0; shard < self->rows.values.shards; shard++)
-    self->rows.straddling |= (self->rows.values.origins[shard] | row_bytes) % LINE != 0;
+  for (uint32_t segment = 0; segment < self->rows.values.segments; segment++)
+    self->rows.straddling |= (self->rows.values.origins[segment] | row_bytes) % LINE != 0;
   if (stored == INT8 && self->rows.scales.rows != self->rows.values.rows) {
     Py_DECREF(self);
     return PyErr_Format(PyExc_ValueError, "there must be a scale for each row");
@@ -214,7 +214,7 @@ static PyMethodDef methods[] = {
 
 static PyTypeObject RowsType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "bundle.native._rows.Rows",
-    .tp_doc = "Rows(dtype, dim, values, scales | None): shards as [(uint8 array, byte offset, rows)]",
+    .tp_doc = "Rows(dtype, dim, values, scales | None): segments as [(uint8 array, byte offset, rows)]",
     .tp_basicsize = sizeof(RowsObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = new_rows,
@@ -222,11 +222,11 @@ static PyTypeObject RowsType = {
     .tp_methods = methods,
 };
 
-#include "beside.h"
+#include "multi_table.h"
 
 static PyMethodDef functions[] = {
-    {"beside", (PyCFunction)(void (*)(void))beside, METH_FASTCALL,
-     "beside(readers, names, columns, first, out, start) -> number of the first feature that was not written"},
+    {"read_tables", (PyCFunction)(void (*)(void))read_tables, METH_FASTCALL,
+     "read_tables(readers, names, columns, first, out, start) -> number of the first feature that was not written"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -3,10 +3,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Shards = Sequence[tuple[NDArray[np.uint8], int, int]]
+Segments = Sequence[tuple[NDArray[np.uint8], int, int]]
 
 class Rows:
-    def __new__(cls, dtype: str, dim: int, values: Shards, scales: Shards | None) -> Rows: ...
+    def __new__(cls, dtype: str, dim: int, values: Segments, scales: Segments | None) -> Rows: ...
     def take(
         self, rows: NDArray[np.int64], out: NDArray[np.float32] | None
     ) -> NDArray[np.float32]: ...
@@ -19,7 +19,7 @@ class Rows:
         out: NDArray[np.float32] | None,
     ) -> NDArray[np.float32]: ...
 
-def beside(
+def read_tables(
     readers: tuple[Rows | tuple[Rows, int] | int | None, ...],
     names: tuple[str, ...],
     columns: Mapping[str, tuple[object, object, object]],

@@ -1,4 +1,4 @@
-/* Rows out of mapped shards: where each lies, how it becomes float32, and the two loops over many of them.
+/* Rows out of mapped segments: where each lies, how it becomes float32, and the two loops over many of them.
 
    Random rows are bound by the latency of memory, so each loop prefetches a row AHEAD of the one that it works on. The
    loops are plain C: the compiler makes one version for each kind of CPU, the loader picks (EACH_CPU), and for the
@@ -37,19 +37,19 @@
 typedef enum { FLOAT32, BFLOAT16, FLOAT16, INT8 } Stored;
 typedef enum { SUM, MEAN, SQRTN } Combiner;
 
-/* Values of a shard lie at any byte. */
+/* Values of a segment lie at any byte. */
 typedef float Float __attribute__((aligned(1), may_alias));
 typedef uint16_t Half __attribute__((aligned(1), may_alias));
 
-/* Shards of rows of one width that follow one another. A row lies `row * row_bytes` behind its shard's origin. */
+/* Segments of rows of one width that follow one another. A row lies `row * row_bytes` behind its segment's origin. */
 typedef struct {
   int64_t rows;
   size_t row_bytes;
-  uint32_t shards;
+  uint32_t segments;
   uint32_t shift;
-  uintptr_t *origins; /* [shards] */
-  int64_t *starts;    /* [shards + 1]: first row of each */
-  uint32_t *buckets;  /* [(rows - 1 >> shift) + 2]: the shard of the first row of each 2^shift; not of one shard */
+  uintptr_t *origins; /* [segments] */
+  int64_t *starts;    /* [segments + 1]: first row of each */
+  uint32_t *buckets;  /* [(rows - 1 >> shift) + 2]: the segment of the first row of each 2^shift; not of one segment */
 } Map;
 
 typedef struct {
@@ -72,11 +72,11 @@ static void locate_among(const Map *map, const int64_t *rows, ptrdiff_t n, uintp
       continue;
     }
     uint32_t low = 0, high = 0;
-    if (map->shards > 1) {
+    if (map->segments > 1) {
       const int64_t bucket = row >> map->shift;
       low = map->buckets[bucket], high = map->buckets[bucket + 1];
     }
-    while (low < high) { /* the last shard that begins at the row or before it */
+    while (low < high) { /* the last segment that begins at the row or before it */
       const uint32_t middle = low + (high - low + 1) / 2;
       if (map->starts[middle] <= row) low = middle;
       else high = middle - 1;
@@ -88,7 +88,7 @@ static void locate_among(const Map *map, const int64_t *rows, ptrdiff_t n, uintp
 /* Finds out where rows lie: [n] addresses. A negative row is `absent`, one past the end is the last. */
 INLINE void locate(const Map *map, const int64_t *rows, ptrdiff_t n, uintptr_t absent, uintptr_t *restrict at,
                    ptrdiff_t row_bytes) {
-  if (map->shards > 1) {
+  if (map->segments > 1) {
     locate_among(map, rows, n, absent, at);
     return;
   }
@@ -210,7 +210,7 @@ INLINE void add_row(float *restrict sums, const char *restrict at, Stored stored
   for (ptrdiff_t i = 0; i < dim; i++) sums[i] += value_at(at, i, stored, scale) * weight;
 }
 
-/* Adds front to back, as bundle/tables/combiner.py does: the first row is copied, so that nothing is added to it. */
+/* Adds router to back, as bundle/tables/combiner.py does: the first row is copied, so that nothing is added to it. */
 INLINE void bags_loop(Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n, const float *weights,
                       Combiner combiner, char *out, ptrdiff_t stride, Stored stored, ptrdiff_t dim, int weighted) {
   const ptrdiff_t row_bytes = dim * width(stored), rows_end = offsets[n], ahead = ahead_of(stored, row_bytes);

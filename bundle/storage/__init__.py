@@ -1,0 +1,1 @@
+"""Versions on disk: staging, publication, integrity, removal."""

@@ -78,13 +78,16 @@ def column(table: Any, name: str, where: str) -> Any:
     found = table.schema.get_all_field_indices(name)
     if len(found) != 1:
         raise FormatError(
-            f"{where} has {len(found)} columns {name!r}, one was expected; it has {table.column_names}"
+            f"{where} has {len(found)} columns {name!r}, one was expected; it has "
+            f"{table.column_names}"
         )
     return table.column(found[0])
 
 
 def kind_of(arrow_type: Any) -> str:
-    """Returns the type's name in the manifest; without the width of offsets and the names of items."""
+    """Returns the type's name in the manifest; without the width of offsets and the
+    names of items.
+    """
     import pyarrow as pa
 
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
@@ -93,7 +96,9 @@ def kind_of(arrow_type: Any) -> str:
 
 
 def values(stored: Any) -> NDArray[Any]:
-    """Returns what an Arrow array without nulls holds: [m] object holding str, or a view of [m] numbers."""
+    """Returns what an Arrow array without nulls holds: [m] object holding str, or a view of [m]
+    numbers.
+    """
     if kind_of(stored.type) == "string":
         result = np.empty(len(stored), object)
         result[:] = stored.to_pylist()

@@ -18,7 +18,8 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 
 def locate(root: Path, path: str) -> Path:
-    """Returns the place of one file or directory of a bundle, the real one of what is behind a link in it.
+    """Returns the place of one file or directory of a bundle, the real one of what is behind a link
+    in it.
 
     Args:
       root: the bundle's directory; it may be a link itself.
@@ -40,7 +41,8 @@ def locate(root: Path, path: str) -> Path:
         ) from problem
     if os.path.commonpath([base, real]) != base:
         raise UnsafePath(
-            f"file {path!r} of the bundle is a symbolic link to {real!r}, outside the bundle; copy the file instead"
+            f"file {path!r} of the bundle is a symbolic link to {real!r}, outside the bundle; copy "
+            "the file instead"
         )
     return Path(real)
 
@@ -74,8 +76,8 @@ def sync(path: Path) -> None:
 def begin_sync(descriptor: int) -> None:
     """Has the kernel begin to bring what a file holds to the disk, and does not wait for it.
 
-    By itself it begins once a tenth of the memory is dirty, or when the file is synced: the disk would idle until then.
-    It promises nothing and reports no error: `os.fsync` does both.
+    By itself it begins once a tenth of the memory is dirty, or when the file is synced: the disk
+    would idle until then. It promises nothing and reports no error: `os.fsync` does both.
     """
     if _SYNC_FILE_RANGE is not None:
         whole = ctypes.c_int64(0), ctypes.c_int64(0)

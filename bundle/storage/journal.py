@@ -1,4 +1,6 @@
-"""What is finished of a version being written: a line for each step, with a checksum; a torn tail is cut off."""
+"""What is finished of a version being written: a line for each step, with a checksum; a torn tail
+is cut off.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from bundle.storage import files
 
 @dataclass(frozen=True)
 class Finished:
-    """What a finished step left: the key of what it was made of, its payload as JSON brought it back, its files."""
+    """What a finished step left: the key of what it was made of, its payload as JSON brought it
+    back, its files.
+    """
 
     key: str
     payload: Any
@@ -55,7 +59,9 @@ def append(journal: Path, step: str, key: str, payload: Any, written: Sequence[F
 
 
 def read(journal: Path) -> dict[str, Finished]:
-    """Reads all steps that were noted, the last entry of each; cuts off what a crash left of a line."""
+    """Reads all steps that were noted, the last entry of each; cuts off what a crash left of a
+    line.
+    """
     steps: dict[str, Finished] = {}
     if not journal.exists():
         return steps

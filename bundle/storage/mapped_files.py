@@ -1,11 +1,15 @@
-"""Files beside the shards of tables that are mapped, and so need not be read before a bundle is served."""
+"""Files beside the segments of tables that are mapped, and so need not be read before a bundle is
+served.
+"""
 
 from __future__ import annotations
 
 from bundle.format.manifest import File, Manifest
 
 VECTORS_BYTES_MAX = 4 << 20
-"""Of an index' vectors that are read in full where tables go by size: more would hold up the start of a service."""
+"""Of an index' vectors that are read in full where tables go by size: more would hold up the start
+of a service.
+"""
 
 
 def checked_later(manifest: Manifest) -> tuple[File, ...]:

@@ -1,6 +1,7 @@
 """Pages of mapped files: brought into memory before they are needed, and counted; on Linux.
 
-Called through ctypes, which gives the interpreter's lock away meanwhile: Python's own `mmap.madvise` keeps it.
+Called through ctypes, which gives the interpreter's lock away meanwhile: Python's own
+`mmap.madvise` keeps it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.arithmetic import ceil_div
+
 Bytes = NDArray[np.uint8]
 
 PIECE_BYTES = 4 << 20
@@ -20,8 +23,10 @@ PIECE_BYTES = 4 << 20
 
 _POPULATE_READ = 22
 """MADV_POPULATE_READ, of Linux 5.14: reads what is not there, and maps it all."""
-_STRETCHES, _STRETCH_PAGES = 32, 32
-"""What is looked at of a large file to estimate how much of it is in memory."""
+_STRETCHES = 32
+"""Number of samples by which the resident share of a large file is estimated."""
+_STRETCH_PAGES = 32
+"""Pages per sample."""
 
 _MAY_MOVE = 1
 
@@ -34,8 +39,9 @@ _FAILED = ctypes.c_void_p(-1).value
 def bring_in(data: Bytes, start: int) -> int:
     """Reads a piece of a mapped file and maps its pages, so that no row of it is waited for.
 
-    What is not in memory yet is read in pages of 2 MiB, where the file system has such: random rows are then read up to
-    twice as fast as from pages of 4 KiB, since the processor remembers few pages.
+    What is not in memory yet is read in pages of 2 MiB, where the file system has such: random rows
+    are then read up to twice as fast as from pages of 4 KiB, since the processor remembers few
+    pages.
 
     Args:
       data: bytes of a map.
@@ -47,12 +53,12 @@ def bring_in(data: Bytes, start: int) -> int:
     if size <= 0:
         return 0
     if not _read_huge(data, start, size):
-        _advise(
-            data, start, 2 * PIECE_BYTES, mmap.MADV_WILLNEED
-        )  # a random map is read page by page otherwise
+        # A random map is read page by page otherwise.
+        _advise(data, start, 2 * PIECE_BYTES, mmap.MADV_WILLNEED)
     failed = _advise(data, start, size, _POPULATE_READ)
     if failed in (0, errno.EINVAL):  # anything else it could not read: nobody asked yet
-        # Of each page a byte is read: of a virtual machine's large pages the host may have none until then.
+        # Of each page a byte is read: of a virtual machine's large pages the host may have none
+        # until then.
         np.bitwise_or.reduce(data[start : start + size : mmap.PAGESIZE])
     return size
 
@@ -62,7 +68,7 @@ def resident_bytes(data: Bytes) -> int:
 
     The kernel answers only those who may write the file, or own it; for others all of it counts.
     """
-    pages = -(-data.size // mmap.PAGESIZE)
+    pages = ceil_div(data.size, mmap.PAGESIZE)
     if _SYSTEM is None or not pages:
         return 0
     stretches, length = (
@@ -81,11 +87,12 @@ def resident_bytes(data: Bytes) -> int:
 
 
 def _read_huge(data: Bytes, start: int, size: int) -> bool:
-    # By a second map of the same pages: this advice cannot be taken back, and a row whose page has given way to others
-    # must not read 2 MiB. A map of which nothing (0 bytes) is moved stays, and is there twice.
+    # By a second map of the same pages: this advice cannot be taken back, and a row whose page has
+    # given way to others must not read 2 MiB. A map of which nothing (0 bytes) is moved stays, and
+    # is there twice.
     if _SYSTEM is None or not hasattr(mmap, "MADV_HUGEPAGE"):
         return False
-    length = ctypes.c_size_t(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+    length = ctypes.c_size_t(ceil_div(size, mmap.PAGESIZE) * mmap.PAGESIZE)
     first = data.ctypes.data + start
     begin = ctypes.c_size_t(first - first % mmap.PAGESIZE)
     again = _SYSTEM.mremap(begin, ctypes.c_size_t(0), length, ctypes.c_int(_MAY_MOVE))
@@ -101,7 +108,8 @@ def _read_huge(data: Bytes, start: int, size: int) -> bool:
 
 
 def _advise(data: Bytes, start: int, size: int, advice: int) -> int:
-    # Advice is for whole pages; a map ends where its file's last page does. Returns 0, or why it was not taken.
+    # Advice is for whole pages; a map ends where its file's last page does. Returns 0, or why it
+    # was not taken.
     if _SYSTEM is None:
         return errno.EINVAL
     first = data.ctypes.data + start

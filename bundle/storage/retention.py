@@ -1,8 +1,9 @@
 """Which committed versions are in use, and the removal of old ones that are not.
 
-A reader that has a version open holds a shared lock on its manifest; the kernel lets go of it when the reader ends,
-however it ends. Who removes a version must get that lock for itself first. Works between the processes of one machine,
-and between machines on a shared file system whose locks are real (NFS 4).
+A reader that has a version open holds a shared lock on its manifest; the kernel lets go of it when
+the reader ends, however it ends. Who removes a version must get that lock for itself first. Works
+between the processes of one machine, and between machines on a shared file system whose locks are
+real (NFS 4).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from bundle.errors import NotCommitted, VersionBusy
 from bundle.format import paths
-from bundle.storage import files, staging
+from bundle.storage import catalog, files, staging
 
 _SWEPT = ".swept-"
 
@@ -50,7 +51,8 @@ def hold(bundle: Path) -> int | None:
 def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int], list[int]]:
     """Removes the committed versions of a model but the newest ones and those that something uses.
 
-    Each is renamed first, to a name that no reader looks at, then deleted: a crash leaves no half a version.
+    Each is renamed first, to a name that no reader looks at, then deleted: a crash leaves no half a
+    version.
 
     Args:
       root: directory of the bundles.
@@ -66,8 +68,9 @@ def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int],
     for name in os.listdir(parent):
         if name.startswith(_SWEPT):  # of a sweep that was killed
             shutil.rmtree(parent / name)
-    removed, used = [], []
-    for version in staging.committed_versions(root, model)[: -keep or None]:
+    removed = []
+    used = []
+    for version in catalog.committed_versions(root, model)[: -keep or None]:
         if version == spare:
             continue
         descriptor = _locked_alone(parent / str(version))
@@ -87,9 +90,8 @@ def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int],
 
 def _locked_alone(bundle: Path) -> int | None:
     """Locks a version for its removal; None if something holds it."""
-    descriptor = os.open(
-        bundle / paths.MANIFEST, os.O_RDWR | os.O_CLOEXEC
-    )  # NFS locks alone only what may be written
+    # NFS locks alone only what may be written.
+    descriptor = os.open(bundle / paths.MANIFEST, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -109,12 +111,13 @@ def clean(root: Path, older_than_s: float = 0) -> tuple[list[Path], list[Path]]:
     Returns:
       The staging directories that were removed, and those that another run is writing.
     """
-    removed, busy = [], []
+    removed = []
+    busy = []
     for directory in sorted(root.glob("*/.staging-*/")):
         number = directory.name.removeprefix(".staging-")
         journaled = directory.with_name(f"{directory.name}.journal")
         written = max(path.stat().st_mtime for path in (directory, journaled) if path.exists())
-        if staging.VERSION.fullmatch(number) and time.time() - written >= older_than_s:
+        if catalog.VERSION.fullmatch(number) and time.time() - written >= older_than_s:
             try:
                 staging.Staging(root, directory.parent.name, int(number), adding=True).discard()
                 removed.append(directory)

@@ -1,46 +1,46 @@
-"""Write aside, manifest last, one rename; list and check what is committed. Never deletes a committed bundle.
+"""Writes a version aside, its manifest last, and publishes it by one rename. Never deletes a
+published bundle.
 
-Beside the bundles of a model lie, while version N is written: `.staging-N/` (its files), `.staging-N.journal` (what is
-finished, with checksums) and `.staging-N.lock` (held by the one run that writes it; a crash lets go of it).
+Beside the bundles of a model lie, while version N is written: `.staging-N/` (its files),
+`.staging-N.journal` (what is finished, with checksums) and `.staging-N.lock` (held by the one run
+that writes it; a crash lets go of it).
 
-Each run has a directory `.staging-N/.attempts-*` for the unfinished files of its workers. A worker may outlive its run,
-on another machine for long: the next run removes that directory before all else, and what the orphan writes has no way
-in.
+Each run has a directory `.staging-N/.attempts-*` for the unfinished files of its workers. A worker
+may outlive its run, on another machine for long: the next run removes that directory before all
+else, and what the orphan writes has no way in.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import re
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from bundle.errors import (
     DestinationExists,
     DigestMismatch,
     FormatError,
-    NotCommitted,
     UnsafePath,
-    VersionBusy,
 )
 from bundle.format import paths
-from bundle.format.checksums import BLOCK_BYTES, Digest, digest
-from bundle.format.manifest import MANIFEST_BYTES_MAX, File, Manifest, dump, parse
-from bundle.storage import files, journal
-from bundle.storage.mapped_files import checked_later
+from bundle.format.checksums import digest
+from bundle.format.manifest import File, Manifest, dump
+from bundle.storage import files, journal, lock
+from bundle.storage.catalog import VERSION
+from bundle.storage.integrity import check_file, check_sizes
 
-VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _ATTEMPTS = ".attempts-"
 
 
 class Staging:
-    """One version while it is written. Used as a context, it lets go of its lock at the end and keeps its files."""
+    """One version while it is written. Used as a context, it lets go of its lock at the end and
+    keeps its files.
+    """
 
     def __init__(self, root: Path, model: str, version: int, adding: bool = False) -> None:
         """Begins a version, or resumes it where an earlier run stopped.
@@ -55,11 +55,13 @@ class Staging:
         """
         if not paths.is_name(model) or not VERSION.fullmatch(str(version)):
             raise FormatError(f"model {model!r} version {version} cannot name a directory")
-        self._parent, self._model, self._version = root / model, model, version
+        self._parent = root / model
+        self._model = model
+        self._version = version
         self._final = self._parent / str(version)
         self._run = secrets.token_hex(8)
         self._parent.mkdir(parents=True, exist_ok=True)
-        self._lock: int | None = _locked(
+        self._lock: int | None = lock.acquire(
             self._aside(".lock"), f"version {version} of model {model!r}"
         )
         try:
@@ -81,7 +83,7 @@ class Staging:
 
     @property
     def attempts(self) -> Path:
-        """Where workers of this run write a file until it is whole: see `ShardWriter`."""
+        """Where workers of this run write a file until it is whole: see `SegmentWriter`."""
         return self.directory / f"{_ATTEMPTS}{self._run}"
 
     def finish(
@@ -90,7 +92,8 @@ class Staging:
         """Notes a step as finished, once its files are safe from a loss of power.
 
         Args:
-          step: its name: the path of the file or directory under `directory` that it made, or any other name.
+          step: its name: the path of the file or directory under `directory` that it made, or any
+            other name.
           key: a digest of all that decides what it makes.
           payload: what a resumed run needs to know of it, as JSON.
           written: its files; None: those that `step` names, digested here.
@@ -107,9 +110,11 @@ class Staging:
         self._trusted.add(step)
 
     def finished(self, step: str, key: str) -> journal.Finished | None:
-        """Returns what a finished step left; None: it must be done (again), e.g. since its key is another now.
+        """Returns what a finished step left; None: it must be done (again), e.g. since its key is
+        another now.
 
-        Files that an earlier run finished are read once, in full: a step whose files are not whole is not finished.
+        Files that an earlier run finished are read once, in full: a step whose files are not whole
+        is not finished.
         """
         entry = self._steps.get(step)
         if entry is None or entry.key != key:
@@ -117,7 +122,7 @@ class Staging:
         if step not in self._trusted:
             try:
                 for file in entry.files:
-                    _check_file(self.directory, file)
+                    check_file(self.directory, file)
             except DigestMismatch:
                 del self._steps[step]
                 return None
@@ -134,7 +139,9 @@ class Staging:
             self.finish(step, "", None, ())
 
     def digests(self, path: str) -> tuple[File, ...]:
-        """Digests a staged file, or all files of a staged directory in the order of their paths; () if none."""
+        """Digests a staged file, or all files of a staged directory in the order of their paths; ()
+        if none.
+        """
         try:
             place = self.directory / paths.checked(path)
         except UnsafePath:
@@ -147,7 +154,8 @@ class Staging:
         return tuple(_digested(self.directory, file) for file in found if file.is_file())
 
     def commit(self, manifest: Manifest, data: bytes | None = None) -> Path:
-        """Publishes the version: files synced, manifest last, one rename. Files that no manifest names are swept first.
+        """Publishes the version: files synced, manifest last, one rename. Files that no manifest
+        names are swept first.
 
         Args:
           manifest: of the version, or of the part of it that is staged.
@@ -162,10 +170,11 @@ class Staging:
         """
         if (manifest.model, manifest.version) != (self._model, self._version):
             raise FormatError(
-                f"the manifest is of {manifest.model!r} version {manifest.version}; this is {self._final}"
+                f"the manifest is of {manifest.model!r} version {manifest.version}; this is "
+                f"{self._final}"
             )
         self._refuse_existing()
-        _check_sizes(self.directory, manifest)
+        check_sizes(self.directory, manifest)
         _end_attempts(self.directory)
         _sweep_unlisted(self.directory, manifest)
         written = self.directory / paths.MANIFEST
@@ -179,7 +188,8 @@ class Staging:
             raise
 
     def publish(self) -> Path:
-        """Publishes the version as it lies, without a manifest: what is no bundle, and no service opens.
+        """Publishes the version as it lies, without a manifest: what is no bundle, and no service
+        opens.
 
         Returns:
           Its directory.
@@ -192,10 +202,12 @@ class Staging:
         return self._publish()
 
     def add(self, added: Sequence[str]) -> None:
-        """Moves staged files to the version that is there and lacks them, and removes what else is staged.
+        """Moves staged files to the version that is there and lacks them, and removes what else is
+        staged.
 
         Raises:
-          OSError: the disk is full or broken, or the version is gone; each file is there whole, or not at all.
+          OSError: the disk is full or broken, or the version is gone; each file is there whole, or
+            not at all.
         """
         for path in added:
             target = self._final / path
@@ -232,8 +244,7 @@ class Staging:
     def close(self) -> None:
         """Lets go of the lock; what is staged stays, to be resumed."""
         if self._lock is not None:
-            self._aside(".lock").unlink(missing_ok=True)
-            os.close(self._lock)
+            lock.release(self._aside(".lock"), self._lock)
             self._lock = None
 
     def __enter__(self) -> Staging:
@@ -268,104 +279,6 @@ class Staging:
             shutil.rmtree(self.directory)
 
 
-def next_version(root: Path, model: str) -> int:
-    """Returns the number after the newest version of a model, complete or not; 1 for a new model."""
-    return max((version for version, _ in _numbered(root / model)), default=0) + 1
-
-
-def committed_versions(root: Path, model: str) -> list[int]:
-    """Returns the versions of a model that have a manifest, ascending; one that may not be looked into is counted.
-
-    Raises:
-      OSError: the model's directory cannot be listed.
-    """
-    return sorted(version for version, path in _numbered(root / model) if _is_committed(path))
-
-
-def read_manifest(bundle: Path) -> Manifest:
-    """Reads the manifest of a bundle's directory.
-
-    Raises:
-      NotCommitted: there is none: no bundle, or one still being written.
-      FormatError: it breaks a rule of the format.
-    """
-    path = bundle / paths.MANIFEST
-    if not path.is_file():
-        raise NotCommitted(
-            f"{bundle} has no {paths.MANIFEST}: it is no bundle, or one that is still being written"
-        )
-    with files.locate(bundle, paths.MANIFEST).open("rb") as file:
-        return parse(file.read(MANIFEST_BYTES_MAX + 1))
-
-
-def check_files(
-    bundle: Path,
-    manifest: Manifest,
-    tables: Literal["sizes", "full"] = "sizes",
-    pause: Callable[[], object] = lambda: None,
-) -> None:
-    """Holds a bundle's files against its manifest: all in full but what is mapped by rows, which may go by size.
-
-    Args:
-      tables: `sizes` compares the sizes of table shards and of `checked_later`, `full` every byte of them.
-      pause: called after each file, and each block of a large one.
-    Raises:
-      DigestMismatch: a file is missing, has another size or other bytes; names file and block.
-      UnsafePath: a file lies outside the bundle.
-    """
-    _check_sizes(bundle, manifest, pause)
-    later = {file.path for file in checked_later(manifest)} if tables == "sizes" else set()
-    for file in manifest.files:
-        if file.path not in later:
-            _check_file(bundle, file, pause)
-    for table in manifest.tables.values() if tables == "full" else ():
-        for shard, size in table.extents():
-            with files.locate(bundle, shard.file).open("rb") as stream:
-                stream.seek(shard.offset)
-                found = digest(stream, size, pause)
-            _check_blocks(shard.file, shard.offset, found, shard.blocks, shard.crc32c)
-
-
-def _check_sizes(
-    bundle: Path, manifest: Manifest, pause: Callable[[], object] = lambda: None
-) -> None:
-    for file in manifest.files:
-        _check_size(bundle, file.path, file.bytes)
-        pause()
-    for table in manifest.tables.values():
-        for shard, size in table.extents():
-            _check_size(bundle, shard.file, shard.offset + size, exact=False)
-            pause()
-
-
-def _check_blocks(path: str, offset: int, found: Digest, blocks: Sequence[int], crc: int) -> None:
-    for block, (have, want) in enumerate(zip(found.blocks, blocks, strict=False)):
-        if have != want:
-            first = offset + block * BLOCK_BYTES
-            raise DigestMismatch(
-                f"file {path!r} differs from its checksum in the 4 MiB from byte {first}; copy it again"
-            )
-    if found.crc32c != crc or len(found.blocks) != len(blocks or found.blocks):
-        raise DigestMismatch(f"file {path!r} differs from its checksum; copy the bundle again")
-
-
-def _check_file(bundle: Path, file: File, pause: Callable[[], object] = lambda: None) -> None:
-    _check_size(bundle, file.path, file.bytes)
-    with files.locate(bundle, file.path).open("rb", buffering=0) as stream:
-        found = digest(stream, file.bytes, pause)
-    pause()
-    if (found.bytes, found.crc32c) != (file.bytes, file.crc32c):
-        raise DigestMismatch(f"file {file.path!r} differs from its checksum; copy the bundle again")
-
-
-def _check_size(bundle: Path, path: str, expected: int, exact: bool = True) -> None:
-    size = files.size(bundle, path)
-    if size < expected or (exact and size != expected):
-        raise DigestMismatch(
-            f"file {path!r} has {size} bytes, {'' if exact else 'at least '}{expected} expected; copy the bundle again"
-        )
-
-
 def _digested(root: Path, path: Path) -> File:
     with path.open("rb") as stream:
         found = digest(stream)
@@ -374,7 +287,7 @@ def _digested(root: Path, path: Path) -> File:
 
 def _sweep_unlisted(staged: Path, manifest: Manifest) -> None:
     listed = {file.path for file in manifest.files}
-    listed |= {shard.file for table in manifest.tables.values() for shard, _ in table.extents()}
+    listed |= {segment.file for table in manifest.tables.values() for segment, _ in table.extents()}
     for directory, _, names in os.walk(staged, topdown=False):
         here = Path(directory)
         unlisted = [
@@ -387,36 +300,9 @@ def _sweep_unlisted(staged: Path, manifest: Manifest) -> None:
 
 
 def _end_attempts(staged: Path) -> None:
-    # Renamed first: a worker that still writes finds no path there, and adds nothing while the directory is removed.
+    # Renamed first: a worker that still writes finds no path there, and adds nothing while the
+    # directory is removed.
     for directory in staged.glob(f"{_ATTEMPTS}*"):
         gone = staged / f"{_ATTEMPTS}{secrets.token_hex(8)}"
         directory.rename(gone)
         shutil.rmtree(gone)
-
-
-def _locked(path: Path, what: str) -> int:
-    # The file may be removed by its last holder between our open and our lock: what is locked must be what is there.
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as problem:
-            os.close(descriptor)
-            raise VersionBusy(
-                f"{what} is being written by another run; wait for it or choose another version"
-            ) from problem
-        if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
-            return descriptor
-        os.close(descriptor)
-
-
-def _numbered(parent: Path) -> list[tuple[int, Path]]:
-    names = os.listdir(parent) if parent.is_dir() else []
-    return [(int(name), parent / name) for name in names if VERSION.fullmatch(name)]
-
-
-def _is_committed(bundle: Path) -> bool:
-    try:
-        return (bundle / paths.MANIFEST).is_file()
-    except OSError:  # there, but not for us: reading it reports why
-        return True

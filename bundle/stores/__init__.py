@@ -1,0 +1,1 @@
+"""Candidate and context stores: features and attributes by id."""

@@ -1,7 +1,8 @@
 """Positions of candidates by the value of one attribute: an inverted index, mapped, for filters.
 
-Values are int64 (of a bool 0 and 1), double, or strings (those of a list one by one), distinct and ascending; strings
-in the order of their UTF-8 bytes. The positions of each ascend. Nulls, NaN and empty lists have none.
+Values are int64 (of a bool 0 and 1), double, or strings (those of a list one by one), distinct and
+ascending; strings in the order of their UTF-8 bytes. The positions of each ascend. Nulls, NaN and
+empty lists have none.
 """
 
 from __future__ import annotations
@@ -19,26 +20,33 @@ from numpy.typing import NDArray
 
 from bundle.errors import FormatError
 from bundle.format import manifest
+from bundle.format.indexes import CANDIDATES_MAX
 from bundle.storage import arrow, files
 from bundle.tables.id_values import distinct
-from bundle.tables.shards import RowRange
+from bundle.tables.segments import RowRange
 
 Positions = NDArray[np.uint32]
 Bound = int | float | None
 
-_VALUE, _END = "value", "end"
+_VALUE = "value"
+_END = "end"
 _MERGED_MIN = 1 << 20
 """Values of slices of a store that are put together at a time."""
 
 _ONE_BY_ONE_MAX = 20
-"""Strings that are found one after the other: a call of Arrow takes longer than a few steps of Python."""
+"""Strings that are found one after the other: a call of Arrow takes longer than a few steps of
+Python.
+"""
 
 _COPIED_MAX = 1000
-"""Values whose positions are copied one value after the other: few have many. Of more they are gathered at once."""
+"""Values whose positions are copied one value after the other: few have many. Of more they are
+gathered at once.
+"""
 
 
 class AttributeIndex:
-    """Candidates by the value of one attribute. Safe for any number of threads; none of it stays in memory.
+    """Candidates by the value of one attribute. Safe for any number of threads; none of it stays in
+    memory.
 
     Attributes:
       kind: Arrow type of the attribute: int64, double, string, bool or list<string>.
@@ -64,7 +72,13 @@ class AttributeIndex:
           DigestMismatch: a file is missing.
           FormatError: a file is not what the format says.
         """
-        self.kind, self._held = kind, held
+        if size > CANDIDATES_MAX:
+            raise FormatError(
+                f"{entry.rows!r} holds positions of 32 bits, for at most {CANDIDATES_MAX} "
+                f"candidates; the corpus has {size}"
+            )
+        self.kind = kind
+        self._held = held
         path = files.locate(directory, entry.rows)
         count, left = divmod(path.stat().st_size, 4)
         self._rows: Positions = np.empty(0, np.uint32)
@@ -77,8 +91,10 @@ class AttributeIndex:
             "int64",
         ) or self._values.null_count:
             raise FormatError(
-                f"{entry.values!r} holds values of {self._values.type} with {self._values.null_count} nulls and ends "
-                f"of {ends.type}; {_stored_type(kind)} without nulls and int64 were expected of {kind}"
+                f"{entry.values!r} holds values of {self._values.type} with "
+                f"{self._values.null_count} nulls and ends "
+                f"of {ends.type}; {_stored_type(kind)} without nulls and int64 were expected of "
+                f"{kind}"
             )
         if not _ascend(self._values):
             raise FormatError(f"{entry.values!r} holds values that do not ascend")
@@ -88,19 +104,21 @@ class AttributeIndex:
         end = self._ends[-1] if len(ends) else 0
         if left or end != count:
             raise FormatError(
-                f"{entry.rows!r} has {4 * count + left} bytes, {entry.values!r} ends at position {end}"
+                f"{entry.rows!r} has {4 * count + left} bytes, {entry.values!r} ends at position "
+                f"{end}"
             )
         if count and self._rows.max() >= size:
             raise FormatError(
-                f"{entry.rows!r} holds position {self._rows.max()}; the corpus has {size} candidates"
+                f"{entry.rows!r} holds position {self._rows.max()}; the corpus has {size} "
+                "candidates"
             )
 
     def rows_of(self, values: NDArray[Any]) -> Positions:
         """Returns the positions of candidates that have one of some values.
 
         Args:
-          values: [m] int64 of an int64 attribute, 0 and 1 of a bool; [m] object holding str of strings and lists of
-            them. What no candidate has is left out.
+          values: [m] int64 of an int64 attribute, 0 and 1 of a bool; [m] object holding str of
+            strings and lists of them. What no candidate has is left out.
         Returns:
           [n] uint32 in no order; a candidate that has several of the values comes as often.
         """
@@ -108,7 +126,8 @@ class AttributeIndex:
 
         places, found = _find(self._values, pa.array(values, self._values.type))
         wanted = distinct(places[found])
-        starts, stops = np.where(wanted > 0, self._ends[wanted - 1], 0), self._ends[wanted]
+        starts = np.where(wanted > 0, self._ends[wanted - 1], 0)
+        stops = self._ends[wanted]
         if wanted.size <= _COPIED_MAX:
             parts = [self._rows[start:stop] for start, stop in zip(starts, stops, strict=True)]
             return self._in(np.concatenate(parts)) if parts else self._rows[:0]
@@ -119,7 +138,8 @@ class AttributeIndex:
     def rows_between(
         self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
     ) -> Positions:
-        """Returns the positions of candidates whose int64 or double is within all bounds given, compared exactly.
+        """Returns the positions of candidates whose int64 or double is within all bounds given,
+        compared exactly.
 
         Returns:
           [n] uint32 in no order, a view of the mapped file; no candidate comes twice.
@@ -133,7 +153,8 @@ class AttributeIndex:
         stops = [
             place(self._values, bound, key=_python) for place, bound in highest if bound is not None
         ]
-        start, stop = max(starts, default=0), min(stops, default=len(self._values))
+        start = max(starts, default=0)
+        stop = min(stops, default=len(self._values))
         if start >= stop:
             return self._rows[:0]
         return self._in(self._rows[self._ends[start - 1] if start else 0 : self._ends[stop - 1]])
@@ -149,7 +170,8 @@ class AttributeIndex:
 def write_attribute_index(
     store: Path, attribute: str, directory: Path, entry: manifest.AttributeIndex
 ) -> None:
-    """Writes the index of one attribute; memory holds the distinct values and a record batch of the store.
+    """Writes the index of one attribute; memory holds the distinct values and a record batch of the
+    store.
 
     Args:
       store: a candidate store that this program wrote.
@@ -176,21 +198,23 @@ def write_attribute_index(
     (directory / entry.rows).parent.mkdir(parents=True, exist_ok=True)
     with (directory / entry.rows).open("w+b") as file:
         if count:
-            os.posix_fallocate(
-                file.fileno(), 0, 4 * count
-            )  # a full disk is an error here, and a fault in a map
+            # A full disk is an error here, and a fault in a map.
+            os.posix_fallocate(file.fileno(), 0, 4 * count)
             rows = np.memmap(file, "<u4", "r+", shape=(count,))
             _fill(rows, _slices(store, attribute), table[_VALUE].chunk(0), ends)
             rows.flush()
 
 
 def check_attribute_index(directory: Path, corpus: manifest.Corpus, attribute: str) -> None:
-    """Opens an index of a bundle as a service does, and compares it with one that is written anew, aside.
+    """Opens an index of a bundle as a service does, and compares it with one that is written anew,
+    aside.
 
     Raises:
-      DigestMismatch, FormatError: as of `AttributeIndex`; FormatError also where it is not what the store holds.
+      DigestMismatch, FormatError: as of `AttributeIndex`; FormatError also where it is not what the
+        store holds.
     """
-    held, again = corpus.filters[attribute], manifest.AttributeIndex(values="values", rows="rows")
+    held = corpus.filters[attribute]
+    again = manifest.AttributeIndex(values="values", rows="rows")
     AttributeIndex(directory, held, corpus.attributes[attribute], corpus.size)
     with tempfile.TemporaryDirectory(prefix="filter-") as beside:
         write_attribute_index(files.locate(directory, corpus.file), attribute, Path(beside), again)
@@ -203,7 +227,8 @@ def check_attribute_index(directory: Path, corpus: manifest.Corpus, attribute: s
             same and filecmp.cmp(directory / held.rows, Path(beside, again.rows), shallow=False)
         ):
             raise FormatError(
-                f"{held.values!r} and {held.rows!r} are not of attribute {attribute!r} as it is stored"
+                f"{held.values!r} and {held.rows!r} are not of attribute {attribute!r} as it is "
+                "stored"
             )
 
 
@@ -222,14 +247,17 @@ def _fill(rows: Positions, slices: Iterator[Any], values: Any, ends: NDArray[np.
 def _slices(
     store: Path, attribute: str
 ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.int64]]]:
-    """Yields, of each record batch, distinct values, and pairs of position and value, by its number, each once."""
+    """Yields, of each record batch, distinct values, and pairs of position and value, by its
+    number, each once.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     table, release = arrow.open_trusted(store)
     start = 0
     for chunk in arrow.column(table, f"attribute:{attribute}", store.name).chunks:
-        values, owners = chunk, np.arange(start, start + len(chunk))
+        values = chunk
+        owners = np.arange(start, start + len(chunk))
         start += len(chunk)
         if pa.types.is_large_list(chunk.type):
             owners = np.repeat(owners, pc.fill_null(pc.list_value_length(chunk), 0).to_numpy())
@@ -257,7 +285,9 @@ def _merged(counted: list[Any]) -> Any:
 
 
 def _find(values: Any, wanted: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Returns, of each wanted value, the first place in ascending ones that is not less, and whether it is there."""
+    """Returns, of each wanted value, the first place in ascending ones that is not less, and
+    whether it is there.
+    """
     import pyarrow.compute as pc
 
     low = np.zeros(len(wanted), np.int64)
@@ -277,7 +307,8 @@ def _find(values: Any, wanted: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_
                 zero_copy_only=False
             )
             less &= middle < high
-            low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
+            low = np.where(less, middle + 1, low)
+            high = np.where(less, high, middle)
     there = pc.equal(values.take(np.minimum(low, len(values) - 1)), wanted)
     return low, there.to_numpy(zero_copy_only=False)
 

@@ -1,7 +1,8 @@
-"""Features and attributes of candidates by id; the ONLY place that turns an id into an index position and back.
+"""Features and attributes of candidates by id; the ONLY place that turns an id into an index
+position and back.
 
-One Arrow IPC file: column `id`, `feature:<name>` (with `weights:<name>` beside a weighted bag) and `attribute:<name>`.
-The position of a candidate in its indexes is its row in this file.
+One Arrow IPC file: column `id`, `feature:<name>` (with `weights:<name>` beside a weighted bag) and
+`attribute:<name>`. The position of a candidate in its indexes is its row in this file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Positions = NDArray[np.int64]
 
 
 class StoredColumns:
-    """Ids, features and attributes by position, memory-mapped and in no memory else, of a store that is trusted.
+    """Ids, features and attributes by position, memory-mapped and in no memory else, of a store
+    that is trusted.
 
     Attributes:
       size: candidates held.
@@ -52,7 +54,8 @@ class StoredColumns:
         keys = arrow.column(table, "id", where)
         if keys.null_count or arrow.kind_of(keys.type) != corpus.id_dtype:
             raise FormatError(
-                f"{where} has ids of {keys.type} with {keys.null_count} nulls; {corpus.id_dtype} was expected"
+                f"{where} has ids of {keys.type} with {keys.null_count} nulls; {corpus.id_dtype} "
+                "was expected"
             )
         for name in corpus.features:
             _check_feature(table, name, where)
@@ -60,7 +63,8 @@ class StoredColumns:
             stored = arrow.column(table, f"attribute:{name}", where)
             if arrow.kind_of(stored.type) != kind:
                 raise FormatError(f"{where} has attribute {name!r} of {stored.type}, not {kind}")
-        self._features, self._attributes = tuple(corpus.features), tuple(corpus.attributes)
+        self._features = tuple(corpus.features)
+        self._attributes = tuple(corpus.attributes)
         self._cardinalities: dict[str, tuple[int, int]] = {}
         self._batches = [
             dict(zip(table.column_names, batch.columns, strict=True))
@@ -83,7 +87,8 @@ class StoredColumns:
             self.release()
 
     def features(self, positions: Positions, names: Sequence[str]) -> dict[str, Column]:
-        """Returns the named features of the candidates at [m] int64 positions, a column of m examples each.
+        """Returns the named features of the candidates at [m] int64 positions, a column of m
+        examples each.
 
         Raises:
           RowOutOfRange: a position is negative or past the end.
@@ -102,7 +107,8 @@ class StoredColumns:
         }
 
     def attributes(self, positions: Positions, names: Sequence[str]) -> dict[str, list[Any]]:
-        """Returns the named attributes of the candidates at [m] int64 positions: int, float, str, bool, list or None.
+        """Returns the named attributes of the candidates at [m] int64 positions: int, float, str,
+        bool, list or None.
 
         Raises:
           RowOutOfRange: a position is negative or past the end.
@@ -118,7 +124,9 @@ class StoredColumns:
         return {name: taken[f"attribute:{name}"].to_pylist() for name in names}
 
     def numbers(self, positions: Positions, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """Returns attributes of numbers or bools of the candidates at [m] int64 positions, null as 0."""
+        """Returns attributes of numbers or bools of the candidates at [m] int64 positions, null as
+        0.
+        """
         taken = self._taken(positions, [f"attribute:{name}" for name in names])
         return {
             name: taken[f"attribute:{name}"]
@@ -129,7 +137,9 @@ class StoredColumns:
         }
 
     def codes(self, positions: Positions, attribute: str) -> NDArray[np.int64]:
-        """Returns what is equal for candidates with equal values of an attribute, [m] from 0; -1: it is null."""
+        """Returns what is equal for candidates with equal values of an attribute, [m] from 0; -1:
+        it is null.
+        """
         taken = self._taken(positions, [f"attribute:{attribute}"])[f"attribute:{attribute}"]
         codes: NDArray[np.int64] = (
             taken.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
@@ -137,7 +147,9 @@ class StoredColumns:
         return codes
 
     def cardinality(self, attribute: str) -> tuple[int, int]:
-        """Returns how many values an attribute has, and how many candidates have none; all are read once."""
+        """Returns how many values an attribute has, and how many candidates have none; all are read
+        once.
+        """
         if attribute not in self._cardinalities:
             import pyarrow as pa
 
@@ -205,11 +217,13 @@ class CandidateStore(StoredColumns):
 
 
 def check_store(path: Path, corpus: Corpus) -> None:
-    """Checks all of a store as `CandidateStore` does, without an index of its ids: in 16 bytes of memory a candidate.
+    """Checks all of a store as `CandidateStore` does, without an index of its ids: in 16 bytes of
+    memory a candidate.
 
     Raises:
       DigestMismatch: the file is missing.
-      FormatError: it is no sound Arrow IPC file, or not what the manifest says, or an id comes twice.
+      FormatError: it is no sound Arrow IPC file, or not what the manifest says, or an id comes
+        twice.
     """
     arrow.open_mapped(path)
     columns = StoredColumns(path, corpus)
@@ -221,7 +235,9 @@ def check_store(path: Path, corpus: Corpus) -> None:
 
 
 def _column(stored: Any, weights: Any) -> Column:
-    """Returns what was taken of one feature: values, lists of one length, or lists of any length."""
+    """Returns what was taken of one feature: values, lists of one length, or lists of
+    any length.
+    """
     import pyarrow as pa
 
     flat = None if weights is None else arrow.values(_flat(weights))
@@ -233,7 +249,9 @@ def _column(stored: Any, weights: Any) -> Column:
 
 
 def _check_feature(table: Any, name: str, where: str) -> None:
-    """Raises FormatError where a feature, or the weights of one, are not stored as the format says."""
+    """Raises FormatError where a feature, or the weights of one, are not stored as the
+    format says.
+    """
     import pyarrow as pa
 
     stored = arrow.column(table, f"feature:{name}", where)
@@ -244,7 +262,8 @@ def _check_feature(table: Any, name: str, where: str) -> None:
         or arrow.kind_of(values.type) not in ("int64", "string", "float")
     ):
         raise FormatError(
-            f"{where} has feature {name!r} of {stored.type} with {stored.null_count + values.null_count} nulls; "
+            f"{where} has feature {name!r} of {stored.type} with "
+            f"{stored.null_count + values.null_count} nulls; "
             "int64, string or float, or lists of them, without nulls were expected"
         )
     if f"weights:{name}" not in table.column_names:
@@ -264,7 +283,8 @@ def _check_feature(table: Any, name: str, where: str) -> None:
         )
     if not beside:
         raise FormatError(
-            f"{where} has weights of feature {name!r} that do not lie beside its values, one float each"
+            f"{where} has weights of feature {name!r} that do not lie beside its values, one float "
+            "each"
         )
 
 

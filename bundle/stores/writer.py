@@ -1,4 +1,6 @@
-"""Writes a candidate store in batches, through an Arrow IPC file for each set of column types that came."""
+"""Writes a candidate store in batches, through an Arrow IPC file for each set of column types that
+came.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from bundle.storage import arrow
 from bundle.tables.id_values import known_kind
 
 BATCH_BYTES = 16 << 20
-"""Of a record batch of a store, about: a writer holds two, a reader looks into each that a request touches."""
+"""Of a record batch of a store, about: a writer holds two, a reader looks into each that a request
+touches.
+"""
 _CURE = "cast it to one of int64, double, string, bool or list<string> before the export"
 
 
@@ -38,10 +42,11 @@ class WrittenStore:
 
 
 class StoreWriter:
-    """Writes one candidate store; memory holds a batch, and 16 bytes a candidate while ids are compared.
+    """Writes one candidate store; memory holds a batch, and 16 bytes a candidate while ids are
+    compared.
 
-    Batches are spooled as they come; a column's type may widen, and is known at the end. Used as a context: at its end
-    the spooled files are removed, and without `finish` no store is left.
+    Batches are spooled as they come; a column's type may widen, and is known at the end. Used as a
+    context: at its end the spooled files are removed, and without `finish` no store is left.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,11 +72,11 @@ class StoreWriter:
         Args:
           ids: [n] integers or strings without nulls: a numpy array or a `pyarrow.Array`.
           features: a column of n examples each, as a caller would send it.
-          attributes: a `pyarrow.Array` of n values each: integers, floats (NaN becomes null), strings, bools or lists
-            of strings; nulls allowed.
+          attributes: a `pyarrow.Array` of n values each: integers, floats (NaN becomes null),
+            strings, bools or lists of strings; nulls allowed.
         Raises:
-          FormatError: an id is null or is no id; a column has another length; an attribute's type is none of those, or
-            another than in the batches before. Names the id or the attribute.
+          FormatError: an id is null or is no id; a column has another length; an attribute's type
+            is none of those, or another than in the batches before. Names the id or the attribute.
         """
         import pyarrow as pa
 
@@ -97,7 +102,8 @@ class StoreWriter:
         if schema != self._schema:
             self._close_spool()
             self._spools.append(self._directory / f"{len(self._spools)}.arrow")
-            self._spool, self._schema = pa.ipc.new_file(str(self._spools[-1]), schema), schema
+            self._spool = pa.ipc.new_file(str(self._spools[-1]), schema)
+            self._schema = schema
         self._held.append(_as_schema(list(arrays.values()), schema))
         if sum(batch.nbytes for batch in self._held) >= BATCH_BYTES:
             self._spool_held()
@@ -108,7 +114,9 @@ class StoreWriter:
         self._casts[f"attribute:{attribute}"] = kind
 
     def repeated(self) -> tuple[int, int] | None:
-        """Returns the first candidate whose id was there before, after the one that has it: two positions."""
+        """Returns the first candidate whose id was there before, after the one that has it: two
+        positions.
+        """
         return find_repeated(self._ids, self.size)
 
     def id(self, position: int) -> Any:
@@ -123,7 +131,8 @@ class StoreWriter:
         """Writes the store.
 
         Raises:
-          FormatError: an id comes twice, an attribute is null everywhere, or a value to be cast is infinite.
+          FormatError: an id comes twice, an attribute is null everywhere, or a value to be cast is
+            infinite.
           OSError: the disk refuses.
         """
         import pyarrow as pa
@@ -137,7 +146,8 @@ class StoreWriter:
             if kind == "null":
                 raise FormatError(f"attribute {name!r} has Arrow type null; {_CURE}")
         if self._casts or len(self._spools) > 1:
-            unfinished, schema = self._directory / self._path.name, pa.schema(list(types.items()))
+            unfinished = self._directory / self._path.name
+            schema = pa.schema(list(types.items()))
             with pa.ipc.new_file(str(unfinished), schema) as writer:
                 for batch in self._batches():
                     columns = [
@@ -208,8 +218,8 @@ def write_store(
     """Writes a candidate store of one batch; see StoreWriter.
 
     Raises:
-      FormatError: an id is null, comes twice or is no id; a column has another length; an attribute's type cannot be
-        kept. Names the id or the attribute; nothing was written.
+      FormatError: an id is null, comes twice or is no id; a column has another length; an
+        attribute's type cannot be kept. Names the id or the attribute; nothing was written.
     """
     with StoreWriter(path) as writer:
         writer.append(ids, features, attributes)
@@ -223,7 +233,8 @@ def find_repeated(slices: Callable[[], Iterator[Any]], size: int) -> tuple[int, 
       slices: yields the ids, int64 or strings without nulls, from the first; called up to twice.
       size: how many they are.
     Returns:
-      The positions of the id that was there before, and of the first that repeats one; None if all are distinct.
+      The positions of the id that was there before, and of the first that repeats one; None if all
+      are distinct.
     """
     marks = np.empty(size, np.uint64)
     done = 0
@@ -249,7 +260,9 @@ def find_repeated(slices: Callable[[], Iterator[Any]], size: int) -> tuple[int, 
 
 
 def _widened(name: str, held: Any, new: Any) -> Any:
-    """Returns the type that a column has after values of type `new`: text may follow numbers in features only."""
+    """Returns the type that a column has after values of type `new`: text may follow numbers in
+    features only.
+    """
     import pyarrow as pa
 
     if held is None or held == new or pa.types.is_null(held):
@@ -327,7 +340,8 @@ def _checked_ids(ids: Any, first: int) -> NDArray[Any]:
 def _feature_array(name: str, column: Column, size: int) -> Any:
     import pyarrow as pa
 
-    values, kind = column.values, column.values.dtype.kind
+    values = column.values
+    kind = column.values.dtype.kind
     if kind in "iu":
         flat = pa.array(known_kind(name, values), pa.int64())
     elif kind == "f":
@@ -342,13 +356,15 @@ def _feature_array(name: str, column: Column, size: int) -> Any:
         sound = offsets.size == size + 1 and offsets[0] == 0 and offsets[-1] == values.size
         if not (sound and bool((offsets[1:] >= offsets[:-1]).all())):
             raise FormatError(
-                f"feature {name!r}: offsets do not cut {values.size} values into lists of {size} candidates"
+                f"feature {name!r}: offsets do not cut {values.size} values into lists of {size} "
+                "candidates"
             )
         return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
     width = values.size // size if size else 1
     if values.size != width * size or (size and not width):
         raise FormatError(
-            f"feature {name!r} has {values.size} values for {size} candidates; equally many were expected"
+            f"feature {name!r} has {values.size} values for {size} candidates; equally many were "
+            "expected"
         )
     return flat if width == 1 else pa.FixedSizeListArray.from_arrays(flat, width)
 
@@ -362,7 +378,8 @@ def _attribute_array(name: str, values: Any, size: int) -> Any:
         array = array.dictionary_decode()
     if len(array) != size:
         raise FormatError(
-            f"attribute {name!r} has {len(array)} values for {size} candidates; one each was expected"
+            f"attribute {name!r} has {len(array)} values for {size} candidates; one each was "
+            "expected"
         )
     kind = array.type
     try:
@@ -373,7 +390,8 @@ def _attribute_array(name: str, values: Any, size: int) -> Any:
             array = pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
             if pc.any(pc.is_inf(array)).as_py():
                 raise FormatError(
-                    f"attribute {name!r} holds {math.inf}, which JSON cannot carry; write null instead"
+                    f"attribute {name!r} holds {math.inf}, which JSON cannot carry; write null "
+                    "instead"
                 )
         elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
             array = array.cast(pa.large_string())

@@ -1,0 +1,1 @@
+"""Table rows in mapped files, gathered and combined; keys and vocabularies."""

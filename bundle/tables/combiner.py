@@ -1,8 +1,9 @@
 """THE combiner: the vectors of each bag -> one vector. Used by both programs, never written twice.
 
-A bag adds its rows in float32, in the order the ids were sent, each times its weight; mean divides by the sum of the
-weights, sqrtn by the root of the sum of their squares; an empty bag, or a divisor of 0, gives zeros. The order of the
-additions depends on the bag alone, so an example's vector is the same bits whatever else is in the batch.
+A bag adds its rows in float32, in the order the ids were sent, each times its weight; mean divides
+by the sum of the weights, sqrtn by the root of the sum of their squares; an empty bag, or a divisor
+of 0, gives zeros. The order of the additions depends on the bag alone, so an example's vector is
+the same bits whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -22,9 +23,16 @@ Combiner = Literal["sum", "mean", "sqrtn"]
 _CLIPPED_TOGETHER = 1024
 """Vectors clipped at a time, so that what is made of them stays in the cache."""
 _NOTHING = np.float32(-0.0)
-"""What a sum begins with: any other 0 would turn a bag of -0.0 into 0.0 in one way of adding, and not in another."""
+"""What a sum begins with: any other 0 would turn a bag of -0.0 into 0.0 in one way of adding, and
+not in another.
+"""
+_without_warnings = np.errstate(over="ignore", invalid="ignore")
+"""Requests may send any finite weights, and tables may hold any values. A result beyond float32
+becomes an infinity or NaN, as in compiled code; the service rejects it before it responds.
+"""
 
 
+@_without_warnings
 def combine(
     vectors: Vectors,
     offsets: Offsets,
@@ -40,7 +48,8 @@ def combine(
       weights: [m] float32; None: all 1.
     Returns:
       [n, dim] float32, C order.
-    Source: TensorFlow 2.20, python/ops/embedding_ops.py and python/tpu/tpu_embedding_for_serving.py (the rules).
+    Source: TensorFlow 2.20, python/ops/embedding_ops.py and python/tpu/tpu_embedding_for_serving.py
+    (the rules).
     """
     if weights is None and offsets.size == 2 and vectors.shape[1] > 1 and vectors.shape[0]:
         return _one_bag(vectors, combiner)
@@ -78,10 +87,12 @@ def combine_rows(
     kept = rows >= 0
     if np.count_nonzero(kept) < kept.size:
         offsets = offsets_of(kept)[offsets]
-        rows, weights = rows[kept], None if weights is None else weights[kept]
+        rows = rows[kept]
+        weights = None if weights is None else weights[kept]
     return combine(take(rows), offsets, combiner, weights)
 
 
+@_without_warnings
 def combine_clipped(
     take: Callable[[NDArray[np.int64]], Vectors],
     max_norm: float,
@@ -90,7 +101,8 @@ def combine_clipped(
     combiner: Combiner,
     weights: Weights | None = None,
 ) -> Vectors:
-    """Does what `combine_rows` does with rows of which those that are longer than `max_norm` are scaled to that length.
+    """Does what `combine_rows` does with rows of which those that are longer than `max_norm` are
+    scaled to that length.
 
     Source: TensorFlow 2.20, python/ops/clip_ops.py, clip_by_norm (the rule).
     """
@@ -111,14 +123,16 @@ def combine_clipped(
 def with_empty_row(
     rows: NDArray[np.int64], offsets: Offsets, weights: Weights | None, row: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], Offsets, Weights | None]:
-    """Leaves negative rows out of bags, and puts a row with weight 1 into those that have none then.
+    """Leaves negative rows out of bags, and puts a row with weight 1 into those that have none
+    then.
 
     Args:
       rows, offsets, weights: as of `combine_rows`.
       row: [n] int64, for each bag.
     Returns:
       The same, anew.
-    Source: TensorFlow 2.20, python/ops/embedding_ops.py, safe_embedding_lookup_sparse with `default_id` (the rule).
+    Source: TensorFlow 2.20, python/ops/embedding_ops.py, safe_embedding_lookup_sparse with
+    `default_id` (the rule).
     """
     kept = rows >= 0
     offsets = offsets_of(kept)[offsets]
@@ -130,7 +144,8 @@ def with_empty_row(
 
 
 def _one_bag(vectors: Vectors, combiner: Combiner) -> Vectors:
-    # The same additions and divisions as below, for the call of one example: a few numpy calls are most of its time.
+    # The same additions and divisions as below, for the call of one example: a few numpy calls are
+    # most of its time.
     sums: Vectors = np.add.reduce(vectors, axis=0, keepdims=True, initial=_NOTHING)
     if combiner == "sum":
         return sums
@@ -139,10 +154,12 @@ def _one_bag(vectors: Vectors, combiner: Combiner) -> Vectors:
 
 
 def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
-    # Every bag is added up front to back, whichever way is taken; the ways differ in what one numpy call spans: the
-    # j-th value of every bag, or the whole of one bag. np.add.reduceat is slower than both and adds long bags pairwise.
+    # Every bag is added up front to back, whichever way is taken; the ways differ in what one numpy
+    # call spans: the j-th value of every bag, or the whole of one bag. np.add.reduceat is slower
+    # than both and adds long bags pairwise.
     lengths = offsets[1:] - offsets[:-1]
-    n, dim = lengths.size, values.shape[1]
+    n = lengths.size
+    dim = values.shape[1]
     longest = int(np.maximum.reduce(lengths, initial=0))
     if longest == 1 and values.shape[0] == n:
         return values
@@ -150,7 +167,8 @@ def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
     if longest > n:
         for bag in np.flatnonzero(lengths):
             part = values[offsets[bag] : offsets[bag + 1]]
-            # One column would be added pairwise by reduce, so that its bits would depend on the way taken.
+            # One column would be added pairwise by reduce, so that its bits would depend on the way
+            # taken.
             sums[bag] = (
                 np.add.accumulate(part, axis=0)[-1]
                 if dim == 1

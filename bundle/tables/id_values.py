@@ -1,4 +1,6 @@
-"""What callers send as ids and numbers, brought to one form; what is neither is an error that names its input."""
+"""What callers send as ids and numbers, brought to one form; what is neither is an error that names
+its input.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def known_kind(feature: str, values: Values) -> Values:
         return values
     if not values.size:
         return np.empty(0, np.int64)  # an empty list has no type of its own
-    # Where a fraction made all of them floats, the fraction is shown; unlike format(), str() is exact for float32.
+    # Where a fraction made all of them floats, the fraction is shown; unlike format(), str() is
+    # exact for float32.
     odd = (
         values if kind != "f" else values[~(np.abs(values) < 2**63) | (np.trunc(values) != values)]
     )
@@ -54,7 +57,8 @@ def known_kind(feature: str, values: Values) -> Values:
 
 
 def integers(feature: str, values: Values) -> NDArray[np.int64]:
-    """Returns ids as [m] int64; strings of decimal digits are taken, since JSON carries large integers so.
+    """Returns ids as [m] int64; strings of decimal digits are taken, since JSON carries large
+    integers so.
 
     Raises:
       FeatureError: a value is no integer of 64 bits.
@@ -112,7 +116,9 @@ def numbers(feature: str, values: Values) -> NDArray[np.float32]:
 
 
 def distinct(ids: NDArray[Any]) -> NDArray[Any]:
-    """Returns ids in ascending order, each once: ten times as fast as `np.unique`, which hashes (numpy 2.4)."""
+    """Returns ids in ascending order, each once: ten times as fast as `np.unique`, which hashes
+    (numpy 2.4).
+    """
     if (ids[1:] > ids[:-1]).all():
         return ids
     ordered = np.sort(ids)
@@ -121,7 +127,9 @@ def distinct(ids: NDArray[Any]) -> NDArray[Any]:
 
 
 def is_padding(padding: int | str, values: Values) -> NDArray[np.bool_] | None:
-    """Returns which values are only there to fill up; None: none can be, they are of another kind."""
+    """Returns which values are only there to fill up; None: none can be, they are of
+    another kind.
+    """
     if isinstance(padding, str) != (values.dtype.kind in "OU"):
         return None
     found: NDArray[np.bool_] = values == padding

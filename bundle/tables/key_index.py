@@ -1,9 +1,10 @@
-"""Key indexes: int64 keys -> rows, for tables whose rows are found by key, mapped and never read on open.
+"""Key indexes: int64 keys -> rows, for tables whose rows are found by key, mapped and never read on
+open.
 
-A file of little-endian 64-bit integers without header: `size` entries of key and row, ordered by a mix of their key's
-bits; then `buckets + 1` starts. The leading bits of the mix are a key's bucket, whose entries are those from its start
-to the next. There are two to four entries to a bucket, side by side: finding a key touches one place of the starts and
-one of the entries.
+A file of little-endian 64-bit integers without header: `size` entries of key and row, ordered by a
+mix of their key's bits; then `buckets + 1` starts. The leading bits of the mix are a key's bucket,
+whose entries are those from its start to the next. There are two to four entries to a bucket, side
+by side: finding a key touches one place of the starts and one of the entries.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from bundle.tables.id_values import Rows
 ENTRY_BYTES = 16
 _BUCKET_ENTRIES = 4
 _WINDOW_MAX = 64
-"""Entries of one bucket that are looked at. Of 2^40 keys no bucket has as many, if the keys were not chosen for it."""
+"""Entries of one bucket that are looked at. Of 2^40 keys no bucket has as many, if the keys were
+not chosen for it.
+"""
 _FOUND_TOGETHER = 4096
 _PARTITIONS = 256
 
@@ -69,14 +72,14 @@ class KeyIndex:
 
     def _find(self, keys: NDArray[np.int64]) -> Rows:
         buckets = _buckets(_mixed(keys), self._bits)
-        starts, ends = self._starts[buckets], self._starts[buckets + 1]
+        starts = self._starts[buckets]
+        ends = self._starts[buckets + 1]
         longest = min(int(np.max(ends - starts, initial=0)), _WINDOW_MAX)
         if longest <= 0:
             return np.full(keys.size, -1, np.int64)
         places = starts[:, np.newaxis] + np.arange(longest)
-        entries = self._entries.take(
-            places, axis=0, mode="clip"
-        )  # a damaged start leads to another entry, not out
+        # A damaged start leads to another entry, not out.
+        entries = self._entries.take(places, axis=0, mode="clip")
         held = (entries[:, :, 0] == keys[:, np.newaxis]) & (places < ends[:, np.newaxis])
         rows = entries[np.arange(keys.size), held.argmax(axis=1), 1]
         return np.where(held.any(axis=1), rows, -1)
@@ -85,7 +88,8 @@ class KeyIndex:
 class KeyIndexWriter:
     """Writes an index of keys that come in the order of their rows; memory holds a 256th of them.
 
-    Used as a context: it removes what it wrote aside, and the unfinished index if it is left by an exception.
+    Used as a context: it removes what it wrote aside, and the unfinished index if it is left by an
+    exception.
     """
 
     def __init__(self, path: Path) -> None:
@@ -129,7 +133,8 @@ class KeyIndexWriter:
         """
         if not self.size:
             raise FormatError(f"key index {self._path.name!r} would hold no key")
-        bits, written = _bits(self.size), 0
+        bits = _bits(self.size)
+        written = 0
         with self._path.open("wb") as file, (self._aside / "starts").open("w+b") as starts:
             for number in range(_PARTITIONS):
                 mixed, entries = self._sorted(number)
@@ -155,7 +160,8 @@ class KeyIndexWriter:
         entries = np.fromfile(self._part(number), "<i8").reshape(-1, 2)
         mixed = _mixed(entries[:, 0])
         order = np.argsort(mixed, kind="stable")
-        mixed, entries = mixed[order], entries[order]
+        mixed = mixed[order]
+        entries = entries[order]
         twice = np.flatnonzero(mixed[1:] == mixed[:-1])
         if twice.size:
             (key, first), (_, again) = entries[twice[0] : twice[0] + 2].tolist()
@@ -196,7 +202,8 @@ def _bits(size: int) -> int:
 def _mixed(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Returns a permutation of 64-bit integers whose every bit depends on all of the key's.
 
-    Source: Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014; splitmix64.c (the formula).
+    Source: Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014; splitmix64.c
+    (the formula).
     """
     mixed = keys.view(np.uint64) if keys.flags.c_contiguous else keys.copy().view(np.uint64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,6 +1,8 @@
-"""Row files: ShardWriter writes them, TableReader maps them, gathers rows and combines those of bags.
+"""Row files: SegmentWriter writes them, TableReader maps them, gathers rows and combines those of
+bags.
 
-A table is never read on open: sizes and bounds are checked, then its files are mapped, whatever their size.
+A table is never read on open: sizes and bounds are checked, then its files are mapped, whatever
+their size.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from bundle.storage import files
 from bundle.tables.combiner import Combiner, Weights, combine_rows
 from bundle.tables.maps import MappedRows
 from bundle.tables.offsets import Offsets
-from bundle.tables.shards import RowRange
+from bundle.tables.segments import RowRange
 
 if TYPE_CHECKING:
     from bundle.format.checksums import Bytes
@@ -33,14 +35,16 @@ if TYPE_CHECKING:
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 SYNC_BYTES = 16 << 20
-"""Bytes written between two requests to flush: the disk never idles for long, and is asked seldom."""
+"""Bytes written between two requests to flush: the disk never idles for long, and is asked seldom.
+"""
 
 
-class ShardWriter:
-    """Writes one file of rows and digests it in the same pass; the file appears under its name once it is whole.
+class SegmentWriter:
+    """Writes one file of rows and digests it in the same pass; the file appears under its name once
+    it is whole.
 
-    Used as a context: left by an exception, it removes the unfinished file. No two writers ever share a file that is
-    being written, so one that is thought dead and writes on does no harm.
+    Used as a context: left by an exception, it removes the unfinished file. No two writers ever
+    share a file that is being written, so one that is thought dead and writes on does no harm.
     """
 
     def __init__(self, path: Path, attempts: Path | None = None, size: int | None = None) -> None:
@@ -51,7 +55,8 @@ class ShardWriter:
           attempts: directory on the same disk where it lies until it is whole; None: beside `path`.
           size: bytes of the file, where they come in any order; None: they come in theirs.
         Raises:
-          OSError: it cannot be written, or `attempts` is gone, as when the run that asked for the file is over.
+          OSError: it cannot be written, or `attempts` is gone, as when the run that asked for the
+            file is over.
         """
         if attempts is None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,12 +107,15 @@ class ShardWriter:
             self._in_order_bytes += len(left)
         while left:
             count = os.pwrite(self._file.fileno(), left, at)
-            at, left = at + count, left[count:]
+            at = at + count
+            left = left[count:]
         if before // SYNC_BYTES != self._in_order_bytes // SYNC_BYTES:
             files.begin_sync(self._file.fileno())
 
     def close(self) -> Digest:
-        """Syncs and closes the file, gives it its name and returns its digest: `crc32c`, `blocks`, `bytes`."""
+        """Syncs and closes the file, gives it its name and returns its digest: `crc32c`, `blocks`,
+        `bytes`.
+        """
         if not self._file.closed:
             if self._placed is not None:
                 self._digest = self._placed.digest()
@@ -118,7 +126,7 @@ class ShardWriter:
             files.sync(self._path.parent)
         return self._digest
 
-    def __enter__(self) -> ShardWriter:
+    def __enter__(self) -> SegmentWriter:
         return self
 
     def __exit__(
@@ -139,7 +147,8 @@ class ShardWriter:
 class TableReader:
     """Rows of one table, mapped. Safe for any number of threads.
 
-    A committed bundle never changes: a file that is cut short while it is mapped ends the process (SIGBUS).
+    A committed bundle never changes: a file that is cut short while it is mapped ends the process
+    (SIGBUS).
 
     Attributes:
       rows, dim: shape of the table.
@@ -149,22 +158,25 @@ class TableReader:
     _native: _rows.Rows | None = None
 
     def __init__(self, root: Path, table: manifest.Table, native: bool = True) -> None:
-        """Opens the table's shards under the bundle's directory.
+        """Opens the table's segments under the bundle's directory.
 
         Args:
           root: the bundle's directory.
           table: its manifest entry.
-          native: rows are read by compiled code where it was built; False: by numpy, to the same bits.
+          native: rows are read by compiled code where it was built; False: by numpy, to the same
+            bits.
         Raises:
           UnsafePath: a file lies outside the bundle.
-          DigestMismatch: a file is missing or shorter than its shards; nothing was mapped.
+          DigestMismatch: a file is missing or shorter than its segments; nothing was mapped.
         """
-        self.rows, self.dim, self.dtype = table.rows, table.dim, str(table.dtype)
-        self._stored = MappedRows(root, table.shards, table.row_bytes)
+        self.rows = table.rows
+        self.dim = table.dim
+        self.dtype = str(table.dtype)
+        self._stored = MappedRows(root, table.segments, table.row_bytes)
         self._scales = MappedRows(root, table.scales, SCALE_BYTES) if table.scales else None
         if native and NativeRows is not None:
-            scales = None if self._scales is None else self._scales.shards()
-            self._native = NativeRows(self.dtype, self.dim, self._stored.shards(), scales)
+            scales = None if self._scales is None else self._scales.segments()
+            self._native = NativeRows(self.dtype, self.dim, self._stored.segments(), scales)
 
     @property
     def native(self) -> _rows.Rows | None:
@@ -172,14 +184,14 @@ class TableReader:
         return self._native
 
     def gather(self, rows: Rows, out: Vectors | None = None) -> Vectors:
-        """Reads rows from the mapped shards, in the order asked.
+        """Reads rows from the mapped segments, in the order asked.
 
         Args:
           rows: [n] int64, each in [0, rows of the table). Duplicates allowed.
           out: [n, dim] float32 to write into; each row of it lies in one piece, the rows anywhere.
         Returns:
-          [n, dim] float32 whatever the stored dtype, bit for bit what was stored, int8 times its scale: `out`, or an
-          array in C order, owned by the caller.
+          [n, dim] float32 whatever the stored dtype, bit for bit what was stored, int8 times its
+          scale: `out`, or an array in C order, owned by the caller.
         Raises:
           RowOutOfRange: a row is negative or past the end; nothing was read.
         Source: docs/reference/format.md, Tables.
@@ -189,11 +201,12 @@ class TableReader:
         return self.take(rows, out)
 
     def take(self, rows: Rows, out: Vectors | None = None) -> Vectors:
-        """Does the same as `gather` for rows that were checked before, as those of known ids are, at half the cost.
+        """Does the same as `gather` for rows that were checked before, as those of known ids are,
+        at half the cost.
 
         Args:
-          rows: [n] int64, each less than the rows of the table; of a negative one the vector is zeros. What lies past
-            the end is never read: another row of the table is.
+          rows: [n] int64, each less than the rows of the table; of a negative one the vector is
+            zeros. What lies past the end is never read: another row of the table is.
           out: as of `gather`.
         """
         if (native := self._native) is not None:
@@ -217,10 +230,12 @@ class TableReader:
         weights: Weights | None = None,
         out: Vectors | None = None,
     ) -> Vectors:
-        """Reads rows and combines those of each bag in one pass, to the bits that `combiner.py` gives.
+        """Reads rows and combines those of each bag in one pass, to the bits that `combiner.py`
+        gives.
 
         Args:
-          rows: [m] int64, each less than the rows of the table; a negative one, and its weight, counts nothing.
+          rows: [m] int64, each less than the rows of the table; a negative one, and its weight,
+            counts nothing.
           offsets: [n + 1] int64, checked: bag i owns rows[offsets[i]:offsets[i + 1]].
           combiner: sum, mean or sqrtn.
           weights: [m] float32; None: all 1.
@@ -257,7 +272,8 @@ class TableReader:
         """Copies a range of rows as stored.
 
         Returns:
-          [count, dim] little-endian float32 or float16, int8 without its scale, or uint16 holding bfloat16's bits.
+          [count, dim] little-endian float32 or float16, int8 without its scale, or uint16 holding
+          bfloat16's bits.
         Raises:
           RowOutOfRange: the range leaves the table.
         """
@@ -278,16 +294,20 @@ class TableReader:
                 yield from rows.warm()
 
     def resident_bytes(self) -> int:
-        """Returns how many of the table's bytes are in memory, by whatever means; of a large one by samples.
+        """Returns how many of the table's bytes are in memory, by whatever means; of a large one by
+        samples.
 
-        The kernel answers only those who may write the files, or own them; for others all of it counts.
+        The kernel answers only those who may write the files, or own them; for others all of it
+        counts.
         """
         return sum(
             rows.resident_bytes() for rows in (self._stored, self._scales) if rows is not None
         )
 
     def release(self) -> None:
-        """Lets go of the pages that were read, for a program that reads all rows once; later reads bring them back."""
+        """Lets go of the pages that were read, for a program that reads all rows once; later reads
+        bring them back.
+        """
         self._stored.release()
         if self._scales is not None:
             self._scales.release()
@@ -300,7 +320,8 @@ class TableReader:
             self._scales.close()
 
     def _check(self, rows: Rows) -> None:
-        # Seen as unsigned, a negative row is a huge one: one pass finds both. Counting is much cheaper than max().
+        # Seen as unsigned, a negative row is a huge one: one pass finds both. Counting is much
+        # cheaper than max().
         beyond = rows.view(np.uint64) >= np.uint64(self.rows)
         if np.count_nonzero(beyond):
             wrong = rows[beyond][0]

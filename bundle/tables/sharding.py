@@ -1,6 +1,8 @@
-"""How a bundle is divided among N shards: equal ranges of the rows of large tables, partitions of large indexes.
+"""How a bundle is divided among N shards: equal ranges of the rows of large tables, partitions of
+large indexes.
 
-Every process derives the same division from the manifest, N and the least size of a sharded table; nothing is copied.
+Every process derives the same division from the manifest, N and the least size of a sharded table;
+nothing is copied.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ import re
 from typing import NamedTuple
 
 from bundle.format.dtypes import SCALE_BYTES
-from bundle.format.manifest import Index, Manifest, Shard, Table
-from bundle.tables.shards import RowRange, overlap
+from bundle.format.manifest import Index, Manifest, Segment, Table
+from bundle.tables.segments import RowRange, overlap
 
 _SPELLED = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", re.ASCII)
 
@@ -40,14 +42,16 @@ class ShardNumber(NamedTuple):
 
 
 def row_range(rows: int, shard: ShardNumber) -> RowRange:
-    """Returns the rows of a table, or the partitions of an index, that a shard holds; none where there are too few."""
+    """Returns the rows of a table, or the partitions of an index, that a shard holds; none where
+    there are too few.
+    """
     first, end = (-(-rows * each // shard.total) for each in (shard.number - 1, shard.number))
     return RowRange(first, end - first)
 
 
-def sharded_tables(manifest: Manifest, least_bytes: int) -> dict[str, Table]:
+def sharded_tables(manifest: Manifest, min_bytes: int) -> dict[str, Table]:
     """Returns the tables that shards hold: those of at least so many bytes."""
-    return {name: table for name, table in manifest.tables.items() if table.bytes >= least_bytes}
+    return {name: table for name, table in manifest.tables.items() if table.bytes >= min_bytes}
 
 
 def sharded_indexes(manifest: Manifest) -> dict[str, Index]:
@@ -58,43 +62,49 @@ def sharded_indexes(manifest: Manifest) -> dict[str, Index]:
 def of_rows(table: Table, wanted: RowRange) -> Table:
     """Returns a range of a table's rows as a table of its own; its checksums are of no use."""
 
-    def trimmed(shards: tuple[Shard, ...], row_bytes: int) -> tuple[Shard, ...]:
+    def trimmed(segments: tuple[Segment, ...], row_bytes: int) -> tuple[Segment, ...]:
         found = []
-        for each in _overlapping(shards, wanted):
+        for each in _overlapping(segments, wanted):
             part = overlap(RowRange(each.first_row, each.rows), wanted)
             offset = each.offset + (part.first - each.first_row) * row_bytes
             place = {"offset": offset, "first_row": part.first - wanted.first, "rows": part.rows}
             found.append(each.model_copy(update=place))
         return tuple(found)
 
-    shards, scales = trimmed(table.shards, table.row_bytes), trimmed(table.scales, SCALE_BYTES)
-    return table.model_copy(update={"rows": wanted.rows, "shards": shards, "scales": scales})
+    segments = trimmed(table.segments, table.row_bytes)
+    scales = trimmed(table.scales, SCALE_BYTES)
+    return table.model_copy(update={"rows": wanted.rows, "segments": segments, "scales": scales})
 
 
 def held_here(
-    manifest: Manifest, shard: ShardNumber | None, front: bool, least_bytes: int
+    manifest: Manifest, shard: ShardNumber | None, router: bool, min_bytes: int
 ) -> Manifest:
-    """Returns what of a bundle a process reads: a shard, a front of shards, or one that holds everything."""
+    """Returns what of a bundle a process reads: a shard, a router of shards, or one that holds
+    everything.
+    """
     if shard is not None:
-        return held_by_shard(manifest, shard, least_bytes)
-    return held_by_front(manifest, least_bytes) if front else manifest
+        return held_by_shard(manifest, shard, min_bytes)
+    return held_by_router(manifest, min_bytes) if router else manifest
 
 
-def held_by_shard(manifest: Manifest, shard: ShardNumber, least_bytes: int) -> Manifest:
-    """Returns what of a bundle a shard reads: the files with rows of its ranges, no tower and no store."""
+def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Manifest:
+    """Returns what of a bundle a shard reads: the files with rows of its ranges, no tower and no
+    store.
+    """
     held: dict[str, object] = {}
     for kind in ("vocabularies", "keys", "features", "towers", "candidates", "contexts"):
         held[kind] = {}
     tables = {}
-    for name, table in sharded_tables(manifest, least_bytes).items():
+    for name, table in sharded_tables(manifest, min_bytes).items():
         wanted = row_range(table.rows, shard)
         kept = {
-            "shards": _overlapping(table.shards, wanted),
+            "segments": _overlapping(table.segments, wanted),
             "scales": _overlapping(table.scales, wanted),
         }
         if wanted.rows:
             tables[name] = table.model_copy(update=kept)
-    indexes, read = sharded_indexes(manifest), set[str]()
+    indexes = sharded_indexes(manifest)
+    read = set[str]()
     for index in indexes.values():
         parts = row_range(index.partitions, shard)
         if parts.rows:
@@ -109,9 +119,9 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, least_bytes: int) -> M
     return manifest.model_copy(update=held | {"tables": tables, "indexes": indexes, "files": files})
 
 
-def held_by_front(manifest: Manifest, least_bytes: int) -> Manifest:
-    """Returns what of a bundle a front reads: everything but what shards hold."""
-    remote = sharded_tables(manifest, least_bytes)
+def held_by_router(manifest: Manifest, min_bytes: int) -> Manifest:
+    """Returns what of a bundle a router reads: everything but what shards hold."""
+    remote = sharded_tables(manifest, min_bytes)
     indexes = sharded_indexes(manifest).values()
     elsewhere = tuple(name for index in indexes for name in (index.vectors, f"{index.directory}/"))
     return manifest.model_copy(
@@ -127,8 +137,8 @@ def held_by_front(manifest: Manifest, least_bytes: int) -> Manifest:
     )
 
 
-def _overlapping(shards: tuple[Shard, ...], wanted: RowRange) -> tuple[Shard, ...]:
-    """Returns the shards that hold any of the wanted rows."""
+def _overlapping(segments: tuple[Segment, ...], wanted: RowRange) -> tuple[Segment, ...]:
+    """Returns the segments that hold any of the wanted rows."""
     return tuple(
-        each for each in shards if overlap(RowRange(each.first_row, each.rows), wanted).rows
+        each for each in segments if overlap(RowRange(each.first_row, each.rows), wanted).rows
     )

@@ -13,11 +13,15 @@ from bundle.storage import arrow
 from bundle.tables.id_values import Rows, Values, integers, known_kind, strings
 
 _SEARCHED_MAX = 200
-"""Keys that are found by a binary search each; of more, all go on from their bucket's start, a step at a time."""
+"""Keys that are found by a binary search each; of more, all go on from their bucket's start, a step
+at a time.
+"""
 
 
 class IntegerKeys:
-    """Positions of distinct int64 keys; keys that follow one another take no memory but a number."""
+    """Positions of distinct int64 keys; keys that follow one another take no memory but
+    a number.
+    """
 
     dtype = "int64"
 
@@ -50,7 +54,9 @@ class IntegerKeys:
             self._consecutive = True
 
     def positions(self, feature: str, values: Values) -> Rows:
-        """Returns [m] int64 positions, -1 where a key is not held; raises FeatureError for what is no integer."""
+        """Returns [m] int64 positions, -1 where a key is not held; raises FeatureError for what is
+        no integer.
+        """
         wanted = integers(feature, values)
         if self._consecutive:
             inside = (wanted >= self._first) & (wanted <= self._first + self.size - 1)
@@ -88,7 +94,9 @@ class StringKeys:
             raise FormatError(f"id {twice!r} comes twice; ids must be distinct")
 
     def positions(self, feature: str, values: Values) -> Rows:
-        """Returns [m] int64 positions, -1 where a key is not held; raises FeatureError for what is no string."""
+        """Returns [m] int64 positions, -1 where a key is not held; raises FeatureError for what is
+        no string.
+        """
         get = self._positions.get
         return np.array([get(value, -1) for value in strings(feature, values).tolist()], np.int64)
 
@@ -98,7 +106,8 @@ class Vocabulary:
 
     def __init__(self, keys: IntegerKeys | StringKeys) -> None:
         self._keys = keys
-        self.size, self.dtype = keys.size, keys.dtype
+        self.size = keys.size
+        self.dtype = keys.dtype
 
     @staticmethod
     def open(path: Path) -> Vocabulary:
@@ -124,7 +133,9 @@ class Vocabulary:
         )
 
     def find(self, feature: str, values: Values) -> Rows:
-        """Returns [m] int64 positions of keys, -1 where there is none; raises FeatureError for what is no key."""
+        """Returns [m] int64 positions of keys, -1 where there is none; raises FeatureError for what
+        is no key.
+        """
         return self._keys.positions(feature, values)
 
 

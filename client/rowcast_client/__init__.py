@@ -1,19 +1,19 @@
 """Typed client of a rowcast service: HTTP and gRPC, sync and async.
 
-`Client` and `AsyncClient` have the same calls; `where` makes filters; `errors` lists what they raise; `results`
-describes answers.
+`Client` and `AsyncClient` have the same calls. `where` makes filters. The module `errors` lists the
+exceptions, and `results` describes the responses.
 """
 
 from rowcast_client.calls import Call
 from rowcast_client.client import AsyncClient, Client
 from rowcast_client.columns import Column
 from rowcast_client.errors import (
-    BadAnswer,
     Cancelled,
     DataLoss,
     DeadlineExceeded,
     Internal,
     InvalidArgument,
+    InvalidResponse,
     NotFound,
     NotReady,
     Overloaded,
@@ -42,7 +42,6 @@ from rowcast_client.stubs.embedding_service_pb2 import ModelDetails, ModelState
 
 __all__ = [
     "AsyncClient",
-    "BadAnswer",
     "Call",
     "Cancelled",
     "Client",
@@ -53,6 +52,7 @@ __all__ = [
     "Explanation",
     "Internal",
     "InvalidArgument",
+    "InvalidResponse",
     "LookedUp",
     "ModelDetails",
     "ModelState",

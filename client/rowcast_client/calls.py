@@ -1,4 +1,5 @@
-"""The calls of a service: what each sends and how its answer is read. Both clients and both transports go through here.
+"""The calls of a service: what each sends and how its response is read. Both clients and both
+transports use them.
 
 Each function checks and packs its arguments and returns a Call; `Client` and `AsyncClient` send it.
 """
@@ -48,7 +49,7 @@ Requests = Features | Sequence[Features]
 
 
 class VersionOptions(TypedDict, total=False):
-    """Options of every call that one version of a model answers.
+    """Options of every call that goes to one version of a model.
 
     Attributes:
       version: left out or 0: the current one.
@@ -74,22 +75,27 @@ class CallOptions(VersionOptions, total=False):
 
 
 class SelectOptions(CallOptions, total=False):
-    """Options of retrieve and recommend: which candidates are returned, how many, and in which order.
+    """Options of retrieve and recommend: which candidates are returned, how many, and in which
+    order.
 
     Attributes:
       k: neighbors wanted of each request; left out or 0: 10.
-      candidates: how many are found before they are ranked or reordered; left out or 0: max(100, 10 k).
+      candidates: how many are found before they are ranked or reordered; left out or 0: max(100, 10
+        k).
       filter: conditions on their attributes: `where("year").at_least(1990)`, or a dict as in JSON.
-      exclude: candidates never returned: a list for all requests, or a list of lists, one per request.
+      exclude: candidates never returned: a list for all requests, or a list of lists, one per
+        request.
       crowding: an attribute, and how many neighbors may have the same value of it: `("seller", 3)`.
       diversity: 0: by score alone; up to 1: less and less like the neighbors before.
       min_score: neighbors with lower scores are left out.
-      formula: gives the score: over outputs in recommend; over `score` and numeric attributes in retrieve.
+      formula: gives the score: over outputs in recommend; over `score` and numeric attributes in
+        retrieve.
       attributes: returned with each neighbor, such as `["title"]`.
       index: left out: the only one.
-      recall: at least this one, by the index' measured curve; left out or 0: as exported.
-      explain: the answer has an explanation of each request.
-      context_ids: of contexts whose stored features are taken where `features` sends none: one, or a list of them.
+      recall: at least this one, by the index's measured curve; left out or 0: as exported.
+      explain: the response has an explanation of each request.
+      context_ids: of contexts whose stored features are taken where `features` sends none: one, or
+        a list of them.
     """
 
     k: int
@@ -142,22 +148,25 @@ def retrieve(
 
     Args:
       features: of one query, `{"user_id": 5, "history": [1, 2, 3]}`, or a list of such dicts.
-      vectors: [dim]; [n, dim] for n queries; or n arrays [m, dim], each merged into one query, for which a
-        candidate has its best score.
-      ids: candidates whose own vectors are the queries; or n lists of such, each merged into one query.
+      vectors: [dim]; [n, dim] for n queries; or n arrays [m, dim], each merged into one query, for
+        which a candidate has its best score.
+      ids: candidates whose own vectors are the queries; or n lists of such, each merged into one
+        query.
       exact: search exactly, whatever the index.
-      options: k, filter, exclude and more: see SelectOptions; model, version, timeout_s and more: see CallOptions.
+      options: k, filter, exclude and more: see SelectOptions; model, version, timeout_s and more:
+        see CallOptions.
 
     Returns:
       One list of neighbors per query.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
     """
     by_features = features is not None or options.get("context_ids") is not None
     if by_features + (vectors is not None) + (ids is not None) != 1:
         raise InvalidArgument(
-            "queries must be given by exactly one of features (or context_ids), vectors and ids"
+            "queries must be given as exactly one of features (or context_ids), vectors, and ids"
         )
     packed, counts = pack_vectors(vectors) if vectors is not None else (b"", None)
     packed_ids, counts = pack_lists("ids", ids) if ids is not None else (None, counts)
@@ -189,13 +198,15 @@ def rank(
 
     Args:
       context: features of one context, or a list of them; None: all are stored, or have defaults.
-      candidates: ids; of several contexts a list of lists of ids, one per context. None: given by features alone.
-      features: of the candidates, name -> one value per candidate; of several contexts a list of such dicts. What is
-        not sent is taken from the candidate store.
+      candidates: ids; of several contexts a list of lists of ids, one per context. None: given by
+        features alone.
+      features: of the candidates, name -> one value per candidate; of several contexts a list of
+        such dicts. What is not sent is taken from the candidate store.
       k: only the k best of each context, best first; 0: all, in the order sent.
       heads: outputs returned beside the score.
       formula: over outputs, gives the score: `click^0.7 * like^0.3`; empty: the model's own.
-      context_ids: of contexts whose stored features are taken where `context` sends none: one, or a list of them.
+      context_ids: of contexts whose stored features are taken where `context` sends none: one, or a
+        list of them.
       tower: empty: the only ranking tower.
       options: model, version, label, timeout_s, request_id: see CallOptions.
 
@@ -203,7 +214,8 @@ def rank(
       One list of candidates with scores per context.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
     """
     if context is None:
         context = [{}] * len(context_ids) if is_list(context_ids) else {}
@@ -225,15 +237,18 @@ def recommend(
     """Retrieves candidates, ranks them and returns the k best, all with one version of the model.
 
     Args:
-      features: query and context features of one request, or a list of them; None: all are stored, or have defaults.
+      features: query and context features of one request, or a list of them; None: all are stored,
+        or have defaults.
       tower: empty: the only ranking tower.
-      options: k, filter, exclude and more: see SelectOptions; model, version, timeout_s and more: see CallOptions.
+      options: k, filter, exclude and more: see SelectOptions; model, version, timeout_s and more:
+        see CallOptions.
 
     Returns:
       One list of neighbors per request; their scores are the ranking tower's.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
     """
     packed = None if features is None else pack_requests(features)
     selection, others = _selection(options)
@@ -250,7 +265,8 @@ def embed(features: Requests, *, tower: str = "", **options: Unpack[CallOptions]
       options: model, version, label, timeout_s, request_id: see CallOptions.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
     """
     request = pb.EmbedRequest(tower=_text("tower", tower), features=pack_requests(features))
     return _call("Embed", request, pb.EmbedResponse, unpack_embedded, **options)
@@ -265,7 +281,8 @@ def lookup(feature: str, ids: Candidates, **options: Unpack[CallOptions]) -> Cal
       options: model, version, label, timeout_s, request_id: see CallOptions.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py` lists them.
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
     """
     pack_ids("ids", ids)  # rejects what is no flat list of ids
     request = pb.LookupRequest(feature=feature, ids=pack_column(feature, ids))
@@ -281,14 +298,16 @@ def models(
       timeout_s: for all attempts together; None: the client's.
       request_id: under which the service logs the call; None: a new one.
     """
-    request, response = pb.ListModelsRequest(), pb.ListModelsResponse
+    request = pb.ListModelsRequest()
+    response = pb.ListModelsResponse
     return Call(
         "ListModels", request, response, lambda message: list(message.models), timeout_s, request_id
     )
 
 
 def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.ModelDetails]:
-    """Describes a model: the features of each call, readers, tables, towers, indexes; fields: the contract.
+    """Describes a model: the features of each call, readers, tables, towers, indexes; fields: the
+    contract.
 
     Args:
       name: empty: the only one.
@@ -333,7 +352,7 @@ def _call(
         )
     if version and label:
         raise InvalidArgument(
-            f"version is {version} and label is {label!r}: expected one of the two"
+            f"version is {version} and label is {label!r}: expected only one of the two"
         )
     spec = pb.ModelSpec(name=_text("model", model), version=version, label=_text("label", label))
     request.model.CopyFrom(spec)

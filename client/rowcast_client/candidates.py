@@ -1,4 +1,6 @@
-"""Candidates and contexts as people name them, of one request or of several -> packed ids, offsets and columns."""
+"""Candidates and contexts as people name them, of one request or of several -> packed ids, offsets
+and columns.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def pack_contexts(ids: Contexts | None) -> pb.Ids | None:
     Raises:
       InvalidArgument: they are not all integers or all strings.
     """
-    return None if ids is None else pack_ids("context_ids", ids if is_list(ids) else [ids])
+    if ids is None:
+        return None
+    return pack_ids("context_ids", ids if is_list(ids) else [ids])
 
 
 def pack_excluded(exclude: Candidates | None) -> dict[str, Any]:
@@ -60,17 +64,18 @@ def pack_candidates(
     several = counts is not None if packed else not isinstance(context, Mapping)
     if ids is not None and several == (counts is None):
         raise InvalidArgument(
-            "candidates of one context are a list of ids; of a list of contexts a list of lists"
+            "candidates must be a list of ids for one context, or a list of lists for several "
+            "contexts"
         )
     columns, feature_counts = _pack_features(features, several)
     if ids is None and not columns:
-        raise InvalidArgument("candidates must be given by their ids, by features, or by both")
+        raise InvalidArgument("candidates are missing: expected their ids, their features, or both")
     counts = feature_counts if counts is None else counts
     contexts = len(counts or ()) if packed else len(context)
     if several and (len(counts or ()) != contexts or feature_counts not in (None, counts)):
         raise InvalidArgument(
-            f"{contexts} contexts were sent with candidates {counts} and features of candidates {feature_counts}: "
-            "expected as many lists as contexts, with one value per candidate"
+            f"{contexts} contexts were sent with candidates {counts} and features of candidates "
+            f"{feature_counts}: expected one list per context, with one value per candidate"
         )
     return {
         "candidate_ids": ids,
@@ -111,12 +116,14 @@ def _pack_features(
     if not several:
         if not isinstance(features, Mapping):
             raise InvalidArgument(
-                "features of the candidates of one context are one dict: name -> one value per candidate"
+                "features of the candidates of one context must be a dict: name -> one value per "
+                "candidate"
             )
         return pack_features(features), None
     if not is_list(features) or not all(isinstance(one, Mapping) for one in features):
         raise InvalidArgument(
-            "features of the candidates of several contexts are a list of dicts, one per context"
+            "features of the candidates of several contexts must be a list of dicts, one per "
+            "context"
         )
     names = features[0].keys()
     counts = [
@@ -127,19 +134,23 @@ def _pack_features(
 
 
 def _count(whose: str, features: Mapping[str, Any], names: Set[str]) -> int:
-    """How many candidates the features of one context are of; `names`: what the first context's have."""
+    """How many candidates the features of one context are of; `names`: what the first context's
+    have.
+    """
     if features.keys() != names:
         raise InvalidArgument(
-            f"{whose} have features {sorted(features)}, the first's have {sorted(names)}: expected the same"
+            f"{whose} have the features {sorted(features)}, and those of the first context have "
+            f"{sorted(names)}: expected the same"
         )
     for name, values in features.items():
         if not is_list(values):
             raise InvalidArgument(
-                f"feature {name!r} of the {whose} is a {type(values).__name__}: expected a list, a value per candidate"
+                f"feature {name!r} of the {whose} is of type {type(values).__name__}: expected a "
+                "list, with one value per candidate"
             )
     lengths = {len(values) for values in features.values()}
     if len(lengths) > 1:
         raise InvalidArgument(
-            f"features of the {whose} have {sorted(lengths)} values: expected as many"
+            f"features of the {whose} have {sorted(lengths)} values: expected equal numbers"
         )
     return min(lengths, default=0)

@@ -1,4 +1,5 @@
-"""The clients: `Client` for programs that wait, `AsyncClient` for those of an event loop. Same calls, same arguments.
+"""The clients: `Client` for programs that wait, `AsyncClient` for those of an event loop. Same
+calls, same arguments.
 
 with Client("grpc://127.0.0.1:9090") as client:
     for neighbor in client.retrieve({"user_id": 5}, k=10, attributes=["title"])[0]:
@@ -29,7 +30,7 @@ Result = TypeVar("Result")
 Method = TypeVar("Method", bound=Callable[..., Any])
 TIMEOUT_S = 10.0
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}", re.ASCII)
-"""Request ids that a service takes; it makes its own for any other."""
+"""Request ids that a service accepts; it replaces any other."""
 
 
 def _signed(method: Method, pack: Callable[..., Any]) -> Method:
@@ -67,7 +68,9 @@ def _awaiting(
 
 
 class _Connection:
-    """What both clients share: the address, the defaults of every call, the transport, and what a failure means."""
+    """What both clients share: the address, the defaults of every call, the transport, and what a
+    failure means.
+    """
 
     asynchronous: ClassVar[bool]
 
@@ -89,14 +92,16 @@ class _Connection:
           url: `http://host:port`, `https://…`, `grpc://…` or `grpcs://…`.
           timeout_s: time for a call, all its attempts together.
           retries: when a call is tried again; `Retries(attempts_max=1)`: never.
-          ca_file: authorities trusted over TLS; None: the system's over HTTP, those that gRPC ships over gRPC.
-          cert_file: certificate, PEM, for services that require one of their clients; with key_file.
+          ca_file: authorities trusted over TLS; None: the system's over HTTP, those that gRPC ships
+            over gRPC.
+          cert_file: certificate, PEM, for services that require one of their clients; with
+            key_file.
           key_file: its private key, PEM without a password.
           token: for services that require one; over TLS, since anyone who reads it may use it.
           headers: sent with every call, such as those that a proxy requires.
 
         Raises:
-          InvalidArgument: an argument is outside what is said here.
+          InvalidArgument: An argument is not as described here.
         """
         self.address = parse_address(url)
         self._timeout_s = Deadline(timeout_s).timeout_s
@@ -112,7 +117,9 @@ class _Connection:
         self._closed = False
 
     def _begin(self, call: Call[Any]) -> tuple[Deadline, str]:
-        """Opens the transport with the first call; returns the deadline and request id of a call."""
+        """Opens the transport with the first call; returns the deadline and request id
+        of a call.
+        """
         if self._closed:
             raise InvalidArgument(f"the client of {self.address.url} is closed: open a new one")
         request_id = uuid.uuid4().hex if call.request_id is None else call.request_id
@@ -137,7 +144,9 @@ class _Connection:
 
     @contextmanager
     def _failures(self, deadline: Deadline, request_id: str) -> Iterator[None]:
-        """Raises what an attempt fails with as an error of this client that names the service and the request."""
+        """Raises what an attempt fails with as an error of this client that names the service and
+        the request.
+        """
         try:
             try:
                 yield
@@ -153,7 +162,7 @@ class _Connection:
 
 
 class Client(_Connection):
-    """A service's calls, each waiting for its answer. Threads may share one."""
+    """A service's calls, each waiting for its response. Threads may share a client."""
 
     asynchronous = False
 
@@ -166,7 +175,8 @@ class Client(_Connection):
     model = _waiting(calls.model)
 
     def send(self, call: Call[Result]) -> Result:
-        """Sends a call of `rowcast_client.calls`, again while that may help and the deadline allows.
+        """Sends a call of `rowcast_client.calls`, again while that may help and the deadline
+        allows.
 
         Raises:
           RowcastError: it failed.
@@ -181,8 +191,8 @@ class Client(_Connection):
         if self._transport.lacks_model(call):
             self._transport.learn_model(self._attempt(calls.models(), deadline, request_id))
         with self._failures(deadline, request_id):
-            answer = self._transport.send(call, deadline, request_id)
-            return self._transport.read(call, answer)
+            response = self._transport.send(call, deadline, request_id)
+            return self._transport.read(call, response)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -211,7 +221,8 @@ class AsyncClient(_Connection):
     model = _awaiting(calls.model)
 
     async def send(self, call: Call[Result]) -> Result:
-        """Sends a call of `rowcast_client.calls`, again while that may help and the deadline allows.
+        """Sends a call of `rowcast_client.calls`, again while that may help and the deadline
+        allows.
 
         Raises:
           RowcastError: it failed.
@@ -226,8 +237,8 @@ class AsyncClient(_Connection):
             self._transport.learn_model(await self._attempt(calls.models(), deadline, request_id))
         with self._failures(deadline, request_id):
             async with asyncio.timeout(deadline.remaining_s()):
-                answer = await self._transport.send(call, deadline, request_id)
-            return self._transport.read(call, answer)
+                response = await self._transport.send(call, deadline, request_id)
+            return self._transport.read(call, response)
 
     async def close(self) -> None:
         """Closes the connections."""

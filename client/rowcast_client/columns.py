@@ -1,8 +1,8 @@
 """Feature values as people write them -> packed columns.
 
-A value of one example is a scalar (`5`, `"drama"`), a list or one-dimensional array (a bag or sequence), a nested list
-or array (a dense feature), or, of a weighted bag, a pair `(ids, weights)` or `{"ids": ids, "weights": weights}`. So a
-tuple of two lists is a pair, any other tuple a list.
+A value of one example is a scalar (`5`, `"drama"`), a list or one-dimensional array (a bag or
+sequence), a nested list or array (a dense feature), or, of a weighted bag, a pair `(ids, weights)`
+or `{"ids": ids, "weights": weights}`. So a tuple of two lists is a pair, any other tuple a list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from rowcast_client.errors import InvalidArgument
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 LISTS = (list, tuple, np.ndarray)
-"""What a bag or a dense value of one example may be; a list of all examples' values may be any sequence."""
+"""What a bag or a dense value of one example may be; a list of all examples' values may be any
+sequence.
+"""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Column:
 
     Attributes:
       values: [m] integers, strings or floats.
-      offsets: [n + 1] integers: example i owns values[offsets[i]:offsets[i + 1]]. None: every example owns as many.
+      offsets: [n + 1] integers: example i owns values[offsets[i]:offsets[i + 1]]. None: every
+        example owns as many.
       weights: [m] floats beside the values of a weighted bag. None: all 1.
     """
 
@@ -44,7 +47,8 @@ def pack_requests(requests: Features | Sequence[Features]) -> dict[str, pb.Colum
     """Packs the features of one request, or of a list of them, into one column per feature.
 
     Raises:
-      InvalidArgument: a value that is no feature value, or a feature that only some of the requests have.
+      InvalidArgument: a value that is no feature value, or a feature that only some of the requests
+        have.
     """
     if isinstance(requests, Mapping):
         if any(isinstance(value, Column) for value in requests.values()):
@@ -52,7 +56,7 @@ def pack_requests(requests: Features | Sequence[Features]) -> dict[str, pb.Colum
         requests = [requests]
     if not is_list(requests) or not all(isinstance(one, Mapping) for one in requests):
         raise InvalidArgument(
-            "features are a dict of feature -> value, or a list of such dicts, one per request"
+            "features must be a dict of feature -> value, or a list of such dicts, one per request"
         )
     if not requests:
         raise InvalidArgument("the list of requests is empty: expected at least one")
@@ -61,14 +65,16 @@ def pack_requests(requests: Features | Sequence[Features]) -> dict[str, pb.Colum
         if request.keys() != names:
             name = min(request.keys() ^ names)
             raise InvalidArgument(
-                f"feature {name!r} is in some of the {len(requests)} requests only (request {place} differs from the "
-                "first): send it in all or in none"
+                f"feature {name!r} is in only some of the {len(requests)} requests (request "
+                f"{place} differs from the first): send it in all or in none"
             )
     return pack_features({name: [request[name] for request in requests] for name in names})
 
 
 def pack_features(features: Mapping[str, Any]) -> dict[str, pb.Column]:
-    """Packs features whose values are those of all examples: a Column, or a sequence with one value per example."""
+    """Packs features whose values are those of all examples: a Column, or a sequence with one value
+    per example.
+    """
     return {name: pack_column(name, values) for name, values in features.items()}
 
 
@@ -83,13 +89,13 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
     """
     what = f"feature {name!r}"
     if not isinstance(name, str):
-        raise InvalidArgument(f"{what} is named by a {type(name).__name__}: expected text")
+        raise InvalidArgument(f"the name of {what} is of type {type(name).__name__}: expected text")
     if isinstance(values, Column):
         weights = None if values.weights is None else _weights(what, values.weights)
         return _message(what, _flat(what, values.values), values.offsets, weights)
     if not is_list(values):
         raise InvalidArgument(
-            f"{what} is a {type(values).__name__}: expected one value per example"
+            f"{what} is of type {type(values).__name__}: expected one value per example"
         )
     if isinstance(values, np.ndarray) and values.dtype != object:
         width = values.size // max(len(values), 1)
@@ -142,7 +148,9 @@ def pack_offsets(name: str, offsets: ArrayLike) -> bytes:
 
 
 def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[int] | None]:
-    """Packs a vector [dim], [n, dim] of them, or n arrays [m, dim], as float32; returns how many each of these has."""
+    """Packs a vector [dim], [n, dim] of them, or n arrays [m, dim], as float32; returns how many
+    each of these has.
+    """
     counts = None
     try:
         if (
@@ -155,7 +163,9 @@ def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[
         with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
             values = np.atleast_2d(np.asarray(vectors, dtype="<f4"))
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"vectors are no numbers, [dim] or [n, dim]: {error}") from error
+        raise InvalidArgument(
+            f"vectors cannot be read: expected numbers, [dim] or [n, dim]: {error}"
+        ) from error
     if values.ndim != 2 or values.size == 0:
         raise InvalidArgument(f"vectors have shape {values.shape}: expected [dim] or [n, dim]")
     return values.tobytes(), counts
@@ -171,7 +181,7 @@ def _bag(what: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | Non
     if isinstance(value, Mapping):
         if value.keys() != {"ids", "weights"}:
             raise InvalidArgument(
-                f"{what} is a dict with {sorted(value)}: expected 'ids' and 'weights'"
+                f"{what} is a dict with the keys {sorted(value)}: expected 'ids' and 'weights'"
             )
         value = (value["ids"], value["weights"])
     elif not (
@@ -180,10 +190,11 @@ def _bag(what: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | Non
         and all(isinstance(part, LISTS) for part in value)
     ):
         return _flat(what, value), None
-    ids, weights = _flat(what, value[0]), _weights(what, value[1])
+    ids = _flat(what, value[0])
+    weights = _weights(what, value[1])
     if len(ids) != len(weights):
         raise InvalidArgument(
-            f"{what} has {len(ids)} ids but {len(weights)} weights: expected as many"
+            f"{what} has {len(ids)} ids but {len(weights)} weights: expected equal numbers"
         )
     return ids, weights
 
@@ -196,7 +207,9 @@ def _weights(what: str, values: Any) -> NDArray[np.float32]:
 
 
 def _flat(what: str, values: Any) -> NDArray[Any]:
-    """[m] int64, int32, float32, or object holding str; nested lists of equal lengths are laid flat."""
+    """[m] int64, int32, float32, or object holding str; nested lists of equal lengths are laid
+    flat.
+    """
     if hasattr(values, "__array__"):  # an array, a scalar of numpy, a series of pandas
         values = np.asarray(values).reshape(-1)
     if not isinstance(values, np.ndarray) or values.dtype.kind in "OU":
@@ -224,13 +237,18 @@ def _array(what: str, values: list[Any]) -> NDArray[Any]:
     )
     if bool in kinds or not (strings or numbers):
         named = ", ".join(sorted(kind.__name__ for kind in kinds))
-        cure = "; leave a feature out to take its default" if type(None) in kinds else ""
+        cure = "; omit a feature to use its default" if type(None) in kinds else ""
         raise InvalidArgument(
             f"{what} holds {named}: expected all integers, all strings or all numbers{cure}"
         )
+    dtype: type[Any] = np.float64
+    if integers:
+        dtype = np.int64
+    elif strings:
+        dtype = object
     try:
         np.shape(values)
-        return np.array(leaves, np.int64 if integers else object if strings else np.float64)
+        return np.array(leaves, dtype)
     except OverflowError as error:
         raise InvalidArgument(f"{what} holds an integer beyond 64 bits") from error
     except ValueError as error:

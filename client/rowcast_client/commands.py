@@ -1,7 +1,7 @@
 """The command line `rowcast`: one command per call of a service.
 
-Exit: 0 done, 1 the service failed, 2 usage, 3 the request was rejected, 4 try again later, 5 the service cannot be
-reached, 130 interrupted.
+Exit codes: 0 success, 1 the service failed, 2 invalid usage, 3 the service rejected the request, 4
+try again later, 5 the service cannot be reached, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import os
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -42,57 +43,77 @@ REJECTED = (
     "UNIMPLEMENTED",
 )
 LATER = ("OVERLOADED", "NOT_READY", "DEADLINE", "CANCELLED")
-NOT_REACHED = ("UNREACHABLE", "TLS_FAILED", "BAD_ANSWER")
+NOT_REACHED = ("UNREACHABLE", "TLS_FAILED", "INVALID_RESPONSE")
 EXITS = dict.fromkeys(REJECTED, 3) | dict.fromkeys(LATER, 4) | dict.fromkeys(NOT_REACHED, 5)
-"""Exit status of an error's code; 1: any other."""
+"""Exit code of each error code; all others exit with 1."""
 
 INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 
+
+class Connection(NamedTuple):
+    """An option of the connection to the service.
+
+    Attributes:
+      flag: The name of the option.
+      settings: The arguments of `add_argument`, without the default.
+      variable: The environment variable that sets the default, without its prefix, or "".
+      fallback: The default without that variable.
+    """
+
+    flag: str
+    settings: Mapping[str, Any]
+    variable: str = ""
+    fallback: Any = None
+
+    def default(self) -> Any:
+        """Returns the default."""
+        return (_environment(self.variable) if self.variable else None) or self.fallback
+
+
 Sent = tuple[Call[Any], Callable[[Any], Iterable[Table | str]]]
-"""What a command sends, and how it shows the answer."""
+"""The call that a command sends, and a function that shows the response."""
 
 
 def models(**options: Any) -> Sent:
-    """Lists the models of the service, their versions and states."""
+    """List the models of the service, with their versions and states."""
     return calls.models(**options), models_table
 
 
 def model(**options: Any) -> Sent:
-    """Describes a model: calls, features, tables, indexes, attributes."""
+    """Describe a model: its calls, features, tables, indexes and attributes."""
     return calls.model(**options), details_tables
 
 
 def retrieve(**options: Any) -> Sent:
-    """Finds the candidates nearest to a query."""
+    """Find the candidates nearest to a query."""
     return calls.retrieve(**options), neighbors_table
 
 
 def rank(**options: Any) -> Sent:
-    """Scores candidates for one context."""
+    """Score candidates for one context."""
     return calls.rank(options.pop("features", None), **options), ranked_table
 
 
 def recommend(**options: Any) -> Sent:
-    """Retrieves candidates and ranks them."""
+    """Retrieve candidates and rank them."""
     return calls.recommend(**options), neighbors_table
 
 
 def embed(**options: Any) -> Sent:
-    """Computes a tower's vector for features."""
+    """Compute the vector of a tower for features."""
     return calls.embed(options.pop("features", {}), **options), vectors_table
 
 
 def lookup(ids: Sequence[str], **options: Any) -> Sent:
-    """Reads the table rows that ids stand for."""
+    """Read the table rows of ids."""
     return calls.lookup(ids=_scalars(ids), **options), partial(rows_table, ids)
 
 
 def main() -> None:
     """Runs the command line."""
-    os.environ.setdefault(
-        "GRPC_VERBOSITY", "NONE"
-    )  # else gRPC's own lines stand beside the one sentence
+    # gRPC would otherwise print lines of its own in addition to the error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     given = vars(_parser().parse_args())
     command, url, as_json = (given.pop(name) for name in ("command", "url", "as_json"))
     identity = {name: given.pop(name) for name in ("ca_file", "cert_file", "key_file")}
@@ -100,7 +121,7 @@ def main() -> None:
     try:
         call, show = command(**given)
         with Client(url, token=token, **identity) as client:
-            answer = client.send(call)
+            response = client.send(call)
     except RowcastError as error:
         Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
             f"{error.code}: {error}"
@@ -109,80 +130,79 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     if as_json:
-        sys.stdout.write(json.dumps(plain(answer), indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(plain(response), indent=2, ensure_ascii=False) + "\n")
     else:
         console = Console(highlight=False, markup=False)
-        for table in show(answer):
+        for table in show(response):
             console.print(table)
 
 
 def _parser() -> ArgumentParser:
-    """What the command line takes. Options are named after the arguments of the calls."""
+    """Returns the parser of the command line. Options are named as the arguments of the calls."""
     parser = ArgumentParser(
         "rowcast",
-        description="Calls a rowcast service. Options before the command are for services with TLS or tokens; each is "
-        "also read from the environment, such as ROWCAST_CLIENT_CA_FILE.",
+        description="Call a rowcast service. Write the options of the connection before or after "
+        "the command.",
+        epilog="Exit codes: 0 success, 1 the service failed, 2 invalid usage, 3 the service "
+        "rejected the request, 4 try again later, 5 the service cannot be reached, 130 "
+        "interrupted.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--ca-file", default=_environment("CA_FILE"), help="trusted certificate authorities, PEM"
+        "--version",
+        action="version",
+        version=f"rowcast {version('rowcast-client')}",
+        help="Print the version and exit.",
     )
-    parser.add_argument(
-        "--cert-file",
-        default=_environment("CERT_FILE"),
-        help="client certificate, PEM; with --key-file",
-    )
-    parser.add_argument(
-        "--key-file", default=_environment("KEY_FILE"), help="private key of the certificate, PEM"
-    )
-    parser.add_argument(
-        "--token-file",
-        type=_read_token,
-        help="file that holds only the token; or set ROWCAST_CLIENT_TOKEN",
-    )
-    url = _environment("URL") or "http://127.0.0.1:8080"
-    connection = [
-        _option(
-            "--url",
-            default=url,
-            help="http://, https://, grpc:// or grpcs://; or set ROWCAST_CLIENT_URL",
-        ),
-        _option(
-            "--timeout",
-            dest="timeout_s",
-            type=float,
-            default=TIMEOUT_S,
-            help="seconds for all attempts together",
-        ),
-        _option("--json", dest="as_json", action="store_true", default=False, help="print JSON"),
-    ]
+    for connection in CONNECTION:
+        parser.add_argument(connection.flag, default=connection.default(), **connection.settings)
+    options = [_option(each.flag, **each.settings) for each in CONNECTION]
+
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command, options in _options().items():
-        name, text = command.__name__, command.__doc__
+    for command, own in _options().items():
+        text = command.__doc__
         added = commands.add_parser(
-            name, help=text, description=text, parents=[*options, *connection], allow_abbrev=False
+            command.__name__,
+            help=text,
+            description=text,
+            parents=[*own, *options],
+            allow_abbrev=False,
         )
         added.set_defaults(command=command)
     return parser
 
 
 def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
-    """The options of each command."""
-    version = [
-        _option("--version", type=int, help="version; default: the current one"),
-        _option("--label", help="label of a version, instead of its number"),
+    """Returns the options of each command."""
+    model_version = [
+        _option("--version", type=int, help="Version of the model. Default: the current one."),
+        _option("--label", help="Label of a version, instead of its number."),
     ]
-    shared = [_option("-m", "--model", help="model; default: the only one"), *version]
-    feature = "a value, several as 1,2,3, or NAME:=JSON; repeatable"
+    model_help = "Name of the model. Default: the only one."
+    shared = [_option("-m", "--model", help=model_help), *model_version]
     features = _option(
-        "-f", "--feature", dest="features", action=_Features, metavar="NAME=VALUE", help=feature
+        "-f",
+        "--feature",
+        dest="features",
+        action=_Features,
+        metavar="NAME=VALUE",
+        help="Value of a feature; a list as NAME=1,2,3, other values as NAME:=JSON. Repeatable.",
     )
-    k = _option("-k", type=int, help="how many to return; default: the service's")
+    k = _option("-k", type=int, help="Number of neighbors to return. Default: 10.")
+    k_of_rank = _option(
+        "-k", type=int, help="Number of the best candidates to return. Default: all candidates."
+    )
     context_id = _option(
-        "--context-id", dest="context_ids", type=_id, help="context whose stored features to use"
+        "--context-id",
+        dest="context_ids",
+        type=_id,
+        metavar="ID",
+        help="Context whose stored features to use.",
     )
-    tower = _option("--tower", help="tower; default: the only one")
-    formula = _option("--formula", help="score, as a formula of outputs: click^0.7 * like^0.3")
+    tower = _option("--tower", help="Name of the tower. Default: the only one.")
+    formula = _option(
+        "--formula", help="Formula that combines outputs into the score: click^0.7 * like^0.3."
+    )
     selection = [
         k,
         context_id,
@@ -190,61 +210,102 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
         _option(
             "--candidates",
             type=int,
-            help="how many to find before they are reordered; default: max(100, 10 k)",
+            metavar="N",
+            help="Number of candidates to retrieve before they are reordered. Default: max(100, "
+            "10 k).",
         ),
         _option(
             "-a",
             "--attribute",
             dest="attributes",
             action="append",
-            help="attribute to return; repeatable",
+            metavar="NAME",
+            help="Attribute to return. Repeatable.",
         ),
         _option(
             "--filter",
             type=_json,
             metavar="JSON",
-            help='conditions: {"genres": {"allow": ["Drama"]}}',
+            help='Conditions that candidates must meet: {"genres": {"allow": ["Drama"]}}.',
         ),
-        _option("--exclude", type=_ids, help="candidate ids to leave out, separated by commas"),
         _option(
-            "--crowding", type=_pair, metavar="ATTRIBUTE:N", help="at most N neighbors of one value"
+            "--exclude",
+            type=_ids,
+            metavar="ID,...",
+            help="Ids of candidates to exclude, separated by commas.",
         ),
-        _option("--diversity", type=float, help="0: by score alone; up to 1: less and less alike"),
-        _option("--min-score", type=float, help="leave out neighbors with lower scores"),
         _option(
-            "--recall", type=float, help="at least this recall of the index; default: as exported"
+            "--crowding",
+            type=_pair,
+            metavar="ATTRIBUTE:N",
+            help="Return at most N neighbors with the same value of the attribute.",
         ),
-        _option("--explain", action="store_true", help="show how the neighbors were found"),
+        _option(
+            "--diversity",
+            type=float,
+            metavar="NUMBER",
+            help="Weight of diversity: from 0 (order by score alone) to 1 (neighbors as different "
+            "as possible).",
+        ),
+        _option(
+            "--min-score", type=float, metavar="NUMBER", help="Minimum score of the neighbors."
+        ),
+        _option(
+            "--recall",
+            type=float,
+            metavar="NUMBER",
+            help="Minimum recall of the index. Default: the setting of the export.",
+        ),
+        _option("--explain", action="store_true", help="Show how the neighbors were found."),
     ]
     one_id = _option(
-        "--id", dest="ids", type=_ids, help="candidate whose neighbors to find, instead of features"
+        "--id",
+        dest="ids",
+        type=_ids,
+        metavar="ID",
+        help="Find the neighbors of this candidate, instead of using features.",
     )
-    exact = _option("--exact", action="store_true", help="search exactly, whatever the index")
+    exact = _option("--exact", action="store_true", help="Search exactly, without the index.")
     candidates = _option(
-        "-c", "--candidates", type=_ids, required=True, help="candidate ids, separated by commas"
+        "-c",
+        "--candidates",
+        type=_ids,
+        required=True,
+        metavar="ID,...",
+        help="Ids of the candidates, separated by commas.",
     )
     heads = _option(
-        "--head", dest="heads", action="append", help="output to return with the score; repeatable"
+        "--head",
+        dest="heads",
+        action="append",
+        metavar="NAME",
+        help="Output to return in addition to the score. Repeatable.",
     )
     return {
         models: [],
-        model: [_option("name", nargs="?", help="model; default: the only one"), *version],
+        model: [_option("name", nargs="?", help=model_help), *model_version],
         retrieve: [features, one_id, exact, *selection, *shared],
-        rank: [candidates, features, k, heads, formula, context_id, tower, *shared],
+        rank: [candidates, features, k_of_rank, heads, formula, context_id, tower, *shared],
         recommend: [features, *selection, tower, *shared],
         embed: [features, tower, *shared],
         lookup: [
             _option(
-                "-f", "--feature", required=True, help="feature whose table and id rule to use"
+                "-f",
+                "--feature",
+                required=True,
+                metavar="NAME",
+                help="Feature whose table and id rule to use.",
             ),
-            _option("ids", nargs="+", help="ids to look up"),
+            _option("ids", nargs="+", metavar="ID", help="Ids to look up."),
             *shared,
         ],
     }
 
 
 def _option(*flags: str, **settings: Any) -> ArgumentParser:
-    """One option, as a parent of the parsers of several commands. If it is not given, the call's own default holds."""
+    """Returns a parser with one option, as a parent of the parsers of several commands. An option
+    that is not given is absent from the result, so that the default of the call applies.
+    """
     parser = ArgumentParser(add_help=False, argument_default=SUPPRESS)
     parser.add_argument(*flags, **settings)
     return parser
@@ -258,14 +319,14 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ArgumentTypeError(f"{text!r} is no JSON: {error}") from error
+        raise ArgumentTypeError(f"{text!r} is not valid JSON: {error}") from error
 
 
 def _pair(text: str) -> tuple[str, int]:
-    attribute, _, most = text.rpartition(":")
-    if not attribute or not INTEGER.fullmatch(most):
-        raise ArgumentTypeError(f"{text!r}: expected an attribute and a number, seller:3")
-    return attribute, int(most)
+    attribute, _, maximum = text.rpartition(":")
+    if not attribute or not INTEGER.fullmatch(maximum):
+        raise ArgumentTypeError(f"{text!r}: expected an attribute and a number, such as seller:3")
+    return attribute, int(maximum)
 
 
 def _read_token(file: str) -> str:
@@ -277,8 +338,73 @@ def _read_token(file: str) -> str:
         ) from error
 
 
+CONNECTION = (
+    Connection(
+        "--url",
+        {
+            "help": "Address of the service: http://, https://, grpc:// or grpcs://. Environment: "
+            "ROWCAST_CLIENT_URL."
+        },
+        "URL",
+        "http://127.0.0.1:8080",
+    ),
+    Connection(
+        "--timeout",
+        {
+            "dest": "timeout_s",
+            "type": float,
+            "metavar": "SECONDS",
+            "help": "Maximum time for all attempts of the call, in seconds.",
+        },
+        fallback=TIMEOUT_S,
+    ),
+    Connection(
+        "--json",
+        {"dest": "as_json", "action": "store_true", "help": "Print the response as JSON."},
+        fallback=False,
+    ),
+    Connection(
+        "--ca-file",
+        {
+            "metavar": "FILE",
+            "help": "File of trusted certificate authorities, PEM. Environment: "
+            "ROWCAST_CLIENT_CA_FILE.",
+        },
+        "CA_FILE",
+    ),
+    Connection(
+        "--cert-file",
+        {
+            "metavar": "FILE",
+            "help": "File of the client certificate, PEM; requires --key-file. Environment: "
+            "ROWCAST_CLIENT_CERT_FILE.",
+        },
+        "CERT_FILE",
+    ),
+    Connection(
+        "--key-file",
+        {
+            "metavar": "FILE",
+            "help": "File of the private key of the certificate, PEM. Environment: "
+            "ROWCAST_CLIENT_KEY_FILE.",
+        },
+        "KEY_FILE",
+    ),
+    Connection(
+        "--token-file",
+        {
+            "type": _read_token,
+            "metavar": "FILE",
+            "help": "File that contains only the token. The environment variable "
+            "ROWCAST_CLIENT_TOKEN sets the token itself.",
+        },
+    ),
+)
+"""The options that `rowcast` accepts before and after a command."""
+
+
 class _Features(Action):
-    """Gathers features by name."""
+    """Collects features by name."""
 
     def __call__(
         self, _: ArgumentParser, given: Namespace, text: Any, __: str | None = None
@@ -289,7 +415,7 @@ class _Features(Action):
             raise ArgumentError(self, str(error)) from error
         features = getattr(given, self.dest, {})
         if name in features:
-            raise ArgumentError(self, f"{name!r} is given twice")
+            raise ArgumentError(self, f"{name!r} was given twice")
         setattr(given, self.dest, features | {name: value})
 
 
@@ -297,7 +423,7 @@ def parse_feature(text: str) -> tuple[str, Any]:
     """Reads `name=value`, `name=1,2,3` or `name:=JSON`.
 
     Raises:
-      ValueError: it is none of them.
+      ValueError: It has none of these forms.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.rstrip(":"):
@@ -306,7 +432,7 @@ def parse_feature(text: str) -> tuple[str, Any]:
         try:
             return name[:-1], json.loads(value)
         except json.JSONDecodeError as error:
-            raise ValueError(f"{text!r}: what follows := is no JSON: {error}") from error
+            raise ValueError(f"{text!r}: the value after := is not valid JSON: {error}") from error
     return name, _ids(value) if "," in value else _id(value)
 
 
@@ -319,7 +445,9 @@ def _ids(text: str) -> list[Any]:
 
 
 def _scalars(texts: Sequence[str]) -> list[Any]:
-    """Integers if all are written as such, else numbers if all are, else strings; `007` is no integer's spelling."""
+    """Returns integers if all texts are integers, else numbers if all are numbers, else strings.
+    `007` is a string.
+    """
     if all(INTEGER.fullmatch(text) for text in texts):
         return [int(text) for text in texts]
     if all(NUMBER.fullmatch(text) for text in texts):

@@ -1,23 +1,23 @@
-"""What a call can fail with.
+"""The errors of a call.
 
     RowcastError
-    ├── InvalidArgument    a field has a shape, type or value that the call does not take
-    ├── Unauthenticated    no token, or an unknown one
-    ├── PermissionDenied   a token without permission for the request
+    ├── InvalidArgument    a field has a shape, type or value that the call does not accept
+    ├── Unauthenticated    the token is missing or unknown
+    ├── PermissionDenied   the token does not permit the request
     ├── TooLarge           more ids, queries, candidates or bytes than the service's limit
     ├── NotFound           no such model, version, table, feature, tower or index
-    ├── Overloaded         the service has no permit free; retried until the deadline
-    ├── NotReady           the service has no model loaded yet, or is draining; retried until the deadline
-    ├── DeadlineExceeded   the time given to the call is over
-    ├── Cancelled          the call was given up
-    ├── DataLoss           a file of the service's bundle does not match its digest
-    ├── Unimplemented      in the contract, but switched off in this service
+    ├── Overloaded         the service is overloaded; retried until the deadline
+    ├── NotReady           no model is loaded, or the service is draining; retried likewise
+    ├── DeadlineExceeded   the deadline of the call has passed
+    ├── Cancelled          the call was cancelled
+    ├── DataLoss           a file of the service's bundle does not match its checksum
+    ├── Unimplemented      the API has this feature, but the service does not provide it
     ├── Internal           a bug in the service; its log has it under the request id
-    ├── Unreachable        nobody answers at the address; retried until the deadline
-    │   └── TlsFailed      the connection could not be made secure; never retried
-    └── BadAnswer          what answers at the address is not a rowcast service
+    ├── Unreachable        no service responds at the address; retried until the deadline
+    │   └── TlsFailed      the secure connection failed; never retried
+    └── InvalidResponse    the server at the address is not a rowcast service
 
-The codes are the service's own, read from the answer; the last three are this side's.
+The service sends the codes, except those of the last three errors, which the client detects.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class RowcastError(Exception):
     """A failed call.
 
     Attributes:
-      code: the kind of failure, spelt as the service spells it.
-      message: one sentence: what, which value, what was expected.
-      request_id: under which the service logged the call; empty if it was not reached.
-      address: the service; empty if the request was rejected before it was sent.
-      retryable: the same request may succeed later, and is tried again while the deadline allows.
-      retry_after_s: how long to wait before that, if the service reported it.
+      code: The code of the error, as in the API.
+      message: One sentence: what was wrong, the value, and what was expected.
+      request_id: The id under which the service logged the call; empty if it was not reached.
+      address: The address of the service; empty if the request was rejected before it was sent.
+      retryable: Whether the same request may succeed later. It is retried until the deadline.
+      retry_after_s: The time to wait before a retry, if the service reported it.
     """
 
     code = "INTERNAL"
@@ -58,31 +58,31 @@ class InvalidArgument(RowcastError):
 
 
 class Unauthenticated(RowcastError):
-    """No token, or an unknown one."""
+    """The token is missing or unknown."""
 
     code = "UNAUTHENTICATED"
 
 
 class PermissionDenied(RowcastError):
-    """A token without permission for the request."""
+    """The token does not permit the request."""
 
     code = "PERMISSION_DENIED"
 
 
 class TooLarge(RowcastError):
-    """More ids, queries, candidates or bytes than the service's limit."""
+    """The request has more ids, queries, candidates or bytes than the limit of the service."""
 
     code = "TOO_LARGE"
 
 
 class NotFound(RowcastError):
-    """No such model, version, table, feature, tower or index."""
+    """The model, version, table, feature, tower or index does not exist."""
 
     code = "NOT_FOUND"
 
 
 class Overloaded(RowcastError):
-    """The service has no permit free; the same request may succeed later."""
+    """The service is overloaded; the same request may succeed later."""
 
     code = "OVERLOADED"
     retryable = True
@@ -96,53 +96,55 @@ class NotReady(RowcastError):
 
 
 class DeadlineExceeded(RowcastError):
-    """The time given to the call is over."""
+    """The deadline of the call has passed."""
 
     code = "DEADLINE"
 
 
 class Cancelled(RowcastError):
-    """The call was given up."""
+    """The call was cancelled."""
 
     code = "CANCELLED"
 
 
 class DataLoss(RowcastError):
-    """A file of the service's bundle does not match its digest."""
+    """A file of the service's bundle does not match its checksum."""
 
     code = "DATA_LOSS"
 
 
 class Unimplemented(RowcastError):
-    """In the contract, but switched off in this service."""
+    """The API has this feature, but the service does not provide it."""
 
     code = "UNIMPLEMENTED"
 
 
 class Internal(RowcastError):
-    """A bug in the service; its log has it under the request id."""
+    """A bug in the service. Its log has the details under the request id."""
 
     code = "INTERNAL"
 
 
 class Unreachable(RowcastError):
-    """Nobody answers at the address, or the connection broke. Safe to try again: every call only reads."""
+    """No service responds at the address, or the connection broke. A retry is safe, because every
+    call only reads.
+    """
 
     code = "UNREACHABLE"
     retryable = True
 
 
 class TlsFailed(Unreachable):
-    """The connection could not be made secure."""
+    """The secure connection failed."""
 
     code = "TLS_FAILED"
     retryable = False
 
 
-class BadAnswer(RowcastError):
-    """What answers at the address does not speak rowcast."""
+class InvalidResponse(RowcastError):
+    """The server at the address is not a rowcast service."""
 
-    code = "BAD_ANSWER"
+    code = "INVALID_RESPONSE"
 
 
 SERVICE_ERRORS = {kind.code: kind for kind in RowcastError.__subclasses__()}
@@ -150,16 +152,21 @@ SERVICE_ERRORS = {kind.code: kind for kind in RowcastError.__subclasses__()}
 
 
 def service_error(details: pb.ErrorDetails, retry_after_s: float | None = None) -> RowcastError:
-    """The error that a service's code stands for; one of a newer service is Internal and keeps its name."""
+    """Returns the error of a code. An unknown code, of a newer service, becomes Internal, with the
+    code in the message.
+    """
     kind = SERVICE_ERRORS.get(details.code)
     message = details.message if kind else f"{details.code}: {details.message}"
     error = (kind or Internal)(message)
-    error.request_id, error.retry_after_s = details.request_id, retry_after_s
+    error.request_id = details.request_id
+    error.retry_after_s = retry_after_s
     return error
 
 
 def parse_retry_after(value: str | None) -> float | None:
-    """Seconds of a retry-after header; None where there is none, or a date, which no rowcast service sends."""
+    """Returns the seconds of a retry-after header; None if it is missing or holds a date,
+    which the service never sends.
+    """
     try:
         seconds = float(value or "")
     except ValueError:

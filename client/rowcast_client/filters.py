@@ -1,4 +1,6 @@
-"""Filters of candidates: `where("genres").any_of("Drama", "Comedy") & where("year").between(1990, 2000)`."""
+"""Filters of candidates:
+`where("genres").any_of("Drama", "Comedy") & where("year").between(1990, 2000)`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from rowcast_client.errors import InvalidArgument
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 Filter = Mapping[str, Mapping[str, Any]]
-"""Conditions by attribute, as in JSON: `{"genres": {"allow": ["Drama"], "deny": ["Horror"]}, "year": {"ge": 1990}}`."""
+"""Conditions by attribute, as in JSON:
+`{"genres": {"allow": ["Drama"], "deny": ["Horror"]}, "year": {"ge": 1990}}`.
+"""
 BOUNDS = ("ge", "gt", "le", "lt")
 
 
@@ -25,13 +29,15 @@ class Conditions(dict[str, dict[str, Any]]):
             mine = joined.setdefault(name, {})
             for kind, value in condition.items():
                 if kind in mine and kind != "deny":
-                    raise InvalidArgument(f"filter.{name}.{kind} is given twice: expected one")
+                    raise InvalidArgument(
+                        f"filter.{name}.{kind} was given twice: expected one value"
+                    )
                 mine[kind] = [*mine.get(kind, ()), *value] if kind == "deny" else value
         return joined
 
 
 class where:  # noqa: N801 - reads as a word of the filter
-    """Conditions on one attribute of the candidates; those without a value meet `none_of` alone."""
+    """Conditions on one attribute. Candidates without a value meet only `none_of`."""
 
     def __init__(self, attribute: str) -> None:
         self._attribute = attribute
@@ -44,20 +50,20 @@ class where:  # noqa: N801 - reads as a word of the filter
         return self._meets(allow=list(values))
 
     def none_of(self, *values: int | str | bool) -> Conditions:
-        """None of the candidate's values is among these, whatever `any_of` says."""
+        """None of the candidate's values is among these, even if `any_of` allows one."""
         return self._meets(deny=list(values))
 
-    def between(self, least: float, most: float) -> Conditions:
-        """The candidate's number is within these, both included."""
-        return self._meets(ge=least, le=most)
+    def between(self, minimum: float, maximum: float) -> Conditions:
+        """The candidate's number is between these, both included."""
+        return self._meets(ge=minimum, le=maximum)
 
-    def at_least(self, least: float) -> Conditions:
+    def at_least(self, minimum: float) -> Conditions:
         """The candidate's number is this or larger."""
-        return self._meets(ge=least)
+        return self._meets(ge=minimum)
 
-    def at_most(self, most: float) -> Conditions:
+    def at_most(self, maximum: float) -> Conditions:
         """The candidate's number is this or smaller."""
-        return self._meets(le=most)
+        return self._meets(le=maximum)
 
     def above(self, bound: float) -> Conditions:
         """The candidate's number is larger."""
@@ -125,9 +131,9 @@ def pack_crowding(given: tuple[str, int] | None) -> pb.Crowding | None:
     if given is None:
         return None
     try:
-        attribute, most = given
-        return pb.Crowding(attribute=attribute, max=most)
+        attribute, maximum = given
+        return pb.Crowding(attribute=attribute, max=maximum)
     except (TypeError, ValueError):
         raise InvalidArgument(
-            f"crowding is {given!r}: expected an attribute and a number, ('seller', 3)"
+            f"crowding is {given!r}: expected an attribute and a number, such as ('seller', 3)"
         ) from None

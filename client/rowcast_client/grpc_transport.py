@@ -20,7 +20,8 @@ SERVICE = "/rowcast.embedding.v1.EmbeddingService/"
 OPTIONS = (
     ("grpc.max_send_message_length", -1),  # the service rejects what is too large
     ("grpc.max_receive_message_length", -1),
-    # After a failed connection gRPC refuses calls for this long; below the first wait of a retry, so that one connects.
+    # After a failed connection gRPC refuses calls for this long; below the first wait of a retry,
+    # so that one connects.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -46,20 +47,21 @@ class GrpcTransport(Transport):
         self.close = self._channel.close
 
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
-        """Sends a call once; returns the bytes that answer."""
+        """Sends a call once; returns the bytes of the response."""
         method = self._channel.unary_unary(SERVICE + call.method)
         metadata = (("x-request-id", request_id), *self._headers)
         return method(
             call.request.SerializeToString(), timeout=deadline.remaining_s(), metadata=metadata
         )
 
-    def read(self, call: Call[Any], answer: bytes) -> Any:
+    def read(self, call: Call[Any], response: bytes) -> Any:
         """Reads the result of a call."""
-        return self.unpack(call, answer)
+        return self.unpack(call, response)
 
     def failure(self, error: Any, deadline: Deadline) -> RowcastError:
-        """What a failed call means: the service's own error, or that of gRPC or of a proxy on the way."""
-        status, text = error.code().name, error.details() or ""
+        """Returns the error for a failed call, which the service, gRPC or a proxy reported."""
+        status = error.code().name
+        text = error.details() or ""
         trailers = dict(error.trailing_metadata() or ())
         retry_after_s = parse_retry_after(trailers.get("retry-after"))
         details = _error_details(trailers.get("grpc-status-details-bin"))
@@ -69,20 +71,20 @@ class GrpcTransport(Transport):
             return self.out_of_time(deadline)
         if status == "UNAVAILABLE":
             return self.unreachable("cannot be reached", text)
-        if (
-            status == "CANCELLED"
-        ):  # not by this caller, who would not see it: the service was shutting down
-            return self.unreachable("gave the call up unanswered", text)
+        if status == "CANCELLED":
+            # Not by this client, which would not see the status: the service was shutting down.
+            return self.unreachable("ended the call without a response", text)
         if status == "RESOURCE_EXHAUSTED":
             code = "TOO_LARGE" if retry_after_s is None else "OVERLOADED"
             message = f"{self.address.url} rejected the call: {text}"
             return service_error(pb.ErrorDetails(code=code, message=message), retry_after_s)
-        return self.bad_answer(f"{status}, {text}")
+        return self.invalid_response(f"{status}, {text}")
 
 
 def _error_details(packed: bytes | None) -> pb.ErrorDetails | None:
-    """The service's own error in a failed call's trailers; None if there is none."""
-    status, details = status_pb2.Status(), pb.ErrorDetails()
+    """Returns the error of the service in the trailers of a failed call; None if there is none."""
+    status = status_pb2.Status()
+    details = pb.ErrorDetails()
     try:
         status.ParseFromString(packed or b"")
         return details if any(one.Unpack(details) for one in status.details) else None

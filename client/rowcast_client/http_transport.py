@@ -25,7 +25,9 @@ from rowcast_client.transport import Address, Tls, Transport
 
 PROTOBUF = "application/x-protobuf"
 KEPT_S = 30.0
-"""How long an idle connection is kept: well below the time after which services and proxies close it."""
+"""How long an idle connection is kept: well below the time after which services and proxies close
+it.
+"""
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEPT_S)
 PROXIES = {413: "TOO_LARGE", 429: "OVERLOADED", 502: "NOT_READY", 503: "NOT_READY", 504: "DEADLINE"}
 """Status -> code, for rejections without an error of rowcast: those of a proxy on the way."""
@@ -57,7 +59,9 @@ class HttpTransport(Transport):
             self.close = self._client.close
 
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
-        """Sends a call once. The timeout bounds each step of it: connecting, sending, and waiting for bytes."""
+        """Sends a call once. The timeout bounds each step of it: connecting, sending, and waiting
+        for bytes.
+        """
         left_s = deadline.remaining_s()
         headers = {
             "x-request-id": request_id,
@@ -66,23 +70,24 @@ class HttpTransport(Transport):
         headers["accept"] = PROTOBUF
         if call.method in {"ListModels", "GetModel"}:
             return self._client.get(self._path(call), headers=headers, timeout=left_s)
-        content, headers["content-type"] = call.request.SerializeToString(), PROTOBUF
+        content = call.request.SerializeToString()
+        headers["content-type"] = PROTOBUF
         return self._client.post(self._path(call), content=content, headers=headers, timeout=left_s)
 
-    def read(self, call: Call[Any], answer: httpx.Response) -> Any:
+    def read(self, call: Call[Any], response: httpx.Response) -> Any:
         """Reads the result of a call."""
-        if answer.status_code != HTTPStatus.OK:
-            rejection = self._rejection(answer)
+        if response.status_code != HTTPStatus.OK:
+            rejection = self._rejection(response)
             if isinstance(rejection, NotFound):
-                self.only_model = ""  # another may be the only one by now
+                self.only_model = ""  # another model may be the only one by now
             raise rejection
-        kind = _kind(answer)
+        kind = _kind(response)
         if kind != PROTOBUF:
-            raise self.bad_answer(f"content-type {kind!r} instead of {PROTOBUF}")
-        return self.unpack(call, answer.content)
+            raise self.invalid_response(f"content-type {kind!r} instead of {PROTOBUF}")
+        return self.unpack(call, response.content)
 
     def failure(self, error: Exception, deadline: Deadline) -> RowcastError:
-        """What a failed exchange means."""
+        """Returns the error for a failed exchange."""
         reason = str(error) or type(error).__name__
         if isinstance(error, httpx.TimeoutException):
             return self.out_of_time(deadline)
@@ -92,7 +97,7 @@ class HttpTransport(Transport):
             return InvalidArgument(f"the request to {self.address.url} cannot be sent: {reason}")
         if isinstance(error, httpx.TransportError):
             return self.unreachable("broke the connection", reason)
-        return self.bad_answer(reason)
+        return self.invalid_response(reason)
 
     def _path(self, call: Call[Any]) -> str:
         if call.method == "ListModels":
@@ -103,25 +108,27 @@ class HttpTransport(Transport):
         verb = "" if call.method == "GetModel" else f":{call.method.lower()}"
         return f"/v1/models/{quote(spec.name or self.only_model, safe='')}{version}{verb}"
 
-    def _rejection(self, answer: httpx.Response) -> RowcastError:
-        details = _error_details(answer)
+    def _rejection(self, response: httpx.Response) -> RowcastError:
+        details = _error_details(response)
         if details is None:
-            status = answer.status_code
+            status = response.status_code
             if status not in PROXIES:
-                return self.bad_answer(f"status {status} without an error of rowcast")
-            message = f"{self.address.url} answered with status {status}"
+                return self.invalid_response(f"status {status} without an error of rowcast")
+            message = f"{self.address.url} returned status {status}"
             details = pb.ErrorDetails(code=PROXIES[status], message=message)
-        return service_error(details, parse_retry_after(answer.headers.get("retry-after")))
+        return service_error(details, parse_retry_after(response.headers.get("retry-after")))
 
 
-def _kind(answer: httpx.Response) -> str:
-    return str(answer.headers.get("content-type", "")).partition(";")[0].strip()
+def _kind(response: httpx.Response) -> str:
+    return str(response.headers.get("content-type", "")).partition(";")[0].strip()
 
 
-def _error_details(answer: httpx.Response) -> pb.ErrorDetails | None:
-    """The service's own error; None if it is not a rowcast service that answered."""
+def _error_details(response: httpx.Response) -> pb.ErrorDetails | None:
+    """Returns the error that the service reported; None if the server is not a rowcast service."""
     try:
-        details = pb.ErrorDetails.FromString(answer.content if _kind(answer) == PROTOBUF else b"")
+        details = pb.ErrorDetails.FromString(
+            response.content if _kind(response) == PROTOBUF else b""
+        )
     except DecodeError:
         return None
     return details if details.code else None

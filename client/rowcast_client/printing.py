@@ -18,36 +18,40 @@ VALUES_SHOWN = 8
 """Numbers of a vector that a table shows."""
 
 
-def plain(answer: Any) -> Any:
-    """An answer as JSON has it, in the form of the service's own JSON."""
-    if isinstance(answer, (Retrieved, Ranked)):
-        listed = "neighbors" if isinstance(answer, Retrieved) else "candidates"
-        shown = {"model": answer.model, "version": answer.version, listed: plain(answer[0])}
-        if isinstance(answer, Retrieved) and answer.explanations:
-            shown["explanation"] = plain(answer.explanations[0])
-        if isinstance(answer, Retrieved) and answer.degraded:
-            shown["degraded"] = answer.degraded
-        if answer.coverage < 1:
-            shown["coverage"] = answer.coverage
+def plain(response: Any) -> Any:
+    """An response as JSON has it, in the form of the service's own JSON."""
+    if isinstance(response, (Retrieved, Ranked)):
+        listed = "neighbors" if isinstance(response, Retrieved) else "candidates"
+        shown = {"model": response.model, "version": response.version, listed: plain(response[0])}
+        if isinstance(response, Retrieved) and response.explanations:
+            shown["explanation"] = plain(response.explanations[0])
+        if isinstance(response, Retrieved) and response.degraded:
+            shown["degraded"] = response.degraded
+        if response.coverage < 1:
+            shown["coverage"] = response.coverage
         return shown
-    if isinstance(answer, Sequence) and not isinstance(answer, str):
-        return [plain(one) for one in answer]
-    if isinstance(answer, Message):
-        answer = _fields(answer)
-    elif dataclasses.is_dataclass(answer):
-        values = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}
-        answer = {
+    if isinstance(response, Sequence) and not isinstance(response, str):
+        return [plain(one) for one in response]
+    if isinstance(response, Message):
+        response = _fields(response)
+    elif dataclasses.is_dataclass(response):
+        values = {
+            field.name: getattr(response, field.name) for field in dataclasses.fields(response)
+        }
+        response = {
             name: value
             for name, value in values.items()
             if value is not None and (name, value) != ("coverage", 1)
         }
-    if isinstance(answer, Mapping):
-        return {name: plain(value) for name, value in answer.items()}
-    return answer.tolist() if isinstance(answer, np.ndarray) else answer
+    if isinstance(response, Mapping):
+        return {name: plain(value) for name, value in response.items()}
+    return response.tolist() if isinstance(response, np.ndarray) else response
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    """The fields of a description; what the contract holds as JSON text, and the model that answers, laid open."""
+    """The fields of a description; what the contract holds as JSON text, and the model that
+    responses, laid open.
+    """
     fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -140,42 +144,47 @@ def _need(feature: pb.FeatureDetails) -> str:
     return "required" if feature.required else default
 
 
-def neighbors_table(answer: Retrieved) -> Iterable[Table | str]:
+def neighbors_table(response: Retrieved) -> Iterable[Table | str]:
     """Shows the neighbors of the first query."""
-    neighbors = answer[0]
+    neighbors = response[0]
     scores = ["score"] if neighbors.retrieval_scores is None else ["score", "retrieval score"]
     rows = (
         [place, one.id, *[one.score, one.retrieval_score][: len(scores)], *one.attributes.values()]
         for place, one in enumerate(neighbors, start=1)
     )
     yield _table(
-        f"{answer.model} version {answer.version}", ["", "id", *scores, *neighbors.attributes], rows
+        f"{response.model} version {response.version}",
+        ["", "id", *scores, *neighbors.attributes],
+        rows,
     )
-    for one in answer.explanations:
+    for one in response.explanations:
         found = f"{one.matches} candidates match ({one.selectivity:.2%}), {one.scored} scored"
-        yield f"path {one.path}: {found}, {one.search_ms:.2f} ms{one.shortfall and f'; {one.shortfall}'}"
-    if answer.degraded:
-        yield f"degraded: {answer.degraded}"
+        yield (
+            f"path {one.path}: {found}, {one.search_ms:.2f} "
+            f"ms{one.shortfall and f'; {one.shortfall}'}"
+        )
+    if response.degraded:
+        yield f"degraded: {response.degraded}"
 
 
-def ranked_table(answer: Ranked) -> Iterable[Table | str]:
+def ranked_table(response: Ranked) -> Iterable[Table | str]:
     """Shows the candidates of the first context."""
-    rows = ([one.position + 1, one.id, one.score, *one.heads.values()] for one in answer[0])
+    rows = ([one.position + 1, one.id, one.score, *one.heads.values()] for one in response[0])
     yield _table(
-        f"{answer.model} version {answer.version}",
-        ["sent as", "id", "score", *answer[0].heads],
+        f"{response.model} version {response.version}",
+        ["sent as", "id", "score", *response[0].heads],
         rows,
     )
 
 
-def vectors_table(answer: Embedded) -> Iterable[Table | str]:
+def vectors_table(response: Embedded) -> Iterable[Table | str]:
     """Shows vectors."""
-    rows = ([len(vector), vector] for vector in answer.vectors)
-    yield _table(f"{answer.model} version {answer.version}", ["dim", "vector"], rows)
+    rows = ([len(vector), vector] for vector in response.vectors)
+    yield _table(f"{response.model} version {response.version}", ["dim", "vector"], rows)
 
 
-def rows_table(ids: Sequence[str], answer: LookedUp) -> Iterable[Table | str]:
+def rows_table(ids: Sequence[str], response: LookedUp) -> Iterable[Table | str]:
     """Shows table rows beside their ids."""
-    found = ["yes" if known else "no" for known in answer.found]
-    title = f"table {answer.table} of {answer.model} version {answer.version}"
-    yield _table(title, ["id", "found", "row"], zip(ids, found, answer.vectors, strict=True))
+    found = ["yes" if known else "no" for known in response.found]
+    title = f"table {response.table} of {response.model} version {response.version}"
+    yield _table(title, ["id", "found", "row"], zip(ids, found, response.vectors, strict=True))

@@ -1,7 +1,8 @@
-"""Answers of a service as frozen values with numpy arrays, iterated as people read them.
+"""Responses of a service, as frozen values with numpy arrays that are iterated like lists.
 
-An answer holds those of n requests: `answer[i]` is request i's, and iterating it gives one neighbor or candidate after
-the other. The packed arrays of all n are there beside it for those who compute on.
+A response holds the results of n requests: `response[i]` has the result of request i, and iterating
+that gives one neighbor or candidate after the other. For further computations, the packed arrays of
+all n requests are available, too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Records(Sequence[Record]):
     @overload
     def __getitem__(self, place: slice) -> Self: ...
     def __getitem__(self, place: int | slice) -> Any:
-        """The record at a place, from the end if negative; of a slice, the same with fewer records."""
+        """The record at a place, from the end if negative; of a slice, the same with
+        fewer records.
+        """
         picked = [_pick(values, place) for values in vars(self).values()]
         return type(self)(*picked) if isinstance(place, slice) else self.record(*picked)
 
@@ -51,14 +54,14 @@ def _pick(values: Any, place: int | slice) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Answer(Sequence[OfRequest]):
-    """Records for each of n requests; request i owns offsets[i]:offsets[i + 1] of the packed ones.
+    """The records of n requests; those of request i are offsets[i]:offsets[i + 1] of all records.
 
     Attributes:
-      model: that answered.
-      version: that answered.
-      packed: the records of all requests.
+      model: The name of the model that served the request.
+      version: The version that served the request.
+      packed: The records of all requests.
       offsets: [n + 1] int64.
-      coverage: share of the rows read that were there; less than 1 where shards are lost.
+      coverage: The fraction of the requested rows that were read; less than 1 if shards are lost.
     """
 
     model: str
@@ -89,8 +92,9 @@ class Neighbor:
     Attributes:
       id: the candidate's.
       score: larger is better; of `recommend`, the ranking tower's.
-      attributes: the requested ones: int, float, str, list of str, or None where the candidate has none.
-      retrieval_score: of `recommend`, the index' score.
+      attributes: the requested ones: int, float, str, list of str, or None where the candidate has
+        none.
+      retrieval_score: of `recommend`, the score of the index.
     """
 
     id: int | str
@@ -143,8 +147,9 @@ class Retrieved(Answer[Neighbors]):
 
     Attributes:
       searched: candidates in the index; 0 from `recommend`.
-      explanations: of each query, if asked for.
-      degraded: of `recommend`: why some or all are in the order of retrieval, unranked; empty: all are ranked.
+      explanations: of each query, if requested.
+      degraded: of `recommend`: why some or all are in the order of retrieval, unranked; empty: all
+        are ranked.
     """
 
     searched: int = 0
@@ -203,7 +208,9 @@ class Embedded:
 
 @dataclass(frozen=True, eq=False)
 class LookedUp:
-    """Table rows of n ids: vectors [n, dim] float32, and found [n] bool: whether the table has each id."""
+    """Table rows of n ids: vectors [n, dim] float32, and found [n] bool: whether the table has each
+    id.
+    """
 
     model: str
     version: int
@@ -214,7 +221,7 @@ class LookedUp:
 
 
 def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Retrieved:
-    """Reads the answer of retrieve or recommend."""
+    """Reads the response of retrieve or recommend."""
     recommended = isinstance(message, pb.RecommendResponse)
     neighbors = message.neighbors
     packed = Neighbors(
@@ -230,12 +237,12 @@ def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Ret
         Explanation(*(getattr(each, name) for name in names)) for each in message.explanations
     )
     searched, degraded = (0, message.degraded) if recommended else (message.searched, "")
-    answer = (message.model.name, message.model.version, packed, _offsets(neighbors, packed))
-    return Retrieved(*answer, searched, explanations, degraded, coverage=_coverage(message))
+    response = (message.model.name, message.model.version, packed, _offsets(neighbors, packed))
+    return Retrieved(*response, searched, explanations, degraded, coverage=_coverage(message))
 
 
 def unpack_ranked(message: pb.RankResponse) -> Ranked:
-    """Reads the answer of rank."""
+    """Reads the response of rank."""
     packed = RankedCandidates(
         ids=unpack_ids(message.candidate_ids) if message.HasField("candidate_ids") else None,
         scores=np.frombuffer(message.scores, "<f4"),
@@ -244,22 +251,22 @@ def unpack_ranked(message: pb.RankResponse) -> Ranked:
             name: np.frombuffer(values, "<f4") for name, values in sorted(message.heads.items())
         },
     )
-    answer = (message.model.name, message.model.version, packed, _offsets(message, packed))
-    return Ranked(*answer, coverage=_coverage(message))
+    response = (message.model.name, message.model.version, packed, _offsets(message, packed))
+    return Ranked(*response, coverage=_coverage(message))
 
 
 def unpack_embedded(message: pb.EmbedResponse) -> Embedded:
-    """Reads the answer of embed."""
+    """Reads the response of embed."""
     return Embedded(
         message.model.name, message.model.version, _vectors(message), coverage=_coverage(message)
     )
 
 
 def unpack_looked_up(message: pb.LookupResponse) -> LookedUp:
-    """Reads the answer of lookup."""
+    """Reads the response of lookup."""
     found = np.frombuffer(message.found, np.bool_)
-    answer = (message.model.name, message.model.version, message.table, _vectors(message), found)
-    return LookedUp(*answer, coverage=_coverage(message))
+    response = (message.model.name, message.model.version, message.table, _vectors(message), found)
+    return LookedUp(*response, coverage=_coverage(message))
 
 
 def _coverage(message: Any) -> float:

@@ -1,7 +1,7 @@
-"""When a call is tried again: only failures that may pass, never beyond the deadline.
+"""Retries of calls: only after errors that may pass, and never beyond the deadline.
 
-Every call of the contract only reads, so sending it twice does no harm. Overloaded and NotReady are the service's own
-word that another try may succeed; Unreachable means that nothing was answered.
+Every call only reads, so that sending it twice does no harm. With Overloaded and NotReady, the
+service states that a retry may succeed; with Unreachable, there was no response.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Deadline:
         self._end = time.monotonic() + self.timeout_s
 
     def remaining_s(self) -> float:
-        """Seconds left; a millisecond when the time is over, so that the attempt ends with the deadline's own error."""
+        """Seconds left; a millisecond when the time is over, so that the attempt ends with the
+        deadline's own error.
+        """
         return max(self._end - time.monotonic(), 0.001)
 
 
@@ -50,8 +52,8 @@ class Retries:
 
     Attributes:
       attempts_max: tries in all; 1: never again.
-      backoff_s: longest wait before the second try; doubled for each further one. A random part of it is waited, so
-        that callers rejected together do not come back together.
+      backoff_s: longest wait before the second try; doubled for each further one. A random part of
+        it is waited, so that callers rejected together do not come back together.
       backoff_max_s: longest wait, unless the service requires a longer one.
     """
 
@@ -64,9 +66,11 @@ class Retries:
             raise InvalidArgument(f"{self}: expected at least one attempt and no negative wait")
 
     def rules(self, deadline: Deadline) -> dict[str, Any]:
-        """The rules for what is left of one call, as arguments of tenacity's Retrying and AsyncRetrying.
+        """The rules for what is left of one call, as arguments of tenacity's Retrying and
+        AsyncRetrying.
 
-        A try that would begin after the deadline is not waited for: the last failure is raised at once.
+        A try that would begin after the deadline is not waited for: the last failure is raised at
+        once.
         """
         return {
             "retry": retry_if_exception(
@@ -80,10 +84,12 @@ class Retries:
         }
 
     def wait_s(self, state: RetryCallState) -> float:
-        """Seconds until the next try: what the service requires and up to a tenth more, else a random backoff."""
+        """Seconds until the next try: what the service requires and up to a tenth more, else a
+        random backoff.
+        """
         error = state.outcome.exception() if state.outcome is not None else None
-        asked_s = error.retry_after_s if isinstance(error, RowcastError) else None
-        if asked_s is not None:
-            return asked_s * JITTER.uniform(1.0, 1.1)
+        required_s = error.retry_after_s if isinstance(error, RowcastError) else None
+        if required_s is not None:
+            return required_s * JITTER.uniform(1.0, 1.1)
         longest_s = min(self.backoff_max_s, self.backoff_s * 2 ** (state.attempt_number - 1))
         return JITTER.uniform(longest_s / 2, longest_s)

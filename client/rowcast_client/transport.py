@@ -1,4 +1,6 @@
-"""What both transports share: the address, TLS, headers, and what a failure means that no service reported."""
+"""What both transports share: the address, TLS, headers, and the failures that the service does not
+report.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from google.protobuf.message import DecodeError
 
 from rowcast_client.calls import Call
 from rowcast_client.errors import (
-    BadAnswer,
     DeadlineExceeded,
     InvalidArgument,
+    InvalidResponse,
     NotReady,
     RowcastError,
     TlsFailed,
@@ -33,7 +35,7 @@ EXPECTED = "expected http://host:port, https://host:port, grpc://host:port or gr
 HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 HEADER_VALUE = re.compile(r"([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
 TLS_MARKS = ("ssl", "tls", "certificate", "handshake")
-"""Words of a failure to connect that is one of TLS."""
+"""Words that identify a failure of TLS in the reason of a failed connection."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,15 @@ def parse_address(url: str) -> Address:
         raise InvalidArgument(f"address {url!r} cannot be used: {EXPECTED}")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InvalidArgument(
-            f"address of {parts.hostname} carries more than a host, port and path: {EXPECTED}"
+            f"address of {parts.hostname} has more than a host, a port and a path: {EXPECTED}"
         )
     secure = parts.scheme.endswith("s")
     if parts.scheme.startswith("http"):
         return Address(url, "http", secure, url)
     if parts.path.strip("/"):
-        raise InvalidArgument(f"address {url!r} has a path, which gRPC does not know: {EXPECTED}")
+        raise InvalidArgument(
+            f"address {url!r} has a path, which gRPC does not support: {EXPECTED}"
+        )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return Address(url, "grpc", secure, f"{host}:{port or (443 if secure else 80)}")
 
@@ -86,7 +90,8 @@ class Tls:
 
     Attributes:
       context: for HTTP.
-      pems: authorities, key and certificate, for gRPC in its order; None: those that gRPC ships, no certificate.
+      pems: authorities, key and certificate, for gRPC in its order; None: those that gRPC ships, no
+        certificate.
     """
 
     def __init__(self, ca_file: File, cert_file: File, key_file: File) -> None:
@@ -96,7 +101,9 @@ class Tls:
           InvalidArgument: one is missing, or does not hold what it should; names it.
         """
         if (cert_file is None) != (key_file is None):
-            raise InvalidArgument("cert_file and key_file go together: one of them is missing")
+            raise InvalidArgument(
+                "cert_file and key_file must be set together: one of them is missing"
+            )
         try:
             self.context = ssl.create_default_context(cafile=ca_file)
         except OSError as error:
@@ -108,8 +115,8 @@ class Tls:
                 self.context.load_cert_chain(cert_file, key_file, password=lambda: b"")
         except OSError as error:
             raise InvalidArgument(
-                f"cert_file '{cert_file}' and key_file '{key_file}' are no certificate and its key, "
-                f"as PEM and without a password: {_reason(error)}"
+                f"cert_file '{cert_file}' and key_file '{key_file}' are not a certificate and its "
+                f"key, as PEM without a password: {_reason(error)}"
             ) from error
         self.pems = [
             None if file is None else Path(file).read_bytes()
@@ -131,42 +138,42 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
         texts = isinstance(name, str) and isinstance(value, str)
         if not (texts and HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value)):
             raise InvalidArgument(
-                f"header {name!r} cannot be sent: expected a name of letters, digits and -_. with a value of printable "
-                "ASCII characters and no space around it"
+                f"header {name!r} cannot be sent: expected a name of letters, digits and -_. with "
+                "a value of printable ASCII characters without surrounding spaces"
             )
     return {name.lower(): value for name, value in headers.items()}
 
 
 class Transport(ABC):
-    """How calls travel. The same object serves a client that waits and one that awaits, but for what `send` returns."""
+    """Sends calls, for both clients. For `AsyncClient`, the result of `send` is awaited."""
 
     errors: ClassVar[type[Exception]]
-    """What `send` raises when it fails."""
+    """The exceptions that `send` raises."""
     names_model: ClassVar[bool] = False
     """Whether each call has to name a model, as a URL does and a message does not."""
     only_model = ""
     """The service's only model, once it is known."""
     close: Any
-    """Closes the connections; of an asynchronous transport to be awaited."""
+    """Closes the connections; an asynchronous client awaits it."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
 
     @abstractmethod
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
-        """Sends a call once and returns what answers; of an asynchronous transport to be awaited."""
+        """Sends a call once and returns the response, which an asynchronous client awaits."""
 
     @abstractmethod
-    def read(self, call: Call[Any], answer: Any) -> Any:
-        """Reads the result of a call from what answered.
+    def read(self, call: Call[Any], response: Any) -> Any:
+        """Reads the result of a call from the response.
 
         Raises:
-          RowcastError: the service failed, or it is none.
+          RowcastError: The response is an error, or not of a rowcast service.
         """
 
     @abstractmethod
     def failure(self, error: Any, deadline: Deadline) -> RowcastError:
-        """What one of `errors` means."""
+        """Returns the error for an exception of one of the types in `errors`."""
 
     def lacks_model(self, call: Call[Any]) -> bool:
         """Whether a call has to name the service's only model, and it is not known yet."""
@@ -193,30 +200,30 @@ class Transport(ABC):
         self.only_model = names[0]
 
     def out_of_time(self, deadline: Deadline) -> DeadlineExceeded:
-        """Nothing came before the deadline."""
+        """Returns the error for a response that did not arrive before the deadline."""
         return DeadlineExceeded(
-            f"{self.address.url} did not answer within {deadline.timeout_s:g} s"
+            f"{self.address.url} did not respond within {deadline.timeout_s:g} s"
         )
 
     def unreachable(self, what: str, reason: str) -> Unreachable:
-        """No connection, or one that broke."""
+        """Returns the error for a connection that failed."""
         if self.address.secure and any(mark in reason.lower() for mark in TLS_MARKS):
             return TlsFailed(f"no secure connection to {self.address.url}: {reason}")
         return Unreachable(f"{self.address.url} {what}: {reason}")
 
-    def bad_answer(self, reason: str) -> BadAnswer:
-        """What answers at the address is no rowcast service."""
-        return BadAnswer(f"{self.address.url} does not answer as a rowcast service would: {reason}")
+    def invalid_response(self, reason: str) -> InvalidResponse:
+        """Returns the error for a server that is not a rowcast service."""
+        return InvalidResponse(f"{self.address.url} is not a rowcast service: {reason}")
 
     def unpack(self, call: Call[Any], content: bytes) -> Any:
         """Reads the result of a call from a message.
 
         Raises:
-          BadAnswer: the bytes are no such message, or it contradicts itself.
+          InvalidResponse: The bytes are not such a message, or the message is inconsistent.
         """
         try:
             return call.unpack(call.response.FromString(content))
         except (DecodeError, ValueError, IndexError) as error:
-            raise BadAnswer(
-                f"{self.address.url} answered {call.method} with a message that does not hold together: {error}"
+            raise InvalidResponse(
+                f"{self.address.url} returned an inconsistent response to {call.method}: {error}"
             ) from error

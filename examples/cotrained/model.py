@@ -1,4 +1,5 @@
-"""Retrieval and ranking trained together: one model, one checkpoint, tables for each and one that both read.
+"""Retrieval and ranking trained together: one model, one checkpoint, tables for each and one that
+both read.
 
 Ranking is served elsewhere than retrieval is, and wants none of its tables there.
 """
@@ -11,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    "TF_USE_LEGACY_KERAS", "1"
-)  # TFRS speaks Keras 2; read when TensorFlow is imported
+# TFRS speaks Keras 2; read when TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -32,7 +32,9 @@ class Sizes:
 
 
 def feature_config(sizes: Sizes) -> dict[str, Any]:
-    """Returns the features: inputs read one of retrieval's tables and one of ranking's; that of genres is for both."""
+    """Returns the features: inputs read one of retrieval's tables and one of ranking's; that of
+    genres is for both.
+    """
     embedding = tf.tpu.experimental.embedding
 
     def table(name: str, rows: int, dim: int) -> Any:
@@ -90,10 +92,8 @@ def build_model() -> CoTrained:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
     page = json.loads(Path(__file__).with_name("sizes.json").read_text())
     model = CoTrained(Sizes(**page))
-    one, several = (
-        tf.zeros([1], tf.int64),
-        tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2]),
-    )
+    one = tf.zeros([1], tf.int64)
+    several = tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
     model(
         {
             name: several if name in ("history", "genres") else one

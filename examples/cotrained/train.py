@@ -1,4 +1,6 @@
-"""Trains retrieval and ranking together, writes what an export needs: python -m examples.cotrained.train [--out DIR]"""
+"""Trains retrieval and ranking together, writes what an export needs: python -m
+examples.cotrained.train [--out DIR]
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     held_out, watched = watching.pairs(watching.held_out, NEGATIVES)
     reached = requests.answers(model, held_out, ["watched"])["watched"]
     print(
-        f"AUC of what was watched, held out: {training.area_under_curve(watched['watched'], reached):.3f}"
+        "AUC of what was watched, held out: "
+        f"{training.area_under_curve(watched['watched'], reached):.3f}"
     )
 
     contexts = watching.contexts(watching.draw(watching.interactions, requests.COUNT[scale]))

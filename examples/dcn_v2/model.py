@@ -1,4 +1,5 @@
-"""DCN v2 for click-through rates: crosses of full or low rank over embeddings, as in the TensorFlow Model Garden.
+"""DCN v2 for click-through rates: crosses of full or low rank over embeddings, as in the TensorFlow
+Model Garden.
 
 Source: Wang et al., arXiv:2008.13535; TensorFlow Model Garden, official/recommendation/ranking.
 """
@@ -11,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    "TF_USE_LEGACY_KERAS", "1"
-)  # TFRS speaks Keras 2; read when TensorFlow is imported
+# TFRS speaks Keras 2; read when TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -95,8 +95,8 @@ class DCN(tf.keras.Model):  # type: ignore[misc]
         """Computes the chance of a click; [b] float32.
 
         Args:
-          features: numbers [b, 13] float32, counts as they are in the log; c1, c2, ... int64 rows, [b], or ragged
-            [b, None] where a category has several.
+          features: numbers [b, 13] float32, counts as they are in the log; c1, c2, ... int64 rows,
+            [b], or ragged [b, None] where a category has several.
         """
         numbers = self.bottom_stack(tf.math.log1p(tf.maximum(features["numbers"], 0.0)))
         found = self.embedding({name: features[name] for name in self.sizes.categories})

@@ -14,7 +14,8 @@ from examples import criteo, requests, trained, training
 from examples.dcn_v2.model import DCN, Sizes
 
 IDS = tuple(min(most, 10) for most in criteo.MULTI_HOT_SIZES)
-"""Some of the benchmark's categories have up to 100 ids, which would only make the requests longer."""
+"""Some of the benchmark's categories have up to 100 ids, which would only make the requests longer.
+"""
 SIZES = {
     "tiny": Sizes(criteo.scaled(300, 30), IDS, 2, (8,), 1, None, (8,)),
     "small": Sizes(criteo.scaled(200_000, 20_000), IDS, 16, (64, 32), 3, None, (128, 64)),
@@ -38,17 +39,16 @@ VARIANTS = ("full", "low_rank")
 def train(out: Path, scale: trained.Scale = "small", variant: str = "full") -> None:
     """Trains, and writes the folder `out`."""
     tf.keras.utils.set_random_seed(11)
-    sizes, n = SIZES[scale], EXAMPLES[scale]
+    sizes = SIZES[scale]
+    n = EXAMPLES[scale]
     if variant == "low_rank":
         sizes = replace(sizes, rank=RANKS[scale])
     optimizers = training.optimizers()
     model = DCN(sizes, optimizers.tables)
     data = criteo.Clicks(sizes.rows, sizes.ids, seed=4)
     training.fit_clicks(model, optimizers, data, n, BATCH)
-    contexts, shown = (
-        data.contexts(requests.COUNT[scale]),
-        data.shown(CANDIDATES * requests.COUNT[scale]),
-    )
+    contexts = data.contexts(requests.COUNT[scale])
+    shown = data.shown(CANDIDATES * requests.COUNT[scale])
     pairs = requests.pairs(contexts, shown)
     expected = {"score": requests.answers(model, pairs, ["click"])["click"]}
     asked = trained.Asked(requests.rankings(contexts, shown), expected, pairs)

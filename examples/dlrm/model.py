@@ -1,4 +1,5 @@
-"""DLRM for click-through rates: bottom MLP, dot interaction, top MLP, as in the TensorFlow Model Garden.
+"""DLRM for click-through rates: bottom MLP, dot interaction, top MLP, as in the TensorFlow Model
+Garden.
 
 Source: Naumov et al., arXiv:1906.00091; TensorFlow Model Garden, official/recommendation/ranking.
 """
@@ -11,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    "TF_USE_LEGACY_KERAS", "1"
-)  # TFRS speaks Keras 2; read when TensorFlow is imported
+# TFRS speaks Keras 2; read when TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -70,7 +70,8 @@ class DLRM(tf.keras.Model):  # type: ignore[misc]
         """Computes the chance of a click; [b] float32.
 
         Args:
-          features: numbers [b, 13] float32, counts as they are in the log; c1, c2, ... [b] int64 rows.
+          features: numbers [b, 13] float32, counts as they are in the log; c1, c2, ... [b] int64
+            rows.
         """
         numbers = self.bottom_stack(tf.math.log1p(tf.maximum(features["numbers"], 0.0)))
         found = self.embedding({name: features[name] for name in self.categories})

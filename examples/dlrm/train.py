@@ -1,4 +1,6 @@
-"""Trains DLRM on clicks in Criteo's shape and writes what an export needs: python -m examples.dlrm.train [--out DIR]"""
+"""Trains DLRM on clicks in Criteo's shape and writes what an export needs: python -m
+examples.dlrm.train [--out DIR]
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,14 @@ CANDIDATES = 20
 def train(out: Path, scale: trained.Scale = "small") -> None:
     """Trains, and writes the folder `out`."""
     tf.keras.utils.set_random_seed(7)
-    sizes, n = SIZES[scale], EXAMPLES[scale]
+    sizes = SIZES[scale]
+    n = EXAMPLES[scale]
     optimizers = training.optimizers()
     model = DLRM(sizes, optimizers.tables)
     data = criteo.Clicks(sizes.rows, [1] * len(sizes.rows), seed=3)
     training.fit_clicks(model, optimizers, data, n, BATCH)
-    contexts, shown = (
-        data.contexts(requests.COUNT[scale]),
-        data.shown(CANDIDATES * requests.COUNT[scale]),
-    )
+    contexts = data.contexts(requests.COUNT[scale])
+    shown = data.shown(CANDIDATES * requests.COUNT[scale])
     pairs = requests.pairs(contexts, shown)
     expected = {"score": requests.answers(model, pairs, ["click"])["click"]}
     asked = trained.Asked(requests.rankings(contexts, shown), expected, pairs)

@@ -1,7 +1,9 @@
-"""MovieLens ml-latest-small: from a directory, else from GroupLens' own site, else made up in the same shape.
+"""MovieLens ml-latest-small: from a directory, else from GroupLens' own site, else made up in the
+same shape.
 
-The data set is GroupLens' (F. Maxwell Harper and Joseph A. Konstan, 2015, The MovieLens Datasets: History and
-Context); its licence travels with it, so it is read where it lies or downloaded, and never kept in this repository.
+The data set is GroupLens' (F. Maxwell Harper and Joseph A. Konstan, 2015, The MovieLens Datasets:
+History and Context); its licence travels with it, so it is read where it lies or downloaded, and
+never kept in this repository.
 """
 
 from __future__ import annotations
@@ -90,7 +92,8 @@ def ordered(users: Ints, movies: Ints, timestamps: Ints) -> Ratings:
 def split(ratings: Ratings, held_out: int = HELD_OUT) -> Split:
     """Splits each user's interactions by their order.
 
-    A user with fewer than 2 * `held_out` interactions fills test first, then validation; nothing is dropped.
+    A user with fewer than 2 * `held_out` interactions fills test first, then validation; nothing is
+    dropped.
     """
     from_end = places_from_end(ratings.users)
     return Split(
@@ -101,7 +104,9 @@ def split(ratings: Ratings, held_out: int = HELD_OUT) -> Split:
 
 
 def places_from_end(users: Ints) -> Ints:
-    """Returns for each interaction of sorted `users` its place among the user's, 1 for the last one."""
+    """Returns for each interaction of sorted `users` its place among the user's, 1 for the last
+    one.
+    """
     return np.searchsorted(users, users, side="right") - np.arange(len(users))
 
 
@@ -134,7 +139,8 @@ def read(directory: Path) -> MovieLens:
     strangers = np.setdiff1d(columns[:, 1], movies.ids)
     if len(strangers):
         raise DataError(
-            f"{directory / 'ratings.csv'} names movie {strangers[0]}, which movies.csv does not have"
+            f"{directory / 'ratings.csv'} names movie {strangers[0]}, which movies.csv does not "
+            "have"
         )
     return MovieLens(
         movies, ordered(columns[:, 0], columns[:, 1], columns[:, 2]), f"MovieLens from {directory}"
@@ -148,12 +154,14 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
             missing = set(columns) - set(reader.fieldnames or ())
             if missing:
                 raise DataError(
-                    f"{path} has no column {min(missing)!r}; MovieLens' own file has {', '.join(columns)}"
+                    f"{path} has no column {min(missing)!r}; MovieLens' own file has "
+                    f"{', '.join(columns)}"
                 )
             rows = [tuple(row[column] for column in columns) for row in reader]
     except OSError as problem:
         raise DataError(
-            f"{path} cannot be read ({problem.strerror}); name the folder that ml-latest-small.zip unpacks to"
+            f"{path} cannot be read ({problem.strerror}); name the folder that ml-latest-small.zip "
+            "unpacks to"
         ) from problem
     if not rows:
         raise DataError(f"{path} has no rows")
@@ -186,7 +194,9 @@ def download(into: Path, url: str = SITE, timeout_s: float = 15.0) -> Path:
 
 
 def make(seed: int = 7, shape: generated.Shape = generated.SHAPE_WITH_SEQUELS) -> MovieLens:
-    """Makes a data set of MovieLens' shape with planted taste clusters and sequels; the same for the same arguments."""
+    """Makes a data set of MovieLens' shape with planted taste clusters and sequels; the same for
+    the same arguments.
+    """
     made = generated.generate(shape, np.random.default_rng(seed))
     movies = Movies(made.movie_ids, made.titles, made.years, made.genres)
     ratings = ordered(made.users, made.movies, made.timestamps)
@@ -198,7 +208,8 @@ def make(seed: int = 7, shape: generated.Shape = generated.SHAPE_WITH_SEQUELS) -
 
 
 def find(directory: Path | None, build: Path) -> MovieLens:
-    """Returns MovieLens from `directory`, else from GroupLens' site, else made up; `source` says which.
+    """Returns MovieLens from `directory`, else from GroupLens' site, else made up; `source` says
+    which.
 
     Raises:
       DataError: `directory` was given and cannot be read.

@@ -23,7 +23,8 @@ from rich.table import Table
 from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError, where
 
 from examples import served
-from examples.movielens import asking, data, evaluate
+from examples.movielens import data, evaluate
+from examples.movielens.client_calls import features, median_ms, ranked_ids
 from examples.movielens.evaluate import Ask
 from examples.movielens.examples import encode, requests
 from examples.movielens.settings import Settings
@@ -50,7 +51,8 @@ class Stages:
     """The demo's stages, each announced and timed."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._times = console, list[tuple[str, float]]()
+        self._console = console
+        self._times = list[tuple[str, float]]()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -94,17 +96,19 @@ def demonstrate(directory: Path | None, short: bool, console: Console) -> None:
     """Runs all stages.
 
     Raises:
-      DataError, StageFailed, ServiceFailed, RowcastError: a stage failed; the message says what to read.
+      DataError, StageFailed, ServiceFailed, RowcastError: a stage failed; the message says what to
+        read.
     """
     stages = Stages(console)
     settings = SHORT if short else Settings()
     with stages.stage("data"):
         found = data.find(directory, BUILD)
-        encoded, parts = encode(found), data.split(found.ratings)
+        encoded = encode(found)
+        parts = data.split(found.ratings)
         console.print(f"[green]{found.source}[/]", highlight=False)
         console.print(
-            f"{len(encoded.user_ids)} viewers, {len(encoded.movie_ids)} movies, {len(encoded.users)} ratings; "
-            f"the last {data.HELD_OUT} of each viewer are held out"
+            f"{len(encoded.user_ids)} viewers, {len(encoded.movie_ids)} movies, "
+            f"{len(encoded.users)} ratings; the last {data.HELD_OUT} of each viewer are held out"
         )
     with stages.stage("train"):
         from examples.movielens import train  # TensorFlow is loaded now, and not before
@@ -122,10 +126,8 @@ def demonstrate(directory: Path | None, short: bool, console: Console) -> None:
                 f"rowcast-serve --root {_shown(BUNDLES)}, log in {_shown(log)}", highlight=False
             )
             service = stack.enter_context(served.serving(BUNDLES, MODEL, version, log))
-        grpc, http = (
-            stack.enter_context(Client(service.grpc)),
-            stack.enter_context(Client(service.http)),
-        )
+        grpc = stack.enter_context(Client(service.grpc))
+        http = stack.enter_context(Client(service.http))
         with stages.stage("request"):
             _ask(questions[0], Titles(found.movies), grpc, http, settings.rank_depth, console)
         with stages.stage("quality"):
@@ -157,7 +159,7 @@ def _ask(
     question: Ask, titles: Titles, grpc: Client, http: Client, depth: int, console: Console
 ) -> None:
     """Sends all three calls for one viewer and shows the answers."""
-    asked = asking.features(question)
+    asked = features(question)
     watched = _table(f"viewer {question.user_id} watched last", "title", "year", "genres")
     for movie in question.history[-5:][::-1].tolist():
         watched.add_row(*titles.row(movie))
@@ -215,8 +217,8 @@ def _quality(
         evaluate.measure(name, questions, answers)
         for name, answers in {
             "popularity": popular,
-            "retrieval": asking.answers(http.retrieve, questions),
-            "retrieval + ranking": asking.answers(http.recommend, questions, candidates=depth),
+            "retrieval": ranked_ids(http.retrieve, questions),
+            "retrieval + ranking": ranked_ids(http.recommend, questions, candidates=depth),
         }.items()
     ]
     title = f"served answers against what {len(questions)} viewers watched next (95 % intervals)"
@@ -229,12 +231,13 @@ def _quality(
     console.print(f"What ranking changes, viewer by viewer: NDCG@{evaluate.K} by {added}.")
     if added.low > 0:
         console.print(
-            "It wins: a tower makes one vector of the history before any movie is known; the ranker sees the pair, "
-            "and knows which movies this one is watched after."
+            "It wins: a tower makes one vector of the history before any movie is known; the "
+            "ranker sees the pair, and knows which movies this one is watched after."
         )
     elif added.high < 0:
         console.print(
-            "It loses: on this data, what the ranker sees of a pair is nothing that the towers do not know."
+            "It loses: on this data, what the ranker sees of a pair is nothing that the towers do "
+            "not know."
         )
     else:
         console.print(
@@ -245,23 +248,25 @@ def _quality(
 def _shape(
     questions: Sequence[Ask], titles: Titles, http: Client, depth: int, console: Console
 ) -> None:
-    """Shows what a filter, the exclusion of seen movies and diversity make of the lists, and what they cost."""
-    first, recommend = questions[0], partial(http.recommend, candidates=depth)
+    """Shows what a filter, the exclusion of seen movies and diversity make of the lists, and what
+    they cost.
+    """
+    first = questions[0]
+    recommend = partial(http.recommend, candidates=depth)
     comedies = where("genres").any_of("Comedy") & where("year").between(1990, 1999)
-    found = recommend(
-        asking.features(first), k=10, exclude=first.seen, filter=comedies, explain=True
-    )
+    found = recommend(features(first), k=10, exclude=first.seen, filter=comedies, explain=True)
     console.print(_movies("comedies of the 1990s (filter)", first, titles, _scored(found[0])))
     how = found.explanations[0]
     console.print(
-        f"{how.matches} movies match and were not seen ({how.selectivity:.1%}); {how.scored} were scored, path "
+        f"{how.matches} movies match and were not seen ({how.selectivity:.1%}); {how.scored} were "
+        "scored, path "
         f"{how.path}, {how.search_ms:.1f} ms. {how.shortfall}".rstrip()
     )
     lists = {
-        "nothing seen before": asking.answers(recommend, questions),
-        "seen movies allowed": asking.answers(recommend, questions, seen=True),
-        "comedies of the 1990s": asking.answers(recommend, questions, filter=comedies),
-        "diversity 0.5": asking.answers(recommend, questions, diversity=0.5),
+        "nothing seen before": ranked_ids(recommend, questions),
+        "seen movies allowed": ranked_ids(recommend, questions, seen=True),
+        "comedies of the 1990s": ranked_ids(recommend, questions, filter=comedies),
+        "diversity 0.5": ranked_ids(recommend, questions, diversity=0.5),
     }
     hits = {
         name: np.array(
@@ -278,7 +283,8 @@ def _shape(
         "distinct genres",
         "hit-rate",
     )
-    plain, means = lists["nothing seen before"], {}
+    plain = lists["nothing seen before"]
+    means = {}
     for name, answers in lists.items():
         same = np.mean(
             [np.isin(one, other).sum() for one, other in zip(answers, plain, strict=True)]
@@ -292,49 +298,45 @@ def _shape(
         )
     console.print(table)
     change = evaluate.bootstrap(hits["diversity 0.5"] - hits["nothing seen before"])
-    repeated, before, after = (
-        means["seen movies allowed"][0],
-        means["nothing seen before"][1],
-        means["diversity 0.5"][1],
-    )
+    repeated = means["seen movies allowed"][0]
+    before = means["nothing seen before"][1]
+    after = means["diversity 0.5"][1]
     console.print(
-        f"Without the exclusion, {repeated:.1f} of {evaluate.K} places go to movies already seen. Diversity "
-        f"changes the genres of a list from {before:.1f} to {after:.1f}, and hit-rate@{evaluate.K} by {change}."
+        f"Without the exclusion, {repeated:.1f} of {evaluate.K} places go to movies already seen. "
+        "Diversity "
+        f"changes the genres of a list from {before:.1f} to {after:.1f}, and hit-rate@{evaluate.K} "
+        f"by {change}."
     )
 
 
 def _time(
     questions: Sequence[Ask], movies: data.Ints, grpc: Client, depth: int, console: Console
 ) -> None:
-    """Compares one stage with two, and the tree with exact search, by the time of single requests."""
+    """Compares one stage with two, and the tree with exact search, by the time of
+    single requests.
+    """
     (index,) = grpc.model(MODEL).indexes
 
     def near(question: Ask, **options: Any) -> Any:
-        return grpc.retrieve(asking.features(question), k=depth, **options)
+        return grpc.retrieve(features(question), k=depth, **options)
 
     def ranked(question: Ask) -> Any:
-        return grpc.recommend(asking.features(question), candidates=depth)
+        return grpc.recommend(features(question), candidates=depth)
 
     def exhaustive(question: Ask) -> Any:
-        return grpc.rank(asking.features(question), movies, k=evaluate.K)
+        return grpc.rank(features(question), movies, k=evaluate.K)
 
     timed = questions[:TIMED]
-    tree_ms, exact_ms = (
-        asking.median_ms(near, timed),
-        asking.median_ms(partial(near, exact=True), timed),
-    )
+    tree_ms = median_ms(near, timed)
+    exact_ms = median_ms(partial(near, exact=True), timed)
     table = _table(f"time of one request over gRPC, median of {len(timed)}", "", "ms")
     table.add_row(f"retrieve {depth} of {index.size} movies, {index.kind}", f"{tree_ms:.1f}")
     table.add_row(f"retrieve {depth} of {index.size} movies, exact search", f"{exact_ms:.1f}")
-    table.add_row(
-        f"retrieve {depth} and rank them: two stages", f"{asking.median_ms(ranked, timed):.1f}"
-    )
-    table.add_row(
-        f"rank all {index.size}: no retrieval", f"{asking.median_ms(exhaustive, timed):.1f}"
-    )
+    table.add_row(f"retrieve {depth} and rank them: two stages", f"{median_ms(ranked, timed):.1f}")
+    table.add_row(f"rank all {index.size}: no retrieval", f"{median_ms(exhaustive, timed):.1f}")
     console.print(table)
-    found = asking.answers(grpc.retrieve, questions, k=depth)
-    exact = asking.answers(grpc.retrieve, questions, k=depth, exact=True)
+    found = ranked_ids(grpc.retrieve, questions, k=depth)
+    exact = ranked_ids(grpc.retrieve, questions, k=depth, exact=True)
     recall = np.mean([np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)])
     saved = 1 - tree_ms / exact_ms
     verdict = (
@@ -343,17 +345,15 @@ def _time(
         else "saves no time: so few are searched exactly as fast"
     )
     console.print(
-        f"The {index.kind} index finds {recall:.1%} of the {depth} nearest movies ({index.recall:.1%} when exported) "
-        f"and {verdict}."
+        f"The {index.kind} index finds {recall:.1%} of the {depth} nearest movies "
+        f"({index.recall:.1%} when exported) and {verdict}."
     )
 
 
 def _facts(service: served.Service, console: Console) -> None:
     """Shows memory and libraries."""
-    mapped, resident = (
-        served.tensorflow_mapped(service.process),
-        served.resident_bytes(service.process),
-    )
+    mapped = served.tensorflow_mapped(service.process)
+    resident = served.resident_bytes(service.process)
     if mapped:
         raise StageFailed("TensorFlow is mapped in the service, which should run without it")
     if mapped is False and resident is not None:
@@ -370,7 +370,8 @@ def _go_on(console: Console) -> None:
         f".venv/bin/rowcast-serve --root {_shown(BUNDLES)}", highlight=False, soft_wrap=True
     )
     console.print(
-        f"curl -s -H 'content-type: application/json' localhost:8080/v1/models/{MODEL}:recommend -d '{body}'",
+        f"curl -s -H 'content-type: application/json' localhost:8080/v1/models/{MODEL}:recommend "
+        f"-d '{body}'",
         highlight=False,
         soft_wrap=True,
         markup=False,
@@ -404,7 +405,8 @@ def main() -> int:
         return 1
     except RowcastError as problem:
         console.print(
-            f"[red]the service answered with an error:[/] {problem}; read {_shown(DEMO / 'serve.log')}"
+            f"[red]the service answered with an error:[/] {problem}; read "
+            f"{_shown(DEMO / 'serve.log')}"
         )
         return 1
     _go_on(console)

@@ -1,4 +1,6 @@
-"""Measures answers against what viewers watched next: hit-rate@10 and NDCG@10 with 95 % bootstrap intervals."""
+"""Measures answers against what viewers watched next: hit-rate@10 and NDCG@10 with 95 % bootstrap
+intervals.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ class Quality:
     """How good one way of answering is, for each viewer.
 
     Attributes:
-      hits: [viewers] 1 where the K movies hold one that was wanted, else 0. gains: [viewers] NDCG@K.
+      hits: [viewers] 1 where the K movies hold one that was wanted, else 0. gains: [viewers]
+        NDCG@K.
     """
 
     name: str
@@ -87,7 +90,9 @@ def asks(encoded: Encoded, requests: Requests) -> list[Ask]:
 
 
 def popularity(encoded: Encoded, rows: Ints, questions: Sequence[Ask]) -> list[Ints]:
-    """Answers with what most viewers watched in `rows` and the asking one has not seen; ties by movie id."""
+    """Answers with what most viewers watched in `rows` and the asking one has not seen; ties by
+    movie id.
+    """
     counts = np.bincount(encoded.movies[rows], minlength=len(encoded.movie_ids))
     ranked = encoded.movie_ids[np.argsort(-counts, kind="stable")]
     return [ranked[~np.isin(ranked, question.seen)][:K] for question in questions]
@@ -97,14 +102,17 @@ def measure(name: str, questions: Sequence[Ask], answers: Sequence[Ints]) -> Qua
     """Compares answers with what was wanted.
 
     Raises:
-      ValueError: an answer holds a movie twice, or one that the viewer has seen; or questions lack answers.
+      ValueError: an answer holds a movie twice, or one that the viewer has seen; or questions lack
+        answers.
     """
-    hits, gains = [], []
+    hits = []
+    gains = []
     for question, answer in zip(questions, answers, strict=True):
         top = np.asarray(answer)[:K]
         if len(np.unique(top)) < len(top) or np.isin(top, question.seen).any():
             raise ValueError(
-                f"{name}: the answer for user {question.user_id} repeats a movie or holds one already seen"
+                f"{name}: the answer for user {question.user_id} repeats a movie or holds one "
+                "already seen"
             )
         found = np.isin(top, question.wanted)
         hits.append(float(found.any()))

@@ -1,4 +1,6 @@
-"""Turns interactions into what the model reads: rows of tables, windows of history, batches with sampled negatives."""
+"""Turns interactions into what the model reads: rows of tables, windows of history, batches with
+sampled negatives.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Encoded:
     """A data set in rows.
 
     Attributes:
-      user_ids, movie_ids: sorted ids; `genres`: sorted names. Row = position (+ FIRST_USER_ROW for users).
+      user_ids, movie_ids: sorted ids; `genres`: sorted names. Row = position (+ FIRST_USER_ROW for
+        users).
       users, movies, hours: [r] rows of each interaction, in the order of Ratings.
       starts: [users + 1] where each viewer's interactions begin.
       movie_genres: genre rows of each movie. years: [movies], 0 where unknown.
@@ -63,7 +66,8 @@ def encode(data: MovieLens) -> Encoded:
 
 @dataclass(frozen=True)
 class Batch:
-    """Contexts, each with the movie that was watched next; then movies that serve as negatives only.
+    """Contexts, each with the movie that was watched next; then movies that serve as negatives
+    only.
 
     Attributes:
       users, hours: [b] rows. histories: of b contexts.
@@ -89,9 +93,12 @@ class Sampler:
         Args:
           rows: positions in Ratings; of each viewer a prefix of the interactions.
         """
-        self._encoded, self._rows, self._settings = encoded, rows, settings
+        self._encoded = encoded
+        self._rows = rows
+        self._settings = settings
         self._random = np.random.default_rng(seed)
-        viewers, movies = len(encoded.user_ids) + FIRST_USER_ROW, len(encoded.movie_ids)
+        viewers = len(encoded.user_ids) + FIRST_USER_ROW
+        movies = len(encoded.movie_ids)
         self._watched = np.zeros((viewers, movies), np.bool_)
         self._watched[encoded.users[rows], encoded.movies[rows]] = True
         share = np.bincount(encoded.movies[rows], minlength=movies) / max(len(rows), 1)
@@ -114,7 +121,9 @@ class Sampler:
             yield self._batch(order[step * size : (step + 1) * size])
 
     def _batch(self, rows: Ints) -> Batch:
-        encoded, settings, random = self._encoded, self._settings, self._random
+        encoded = self._encoded
+        settings = self._settings
+        random = self._random
         users = encoded.users[rows]
         starts = encoded.starts[users - FIRST_USER_ROW]
         ends = np.maximum(rows - random.integers(0, settings.gap + 1, len(rows)), starts)
@@ -135,7 +144,9 @@ class Sampler:
 
 
 def split_newest(encoded: Encoded, rows: Ints, newest: int) -> tuple[Ints, Ints]:
-    """Splits interactions, of each viewer a prefix, into those before each viewer's `newest` last ones, and these."""
+    """Splits interactions, of each viewer a prefix, into those before each viewer's `newest` last
+    ones, and these.
+    """
     last = places_from_end(encoded.users[rows]) <= newest
     return rows[~last], rows[last]
 
@@ -145,7 +156,8 @@ class Requests:
     """What each viewer asks after `seen` interactions, and the answers that count as hits.
 
     Attributes:
-      users, hours: [n] rows; the hour is that of the first held-out interaction, when the question would be asked.
+      users, hours: [n] rows; the hour is that of the first held-out interaction, when the question
+        would be asked.
       histories: the newest watched movies. seen, wanted: all watched movies; the held-out ones.
     """
 
@@ -157,7 +169,9 @@ class Requests:
 
 
 def requests(encoded: Encoded, held_out: Ints, history: int) -> Requests:
-    """Makes one request per viewer with held-out interactions; these follow all that the viewer has seen."""
+    """Makes one request per viewer with held-out interactions; these follow all that the viewer has
+    seen.
+    """
     users, firsts, counts = np.unique(
         encoded.users[held_out], return_index=True, return_counts=True
     )

@@ -1,4 +1,6 @@
-"""Makes viewers and movies in the shape of MovieLens, with planted taste clusters that a model can find."""
+"""Makes viewers and movies in the shape of MovieLens, with planted taste clusters that a model can
+find.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,26 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 GENRES = (
-    "Action", "Adventure", "Animation", "Children", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
-    "Film-Noir", "Horror", "IMAX", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
-)  # fmt: skip
+    "Action",
+    "Adventure",
+    "Animation",
+    "Children",
+    "Comedy",
+    "Crime",
+    "Documentary",
+    "Drama",
+    "Fantasy",
+    "Film-Noir",
+    "Horror",
+    "IMAX",
+    "Musical",
+    "Mystery",
+    "Romance",
+    "Sci-Fi",
+    "Thriller",
+    "War",
+    "Western",
+)
 FIRST = (
     "Silent",
     "Golden",
@@ -60,7 +79,9 @@ class Shape:
     loyalty: float = 0.85
     """Share of a viewer's ratings that come from the viewer's own clusters."""
     sequels: float = 0.0
-    """Share of a viewer's ratings that are the sequel of one of the last RECENT movies, where each has one."""
+    """Share of a viewer's ratings that are the sequel of one of the last RECENT movies, where each
+    has one.
+    """
 
 
 SHAPE = Shape()
@@ -83,13 +104,17 @@ class Generated:
 
 
 def generate(shape: Shape, random: np.random.Generator) -> Generated:
-    """Makes viewers who mostly watch the popular movies of one to three clusters, in sessions, in order of time."""
+    """Makes viewers who mostly watch the popular movies of one to three clusters, in sessions, in
+    order of time.
+    """
     movie_ids = _movie_ids(shape.movies, random)
     clusters: Ints = random.integers(0, shape.clusters, shape.movies)
     popularity: Floats = np.power(_ranks(clusters, random) + 5.0, -0.9)
     counts = _ratings_per_user(shape, random)
     sequels = _sequels(clusters, random) if shape.sequels else None
-    users, movies, timestamps = [], [], []
+    users = []
+    movies = []
+    timestamps = []
     for user, count in enumerate(counts, start=1):
         chances = _chances(shape, clusters, popularity, random)
         users.append(np.full(count, user, np.int64))
@@ -111,7 +136,9 @@ def generate(shape: Shape, random: np.random.Generator) -> Generated:
 
 
 def _movie_ids(count: int, random: np.random.Generator) -> Ints:
-    """Returns [count] ascending ids: the small ones without gaps, so that 1, 260 and 318 are movies as in MovieLens."""
+    """Returns [count] ascending ids: the small ones without gaps, so that 1, 260 and 318 are movies
+    as in MovieLens.
+    """
     dense = count // 2
     sparse = dense + 1 + random.choice(LARGEST_MOVIE_ID - dense, count - dense, replace=False)
     return np.concatenate([np.arange(1, dense + 1), np.sort(sparse)]).astype(np.int64)
@@ -133,7 +160,8 @@ def _ratings_per_user(shape: Shape, random: np.random.Generator) -> Ints:
     spare = shape.ratings - RATINGS_MIN * shape.users
     if spare < 0:
         raise ValueError(
-            f"{shape.users} viewers with at least {RATINGS_MIN} ratings each need more than {shape.ratings} ratings"
+            f"{shape.users} viewers with at least {RATINGS_MIN} ratings each need more than "
+            f"{shape.ratings} ratings"
         )
     counts: Ints = RATINGS_MIN + np.minimum(spare * share / share.sum(), shape.movies // 4).astype(
         np.int64
@@ -166,7 +194,9 @@ def _sequels(clusters: Ints, random: np.random.Generator) -> Ints:
 
 
 def _with_sequels(drawn: Ints, sequels: Ints, share: float, random: np.random.Generator) -> Ints:
-    """Replaces a share of the movies that a viewer watches by sequels of what was watched just before."""
+    """Replaces a share of the movies that a viewer watches by sequels of what was watched just
+    before.
+    """
     watched: dict[int, None] = {}
     rest = iter(drawn.tolist())
     while len(watched) < len(drawn):

@@ -1,4 +1,5 @@
-"""A recommender in two stages: a query and a candidate tower over shared embedding tables, and a DCN v2 ranker.
+"""A recommender in two stages: a query and a candidate tower over shared embedding tables, and a
+DCN v2 ranker.
 
 This file is all that an exporter needs of the training code, and it knows of no exporter.
 """
@@ -12,9 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    "TF_USE_LEGACY_KERAS", "1"
-)  # TFRS speaks Keras 2; read when TensorFlow is imported
+# TFRS speaks Keras 2; read when TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -35,8 +35,9 @@ DIRECTORY = Path(__file__).resolve().parents[2] / "build" / "demo"
 class Sizes:
     """Rows and dimensions of the tables, and widths of the layers.
 
-    Row 0 of users is for viewers who were not there in training. Both towers end in vectors of `movie_dim` and add to
-    the movies' own rows, so that their first guess is: more of what was watched.
+    Row 0 of users is for viewers who were not there in training. Both towers end in vectors of
+    `movie_dim` and add to the movies' own rows, so that their first guess is: more of what was
+    watched.
     """
 
     users: int
@@ -64,13 +65,16 @@ def read_sizes(directory: Path) -> Sizes:
     path = directory / SIZES_FILE
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} is not there: run `python -m examples.movielens.train`, or name its folder in MOVIELENS_DIR"
+            f"{path} is not there: run `python -m examples.movielens.train`, or name its folder in "
+            "MOVIELENS_DIR"
         )
     return Sizes(**json.loads(path.read_text()))
 
 
 def feature_config(sizes: Sizes) -> dict[str, Any]:
-    """Returns five features over four tables; watched movies and the candidate read the same one."""
+    """Returns five features over four tables; watched movies and the candidate read the
+    same one.
+    """
     embedding = tf.tpu.experimental.embedding
 
     def table(name: str, rows: int, dim: int, combiner: str, deviation: float) -> Any:
@@ -88,7 +92,9 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
 
 
 class MovieModel(tf.keras.Model):  # type: ignore[misc]
-    """Scores contexts against movies: by the dot product of two towers, and by a ranker that sees each pair."""
+    """Scores contexts against movies: by the dot product of two towers, and by a ranker that sees
+    each pair.
+    """
 
     def __init__(self, sizes: Sizes, optimizer: Any = None, dropout: float = 0.0) -> None:
         """Makes the layers.
@@ -99,7 +105,8 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         """
         super().__init__()
         self.sizes = sizes
-        dense, init = tf.keras.layers.Dense, tf.keras.initializers
+        dense = tf.keras.layers.Dense
+        init = tf.keras.initializers
         self.embedding = tfrs.layers.embedding.TPUEmbedding(feature_config(sizes), optimizer)
         self.dropout = tf.keras.layers.Dropout(dropout)
         self.query_hidden = dense(
@@ -128,14 +135,17 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         """Computes both vectors and the score of b pairs.
 
         Args:
-          features: user_id [b], history ragged [b, None], hour [b], movie_id [b], genres ragged [b, None] (rows of
-            their tables, int64), year [b] float32, 0 where it is not known; companions ragged [b, None] rows of
-            movies, at most COMPANIONS, and closeness [b, COMPANIONS] float32, 0 behind the last of them.
+          features: user_id [b], history ragged [b, None], hour [b], movie_id [b], genres ragged [b,
+            None] (rows of their tables, int64), year [b] float32, 0 where it is not known;
+            companions ragged [b, None] rows of movies, at most COMPANIONS, and closeness [b,
+            COMPANIONS] float32, 0 behind the last of them.
         Returns:
-          query, candidate: [b, movie_dim] float32, whose dot product is the retrieval score. score: [b] float32.
+          query, candidate: [b, movie_dim] float32, whose dot product is the retrieval score. score:
+            [b] float32.
         """
         context, movie = self.activations(features, training)
-        query, candidate = self.query(context), self.candidate(movie)
+        query = self.query(context)
+        candidate = self.candidate(movie)
         return {
             "query": query,
             "candidate": candidate,
@@ -143,7 +153,9 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         }
 
     def activations(self, features: Mapping[str, Any], training: bool = False) -> tuple[Any, Any]:
-        """Looks all features up at once; returns the context's activations [n, .] and the movies' [b, .]."""
+        """Looks all features up at once; returns the context's activations [n, .] and the movies'
+        [b, .].
+        """
         found = self.embedding({name: features[name] for name in FEATURES})
         year = features["year"]
         age = tf.expand_dims(tf.where(year > 0.0, (year - 1990.0) / 20.0, tf.zeros_like(year)), -1)
@@ -165,7 +177,8 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         return own + self.candidate_out(tf.concat([movie, self.candidate_hidden(movie)], -1))
 
     def pair(self, features: Mapping[str, Any]) -> Any:
-        """Compares each watched movie with the candidate's companions: [b, WATCHED] closeness, 0 where it is none.
+        """Compares each watched movie with the candidate's companions: [b, WATCHED] closeness, 0
+        where it is none.
 
         Movies are equal where their numbers are; the 0 of a missing movie is no movie's number.
         """
@@ -177,9 +190,12 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         return tf.reduce_sum(tf.where(same, tf.expand_dims(features["closeness"], 1), 0.0), -1)
 
     def score(self, query: Any, candidate: Any, pair: Any) -> Any:
-        """The ranker: the retrieval score of [n] pairs, corrected by crosses of it with what `pair` returns; [n]."""
+        """The ranker: the retrieval score of [n] pairs, corrected by crosses of it with what `pair`
+        returns; [n].
+        """
         product = tf.reduce_sum(query * candidate, -1, keepdims=True)
-        most, mean = tf.reduce_max(pair, -1, keepdims=True), tf.reduce_mean(pair, -1, keepdims=True)
+        most = tf.reduce_max(pair, -1, keepdims=True)
+        mean = tf.reduce_mean(pair, -1, keepdims=True)
         inputs = tf.concat([product, pair, most, mean], -1)
         crossed = inputs
         for cross in self.crosses:
@@ -187,7 +203,9 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         return tf.squeeze(product + self.rank_out(self.rank_hidden(crossed)), -1)
 
     def build_layers(self) -> None:
-        """Creates every variable; looks nothing up, so that the tables may be of any size or not there at all."""
+        """Creates every variable; looks nothing up, so that the tables may be of any size or not
+        there at all.
+        """
         self.embedding.build(None)
         sizes = self.sizes
         context = tf.zeros([1, sizes.user_dim + sizes.movie_dim + sizes.hour_dim])
@@ -201,7 +219,9 @@ def _one_to_n(shape: Any, dtype: Any = None, **_: Any) -> Any:
 
 
 def build_model() -> MovieModel:
-    """Returns the untrained model in the sizes that the training wrote to MOVIELENS_DIR, else to build/demo."""
+    """Returns the untrained model in the sizes that the training wrote to MOVIELENS_DIR, else to
+    build/demo.
+    """
     model = MovieModel(read_sizes(Path(os.environ.get("MOVIELENS_DIR", DIRECTORY))))
     model.build_layers()
     return model

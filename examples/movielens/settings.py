@@ -1,4 +1,6 @@
-"""What the training may choose; the values here were chosen on the validation split (`train.py --select`)."""
+"""What the training may choose; the values here were chosen on the validation split
+(`train.py --select`).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Settings:
     history: int = 10
     """Newest watched movies that a request sends; the ranker looks at as many (model.WATCHED)."""
     gap: int = 9
-    """The movie to find is up to this many interactions after the history's end, as the held-out ones are."""
+    """The movie to find is up to this many interactions after the history's end, as the held-out
+    ones are.
+    """
     dropout: float = 0.2
     user_dropout: float = 0.2
     """Share of contexts whose viewer is hidden, so that strangers are served by their history."""

@@ -1,7 +1,8 @@
-"""Trains the example: both stages, an ordinary checkpoint of them, and the files that its export reads.
+"""Trains the example: both stages, an ordinary checkpoint of them, and the files that its export
+reads.
 
-python -m examples.movielens.train [--data DIR] [--out DIR]     trains on all but each viewer's last 10
-python -m examples.movielens.train --select                     redoes the choice of the settings (long)
+python -m examples.movielens.train [--data DIR] [--out DIR]   all but each viewer's last 10
+python -m examples.movielens.train --select                   chooses the settings again (slow)
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ More epochs do not fit the minute that the training may take; 8 were 0.002 of ND
 
 
 def train(found: data.MovieLens, out: Path, settings: Settings) -> training.Trained:
-    """Trains on all but the test split, and writes checkpoint, sizes, vocabularies, corpus and examples to `out`."""
-    encoded, parts = encode(found), data.split(found.ratings)
+    """Trains on all but the test split, and writes checkpoint, sizes, vocabularies, corpus and
+    examples to `out`.
+    """
+    encoded = encode(found)
+    parts = data.split(found.ratings)
     rows = np.union1d(parts.train, parts.validation)
     trained = training.fit(encoded, rows, settings, _tell(settings))
     out.mkdir(parents=True, exist_ok=True)
@@ -68,7 +72,8 @@ def _tell(settings: Settings) -> training.Progress:
 
     def tell(epoch: int, loss: float) -> None:
         print(
-            f"epoch {epoch} of {settings.epochs}: loss {loss:.3f}, {time.monotonic() - start:.0f} s",
+            f"epoch {epoch} of {settings.epochs}: loss {loss:.3f}, {time.monotonic() - start:.0f} "
+            "s",
             flush=True,
         )
 
@@ -78,7 +83,9 @@ def _tell(settings: Settings) -> training.Progress:
 def write_inputs(
     encoded: Encoded, movies: data.Movies, asked: Requests, close: Companions, out: Path
 ) -> None:
-    """Writes what the recipe names beside the checkpoint: vocabularies, the movies, and examples to replay."""
+    """Writes what the recipe names beside the checkpoint: vocabularies, the movies, and examples to
+    replay.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -138,11 +145,14 @@ def quality(
 
 
 def select(found: data.MovieLens, settings: Settings) -> Settings:
-    """Redoes the choice of the settings: trains on the training split, compares NDCG@10 on the validation split.
+    """Redoes the choice of the settings: trains on the training split, compares NDCG@10 on the
+    validation split.
 
-    The test split is not looked at. What counts is the mean of retrieval alone and retrieval with ranking.
+    The test split is not looked at. What counts is the mean of retrieval alone and retrieval with
+    ranking.
     """
-    encoded, parts = encode(found), data.split(found.ratings)
+    encoded = encode(found)
+    parts = data.split(found.ratings)
 
     def worth(tried: Settings) -> float:
         trained = training.fit(encoded, parts.train, tried, lambda *_: None)
@@ -150,13 +160,15 @@ def select(found: data.MovieLens, settings: Settings) -> Settings:
         print(f"{tried}: NDCG {retrieval.ndcg.value:.4f} / {ranking.ndcg.value:.4f}", flush=True)
         return (retrieval.ndcg.value + ranking.ndcg.value) / 2
 
-    reached, best = worth(settings), settings
+    reached = worth(settings)
+    best = settings
     for name, values in GRID.items():
         for tried in [
             replace(best, **{name: value}) for value in values if value != getattr(best, name)
         ]:  # type: ignore[arg-type]
             if (this := worth(tried)) > reached:
-                reached, best = this, tried
+                reached = this
+                best = tried
     return best
 
 

@@ -58,7 +58,8 @@ def sizes_of(encoded: Encoded, settings: Settings) -> Sizes:
 def fit(encoded: Encoded, rows: Ints, settings: Settings, progress: Progress) -> Trained:
     """Trains towers, ranker, and towers again.
 
-    The ranker learns from each viewer's newest interactions, on candidates that towers retrieve which have not seen
+    The ranker learns from each viewer's newest interactions, on candidates that towers retrieve
+    which have not seen
     these: so it is when serving. The towers then go on with all interactions.
 
     Args:
@@ -125,8 +126,11 @@ def _fit_towers(
 def _fit_ranker(
     trained: Trained, encoded: Encoded, earlier: Ints, newest: Ints, settings: Settings
 ) -> None:
-    """Trains the ranker to find `newest` among what the towers retrieve (hard negatives) and some random movies."""
-    model, random = trained.model, np.random.default_rng(settings.seed)
+    """Trains the ranker to find `newest` among what the towers retrieve (hard negatives) and some
+    random movies.
+    """
+    model = trained.model
+    random = np.random.default_rng(settings.seed)
     asked = requests(encoded, newest, settings.history)
     query, candidate = (each.numpy() for each in _vectors(model, encoded, asked))
     offered = _retrieved(query, candidate, asked, settings.rank_depth)

@@ -1,7 +1,7 @@
 """A two-tower model for retrieval whose embedding layer is called once, for both towers.
 
-On a TPU the layer is meant to be called once for all features: the lookups of a step are then one exchange between the
-chips. Serving needs each tower by itself.
+On a TPU the layer is meant to be called once for all features: the lookups of a step are then one
+exchange between the chips. Serving needs each tower by itself.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    "TF_USE_LEGACY_KERAS", "1"
-)  # TFRS speaks Keras 2; read when TensorFlow is imported
+# TFRS speaks Keras 2; read when TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -32,7 +31,9 @@ class Sizes:
 
 
 def feature_config(sizes: Sizes) -> dict[str, Any]:
-    """Returns five features over four tables; what was watched and the candidate read the same one."""
+    """Returns five features over four tables; what was watched and the candidate read
+    the same one.
+    """
     embedding = tf.tpu.experimental.embedding
 
     def table(name: str, rows: int) -> Any:
@@ -66,7 +67,8 @@ class TwoTower(tfrs.models.Model):  # type: ignore[misc]
         self.task = tfrs.tasks.Retrieval()
 
     def call(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Computes the vectors of viewers and of movies, as many of these as of those: [b, dim] each.
+        """Computes the vectors of viewers and of movies, as many of these as of those: [b, dim]
+        each.
 
         Args:
           features: user_id, hour, movie_id [b]; history, genres ragged [b, None] (rows, int64).
@@ -89,9 +91,7 @@ def build_model() -> TwoTower:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
     page = json.loads(Path(__file__).with_name("sizes.json").read_text())
     model = TwoTower(Sizes(**page))
-    one, several = (
-        tf.zeros([1], tf.int64),
-        tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2]),
-    )
+    one = tf.zeros([1], tf.int64)
+    several = tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
     model({name: several if name in ("history", "genres") else one for name in model.features})
     return model

@@ -63,7 +63,9 @@ def inputs(watching: Watching, interactions: np.ndarray) -> Columns:
 
 
 def vectors_of_movies(model: TwoTower, watching: Watching) -> np.ndarray:
-    """Returns [movies, dim] the trained model's vectors; whose viewers go with them does not matter."""
+    """Returns [movies, dim] the trained model's vectors; whose viewers go with them does not
+    matter.
+    """
     rows = np.arange(watching.movies)
     columns = {**inputs(watching, np.zeros_like(rows)), **watching.of_movies(rows)}
     columns.pop("year")
@@ -77,7 +79,9 @@ def recall(scores: np.ndarray, watching: Watching) -> float:
 
 
 def ask(model: TwoTower, watching: Watching, vectors: np.ndarray, count: int) -> trained.Asked:
-    """Returns retrievals and embeddings in turn, and what the model answers to them by exact search."""
+    """Returns retrievals and embeddings in turn, and what the model answers to them by exact
+    search.
+    """
     interactions = watching.draw(watching.interactions, count)
     columns = inputs(watching, interactions)
     queries = requests.answers(model, columns, ["query"])["query"]

@@ -27,11 +27,10 @@ class Feed:
 
     def __init__(self, users: int, items: int, authors: int, tags: int, seed: int) -> None:
         """Makes the items; the arguments but `seed` are how many there are of each."""
-        self._random, self._users = np.random.default_rng(seed), users
-        tastes, lengths = (
-            self._random.integers(0, TASTES, items),
-            self._random.integers(0, 4, items),
-        )
+        self._random = np.random.default_rng(seed)
+        self._users = users
+        tastes = self._random.integers(0, TASTES, items)
+        lengths = self._random.integers(0, 4, items)
         # Authors and most tags belong to a taste.
         author = (self._random.integers(0, authors // TASTES, items) * TASTES + tastes).astype(
             np.int64
@@ -49,7 +48,9 @@ class Feed:
         self._of_taste = [np.flatnonzero(tastes == taste) for taste in range(TASTES)]
 
     def contexts(self, n: int) -> dict[str, Column]:
-        """Draws who looks: a few users look often; most of what one watched is of the user's own taste."""
+        """Draws who looks: a few users look often; most of what one watched is of the user's own
+        taste.
+        """
         users = (self._users * self._random.random(n) ** 4).astype(np.int64)
         lengths = self._random.integers(0, HISTORY + 1, n)
         watched = self._random.integers(0, len(self.items.tastes), lengths.sum())
@@ -67,10 +68,12 @@ class Feed:
 
     def impressions(self, n: int) -> tuple[Columns, dict[str, NDArray[np.float32]]]:
         """Draws features, and what became of each impression."""
-        contexts, shown = self.contexts(n), self.shown(n)
+        contexts = self.contexts(n)
+        shown = self.shown(n)
         users = contexts["user_id"]
         assert isinstance(users, np.ndarray)
-        same, quality = _taste(users) == self.items.tastes[shown], self.items.qualities[shown]
+        same = _taste(users) == self.items.tastes[shown]
+        quality = self.items.qualities[shown]
 
         def happened(logits: NDArray[np.float64]) -> NDArray[np.float32]:
             return (self._random.random(n) < 1 / (1 + np.exp(-logits))).astype(np.float32)

@@ -1,4 +1,5 @@
-"""PLE for a feed: layers of shared and task experts behind gates, and a tower for each of three tasks.
+"""PLE for a feed: layers of shared and task experts behind gates, and a tower for each of three
+tasks.
 
 Source: Tang et al., Progressive Layered Extraction, RecSys 2020, figure 5 and equations 1 to 7.
 """
@@ -12,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    "TF_USE_LEGACY_KERAS", "1"
-)  # TFRS speaks Keras 2; read when TensorFlow is imported
+# TFRS speaks Keras 2; read when TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -63,7 +63,9 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
 
 
 class Extraction(tf.keras.layers.Layer):  # type: ignore[misc]
-    """One layer: each task's gate mixes its own experts and the shared ones; the shared gate mixes all."""
+    """One layer: each task's gate mixes its own experts and the shared ones; the shared gate mixes
+    all.
+    """
 
     def __init__(self, experts: int, width: int, last: bool) -> None:
         """Makes the layers.
@@ -81,7 +83,9 @@ class Extraction(tf.keras.layers.Layer):  # type: ignore[misc]
         self.shared_gate = None if last else dense((len(TASKS) + 1) * experts, "softmax")
 
     def call(self, of_tasks: list[Any], shared: Any) -> tuple[list[Any], Any]:
-        """Returns a mixture [b, width] for each task, and the shared one, None of the last layer."""
+        """Returns a mixture [b, width] for each task, and the shared one, None of the
+        last layer.
+        """
         own = [
             [expert(one) for expert in experts]
             for experts, one in zip(self.of_tasks, of_tasks, strict=True)
@@ -118,8 +122,8 @@ class PLE(tf.keras.Model):  # type: ignore[misc]
         """Computes click, like and watch, [b] float32 between 0 and 1.
 
         Args:
-          features: user_id, hour, item_id, author_id [b]; history, tags ragged [b, None] (rows, int64); age [b]
-            float32, of the item in days.
+          features: user_id, hour, item_id, author_id [b]; history, tags ragged [b, None] (rows,
+            int64); age [b] float32, of the item in days.
         """
         found = self.embedding({name: features[name] for name in (*CONTEXT, *ITEM)})
         user = self.user(tf.concat([found[name] for name in CONTEXT], 1))
@@ -140,10 +144,8 @@ def build_model() -> PLE:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
     page = json.loads(Path(__file__).with_name("sizes.json").read_text())
     model = PLE(Sizes(**page))
-    one, several = (
-        tf.zeros([1], tf.int64),
-        tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2]),
-    )
+    one = tf.zeros([1], tf.int64)
+    several = tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
     inputs = dict.fromkeys(("user_id", "hour", "item_id", "author_id"), one) | dict.fromkeys(
         ("history", "tags"), several
     )

@@ -1,4 +1,6 @@
-"""Trains PLE on impressions of a feed and writes what an export needs: python -m examples.ple.train [--out DIR]"""
+"""Trains PLE on impressions of a feed and writes what an export needs: python -m examples.ple.train
+[--out DIR]
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,16 @@ ASKED: tuple[dict[str, Any], ...] = (
     {"heads": ["watch"], "formula": "watch"},
     {"heads": list(TASKS), "formula": "0.5 * click + 0.3 * like + 0.2 * watch"},
 )
-"""What the requests ask for, in turn: the recipe's order, one head beside it, one head alone, another order."""
+"""What the requests ask for, in turn: the recipe's order, one head beside it, one head alone,
+another order.
+"""
 
 
 def train(out: Path, scale: trained.Scale = "small") -> None:
     """Trains, and writes the folder `out`."""
     tf.keras.utils.set_random_seed(13)
-    sizes, n = SIZES[scale], IMPRESSIONS[scale]
+    sizes = SIZES[scale]
+    n = IMPRESSIONS[scale]
     optimizers = training.optimizers()
     model = PLE(sizes, optimizers.tables)
     feed = Feed(sizes.users, sizes.items, sizes.authors, sizes.tags, seed=6)
@@ -51,7 +56,8 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     reached = requests.answers(model, held_out, TASKS)
     for task in ("click", "like"):
         print(
-            f"AUC of {n // 10} held out, {task}: {training.area_under_curve(happened[task], reached[task]):.3f}"
+            f"AUC of {n // 10} held out, {task}: "
+            f"{training.area_under_curve(happened[task], reached[task]):.3f}"
         )
     contexts = feed.contexts(requests.COUNT[scale])
     asked, stored = ask(model, feed, contexts)
@@ -61,7 +67,8 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
 
 
 def ask(model: PLE, feed: Feed, contexts: Columns) -> tuple[trained.Asked, Columns]:
-    """Returns requests that name items by id and what the model answers to them, and the users that are stored.
+    """Returns requests that name items by id and what the model answers to them, and the users that
+    are stored.
 
     Half of the users are named by id, too, and only their hour is sent.
     """

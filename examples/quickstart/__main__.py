@@ -1,4 +1,5 @@
-"""The service without training: serves a small bundle and asks it over HTTP and gRPC. Run by `make quickstart`, or
+"""The service without training: serves a small bundle and asks it over HTTP and gRPC. Run by
+`make quickstart`, or
 
 python -m examples.quickstart, from the root of a clone
 """
@@ -19,7 +20,8 @@ from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError
 from examples import served
 
 BUNDLES = Path("examples/quickstart/bundles")
-MODEL, VERSION = "movielens", 1
+MODEL = "movielens"
+VERSION = 1
 VIEWER = {"user_id": 7, "history": [1, 5, 12, 31], "hour": 20}
 ATTRIBUTES = ("title", "year", "genres")
 
@@ -55,7 +57,8 @@ def ask(service: served.Service, console: Console) -> None:
         best = http.recommend(VIEWER, k=5, exclude=watched, attributes=ATTRIBUTES)[0]
         console.print(titles("retrieved and ranked (HTTP :recommend)", best))
         console.print(
-            f"TensorFlow in the service: {'yes' if served.tensorflow_mapped(service.process) else 'no'}"
+            "TensorFlow in the service: "
+            f"{'yes' if served.tensorflow_mapped(service.process) else 'no'}"
         )
 
 

@@ -1,7 +1,8 @@
-"""The bundle of the quick start on two fronts and two replicas of each of two shards, beside one process: same answers.
+"""The bundle of the quick start on two routers and two replicas of each of two shards, beside one
+process: same answers.
 
-Run by `make demo-scale`, or `python -m examples.quickstart.demo_scale` from the root of a clone: on a Ray cluster of
-this machine. With `--plain` it runs as plain processes, which need no Ray.
+Run by `make demo-scale`, or `python -m examples.quickstart.demo_scale` from the root of a clone: on
+a Ray cluster of this machine. With `--plain` it runs as plain processes, which need no Ray.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from examples import served
 from examples.quickstart.__main__ import BUNDLES, MODEL, VERSION
 from examples.quickstart.ray_cluster import RayFailed, ray_cluster
 
-SHARDS, REPLICAS, FRONTS = 2, 2, 2
-ALL = ("--shard-least-bytes", "1")
+SHARDS = 2
+REPLICAS = 2
+ROUTERS = 2
+ALL = ("--shard-min-bytes", "1")
 """However small a table is: in production only those that fit no machine are on shards."""
 AROUND_S = 2.0
 """Of requests before and after a shard is killed."""
@@ -50,29 +53,29 @@ REQUESTS = [
 
 @dataclass(frozen=True)
 class Cluster:
-    """Running fronts and shards.
+    """Running routers and shards.
 
     Attributes:
-      fronts: URLs.
+      routers: URLs.
       topology: returns which address holds what.
       victim: process id of a replica of the first shard.
     """
 
-    fronts: Sequence[str]
+    routers: Sequence[str]
     topology: Callable[[], str]
     victim: int
 
 
 @contextmanager
 def on_ray(_: Path) -> Iterator[Cluster]:
-    """Runs shards and fronts on Ray Serve until the `with` ends."""
-    with ray_cluster(BUNDLES, SHARDS, REPLICAS, FRONTS) as cluster:
-        yield Cluster([cluster.front] * FRONTS, cluster.topology, cluster.processes("shard-1")[0])
+    """Runs shards and routers on Ray Serve until the `with` ends."""
+    with ray_cluster(BUNDLES, SHARDS, REPLICAS, ROUTERS) as cluster:
+        yield Cluster([cluster.router] * ROUTERS, cluster.topology, cluster.processes("shard-1")[0])
 
 
 @contextmanager
 def as_processes(scratch: Path) -> Iterator[Cluster]:
-    """Runs shards, and fronts that know their addresses, until the `with` ends."""
+    """Runs shards, and routers that know their addresses, until the `with` ends."""
     with ExitStack() as running:
 
         def start(name: str, version: int | None, *options: str) -> served.Service:
@@ -91,15 +94,18 @@ def as_processes(scratch: Path) -> Iterator[Cluster]:
         ]
         known = [each.grpc.removeprefix("grpc://") for replicas in shards for each in replicas]
         addresses = [text for address in known for text in ("--shard-addresses", address)]
-        fronts = [start(f"front-{number}", VERSION, *addresses) for number in range(FRONTS)]
+        routers = [start(f"router-{number}", VERSION, *addresses) for number in range(ROUTERS)]
         yield Cluster(
-            [each.http for each in fronts], partial(topology, fronts[0]), shards[0][0].process.pid
+            [each.http for each in routers], partial(topology, routers[0]), shards[0][0].process.pid
         )
 
 
 def send(url: str, call: str, body: bytes) -> bytes:
-    """Returns the body of an answer, or what went wrong; for two seconds it sends again what is not ready yet."""
-    headers, end = {"content-type": "application/json"}, time.monotonic() + 2
+    """Returns the body of an answer, or what went wrong; for two seconds it sends again what is not
+    ready yet.
+    """
+    headers = {"content-type": "application/json"}
+    end = time.monotonic() + 2
     request = urllib.request.Request(f"{url}/v1/models/{MODEL}:{call}", body, headers)
     while True:
         try:
@@ -111,33 +117,41 @@ def send(url: str, call: str, body: bytes) -> bytes:
             time.sleep(0.1)
 
 
-def repeat(front: str, expected: Sequence[bytes], done: threading.Event) -> Counter[bool]:
+def repeat(router: str, expected: Sequence[bytes], done: threading.Event) -> Counter[bool]:
     """Sends all requests again and again; counts which answers are those of one process."""
     same = Counter[bool]()
     while not done.is_set():
         same.update(
-            send(front, *sent) == answer for sent, answer in zip(REQUESTS, expected, strict=True)
+            send(router, *sent) == answer for sent, answer in zip(REQUESTS, expected, strict=True)
         )
     return same
 
 
-def topology(front: served.Service) -> str:
-    """Returns which address holds what, as a front sees it."""
-    command = [served.program("rowcast-serve"), "ctl", "--ports-file", str(front.ports), "topology"]
+def topology(router: served.Service) -> str:
+    """Returns which address holds what, as a router sees it."""
+    command = [
+        served.program("rowcast-serve"),
+        "ctl",
+        "--ports-file",
+        str(router.ports),
+        "topology",
+    ]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
 
 
 def demonstrate(scratch: Path, console: Console, plain: bool) -> bool:
-    """Starts all of it, compares answers while a shard is killed; returns whether all were the same."""
+    """Starts all of it, compares answers while a shard is killed; returns whether all were the
+    same.
+    """
     (scratch / "alone").mkdir()
     with served.serving(BUNDLES, MODEL, VERSION, scratch / "alone" / "serve.log") as alone:
         expected = [send(alone.http, *sent) for sent in REQUESTS]
     console.print(f"one process: {len(expected)} answers; its place is taken by a cluster")
     done = threading.Event()
     cluster = as_processes if plain else on_ray
-    with cluster(scratch) as running, ThreadPoolExecutor(FRONTS) as threads:
+    with cluster(scratch) as running, ThreadPoolExecutor(ROUTERS) as threads:
         console.print(running.topology())
-        callers = [threads.submit(repeat, front, expected, done) for front in running.fronts]
+        callers = [threads.submit(repeat, router, expected, done) for router in running.routers]
         try:
             done.wait(AROUND_S)
             os.kill(running.victim, signal.SIGKILL)
@@ -148,7 +162,8 @@ def demonstrate(scratch: Path, console: Console, plain: bool) -> bool:
             done.set()
         same = sum((each.result() for each in callers), Counter[bool]())
     console.print(
-        f"{same.total()} answers of {FRONTS} fronts: {same[True]} are those of one process, bit for bit"
+        f"{same.total()} answers of {ROUTERS} routers: {same[True]} are those of one process, bit "
+        "for bit"
     )
     return not same[False]
 

@@ -1,4 +1,6 @@
-"""Shards and fronts as applications of Ray Serve on this machine, as deploy/ray/shards.yaml places them on several."""
+"""Shards and routers as applications of Ray Serve on this machine, as deploy/ray/shards.yaml places
+them on several.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,15 @@ class RayCluster:
     """What Ray Serve runs.
 
     Attributes:
-      front: URL of the fronts. Replicas on one machine share a port: each address stands for all of its processes.
+      router: URL of the routers. Replicas on one machine share a port: each address stands for all
+        of its processes.
     """
 
     def __init__(self, dashboard: str, ports: dict[str, tuple[int, int]], address: str) -> None:
-        self._api, self._ports, self._address = (
-            f"http://{dashboard}/api/serve/applications/",
-            ports,
-            address,
-        )
-        self.front = f"http://{address}:{ports['fronts'][0]}"
+        self._api = f"http://{dashboard}/api/serve/applications/"
+        self._ports = ports
+        self._address = address
+        self.router = f"http://{address}:{ports['routers'][0]}"
 
     def deploy(self, configuration: dict[str, Any]) -> None:
         """Sends a configuration, and waits until all of it runs.
@@ -61,7 +62,8 @@ class RayCluster:
     def topology(self) -> str:
         """Returns which address holds what."""
         lines = (
-            f"{name:<8} {self._address}:{grpc}  processes {', '.join(map(str, self.processes(name)))}"
+            f"{name:<8} {self._address}:{grpc}  processes "
+            f"{', '.join(map(str, self.processes(name)))}"
             for name, (_, grpc) in self._ports.items()
         )
         return "\n".join(lines) + "\n"
@@ -83,8 +85,8 @@ class RayCluster:
 
 
 @contextmanager
-def ray_cluster(root: Path, shards: int, replicas: int, fronts: int) -> Iterator[RayCluster]:
-    """Runs shards of all tables under a root, and fronts, until the `with` ends.
+def ray_cluster(root: Path, shards: int, replicas: int, routers: int) -> Iterator[RayCluster]:
+    """Runs shards of all tables under a root, and routers, until the `with` ends.
 
     Raises:
       RayFailed: Ray Serve does not start all of it.
@@ -106,16 +108,17 @@ def ray_cluster(root: Path, shards: int, replicas: int, fronts: int) -> Iterator
         log_to_driver=False,
     )
     try:
-        dashboard, address = str(context.dashboard_url), str(ray.util.get_node_ip_address())
+        dashboard = str(context.dashboard_url)
+        address = str(ray.util.get_node_ip_address())
         parts: dict[str, dict[str, Any]] = {
             f"shard-{n}": {"shard": f"{n}/{shards}"} for n in range(1, shards + 1)
         }
-        parts["fronts"] = {"shard_addresses": [f"ray:{dashboard}"]}
+        parts["routers"] = {"shard_addresses": [f"ray:{dashboard}"]}
         ports = {name: (_free_port(), _free_port()) for name in parts}
         shared = {
             "root": str(root.resolve()),
             "host": address,
-            "shard_least_bytes": 1,
+            "shard_min_bytes": 1,
             "drain_delay_s": 0,
         }
         cluster = RayCluster(dashboard, ports, address)
@@ -136,7 +139,7 @@ def ray_cluster(root: Path, shards: int, replicas: int, fronts: int) -> Iterator
                         "deployments": [
                             {
                                 "name": "replicas",
-                                "num_replicas": fronts if name == "fronts" else replicas,
+                                "num_replicas": routers if name == "routers" else replicas,
                                 "health_check_period_s": 1,
                                 "ray_actor_options": {"num_cpus": 1},
                             }

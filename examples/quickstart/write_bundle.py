@@ -1,6 +1,7 @@
 """Writes the bundle of the quick start anew: python -m examples.quickstart.write_bundle
 
-Trains the MovieLens example, four times narrower, on a small generated data set, and exports it: below a megabyte.
+Trains the MovieLens example, four times narrower, on a small generated data set, and exports it:
+below a megabyte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Self-attention over what a viewer watched last: the ranking of SASRec's kind, with a mask and some context.
+"""Self-attention over what a viewer watched last: the ranking of SASRec's kind, with a mask and
+some context.
 
 Source: Kang and McAuley, Self-Attentive Sequential Recommendation, arXiv:1808.09781.
 """
@@ -11,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    "TF_USE_LEGACY_KERAS", "1"
-)  # TFRS speaks Keras 2; read when TensorFlow is imported
+# TFRS speaks Keras 2; read when TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
@@ -94,8 +94,8 @@ class SequenceModel(tf.keras.Model):  # type: ignore[misc]
         """Computes watched, [b] float32 between 0 and 1.
 
         Args:
-          features: history ragged [b, None], the newest first; hour, movie_id [b]; genres ragged [b, None] (rows,
-            int64); year [b] float32.
+          features: history ragged [b, None], the newest first; hour, movie_id [b]; genres ragged
+            [b, None] (rows, int64); year [b] float32.
         """
         found = self.embedding({name: features[name] for name in FEATURES})
         mask = tf.sequence_mask(
@@ -122,10 +122,8 @@ def build_model() -> SequenceModel:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
     page = json.loads(Path(__file__).with_name("sizes.json").read_text())
     model = SequenceModel(Sizes(**page))
-    one, several = (
-        tf.zeros([1], tf.int64),
-        tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2]),
-    )
+    one = tf.zeros([1], tf.int64)
+    several = tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
     model(
         {"history": several, "hour": one, "movie_id": one, "genres": several, "year": tf.zeros([1])}
     )

@@ -1,4 +1,6 @@
-"""Trains self-attention over histories, writes what an export needs: python -m examples.sequence.train [--out DIR]"""
+"""Trains self-attention over histories, writes what an export needs: python -m
+examples.sequence.train [--out DIR]
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,8 @@ CANDIDATES = 20
 def train(out: Path, scale: trained.Scale = "small") -> None:
     """Trains, and writes the folder `out`."""
     tf.keras.utils.set_random_seed(17)
-    watching = Watching(
-        scale, history=LENGTH[scale] * 3 // 2
-    )  # longer than the model looks: it cuts
+    # Longer than the model's own length, to which it cuts.
+    watching = Watching(scale, history=LENGTH[scale] * 3 // 2)
     dim, heads, blocks, top = WIDTHS[scale]
     sizes = Sizes(watching.movies, watching.genres, dim, LENGTH[scale], heads, blocks, top)
     optimizers = training.optimizers()
@@ -46,7 +47,8 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     held_out, watched = watching.pairs(watching.held_out, NEGATIVES)
     reached = requests.answers(model, held_out, ["watched"])["watched"]
     print(
-        f"AUC of what was watched, held out: {training.area_under_curve(watched['watched'], reached):.3f}"
+        "AUC of what was watched, held out: "
+        f"{training.area_under_curve(watched['watched'], reached):.3f}"
     )
 
     contexts = watching.contexts(watching.draw(watching.interactions, requests.COUNT[scale]))

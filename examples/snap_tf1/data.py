@@ -1,4 +1,6 @@
-"""Users, ads and what came of showing them: thousands of categories, some of which tell how a user takes an ad."""
+"""Users, ads and what came of showing them: thousands of categories, some of which tell how a user
+takes an ad.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class Impressions:
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
         """Makes the ads."""
-        self._sizes, self._random = sizes, np.random.default_rng(seed)
+        self._sizes = sizes
+        self._random = np.random.default_rng(seed)
         self._of_users = tuple(name for name in sizes.features if name not in sizes.of_ads)
         self.ads = {name: self._ids(name, sizes.ads) for name in sizes.of_ads}
         self.ads["ad"] = np.arange(sizes.ads)

@@ -1,6 +1,8 @@
-"""An ad ranker of TF1: thousands of features through TPU embedding columns, cross layers, two heads.
+"""An ad ranker of TF1: thousands of features through TPU embedding columns, cross layers, two
+heads.
 
-Source: Snap, Training Large-Scale Recommendation Models with TPUs, 2022; Wang et al., DCN V2, arXiv:2008.13535.
+Source: Snap, Training Large-Scale Recommendation Models with TPUs, 2022; Wang et al., DCN V2,
+arXiv:2008.13535.
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    "TF_USE_LEGACY_KERAS", "1"
-)  # DenseFeatures is of Keras 2; read when TensorFlow is imported
+# DenseFeatures is of Keras 2; read when TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow.compat.v1 as tf
 
@@ -47,7 +48,9 @@ class Sizes:
     hidden: tuple[int, ...]
     parts: int
     part_bytes_min: int
-    """Tables are spread over at most so many parameter servers, in partitions of at least so many bytes."""
+    """Tables are spread over at most so many parameter servers, in partitions of at least so many
+    bytes.
+    """
 
     @property
     def features(self) -> dict[str, int]:
@@ -64,7 +67,9 @@ class Sizes:
 
 
 def columns(sizes: Sizes) -> list[Any]:
-    """Returns the embedding columns; those with exactly one id need no care for empty bags, which halves the graph."""
+    """Returns the embedding columns; those with exactly one id need no care for empty bags, which
+    halves the graph.
+    """
     embedding = tf.tpu.experimental
     category = {
         name: tf.feature_column.categorical_column_with_identity(name, rows, default_value=0)

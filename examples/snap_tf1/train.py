@@ -114,7 +114,9 @@ class Program:
 
 
 def _without_rewriting() -> Any:
-    """Returns a session's configuration that runs the graph as it is: to rewrite one so large takes minutes."""
+    """Returns a session's configuration that runs the graph as it is: to rewrite one so large takes
+    minutes.
+    """
     config = v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     return config
@@ -122,7 +124,8 @@ def _without_rewriting() -> Any:
 
 def train(out: Path, scale: trained.Scale = "small") -> None:
     """Trains, and writes the folder `out`."""
-    sizes, count = SIZES[scale], requests.COUNT[scale]
+    sizes = SIZES[scale]
+    count = requests.COUNT[scale]
     data = Impressions(sizes, seed=9)
     start = time.monotonic()
     with tf.Graph().as_default():
@@ -132,14 +135,15 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
         losses = [program.step(*data.batch(BATCH[scale])) for _ in range(STEPS[scale])]
         tenth = max(1, len(losses) // 10)
         print(
-            f"{len(losses)} steps, {time.monotonic() - start:.0f} s: loss {np.mean(losses[:tenth]):.4f}, "
-            f"in the end {np.mean(losses[-tenth:]):.4f}"
+            f"{len(losses)} steps, {time.monotonic() - start:.0f} s: loss "
+            f"{np.mean(losses[:tenth]):.4f}, in the end {np.mean(losses[-tenth:]):.4f}"
         )
         held_out, happened = data.batch(5 * count)
         reached = program.predict(held_out)
         for head in HEADS:
             print(
-                f"AUC of held out, {head}: {training.area_under_curve(happened[head], reached[head]):.3f}"
+                f"AUC of held out, {head}: "
+                f"{training.area_under_curve(happened[head], reached[head]):.3f}"
             )
         asked = ask(program, data, count)
         trained.write_files(out, Path(__file__).parent, sizes, asked)
@@ -149,10 +153,14 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
 
 
 def ask(program: Program, data: Impressions, count: int) -> trained.Asked:
-    """Returns requests that name ads by id, some with all that is known of them, and what the model answers."""
-    users, shown = data.users(count), data.shown(CANDIDATES * count)
+    """Returns requests that name ads by id, some with all that is known of them, and what the model
+    answers.
+    """
+    users = data.users(count)
+    shown = data.shown(CANDIDATES * count)
     ads = data.of_ads(shown)
-    named, sent = requests.rankings(users, {"candidates": shown}), requests.rankings(users, ads)
+    named = requests.rankings(users, {"candidates": shown})
+    sent = requests.rankings(users, ads)
     both = {"heads": list(HEADS)}
     bodies = [{**(sent if place % BY_ID == 0 else named)[place], **both} for place in range(count)]
     pairs = requests.pairs(users, ads)

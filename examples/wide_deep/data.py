@@ -1,4 +1,6 @@
-"""Impressions in the shape of NVIDIA's article, written and read as prebatched TFRecords: a batch in each record."""
+"""Impressions in the shape of NVIDIA's article, written and read as prebatched TFRecords: a batch
+in each record.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Impressions:
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
         """Prepares the draw of what a model of these sizes takes."""
-        self._sizes, self._random = sizes, np.random.default_rng(seed)
+        self._sizes = sizes
+        self._random = np.random.default_rng(seed)
         names = list(sizes.categories)
         context = {*names[:CONTEXT_CATEGORIES], names[CONTEXT_BAG]}
         self.of_contexts = (
@@ -94,7 +97,9 @@ def _feature(values: NDArray[Any]) -> Any:
 
 
 def read_batches(files: Sequence[str], sizes: Sizes, batch: int) -> Any:
-    """Returns a tf.data.Dataset of features and labels; a record is a batch, so that nothing is left to be batched."""
+    """Returns a tf.data.Dataset of features and labels; a record is a batch, so that nothing is
+    left to be batched.
+    """
     numbers = {name: tf.io.FixedLenFeature([batch], tf.float32) for name in (*NUMBERS, LABEL)}
     shapes = {name: [batch] if ids == 1 else [batch, ids] for name, ids in sizes.ids.items()}
     categories = {name: tf.io.FixedLenFeature(shape, tf.int64) for name, shape in shapes.items()}

@@ -1,6 +1,8 @@
-"""Wide & Deep for clicks, as TF 2 programs write it: wide on Embedding layers of width 1, deep on feature columns.
+"""Wide & Deep for clicks, as TF 2 programs write it: wide on Embedding layers of width 1, deep on
+feature columns.
 
-Source: Cheng et al., arXiv:1606.07792; Improved TensorFlow 2.7 Operations for Faster Recommenders with NVIDIA, 2022.
+Source: Cheng et al., arXiv:1606.07792; Improved TensorFlow 2.7 Operations for Faster Recommenders
+with NVIDIA, 2022.
 """
 
 from __future__ import annotations
@@ -11,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    "TF_USE_LEGACY_KERAS", "1"
-)  # DenseFeatures is of Keras 2; read when TensorFlow is imported
+# DenseFeatures is of Keras 2; read when TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
 
@@ -86,7 +87,8 @@ class WideDeep(tf.keras.Model):  # type: ignore[misc]
         """Computes the chance of a click; [b] float32.
 
         Args:
-          features: n1 ... n10 [b] float32; of each category [b] int64, or [b, 10] of those with ten ids.
+          features: n1 ... n10 [b] float32; of each category [b] int64, or [b, 10] of those with ten
+            ids.
         """
         logits = self.deep_logit(self.deep(self.deep_features(features)))[:, 0]
         return {

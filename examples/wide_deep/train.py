@@ -16,12 +16,15 @@ from examples.wide_deep.data import LABEL, Impressions, read_batches, write_batc
 from examples.wide_deep.model import Sizes, WideDeep
 
 ROWS = (
-    40_000_000, 30_000_000, 20_000_000, 15_000_000, 10_000_000, 7_000_000, 5_000_000, 3_000_000, 1_500_000, 1_000_000,
+    40_000_000, 30_000_000, 20_000_000, 15_000_000, 10_000_000, 7_000_000, 5_000_000, 3_000_000,
+    1_500_000, 1_000_000,
     500_000, 250_000, 200_000, 100_000, 100_000, 50_000, 50_000, 20_000, 20_000, 10_000,
     10_000, 5_000, 5_000, 2_000, 2_000, 1_000, 1_000, 500, 500, 200, 200, 100, 100, 50, 50, 20, 10,
     300_000, 100_000, 10_000,
 )  # fmt: skip
-"""Of each category's two tables; the article tells their number and that they hold 9.1 GB, with 17 values a row."""
+"""Of each category's two tables; the article tells their number and that they hold 9.1 GB, with 17
+values a row.
+"""
 
 
 def scaled(rows: int) -> tuple[int, ...]:
@@ -44,12 +47,14 @@ VARIANTS = ("identity", "hashed")
 def train(out: Path, scale: trained.Scale = "small", variant: str = "identity") -> None:
     """Trains, and writes the folder `out`."""
     tf.keras.utils.set_random_seed(17)
-    sizes, (records, batch) = replace(SIZES[scale], hashed=variant == "hashed"), BATCHES[scale]
+    sizes = replace(SIZES[scale], hashed=variant == "hashed")
+    (records, batch) = BATCHES[scale]
     data = Impressions(sizes, seed=8)
     start = time.monotonic()
     files = write_batches(data, out / "data", records, batch)
     print(f"{records} records of {batch} impressions written in {time.monotonic() - start:.0f} s")
-    model, optimizer = WideDeep(sizes), tf.keras.optimizers.legacy.SGD(RATE)
+    model = WideDeep(sizes)
+    optimizer = tf.keras.optimizers.legacy.SGD(RATE)
     model.compile(optimizer, loss={"click": tf.keras.losses.BinaryCrossentropy()})
     model.fit(read_batches(files, sizes, batch), verbose=2)
     held_out = data.batch(20 * requests.COUNT[scale])
@@ -57,10 +62,8 @@ def train(out: Path, scale: trained.Scale = "small", variant: str = "identity") 
     reached = requests.answers(model, held_out, ["click"])["click"]
     print(f"AUC of {len(clicked)} held out: {training.area_under_curve(clicked, reached):.3f}")
     count = requests.COUNT[scale]
-    contexts, shown = (
-        data.draw(data.of_contexts, count),
-        data.draw(data.of_shown, CANDIDATES * count),
-    )
+    contexts = data.draw(data.of_contexts, count)
+    shown = data.draw(data.of_shown, CANDIDATES * count)
     pairs = requests.pairs(contexts, shown)
     expected = {"score": requests.answers(model, pairs, ["click"])["click"]}
     asked = trained.Asked(requests.rankings(contexts, shown), expected, pairs)

@@ -1,0 +1,1 @@
+"""Opens checkpoints, lists their tables and reads their rows."""

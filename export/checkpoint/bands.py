@@ -1,7 +1,8 @@
 """Where the rows of a stored variable lie in its slices; pure arithmetic, no I/O.
 
-The variable may be one slice, row ranges of any length in any order (a host each, a partition each, or cut by a size
-limit), or a grid of rows and columns. Its rows fall into bands: row ranges over which the same slices lie side by side.
+The variable may be one slice, row ranges of any length in any order (a host each, a partition each,
+or cut by a size limit), or a grid of rows and columns. Its rows fall into bands: row ranges over
+which the same slices lie side by side.
 
     columns   0 ......... D          bands
     rows 0    [ a        ]           a
@@ -25,7 +26,9 @@ class SlicesOverlap(Exception):
 
 
 class Band(NamedTuple):
-    """Rows `first` up to, not including, `first + rows`, and the slices that hold their columns, from left to right."""
+    """Rows `first` up to, not including, `first + rows`, and the slices that hold their columns,
+    from left to right.
+    """
 
     first: int
     rows: int
@@ -94,14 +97,17 @@ def within(all_bands: Sequence[Band], first: int, rows: int) -> list[Band]:
     for band in all_bands[start:]:
         if band.first >= end:
             break
-        low, high = max(first, band.first), min(end, band.end)
+        low = max(first, band.first)
+        high = min(end, band.end)
         if high > low:
             result.append(Band(low, high - low, band.slices))
     return result
 
 
 def source_range(part: Slice, first: int, rows: int) -> SourceRange:
-    """Returns where rows [first, first + rows) of the table lie in a slice: side by side, as the slice is row-major."""
+    """Returns where rows [first, first + rows) of the table lie in a slice: side by side, as the
+    slice is row-major.
+    """
     row_bytes = part.bytes // part.shape[0]
     return SourceRange(part, (first - part.starts[0]) * row_bytes, rows * row_bytes)
 

@@ -1,7 +1,7 @@
 """Exact reads from data files at byte offsets, into memory that the caller owns.
 
-Plain reads and no memory maps: a mapped table counts as the process' own memory wherever resident memory is watched,
-and values in a data file are not aligned to anything.
+Plain reads and no memory maps: a mapped table counts as the process' own memory wherever resident
+memory is watched, and values in a data file are not aligned to anything.
 """
 
 from __future__ import annotations
@@ -18,17 +18,21 @@ import numpy as np
 
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError
-from runtime.object_store import RemotePath, Stamp, is_url, local_stamp
+from object_store.locations import is_url
+from object_store.remote_path import RemotePath
+from object_store.stamps import Stamp, local_stamp
 
 OPEN_FILES_MAX = 64
-REQUESTS, REQUEST_BYTES = 16, 1 << 20
+REQUESTS = 16
+REQUEST_BYTES = 1 << 20
 """Made of a store at a time, and the most that one asks for."""
 
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class DataFiles:
-    """Data files, opened when first read; at most OPEN_FILES_MAX are open at a time. A file may be a URL.
+    """Data files, opened when first read; at most OPEN_FILES_MAX are open at a time. A file may be
+    a URL.
 
     Where stamps are given, a file that is opened must still be the one that its stamp was taken of.
     """
@@ -61,7 +65,9 @@ class DataFiles:
             self._pool = None
 
     def prefetch(self, file: str, offset: int, count: int) -> None:
-        """Begins to fetch bytes that `read_into` will be asked for; of a file of this machine, does nothing."""
+        """Begins to fetch bytes that `read_into` will be asked for; of a file of this machine, does
+        nothing.
+        """
         if not is_url(file) or (file, offset, count) in self._fetched:
             return
         self._pool = self._pool or ThreadPoolExecutor(REQUESTS, thread_name_prefix="rowcast-fetch")
@@ -83,7 +89,8 @@ class DataFiles:
         if is_url(file):
             self._read_remote(file, offset, buffer)
             return
-        view, done = memoryview(buffer.data), 0
+        view = memoryview(buffer.data)
+        done = 0
         try:
             handle = self._handle(file)
             while done < len(view):
@@ -136,14 +143,15 @@ def _fetch(file: str, offset: int, count: int) -> bytes:
 
 def _gone(file: str) -> CheckpointError:
     return CheckpointError(
-        f"data file {file} is gone; did its training job delete the checkpoint? Keep more of them (max_to_keep)"
+        f"data file {file} is gone; did its training job delete the checkpoint? Keep more of them "
+        "(max_to_keep)"
     )
 
 
 def _offline(file: str, offset: int, problem: OSError) -> CheckpointError:
     return CheckpointError(
-        f"data file {file} cannot be read at byte {offset}: {problem.strerror or problem}; once it can, run again: it "
-        "resumes"
+        f"data file {file} cannot be read at byte {offset}: {problem.strerror or problem}; once it "
+        "can, run again: it resumes"
     )
 
 
@@ -169,7 +177,8 @@ def check_unchanged(stamps: Mapping[str, Stamp]) -> None:
             now = RemotePath(file).stamp() if is_url(file) else local_stamp(Path(file).stat())
         except OSError as problem:
             raise CheckpointError(
-                f"data file {file} cannot be looked at any more: {problem.strerror}; did its training job delete it?"
+                f"data file {file} cannot be looked at any more: {problem.strerror}; did its "
+                "training job delete it?"
             ) from problem
         if now != stamp:
             raise changed(file)
@@ -178,5 +187,6 @@ def check_unchanged(stamps: Mapping[str, Stamp]) -> None:
 def changed(file: str) -> CheckpointError:
     """Returns the error of a data file that is another than when the checkpoint was opened."""
     return CheckpointError(
-        f"data file {file} changed while it was read; export a checkpoint that is complete and that nothing writes to"
+        f"data file {file} changed while it was read; export a checkpoint that is complete and "
+        "that nothing writes to"
     )

@@ -1,16 +1,18 @@
-"""Which row of a stored variable holds row r of a table: one formula for every training layout. Pure, no I/O.
+"""Which row of a stored variable holds row r of a table: one formula for every training layout.
+Pure, no I/O.
 
-A layout deals the rows of a table to `lanes`, one after the other, as cards are dealt. Row r goes to lane r % lanes,
-where it is row r // lanes; the rows of a lane follow one another in the variable from the lane's base on:
+A layout deals the rows of a table to `lanes`, one after the other, as cards are dealt. Row r goes
+to lane r % lanes, where it is row r // lanes; the rows of a lane follow one another in the variable
+from the lane's base on:
 
     stored row = bases[r % lanes] + r // lanes
 
     plain        one lane from row 0: the table is the variable
-    mod          TF1's partition_strategy="mod": a lane is a partition, its base the partition's first row
-    sparse_core  a lane is a sparse core shard; several tables share the variable (a stack), each turned by its rotation
+    mod          TF1's partition_strategy="mod": a lane is a partition, its base the first row
+    sparse_core  a lane is a sparse core shard; tables share the variable (a stack), each rotated
 
-The columns of a table are the first ones of the variable; what is right of them, or in no lane, is padding or another
-table of the stack.
+The columns of a table are the first ones of the variable; what is right of them, or behind the last
+row of a lane, is padding or another table of the stack.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bundle.arithmetic import ceil_div
 
 Kind = Literal["plain", "mod", "sparse_core"]
 
@@ -43,11 +47,13 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Mod:
-    """Row r is row r // P of partition r % P. The first partitions have one row more where P does not divide the rows.
+    """Row r is row r // P of partition r % P. The first partitions have one row more where P does
+    not divide the rows.
 
     Attributes:
       starts: first stored row of each partition.
-    Source: TensorFlow 2.20, python/ops/embedding_ops.py, embedding_lookup with partition_strategy="mod".
+    Source: TensorFlow 2.20, python/ops/embedding_ops.py, embedding_lookup with
+    partition_strategy="mod".
     """
 
     kind: ClassVar[Kind] = "mod"
@@ -69,11 +75,14 @@ class SparseCore:
 
     Attributes:
       cores: sparse cores, over all chips.
-      core_rows: rows of the variable that each core holds, all tables of the stack and their padding together.
+      core_rows: rows of the variable that each core holds, all tables of the stack and their
+        padding together.
       offset: first row of this table in each core's shard.
-      rotation: cores by which this table is turned, so that the first rows of stacked tables lie on different cores.
-    Source: TensorFlow 2.20, python/tpu/tpu_embedding_v3_utils.py (SparseCoreTableLayout); jax-tpu-embedding 0.1.0,
-    sparsecore/lib/nn/table_stacking.py, compute_physical_row_ids, is the same formula.
+      rotation: cores by which this table is turned, so that the first rows of stacked tables lie on
+        different cores.
+    Source: TensorFlow 2.20, python/tpu/tpu_embedding_v3_utils.py (SparseCoreTableLayout);
+    jax-tpu-embedding 0.1.0, sparsecore/lib/nn/table_stacking.py, compute_physical_row_ids, is the
+    same formula.
     """
 
     kind: ClassVar[Kind] = "sparse_core"
@@ -97,16 +106,39 @@ Layout = Plain | Mod | SparseCore
 
 
 def lane_ranges(layout: Layout, first: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Yields the stored rows [first, end) of each lane that holds some of rows [first, first + rows) of a table."""
-    lanes, bases = layout.lanes, layout.bases().tolist()
+    """Yields the stored rows [first, end) of each lane that holds some of rows [first, first +
+    rows) of a table.
+    """
+    lanes = layout.lanes
+    bases = layout.bases().tolist()
     for place in range(min(lanes, rows)):
         row = first + place
         start = bases[row % lanes] + row // lanes
-        yield start, start + -(-(rows - place) // lanes)
+        yield start, start + ceil_div(rows - place, lanes)
+
+
+def fits(layout: Layout, rows: int, dim: int, stored: tuple[int, int]) -> bool:
+    """Tells whether a variable can hold a table: no row and no column lies outside the variable.
+
+    The variable may have padding rows and columns, but for `mod`, whose partitions hold nothing
+    but the table.
+
+    Args:
+      layout: which row of the variable holds row r.
+      rows, dim: of the table.
+      stored: rows and columns of the variable.
+    """
+    if not 1 <= rows <= stored[0] or not 1 <= dim <= stored[1]:
+        return False
+    if isinstance(layout, Mod) and rows != stored[0]:
+        return False
+    last = np.arange(max(0, rows - layout.lanes), rows)
+    return bool(stored_rows(layout, last).max() < stored[0])
 
 
 def occupied(layout: Layout, rows: int) -> list[tuple[int, int]]:
-    """Returns the stored rows that a table takes, as ranges [first, end) in ascending order; none overlap.
+    """Returns the stored rows that a table takes, as ranges [first, end) in ascending order; none
+    overlap.
 
     Raises:
       ValueError: two lanes of the layout overlap, as no layout's do.
@@ -125,3 +157,34 @@ def occupied(layout: Layout, rows: int) -> list[tuple[int, int]]:
 def stored_rows(layout: Layout, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns [n] int64: the stored row of each of the table's [n] int64 rows."""
     return layout.bases()[rows % layout.lanes] + rows // layout.lanes
+
+
+class StoredOrder:
+    """The rows of a table in the order in which a variable stores them, without a list of them."""
+
+    def __init__(self, layout: Layout, rows: int, *, descending: bool = False) -> None:
+        """Orders the lanes.
+
+        Args:
+          layout: which row of the variable holds row r.
+          rows: of the table.
+          descending: whether the row that is stored last comes first.
+        """
+        self._last = rows - 1 if descending else None
+        self._lanes = layout.lanes
+        self._lane_at = np.argsort(layout.bases(), kind="stable")
+        held = (rows - self._lane_at + self._lanes - 1) // self._lanes
+        self._starts: NDArray[np.int64] = np.concatenate([[0], np.cumsum(np.maximum(held, 0))])
+        self._place_of_lane = np.argsort(self._lane_at)
+
+    def rows_at(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns [n] int64: the rows at the [n] int64 ranks, each in [0, rows)."""
+        ranks = ranks if self._last is None else self._last - ranks
+        place = np.searchsorted(self._starts, ranks, side="right") - 1
+        rows: NDArray[np.int64] = self._lane_at[place] + (ranks - self._starts[place]) * self._lanes
+        return rows
+
+    def ranks_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns [n] int64: at which rank each of [n] int64 rows comes."""
+        ranks = self._starts[self._place_of_lane[rows % self._lanes]] + rows // self._lanes
+        return np.asarray(ranks if self._last is None else self._last - ranks)

@@ -1,4 +1,6 @@
-"""Opens a checkpoint, lists its variables, reads rows. Knows storage, never meaning; never imports TensorFlow."""
+"""Opens a checkpoint, lists its variables, reads rows. Knows storage, never meaning; never imports
+TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from export.checkpoint.formats.prefixes import STATE_FILE, find_prefix
 from export.checkpoint.formats.tensorbundle import file_problems, read_index, read_string
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice
 from export.errors import CheckpointError
-from runtime.object_store import Place, RemotePath
+from object_store.locations import Location
+from object_store.remote_path import RemotePath
 
 STRING_BYTES_MAX = 512 << 20
 SMALL_BYTES_MAX = 1 << 30
@@ -36,19 +39,21 @@ SMALL_BYTES_MAX = 1 << 30
 Values = np.ndarray[Any, Any]
 
 
-def open_checkpoint(path: Place, complete: bool = True) -> Checkpoint:
-    """Opens a V2 checkpoint of TensorFlow, one of Orbax, what Keras saved in HDF5, or a parameter server's dump.
+def open_checkpoint(path: Location, complete: bool = True) -> Checkpoint:
+    """Opens a V2 checkpoint of TensorFlow, one of Orbax, what Keras saved in HDF5, or a parameter
+    server's dump.
 
     Args:
-      path: on this machine or in a store: a directory (its newest checkpoint), a prefix, or a prefix' `.index` file; on
-        this machine also an Orbax directory, `.weights.h5`, `.keras` or `.h5`,
-        and a directory that SOK or HugeCTR dumped tables to.
+      path: on this machine or in a store: a directory (its newest checkpoint), a prefix, a
+        prefix' `.index` file, or an Orbax directory; on this machine also `.weights.h5`, `.keras`
+        or `.h5`, and a directory that SOK or HugeCTR dumped tables to.
       complete: whether one whose data files are missing or cut short is refused.
     Raises:
-      CheckpointError: missing, unfinished, damaged, or of a kind that is not read; says which and what to do.
+      CheckpointError: missing, unfinished, damaged, or of a kind that is not read; says which and
+        what to do.
     """
     try:
-        found = _open_other(path) if isinstance(path, Path) else None
+        found = _open_other(path) if isinstance(path, Path) else _open_remote_orbax(path)
     except OSError as problem:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
     if found is None:
@@ -76,6 +81,15 @@ def _open_other(path: Path) -> Checkpoint | None:
     return None if file is None else Checkpoint(file, list_keras(file))
 
 
+def _open_remote_orbax(path: RemotePath) -> Checkpoint | None:
+    """Opens an Orbax checkpoint in a store; None: it is none."""
+    names = path.listing()
+    if not names or STATE_FILE in names or any(name.endswith(".index") for name in names):
+        return None
+    place = find_orbax(path)
+    return None if place is None else Checkpoint(place.directory, list_orbax(place), place.name)
+
+
 class Checkpoint:
     """An open checkpoint. Holds the index in memory and no data file open.
 
@@ -86,11 +100,12 @@ class Checkpoint:
       storage: what keeps the variables.
     """
 
-    def __init__(self, prefix: Place, listing: Listing, name: str = "") -> None:
+    def __init__(self, prefix: Location, listing: Listing, name: str = "") -> None:
         self.prefix = prefix
         self.fingerprint = listing.fingerprint
         self.entries = MappingProxyType(dict(listing.entries))
         self.storage = listing.storage
+        self._listing = listing
         self._name = name or prefix.name
         self._spans: dict[str, tuple[Values, Values, list[Slice]]] = {}
         self._array: tuple[str, ArrayRows] | None = None
@@ -104,6 +119,10 @@ class Checkpoint:
     def problems(self) -> tuple[str, ...]:
         """What is wrong with data files: they are gone, cut short, or too small."""
         return (*self.storage.problems, *file_problems(self.entries))
+
+    def reopened(self) -> Checkpoint:
+        """Returns the same checkpoint without anything that this one holds open."""
+        return Checkpoint(self.prefix, self._listing, self._name)
 
     def check_unchanged(self) -> None:
         """Looks at its data files again.
@@ -138,11 +157,13 @@ class Checkpoint:
         entry = self._entry(key)
         if entry.dtype != "string" or entry.shape != () or len(entry.slices) != 1:
             raise CheckpointError(
-                f"{key!r} in checkpoint {self.prefix} is {entry.dtype} {list(entry.shape)}, no string scalar"
+                f"{key!r} in checkpoint {self.prefix} is {entry.dtype} {list(entry.shape)}, no "
+                "string scalar"
             )
         if entry.bytes > STRING_BYTES_MAX:
             raise CheckpointError(
-                f"{key!r} in checkpoint {self.prefix} has {entry.bytes} bytes; at most {STRING_BYTES_MAX} are read"
+                f"{key!r} in checkpoint {self.prefix} has {entry.bytes} bytes; at most "
+                f"{STRING_BYTES_MAX} are read"
             )
         stored = entry.slices[0]
         data = np.empty(stored.bytes, np.uint8)
@@ -159,12 +180,14 @@ class Checkpoint:
         Returns:
           [*shape] in the stored dtype (bfloat16 as ml_dtypes' type), owned by the caller.
         Raises:
-          CheckpointError: no such variable, no fixed-width dtype, larger than SMALL_BYTES_MAX, or damaged.
+          CheckpointError: no such variable, no fixed-width dtype, larger than SMALL_BYTES_MAX, or
+            damaged.
         """
         entry = self._numeric(key)
         if math.prod(entry.shape) * entry.itemsize > SMALL_BYTES_MAX:
             raise CheckpointError(
-                f"{key!r} in checkpoint {self.prefix} is too large to be read as a whole; read rows of it"
+                f"{key!r} in checkpoint {self.prefix} is too large to be read as a whole; read "
+                "rows of it"
             )
         if not entry.shape:
             lines = tuple(part._replace(starts=(0,), shape=(1,)) for part in entry.slices)
@@ -184,20 +207,28 @@ class Checkpoint:
           count: how many.
           files: stay open from read to read; None: those that are read are opened and closed.
         Returns:
-          [count, *shape[1:]] in the stored dtype (bfloat16 as ml_dtypes' type), owned by the caller.
+          [count, *shape[1:]] in the stored dtype (bfloat16 as ml_dtypes' type), owned by the
+          caller.
         Raises:
-          CheckpointError: no such variable or rows, no fixed-width dtype, or a data file that cannot be read.
+          CheckpointError: no such variable or rows, no fixed-width dtype, or a data file that
+            cannot be read.
         """
         entry = self._numeric(key)
         if not entry.shape or start_row < 0 or count < 0 or start_row + count > entry.shape[0]:
             raise CheckpointError(
-                f"{key!r} in checkpoint {self.prefix}, of shape {list(entry.shape)}, has no rows {start_row} to "
-                f"{start_row + count}"
+                f"{key!r} in checkpoint {self.prefix}, of shape {list(entry.shape)}, has no rows "
+                f"{start_row} to {start_row + count}"
             )
         return self._rows(entry, start_row, count, files)
 
     def read_each(self, key: str, ranges: Iterable[tuple[int, int]]) -> Iterator[Values]:
-        """Yields what `read` returns of each range of rows, first row and count; from a store, several at a time."""
+        """Yields what `read` returns of each range of rows, first row and count; slices in a store
+        several at a time, ranges of an array from the last to the first.
+        """
+        if self._entry(key).array is not None:
+            found = [self.read(key, first, count) for first, count in reversed(list(ranges))]
+            yield from reversed(found)
+            return
         if isinstance(self.prefix, RemotePath):
             ranges = iter(ranges)
             with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rowcast-rows") as pool:
@@ -226,7 +257,8 @@ class Checkpoint:
         filled = np.zeros(values.shape, bool)
         with DataFiles() if files is None else nullcontext(files) as opened:
             for part in parts:
-                low, rows = max(first, part.starts[0]), _rows_held(part, first, count)
+                low = max(first, part.starts[0])
+                rows = _rows_held(part, first, count)
                 row_bytes = math.prod(part.shape[1:]) * values.itemsize
                 data = np.empty(rows * row_bytes, np.uint8)
                 opened.read_into(part.file, part.offset + (low - part.starts[0]) * row_bytes, data)
@@ -244,7 +276,9 @@ class Checkpoint:
         return values
 
     def _read_array(self, entry: Entry, first: int, count: int) -> Values:
-        """Reads rows of an array, which stays open: those behind the last ones cost no second decoding."""
+        """Reads rows of an array, which stays open: rows of the chunks that were read last cost no
+        second decoding.
+        """
         assert entry.array is not None  # noqa: S101
         if self._array is None or self._array[0] != entry.key:
             self._array = entry.key, ArrayRows(entry.array)
@@ -255,7 +289,9 @@ class Checkpoint:
         return values
 
     def _overlapping(self, entry: Entry, first: int, end: int) -> list[Slice]:
-        """Returns the slices that hold rows in [first, end), among 10^6 of them without looking at all."""
+        """Returns the slices that hold rows in [first, end), among 10^6 of them without looking at
+        all.
+        """
         if entry.key not in self._spans:
             parts = sorted(
                 (part for part in entry.slices if math.prod(part.shape)),
@@ -277,15 +313,22 @@ class Checkpoint:
         entry = self._entry(key)
         if entry.dtype not in NUMPY_DTYPES:
             raise CheckpointError(
-                f"{key!r} in checkpoint {self.prefix} holds {entry.dtype} values, which are not read here"
+                f"{key!r} in checkpoint {self.prefix} holds {entry.dtype} values, which are not "
+                "read here"
             )
         return entry
 
     def _damaged(self, key: str) -> str:
-        return f"{key!r} in checkpoint {self.prefix} does not match its checksum: the data file is damaged; copy it anew"
+        return (
+            f"{key!r} in checkpoint {self.prefix} does not match its checksum: the data file is "
+            "damaged; copy it anew"
+        )
 
     def _uncovered(self, key: str) -> str:
-        return f"the slices of {key!r} in checkpoint {self.prefix} overlap or leave a gap; save the checkpoint anew"
+        return (
+            f"the slices of {key!r} in checkpoint {self.prefix} overlap or leave a gap; save "
+            "the checkpoint anew"
+        )
 
 
 def _rows_held(part: Slice, first: int, count: int) -> int:

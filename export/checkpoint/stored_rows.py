@@ -1,7 +1,9 @@
-"""Rows of a stored variable, in any order, wherever its slices lie; all that is read is summed in the same pass.
+"""Rows of a stored variable, in any order, wherever its slices lie; all that is read is summed in
+the same pass.
 
-A crc32c of the checkpoint covers a whole slice. What a range of a slice adds to it can be computed alone (`shifted`),
-so tasks that read the ranges of a slice in any order, on any machine, together know whether the slice is whole.
+A crc32c of the checkpoint covers a whole slice. What a range of a slice adds to it can be computed
+alone (`shifted`), so tasks that read the ranges of a slice in any order, on any machine, together
+know whether the slice is whole.
 """
 
 from __future__ import annotations
@@ -13,44 +15,29 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from pydantic import NonNegativeInt
 
 from bundle.format.checksums import combine, crc32c, extend, shifted_each
-from bundle.format.fields import Crc32c, StrictModel
 from export.checkpoint import bands
 from export.checkpoint.bands import SourceRange
 from export.checkpoint.datafiles import REQUEST_BYTES, REQUESTS, DataFiles, stamps_of
 from export.checkpoint.formats.arrays import ArrayRows
+from export.checkpoint.source_sums import SourceSum
 from export.checkpoint.variables import Slice
-from runtime.object_store import is_url
+from object_store.locations import is_url
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 PIECE_BYTES = 1 << 20
-"""Bytes read at a time where they are written as they are: more would leave the cache before they are written, and
-fewer would be many small writes."""
+"""Bytes read at a time where they are written as they are: more would leave the cache before they
+are written, and fewer would be many small writes."""
 REMOTE_PIECE_BYTES = REQUESTS * REQUEST_BYTES
 """The same, where they come from a store."""
 
 
-class SourceSum(StrictModel):
-    """What was read of one slice.
-
-    Attributes:
-      file: base name of the data file.
-      slice_offset: first byte of the slice in it.
-      bytes: how many of its bytes were read.
-      crc32c: what those bytes add to the crc32c of the slice.
-    """
-
-    file: str
-    slice_offset: NonNegativeInt
-    bytes: NonNegativeInt
-    crc32c: Crc32c
-
-
 class SliceRows:
-    """Rows [first, first + rows) of a variable that lies in slices. Used as a context, it closes its files."""
+    """Rows [first, first + rows) of a variable that lies in slices. Used as a context, it closes
+    its files.
+    """
 
     def __init__(
         self, slices: Sequence[Slice], columns: int, itemsize: int, first: int, rows: int
@@ -95,11 +82,13 @@ class SliceRows:
                 source = bands.source_range(part, band.first, band.rows)
                 data = np.empty(source.bytes, np.uint8)
                 self._read(source, data)
-                start, width = part.starts[1] * self._itemsize, part.shape[1] * self._itemsize
+                start = part.starts[1] * self._itemsize
+                width = part.shape[1] * self._itemsize
                 here[:, start : start + width] = data.reshape(band.rows, width)
 
     def read_each(self, ranges: Iterable[tuple[int, int]], rows: Bytes) -> None:
-        """Fills [n, bytes of a stored row] with ranges of stored rows, one behind the other: first row and how many.
+        """Fills [n, bytes of a stored row] with ranges of stored rows, one behind the other: first
+        row and how many.
 
         Thousands of lanes a block make this the loop in which a copy of a stack spends its time.
 
@@ -123,10 +112,12 @@ class SliceRows:
                 self._read(bands.source_range(band.slices[0], first, count), here.reshape(-1))
 
     def pieces(self, bytes_max: Callable[[], int]) -> Iterator[tuple[Bytes, int]]:
-        """Yields the bytes of all rows, if they are undivided, wherever rows end, each piece with its crc32c.
+        """Yields the bytes of all rows, if they are undivided, wherever rows end, each piece with
+        its crc32c.
 
         Args:
-          bytes_max: asked before each piece how long it may be; it is good until the next one is asked for.
+          bytes_max: asked before each piece how long it may be; it is good until the next one is
+            asked for.
         Raises:
           CheckpointError: a data file is gone, changed, ends early or cannot be read.
         """
@@ -193,7 +184,9 @@ class SliceRows:
         self._add(source, extend(self._before(source), data))
 
     def _before(self, source: SourceRange) -> int:
-        """Returns the crc32c of the run that a range continues; 0, that of no bytes, where it begins one."""
+        """Returns the crc32c of the run that a range continues; 0, that of no bytes, where it
+        begins one.
+        """
         return self._runs.get((id(source.slice), source.offset), (0, 0))[1]
 
     def _add(self, source: SourceRange, crc: int) -> None:

@@ -1,7 +1,9 @@
-"""How a checkpoint stores a variable: dtype, shape, and the slices of it that lie in files. Frozen, without any I/O.
+"""How a checkpoint stores a variable: dtype, shape, and the slices of it that lie in files. Frozen,
+without any I/O.
 
-A slice is an index range of one variable, stored row-major and contiguous. A variable that was saved whole is one slice
-that covers it. Slices may lie in any file, in any order, cut along any axis; only together do they cover the variable.
+A slice is an index range of one variable, stored row-major and contiguous. A variable that was
+saved whole is one slice that covers it. Slices may lie in any file, in any order, cut along any
+axis; only together do they cover the variable.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Any, Literal, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from runtime.object_store import Stamp
+from bundle.arithmetic import ceil_div
+from object_store.stamps import Stamp
 
 RANK_MAX = 32
 
@@ -36,7 +39,9 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
         ("bool", "?"),
     )
 }
-"""Fixed-width dtypes, by TensorFlow's name. Whatever else a checkpoint holds is listed, never read as rows."""
+"""Fixed-width dtypes, by TensorFlow's name. Whatever else a checkpoint holds is listed, never read
+as rows.
+"""
 _ITEMSIZES = {name: dtype.itemsize for name, dtype in NUMPY_DTYPES.items()}
 
 
@@ -50,7 +55,8 @@ class Slice(NamedTuple):
       crc32c: of exactly those bytes; None: the storage keeps none (HDF5).
       starts: first index on each axis.
       shape: extent on each axis.
-      stamp: of the data file when the checkpoint was opened: it may not change until its rows are read.
+      stamp: of the data file when the checkpoint was opened: it may not change until its rows are
+        read.
     """
 
     file: str
@@ -63,7 +69,8 @@ class Slice(NamedTuple):
 
 
 class ArrayStore(NamedTuple):
-    """Where a variable lies that is kept in chunks, and so has no slices: Orbax' zarr arrays, HDF5 datasets in chunks.
+    """Where a variable lies that is kept in chunks, and so has no slices: Orbax' zarr arrays, HDF5
+    datasets in chunks.
 
     Attributes:
       spec: JSON that opens it, with tensorstore or, if its driver is `hdf5`, with h5py.
@@ -71,6 +78,8 @@ class ArrayStore(NamedTuple):
       held_bytes: the most memory that reading rows of it takes.
       file: that another save to the same place would replace; "": it is not watched.
       stamp: of that file when the checkpoint was opened.
+      absent: number of chunks that are not stored, where the format does not say whether they were
+        lost or are zeros.
     """
 
     spec: str
@@ -78,6 +87,7 @@ class ArrayStore(NamedTuple):
     held_bytes: int = 0
     file: str = ""
     stamp: Stamp | None = None
+    absent: int = 0
 
 
 class Entry(NamedTuple):
@@ -116,7 +126,7 @@ class Entry(NamedTuple):
         if self.array is None:
             return len(self.slices)
         return math.prod(
-            -(-size // max(1, chunk))
+            ceil_div(size, max(1, chunk))
             for size, chunk in zip(self.shape, self.array.chunk, strict=True)
         )
 
@@ -127,7 +137,9 @@ class Entry(NamedTuple):
 
 
 def can_be(shape: Sequence[int]) -> bool:
-    """Tells whether an array can have a shape: few axes, and bytes that 63 bits count, even if one axis is empty."""
+    """Tells whether an array can have a shape: few axes, and bytes that 63 bits count, even if one
+    axis is empty.
+    """
     return (
         len(shape) <= RANK_MAX
         and min(shape, default=0) >= 0
@@ -165,7 +177,8 @@ class Storage:
     """What keeps the variables, and what it says of them besides their keys.
 
     Attributes:
-      kind: a TensorBundle of TensorFlow, Orbax' tree of arrays, Keras' HDF5, or the dump of a parameter server.
+      kind: a TensorBundle of TensorFlow, Orbax' tree of arrays, Keras' HDF5, or the dump of a
+        parameter server.
       step: training step, as a directory's name says it.
       layer_names: key -> name of the variable's layer, where a Keras file says it.
       model: configuration of the Keras model, where the file has it: class and name of every layer.
@@ -184,7 +197,9 @@ class Storage:
 
 
 class Listing(NamedTuple):
-    """What a format lists of a checkpoint: a digest that tells it from others, every variable by its key, and more."""
+    """What a format lists of a checkpoint: a digest that tells it from others, every variable by
+    its key, and more.
+    """
 
     fingerprint: str
     entries: Mapping[str, Entry]

@@ -1,0 +1,1 @@
+"""The command line: `rowcast-export`, its commands and reports."""

@@ -11,24 +11,31 @@ CheckpointPath = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="A checkpoint: directory (its newest one), prefix or .index file, as a path or URL.",
+        help="Path or URL of a checkpoint: its prefix, the .index file of the prefix, or a "
+        "directory, of which the newest checkpoint is read.",
     ),
 ]
 RecipePath = Annotated[
-    Path, typer.Argument(metavar="RECIPE", help="A recipe, TOML; see docs/reference/recipe.md.")
+    Path, typer.Argument(metavar="RECIPE", help="Recipe (TOML); see docs/reference/recipe.md.")
 ]
 Explained = Annotated[
     Path,
     typer.Argument(
-        metavar="RECIPE", help="A recipe, or a published bundle's directory: ROOT/MODEL/VERSION."
+        metavar="RECIPE",
+        help="Recipe, or the directory of a published bundle: ROOT/MODEL/VERSION.",
     ),
 ]
-Out = Annotated[str, typer.Argument(metavar="OUT", help="Root to write under, a path or URL.")]
+Out = Annotated[
+    str, typer.Argument(metavar="OUT", help="Path or URL of the root to write the bundle under.")
+]
 BundlePath = Annotated[
-    str, typer.Argument(metavar="BUNDLE", help="A bundle's directory: ROOT/MODEL/VERSION.")
+    str, typer.Argument(metavar="BUNDLE", help="Directory of the bundle: ROOT/MODEL/VERSION.")
 ]
 Root = Annotated[
-    Path, typer.Argument(metavar="ROOT", help="Directory of the bundles, or one under --scratch.")
+    str,
+    typer.Argument(
+        metavar="ROOT", help="Root of the bundles, a path or URL, or a directory under --scratch."
+    ),
 ]
 
 Html = Annotated[
@@ -37,27 +44,44 @@ Html = Annotated[
         "--html", metavar="FILE", help="Also write the drawing as a self-contained HTML page."
     ),
 ]
+Svg = Annotated[
+    Path | None,
+    typer.Option("--svg", metavar="FILE", help="Also write the drawing as an SVG image."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Named = Annotated[
     list[str] | None,
-    typer.Option("--table", metavar="NAME=KEY", help="Variable KEY is table NAME; repeatable."),
+    typer.Option(
+        "--table", metavar="NAME=KEY", help="Read table NAME from the variable KEY. Repeatable."
+    ),
 ]
 Mod = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME", help="TF1 spread table NAME over partitions by `mod`; repeatable."
+        metavar="NAME",
+        help="State that TF1 distributed the rows of table NAME by the `mod` strategy. Repeatable.",
     ),
 ]
 LayoutFile = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Where tables lie in variables; see docs/reference/checkpoints.md."
+        metavar="FILE",
+        help="Layout file: where variables hold the rows of tables; see "
+        "docs/reference/checkpoints.md.",
+    ),
+]
+AcceptStated = Annotated[
+    bool,
+    typer.Option(
+        "--accept-stated-layouts",
+        help="Publish tables even if nothing verifies the layout that --mod or --layout states.",
     ),
 ]
 OtherCheckpoint = Annotated[
     str | None,
     typer.Option(
-        metavar="PATH", help="Read this checkpoint, a path or URL, instead of the recipe's."
+        metavar="PATH",
+        help="Read this checkpoint (a path or URL) instead of the one in the recipe.",
     ),
 ]
 Compared = Annotated[
@@ -67,46 +91,66 @@ ComparedRecipe = Annotated[
     Path | None,
     typer.Option(
         metavar="RECIPE",
-        help="Also compare with the recipe's checkpoint and model, and measure recall again.",
+        help="Also compare the bundle with the checkpoint and the model of this recipe, and "
+        "measure recall again.",
     ),
 ]
 OtherRoot = Annotated[
     str | None,
     typer.Option(
-        metavar="ROOT", help="Write under this root, a path or URL, instead of the recipe's."
+        metavar="ROOT",
+        help="Write under this root (a path or URL) instead of the one in the recipe.",
     ),
 ]
 Version = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Version to write; default: the next free one."),
+    typer.Option(min=1, metavar="N", help="Version to write. Default: the next free version."),
 ]
 Workers = Annotated[
-    int | None, typer.Option(min=0, metavar="N", help="Table workers; 0: one per core.")
+    int | None,
+    typer.Option(
+        min=0, metavar="N", help="Number of table workers. 0 (the default): one per core."
+    ),
 ]
 Executor = Annotated[
     str | None,
     typer.Option(
         metavar="WHERE",
-        help="Where table workers run: local, ray-local, or a Ray cluster: HOST:PORT, ray://HOST:PORT.",
+        help="Where table workers run: local (the default), ray-local, or the address of a Ray "
+        "cluster: HOST:PORT or ray://HOST:PORT.",
     ),
 ]
 Scratch = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Stage a bundle for a URL here; default: .rowcast-scratch.",
+        help="Stage a bundle for a URL in this directory. Default: .rowcast-scratch.",
         show_default=False,
     ),
 ]
 Budget = Annotated[
     int | None,
     typer.Option(
-        min=16 << 20, metavar="N", help="Memory of one table worker beyond its libraries, bytes."
+        min=16 << 20,
+        metavar="N",
+        help="Maximum memory of a table worker in bytes, without its libraries. Default: 256 MiB.",
     ),
 ]
 How = Annotated[
     Literal["copy", "link", "inline", "inline-link"] | None,
-    typer.Option("--tables", help="How tables are written, instead of the recipe's way."),
+    typer.Option("--tables", help="How to write tables, instead of the way in the recipe."),
+]
+HowInBundle = Annotated[
+    Literal["copy", "link"] | None,
+    typer.Option("--tables", help="How to write tables, instead of the way in the recipe."),
+]
+HowWithoutRecipe = Annotated[
+    Literal["copy", "link"],
+    typer.Option(
+        "--tables",
+        help="How to write tables: copy the rows, or create hard links to the checkpoint where the "
+        "rows are stored in order.",
+    ),
 ]
 Shards = Annotated[
     int | None,
@@ -114,36 +158,55 @@ Shards = Annotated[
         min=1,
         max=9999,
         metavar="N",
-        help="plan: also show what each of N shards of a service would hold.",
+        help="Also show what each of N shards of a service would hold.",
     ),
 ]
-ShardLeastBytes = Annotated[
+ShardMinBytes = Annotated[
     int,
     typer.Option(
-        min=1, metavar="N", help="With --shards: least size of the tables that shards hold."
+        min=1,
+        metavar="N",
+        help="For --shards: minimum size in bytes of the tables that are divided among shards.",
     ),
 ]
-Chosen = Annotated[
+Only = Annotated[
     list[str] | None,
     typer.Option(
-        "--tables",
-        metavar="HOW|A,B",
-        help="How tables are written (copy or link), or which ones (names, separated by commas); repeatable.",
+        "--only",
+        metavar="NAME,...",
+        help="Export only these tables, separated by commas. Repeatable.",
     ),
 ]
 Full = Annotated[
-    bool, typer.Option("--full", help="Compare every row with the checkpoint, not only a sample.")
+    bool,
+    typer.Option("--full", help="Compare every row with the checkpoint instead of a sample."),
 ]
-Model = Annotated[str, typer.Option(metavar="NAME", help="Name of the bundle under the root.")]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Name of the model under the root.")]
+Unproved = Annotated[
+    bool,
+    typer.Option(
+        "--unproved",
+        help="Publish a self-contained SavedModel even if memory is too short to compare it with "
+        "the original model.",
+    ),
+]
 Dtypes = Annotated[
     list[str] | None,
     typer.Option(
         "--dtype",
         metavar="[NAME=]DTYPE",
-        help="Type of the stored rows: float32, bfloat16, float16 or int8 (with a scale for each row); repeatable.",
+        help="Type of the rows of all tables, or of table NAME: float32, bfloat16, float16 or int8 "
+        "(with a scale per row). Repeatable.",
     ),
 ]
-PlanOnly = Annotated[bool, typer.Option("--plan", help="Show the plan; write nothing.")]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Show the plan without writing anything.")]
 OlderThan = Annotated[
-    float, typer.Option(min=0, help="Remove only what no run has written to for this many days.")
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="DAYS",
+        help="Remove only files that no run has written to for DAYS days. Default: 0, in a store "
+        "7.",
+        show_default=False,
+    ),
 ]

@@ -1,16 +1,17 @@
-"""The commands of `rowcast-export`: results go to stdout (as JSON with --json), progress and errors to stderr.
+"""The commands of `rowcast-export`: results go to stdout (as JSON with --json), progress and errors
+to stderr.
 
 What a command needs is imported when it runs: `inspect` and `--help` need no model code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -18,10 +19,16 @@ from rich.console import Console
 from export.cli import command_line as cl
 from export.cli import options
 from export.cli.terminal import kept_clean, print_report
-from export.errors import CheckpointError, UsageError
+from export.errors import CheckpointError, DestinationError, UsageError
 from export.jobs.progress import Progress
-from export.places import place_of
-from runtime.object_store import RemotePath
+from export.locations import location_of
+from object_store.remote_path import RemotePath
+
+if TYPE_CHECKING:
+    from export.jobs.preparation import Prepared
+    from export.jobs.saved_model_job import PreparedInline
+    from export.recipe.schema import ExportJob
+    from export.recipe.settings import ExportSettings
 
 app = typer.Typer(
     add_completion=False,
@@ -45,7 +52,7 @@ def program(
         ),
     ] = False,
 ) -> None:
-    """Turns training checkpoints into verified bundles that rowcast-serve answers from."""
+    """Export training checkpoints to verified bundles, which rowcast-serve serves."""
 
 
 @app.command()
@@ -56,12 +63,14 @@ def inspect(
     layout: cl.LayoutFile = None,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Lists what is in a checkpoint: tables, slot variables, dense variables, step. Reads no table."""
+    """List what is in a checkpoint: tables, slot variables, dense variables and the step. Read no
+    table.
+    """
     from export.checkpoint.inventory.recognition import recognise
     from export.checkpoint.reader import open_checkpoint
     from export.cli.inspect import inventory_json, inventory_table
 
-    opened = open_checkpoint(place_of(checkpoint), complete=False)
+    opened = open_checkpoint(location_of(checkpoint), complete=False)
     problems = opened.problems
     try:
         inventory = recognise(opened, options.read_statements(named, mod, layout))
@@ -72,15 +81,8 @@ def inspect(
         raise CheckpointError(problems[0])
 
 
-@app.command(
-    "run",
-    help="Writes, verifies and publishes a bundle. A stopped run resumes; a failed check publishes nothing.",
-)
-@app.command(
-    "plan", help="Shows what `run` would read and write: bytes, files and memory. Writes nothing."
-)
-def plan_or_run(
-    context: typer.Context,
+@app.command()
+def plan(
     recipe: cl.RecipePath,
     checkpoint: cl.OtherCheckpoint = None,
     root: cl.OtherRoot = None,
@@ -92,46 +94,98 @@ def plan_or_run(
     scratch: cl.Scratch = None,
     how: cl.How = None,
     shards: cl.Shards = None,
-    shard_least_bytes: cl.ShardLeastBytes = 1 << 30,
+    shard_min_bytes: cl.ShardMinBytes = 1 << 30,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Prepares the job of a recipe, and runs it unless it is only planned."""
+    """Show what `run` would read and write: bytes, files and memory. Write nothing."""
     settings = options.read_settings(
         workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
     )
-    job, planned = options.read_job(recipe, checkpoint, root, how), context.info_name == "plan"
-    if shards and (not planned or job.output.tables in options.INLINE):
+    job = options.read_job(recipe, checkpoint, root, how)
+    if shards and job.output.tables in options.INLINE:
         raise UsageError(
-            "--shards is for the plan of a bundle: the same bundle is served by any number of shards"
+            f"--shards was given, and tables are written {job.output.tables}; shards serve bundles"
         )
+
     with _at_work() as progress:
-        with progress.step("model and plan"):
-            from export.jobs import bundle_job, saved_model_job
-
-            inline = job.output.tables in options.INLINE
-            prepare = saved_model_job.prepare_inline if inline else bundle_job.prepare
-            prepared = prepare(job, recipe.parent, settings, version)
-        from export.cli import plan_report, published_report, saved_model_report
+        prepared = _prepare(job, recipe, settings, version, progress)
+        from export.cli import plan_report, saved_model_report
         from export.cli.shard_sizes import shard_sizes
+        from export.jobs.preparation import Prepared
 
-        if isinstance(prepared, bundle_job.Prepared):
-            if planned:
-                sizes = shard_sizes(prepared, shards, shard_least_bytes) if shards else []
-                report = plan_report.plan_json(prepared) | ({"shards": sizes} if shards else {})
-                table = plan_report.plan_report(prepared, recipe.name, sizes)
-            else:
-                published = bundle_job.run(prepared, settings, progress)
-                report, table = (
-                    published_report.published_json(published),
-                    published_report.published_report(published),
-                )
-        elif planned:
+        if isinstance(prepared, Prepared):
+            sizes = shard_sizes(prepared, shards, shard_min_bytes) if shards else []
+            report = plan_report.plan_json(prepared) | ({"shards": sizes} if shards else {})
+            table = plan_report.plan_report(prepared, recipe.name, sizes)
+        else:
             report = saved_model_report.plan_json(prepared, settings)
             table = saved_model_report.plan_report(prepared, report)
+    print_report(report, table, as_json)
+
+
+@app.command()
+def run(
+    recipe: cl.RecipePath,
+    checkpoint: cl.OtherCheckpoint = None,
+    root: cl.OtherRoot = None,
+    version: cl.Version = None,
+    full: cl.Full = False,
+    unproved: cl.Unproved = False,
+    workers: cl.Workers = None,
+    executor: cl.Executor = None,
+    budget_bytes: cl.Budget = None,
+    scratch: cl.Scratch = None,
+    how: cl.How = None,
+    as_json: cl.AsJson = False,
+) -> None:
+    """Write, verify and publish a bundle. To resume an interrupted run, run the same command again.
+    If verification fails, nothing is published.
+    """
+    settings = options.read_settings(
+        workers=workers,
+        executor=executor,
+        budget_bytes=budget_bytes,
+        scratch=scratch,
+        full=full,
+        unproved=unproved,
+    )
+    job = options.read_job(recipe, checkpoint, root, how)
+    if unproved and job.output.tables not in options.INLINE:
+        raise UsageError(
+            "--unproved is for a self-contained SavedModel; a bundle is always compared with the "
+            "original model"
+        )
+
+    with _at_work() as progress:
+        prepared = _prepare(job, recipe, settings, version, progress)
+        from export.cli import published_report, saved_model_report
+        from export.jobs import bundle_job, saved_model_job
+        from export.jobs.preparation import Prepared
+
+        if isinstance(prepared, Prepared):
+            published = bundle_job.run(prepared, settings, progress)
+            report = published_report.published_json(published)
+            table = published_report.published_report(published)
         else:
             report = saved_model_job.run_inline(prepared, settings, progress)
             table = saved_model_report.published_report(report)
-    print_report(report if planned else report | {"seconds": progress.seconds}, table, as_json)
+    print_report(report | {"seconds": progress.seconds}, table, as_json)
+
+
+def _prepare(
+    job: ExportJob,
+    recipe: Path,
+    settings: ExportSettings,
+    version: int | None,
+    progress: Progress,
+) -> Prepared | PreparedInline:
+    """Reads the model and the checkpoint of a recipe, and plans the export."""
+    with progress.step("model and plan"):
+        from export.jobs import bundle_job, saved_model_job
+
+        inline = job.output.tables in options.INLINE
+        prepare = saved_model_job.prepare_inline if inline else bundle_job.prepare
+        return prepare(job, recipe.parent, settings, version)
 
 
 @app.command()
@@ -141,6 +195,7 @@ def tables(
     named: cl.Named = None,
     mod: cl.Mod = None,
     layout: cl.LayoutFile = None,
+    accept_stated: cl.AcceptStated = False,
     model: cl.Model = "tables",
     version: cl.Version = None,
     full: cl.Full = False,
@@ -148,12 +203,15 @@ def tables(
     executor: cl.Executor = None,
     budget_bytes: cl.Budget = None,
     scratch: cl.Scratch = None,
-    chosen: cl.Chosen = None,
+    how: cl.HowWithoutRecipe = "copy",
+    only: cl.Only = None,
     dtypes: cl.Dtypes = None,
     plan_only: cl.PlanOnly = False,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Exports only tables, without model code: those that the metadata identifies or that you name."""
+    """Export tables without model code: the tables that the metadata identifies or that you
+    name.
+    """
     from export.cli import published_report
     from export.cli.inspect import plan_table
     from export.jobs import tables_job
@@ -165,14 +223,15 @@ def tables(
         workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
     )
     with _at_work() as progress:
-        link, names = options.read_chosen(chosen or [])
+        names = options.read_names(only or ())
         every, single = read_dtypes(dtypes or ())
-        said = options.read_statements(named, mod, layout)
+        statements = options.read_statements(named, mod, layout)
+        writing = Writing(dtype=every, link=how == "link")
         job = tables_job.TablesJob(
-            model, version, said, names, Writing(dtype=every, link=link), single
+            model, version, statements, names, writing, single, accept_stated
         )
         destination = open_destination(out, Path(), settings.scratch)
-        prepared = tables_job.prepare_tables(place_of(checkpoint), destination, job, settings)
+        prepared = tables_job.prepare_tables(location_of(checkpoint), destination, job, settings)
         if plan_only:
             report = prepared.plan.to_json() | {"notes": list(prepared.notes)}
             table = plan_table(prepared.plan, prepared.notes)
@@ -191,18 +250,21 @@ def verify(
     full: cl.Full = False,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Checks a published bundle again: every byte against its checksum, and that every part opens."""
-    place = place_of(bundle)
+    """Verify a published bundle again: compare every byte with its checksum, and open every
+    part.
+    """
+    place = location_of(bundle)
     if isinstance(place, RemotePath):
         raise UsageError(
-            f"{place} is a URL; bring the bundle here with `rowcast-serve pull {place} ROOT`, then verify it"
+            f"{place} is a URL; download the bundle with `rowcast-serve pull {place} ROOT`, then "
+            "verify it"
         )
     with _at_work() as progress:
         from export.checkpoint.reader import open_checkpoint
         from export.verify import audit
 
         with progress.step("verify"):
-            source = None if checkpoint is None else open_checkpoint(place_of(checkpoint))
+            source = None if checkpoint is None else open_checkpoint(location_of(checkpoint))
             if recipe is not None:
                 from export.model.roots import open_job
 
@@ -217,29 +279,46 @@ def verify(
 
 
 @app.command()
-def clean(root: cl.Root, older_than: cl.OlderThan = 0, as_json: cl.AsJson = False) -> None:
-    """Removes the staged files of stopped runs. Bundles stay."""
-    from bundle.storage import retention
+def clean(root: cl.Root, older_than: cl.OlderThan = None, as_json: cl.AsJson = False) -> None:
+    """Remove the staged files of interrupted runs, and from a store the objects that no bundle
+    names. Keep all bundles.
+    """
+    place = location_of(root)
+    gone: Sequence[object]
+    busy: Sequence[object]
+    if isinstance(place, RemotePath):
+        from export.jobs.store_cleaning import GRACE_DAYS, clean_store
 
-    if not root.is_dir():
-        raise UsageError(f"{root} is no directory")
-    removed, busy = retention.clean(root, older_than * 86_400)
-    lines = [f"removed {path}" for path in removed] + [
-        f"kept {path}: a run is writing it" for path in busy
-    ]
-    report = {"removed": [*map(str, removed)], "busy": [*map(str, busy)]}
-    print_report(report, "\n".join(lines) or "nothing is staged", as_json)
+        days = GRACE_DAYS if older_than is None else older_than
+        with _at_work():
+            gone, busy = clean_store(place, days)
+        why = f"written to in the last {days:g} days"
+        nothing = "no unused object is old enough"
+    else:
+        from bundle.storage import retention
+
+        if not place.is_dir():
+            raise UsageError(f"{place} is not a directory")
+        gone, busy = retention.clean(place, (older_than or 0) * 86_400)
+        why = "a run is writing it"
+        nothing = "nothing is staged"
+    lines = [f"removed {path}" for path in gone] + [f"kept {path}: {why}" for path in busy]
+    report = {"removed": [*map(str, gone)], "busy": [*map(str, busy)]}
+    print_report(report, "\n".join(lines) or nothing, as_json)
 
 
 @app.command()
 def explain(
     recipe: cl.Explained,
     html: cl.Html = None,
+    svg: cl.Svg = None,
     checkpoint: cl.OtherCheckpoint = None,
-    how: cl.How = None,
+    how: cl.HowInBundle = None,
     as_json: cl.AsJson = False,
 ) -> None:
-    """Shows how a model is partitioned: features, tables, towers, outputs. A bundle needs no model code."""
+    """Show how a model is partitioned: features, tables, towers and outputs. A bundle can be
+    explained without model code.
+    """
     from rich.text import Text
 
     from export.explain import drawing as drawings
@@ -252,7 +331,8 @@ def explain(
             job = options.read_job(recipe, checkpoint, how=how)
             if job.output.tables in options.INLINE:
                 raise UsageError(
-                    "explain draws what is cut out; a self-contained SavedModel keeps its tables inside"
+                    f"tables are written {job.output.tables}, into a SavedModel; explain shows the "
+                    "parts of a bundle: add --tables copy"
                 )
             with progress.step("model and plan"):
                 from export.jobs.preparation import prepare
@@ -261,15 +341,34 @@ def explain(
                 drawing = drawings.draw_prepared(prepared, recipe.name)
     text = explain_text(drawing)
     if html is not None:
-        from export.explain.page import write_page
+        from export.explain.page import explain_page
 
-        write_page(drawing, html)
+        _write_drawing(explain_page(drawing), html, "--html")
         text += f"\n\nand as a page: {html}"
+    if svg is not None:
+        from export.explain.image import explain_image
+
+        _write_drawing(explain_image(drawing), svg, "--svg")
+        text += f"\n\nand as an image: {svg}"
     print_report(asdict(drawing), Text(text), as_json)
+
+
+def _write_drawing(content: str, path: Path, option: str) -> None:
+    """Writes the page or the image of a drawing.
+
+    Raises:
+      DestinationError: it cannot be written there.
+    """
+    try:
+        path.write_text(content, encoding="utf-8", errors="backslashreplace")
+    except OSError as problem:
+        raise DestinationError(
+            f"{option} {path}: {problem.strerror}; choose a file that can be written"
+        ) from problem
 
 
 @contextmanager
 def _at_work() -> Iterator[Progress]:
-    """Puts native output aside and tells progress while a command works."""
+    """Puts native output aside and shows progress while a command works."""
     with kept_clean():
         yield Progress(errors)

@@ -13,7 +13,7 @@ from rich.text import Text
 from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import Mod, SparseCore
 from export.checkpoint.variables import Entry
-from export.figures import count_text, report_table, size_text
+from export.report_text import count_text, report_table, size_text
 
 if TYPE_CHECKING:
     from export.tables.plan import ExportPlan
@@ -49,7 +49,9 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
 
 
 def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> RenderableType:
-    """Returns the inventory for a terminal: tables, what is left out, and the largest of the other variables."""
+    """Returns the inventory for a terminal: tables, what is left out, and the largest of the other
+    variables.
+    """
     step = "no step recorded" if inventory.step is None else f"step {inventory.step}"
     saved = "saved as objects" if inventory.objects else "saved by names"
     if inventory.storage != "TensorFlow":
@@ -84,7 +86,7 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
             slices,
         )
         tables.add_row(escape(spec.name), *row, escape(slots), spec.origin)
-    parts.append(tables if inventory.tables else Text("no table is recognised"))
+    parts.append(tables if inventory.tables else Text("no table is recognized"))
     parts += _lines(
         f"stored twice, read once: {each.key} is {each.of}" for each in inventory.duplicates
     )
@@ -95,10 +97,8 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
         f"not exported: {refused.name}: {refused.reason}" for refused in inventory.refused
     )
     if inventory.slots:
-        count, saved_bytes = (
-            count_text(len(inventory.slots), "optimizer variable"),
-            size_text(inventory.slot_bytes),
-        )
+        count = count_text(len(inventory.slots), "optimizer variable")
+        saved_bytes = size_text(inventory.slot_bytes)
         parts.append(Text(f"left out: {count}, which saves {saved_bytes}"))
     candidates = inventory.candidates
     known = {entry.key for entry in candidates}
@@ -114,24 +114,28 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
 
 
 def plan_table(plan: ExportPlan, notes: Sequence[str] = ()) -> RenderableType:
-    """Returns a plan for a terminal: what would be read and written, what that takes, and what else is to be known."""
+    """Returns a plan for a terminal: what would be read and written, what that takes, and what else
+    is to be known.
+    """
     tables = report_table(
-        "plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "shards"
+        "plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "segments"
     )
     for table in plan.tables:
         spec = table.spec
         counts = (
             str(spec.slices),
-            f"{table.shards}, linked" if table.linked else str(table.shards),
+            f"{table.segments}, linked" if table.linked else str(table.segments),
         )
         shape = (str(spec.rows), str(spec.dim), table.dtype, size_text(table.bytes))
         tables.add_row(escape(spec.name), *shape, _layout_text(spec), *counts)
+    local = f"at most {size_text(plan.local_bytes)}"
     total = (
-        f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written, "
+        f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written"
+        + (f" ({local} on the local disk at a time), " if plan.local_bytes < plan.bytes else ", ")
         + (f"{size_text(plan.linked_bytes)} linked, " if plan.links else "")
         + f"{count_text(len(plan.tasks) + len(plan.links), 'file')}, "
-        f"{count_text(len(plan.work), 'task')} on {count_text(plan.workers, 'worker')} with at most "
-        f"{size_text(plan.peak_memory_bytes)} of memory"
+        f"{count_text(len(plan.work), 'task')} on {count_text(plan.workers, 'worker')} with at "
+        f"most {size_text(plan.peak_memory_bytes)} of memory"
         + (
             f"; {size_text(plan.left_out_bytes)} of slot variables left out"
             if plan.left_out_bytes

@@ -1,4 +1,4 @@
-"""`rowcast-export`: runs a command and turns whatever ends it into one line on stderr and its exit code."""
+"""`rowcast-export`: runs a command, and turns an error into one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from export.cli.commands import app, errors
 from export.cli.terminal import sentence
 from export.errors import ExportError, UsageError
 
-INTERRUPTED = 130  # as typer tells it
+INTERRUPTED = 130  # the code that typer returns
 
 
 def main() -> None:
-    """Runs the command line and exits the process: with a code of `export.errors`, 130 when interrupted."""
+    """Runs the command line and exits the process: with a code of `export.errors`, 130 when
+    interrupted.
+    """
     try:
         code = (
             app(sys.argv[1:] or ["--help"], prog_name="rowcast-export", standalone_mode=False) or 0
@@ -23,12 +25,15 @@ def main() -> None:
         _print_error(str(problem))
         code = problem.exit_code
     except ModuleNotFoundError as missing:
-        _print_error(f"{missing.name} is not installed: pip install 'rowcast[export]'")
+        _print_error(
+            f"{missing.name} is not installed; in a checkout of rowcast, run `make venv`, or "
+            "`pip install '.[export]'` in an environment of your own"
+        )
         code = UsageError.exit_code
     except TyperException as problem:
         context = getattr(problem, "ctx", None)
         usage = f"{context.command_path if context else 'rowcast-export'} --help"
-        _print_error(f"{problem.format_message().rstrip('.')} (`{usage}` lists what there is)")
+        _print_error(f"{problem.format_message().rstrip('.')} (see `{usage}`)")
         code = UsageError.exit_code
     if code == INTERRUPTED:
         _print_error("interrupted; run the same command again to resume")

@@ -1,6 +1,6 @@
-"""What the command line says of a job: settings, the recipe with its overrides, what tables are.
+"""The job that a command line specifies: settings, the recipe with its overrides, tables.
 
-The recipe's schema is imported where one is read: it takes as long as all of `--help`.
+The schema of the recipe is imported where it is used: the import takes as long as all of `--help`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from export.errors import UsageError
-from runtime.object_store import is_url
+from object_store.locations import is_url
 
 if TYPE_CHECKING:
     from export.checkpoint.inventory.specs import Statements
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from export.recipe.settings import ExportSettings
 
 INLINE = ("inline", "inline-link")
-"""Of `output.tables`: what makes a self-contained SavedModel."""
-_HOW = ("copy", "link", *INLINE)
+"""The values of `output.tables` that make a self-contained SavedModel."""
 
 
 def read_settings(**given: Any) -> ExportSettings:
     """Returns how the job runs, by the options that were given, else by the environment.
 
+    Args:
+      given: the options by name. None, and False of a flag, mean that it was not given.
+
     Raises:
-      UsageError: a value, or a variable of the environment, that cannot be meant.
+      UsageError: A value, or a variable of the environment, is invalid.
     """
     from pydantic import ValidationError
 
@@ -38,10 +40,14 @@ def read_settings(**given: Any) -> ExportSettings:
     for variable in os.environ:
         if variable.startswith(PREFIX) and variable.upper() not in known:
             raise UsageError(
-                f"the environment sets {variable}, which is no setting; they are {', '.join(known)}"
+                f"the environment sets {variable}, which is not a setting; the settings are "
+                f"{', '.join(known)}"
             )
+    chosen = {
+        name: value for name, value in given.items() if value is not None and value is not False
+    }
     try:
-        return ExportSettings(**{name: value for name, value in given.items() if value is not None})
+        return ExportSettings(**chosen)
     except ValidationError as problem:
         raise UsageError(
             f"settings (options, or ROWCAST_EXPORT_ in the environment): {explain(problem)}"
@@ -51,7 +57,9 @@ def read_settings(**given: Any) -> ExportSettings:
 def read_job(
     recipe: Path, checkpoint: str | None = None, root: str | None = None, how: str | None = None
 ) -> ExportJob:
-    """Returns a recipe with what options replace; paths are relative to where the user stands, not to the recipe."""
+    """Returns a recipe with the values that options override. The paths in options are relative to
+    the working directory, not to the recipe.
+    """
     from export.recipe.schema import read_recipe
 
     job = read_recipe(recipe)
@@ -75,10 +83,10 @@ def _from_here(text: str) -> str:
 def read_statements(
     named: Sequence[str] | None, mod: Sequence[str] | None, layout: Path | None
 ) -> Statements:
-    """Returns what `--table`, `--mod` and `--layout` say.
+    """Returns what `--table`, `--mod` and `--layout` state about tables.
 
     Raises:
-      UsageError: one of them cannot be meant.
+      UsageError: One of them is invalid.
     """
     from export.checkpoint.inventory.layout_file import read_layouts
     from export.checkpoint.inventory.specs import Statements
@@ -90,27 +98,22 @@ def read_statements(
             raise UsageError(f"--table {text!r} was given; NAME=KEY was expected")
         if pairs.setdefault(name, key) != key:
             raise UsageError(
-                f"--table names {name!r} twice, as {pairs[name]!r} and {key!r}; one of them was expected"
+                f"--table names {name!r} twice, as {pairs[name]!r} and {key!r}; one of them was "
+                "expected"
             )
     return Statements(pairs, tuple(mod or ()), read_layouts(layout) if layout is not None else {})
 
 
-def read_chosen(values: Sequence[str]) -> tuple[bool, tuple[str, ...]]:
-    """Returns what `--tables` of `tables` says: whether tables are linked, and which are exported; () is all.
+def read_names(values: Sequence[str]) -> tuple[str, ...]:
+    """Returns the tables that `--only` names; () is all tables.
 
     Raises:
-      UsageError: two ways, or one that needs a recipe, or an empty name.
+      UsageError: A name is empty.
     """
-    ways = {value for value in values if value in _HOW}
-    if ways & set(INLINE):
-        raise UsageError(
-            f"--tables {max(ways)} makes a SavedModel of a model: give its recipe to `rowcast-export run`"
-        )
-    if len(ways) > 1:
-        raise UsageError("--tables copy and --tables link were given; one of them was expected")
-    names = [name.strip() for value in values if value not in _HOW for name in value.split(",")]
+    names = [name.strip() for value in values for name in value.split(",")]
     if not all(names):
         raise UsageError(
-            f"--tables {','.join(values)!r} was given; names with commas between them were expected"
+            f"--only {','.join(values)!r} was given; table names with commas between them were "
+            "expected"
         )
-    return "link" in ways, tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(names))

@@ -17,7 +17,9 @@ from export.jobs.preparation import Prepared
 
 
 def plan_json(prepared: Prepared) -> dict[str, Any]:
-    """Returns the plan as JSON values: the tables' plan, what each tower takes and gives, and how it is to be run."""
+    """Returns the plan as JSON values: the tables' plan, what each tower takes and gives, and how
+    it is to be run.
+    """
     job = prepared.job
     return prepared.plan.to_json() | {
         "destination": str(prepared.destination.place(job.model, prepared.version)),
@@ -65,7 +67,9 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
 def plan_report(
     prepared: Prepared, source: str, sizes: Sequence[Mapping[str, Any]] = ()
 ) -> RenderableType:
-    """Returns the plan for a terminal: the tables' plan, what `explain` draws of the recipe `source`, shards' sizes."""
+    """Returns the plan for a terminal: the tables' plan, what `explain` draws of the recipe
+    `source`, shards' sizes.
+    """
     destination = str(prepared.destination.place(prepared.job.model, prepared.version))
     if prepared.destination.store is not None:
         destination += f", staged in {prepared.destination.root} until it is sent"

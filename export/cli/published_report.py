@@ -8,19 +8,23 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from bundle.format.manifest import Recall
-from export.figures import natural, partitions_text, report_table, size_text
 from export.jobs.staged import Published
+from export.report_text import decoder_text, natural, partitions_text, report_table, size_text
 
 TABLES_SHOWN = 30
+_BY_STATED_LAYOUT = {
+    "accepted": ", if its stated layout is right: not verified",
+    "expected": ", by its stated layout, which recorded outputs agree with",
+}
 
 
 def published_json(published: Published) -> dict[str, Any]:
     """Returns what was published as JSON values."""
     manifest = published.manifest
-    values = manifest.model_dump(
-        mode="json", include={"model", "version", "verification", "tables", "indexes"}
-    )
-    indexes, tables = values.pop("indexes"), values.pop("tables")
+    values = manifest.model_dump(mode="json", include={"model", "version", "tables", "indexes"})
+    indexes = values.pop("indexes")
+    tables = values.pop("tables")
+    values["verification"] = manifest.verification.model_dump(mode="json", exclude_none=True)
     return values | {
         "bundle": str(published.directory),
         "table_bytes": sum(table.bytes for table in manifest.tables.values()),
@@ -50,9 +54,11 @@ def published_report(published: Published) -> RenderableType:
     checks = manifest.verification.tables
     shown = sorted(checks, key=natural)[:TABLES_SHOWN]
     for name in shown:
-        table, check = manifest.tables[name], checks[name]
+        table = manifest.tables[name]
+        check = checks[name]
         how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
-        found = f"{check.rows_compared} of {check.rows} rows {how}"
+        how += _BY_STATED_LAYOUT.get(check.stated_layout or "", "")
+        found = f"{check.rows_compared} of {check.rows} rows {how}{decoder_text(check.decoder)}"
         proofs.add_row(
             f"table {name}",
             "the checkpoint",
@@ -60,7 +66,10 @@ def published_report(published: Published) -> RenderableType:
         )
         if table.error is not None:
             error = table.error
-            lost = f"largest {error.max_abs:.2g}, rms {error.rms:.2g}, cosine >= {error.cosine_min:.5f}"
+            lost = (
+                f"largest {error.max_abs:.2g}, rms {error.rms:.2g}, cosine >= "
+                f"{error.cosine_min:.5f}"
+            )
             proofs.add_row(
                 f"table {name}", f"its {error.source_dtype} values", f"difference: {lost}"
             )
@@ -77,11 +86,12 @@ def published_report(published: Published) -> RenderableType:
                 f"tower {name}, {form.kind} {form.precision}", against, _largest(form.max_abs_error)
             )
     for name, index in manifest.indexes.items():
-        what, recall = (
-            f"index {name}, {index.kind}{partitions_text(index.partitions)}",
-            index.recall,
-        )
-        queries = f"{recall.queries} {'queries' if recall.representative else 'invented queries: not representative'}"
+        what = f"index {name}, {index.kind}{partitions_text(index.partitions)}"
+        recall = index.recall
+        kind = "queries" if recall.representative else "invented queries: not representative"
+        queries = f"{recall.queries} {kind}"
+        if recall.chosen_on:
+            queries += f" ({recall.chosen_on} others chose the setting)"
         proofs.add_row(
             what, f"exact search, {queries}", f"{_recall(recall)}; target {recall.target}"
         )
@@ -90,8 +100,8 @@ def published_report(published: Published) -> RenderableType:
                 what, "exact search on the checkpoint's rows", _recall(index.recall_of_tables)
             )
     notes = [Text(f"note: {note}") for note in published.notes]
-    shards = [extent for table in manifest.tables.values() for extent in table.extents()]
-    linked = sum(size for shard, size in shards if not shard.blocks)
+    segments = [extent for table in manifest.tables.values() for extent in table.extents()]
+    linked = sum(size for segment, size in segments if not segment.blocks)
     of_it = f", {size_text(linked)} of it linked" if linked else ""
     size = size_text(sum(table.bytes for table in manifest.tables.values()))
     return Group(proofs, *notes, Text(f"published {published.directory} ({size} of tables{of_it})"))

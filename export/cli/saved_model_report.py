@@ -1,4 +1,6 @@
-"""What a self-contained SavedModel would be and what was proved of it, for a terminal and for programs."""
+"""What a self-contained SavedModel would be and what was proved of it, for a terminal and for
+programs.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,17 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from export.figures import count_text, report_table, size_text
 from export.jobs.executors import worker_count
 from export.jobs.saved_model_job import PreparedInline
 from export.recipe.settings import ExportSettings
+from export.report_text import count_text, report_table, size_text
 from export.saved_model.files import COPY_BYTES
 
 
 def plan_json(prepared: PreparedInline, settings: ExportSettings) -> dict[str, Any]:
     """Returns the plan as JSON values."""
-    plan, workers = prepared.variables, worker_count(settings.workers)
+    plan = prepared.variables
+    workers = worker_count(settings.workers)
     return prepared.described() | {
         "checkpoint": prepared.inventory.checkpoint,
         "destination": str(prepared.destination.place(prepared.job.model, prepared.version)),
@@ -40,16 +43,19 @@ def plan_report(prepared: PreparedInline, report: dict[str, Any]) -> RenderableT
     for name, signature in report["signatures"].items():
         takes = ", ".join(tensor for tensors in signature["inputs"].values() for tensor in tensors)
         signatures.add_row(name, escape(takes), escape(", ".join(signature["outputs"])))
-    links, size = prepared.variables.links, size_text(report["written_bytes"])
+    links = prepared.variables.links
+    size = size_text(report["written_bytes"])
     copied = (
         f"{count_text(len(links), 'data file')} to be linked" if links else f"{size} to be copied"
     )
-    workers, held = count_text(report["workers"], "worker"), size_text(report["peak_memory_bytes"])
+    workers = count_text(report["workers"], "worker")
+    held = size_text(report["peak_memory_bytes"])
     return Group(
         tables,
         signatures,
         Text(
-            f"{copied}, {count_text(report['tasks'], 'task')} on {workers} with at most {held} of memory; a server, "
+            f"{copied}, {count_text(report['tasks'], 'task')} on {workers} with at most {held} of "
+            "memory; a server, "
             f"and the proof, hold {size_text(report['load_bytes'])} of tables while they load"
         ),
         *[Text(f"note: {note}") for note in prepared.notes],
@@ -58,7 +64,9 @@ def plan_report(prepared: PreparedInline, report: dict[str, Any]) -> RenderableT
 
 
 def published_report(report: dict[str, Any]) -> RenderableType:
-    """Returns what was published and what was proved of it, `report` as JSON values, for a terminal."""
+    """Returns what was published and what was proved of it, `report` as JSON values, for a
+    terminal.
+    """
     proof = report["verification"]
     how = " and ".join(proof["loaded_by"]) or "the rows of the examples"
     proofs = report_table(
@@ -71,6 +79,8 @@ def published_report(report: dict[str, Any]) -> RenderableType:
             against,
             f"largest difference {max(errors.values(), default=0.0):.2g}",
         )
+    if not proof["proved"]:
+        proofs.add_row("all signatures", "the original model", "NOT COMPARED (--unproved)")
     notes = [Text(f"note: {note}") for note in [*report["notes"], proof["note"]] if note]
     size = f"{size_text(report['table_bytes'])} of tables, {report['data']}"
     return Group(proofs, *notes, Text(f"published SavedModel {report['saved_model']} ({size})"))

@@ -8,17 +8,18 @@ from typing import Any
 from rich.console import RenderableType
 
 from bundle.tables.sharding import ShardNumber, row_range
-from export.figures import report_table, size_text
 from export.jobs.preparation import Prepared
+from export.report_text import report_table, size_text
 
 
-def shard_sizes(prepared: Prepared, total: int, least_bytes: int) -> list[dict[str, Any]]:
-    """Returns the bytes of tables, and at most those of index partitions, of each of so many shards, then of a front.
+def shard_sizes(prepared: Prepared, total: int, min_bytes: int) -> list[dict[str, Any]]:
+    """Returns the bytes of tables, and at most those of index partitions, of each of so many
+    shards, then of a router.
 
     Args:
-      least_bytes: least size of the tables that shards hold.
+      min_bytes: least size of the tables that shards hold.
     """
-    tables = [table for table in prepared.plan.tables if table.bytes >= least_bytes]
+    tables = [table for table in prepared.plan.tables if table.bytes >= min_bytes]
     indexes = [each for each in prepared.forecasts.values() if each.partitions > 1]
     sizes = []
     for shard in (ShardNumber(number, total) for number in range(1, total + 1)):
@@ -35,7 +36,7 @@ def shard_sizes(prepared: Prepared, total: int, least_bytes: int) -> list[dict[s
     whole = sum(each.disk_bytes for each in prepared.forecasts.values()) - sum(
         each.disk_bytes for each in indexes
     )
-    return [*sizes, {"shard": "front", "table_bytes": kept, "index_bytes": whole}]
+    return [*sizes, {"shard": "router", "table_bytes": kept, "index_bytes": whole}]
 
 
 def shard_table(sizes: Sequence[Mapping[str, Any]]) -> RenderableType:

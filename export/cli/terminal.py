@@ -1,8 +1,9 @@
-"""Keeps the terminal for what the exporter says: results on stdout, progress and errors on stderr, nothing else.
+"""Keeps the terminal for what the exporter says: results on stdout, progress and errors on stderr,
+nothing else.
 
-TensorFlow, its converter and LiteRT write to the file descriptors themselves, past every setting; user's model code
-prints. Only Python's own streams reach the terminal while a command works: `print` of model code on stderr, so that
-stdout stays one JSON value.
+TensorFlow, its converter and LiteRT write to the file descriptors themselves, past every setting;
+user's model code prints. Only Python's own streams reach the terminal while a command works:
+`print` of model code on stderr, so that stdout stays one JSON value.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from rich.segment import Segment
 
 from export.errors import ExportError
 
-STDOUT, STDERR = 1, 2
+STDOUT = 1
+STDERR = 2
 REPORT_WIDTH = 160
 """Of what is printed to a file or a pipe."""
 SENTENCE_CHARS_MAX = 8000
 _TAIL_BYTES = 16 << 10
 _UNSEEN = "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
-"""What a terminal obeys instead of showing it: control characters, writing directions; and halves of characters."""
+"""What a terminal obeys instead of showing it: control characters, writing directions; and halves
+of characters.
+"""
 _OBEYED = re.compile(f"[{_UNSEEN}]")
 _OBEYED_IN_REPORT = re.compile(f"(?!\n)[{_UNSEEN}]")
 
@@ -59,7 +63,9 @@ def print_report(report: dict[str, Any], table: Any, as_json: bool) -> None:
 
 
 def sentence(text: str) -> str:
-    """Returns an error as one line: what a terminal would obey is escaped, the middle of what is too long left out."""
+    """Returns an error as one line: what a terminal would obey is escaped, the middle of what is
+    too long left out.
+    """
     safe = _OBEYED.sub(
         lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text
     )
@@ -69,7 +75,9 @@ def sentence(text: str) -> str:
 
 @contextlib.contextmanager
 def kept_clean() -> Iterator[None]:
-    """Puts native output aside while the block runs; if the block ends in a bug, its tail is shown with the bug."""
+    """Puts native output aside while the block runs; if the block ends in a bug, its tail is shown
+    with the bug.
+    """
     with contextlib.ExitStack() as ways_back, tempfile.TemporaryFile() as aside:
         shown = ways_back.enter_context(
             os.fdopen(os.dup(STDERR), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
@@ -87,7 +95,8 @@ def kept_clean() -> Iterator[None]:
             raise  # tells its cause itself
         except Exception as problem:
             if isinstance(problem.__cause__ or problem.__context__, KeyboardInterrupt):
-                raise KeyboardInterrupt from problem  # native modules tell it as their own failure to load
+                # native modules tell it as their own failure to load
+                raise KeyboardInterrupt from problem
             size = os.fstat(aside.fileno()).st_size
             shown.write(
                 os.pread(aside.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(

@@ -1,0 +1,1 @@
+"""Reads candidates and contexts; writes stores, vectors and indexes."""

@@ -1,4 +1,6 @@
-"""A candidate corpus -> its store, and the candidate tower over it -> vectors, streamed in bounded memory."""
+"""A candidate corpus -> its store, and the candidate tower over it -> vectors, streamed in bounded
+memory.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,16 @@ from numpy.typing import NDArray
 from bundle.errors import BundleError, FeatureError, FormatError
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
+from bundle.format.indexes import CANDIDATES_MAX
 from bundle.stores.attribute_index import write_attribute_index
 from bundle.stores.reader import StoredColumns
 from bundle.stores.writer import StoreWriter
 from export.corpora.reading import CorpusReader
 from export.errors import DestinationError, NotConvertible
 from runtime.errors import InvalidInput
+from runtime.tower import Tower
 from runtime.tower_inputs import tower_inputs
-from runtime.towers import Tower, open_tower
+from runtime.towers import open_tower
 
 BATCH_CANDIDATES = 2048
 """Candidates whose activations and vectors are in memory at a time."""
@@ -27,8 +31,30 @@ Moved = Callable[[int], None]
 """Takes the candidates that were dealt with since its last call."""
 
 
+def check_candidate_count(corpus: str, count: int) -> None:
+    """Checks that positions of candidates fit 32 bits.
+
+    Args:
+      corpus: its name.
+      count: how many candidates it has, or has so far.
+    Raises:
+      NotConvertible: there are too many.
+    """
+    if count > CANDIDATES_MAX:
+        raise NotConvertible(
+            f"candidates.{corpus}: its files hold {count} candidates or more; a corpus may have at "
+            f"most {CANDIDATES_MAX}, for positions have 32 bits: divide it into several corpora, "
+            "each with an index"
+        )
+
+
 def write_candidates(
-    base: Path, file: str, corpus: CorpusReader, moved: Moved = lambda _: None
+    base: Path,
+    file: str,
+    corpus: CorpusReader,
+    moved: Moved = lambda _: None,
+    *,
+    searched: bool = True,
 ) -> manifest.Corpus:
     """Writes the store of one corpus, or of contexts, a batch at a time.
 
@@ -37,11 +63,14 @@ def write_candidates(
       file: of the store, in it.
       corpus: where the candidates are read.
       moved: takes the candidates that were read since its last call.
+      searched: whether positions in the corpus are stored: those of candidates are, those of
+        contexts are not.
     Returns:
       The corpus' entry in the manifest.
     Raises:
       UsageError: a file is missing or unreadable, or lacks a column.
-      NotConvertible: a value is no id or does not fit, or an id comes twice; names file, row and column.
+      NotConvertible: a value is no id or does not fit, or an id comes twice; names file, row and
+        column.
       DestinationError: the store cannot be written.
     """
     try:
@@ -51,6 +80,8 @@ def write_candidates(
                     writer.append(ids, features, attributes)
                 except FormatError as problem:
                     raise NotConvertible(f"{where}: {problem}") from problem
+                if searched:
+                    check_candidate_count(corpus.name, writer.size)
                 moved(len(ids))
             for attribute, kind in corpus.numeric_attributes().items():
                 writer.cast(attribute, kind)
@@ -103,7 +134,8 @@ def write_vectors(
     moved: Moved = lambda _: None,
     aside: Path | None = None,
 ) -> int:
-    """Runs the written candidate tower over a written corpus, in f32, and writes the vectors in its order.
+    """Runs the written candidate tower over a written corpus, in f32, and writes the vectors in its
+    order.
 
     Args:
       base: directory of the bundle that is being written; holds store, tables and tower.
@@ -117,8 +149,8 @@ def write_vectors(
     Returns:
       dim of the vectors.
     Raises:
-      NotConvertible: the tower needs a feature that the corpus lacks, a candidate's value does not fit, or its vector
-        is NaN or infinite; names the feature and the candidate.
+      NotConvertible: the tower needs a feature that the corpus lacks, a candidate's value does not
+        fit, or its vector is NaN or infinite; names the feature and the candidate.
       DestinationError: the file cannot be written.
     """
     where = f"index {index!r}, corpus {corpus_name!r}"
@@ -132,7 +164,8 @@ def write_vectors(
             features.activation(inputs[name][0], {}, 1)
     except FeatureError as problem:
         raise NotConvertible(
-            f"{where}: {problem}; name its column in candidates.{corpus_name}.features, or give it a default"
+            f"{where}: {problem}; name its column in candidates.{corpus_name}.features, or give it "
+            "a default"
         ) from problem
     except BundleError as problem:
         raise NotConvertible(f"{where}: {problem}") from problem
@@ -149,7 +182,8 @@ def write_vectors(
                 dim = vectors.shape[1]
                 file.write(np.ascontiguousarray(vectors, "<f4").data)
                 moved(positions.size)
-                # Of the tables, too: candidates in no order touch another page for each of their rows.
+                # Of the tables, too: candidates in no order touch another page for each of their
+                # rows.
                 store.release()
                 for table in features.tables.values():
                     table.release()
@@ -167,7 +201,9 @@ def _vectors(
     positions: NDArray[np.int64],
     where: str,
 ) -> NDArray[np.float32]:
-    activations, columns, n = {}, store.features(positions, held), positions.size
+    activations = {}
+    columns = store.features(positions, held)
+    n = positions.size
     for name in {source for tensor in spec.inputs for source in tensor.sources}:
         try:
             activations[name] = features.activation(name, columns, n).values
@@ -180,14 +216,14 @@ def _vectors(
         raise NotConvertible(f"{where}: {problem}") from problem
     if vectors.ndim != 2 or len(vectors) != n:
         raise NotConvertible(
-            f"{where}: the candidate tower's {spec.result!r} has shape {list(vectors.shape)} for {n} candidates; "
-            "[candidates, dim] was expected"
+            f"{where}: the candidate tower's {spec.result!r} has shape {list(vectors.shape)} for "
+            f"{n} candidates; [candidates, dim] was expected"
         )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         raise NotConvertible(
-            f"{where}: the vector of {_candidate(store, positions[np.argmin(finite)])} holds NaN or an infinity; look "
-            "at its feature values and its rows of the tables"
+            f"{where}: the vector of {_candidate(store, positions[np.argmin(finite)])} holds NaN "
+            "or an infinity; look at its feature values and its rows of the tables"
         )
     return vectors
 

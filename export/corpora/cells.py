@@ -1,4 +1,6 @@
-"""One column of a batch of a corpus: what each value says, checked; a wrong one is named by file, row and column."""
+"""One column of a batch of a corpus: what each value says, checked; a wrong one is named by file,
+row and column.
+"""
 
 from __future__ import annotations
 
@@ -52,15 +54,15 @@ class Cells:
         """Raises NotConvertible for the first value that is wrong, if one is."""
         place = pc.index(wrong, True).as_py()
         if place >= 0:
-            row, value = (
-                place if self.owners is None else int(self.owners[place]),
-                self.array[place].as_py(),
-            )
+            row = place if self.owners is None else int(self.owners[place])
+            value = self.array[place].as_py()
             shown = "" if value is None else f": {str(value)[:80]!r}"
             raise NotConvertible(f"{self.rows.at(self.column, row)}{shown} {problem}")
 
     def ids(self, integers_only: bool) -> NDArray[Any]:
-        """Returns int64, or objects holding str where some value is no integer and the id rule takes strings."""
+        """Returns int64, or objects holding str where some value is no integer and the id rule
+        takes strings.
+        """
         self._expect(self.is_text or types.is_integer(self.array.type), "an id, integer or string,")
         if self.is_text:
             self.refuse(pc.equal(self.array, ""), "is an empty id")
@@ -124,12 +126,11 @@ def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if rows.format == "csv":
-        cells, none = array, pa.scalar(None, pa.string())
+        cells = array
+        none = pa.scalar(None, pa.string())
         if separator is not None:
-            cells, none = (
-                pc.split_pattern(array, pattern=separator),
-                pa.scalar([], pa.list_(pa.string())),
-            )
+            cells = pc.split_pattern(array, pattern=separator)
+            none = pa.scalar([], pa.list_(pa.string()))
         array = pc.if_else(pc.equal(array, ""), none, cells)
     if rows.format == "tfrecord" and separator is None:
         cure = (
@@ -151,13 +152,15 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
     """
     lists = holds_lists(feature)
     cells = cells_of(rows, column, separator if lists else None)
-    array, kind = cells.array, cells.array.type
+    array = cells.array
+    kind = cells.array.type
     if lists and not (
         types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     ):
         if feature.kind != "bag" or not (types.is_integer(kind) or types.is_floating(kind)):
             raise NotConvertible(
-                f"{rows.where}, column {column!r} holds {kind}; a list per candidate was expected for its feature"
+                f"{rows.where}, column {column!r} holds {kind}; a list per candidate was expected "
+                "for its feature"
             )
         lists = False  # one of each candidate, or none
     if not lists and feature.default is None and feature.kind != "bag":
@@ -174,7 +177,8 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
         np.repeat(np.arange(len(rows)), lengths),
     )
     if not isinstance(feature, DenseFeature):
-        rule, cast = first_of(feature.ids), feature.cast
+        rule = first_of(feature.ids)
+        cast = feature.cast
         if isinstance(rule, BucketIds) or (cast is not None and cast.of == "float32"):
             return Column(flat.floats(), offsets)
         return Column(flat.ids(isinstance(rule, IdentityIds | ComputedIds)), offsets)
@@ -187,15 +191,16 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
 def _check_lengths(
     rows: Rows, column: str, feature: DenseFeature, lengths: NDArray[np.int64]
 ) -> None:
-    size, most = int(np.prod(feature.shape, dtype=np.int64)), feature.take in ("padded", "weights")
+    size = int(np.prod(feature.shape, dtype=np.int64))
+    most = feature.take in ("padded", "weights")
     wrong = (
         lengths > size if most else (lengths != size) & ((lengths != 0) | (feature.default is None))
     )
     if wrong.any():
         row = int(np.argmax(wrong))
         raise NotConvertible(
-            f"{rows.at(column, row)} has {lengths[row]} values; a feature of shape {feature.shape} takes {size}"
-            f"{' at most' if most else ''}"
+            f"{rows.at(column, row)} has {lengths[row]} values; a feature of shape {feature.shape} "
+            f"takes {size}{' at most' if most else ''}"
         )
 
 

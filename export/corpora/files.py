@@ -1,4 +1,6 @@
-"""Where a corpus lies and how its files are read, a batch of rows at a time: CSV, Parquet and TFRecord."""
+"""Where a corpus lies and how its files are read, a batch of rows at a time: CSV, Parquet and
+TFRecord.
+"""
 
 from __future__ import annotations
 
@@ -62,13 +64,9 @@ class Rows:
     @property
     def unit(self) -> str:
         """What the file counts."""
-        return (
-            "candidate"
-            if self.records is not None
-            else "record"
-            if self.format == "tfrecord"
-            else "row"
-        )
+        if self.records is not None:
+            return "candidate"
+        return "record" if self.format == "tfrecord" else "row"
 
     def at(self, column: str, row: int) -> str:
         """Returns the place of a value in words, by its row here."""
@@ -84,7 +82,8 @@ def locate_corpus(
     Args:
       folder: of the recipe.
       name: of the corpus.
-      part: what the recipe says of it; a file, a directory of part files, a pattern, or several of these.
+      part: what the recipe says of it; a file, a directory of part files, a pattern, or several of
+        these.
       section: of the recipe that says it: `candidates` or `contexts`.
     Raises:
       UsageError: there is none, or a file's format is unknown.
@@ -107,7 +106,8 @@ def read_batches(
       UsageError: the file is missing, unreadable or damaged, or lacks a column.
       NotConvertible: a record is no Example, or its features do not fit.
     """
-    where, first = f"corpus {name!r}, {file.path.name}", 0
+    where = f"corpus {name!r}, {file.path.name}"
+    first = 0
     if file.format == "tfrecord":
         batched_by = part.id if part.prebatched else None
         for examples in tfrecords.read_examples(file.path, file.gzip, columns, batched_by, where):
@@ -138,7 +138,9 @@ def read_rows(
     positions: NDArray[np.int64],
     columns: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Reads rows of a corpus by their positions, [m] ascending; the cells by column are as the files have them."""
+    """Reads rows of a corpus by their positions, [m] ascending; the cells by column are as the
+    files have them.
+    """
     found: list[dict[str, Any]] = []
     first = 0
     for file in files:
@@ -172,7 +174,8 @@ def _known(path: Path, part: CorpusPart, key: str) -> CorpusFile:
     kind = part.format or _SUFFIXES.get("".join((suffixes[:-1] if zipped else suffixes)[-1:]))
     if kind is None:
         raise UsageError(
-            f"{key}: {path.name} is neither a .csv nor a .parquet file nor a .tfrecord; set {key}.format"
+            f"{key}: {path.name} is neither a .csv nor a .parquet file nor a .tfrecord; set "
+            f"{key}.format"
         )
     if part.prebatched and kind != "tfrecord":
         raise UsageError(f"{key}.prebatched is of TFRecord files; {path.name} is {kind}")

@@ -1,7 +1,8 @@
-"""A candidate corpus as the user has it -> ids, feature columns and attributes, each value checked, batch by batch.
+"""A candidate corpus as the user has it -> ids, feature columns and attributes, each value checked,
+batch by batch.
 
-Rows are counted as a reader counts them: row 1 is the first candidate of a file, in a CSV file the line after the
-header.
+Rows are counted as a reader counts them: row 1 is the first candidate of a file, in a CSV file the
+line after the header.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ NUMERIC = pa.int64(), pa.float64()
 """What the text of an attribute may be in all of a corpus, the narrowest first."""
 
 Batch = tuple[str, Any, dict[str, Column], dict[str, Any]]
-"""Names of corpus and file for messages; ids, int64 or a `pyarrow.Array` of strings without nulls, of one type in all
-batches; column by feature; `pyarrow.Array` by attribute."""
+"""Names of corpus and file for messages; ids, int64 or a `pyarrow.Array` of strings without nulls,
+of one type in all batches; column by feature; `pyarrow.Array` by attribute."""
 
 
 class CorpusReader:
     """Reads the columns that the recipe names; a batch is in memory.
 
-    The values of a bag or sequence in CSV are split at `part.list_separator`, and an empty cell is an empty list. An
-    attribute whose column feeds a bag is a list, too. An empty or null cell of a single or dense feature takes the
-    feature's default.
+    The values of a bag or sequence in CSV are split at `part.list_separator`, and an empty cell is
+    an empty list. An attribute whose column feeds a bag is a list, too. An empty or null cell of a
+    single or dense feature takes the feature's default.
 
     Attributes:
       name, part: of the corpus, and what the recipe says of it.
@@ -68,9 +69,12 @@ class CorpusReader:
         for key in part.features:
             if key not in readers:
                 raise UsageError(
-                    f"candidates.{name}.features: the model has no feature {key!r}; it has {', '.join(readers)}"
+                    f"candidates.{name}.features: the model has no feature {key!r}; it has "
+                    f"{', '.join(readers)}"
                 )
-        self._files, self.name, self.part = files, name, part
+        self._files = files
+        self.name = name
+        self.part = part
         self._features = {key: input_entry(key, features[readers[key][0]]) for key in part.features}
         self._columns = list(dict.fromkeys([part.id, *part.features.values(), *part.attributes]))
         self._lists = {
@@ -86,8 +90,8 @@ class CorpusReader:
 
         Raises:
           UsageError: a file is unreadable, or without a column that the recipe names.
-          NotConvertible: no candidates, or a value that is no id or does not fit its feature; names file, row, column
-            and value.
+          NotConvertible: no candidates, or a value that is no id or does not fit its feature; names
+            file, row, column and value.
         """
         for file in self._files:
             for rows in read_batches(file, self.name, self.part, self._columns):
@@ -103,7 +107,9 @@ class CorpusReader:
                 )
 
     def numeric_attributes(self) -> dict[str, Any]:
-        """Returns the Arrow type of each attribute whose text is all numbers, after the last batch."""
+        """Returns the Arrow type of each attribute whose text is all numbers, after the
+        last batch.
+        """
         return {
             column: NUMERIC[rank] for column, rank in self._texts.items() if rank < len(NUMERIC)
         }
@@ -122,7 +128,9 @@ class CorpusReader:
             for column, array in rows.columns.items()
             if rows.format != "tfrecord" or len(array.values)
         }
-        part, ids, attributes = self.part, self._ids(rows), {}
+        part = self.part
+        ids = self._ids(rows)
+        attributes = {}
         for column in part.attributes:
             separator = part.list_separator if column in self._lists else None
             attributes[column] = attribute_array(rows, column, separator)
@@ -141,9 +149,13 @@ class CorpusReader:
         return rows.where, ids, columns, attributes
 
     def _ids(self, rows: Rows) -> Any:
-        """Returns int64 or Arrow strings: all integers or all strings, whichever the first of a CSV file is."""
+        """Returns int64 or Arrow strings: all integers or all strings, whichever the first of a CSV
+        file is.
+        """
         cells = cells_of(rows, self.part.id)
-        array, kind, where = cells.array, cells.array.type, f"{rows.where}, column {self.part.id!r}"
+        array = cells.array
+        kind = cells.array.type
+        where = f"{rows.where}, column {self.part.id!r}"
         cells.refuse(array.is_null(), "is null; every candidate needs an id")
         if types.is_floating(kind):
             cells.refuse(array.is_valid(), "is a float; ids are integers or strings")
@@ -165,8 +177,8 @@ class CorpusReader:
         if rows.format == "csv":
             cells.refuse(
                 pc.invert(whole) if integral else whole,
-                f"is {'text' if integral else 'an integer'}, the ids above are {above}; if all are text, write the "
-                "corpus as Parquet, where the column's type says so",
+                f"is {'text' if integral else 'an integer'}, the ids above are {above}; if all are "
+                "text, write the corpus as Parquet, where the column's type says so",
             )
         return cells.integers() if self._integral else array
 

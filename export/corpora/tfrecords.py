@@ -1,6 +1,8 @@
-"""TFRecord files of tf.train.Example, read without TensorFlow: every checksum is verified, a batch is in memory.
+"""TFRecord files of tf.train.Example, read without TensorFlow: every checksum is verified, a batch
+is in memory.
 
-A record is its length (uint64), the masked crc32c of the length, its bytes, and their masked crc32c, little-endian.
+A record is its length (uint64), the masked crc32c of the length, its bytes, and their masked
+crc32c, little-endian.
 Source: TensorFlow 2.20, core/lib/io/record_reader.cc, core/lib/hash/crc32c.h (Mask).
 """
 
@@ -43,8 +45,10 @@ class Examples:
 
     def __init__(self, names: Sequence[str], batched_by: str | None, where: str) -> None:
         """Begins a batch; see `read_examples`."""
-        self.records, self.bytes = array("q"), 0
-        self._batched_by, self._where = batched_by, where
+        self.records = array("q")
+        self.bytes = 0
+        self._batched_by = batched_by
+        self._where = where
         self._kinds = dict.fromkeys(names, "")
         self._values: dict[str, Any] = dict.fromkeys(names, ())
         self._lengths = {name: array("q") for name in names}
@@ -76,15 +80,16 @@ class Examples:
             each, left = divmod(len(values), count)
             if left:
                 raise NotConvertible(
-                    f"{where}, column {name!r} has {len(values)} values for {count} candidates; equally many each were "
-                    "expected"
+                    f"{where}, column {name!r} has {len(values)} values for {count} candidates; "
+                    "equally many each were expected"
                 )
             lengths.extend([each] * count)
             if each:
                 self._extend(name, kind, values, f"{where}, column {name!r}")
 
     def columns(self) -> dict[str, Any]:
-        """Returns by feature, a list of values for each candidate: `pyarrow.LargeListArray` of int64, float or strings.
+        """Returns by feature, a list of values for each candidate: `pyarrow.LargeListArray` of
+        int64, float or strings.
 
         Its values are nulls where no record of the batch holds the feature.
         """
@@ -93,18 +98,17 @@ class Examples:
         columns = {}
         for name, values in self._values.items():
             offsets = np.concatenate([[0], np.cumsum(self._lengths[name], dtype=np.int64)])
-            numbers = isinstance(values, array)
-            flat = (
-                pa.array(np.array(values))
-                if numbers
-                else pa.array(values, pa.large_string() if values else pa.null())
-            )
+            if isinstance(values, array):
+                flat = pa.array(np.array(values))
+            else:
+                flat = pa.array(values, pa.large_string() if values else pa.null())
             columns[name] = pa.LargeListArray.from_arrays(pa.array(offsets), flat)
         return columns
 
     def _extend(self, name: str, kind: str, values: Any, where: str) -> None:
         if not self._kinds[name]:
-            self._kinds[name], self._values[name] = kind, array(LISTS[kind]) if LISTS[kind] else []
+            self._kinds[name] = kind
+            self._values[name] = array(LISTS[kind]) if LISTS[kind] else []
         if self._kinds[name] != kind:
             raise NotConvertible(
                 f"{where} is a {kind} list, the records above hold {self._kinds[name]} lists"
@@ -126,8 +130,9 @@ def read_examples(
       path: of the file.
       compressed: with GZIP, as a whole.
       names: the features wanted; those of a record that lacks one are empty lists.
-      batched_by: None: a record is a candidate. Else a record holds as many candidates as this feature has values, and
-        every other feature equally many values for each of them, one after another.
+      batched_by: None: a record is a candidate. Else a record holds as many candidates as this
+        feature has values, and every other feature equally many values for each of them, one after
+        another.
       where: names the file in messages.
     Raises:
       UsageError: the file cannot be read, is cut short, or a record differs from its checksum.
@@ -179,7 +184,8 @@ def _record(file: BinaryIO | gzip.GzipFile, header: bytes, where: str) -> bytes:
         raise UsageError(f"{where} is no TFRecord: its length differs from its checksum{cure}")
     if length > RECORD_BYTES_MAX:
         raise UsageError(f"{where} claims {length} bytes; at most {RECORD_BYTES_MAX} are taken")
-    data, tail = file.read(length), file.read(_CRC.size)
+    data = file.read(length)
+    tail = file.read(_CRC.size)
     if len(data) < length or len(tail) < _CRC.size:
         raise UsageError(f"{where} is cut short; copy the file again")
     if mask(google_crc32c.value(data)) != _CRC.unpack(tail)[0]:

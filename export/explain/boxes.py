@@ -1,4 +1,6 @@
-"""The boxes of a drawing, for its picture and its text: what is alike is put together, so that hundreds are a few."""
+"""The boxes of a drawing, for its picture and its text: what is alike is put together, so that
+hundreds are a few.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from export.explain.drawing import Drawing, DrawnFeature, DrawnTable, DrawnTower, shortened
-from export.figures import natural, size_text, thousands
+from export.report_text import natural, size_text, thousands
 
 BOXES_MAX = 16
-"""Of tables: where there were more, those whose readers are alike share one, and then those of readers of one role."""
+"""Of tables: where there were more, those whose readers are alike share one, and then those of
+readers of one role.
+"""
 NAMES_MAX = 4
 
 
 @dataclass
 class Box:
-    """What one box says; `look` is a role or `table`, `tower`, `output`, `share` that of all tables' bytes."""
+    """What one box says; `look` is a role or `table`, `tower`, `output`, `share` that of all
+    tables' bytes.
+    """
 
     look: str
     title: str
@@ -28,14 +34,18 @@ class Box:
 
 @dataclass(frozen=True)
 class Group:
-    """Tables that are alike, and the features that read them in sets that are alike; numbers have no tables."""
+    """Tables that are alike, and the features that read them in sets that are alike; numbers have
+    no tables.
+    """
 
     tables: tuple[DrawnTable, ...]
     readers: tuple[tuple[DrawnFeature, ...], ...]
 
 
 def grouped(drawing: Drawing) -> list[Group]:
-    """Puts together what is alike, and what is so from afar where that leaves too many boxes; numbers come last."""
+    """Puts together what is alike, and what is so from afar where that leaves too many boxes;
+    numbers come last.
+    """
     for detail in (2, 1, 0):
         groups = _grouped(drawing, detail)
         if len(groups) <= BOXES_MAX:
@@ -87,8 +97,11 @@ def _look(feature: DrawnFeature, detail: int) -> tuple[object, ...]:
 
 
 def feature_box(features: Sequence[DrawnFeature]) -> Box:
-    """Returns the box of features that are alike: role and kind, how ids become rows, and whether they are needed."""
-    first, optional = features[0], sum(feature.default for feature in features)
+    """Returns the box of features that are alike: role and kind, how ids become rows, and whether
+    they are needed.
+    """
+    first = features[0]
+    optional = sum(feature.default for feature in features)
     lines = [f"{first.role}, {_several(feature.kind for feature in features)}"]
     if first.table:
         same = len({feature.ids for feature in features}) == 1
@@ -107,8 +120,11 @@ def feature_box(features: Sequence[DrawnFeature]) -> Box:
 
 
 def table_box(tables: Sequence[DrawnTable], total: int) -> Box:
-    """Returns the box of tables that are alike: rows of all, columns of each, dtypes, and bytes of all."""
-    size, dims = sum(table.bytes for table in tables), sorted({table.dim for table in tables})
+    """Returns the box of tables that are alike: rows of all, columns of each, dtypes, and bytes of
+    all.
+    """
+    size = sum(table.bytes for table in tables)
+    dims = sorted({table.dim for table in tables})
     dim = f"{dims[0]}" if len(dims) == 1 else f"{dims[0]} to {dims[-1]}"
     dtypes = ", ".join(dict.fromkeys(table.dtype for table in tables))
     rows = f"{thousands(sum(table.rows for table in tables))} rows x {dim} {dtypes}"

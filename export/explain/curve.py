@@ -1,4 +1,6 @@
-"""The recall of an index' settings over what they cost, as a section of the page; colours and fonts are the page's."""
+"""The recall of an index' settings over what they cost, as a section of the page; colours and fonts
+are the page's.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,24 @@ from itertools import accumulate
 
 from export.explain.drawing import DrawnCurve
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1152, 280, 60, 20, 16, 40
+WIDTH = 1152
+HEIGHT = 280
+LEFT = 60
+RIGHT = 20
+TOP = 16
+BOTTOM = 40
 """Of the picture, in pixels, and of its margins."""
 _TICKS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 def curve_section(curve: DrawnCurve) -> str:
-    """Returns a heading and an SVG: cost on a logarithmic axis, a point a setting, and a line over the best of them."""
+    """Returns a heading and an SVG: cost on a logarithmic axis, a point a setting, and a line over
+    the best of them.
+    """
     costs = [max(cost, _TICKS[0]) for _, cost, _ in curve.points]
     recalls = [recall for recall, *_ in curve.points]
-    low, high = math.log(min(costs)), math.log(max(costs))
+    low = math.log(min(costs))
+    high = math.log(max(costs))
     lowest = min(*recalls, curve.target)
 
     def x(cost: float) -> float:
@@ -46,7 +56,8 @@ def curve_section(curve: DrawnCurve) -> str:
     drawn.append(line("target", LEFT, y(curve.target), WIDTH, y(curve.target)))
     best = zip(costs, accumulate(recalls, max), strict=True)  # what may be reached at a cost
     drawn.append(
-        f'<path class="curve" d="M{"L".join(f"{x(cost):.1f} {y(recall):.1f}" for cost, recall in best)}"/>'
+        '<path class="curve" '
+        f'd="M{"L".join(f"{x(cost):.1f} {y(recall):.1f}" for cost, recall in best)}"/>'
     )
     for (recall, _, setting), cost in zip(curve.points, costs, strict=True):
         look, radius = ("chosen", 7) if setting == curve.chosen else ("tried", 4)
@@ -56,5 +67,11 @@ def curve_section(curve: DrawnCurve) -> str:
     title = escape(
         f"Index {curve.index}: recall@{curve.k} of settings by cost, {curve.target:g} asked for"
     )
-    picture = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{"".join(drawn)}</svg>'
-    return f'<h2>{title}</h2><p>Written with {escape(curve.chosen)}</p><div class="picture">{picture}</div>'
+    picture = (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{title}">{"".join(drawn)}</svg>'
+    )
+    return (
+        f"<h2>{title}</h2><p>Written with {escape(curve.chosen)}</p><div "
+        f'class="picture">{picture}</div>'
+    )

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from bundle.errors import BundleError, NotCommitted
 from bundle.format import manifest
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
-from bundle.storage.staging import read_manifest
+from bundle.storage.catalog import read_manifest
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
-from export.figures import partitions_text, size_text, thousands
 from export.id_rules import crosses, rules, texts
+from export.report_text import partitions_text, size_text, thousands
 
 if TYPE_CHECKING:  # seconds, with TensorFlow
     from export.checkpoint.inventory.specs import TableSpec
-    from export.corpora.forecasts import IndexForecast
+    from export.corpora.size_estimates import IndexForecast
     from export.graph.specs import TowerSpec
     from export.jobs.preparation import Prepared
 
@@ -58,7 +58,9 @@ class DrawnFeature:
 
     @property
     def label(self) -> str:
-        """Its name beside its table: without that, if it was only added to tell readers of one input apart."""
+        """Its name beside its table: without that, if it was only added to tell readers of one
+        input apart.
+        """
         return self.name.removesuffix(f"@{self.table}") if self.table else self.name
 
 
@@ -193,18 +195,16 @@ class Drawing:
         inside = sum(tower.bytes for tower in self.towers)
         return [
             *totals,
-            (size_text(self.bytes), "of tables outside"),
-            (size_text(inside), "of weights inside"),
+            (size_text(self.bytes), "of table rows"),
+            (size_text(inside), "of tower weights"),
         ]
 
 
 def draw_prepared(prepared: Prepared, source: str) -> Drawing:
     """Draws what a recipe makes of its model."""
-    spec, job, plans = (
-        prepared.traced.spec,
-        prepared.job,
-        {plan.spec.name: plan for plan in prepared.plan.tables},
-    )
+    spec = prepared.traced.spec
+    job = prepared.job
+    plans = {plan.spec.name: plan for plan in prepared.plan.tables}
     variables = {tower.spec.name: tower.variables for tower in prepared.traced.towers}
     towers = []
     for name, tower in spec.towers.items():
@@ -217,11 +217,12 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
         towers.append(_tower(name, tower, parts, job.towers[name].formula or "", [runs], size))
     features = _features(prepared.entries, towers)
     tables = [
-        _table(features, name, plan.spec, plan.dtype, (plan.spec.key, plan.spec.layout.kind))
+        _table(features, name, plan.spec, plan.dtype, plan.spec.layout.kind, plan.spec)
         for name, plan in ((name, plans[name]) for name in spec.tables)
     ]
     stores = [
-        f"{kind} {name}: {part.id} of {part.file if isinstance(part.file, str) else f'{len(part.file)} files'}"
+        f"{kind} {name}: {part.id} of "
+        f"{part.file if isinstance(part.file, str) else f'{len(part.file)} files'}"
         + (
             f", filtered by {', '.join(part.filters)}: 4 bytes for each value of a candidate"
             if part.filters
@@ -231,10 +232,12 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
         for name, part in parts.items()
     ]
     stores += [
-        f"index {name}: {part.query_tower} finds {part.corpus}; {_forecast_text(prepared.forecasts[name])}"
+        f"index {name}: {part.query_tower} finds {part.corpus}; "
+        f"{_forecast_text(prepared.forecasts[name])}"
         for name, part in job.indexes.items()
     ]
-    model, stays = f"{job.model} {prepared.version}", (*_inside(prepared.entries), *prepared.stays)
+    model = f"{job.model} {prepared.version}"
+    stays = (*_inside(prepared.entries), *prepared.stays)
     return Drawing(model, source, features, tuple(tables), tuple(towers), stays, tuple(stores))
 
 
@@ -274,7 +277,7 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
         towers.append(_tower(name, tower, tower.parts, tower.formula or "", runs, size))
     features = _features(bundle.features, towers)
     tables = [
-        _table(features, name, table, table.dtype, (table.source.key, table.source.layout))
+        _table(features, name, table, table.dtype, table.source.layout, table.source)
         for name, table in bundle.tables.items()
     ]
     stores = [
@@ -283,14 +286,16 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
         for name, corpus in corpora.items()
     ]
     stores += [
-        f"index {name}: {index.query_tower} finds {index.corpus}{partitions_text(index.partitions)}, "
+        f"index {name}: {index.query_tower} finds "
+        f"{index.corpus}{partitions_text(index.partitions)}, "
         f"recall@{index.recall.k} {index.recall.value:.4f}"
         for name, index in bundle.indexes.items()
     ]
     curves = tuple(
         _curve(name, index) for name, index in bundle.indexes.items() if len(index.curve) > 1
     )
-    model, stays = f"{bundle.model} {bundle.version}", tuple(_inside(bundle.features))
+    model = f"{bundle.model} {bundle.version}"
+    stays = tuple(_inside(bundle.features))
     return Drawing(
         model, source, features, tuple(tables), tuple(towers), stays, tuple(stores), curves
     )
@@ -302,15 +307,20 @@ def _forecast_text(forecast: IndexForecast) -> str:
         if forecast.candidates is None
         else f"{thousands(forecast.candidates)} candidates"
     )
-    build, load = size_text(forecast.build_bytes), size_text(forecast.load_bytes)
+    build = size_text(forecast.build_bytes)
+    load = size_text(forecast.load_bytes)
     count += partitions_text(forecast.partitions)
-    return f"{count}: {size_text(forecast.disk_bytes)} of disk, at most {build} of memory to build, {load} to load"
+    return (
+        f"{count}: {size_text(forecast.disk_bytes)} of disk, at most {build} of memory to "
+        f"build, {load} to load"
+    )
 
 
 def _filters(corpus: manifest.Corpus, bundle: manifest.Manifest) -> str:
     sizes = {file.path: file.bytes for file in bundle.files}
     told = [
-        f"{name} ({corpus.attributes[name]}, {size_text(sizes.get(each.values, 0) + sizes.get(each.rows, 0))})"
+        f"{name} ({corpus.attributes[name]}, "
+        f"{size_text(sizes.get(each.values, 0) + sizes.get(each.rows, 0))})"
         for name, each in corpus.filters.items()
     ]
     return f", filtered by {', '.join(told)}" if told else ""
@@ -333,12 +343,16 @@ def _table(
     name: str,
     table: manifest.Table | TableSpec,
     dtype: str,
-    source: tuple[str, str],
+    layout: str,
+    source: manifest.TableSource | TableSpec,
 ) -> DrawnTable:
     readers = tuple(feature.label for feature in features if feature.table == name)
     size = table.rows * (row_bytes(dtype, table.dim) + SCALE_BYTES * (dtype == "int8"))
-    key, layout = source[0].removesuffix(VARIABLE_SUFFIX), source[1].replace("_", " ")
-    origin = key if layout == "plain" else f"{key}, {layout}"
+    origin = source.key.removesuffix(VARIABLE_SUFFIX)
+    if layout != "plain":
+        origin += f", {layout.replace('_', ' ')}"
+    if source.stated:
+        origin += ", stated layout"
     return DrawnTable(name, table.rows, table.dim, dtype, size, readers, origin)
 
 
@@ -367,7 +381,10 @@ def _part(name: str, per: str, part: manifest.TowerPart | TowerSpec | manifest.T
 
 def _form(form: manifest.TowerForm) -> str:
     kind = "LiteRT" if form.kind == "litert" else "SavedModel"
-    return f"{kind} {form.precision}, differs by {max(form.max_abs_error.values(), default=0.0):.2g} at most"
+    return (
+        f"{kind} {form.precision}, differs by "
+        f"{max(form.max_abs_error.values(), default=0.0):.2g} at most"
+    )
 
 
 def _inside(features: Mapping[str, manifest.Feature]) -> list[str]:
@@ -398,12 +415,14 @@ def _features(
 
 
 def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) -> DrawnFeature:
-    inputs, default = manifest.inputs_of(name, feature), feature.default is not None
+    inputs = manifest.inputs_of(name, feature)
+    default = feature.default is not None
     if isinstance(feature, manifest.DenseFeature):
         return DrawnFeature(
             name, inputs, feature.role, _dense_kind(feature), "", "", "", "", default, taken_by
         )
-    kind, ids = _embedded_kind(feature), _describe_ids(feature, inputs)
+    kind = _embedded_kind(feature)
+    ids = _describe_ids(feature, inputs)
     unknown = (
         f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
     )

@@ -1,4 +1,6 @@
-"""A drawing as a page of its own: the picture, and below it every feature, table and tower. It loads nothing."""
+"""A drawing as a page of its own: the picture, and below it every feature, table and tower. It
+loads nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,10 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from export.errors import DestinationError
 from export.explain.curve import curve_section
 from export.explain.drawing import Drawing, DrawnFeature, DrawnTable, DrawnTower, shortened
-from export.explain.picture import draw_svg
-from export.figures import natural, size_text, thousands
+from export.explain.picture import draw_svg, picture_style
+from export.report_text import natural, size_text, thousands
 
 OPEN_ROWS = 30
 """Lists up to so long are open when the page is; what is open is printed."""
@@ -36,6 +37,7 @@ def explain_page(drawing: Drawing) -> str:
         _table("Towers", drawing.towers),
     ]
     return Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8")).substitute(
+        picture_style=picture_style(),
         model=escape(drawing.model),
         source=escape(drawing.source),
         totals="".join(
@@ -48,26 +50,12 @@ def explain_page(drawing: Drawing) -> str:
     )
 
 
-def write_page(drawing: Drawing, path: Path) -> None:
-    """Writes the page.
-
-    Raises:
-      DestinationError: it cannot be written there.
-    """
-    try:
-        path.write_text(explain_page(drawing), encoding="utf-8", errors="backslashreplace")
-    except OSError as problem:
-        raise DestinationError(
-            f"--html {path}: {problem.strerror}; choose a file that can be written"
-        ) from problem
-
-
 def _table(title: str, rows: Sequence[DrawnFeature | DrawnTable | DrawnTower]) -> str:
     """Returns a list of everything known of some things; it is open if it is short."""
     names = [field.name for field in fields(rows[0])] if rows else []
     head = "".join(f"<th{_class(name)}>{name.replace('_', ' ')}</th>" for name in names)
     body = "".join(
-        f"<tr>{''.join(f'<td{_class(name)}>{escape(_cell(name, getattr(row, name)))}</td>' for name in names)}</tr>"
+        f"<tr>{''.join(_data_cell(name, getattr(row, name)) for name in names)}</tr>"
         for row in sorted(rows, key=lambda row: natural(row.name))
     )
     is_open = " open" if len(rows) <= OPEN_ROWS else ""
@@ -75,6 +63,10 @@ def _table(title: str, rows: Sequence[DrawnFeature | DrawnTable | DrawnTower]) -
     return (
         f"<h2>{title}</h2><details{is_open}><summary>{len(rows)} in all</summary>{table}</details>"
     )
+
+
+def _data_cell(name: str, value: object) -> str:
+    return f"<td{_class(name)}>{escape(_cell(name, value))}</td>"
 
 
 def _class(name: str) -> str:

@@ -1,4 +1,6 @@
-"""A drawing as text, narrow enough for a terminal: each table with its readers and taken_by, then the towers."""
+"""A drawing as text, narrow enough for a terminal: each table with its readers and taken_by, then
+the towers.
+"""
 
 from __future__ import annotations
 
@@ -62,5 +64,6 @@ def _box(box: Box) -> str:
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
-    first, later = " " * indent, " " * (indent + 3 * bool(indent))
+    first = " " * indent
+    later = " " * (indent + 3 * bool(indent))
     return wrap(text, WIDTH, initial_indent=first, subsequent_indent=later, break_long_words=False)

@@ -1,0 +1,1 @@
+"""All that depends on internals of TensorFlow and Keras."""

@@ -13,7 +13,9 @@ from export.frameworks.loading import tf
 
 
 def reader_of(inputs: Any, state: Any = None, *_how: Any, **named: Any) -> Callable[[Any], Any]:
-    """Returns the function that reads a raw input by its key; takes the arguments of any column's method."""
+    """Returns the function that reads a raw input by its key; takes the arguments of any column's
+    method.
+    """
     from tensorflow.python.feature_column import feature_column_v2
 
     if not isinstance(inputs, feature_column_v2.FeatureTransformationCache):
@@ -23,7 +25,9 @@ def reader_of(inputs: Any, state: Any = None, *_how: Any, **named: Any) -> Calla
 
 
 def table_of_column(column: Any, state: Any = None, *_how: Any, **named: Any) -> Any:
-    """Returns the variable of an embedding column's table; takes its method's arguments after the inputs."""
+    """Returns the variable of an embedding column's table; takes its method's arguments after the
+    inputs.
+    """
     v1 = tf.compat.v1
     state = named.get("state_manager", named.get("weight_collections", state))
     if hasattr(column, "shared_embedding_column_creator"):
@@ -45,7 +49,9 @@ def table_of_column(column: Any, state: Any = None, *_how: Any, **named: Any) ->
 
 
 def buckets_of(column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
-    """Returns a bucketized column's result in TensorFlow, a number per bucket; takes its method's arguments."""
+    """Returns a bucketized column's result in TensorFlow, a number per bucket; takes its method's
+    arguments.
+    """
     return (column.get_dense_tensor if how or named else column._get_dense_tensor)(
         inputs, *how, **named
     )

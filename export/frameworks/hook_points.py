@@ -1,4 +1,6 @@
-"""Every function and method of a library that is replaced; tests check each against the installed release."""
+"""Every function and method of a library that is replaced; tests check each against the installed
+release.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,8 @@ TPU_METHODS = {
     )
 }
 
-_CACHE, _BUILDER = "transformation_cache state_manager", "inputs weight_collections"
+_CACHE = "transformation_cache state_manager"
+_BUILDER = "inputs weight_collections"
 """Parameters of the columns' methods: those of version 2, and those that version 1 calls."""
 COLUMN_ROWS = (
     HookPoint(_COLUMNS, "EmbeddingColumn.get_dense_tensor", _CACHE),

@@ -1,4 +1,6 @@
-"""Replaces functions and methods of libraries inside a `with` block; nothing else patches libraries."""
+"""Replaces functions and methods of libraries inside a `with` block; nothing else patches
+libraries.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from typing import Any
 
 from export.errors import ExportError, NotConvertible
 from export.frameworks.internals import current_line
-from export.frameworks.loading import WRITTEN_FOR, tf
+from export.frameworks.loading import WRITTEN_FOR, check_module, tf
 from export.user_lines import at_line
 
 _HOOKS = "_rowcast_hooks"
@@ -43,11 +45,12 @@ class HookPoint:
         """Returns its owner, its name there and itself; None if the library is not imported.
 
         Raises:
-          NotConvertible: this release of the library has moved it.
+          NotConvertible: this release of the library is not supported, or has moved it.
         """
         library = self.module.partition(".")[0]
         if library not in sys.modules:
             return None
+        check_module(library)
         try:
             owner = functools.reduce(
                 getattr,
@@ -59,12 +62,15 @@ class HookPoint:
                 set() if isinstance(found, property) else set(inspect.signature(found).parameters)
             )
         except (ImportError, AttributeError):
-            taken, found = set(), None
+            taken = set()
+            found = None
         if found is None or not set(self.takes.split()) <= taken:
             package = library.replace("_", "-")
             raise NotConvertible(
-                f"{self.module}.{self.name}({', '.join(self.takes.split())}) is not in this release of {package}; "
-                f"rowcast-export was written for {WRITTEN_FOR[package]}: install '{package}~={WRITTEN_FOR[package]}.0'"
+                f"{self.module}.{self.name}({', '.join(self.takes.split())}) is not in this "
+                f"release of {package}; "
+                f"rowcast-export was written for {WRITTEN_FOR[package]}: install "
+                f"'{package}~={WRITTEN_FOR[package]}.0'"
             )
         return owner, self.name.rpartition(".")[2], found
 
@@ -72,8 +78,8 @@ class HookPoint:
 class Hooks(contextlib.ExitStack):
     """Functions and methods that are replaced until the `with` block ends.
 
-    An ExportError of a replacement leaves the block with the user's line that was running, and without the call stacks
-    that Keras and AutoGraph add.
+    An ExportError of a replacement leaves the block with the user's line that was running, and
+    without the call stacks that Keras and AutoGraph add.
     """
 
     def __init__(self) -> None:
@@ -89,7 +95,9 @@ class Hooks(contextlib.ExitStack):
         return ended
 
     def replace(self, point: HookPoint, answer: Answer) -> None:
-        """Replaces a function or method by `answer`, if the user's model has imported its library."""
+        """Replaces a function or method by `answer`, if the user's model has imported
+        its library.
+        """
         place = point.find()
         if place is None:
             return
@@ -107,8 +115,8 @@ class Hooks(contextlib.ExitStack):
     def replace_function(self, function: Any, answer: Answer) -> None:
         """Replaces a module's function without a closure by `answer`, under all its names.
 
-        Its *code* is replaced, not its name: libraries export it under several names, and the user's modules may have
-        imported any of them. Decorators are unwrapped.
+        Its *code* is replaced, not its name: libraries export it under several names, and the
+        user's modules may have imported any of them. Decorators are unwrapped.
         """
         function = inspect.unwrap(function)
         original = copy_of(function)
@@ -121,7 +129,8 @@ class Hooks(contextlib.ExitStack):
         key = next(_NUMBERS)  # unique: a replaced function may be replaced again
         given = ", ".join(f"{name}={name}" for name in parameters)
         space: dict[str, Any] = {}
-        exec(f"def answered({', '.join(taken)}):\n    return {_HOOKS}[{key!r}]({given})", space)  # noqa: S102 - names of parameters only
+        # names of parameters only
+        exec(f"def answered({', '.join(taken)}):\n    return {_HOOKS}[{key!r}]({given})", space)  # noqa: S102
         hooks[key] = functools.partial(self.watched(answer), original)
         self.callback(hooks.pop, key)
         self.set_attribute(function, "__code__", space["answered"].__code__)
@@ -169,7 +178,8 @@ class Hooks(contextlib.ExitStack):
 def copy_of(function: Any) -> Any:
     """Returns a copy of a function that is not affected by later replacements."""
     function = inspect.unwrap(function)
-    code, space = function.__code__, function.__globals__
+    code = function.__code__
+    space = function.__globals__
     copy = types.FunctionType(code, space, function.__name__, function.__defaults__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy

@@ -28,12 +28,16 @@ def untracked(value: Any) -> Any:
 
 
 def with_paths(structure: Any) -> list[tuple[str, Any]]:
-    """Returns the leaves of a nested structure with their paths, in the order of `tf.nest.flatten`."""
+    """Returns the leaves of a nested structure with their paths, in the order of
+    `tf.nest.flatten`.
+    """
     return list(_internal("util.nest", "flatten_with_joined_string_paths")(structure))
 
 
 def current_line() -> str:
-    """Returns the user's line that is running, also in code that AutoGraph rewrote; "" if there is none."""
+    """Returns the user's line that is running, also in code that AutoGraph rewrote; "" if there is
+    none.
+    """
     stack = _internal("util.tf_stack", "extract_stack")()
     return last_of_user((frame.filename, frame.lineno) for frame in stack)
 

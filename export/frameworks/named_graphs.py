@@ -1,7 +1,8 @@
-"""Runs TF1 model code: a function that builds a graph whose variables have the names that a Saver wrote.
+"""Runs TF1 model code: a function that builds a graph whose variables have the names that a Saver
+wrote.
 
-It runs in a graph, where each variable is created once per name, unpartitioned (as in the checkpoint) and without
-memory, so that all traces of a model share it.
+It runs in a graph, where each variable is created once per name, unpartitioned (as in the
+checkpoint) and without memory, so that all traces of a model share it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class NamedGraph:
         averages: bool = False,
     ) -> None:
         """Takes the result of the factory `reference` of the recipe."""
-        self._build, self._reference, self.averages = build, reference, averages
+        self._build = build
+        self._reference = reference
+        self.averages = averages
         self.variables: dict[str, Any] = {} if variables is None else variables
 
     def __getattr__(self, step: str) -> NamedGraph:
@@ -51,7 +54,8 @@ class NamedGraph:
     def key(self, name: str, held: Container[str]) -> str:
         """Returns the key of a variable's value among those of a checkpoint; "" if there is none.
 
-        Source: TensorFlow 2.20, python/training/moving_averages.py, ExponentialMovingAverage.variables_to_restore.
+        Source: TensorFlow 2.20, python/training/moving_averages.py,
+        ExponentialMovingAverage.variables_to_restore.
         """
         keys = (f"{name}{AVERAGE}", name) if self.averages else (name,)
         return next((key for key in keys if key in held), "")
@@ -67,7 +71,8 @@ class NamedGraph:
 
         Args:
           inputs: their values.
-          read: returns the trained value of a variable by its name; None for a table, whose rows come from elsewhere.
+          read: returns the trained value of a variable by its name; None for a table, whose rows
+            come from elsewhere.
         """
         function = tf.compat.v1.wrap_function(
             self, [{name: tf.type_spec_from_value(value) for name, value in inputs.items()}]
@@ -92,7 +97,8 @@ def load_named(reference: str, load: Callable[[], Any], averages: bool = False) 
       NotConvertible: it does not return a function.
     """
     with _quiet(), tf.Graph().as_default(), Hooks() as hooks:
-        # The exporter needs eager execution, which cannot be enabled again; in the graph nothing is eager anyway.
+        # The exporter needs eager execution, which cannot be enabled again; in the graph nothing is
+        # eager anyway.
         hooks.replace(DISABLE_EAGER, lambda _: None)
         build = load()
     if not tf.__internal__.tf2.enabled():
@@ -100,9 +106,10 @@ def load_named(reference: str, load: Callable[[], Any], averages: bool = False) 
         tf.compat.v1.enable_v2_behavior()
     if hasattr(build, "_trackable_children") or not (callable(build) or hasattr(build, "__dict__")):
         raise NotConvertible(
-            f"factory {reference} returned a {type(build).__name__}, but the checkpoint has only the names of "
-            "variables; let it return a function of one dict of inputs that builds the graph, or load the checkpoint "
-            "into the model and save that with tf.train.Checkpoint"
+            f"factory {reference} returned a {type(build).__name__}, but the checkpoint has only "
+            "the names of "
+            "variables; let it return a function of one dict of inputs that builds the graph, or "
+            "load the checkpoint into the model and save that with tf.train.Checkpoint"
         )
     return NamedGraph(build, reference, averages=averages)
 

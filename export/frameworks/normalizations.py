@@ -1,7 +1,8 @@
 """Makes Normalization layers compute with the mean and the variance of the checkpoint.
 
-Such a layer computes with copies of its variables, made when it was built or adapted. A restore changes the variables
-but not the copies: without `adapt()` in the factory they would be a mean of 0 and a variance of 1.
+Such a layer computes with copies of its variables, made when it was built or adapted. A restore
+changes the variables but not the copies: without `adapt()` in the factory they would be a mean of 0
+and a variance of 1.
 Source: tf-keras 2.20 and Keras 3.15, layers/preprocessing/normalization.py.
 """
 
@@ -22,8 +23,9 @@ def restore_normalizations(hooks: Hooks, *, kept: bool) -> None:
 
     Args:
       hooks: replace the layers' calls.
-      kept: whether the copies of a layer that the factory adapted stay: id rules need constants. The reference model
-        does without them, so that parity checks find where the checkpoint holds other values.
+      kept: whether the copies of a layer that the factory adapted stay: id rules need constants.
+        The reference model does without them, so that parity checks find where the checkpoint holds
+        other values.
     """
 
     def read_first(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:

@@ -1,10 +1,11 @@
 """Placeholder variables: tables without memory, while a model is built, traced and called.
 
-Every float matrix that the user's code creates may be a table, so each becomes a placeholder variable. It holds
-nothing until the code reads it as a whole, as in a factory that calls its model. `tf.gather`,
-`tf.nn.embedding_lookup` and the Embedding of Keras 2 all call a variable's `sparse_read`, which a placeholder
-redirects to the hook for gathers.
-Source: TensorFlow 2.20, python/ops/resource_variable_ops.py, array_ops.py (`gather`), embedding_ops.py.
+Every float matrix that the user's code creates may be a table, so each becomes a placeholder
+variable. It holds nothing until the code reads it as a whole, as in a factory that calls its model.
+`tf.gather`, `tf.nn.embedding_lookup` and the Embedding of Keras 2 all call a variable's
+`sparse_read`, which a placeholder redirects to the hook for gathers.
+Source: TensorFlow 2.20, python/ops/resource_variable_ops.py, array_ops.py (`gather`),
+embedding_ops.py.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _EARLY_LINES: list[str] = []
 """User's lines that read rows while a model is built; they get `_EARLY * (1 + place * 2**-23)`."""
 
 Gather = Callable[[Any, Any], Any]
-"""(placeholder variable, ids of any shape) -> [*shape of ids, dim], or None to let TensorFlow gather."""
+"""(placeholder variable, ids of any shape) -> [*shape of ids, dim], or None to let TensorFlow
+gather.
+"""
 
 
 class _Nowhere(str):
@@ -57,7 +60,9 @@ def placeholder_class() -> Any:
         from_end = False
         """Whether negative ids are rows counted from the end, as to the Embedding of Keras 3."""
         mod = False
-        """Whether a lookup spreads ids over its partitions, if it has some, by TF1's `mod` strategy."""
+        """Whether a lookup spreads ids over its partitions, if it has some, by TF1's `mod`
+        strategy.
+        """
 
         def sparse_read(self, indices: Any, name: str | None = None) -> Any:
             answer = PlaceholderVariable.gather
@@ -71,16 +76,15 @@ def placeholder_class() -> Any:
 
         @property
         def device(self) -> str:
-            # None of its own: on the ids' device `embedding_lookup_sparse` would read the whole table.
+            # None of its own: on the ids' device `embedding_lookup_sparse` would read the whole
+            # table.
             return _Nowhere() if PlaceholderVariable.gather is not None else str(self.handle.device)
 
         def _serialize_to_tensors(self) -> Any:
-            small = bytes_of(self) <= PlaceholderVariable.restored_bytes_max
-            return (
-                super()._serialize_to_tensors()
-                if (small if self.restored is None else self.restored)
-                else {}
-            )
+            restored = self.restored
+            if restored is None:
+                restored = bytes_of(self) <= PlaceholderVariable.restored_bytes_max
+            return super()._serialize_to_tensors() if restored else {}
 
         def _restore_from_tensors(self, restored_tensors: Any) -> Any:
             # No tensors: the table is larger than the limit for restoring.
@@ -90,7 +94,9 @@ def placeholder_class() -> Any:
 
 
 def early_rows(shape: list[int], dtype: Any) -> Any:
-    """Returns the rows of a table that is read while the model is built: tiny numbers, found again if they are kept."""
+    """Returns the rows of a table that is read while the model is built: tiny numbers, found again
+    if they are kept.
+    """
     line = current_line()
     if line not in _EARLY_LINES:
         _EARLY_LINES.append(line)
@@ -98,7 +104,9 @@ def early_rows(shape: list[int], dtype: Any) -> Any:
 
 
 def line_of_early(values: NDArray[Any]) -> str:
-    """Returns the user's line that read rows of `early_rows` found in a float32 constant; else ""."""
+    """Returns the user's line that read rows of `early_rows` found in a float32
+    constant; else "".
+    """
     found = (
         values[(values >= _EARLY) & (values < 2 * _EARLY)]
         if values.dtype == np.float32
@@ -127,10 +135,11 @@ def give_value(variable: Any) -> None:
         return
     with tf.init_scope():
         if not bool(tf.raw_ops.VarIsInitializedOp(resource=variable.handle)):
-            first = variable.first
-            value = (
-                tf.zeros(variable.shape) if first is None else first() if callable(first) else first
-            )
+            value = variable.first
+            if value is None:
+                value = tf.zeros(variable.shape)
+            elif callable(value):
+                value = value()
             variable.assign(tf.cast(value, variable.dtype))
 
 
@@ -141,13 +150,16 @@ def bytes_of(variable: Any) -> int:
 
 @contextlib.contextmanager
 def tables_unallocated() -> Iterator[list[Any]]:
-    """Makes every float matrix a placeholder variable inside the `with` block; yields the list of them."""
+    """Makes every float matrix a placeholder variable inside the `with` block; yields the list of
+    them.
+    """
     made: list[Any] = []
 
     def create(make: Callable[..., Any], **how: Any) -> Any:
         try:
             shape, dtype = shape_and_dtype(how)
-        except Exception:  # noqa: BLE001 - the user's code: TensorFlow then creates the variable and reports the error
+        # the user's code: TensorFlow then creates the variable and reports the error
+        except Exception:  # noqa: BLE001
             return make(**how)
         table = shape.rank == 2 and shape.is_fully_defined() and dtype.is_floating
         variable = _placeholder(shape, dtype, how) if table else make(**how)
@@ -175,8 +187,11 @@ def answer_gathers(hooks: Hooks, gather: Gather) -> None:
 
 
 def shape_and_dtype(how: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Returns shape and dtype from a variable creator's arguments; Keras 3 passes an initializer instead of a shape."""
-    shape, dtype = how.get("shape"), how.get("dtype")
+    """Returns shape and dtype from a variable creator's arguments; Keras 3 passes an initializer
+    instead of a shape.
+    """
+    shape = how.get("shape")
+    dtype = how.get("dtype")
     value: Any = how.get("initial_value")
     if (shape is None or dtype is None) and not hasattr(value, "shape"):
         with tf.Graph().as_default():
@@ -196,12 +211,16 @@ def _placeholder(shape: Any, dtype: Any, how: dict[str, Any]) -> Any:
 
 
 def placeholder_of(table: Any) -> Any:
-    """Returns the placeholder variable passed as a lookup's table, alone or in a list; None for others."""
+    """Returns the placeholder variable passed as a lookup's table, alone or in a list; None for
+    others.
+    """
     table = table[0] if isinstance(table, list | tuple) and len(table) == 1 else table
     table = table if isinstance(table, tf.Variable) else getattr(table, "value", table)
     return table if isinstance(table, placeholder_class()) else None
 
 
 def table_of_layer(layer: Any) -> Any:
-    """Returns the variable that holds the rows of a layer of Keras 3 or keras-rs; None before it is built."""
+    """Returns the variable that holds the rows of a layer of Keras 3 or keras-rs; None before it is
+    built.
+    """
     return getattr(getattr(layer, "_embeddings", None), "value", None)

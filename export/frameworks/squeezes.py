@@ -14,7 +14,9 @@ from export.frameworks.loading import tf
 
 
 def keep_batches(hooks: Hooks) -> None:
-    """Makes `tf.squeeze` without axes remove only axes that are statically one, if the batch is open."""
+    """Makes `tf.squeeze` without axes remove only axes that are statically one, if the batch is
+    open.
+    """
 
     def squeeze(original: Callable[..., Any], **how: Any) -> Any:
         tensor = tf.convert_to_tensor(how["input"])

@@ -1,8 +1,9 @@
 """Makes the TPU-only embedding layers of TensorFlow work on a CPU.
 
-`TPUEmbeddingV0` and `TPUEmbeddingV2` require a TPUStrategy. Otherwise they hold and look up the same as
-`TPUEmbeddingForServing` and `cpu_embedding_lookup`.
-Source: TensorFlow 2.20, python/tpu/tpu_embedding_base.py, tpu_embedding_v1.py and tpu_embedding_v3.py.
+`TPUEmbeddingV0` and `TPUEmbeddingV2` require a TPUStrategy. Otherwise they hold and look up the
+same as `TPUEmbeddingForServing` and `cpu_embedding_lookup`.
+Source: TensorFlow 2.20, python/tpu/tpu_embedding_base.py, tpu_embedding_v1.py and
+tpu_embedding_v3.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ TakeTables = Callable[[Any], Any]
 
 
 def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
-    """Makes every embedding layer of the mid-level API create its tables by `create` and run on a CPU."""
+    """Makes every embedding layer of the mid-level API create its tables by `create` and run on a
+    CPU.
+    """
     load_tensorflow()
     from tensorflow.python.distribute import distribute_lib
     from tensorflow.python.tpu import tpu_embedding_base, tpu_embedding_for_serving
@@ -42,9 +45,8 @@ def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
     def look_up(_: Any, layer: Any, features: Any, weights: Any = None) -> Any:
         lookup = tpu_embedding_for_serving.cpu_embedding_lookup
         found = lookup(features, weights, tables(None, layer), layer._feature_config)
-        return (
-            (found, {}) if hasattr(layer, "embedding_layouts") else found
-        )  # the second generation returns more
+        # The second generation returns more.
+        return (found, {}) if hasattr(layer, "embedding_layouts") else found
 
     for point in LAYER_TABLES:
         hooks.replace(point, lambda _, layer: create(layer._table_config))

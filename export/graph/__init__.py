@@ -1,0 +1,1 @@
+"""Follows values through a traced graph, and prunes it to towers."""

@@ -1,6 +1,7 @@
 """Adds padded inputs to a tower that reads the values of ragged and sparse inputs.
 
-Only the batch of a tower's inputs is variable: values are padded to one length, and lengths are a separate input.
+Only the batch of a tower's inputs is variable: values are padded to one length, and lengths are a
+separate input.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def add_bag_placeholders(
       results, stops: a tower's outputs, and the placeholders of its lookups.
       inputs, lengths: those of its TracedCall.
       parts: the recipe's inputs.
-      fed: receives the placeholders, [batch, length_max], as `<input>@padded`, for weights of another input's ids as
-        `<that input>@weights`.
+      fed: receives the placeholders, [batch, length_max], as `<input>@padded`, for weights of
+        another input's ids as `<that input>@weights`.
     """
     sources = sources_of(inputs)
     for placeholder in needed(results, stops).placeholders:
@@ -41,7 +42,8 @@ def add_bag_placeholders(
             part.weights_for if part.weights_for in lengths and source.name not in lengths else None
         )
         which = f"{source.name}@padded" if owner is None else f"{owner}@weights"
-        size, held = parts[owner or source.name].length_max, lengths[owner or source.name]
+        size = parts[owner or source.name].length_max
+        held = lengths[owner or source.name]
         with placeholder.graph.as_default():
             fed[which] = tf.compat.v1.placeholder(
                 placeholder.dtype, [None, size], name=identifier(which)

@@ -1,9 +1,11 @@
-"""Data flow of a traced tower: the inputs of each tensor, the cost of operations, and which tensors hold rows.
+"""Data flow of a traced tower: the inputs of each tensor, the cost of operations, and which tensors
+hold rows.
 
-A tensor may be passed from one part of a tower to another if it holds a row for each example, computed from that
-example alone. No list of operations covers all of TensorFlow, so this is tested: the tower runs on synthetic examples,
-then on the same ones in another order and number, and the rows of such a tensor change likewise. The proof is the
-parity check with the trained weights, which runs contexts once and repeats them (export/verify/parity.py).
+A tensor may be passed from one part of a tower to another if it holds a row for each example,
+computed from that example alone. No list of operations covers all of TensorFlow, so this is tested:
+the tower runs on synthetic examples, then on the same ones in another order and number, and the
+rows of such a tensor change likewise. The proof is the parity check with the trained weights, which
+runs contexts once and repeats them (export/verify/parity.py).
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from export.frameworks.internals import run_flat
 from export.frameworks.loading import tf
 from export.graph.pruning import TracedTower, narrowed
 
-CONTEXT, CANDIDATE = 1, 2
+CONTEXT = 1
+CANDIDATE = 2
 """Bits: what a tensor depends on."""
 
 _MOVING = frozenset(
@@ -67,7 +70,8 @@ _LOOPING = frozenset(
 _LOOP_COST = 100_000
 _PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 _HANDED = ("float32", "int32", "int64")
-_EXAMPLES, _REORDERED = 6, (4, 1, 1, 5, 0, 2, 3, 3)
+_EXAMPLES = 6
+_REORDERED = (4, 1, 1, 5, 0, 2, 3, 3)
 """Number of synthetic examples, and which of them run again, in order."""
 
 
@@ -78,9 +82,10 @@ class DataFlow:
         """Takes a tower, and CONTEXT, CANDIDATE or both for each input by name."""
         self.tower = tower
         self.graph = tower.function.graph
+        # What follows the inputs are captures.
         self.inputs = dict(
             zip((tensor.name for tensor in self.graph.inputs), tower.spec.inputs, strict=False)
-        )  # what follows the inputs are captures
+        )
         self.outputs: dict[str, Any] = dict(tower.function.structured_outputs)
         self._per: dict[str, int] = {name: per[spec.name] for name, spec in self.inputs.items()}
         for operation in self.graph.get_operations():  # in the order of creation, inputs first
@@ -100,10 +105,12 @@ class DataFlow:
     def upstream(
         self, tensors: Iterable[Any], stops: Collection[str], values: bool = False
     ) -> tuple[list[Any], set[str]]:
-        """Walks back from tensors up to `stops` (names of tensors); with `values`, ignores what only determines shapes.
+        """Walks back from tensors up to `stops` (names of tensors); with `values`, ignores what
+        only determines shapes.
 
         Returns:
-          The operations on the way that depend on an input, and the stops and inputs that were reached.
+          The operations on the way that depend on an input, and the stops and inputs that were
+          reached.
         """
         found: dict[str, Any] = {}
         reached: set[str] = set()
@@ -132,7 +139,9 @@ class DataFlow:
 
     @cached_property
     def rows(self) -> set[str]:
-        """Names of the tensors that hold a row for each example, computed from that example alone."""
+        """Names of the tensors that hold a row for each example, computed from that
+        example alone.
+        """
         fill(self.tower.variables)
         tensors = [
             tensor for operation in self.graph.get_operations() for tensor in operation.outputs
@@ -157,7 +166,9 @@ class DataFlow:
 
 
 def fill(variables: Iterable[Any]) -> None:
-    """Assigns random values to variables without any, until they are restored from the checkpoint."""
+    """Assigns random values to variables without any, until they are restored from the
+    checkpoint.
+    """
     random = np.random.default_rng(0)
     for variable in variables:
         if not variable.is_initialized():
@@ -202,7 +213,7 @@ def _cost(operation: Any) -> int:
     if operation.type == "Einsum":
         return _einsum_cost(operation)
     if operation.type.startswith(("Conv", "DepthwiseConv")):
-        return made * int(math.prod(size or 1 for size in operation.inputs[1].shape.as_list()[:-1]))
+        return made * math.prod(_sizes(operation.inputs[1])[:-1])
     if operation.type in _PRODUCTS:
         transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
         inner = operation.inputs[0].shape[-2 if transposed else -1]
@@ -217,21 +228,20 @@ def _einsum_cost(operation: Any) -> int:
     sizes: dict[str, int] = {}
     terms = operation.get_attr("equation").decode().partition("->")[0].replace("...", "").split(",")
     for term, tensor in zip(terms, operation.inputs, strict=True):
-        sizes.update(
-            zip(
-                reversed(term),
-                (size or 1 for size in reversed(tensor.shape.as_list())),
-                strict=False,
-            )
-        )
+        sizes.update(zip(reversed(term), reversed(_sizes(tensor)), strict=False))
     return int(math.prod(sizes.values()))
 
 
 def _numbers(tensor: Any) -> int:
     """Returns how many values a tensor holds per example; an unknown size counts as 1."""
+    return math.prod(_sizes(tensor))
+
+
+def _sizes(tensor: Any) -> list[int]:
+    """Returns the sizes of a tensor's axes, 1 for one that is unknown; [] without a known rank."""
     if tensor.shape.rank is None:
-        return 1
-    return math.prod(size or 1 for size in tensor.shape.as_list())
+        return []
+    return [size or 1 for size in tensor.shape.as_list()]
 
 
 def named(operation: Any) -> str:

@@ -99,7 +99,9 @@ def _beside(tensor: Any, place: tuple[Any, ...]) -> Values:
 
 
 def per_example(tensor: Any) -> int | None:
-    """Returns how many values each example has in a tensor whose first axis is the batch; None if unknown."""
+    """Returns how many values each example has in a tensor whose first axis is the batch; None if
+    unknown.
+    """
     sizes = tensor.shape.as_list() if tensor.shape.rank else [1]
     return None if sizes[0] is not None or None in sizes[1:] else math.prod(sizes[1:])
 
@@ -127,7 +129,8 @@ class CallGraph:
         """Follows values back through operations that do not change them.
 
         Returns:
-          The Source of the values, with a place if they are one of several, or the values that an operation computes.
+          The Source of the values, with a place if they are one of several, or the values that an
+          operation computes.
         """
         while values.tensor.name not in self.sources:
             before = self._before(values)
@@ -155,7 +158,9 @@ class CallGraph:
         return Values(tensor, at, per_example(tensor) or 0)
 
     def _taken(self, tensor: Any) -> list[_Taken | None]:
-        """Returns the source of each value of an example; [] if it depends on more than constants."""
+        """Returns the source of each value of an example; [] if it depends on more than
+        constants.
+        """
         if tensor.name not in self._moved:
             self._moved[tensor.name] = self._try(tensor)
         return self._moved[tensor.name]
@@ -165,7 +170,8 @@ class CallGraph:
         operands: list[tuple[int, int, int]] = []
         first = 0
         for place, operand in enumerate(tensor.op.inputs):
-            size, known = per_example(operand), self.constant(operand)
+            size = per_example(operand)
+            known = self.constant(operand)
             if known is None and not size:
                 return []
             if known is None and size:
@@ -176,7 +182,8 @@ class CallGraph:
             given.append(np.asarray(known))
         try:
             found = np.asarray(run(tensor.op, given)[tensor.value_index])
-        except Exception:  # noqa: BLE001 - any operation may fail, such as a gather by numbers out of range
+        # any operation may fail, such as a gather by numbers out of range
+        except Exception:  # noqa: BLE001
             return []
         if found.shape != (_EXAMPLES, *tensor.shape.as_list()[1:]):
             return []
@@ -184,7 +191,9 @@ class CallGraph:
         return [_place_of(int(one), int(other), operands) for one, other in columns.T]
 
     def constant(self, tensor: Any) -> NDArray[Any] | None:
-        """Returns the value of a tensor that depends on no input; a single value may represent all elements."""
+        """Returns the value of a tensor that depends on no input; a single value may represent all
+        elements.
+        """
         operation = tensor.op
         if operation.type == "Const":
             return np.asarray(tf.get_static_value(tensor))
@@ -248,7 +257,8 @@ def _place_of(one: int, other: int, operands: list[tuple[int, int, int]]) -> _Ta
 
 def _rounds(operation: Any) -> bool:
     """Returns whether an operation is a cast to shorter floats."""
-    before, after = operation.inputs[0].dtype, operation.outputs[0].dtype
+    before = operation.inputs[0].dtype
+    after = operation.outputs[0].dtype
     return bool(operation.type == "Cast" and before.is_floating and after.size < before.size)
 
 

@@ -62,10 +62,13 @@ def sources_of(inputs: Mapping[str, Any]) -> dict[str, Source]:
 
 
 def keeps_values(operation: Any) -> bool:
-    """Returns whether an operation keeps all values of its first input; casts among integers or among floats do."""
+    """Returns whether an operation keeps all values of its first input; casts among integers or
+    among floats do.
+    """
     if operation.type != "Cast":
         return operation.type in _SAME_VALUES and bool(operation.inputs)
-    before, after = operation.inputs[0].dtype, operation.outputs[0].dtype
+    before = operation.inputs[0].dtype
+    after = operation.outputs[0].dtype
     return bool(
         (before.is_integer and after.is_integer) or (before.is_floating and after.is_floating)
     )
@@ -106,7 +109,8 @@ def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
             continue
         operations[operation.name] = operation
         queue.extend(operation.inputs)
-        # A control input is an operation: any of its outputs represents it; without outputs, its inputs do.
+        # A control input is an operation: any of its outputs represents it; without outputs, its
+        # inputs do.
         for control in operation.control_inputs:
             if control.outputs:
                 queue.append(control.outputs[0])

@@ -30,7 +30,10 @@ from export.recipe.schema import InputPart, TowerPart, name_of_call
 from export.user_lines import at_line, line_of_operation
 
 _TAKEN = ("float32", "int32", "int64", "string")
-_RETURN = "let it return a dict of tensors or one tensor, or name a method of the model that does in the recipe"
+_RETURN = (
+    "let it return a dict of tensors or one tensor, or name a method of the model that does "
+    "in the recipe"
+)
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,16 @@ class TracedTower:
 
     Attributes:
       spec: its description.
-      function: takes the tensors of `spec.inputs`, in their order; returns a dict by the names of `spec.outputs`.
+      function: takes the tensors of `spec.inputs`, in their order; returns a dict by the names of
+        `spec.outputs`.
       variables: the dense variables that it reads, in the order of `spec.variables`.
+      lines: the user's line that made the first operation of each type.
     """
 
     spec: TowerSpec
     function: Any
     variables: tuple[Any, ...]
+    lines: Mapping[str, str] = field(default_factory=dict)
 
     def taking(self, inputs: tuple[manifest.TowerInput, ...]) -> Self:
         """Returns a copy with other input descriptions."""
@@ -54,7 +60,9 @@ class TracedTower:
 
 @dataclass(frozen=True)
 class TracedPart:
-    """A part of a tower as a function of the tensors of `spec.inputs`, and its variables; `spec` is without forms."""
+    """A part of a tower as a function of the tensors of `spec.inputs`, and its variables; `spec` is
+    without forms.
+    """
 
     spec: manifest.TowerPart
     function: Any
@@ -74,7 +82,8 @@ class TracedCall:
     Attributes:
       function: the whole call, a TensorFlow WrappedFunction.
       inputs: its declared inputs, as tensors of the graph.
-      lengths: placeholders of the number of ids per example, by input: ragged, sparse, or a dense sequence.
+      lengths: placeholders of the number of ids per example, by input: ragged, sparse, or a dense
+        sequence.
       result: its return value.
       parts: the recipe's inputs.
       lookups: its Lookups, in the order of the call.
@@ -155,7 +164,15 @@ def prune(
         half=half,
         largest_bytes=max((bytes_of(variable) for variable in variables), default=0),
     )
-    return TracedTower(spec, function, variables)
+    return TracedTower(spec, function, variables, _lines_by_type(found))
+
+
+def _lines_by_type(found: Needed) -> dict[str, str]:
+    """Returns the user's line that made the first operation of each type."""
+    first: dict[str, Any] = {}
+    for operation in found.operations:
+        first.setdefault(operation.type, operation)
+    return {kind: line_of_operation(operation) for kind, operation in first.items()}
 
 
 def _half(found: Needed) -> str:
@@ -179,7 +196,8 @@ def narrowed(
     Raises:
       NotConvertible: it reads a resource that is not a variable.
     """
-    graph, everything = function.graph, function.graph.captures
+    graph = function.graph
+    everything = function.graph.captures
     found = needed(fetches.values(), feeds)
     captures = captures_of(function, found)
     for (
@@ -191,7 +209,8 @@ def narrowed(
     try:
         part = function.prune(list(feeds), dict(fetches))
         if any(each.shape.rank is None for each in part.structured_outputs.values()):
-            # Static shapes that code sets, as Keras does for lookup tables, are lost unless the graph has them.
+            # Static shapes that code sets, as Keras does for lookup tables, are lost unless the
+            # graph has them.
             with graph.as_default():
                 shaped = {
                     which: tf.ensure_shape(tensor, tensor.shape)
@@ -205,7 +224,9 @@ def narrowed(
 
 
 def captures_of(function: Any, found: Needed) -> list[tuple[Any, Any]]:
-    """Returns the captures that results need: the outer variable or constant, and its inner placeholder."""
+    """Returns the captures that results need: the outer variable or constant, and its inner
+    placeholder.
+    """
     reached = {placeholder.name for placeholder in found.placeholders}
     return [pair for pair in function.graph.captures if pair[1].name in reached]
 
@@ -217,14 +238,16 @@ def tower_results(
 
     Raises:
       UsageError: the call does not return what the recipe's outputs name.
-      NotConvertible: a result is not a dense tensor of floats with a shape that is fixed but for the batch.
+      NotConvertible: a result is not a dense tensor of floats with a shape that is fixed but for
+        the batch.
     """
     where = f"towers.{name}: {name_of_call(part.call)}"
     if not part.outputs:
         if isinstance(returned, Mapping):
             known = ", ".join(map(str, returned))
             raise UsageError(
-                f"{where} returns several results ({known}); name those wanted in towers.{name}.outputs"
+                f"{where} returns several results ({known}); name those wanted in "
+                f"towers.{name}.outputs"
             )
         if not isinstance(returned, tf.Tensor):
             raise UsageError(f"{where} returns a {type(returned).__name__}; {_RETURN}")
@@ -239,7 +262,8 @@ def tower_results(
         for key in part.outputs.values():
             if key not in returned:
                 raise UsageError(
-                    f"{where} returns {', '.join(map(str, returned))}; towers.{name}.outputs names {key!r}"
+                    f"{where} returns {', '.join(map(str, returned))}; towers.{name}.outputs names "
+                    f"{key!r}"
                 )
         chosen = {which: returned[key] for which, key in part.outputs.items()}
         keys = dict(part.outputs)
@@ -250,7 +274,8 @@ def tower_results(
             )
         if per_example(tensor) is None:
             raise NotConvertible(
-                f"{where}: output {which!r} has shape {tensor.shape}; [batch, ...] with only the batch open is needed"
+                f"{where}: output {which!r} has shape {tensor.shape}; [batch, ...] with only the "
+                "batch open is needed"
             )
     return chosen, keys
 
@@ -259,13 +284,16 @@ def _result_name(name: str, part: TowerPart, results: Mapping[str, Any]) -> str:
     result = part.result or (next(iter(results)) if len(results) == 1 else None)
     if result not in results:
         raise UsageError(
-            f"towers.{name}.result is {part.result!r}; it must be one of its outputs: {', '.join(results)}"
+            f"towers.{name}.result is {part.result!r}; it must be one of its outputs: "
+            f"{', '.join(results)}"
         )
     return str(result)
 
 
 def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> None:
-    """Replaces `tf.shape` of ids or lengths by the shape of their activation: usually only the batch is needed."""
+    """Replaces `tf.shape` of ids or lengths by the shape of their activation: usually only the
+    batch is needed.
+    """
     found = needed(results, trace.activations.values())
     readers = {
         feature.inputs[0]: name
@@ -279,10 +307,8 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
     )
     for operation in found.operations:
         if operation.type == "Shape" and operation.inputs[0].name in shaped:
-            ids, activation = (
-                operation.inputs[0],
-                trace.activations[readers[shaped[operation.inputs[0].name]]],
-            )
+            ids = operation.inputs[0]
+            activation = trace.activations[readers[shaped[operation.inputs[0].name]]]
             rest = ids.shape.as_list()[1:]
             with trace.function.graph.as_default():
                 first = activation[..., 0]
@@ -299,7 +325,9 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
 
 
 def _skip_reshapes(results: Iterable[Any], trace: TracedCall) -> None:
-    """Bypasses reshapes to the same shape, of which feature columns add one with seven more operations per feature."""
+    """Bypasses reshapes to the same shape, of which feature columns add one with seven more
+    operations per feature.
+    """
     for operation in needed(results, trace.activations.values()).operations:
         for position, tensor in enumerate(operation.inputs):
             if (
@@ -328,7 +356,8 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
             what = f"input {which.rpartition('@')[0]!r} of dtype {placeholder.dtype.name}"
             line = _line_of_reader(placeholder, found)
             raise NotConvertible(
-                f"tower {name!r} reads {what} itself{line}, beside its lookup; only dense numbers, and how many ids an "
+                f"tower {name!r} reads {what} itself{line}, beside its lookup; only dense numbers, "
+                "and how many ids an "
                 "example has, go into a tower: give the model a dense input with what it reads"
             )
         if which:
@@ -341,7 +370,9 @@ def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]
 
 
 def _check_no_untrained(name: str, found: Needed, function: Any) -> None:
-    """Rejects rows read while the model was built: they are constants, which are neither trained nor saved."""
+    """Rejects rows read while the model was built: they are constants, which are neither trained
+    nor saved.
+    """
     held = [
         tf.get_static_value(each.outputs[0]) for each in found.operations if each.type == "Const"
     ]
@@ -351,10 +382,12 @@ def _check_no_untrained(name: str, found: Needed, function: Any) -> None:
     line = next(filter(None, map(line_of_early, held)), "")
     if line:
         raise NotConvertible(
-            f"tower {name!r} takes rows of a table that were read while the model was made{at_line(line)}, as of a "
-            "layer that is given numbers in place of inputs, positions(tf.range(8)) of a functional model: they are "
-            "constants, which no training changes and no checkpoint holds. Look them up in the call of a layer or of a "
-            "model of your own, and train that"
+            f"tower {name!r} takes rows of a table that were read while the model was "
+            f"made{at_line(line)}, as of a "
+            "layer that is given numbers in place of inputs, positions(tf.range(8)) of a "
+            "functional model: they are "
+            "constants, which no training changes and no checkpoint holds. Look them up in the "
+            "call of a layer or of a model of your own, and train that"
         )
 
 
@@ -362,8 +395,10 @@ def _check_no_python(name: str, found: Needed) -> None:
     for operation in found.operations:
         if operation.type in PYTHON_CODE:
             raise NotConvertible(
-                f"tower {name!r} runs Python code by operation {operation.name!r} (tf.py_function or tf.numpy_function)"
-                f"{at_line(line_of_operation(operation))}, which no bundle can hold; compute it with TensorFlow's own "
+                f"tower {name!r} runs Python code by operation {operation.name!r} (tf.py_function "
+                "or tf.numpy_function)"
+                f"{at_line(line_of_operation(operation))}, which no bundle can hold; compute it "
+                "with TensorFlow's own "
                 "operations, or before the model and pass the result as an input"
             )
 
@@ -374,8 +409,10 @@ def _check_no_tables(
     for outer, inner in captures:
         if resource(outer) in layer_tables:
             raise NotConvertible(
-                f"tower {name!r} reads table {layer_tables[resource(outer)]!r} other than by its embedding layer"
-                f"{_line_of_reader(inner, found)}; no such table goes into a tower: look rows up by the layer only"
+                f"tower {name!r} reads table {layer_tables[resource(outer)]!r} other than by its "
+                "embedding layer"
+                f"{_line_of_reader(inner, found)}; no such table goes into a tower: look rows up "
+                "by the layer only"
             )
 
 
@@ -398,8 +435,8 @@ def _variables(
         if variable is None:
             line = _line_of_reader(inner, found)
             raise NotConvertible(
-                f"tower {name!r} reads a resource that is not a variable (a mutable hash table?){line}; do that "
-                "before the model and pass the result as an input"
+                f"tower {name!r} reads a resource that is not a variable (a mutable hash "
+                f"table?){line}; do that before the model and pass the result as an input"
             )
         read.append(variable)
     return tuple(read)

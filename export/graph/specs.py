@@ -1,7 +1,8 @@
 """Frozen descriptions of towers, their features and tables; without TensorFlow.
 
-The user's model is partitioned at its embedding lookups (docs/adr/0002-lookups-are-extracted-while-tracing.md). The
-recipe completes these descriptions to manifest entries.
+The user's model is partitioned at its embedding lookups
+(docs/adr/0002-lookups-are-extracted-while-tracing.md). The recipe completes these descriptions to
+manifest entries.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class TableFacts:
     """A table as the model declares it.
 
     Attributes:
-      name: its name in the bundle: the TableConfig's, with characters that no file name may have replaced by `_`.
+      name: its name in the bundle: the TableConfig's, with characters that no file name may have
+        replaced by `_`.
       config_name: the TableConfig's own name, which checkpoints use.
       rows: vocabulary size.
       dim: values in a row.
@@ -83,11 +85,13 @@ class FeatureSpec(LookupConfig):
       weights: name of the input that holds a weight for each id.
       ids_dtype: the input's dtype in the model's call.
       inputs: the inputs that its ids come from; (): the one of its own name.
-      places: the maximum number of ids per example of a bag that is a dense tensor, or their number with `place`.
+      places: the maximum number of ids per example of a bag that is a dense tensor, or their number
+        with `place`.
       place: the position of its id among several of a dense input.
       indicator: instead of a table, the number of rows.
       ordinal: whether an id of row r becomes the single number r.
-      from_end: whether negative rows count from the table's end, unless the recipe states another rule.
+      from_end: whether negative rows count from the table's end, unless the recipe states another
+        rule.
       cast: how raw values become integers before `rule`; None: they are not cast.
     """
 
@@ -161,7 +165,8 @@ class TowerSpec:
       call: attribute path of the call; "" is the model itself.
       call_inputs: names of the inputs that the original call takes.
       keys: output name -> key in the original call's result; None: it returns one tensor.
-      inputs: activations (of embedded features) and dense inputs, in the order of the traced function.
+      inputs: activations (of embedded features) and dense inputs, in the order of the traced
+        function.
       outputs: named results.
       result: the output that is the vector or the score.
       variables: names of the dense variables that the tower reads.
@@ -183,11 +188,14 @@ class TowerSpec:
 
     @property
     def half_cure(self) -> str:
-        """What to do about a tower that computes in half precision, a clause of a message; "" if it does not."""
+        """What to do about a tower that computes in half precision, a clause of a message; "" if it
+        does not.
+        """
         if not self.half:
             return ""
         return (
-            f"it computes in {self.half}, which LiteRT does not run and programs round differently: let the factory "
+            f"it computes in {self.half}, which LiteRT does not run and programs round "
+            "differently: let the factory "
             "build the model under the policy 'float32' (its weights are float32 either way)"
         )
 
@@ -202,7 +210,9 @@ class ModelSpec:
 
     @cached_property
     def inputs(self) -> dict[str, tuple[FeatureSpec | DenseSpec, ...]]:
-        """Inputs that clients send, by name, with the features that read them; weights are sent with their ids."""
+        """Inputs that clients send, by name, with the features that read them; weights are sent
+        with their ids.
+        """
         found: dict[str, tuple[FeatureSpec | DenseSpec, ...]] = {}
         for spec in self.features.values():
             for name in dict.fromkeys(spec.reads):

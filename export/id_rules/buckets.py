@@ -1,9 +1,10 @@
 """Buckets: rows that are a step function of a number, however it is normalized before.
 
-Each operation is monotonic (`log1p`, a division by a positive constant, `searchsorted`, `floor`, `2024 - x`), so their
-composition is a step function. Bisection with TensorFlow's own operations finds each step, until its two sides are
-neighbors in float32; these numbers are the boundaries of the bundle. TensorFlow's logarithms and similar functions are
-not monotonic within a few float32 numbers of a step: there the boundary is one of these.
+Each operation is monotonic (`log1p`, a division by a positive constant, `searchsorted`, `floor`,
+`2024 - x`), so their composition is a step function. Bisection with TensorFlow's own operations
+finds each step, until its two sides are neighbors in float32; these numbers are the boundaries of
+the bundle. TensorFlow's logarithms and similar functions are not monotonic within a few float32
+numbers of a step: there the boundary is one of these.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _SCALED = frozenset({"Mul", "RealDiv", "DivNoNan", "FloorDiv"})
 """With a constant other than zero."""
 OPERATIONS = _ALONE | _WITH_ANY | _SCALED | SEARCHES
 _NEIGHBORS = 64
-"""Numbers on each side of a step that are tested too; with series, only they may have the neighboring row."""
+"""Numbers on each side of a step that are tested too; with series, only they may have the
+neighboring row.
+"""
 _WHOLE_MAX = 1 << 24
 """Integers up to here are exact in float32."""
 
@@ -51,9 +54,8 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
     if chain is None:
         return None
     steps, source, dtype = chain
-    searched = any(
-        each.type in {"Bucketize", *SEARCHES} for each in steps
-    )  # arithmetic of integers has its own rules
+    # Arithmetic of integers has its own rules.
+    searched = any(each.type in {"Bucketize", *SEARCHES} for each in steps)
     if dtype.name != "float32" and not (dtype.name in ("int32", "int64") and searched):
         return None
 
@@ -71,7 +73,9 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
 
 
 def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Any] | None:
-    """Returns operations in the order in which they run, and the input of the first with its dtype."""
+    """Returns operations in the order in which they run, and the input of the first
+    with its dtype.
+    """
     steps: list[Values] = []
     while True:
         found = call.origin(values)
@@ -86,7 +90,8 @@ def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Any] 
 
 def _taken(values: Values, call: CallGraph) -> Values | None:
     """Returns the operand in which an operation is known to be monotonic; else None."""
-    kind, inputs = values.type, values.inputs
+    kind = values.type
+    inputs = values.inputs
     if kind in SEARCHES:
         among = call.constant(values.tensor.op.inputs[0])
         one = among is not None and among.ndim == 2 and among.shape[0] == 1
@@ -123,7 +128,8 @@ def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
         and operation.outputs[0].dtype.is_integer
         and numbers.dtype.kind == "f"
     ):
-        # TensorFlow casts numbers beyond the integers, which no table has a row for, to the smallest integer.
+        # TensorFlow casts numbers beyond the integers, which no table has a row for, to the
+        # smallest integer.
         limits = np.iinfo(operation.outputs[0].dtype.as_numpy_dtype)
         above = np.nextafter(np.asarray(limits.max, numbers.dtype), np.asarray(0, numbers.dtype))
         numbers = np.clip(numbers, limits.min, above)
@@ -137,7 +143,9 @@ def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
 
 
 def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
-    """Returns the numbers at which rows begin, as buckets; None if rows are not monotonic or too many."""
+    """Returns the numbers at which rows begin, as buckets; None if rows are not monotonic or too
+    many.
+    """
     real = dtype is np.float32
     number = _number if real else (lambda keys: keys)
     ends = np.array([-_KEYS_MAX, _KEYS_MAX] if real else [-_WHOLE_MAX, _WHOLE_MAX])
@@ -160,7 +168,8 @@ def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
     while np.any(high - low > 1):
         middle = low + (high - low) // 2
         there = rising(middle) >= wanted
-        low, high = np.where(there, low, middle), np.where(there, middle, high)
+        low = np.where(there, low, middle)
+        high = np.where(there, middle, high)
     if not _rises(rising, high, ends, exact):
         return None
     return BucketIds(

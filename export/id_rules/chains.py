@@ -1,6 +1,8 @@
-"""Chains of rules: a hash, a vocabulary, buckets or arithmetic applied to the result of another rule.
+"""Chains of rules: a hash, a vocabulary, buckets or arithmetic applied to the result of another
+rule.
 
-A graph is split at a tensor between its input and the ids: the computations before and after it are rules of their own.
+A graph is split at a tensor between its input and the ids: the computations before and after it are
+rules of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _TRIED_MAX = 64
 
 
 def find_chain(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Values:
-    """Follows ids back to an input through one or more rules; arguments and result as for `find_ids`."""
+    """Follows ids back to an input through one or more rules; arguments and result as for
+    `find_ids`.
+    """
     found = find_ids(ids, call, rows)
     if isinstance(found, ResolvedIds):
         return found
@@ -55,7 +59,8 @@ def followed_by(before: ResolvedIds, after: ResolvedIds) -> ResolvedIds | None:
       before: resolved without a table, since its integers need not be rows.
       after: what is computed from the result of `before`.
     """
-    first, last = links_before(before), links_of(after.rule)
+    first = links_before(before)
+    last = links_of(after.rule)
     if first is None or (after.rule is not None and not last):
         return None
     rules = (*first, *((WRAPPED,) if after.cast is not None else ()), *last)
@@ -67,7 +72,9 @@ def followed_by(before: ResolvedIds, after: ResolvedIds) -> ResolvedIds | None:
 
 
 def may_be_none(before: ResolvedIds) -> bool:
-    """Returns whether ids resolved without a table may be -1, the padding of columns in a dense tensor."""
+    """Returns whether ids resolved without a table may be -1, the padding of columns in a dense
+    tensor.
+    """
     rules = links_before(before)
     last = rules[-1] if rules else None
     if isinstance(last, ComputedIds):
@@ -79,7 +86,9 @@ def may_be_none(before: ResolvedIds) -> bool:
 
 def chained(rules: tuple[Any, ...]) -> Any:
     """Returns rules as one rule; None if there are none."""
-    return ChainedIds(rules=rules) if len(rules) > 1 else rules[0] if rules else None
+    if not rules:
+        return None
+    return ChainedIds(rules=rules) if len(rules) > 1 else rules[0]
 
 
 def links_before(found: ResolvedIds) -> tuple[Any, ...] | None:
@@ -100,8 +109,12 @@ def links_before(found: ResolvedIds) -> tuple[Any, ...] | None:
 
 
 def row_count(found: ResolvedIds) -> int | None:
-    """Returns how many rows a rule of one input or of a text's words has; None if it is not bounded."""
+    """Returns how many rows a rule of one input or of a text's words has; None if it is not
+    bounded.
+    """
     rule = found.rule.ids if isinstance(found.rule, TextIds) else found.rule
+    if isinstance(rule, ChainedIds):
+        rule = rule.rules[-1]
     if isinstance(rule, HashIds):
         return rule.first_row + rule.buckets
     if isinstance(rule, ComputedIds):
@@ -110,14 +123,15 @@ def row_count(found: ResolvedIds) -> int | None:
     if isinstance(rule, VocabularyIds):
         unknown = 0 if found.unknown is None or found.unknown.row is None else found.unknown.row + 1
         return max(
-            rule.first_row + len(found.keys[0]), rule.oov_first_row + rule.oov_buckets, unknown
+            rule.first_row + len(found.keys[-1]), rule.oov_first_row + rule.oov_buckets, unknown
         )
     return None
 
 
 def _split_points(tensor: Any, call: CallGraph) -> Iterator[Any]:
     """Yields the integer and string tensors between a tensor and the inputs, the nearest first."""
-    queue, seen = [tensor], {tensor.name}
+    queue = [tensor]
+    seen = {tensor.name}
     tried = 0
     while queue and tried < _TRIED_MAX:
         each = queue.pop(0)

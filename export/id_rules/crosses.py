@@ -1,7 +1,7 @@
 """Crosses: ids of the values of several inputs, which are hashed together or joined to one string.
 
-Source: TensorFlow 2.20: the operations of `tf.sparse.cross_hashed`, which the layer HashedCrossing of tf-keras 2.20 and
-Keras 3.15 is based on, of `tf.strings.join` and `+` of strings.
+Source: TensorFlow 2.20: the operations of `tf.sparse.cross_hashed`, which the layer HashedCrossing
+of tf-keras 2.20 and Keras 3.15 is based on, of `tf.strings.join` and `+` of strings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Key(NamedTuple):
 
 
 def find(ids: Any, call: CallGraph, rows: int) -> ResolvedIds | None:
-    """Returns the inputs and rule of ids, one per example; None if no rule describes them, or for an unchanged input.
+    """Returns the inputs and rule of ids, one per example; None if no rule describes them, or for
+    an unchanged input.
 
     Args:
       ids: a tensor.
@@ -140,7 +141,9 @@ def _parts(strings: Any, call: CallGraph) -> list[str | Key | None] | None:
 
 
 def _operands(made: Values, call: CallGraph) -> Sequence[Any]:
-    """Returns the strings that an operation joins, also those of a stack; () if they are not known."""
+    """Returns the strings that an operation joins, also those of a stack; () if they
+    are not known.
+    """
     operation = made.tensor.op
     if made.type != "ReduceJoin":
         return tuple(operation.inputs)
@@ -200,14 +203,16 @@ def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds
     entries = tuple(key_of(each, key) for each, key in zip(before, after.rule.keys, strict=True))
     if None in entries:
         return None
-    own, listed = iter(after.keys), list[Keys]()
+    own = iter(after.keys)
+    listed = list[Keys]()
     for found, key in zip(before, after.rule.keys, strict=True):
         listed += [*found.keys, *([next(own)] if isinstance(key.ids, VocabularyIds) else [])]
     return replace(after, rule=after.rule.model_copy(update={"keys": entries}), keys=tuple(listed))
 
 
 def key_of(before: ResolvedIds, key: CrossKey) -> CrossKey | None:
-    """Returns a key of a cross with the rule that its values are computed by; None if no key describes it.
+    """Returns a key of a cross with the rule that its values are computed by; None if no key
+    describes it.
 
     Args:
       before: that rule, resolved without a table.
@@ -233,7 +238,8 @@ def key_of(before: ResolvedIds, key: CrossKey) -> CrossKey | None:
 
 
 def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
-    """Returns the rows of a cross as a SparseTensor, one for each combination of an example's values.
+    """Returns the rows of a cross as a SparseTensor, one for each combination of an example's
+    values.
 
     Args:
       rule: the cross.

@@ -1,7 +1,7 @@
 """Hashes of strings, and of integers as their decimal strings.
 
-Source: TensorFlow 2.20: the operations of `tf.strings.to_hash_bucket_fast` and `_strong`, on which the layer Hashing of
-tf-keras 2.20 and Keras 3.15 is based.
+Source: TensorFlow 2.20: the operations of `tf.strings.to_hash_bucket_fast` and `_strong`, on which
+the layer Hashing of tf-keras 2.20 and Keras 3.15 is based.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
 def _shifted(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
     """Returns a hash whose first row is shifted."""
     for ids, other in (values.inputs, values.inputs[::-1]):
-        shift, hashed = call.number(other), call.origin(ids)
+        shift = call.number(other)
+        hashed = call.origin(ids)
         found = None if shift is None or isinstance(hashed, Source) else find(hashed, call, rows)
         if found is not None and isinstance(found.rule, HashIds) and shift >= 0:
             return replace(

@@ -1,7 +1,7 @@
 """Integers: cast, or computed by sums, products, quotients, remainders and limits.
 
-Source: TensorFlow 2.20: AddV2, Sub, Mul, Neg, FloorDiv, FloorMod, TruncateMod, Minimum, Maximum, ClipByValue and Abs of
-integers, which wrap around at 32 or 64 bits.
+Source: TensorFlow 2.20: AddV2, Sub, Mul, Neg, FloorDiv, FloorMod, TruncateMod, Minimum, Maximum,
+ClipByValue and Abs of integers, which wrap around at 32 or 64 bits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ Steps = tuple[IdOperation, ...]
 
 
 def find_integer(values: Values, call: CallGraph) -> ResolvedIds | None:
-    """Returns the input of integers that are unchanged or cast from it; None if they are computed."""
+    """Returns the input of integers that are unchanged or cast from it; None if they
+    are computed.
+    """
     found = call.origin(values)
     if isinstance(found, Source):
         return ResolvedIds(
@@ -54,7 +56,9 @@ def find_integer(values: Values, call: CallGraph) -> ResolvedIds | None:
 
 
 def find(values: Values, call: CallGraph, _rows: int | None) -> ResolvedIds | None:
-    """Returns the input and rule of integers that are cast from floats, or computed with constants; else None."""
+    """Returns the input and rule of integers that are cast from floats, or computed with constants;
+    else None.
+    """
     found = find_integer(values, call)
     if found is not None:
         return found if found.cast is not None and found.cast.of == "float32" else None
@@ -94,7 +98,9 @@ def has_same_source(values: Values, found: ResolvedIds, call: CallGraph) -> bool
 
 
 def find_raw(values: Values, call: CallGraph) -> ResolvedIds | None:
-    """Returns the input of unchanged integers or strings, or of integers as decimal strings; else None."""
+    """Returns the input of unchanged integers or strings, or of integers as decimal strings; else
+    None.
+    """
     if values.tensor.dtype.is_integer:
         return find_integer(values, call)
     texts = call.origin(values)
@@ -126,8 +132,11 @@ def _may_wrap(values: Values, call: CallGraph) -> bool:
 
 
 def _operations(kind: str, numbers: Sequence[int | None]) -> Steps | None:
-    """Returns an operation on integers as data; the None among its numbers is its variable operand."""
-    given, first = [each for each in numbers if each is not None], numbers[0] is None
+    """Returns an operation on integers as data; the None among its numbers is its
+    variable operand.
+    """
+    given = [each for each in numbers if each is not None]
+    first = numbers[0] is None
     if len(given) != len(numbers) - 1 or any(abs(each) > _LIMITS[64][1] for each in given):
         return None
     by = given[0] if given else 0
@@ -164,7 +173,8 @@ def _wrapped(steps: Sequence[tuple[IdOperation | None, int]], reach: tuple[int, 
 
 def _reach(operation: IdOperation, reach: tuple[int, int]) -> tuple[int, int]:
     """Returns the range of integers after an operation that does not wrap."""
-    (low, high), by = reach, operation.by or 0
+    (low, high) = reach
+    by = operation.by or 0
     ends = sorted((low * by, high * by))
     reaches = {
         "add": (low + by, high + by),
@@ -180,7 +190,9 @@ def _reach(operation: IdOperation, reach: tuple[int, int]) -> tuple[int, int]:
 
 
 def reach_of(rule: ComputedIds) -> tuple[int, int]:
-    """Returns the smallest and the largest result of a rule; those of 64 bits if it may wrap around."""
+    """Returns the smallest and the largest result of a rule; those of 64 bits if it may wrap
+    around.
+    """
     reach = _LIMITS[64]
     for each in rule.operations:
         reach = _LIMITS[32] if each.do == "int32" else _reach(each, reach)
@@ -238,7 +250,7 @@ def describe(rule: ComputedIds) -> str:
     steps = []
     for each in rule.operations:
         word = words.get(each.do) or ("-" if (each.by or 0) < 0 else "+")
-        steps.append(
-            word if each.by is None else f"{word} {abs(each.by) if each.do == 'add' else each.by}"
-        )
+        if each.by is not None:
+            word = f"{word} {abs(each.by) if each.do == 'add' else each.by}"
+        steps.append(word)
     return f"the id {', '.join(steps)}"

@@ -16,7 +16,9 @@ Vocabularies = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ResolvedIds:
-    """Ids from one input, for a cross or join also from `others`; the other fields are those of FeatureSpec."""
+    """Ids from one input, for a cross or join also from `others`; the other fields are those of
+    FeatureSpec.
+    """
 
     source: Source
     rule: IdRule | None = None

@@ -1,4 +1,5 @@
-"""The rules of one value: recognized in a traced graph, built as TensorFlow's own operations, described.
+"""The rules of one value: recognized in a traced graph, built as TensorFlow's own operations,
+described.
 
 Each has its own module. Chains, texts and crosses consist of them.
 Source: TensorFlow 2.20 and Keras 2.20 / 3.15.
@@ -37,7 +38,9 @@ class RuleModule(Protocol):
         """Returns the input and rule of what an operation computes; None if it is another one."""
 
     def rows_of(self, rule: Any, values: Any, vocabularies: Vocabularies, /) -> Any:
-        """Returns [m] int64 rows of [m] values, in TensorFlow; unknown ones have rows outside the table."""
+        """Returns [m] int64 rows of [m] values, in TensorFlow; unknown ones have rows outside the
+        table.
+        """
 
     def describe(self, rule: Any, /) -> str:
         """Returns the rule in a few words."""
@@ -55,7 +58,9 @@ _WHOLE_FLOATS = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bf
 
 
 def rows_of(rule: IdRule | None, values: Any, vocabularies: Vocabularies) -> Any:
-    """Returns [m] int64 rows of [m] ids by a rule or chain, in TensorFlow; unknown ids have rows outside the table."""
+    """Returns [m] int64 rows of [m] ids by a rule or chain, in TensorFlow; unknown ids have rows
+    outside the table.
+    """
     for each in links_of(rule):
         values = RULES[type(each)].rows_of(each, values, vocabularies)
     return tf.cast(values, tf.int64)
@@ -71,7 +76,9 @@ def describe(rule: IdRule) -> str:
 
 def links_of(rule: IdRule | None) -> tuple[Any, ...]:
     """Returns the rules of a chain, or a single rule; () where the id is the row."""
-    return rule.rules if isinstance(rule, ChainedIds) else (rule,) if type(rule) in RULES else ()
+    if isinstance(rule, ChainedIds):
+        return rule.rules
+    return (rule,) if type(rule) in RULES else ()
 
 
 def find_ids(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Values:
@@ -100,7 +107,9 @@ def find_ids(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Va
 def find_ids_after(
     tensor: Any, ids: Values, call: CallGraph, rows: int | None, find: Find = find_ids
 ) -> ResolvedIds | None:
-    """Returns the rule that computes ids from an inner tensor, treated as an input; None if `find` finds none."""
+    """Returns the rule that computes ids from an inner tensor, treated as an input; None if `find`
+    finds none.
+    """
     link = Source(tensor.name, "dense")
     found = find(ids, replace(call, sources={**call.sources, tensor.name: link}), rows)
     return found if isinstance(found, ResolvedIds) and found.source.name == link.name else None
@@ -127,7 +136,9 @@ def _selected(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds 
             return replace(found, rule=found.rule.model_copy(update={"mask": mask}))
         return None
     listed, beyond = (first, second) if condition.type == "NotEqual" else (second, first)
-    found = find_ids(listed, call, rows)
+    # The -1 of a key outside the vocabulary is replaced before the lookup, so it is no row that
+    # Keras 3 counts from the end.
+    found = find_ids(listed, replace(call, from_end=False), rows)
     compared = [_place(each, call) for each in condition.inputs if call.number(each) != -1]
     missing = condition.type in ("Equal", "NotEqual") and compared == [_place(listed, call)]
     if (
@@ -167,7 +178,9 @@ def _mask(condition: Values, found: ResolvedIds, call: CallGraph) -> int | str |
 def _cast_to_float_and_back(
     values: Values, call: CallGraph, rows: int | None
 ) -> ResolvedIds | None:
-    """Returns integers that are cast to floats and back, as by an Input without a dtype or a Keras 3 Sequential."""
+    """Returns integers that are cast to floats and back, as by an Input without a dtype or a Keras
+    3 Sequential.
+    """
     number = call.origin(values.inputs[0])
     if (
         isinstance(number, Source)
@@ -175,7 +188,8 @@ def _cast_to_float_and_back(
         or not number.inputs[0].tensor.dtype.is_integer
     ):
         return None
-    # A float beyond its significand is another integer, but like the id that was sent it is no row of the table.
+    # A float beyond its significand is another integer, but like the id that was sent it is no row
+    # of the table.
     if rows is None or rows > _WHOLE_FLOATS.get(number.tensor.dtype.name, 0):
         return None
     found = find_ids(number.inputs[0], call, rows)
@@ -185,7 +199,8 @@ def _cast_to_float_and_back(
 def _is_bounds_check(
     condition: Values, found: ResolvedIds, call: CallGraph, rows: int | None, inside: bool
 ) -> bool:
-    """Returns whether a condition tests that ids are inside the table (or outside it), at one end at least.
+    """Returns whether a condition tests that ids are inside the table (or outside it), at one end
+    at least.
 
     TensorFlow finds no row for ids beyond the other end.
     """
@@ -199,6 +214,7 @@ def _is_bounds_check(
         limits[part.type] = call.number(part.inputs[1])
     if rows is None:
         return False
-    (one,) = limits.values() if list(limits) == ["NotEqual" if inside else "Equal"] else (None,)
+    comparison = "NotEqual" if inside else "Equal"
+    one = limits[comparison] if list(limits) == [comparison] else None
     beyond = one is not None and not 0 <= one < rows
     return beyond or limits in ({lower: 0, upper: rows}, {upper: rows}, {lower: 0})

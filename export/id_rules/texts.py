@@ -1,7 +1,8 @@
 """Texts: ids of the words of a text that is changed and split.
 
-Source: TensorFlow 2.20: the operations of `tf.strings.lower`, `upper`, `strip`, `regex_replace`, `split`,
-`unicode_split` and `ngrams`, which the layer TextVectorization of tf-keras 2.20 and Keras 3.15 consists of.
+Source: TensorFlow 2.20: the operations of `tf.strings.lower`, `upper`, `strip`, `regex_replace`,
+`split`, `unicode_split` and `ngrams`, which the layer TextVectorization of tf-keras 2.20 and Keras
+3.15 consists of.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def find(ids: Any, call: CallGraph, rows: int | None, splits: Any = None) -> Res
 def find_changed(
     values: Any, call: CallGraph, rows: int | None, how: Find = find_ids
 ) -> Changed | None:
-    """Returns the input and rule of values computed from a changed text, and the changes; None for others."""
+    """Returns the input and rule of values computed from a changed text, and the changes; None for
+    others.
+    """
     for operation in needed([values], []).operations:
         changed = changed_text(operation.outputs[0], call) if operation.type in CHANGES else None
         found = (
@@ -209,20 +212,20 @@ def _step(change: Any) -> TextStep | None:
     if change.type == "StringStrip":
         return TextStep(do="strip")
     if change.type in ("StringLower", "StringUpper"):
-        ascii_only = change.get_attr("encoding") == b""
-        return (
-            TextStep(do="lower" if change.type == "StringLower" else "upper")
-            if ascii_only
-            else None
-        )
-    pattern, by = change.get_attr("pattern"), change.get_attr("rewrite")
+        if change.get_attr("encoding") != b"":  # else only ASCII letters change
+            return None
+        return TextStep(do="lower" if change.type == "StringLower" else "upper")
+    pattern = change.get_attr("pattern")
+    by = change.get_attr("rewrite")
     if not change.get_attr("replace_global") or b"\\" in by or not by.isascii():
         return None
     return _replaced(pattern, by, change)
 
 
 def _replaced(pattern: bytes, by: bytes, change: Any) -> TextStep | None:
-    """Returns a replacement of ASCII characters or of one text, tested with TensorFlow's own operation."""
+    """Returns a replacement of ASCII characters or of one text, tested with TensorFlow's own
+    operation.
+    """
     text = pattern.decode(errors="replace")
     plain = re.sub(r"\\(\W)", r"\1", text)  # without the backslashes of re.escape
     if text and re.fullmatch(r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+", text):
@@ -252,7 +255,9 @@ def _strings(texts: list[str]) -> Any:
 
 
 def words(rule: TextIds, texts: Any) -> Any:
-    """Returns the words of [batch] texts in TensorFlow, ragged; [batch] strings for texts that are not split."""
+    """Returns the words of [batch] texts in TensorFlow, ragged; [batch] strings for texts that are
+    not split.
+    """
     strings = tf.strings
     texts = changed(rule.steps, texts)
     if rule.split is None:

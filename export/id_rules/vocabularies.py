@@ -1,7 +1,8 @@
-"""Positions in a vocabulary of the model's lookup tables; other keys may have rows by hash or remainder.
+"""Positions in a vocabulary of the model's lookup tables; other keys may have rows by hash or
+remainder.
 
-Source: TensorFlow 2.20: lookup tables, as in the layers StringLookup and IntegerLookup of tf-keras 2.20 and Keras
-3.15.
+Source: TensorFlow 2.20: lookup tables, as in the layers StringLookup and IntegerLookup of tf-keras
+2.20 and Keras 3.15.
 """
 
 from __future__ import annotations
@@ -32,18 +33,23 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
     if values.type not in OPERATIONS:
         return None
     handle, ids, default = values.inputs
-    found, table, beyond = find_raw(ids, call), call.resource(handle.tensor), call.number(default)
+    found = find_raw(ids, call)
+    table = call.resource(handle.tensor)
+    beyond = call.number(default)
     if found is None or table is None or beyond is None or (rows is None and beyond < -1):
         return None
-    raw, keys_dtype = tf.raw_ops, ids.tensor.dtype
+    raw = tf.raw_ops
+    keys_dtype = ids.tensor.dtype
     try:
         keys, positions = raw.LookupTableExportV2(
             table_handle=table, Tkeys=keys_dtype, Tvalues=default.tensor.dtype
         )
     except tf.errors.AbortedError as problem:
         raise NotConvertible(
-            f"ids are looked up{at_line(line_of_operation(values.tensor.op))} in a vocabulary that is not there: "
-            "checkpoints hold none; let the factory pass it to the layer, or adapt() the layer as training did"
+            f"ids are looked up{at_line(line_of_operation(values.tensor.op))} in a vocabulary that "
+            "is not there: "
+            "checkpoints hold none; let the factory pass it to the layer, or adapt() the layer as "
+            "training did"
         ) from problem
     order = np.argsort(positions.numpy())
     places = positions.numpy()[order]
@@ -64,7 +70,8 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
 
 
 def rows_beyond(found: ResolvedIds, listed: ResolvedIds) -> dict[str, Any] | None:
-    """Returns the rows of keys outside a vocabulary, as fields of its rule; None if no rule describes them.
+    """Returns the rows of keys outside a vocabulary, as fields of its rule; None if no rule
+    describes them.
 
     Args:
       found: the rule for the same values if they are not in it.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import random
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,6 +12,8 @@ from export.errors import ExportError
 
 ATTEMPTS_MAX = 4
 """How often a task is begun before what ends it ends the job."""
+PAUSES_S = (1.0, 4.0, 16.0)
+"""Between one try and the next. Requests to stores are repeated for longer before they fail."""
 
 _PASSING = {
     errno.EIO,
@@ -43,4 +47,6 @@ def attempt(function: Callable[[Task], Result], task: Task) -> Result:
             )
             if not passing or tries == ATTEMPTS_MAX:
                 raise
+            # Random, so that workers that failed together do not come back together.
+            time.sleep(PAUSES_S[tries - 1] * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
     raise AssertionError

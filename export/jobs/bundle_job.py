@@ -1,25 +1,28 @@
-"""The steps of a bundle, their order, its manifest and its commit; no arithmetic, no I/O of its own.
+"""The steps of a bundle, their order, its manifest and its commit; no arithmetic, no I/O of its
+own.
 
 prepare (export/jobs/preparation.py): recipe, checkpoint, trace, plan          touches nothing
 run: vocabularies, candidates, examples, tables, towers, parity, vectors, indexes, rows, commit
 
-What the user wrote by hand is read first: a mistake in it is reported before the first table is copied.
+What the user wrote by hand is read first: a mistake in it is reported before the first table is
+copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
 from bundle.format.manifest import Manifest
 from bundle.tables.key_index import KeyIndex
-from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary
 from export.corpora import candidates, indexes
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
+from export.corpora.recall import recall_of_tables
 from export.errors import UsageError
 from export.jobs import executors
 from export.jobs.preparation import Prepared, prepare
@@ -32,7 +35,7 @@ from export.model.vocabularies import write_model_vocabulary, write_vocabulary
 from export.model.weights import TrainedModel
 from export.recipe.schema import CorpusPart, IndexPart
 from export.recipe.settings import ExportSettings
-from export.steps import Step, content_of, versions
+from export.steps import Step, key_of, versions
 from export.tables.key_indexes import write_key_indexes
 from export.towers.files import TowerFiles
 from export.verify import table_effects
@@ -41,6 +44,9 @@ from export.verify.model_checks import check_manifest, examples_of
 from export.verify.parity import check_towers, query_vectors
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
+from export.verify.stated_layouts import Judgement, judge_recipe, with_judgements
+from runtime.scann import CONFIG
+from runtime.towers import find_form
 
 __all__ = ["Prepared", "prepare", "run"]
 
@@ -48,48 +54,64 @@ _STORES = {"candidates": paths.candidate_store, "contexts": paths.context_store}
 
 
 def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Published:
-    """Writes, verifies and publishes a bundle; resumes where an earlier run of the same job stopped.
+    """Writes, verifies and publishes a bundle; resumes where an earlier run of the same job
+    stopped.
 
     Raises:
-      VerificationFailed: what was written is wrong; what was compared with the checkpoint before stays staged.
+      VerificationFailed: what was written is wrong; what was compared with the checkpoint before
+        stays staged.
       ExportError: nothing is published; what is finished stays staged for the next run.
     """
+    judged = judge_recipe(
+        prepared.job,
+        prepared.checkpoint,
+        prepared.inventory,
+        prepared.traced.spec,
+        prepared.entries,
+    )
     with staged(prepared.destination, prepared.job.model, prepared.version) as draft:
-        return _Bundle(prepared, settings, progress, draft).publish()
+        return _Bundle(prepared, judged, settings, progress, draft).publish()
 
 
 class _Bundle:
     """One bundle while it is made."""
 
     def __init__(
-        self, prepared: Prepared, settings: ExportSettings, progress: Progress, draft: Draft
+        self,
+        prepared: Prepared,
+        judged: Mapping[str, Judgement],
+        settings: ExportSettings,
+        progress: Progress,
+        draft: Draft,
     ) -> None:
-        self.prepared, self.settings, self.progress, self.draft = (
-            prepared,
-            settings,
-            progress,
-            draft,
-        )
-        self.job, self.stage, self.directory = prepared.job, draft.stage, draft.stage.directory
+        self.prepared = prepared
+        self.judged = judged
+        self.settings = settings
+        self.progress = progress
+        self.draft = draft
+        self.job = prepared.job
+        self.stage = draft.stage
+        self.directory = draft.stage.directory
         self.notes: list[str] = list(prepared.notes)
 
     def publish(self) -> Published:
         """Does the steps in order and commits."""
-        prepared, checkpoint, progress = self.prepared, self.prepared.checkpoint, self.progress
-        spec, plan = prepared.traced.spec, prepared.plan
+        prepared = self.prepared
+        checkpoint = self.prepared.checkpoint
+        progress = self.progress
+        spec = prepared.traced.spec
+        plan = prepared.plan
         begun = self.draft.begun(self.job, prepared.inventory.fingerprint)
         with progress.step("vocabularies"):
             vocabularies = self._write_vocabularies()
         with progress.step("candidates", unit="rows") as moved:
-            corpora, contexts = (
-                self._write_candidates(moved),
-                self._write_stores("contexts", self.job.contexts, moved),
-            )
+            corpora = self._write_candidates(moved)
+            contexts = self._write_stores("contexts", self.job.contexts, moved)
             examples = examples_of(self.job, prepared.base, spec, prepared.entries)
         with progress.step("tables", plan.moved_bytes) as moved:
-            tables = copy_tables(plan, self.stage, self.settings, moved)
+            tables = copy_tables(plan, self.stage, self.settings, moved, self.draft.uploads)
             keys = write_key_indexes(checkpoint, [table.spec for table in plan.tables], self.stage)
-        readers = {name: TableReader(self.directory, table) for name, table in tables.items()}
+        readers = {name: self.draft.open_table(table) for name, table in tables.items()}
         opened = {
             name: Vocabulary.open(self.directory / entry.file)
             for name, entry in vocabularies.items()
@@ -106,7 +128,9 @@ class _Bundle:
         own = readers | table_effects.trained_tables(tables, read_rows)
         trained = FeatureReader(prepared.entries, own, opened, indexed)
         with progress.step("parity"):
-            prefix = local_prefix(checkpoint, prepared.inventory, self.directory / ".dense")
+            prefix = local_prefix(
+                checkpoint, prepared.inventory, spec, self.job, self.directory / ".dense"
+            )
             changed = table_effects.converted(tables)
             reference = Reference(
                 self.job, prepared.base, spec, prefix, read_rows, examples, features, changed
@@ -117,12 +141,13 @@ class _Bundle:
             )
             towers = check_towers(reference, self.directory, towers, expected)
         embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())
+        found_by = [entry.file for entry in vocabularies.values()]
+        found_by += [entry.file for entry in keys.values()]
         with progress.step("vectors", embedded, unit="rows") as moved:
             for name, part in self.job.indexes.items():
-                corpus, tower = corpora[part.corpus], towers[part.candidate_tower]
-                self._write_vectors(
-                    name, part, features, tower, corpus, tables, vocabularies, moved
-                )
+                corpus = corpora[part.corpus]
+                tower = towers[part.candidate_tower]
+                self._write_vectors(name, part, features, tower, corpus, tables, found_by, moved)
         with progress.step("indexes"):
             found_indexes = {
                 name: self._write_index(
@@ -133,7 +158,16 @@ class _Bundle:
         with progress.step("rows compared"):
             rows = None if self.settings.full else self.job.verify.rows
             made_of_rows = [step for name in self.job.indexes for step in _index_steps(name)]
-            checks = compare_tables(checkpoint, plan, self.stage, tables, keys, rows, made_of_rows)
+            checks = compare_tables(
+                checkpoint,
+                plan,
+                self.stage,
+                tables,
+                keys,
+                rows,
+                made_of_rows,
+                self.draft.uploads,
+            )
         forms = [form.path for tower in towers.values() for form in tower.forms]
         forms += [
             form.path for tower in towers.values() for part in tower.parts for form in part.forms
@@ -155,21 +189,25 @@ class _Bundle:
             contexts=contexts,
             indexes=found_indexes,
             verification=manifest.Verification(
-                tables=checks, examples=examples.n, tolerance=TOLERANCE, table_effect=effects
+                tables=with_judgements(checks, self.judged),
+                examples=examples.n,
+                tolerance=TOLERANCE,
+                table_effect=effects,
             ),
             files=tuple(file for step in written for file in self.stage.files(step)),
         )
         with progress.step("manifest checked"):
-            check_manifest(reference, self.directory, complete)
+            check_manifest(reference, self.directory, complete, self.draft.open_table)
         features.close()
         return Published(self.draft.publish(complete, progress), complete, tuple(self.notes))
 
     def _write_vocabularies(self) -> dict[str, manifest.Vocabulary]:
         entries = {}
         for name, part in self.job.vocabularies.items():
-            file, source = paths.vocabulary(name), self.prepared.base / part.file
+            file = paths.vocabulary(name)
+            source = self.prepared.base / part.file
             write = partial(write_vocabulary, source, part.dtype, self.directory / file)
-            size = self.draft.do(Step(file, (part.dtype, content_of([source])), int, write))
+            size = self.draft.do(Step(file, (part.dtype,), int, write, [source]))
             entries[name] = manifest.Vocabulary(file=file, size=size, dtype=part.dtype)
         for name, keys in model_vocabularies(self.prepared.traced.spec).items():
             file = paths.vocabulary(name)
@@ -193,8 +231,10 @@ class _Bundle:
                 rows = feature.indicator or self.prepared.traced.spec.tables[feature.table].rows
                 if last > rows:
                     raise UsageError(
-                        f"features.{name}.ids: vocabulary {feature.ids.vocabulary!r} reaches row {last - 1}, table "
-                        f"{feature.table!r} has {rows} rows; the vocabulary is not the one that was trained with"
+                        f"features.{name}.ids: vocabulary {feature.ids.vocabulary!r} reaches row "
+                        f"{last - 1}, table "
+                        f"{feature.table!r} has {rows} rows; the vocabulary is not the one that "
+                        "was trained with"
                     )
         return entries
 
@@ -202,9 +242,8 @@ class _Bundle:
         stores = self._write_stores("candidates", self.job.candidates, moved)
         entries = {name: self._write_filters(name, corpus) for name, corpus in stores.items()}
         for name, index in self.job.indexes.items():
-            indexes.choose(
-                index, name, entries[index.corpus].size
-            )  # its mistakes, too, are reported before copies
+            # Its mistakes, too, are reported before copies.
+            indexes.choose(index, name, entries[index.corpus].size)
         return entries
 
     def _choices(self, table: str) -> dict[str, str]:
@@ -215,17 +254,28 @@ class _Bundle:
     def _write_stores(
         self, key: str, parts: Mapping[str, CorpusPart], moved: Callable[[int], None]
     ) -> dict[str, manifest.Corpus]:
-        entries, features, store = {}, self.prepared.entries, _STORES[key]
+        entries = {}
+        features = self.prepared.entries
+        store = _STORES[key]
         for name, part in parts.items():
             files = locate_corpus(self.prepared.base, name, part, key)
             corpus = CorpusReader(files, name, part.stored, features)
-            inputs = (part.stored, content_of(file.path for file in files), features)
-            write = partial(candidates.write_candidates, self.directory, store(name), corpus, moved)
-            entries[name] = self.draft.do(Step(store(name), inputs, manifest.Corpus, write))
+            inputs = (part.stored, features)
+            write = partial(
+                candidates.write_candidates,
+                self.directory,
+                store(name),
+                corpus,
+                moved,
+                searched=key == "candidates",
+            )
+            read = [file.path for file in files]
+            entries[name] = self.draft.do(Step(store(name), inputs, manifest.Corpus, write, read))
         return entries
 
     def _write_filters(self, name: str, corpus: manifest.Corpus) -> manifest.Corpus:
-        filters, store = {}, self.stage.files(corpus.file)
+        filters = {}
+        store = self.stage.files(corpus.file)
         for number, attribute in enumerate(dict.fromkeys(self.job.candidates[name].filters)):
             write = partial(
                 candidates.write_filter, self.directory, name, number, corpus, attribute
@@ -240,7 +290,8 @@ class _Bundle:
         return corpus.model_copy(update={"filters": filters})
 
     def _write_towers(self) -> dict[str, manifest.Tower]:
-        prepared, splits = self.prepared, self.prepared.splits
+        prepared = self.prepared
+        splits = self.prepared.splits
         trained = TrainedModel(
             prepared.traced.root, prepared.checkpoint, self.job.checkpoint.object_path
         )
@@ -258,7 +309,7 @@ class _Bundle:
         tower: manifest.Tower,
         corpus: manifest.Corpus,
         tables: Mapping[str, manifest.Table],
-        vocabularies: Mapping[str, manifest.Vocabulary],
+        found_by: Sequence[str],
         moved: Callable[[int], None],
     ) -> None:
         taken = {source for each in tower.inputs for source in each.sources}
@@ -267,9 +318,13 @@ class _Bundle:
             for feature, entry in self.prepared.entries.items()
             if feature in taken
         }
-        made = [form.path for form in tower.forms if form.precision == "f32"]
-        made += [corpus.file, *(entry.file for entry in vocabularies.values())]
-        content = [file for path in made for file in self.stage.files(path)]
+        form = find_form(tower.forms, ("litert", "f32"), ("saved_model", "f32"))
+        runs_in = "ai-edge-litert" if form is not None and form.kind == "litert" else "tensorflow"
+        # Files that lead from a candidate to its vector, and the libraries that compute it.
+        files = [each.path for each in tower.forms if each.precision == "f32"]
+        files += [corpus.file, *found_by]
+        content = [self.stage.files(path) for path in files]
+        inputs = (part.corpus, read, content, versions(("numpy", runs_in)))
         write = partial(
             candidates.write_vectors,
             self.directory,
@@ -280,7 +335,7 @@ class _Bundle:
             features,
             moved,
         )
-        self.draft.do(Step(paths.index_vectors(name), (part.corpus, read, content), int, write))
+        self.draft.do(Step(paths.index_vectors(name), inputs, int, write))
 
     def _write_index(
         self,
@@ -291,7 +346,8 @@ class _Bundle:
         towers: Mapping[str, manifest.Tower],
         corpus: manifest.Corpus,
     ) -> manifest.Index:
-        tower, made_of = towers[part.query_tower], towers[part.candidate_tower]
+        tower = towers[part.query_tower]
+        made_of = towers[part.candidate_tower]
         queries = query_vectors(reference, self.directory, tower, reference.features)
         converted = any(
             reference.converted_tables(each) for each in (part.query_tower, part.candidate_tower)
@@ -300,39 +356,55 @@ class _Bundle:
         real = self.job.verify.examples is not None
         if not real:
             self.notes.append(
-                f"index {name!r}: recall on invented queries, which is not representative: name real ones as "
-                "verify.examples"
+                f"index {name!r}: recall on invented queries, which is not representative: name "
+                "real ones as verify.examples"
             )
 
-        def once(place: str, make: Callable[[], None]) -> None:
-            Step(place, ("partition", *inputs), type(None), make).run(self.stage)
+        vectors = self.stage.files(paths.index_vectors(name))
 
         def write() -> manifest.Index:
-            execute = executors.LocalExecutor(executors.encoder_count(self.settings.workers)).run
-            built = indexes.build_index(
-                self.directory, name, part, queries, execute, once, representative=real
+            run = executors.LocalExecutor(executors.encoder_count(self.settings.workers)).run
+            once = partial(self._build_once, vectors)
+            entry = indexes.build_index(
+                self.directory, name, part, queries, run, once, representative=real
             )
             if converted:
                 aside = self.directory / ".vectors"
                 candidates.write_vectors(
                     self.directory, name, part.corpus, corpus, made_of, trained, aside=aside
                 )
-                recall = indexes.recall_of_tables(
-                    self.directory, name, part, built, queries, right, aside
-                )
-                built = built.model_copy(update={"recall_of_tables": recall})
+                recall = recall_of_tables(self.directory, name, part, entry, queries, right, aside)
+                entry = entry.model_copy(update={"recall_of_tables": recall})
                 aside.unlink()
-            return built
+            return entry
 
-        inputs = (
-            part,
-            self.stage.files(paths.index_vectors(name)),
-            queries,
-            right,
-            real,
-            versions(),
-        )
+        inputs = (part, vectors, queries, right, real, versions())
         return self.draft.do(Step(paths.index_directory(name), inputs, manifest.Index, write))
+
+    def _build_once(
+        self,
+        vectors: Sequence[manifest.File],
+        place: str,
+        inputs: Any,
+        make: Callable[[], None],
+    ) -> None:
+        """Builds a partition of an index, unless an earlier run built it of the same vectors.
+
+        Its configuration is not among the files of its step: the chosen setting is written to it.
+        The journal keeps the configuration as it was built.
+        """
+        step = indexes.partition_step(place)
+        key = key_of(inputs, vectors, versions(("numpy", "scann")))
+        config = f"{place}/{CONFIG}"
+        finished = self.stage.finished(step, key)
+        if finished is not None:
+            (self.directory / config).write_bytes(bytes.fromhex(finished.payload))
+            return
+
+        make()
+        built = (self.directory / config).read_bytes()
+        files = [file for file in self.stage.digests(place) if file.path != config]
+        self.stage.finish(step, key, built.hex(), files)
 
 
 def _index_steps(name: str) -> tuple[str, str]:

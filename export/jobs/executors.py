@@ -7,10 +7,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any
 
 from export.errors import ExportError
 from export.jobs.attempts import Result, Task, attempt
@@ -19,12 +22,16 @@ _ENCODERS = 4
 
 
 def encoder_count(wanted: int) -> int:
-    """Returns how many processes encode an index by the same setting: each holds up to half a GB, so 0 is 4 at most."""
+    """Returns how many processes encode an index by the same setting: each holds up to half a GB,
+    so 0 is 4 at most.
+    """
     return wanted or min(_ENCODERS, worker_count(0))
 
 
 def worker_count(wanted: int) -> int:
-    """Returns how many workers a setting means: 0 is one for each core that this process may use."""
+    """Returns how many workers a setting means: 0 is one for each core that this
+    process may use.
+    """
     return wanted or len(os.sched_getaffinity(0))
 
 
@@ -32,8 +39,8 @@ def worker_count(wanted: int) -> int:
 class LocalExecutor:
     """Processes of this machine.
 
-    One worker, or one task, runs in this process. Several run in fresh processes: a forked one would inherit the locks
-    of TensorFlow's threads.
+    One worker, or one task, runs in this process. Several run in fresh processes: a forked one
+    would inherit the locks of TensorFlow's threads.
     """
 
     workers: int = 0
@@ -44,12 +51,15 @@ class LocalExecutor:
         tasks: Sequence[Task],
         on_done: Callable[[Task, Result], None] | None = None,
     ) -> list[Result]:
-        """Runs independent tasks, several at a time. One whose storage fails in a way that may pass is tried again.
+        """Runs independent tasks, several at a time. One whose storage fails in a way that may pass
+        is tried again.
 
         Args:
           function: top-level and importable, so that another process finds it.
           tasks: picklable.
-          on_done: called here with each task and its result, as they finish: for progress and journals.
+          on_done: called here with each task and its result, as they finish: for progress and
+            journals. While it has not returned, at most workers + 1 tasks are finished or running
+            beside it, so that what it waits for bounds what lies on the disk.
         Returns:
           The results, in the order of the tasks.
         Raises:
@@ -68,29 +78,48 @@ class LocalExecutor:
                 note(place, attempt(function, task))
         else:
             with _pool(workers) as pool:
-                running = {
-                    pool.submit(attempt, function, task): place for place, task in enumerate(tasks)
-                }
-                for done in as_completed(running):
-                    note(running[done], done.result())
+                waiting = iter(enumerate(tasks))
+                running: dict[Future[Result], int] = {}
+                while len(results) < len(tasks):
+                    # One more than there are workers, so that none waits for this process.
+                    for place, task in islice(waiting, workers + 1 - len(running)):
+                        running[pool.submit(attempt, function, task)] = place
+                    for done in wait(running, return_when=FIRST_COMPLETED).done:
+                        note(running.pop(done), done.result())
         return [results[place] for place in range(len(tasks))]
+
+
+class _OwnWorkers(SpawnContext):
+    """Starts fresh processes and remembers them: this process may have others that are not ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[multiprocessing.process.BaseProcess] = []
+
+    def Process(self, *arguments: Any, **options: Any) -> SpawnProcess:  # type: ignore[override] # noqa: N802
+        process = SpawnProcess(*arguments, **options)
+        self.started.append(process)
+        return process
 
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Opens a pool of fresh processes, of which none is left when the block ends, however it does."""
-    pool = ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), initializer=_begin_worker
-    )
+    """Opens a pool of fresh processes, of which none is left when the block ends,
+    however it does.
+    """
+    context = _OwnWorkers()
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin_worker)
     try:
         yield pool
     except BaseException as problem:
-        for worker in multiprocessing.active_children():
-            worker.terminate()
+        for worker in context.started:
+            if worker.is_alive():
+                worker.terminate()
         if isinstance(problem, BrokenProcessPool):
             raise ExportError(
                 f"one of {workers} table workers was killed, as happens when memory runs out; set "
-                "ROWCAST_EXPORT_WORKERS or ROWCAST_EXPORT_BUDGET_BYTES lower and run the export again: it resumes"
+                "ROWCAST_EXPORT_WORKERS or ROWCAST_EXPORT_BUDGET_BYTES lower and run the export "
+                "again: it resumes"
             ) from problem
         raise
     finally:
@@ -99,9 +128,8 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 def _begin_worker() -> None:
     """Makes a worker end with its parent, which may be killed."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the parent, which an interrupt reaches too, ends its workers
+    # The parent, which an interrupt reaches too, ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

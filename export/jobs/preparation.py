@@ -1,4 +1,6 @@
-"""What is known of a job before anything is written: recipe, checkpoint, traced and arranged towers, plan of tables."""
+"""What is known of a job before anything is written: recipe, checkpoint, traced and arranged
+towers, plan of tables.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,13 @@ from bundle.format import manifest
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.corpora.files import locate_corpus
-from export.corpora.forecasts import IndexForecast, forecast_index
+from export.corpora.size_estimates import IndexForecast, forecast_index
 from export.errors import UsageError
 from export.jobs.destinations import Destination, open_destination
 from export.jobs.executors import encoder_count
 from export.jobs.table_steps import plan_copy
 from export.model.manifest_features import describe_features
+from export.model.roles import check_candidate_inputs
 from export.model.roots import open_job
 from export.model.tables import recognise_tables
 from export.model.tracing import TracedModel, trace_towers
@@ -25,10 +28,10 @@ from export.recipe.schema import ExportJob, IndexPart, TablePart
 from export.recipe.settings import ExportSettings
 from export.tables.conversions import ErrorLimits
 from export.tables.plan import ExportPlan, Writing
-from export.towers.arrangement import arrange_towers
 from export.towers.compiled import why_not_compiled
+from export.towers.division import Split
 from export.towers.manifest_towers import check_formulas, check_limits, check_rankings
-from export.towers.parts import Split
+from export.towers.prepared_towers import arrange_towers
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class TracedJob:
 
 @dataclass(frozen=True)
 class Prepared(TracedJob):
-    """The job of a bundle that is known to be possible as far as that can be checked without writing.
+    """The job of a bundle that is known to be possible as far as that can be checked without
+    writing.
 
     Attributes:
       forecasts: by index.
@@ -87,7 +91,9 @@ class Prepared(TracedJob):
 
     @cached_property
     def not_in_litert(self) -> dict[str, str]:
-        """By tower, what keeps it from LiteRT, or "": found by compiling it with the weights that it was built with."""
+        """By tower, what keeps it from LiteRT, or "": found by compiling it with the weights that
+        it was built with.
+        """
         return {tower.spec.name: why_not_compiled(tower) for tower in self.traced.towers}
 
 
@@ -136,7 +142,8 @@ def trace_job(
 def prepare(
     job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None
 ) -> Prepared:
-    """Opens the checkpoint, cuts the model and plans the tables; writes nothing. Arguments as of `trace_job`.
+    """Opens the checkpoint, cuts the model and plans the tables; writes nothing. Arguments as of
+    `trace_job`.
 
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
@@ -144,8 +151,10 @@ def prepare(
     _check_indexes(job)
     _check_files(job, base)
     opened = trace_job(job, base, settings, version)
-    job, traced = opened.job, opened.traced
+    job = opened.job
+    traced = opened.traced
     check_rankings(traced.spec)
+    check_candidate_inputs(traced.spec, opened.entries)
     check_formulas(job, traced.spec)
     writing = {
         table.name: _writing(job.tables.get(table.name, TablePart()), job.output.tables == "link")
@@ -153,7 +162,13 @@ def prepare(
         if table.name in traced.spec.tables
     }
     plan = plan_copy(
-        opened.checkpoint, opened.inventory, opened.destination, opened.staging, writing, settings
+        opened.checkpoint,
+        opened.inventory,
+        opened.destination,
+        opened.staging,
+        writing,
+        settings,
+        _tables_of_candidates(opened),
     )
     check_limits(
         job,
@@ -178,9 +193,21 @@ def _forecast(
     return forecast_index(name, part, files, dim, encoder_count(settings.workers))
 
 
+def _tables_of_candidates(opened: TracedJob) -> set[str]:
+    """Returns the tables that the candidate towers of indexes read: once for each candidate."""
+    towers = {part.candidate_tower for part in opened.job.indexes.values()}
+    sources = {
+        source
+        for tower in towers
+        for tensor in opened.traced.spec.towers[tower].inputs
+        for source in tensor.sources
+    }
+    return {getattr(opened.entries[source], "table", "") for source in sources}
+
+
 def _writing(part: TablePart, link: bool) -> Writing:
     limits = ErrorLimits(part.max_abs_error, part.rms_error, part.cosine_min)
-    return Writing(part.shard_rows, part.dtype, limits, link)
+    return Writing(part.segment_rows, part.dtype, limits, link)
 
 
 def _check_files(job: ExportJob, base: Path) -> None:
@@ -201,7 +228,9 @@ def _check_files(job: ExportJob, base: Path) -> None:
 
 
 def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
-    """Warns of features that read one table by one vocabulary, and begin at different rows of it."""
+    """Warns of features that read one table by one vocabulary, and begin at different
+    rows of it.
+    """
     firsts: dict[tuple[str, str], dict[int, str]] = {}
     for name, entry in entries.items():
         if isinstance(entry, manifest.EmbeddedFeature) and isinstance(
@@ -211,8 +240,10 @@ def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
                 entry.ids.first_row, name
             )
     return [
-        f"features {' and '.join(map(repr, rows.values()))} read table {table!r} by vocabulary {vocabulary!r} from "
-        f"rows {' and '.join(map(str, rows))} on (first_row): one is likely wrong, which verify.expected would tell"
+        f"features {' and '.join(map(repr, rows.values()))} read table {table!r} by vocabulary "
+        f"{vocabulary!r} from "
+        f"rows {' and '.join(map(str, rows))} on (first_row): one is likely wrong, which "
+        "verify.expected would tell"
         for (table, vocabulary), rows in firsts.items()
         if len(rows) > 1
     ]
@@ -223,8 +254,10 @@ def _check_indexes(job: ExportJob) -> None:
         limits = sorted({"value", "of_tables"} & part.recall.model_fields_set)
         if limits and job.verify.examples is None:
             raise UsageError(
-                f"indexes.{name}.recall.{limits[0]} is a limit, which needs real queries: name a file of raw examples "
-                "as verify.examples, or leave the limit out; recall on invented queries stops nothing"
+                f"indexes.{name}.recall.{limits[0]} is a limit, which needs real queries: name a "
+                "file of raw examples "
+                "as verify.examples, or leave the limit out; recall on invented queries stops "
+                "nothing"
             )
         if part.corpus not in job.candidates:
             known = ", ".join(sorted(job.candidates)) or "no candidates"
@@ -236,5 +269,6 @@ def _check_indexes(job: ExportJob) -> None:
             )
             if tower not in job.towers or job.towers[tower].role != role:
                 raise UsageError(
-                    f"indexes.{name}.{role}_tower names {tower!r}; the recipe's towers with role = {role!r}: {known}"
+                    f"indexes.{name}.{role}_tower names {tower!r}; the recipe's towers with role = "
+                    f"{role!r}: {known}"
                 )

@@ -1,4 +1,6 @@
-"""How far a job is: a bar with its rate and time left on a terminal, one line per finished step elsewhere."""
+"""How far a job is: a bar with its rate and time left on a terminal, one line per finished step
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Literal
 from rich import progress
 from rich.console import Console
 
-from export.figures import size_text
+from export.report_text import size_text
 
 Unit = Literal["bytes", "rows"]
 
@@ -49,7 +51,8 @@ class Progress:
         """
         self._bars.start()
         task = self._bars.add_task(name, total=total or None, rate_text="")
-        done, began = 0, time.perf_counter()
+        done = 0
+        began = time.perf_counter()
 
         def moved(more: int) -> None:
             nonlocal done

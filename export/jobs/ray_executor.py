@@ -1,4 +1,6 @@
-"""Runs tasks on Ray; no other module imports it. Tasks read and write files themselves, only receipts come back."""
+"""Runs tasks on Ray; no other module imports it. Tasks read and write files themselves, only
+receipts come back.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ class RayExecutor:
     """Workers of a Ray cluster that sees the same files.
 
     Attributes:
-      where: HOST:PORT or ray://HOST:PORT of a cluster, or LOCAL: one that is begun here and ended with the run.
-      workers: tasks at a time; 0: two for each core of the cluster, so that none waits for the next.
+      where: HOST:PORT or ray://HOST:PORT of a cluster, or LOCAL: one that is begun here and ended
+        with the run.
+      workers: tasks at a time; 0: two for each core of the cluster, so that none waits for the
+        next.
       memory_bytes: what one task holds.
       shared: files that every machine must see alike; what is no file here is not asked for.
     """
@@ -92,9 +96,10 @@ class RayExecutor:
                 ray.init(address=self.where, **quiet)
         except (OSError, RuntimeError, ray.exceptions.RayError) as problem:
             raise UsageError(
-                f"no Ray cluster can be used at {self.where}: {_first_line(problem)}; give the address that "
-                "`ray start --head` printed, the same releases of Ray and Python everywhere, and RAY_AUTH_MODE=token "
-                "if the cluster asks for tokens"
+                f"no Ray cluster can be used at {self.where}: {_first_line(problem)}; give the "
+                "address that "
+                "`ray start --head` printed, the same releases of Ray and Python everywhere, and "
+                "RAY_AUTH_MODE=token if the cluster asks for tokens"
             ) from problem
         try:
             yield ray
@@ -109,8 +114,10 @@ def _attempt_there(
     for path, head in seen.items():
         if _sight(path) != head:
             raise UsageError(
-                f"Ray node {socket.gethostname()} does not see file {path} as the exporter does; put the "
-                "checkpoint and the root where all machines find them under the same path, or give URLs"
+                f"Ray node {socket.gethostname()} does not see file {path} as the exporter does; "
+                "put the "
+                "checkpoint and the root where all machines find them under the same path, or give "
+                "URLs"
             )
     return attempt(function, task)
 
@@ -135,8 +142,8 @@ def _check_room(ray: Any, memory_bytes: int) -> None:
     )
     if memory_bytes > room:
         raise UsageError(
-            f"a task holds up to {memory_bytes} bytes, no Ray node gives more than {int(room)}; set "
-            "ROWCAST_EXPORT_BUDGET_BYTES lower"
+            f"a task holds up to {memory_bytes} bytes, no Ray node gives more than {int(room)}; "
+            "set ROWCAST_EXPORT_BUDGET_BYTES lower"
         )
 
 
@@ -149,11 +156,13 @@ def _result(ray: Any, done: Any) -> Any:
         if isinstance(cause, ExportError):
             raise cause from problem
         raise ExportError(
-            f"a Ray worker failed: {_first_line(cause)}; is the same release of rowcast installed on every node?"
+            f"a Ray worker failed: {_first_line(cause)}; is the same release of rowcast installed "
+            "on every node?"
         ) from problem
     except ray.exceptions.RayError as problem:
         raise ExportError(
-            f"a task was lost {ATTEMPTS_MAX} times with its Ray worker or node ({type(problem).__name__}), as happens "
+            f"a task was lost {ATTEMPTS_MAX} times with its Ray worker or node "
+            f"({type(problem).__name__}), as happens "
             "when memory runs out; set ROWCAST_EXPORT_BUDGET_BYTES lower and run the export again"
         ) from problem
 

@@ -3,7 +3,8 @@
 prepare_inline: recipe, checkpoint, trace, graph, plan      touches nothing
 run_inline: graph, variables, proof, report, publish
 
-What is published is no bundle: it has no manifest. `assets.extra/rowcast.json` lists its content and its proofs.
+What is published is no bundle: it has no manifest. `assets.extra/rowcast.json` lists its content
+and its proofs.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ import orjson
 
 from bundle.storage import staging
 from export.checkpoint.inventory.specs import TableSpec
-from export.errors import UsageError
+from export.errors import UsageError, VerificationFailed
 from export.jobs.preparation import TracedJob, trace_job
 from export.jobs.progress import Progress
 from export.jobs.space import check_space
 from export.jobs.staged import provenance, staged
 from export.jobs.table_steps import CHECKERS, executor_of
+from export.locations import location_of
 from export.model.vocabularies import read_keys
 from export.model.weights import TrainedModel
-from export.places import place_of
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.saved_model import proofs
@@ -45,12 +46,15 @@ from export.saved_model.files import (
 from export.saved_model.graph import InlineGraph, build_graph, variable_key, write_graph
 from export.steps import key_of
 from export.towers.manifest_towers import check_limits
-from runtime.object_store import RemotePath
+from export.verify.stated_layouts import judge_recipe
+from object_store.remote_path import RemotePath
 
 REPORT = "assets.extra/rowcast.json"
 REPORT_FORMAT = 1
 SMALL_BYTES_MAX = 64 << 20
-"""A variable of a tower up to this size is copied with the dense ones; a larger one is treated as a table."""
+"""A variable of a tower up to this size is copied with the dense ones; a larger one is treated as a
+table.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ class PreparedInline(TracedJob):
 
     Attributes:
       tables: where the checkpoint stores each table.
-      small: keys in the checkpoint of the variables that are copied by hand, by their keys in the SavedModel.
+      small: keys in the checkpoint of the variables that are copied by hand, by their keys in the
+        SavedModel.
       variables: the plan of the others.
     """
 
@@ -71,7 +76,8 @@ class PreparedInline(TracedJob):
 
     def described(self) -> dict[str, Any]:
         """Returns what the plan and the report tell alike, as JSON values."""
-        plan, graph = self.variables, self.graph
+        plan = self.variables
+        graph = self.graph
         attributes = {key: attribute for attribute, key in graph.tables.items()}
         return {
             "data": "linked" if plan.links else "copied",
@@ -88,6 +94,7 @@ class PreparedInline(TracedJob):
                     "dtype": spec.dtype,
                     "key": spec.key,
                     "layout": spec.layout.kind,
+                    "stated": spec.stated,
                     "variable": attributes[spec.key],
                     "stored": list(spec.stored),
                 }
@@ -100,7 +107,8 @@ class PreparedInline(TracedJob):
 def prepare_inline(
     job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None
 ) -> PreparedInline:
-    """Opens the checkpoint, traces the model with its lookups and plans the variables; writes nothing.
+    """Opens the checkpoint, traces the model with its lookups and plans the variables; writes
+    nothing.
 
     Args:
       job: the recipe.
@@ -112,17 +120,14 @@ def prepare_inline(
     """
     _check_recipe(job, base)
     opened = trace_job(job, base, settings, version, inside=True)
-    job, traced, checkpoint, root = (
-        opened.job,
-        opened.traced,
-        opened.checkpoint,
-        opened.destination.root,
-    )
+    job = opened.job
+    traced = opened.traced
+    checkpoint = opened.checkpoint
+    root = opened.destination.root
     check_limits(job, traced.spec)
     for part in job.vocabularies.values():
-        read_keys(
-            base / part.file, part.dtype
-        )  # its mistakes are reported before anything is written
+        # Its mistakes are reported before anything is written.
+        read_keys(base / part.file, part.dtype)
     tables = {name: opened.inventory.table(name) for name in traced.spec.tables}
     graph = build_graph(job, base, traced, opened.entries, tables)
     trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
@@ -150,31 +155,39 @@ def prepare_inline(
     left_out = (
         (f"{' and '.join(beyond)} of the recipe are not part of a SavedModel",) if beyond else ()
     )
+    stated = (f"table {name}: {spec.note}" for name, spec in tables.items() if spec.stated)
     return PreparedInline(
         **vars(opened),
         tables=tables,
         graph=graph,
         small=small,
         variables=plan,
-        notes=(*opened.also_stored, *left_out),
+        notes=(*opened.also_stored, *left_out, *stated),
     )
 
 
 def run_inline(
     prepared: PreparedInline, settings: ExportSettings, progress: Progress
 ) -> dict[str, Any]:
-    """Writes, proves and publishes a SavedModel; resumes where an earlier run of the same job stopped copying.
+    """Writes, proves and publishes a SavedModel; resumes where an earlier run of the same job
+    stopped copying.
 
     Returns:
       Its report, and where it lies.
     Raises:
-      VerificationFailed: it does not answer as the original model does.
+      VerificationFailed: it does not answer as the original model does, or cannot be compared with
+        it here.
       ExportError: nothing is published; what is copied stays staged for the next run.
     """
-    job, base = prepared.job, prepared.base
+    job = prepared.job
+    base = prepared.base
+    model = prepared.traced.spec
+    judged = judge_recipe(job, prepared.checkpoint, prepared.inventory, model, prepared.entries)
     with staged(prepared.destination, job.model, prepared.version) as draft:
-        stage, directory = draft.stage, draft.stage.directory
+        stage = draft.stage
+        directory = draft.stage.directory
         begun = draft.begun(job, prepared.inventory.fingerprint)
+        proofs.check_comparable(prepared.graph, prepared.variables, settings.unproved)
         with progress.step("graph"):
             _clear(directory)
             objects = write_graph(prepared.graph, directory)
@@ -192,6 +205,12 @@ def run_inline(
                 prepared.checkpoint,
                 prepared.inventory,
                 prepared.variables,
+                settings.unproved,
+            )
+        if "expected" in judged.values() and not proof["examples"]:
+            raise VerificationFailed(
+                f"verify.expected cannot verify the stated layouts: {proof['note']}; free memory, "
+                'or accept them with verify.stated_layouts = "accept"'
             )
         report = prepared.described() | {
             "format": REPORT_FORMAT,
@@ -203,7 +222,7 @@ def run_inline(
                 path.name: os.path.basename(source)
                 for path, source in prepared.variables.links.items()
             },
-            "verification": proof,
+            "verification": proof | {"stated_layouts": judged},
         }
         file = directory / REPORT
         file.parent.mkdir()
@@ -213,23 +232,25 @@ def run_inline(
 
 
 def _check_recipe(job: ExportJob, base: Path) -> None:
-    root = place_of(job.output.root, base)
+    root = location_of(job.output.root, base)
     if isinstance(root, RemotePath):
         raise UsageError(
-            f"output.root is {root}; a self-contained SavedModel is written to a path of this machine: give one, and "
-            "send the directory with your store's own tool"
+            f"output.root is {root}; a self-contained SavedModel is written to a path of this "
+            "machine: give one, and send the directory with your store's own tool"
         )
     for name, part in job.tables.items():
-        beyond = part.model_fields_set - {"key", "mod", "shard_rows"}
+        beyond = part.model_fields_set - {"key", "mod", "segment_rows"}
         if beyond:
             raise UsageError(
-                f"tables.{name}.{min(beyond)} is for bundles; a self-contained SavedModel holds tables as they were "
-                "trained: leave it out"
+                f"tables.{name}.{min(beyond)} is for bundles; a self-contained SavedModel holds "
+                "tables as they were trained: leave it out"
             )
 
 
 def _clear(directory: Path) -> None:
-    """Removes all that earlier runs left but tables: TensorFlow does not write a graph twice alike."""
+    """Removes all that earlier runs left but tables: TensorFlow does not write a graph
+    twice alike.
+    """
     for path in directory.iterdir():
         if path.is_file():
             path.unlink()
@@ -272,6 +293,7 @@ def _move(
                 sums[chunk] = crc
                 moved(chunk.bytes)
     pending = [chunk for chunk in plan.chunks if chunk not in sums]
-    sizes, sources = [chunk.bytes for chunk in pending], (chunk.source for chunk in pending)
+    sizes = [chunk.bytes for chunk in pending]
+    sources = (chunk.source for chunk in pending)
     executor_of(settings, stage, sizes, COPY_BYTES, sources).run(copy_chunk, pending, note)
     return sums

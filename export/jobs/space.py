@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bundle.tables.key_index import ENTRY_BYTES, index_bytes
 from export.errors import DestinationError
-from export.figures import size_text
+from export.report_text import size_text
 from export.tables.plan import ExportPlan
 
 _BLOCK_BYTES = 512
@@ -18,21 +18,20 @@ _BLOCK_BYTES = 512
 def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
     """Refuses a plan of tables that does not fit the disk of a directory: see `check_space`.
 
-    What an earlier run left staged is counted as written: this run goes on with it, or removes it first.
+    What an earlier run left staged is counted as written: this run goes on with it, or removes it
+    first.
     """
     finished_bytes = _staged_bytes(plan)
-    put_aside = sorted((task.scratch_bytes for task in plan.tasks), reverse=True)[: plan.workers]
     keyed = [table.spec.rows for table in plan.tables if table.spec.keys]
-    indexes = sum(
-        index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed
-    )  # sorted aside, and then written
-    check_space(
-        directory, plan.bytes - finished_bytes + sum(put_aside) + (0 if finished_bytes else indexes)
-    )
+    # An index needs space twice: its entries are sorted in a file, then written.
+    indexes = sum(index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed)
+    tables = plan.local_bytes + plan.unpacked_bytes
+    check_space(directory, tables - finished_bytes + (0 if finished_bytes else indexes))
 
 
 def check_space(directory: Path, needed: int, cure: str = "") -> None:
-    """Refuses what does not fit the disk of a directory, or of the nearest one above it that exists.
+    """Refuses what does not fit the disk of a directory, or of the nearest one above it that
+    exists.
 
     Raises:
       DestinationError: tells both sizes, and a further cure if there is one.

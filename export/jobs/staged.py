@@ -1,4 +1,4 @@
-"""A version while a job makes it: staged, held against other exporters, and what is reported of it at the end."""
+"""A version while a job makes it: staged, and what is reported of it at the end."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 from bundle.errors import BundleError, DestinationExists, FeatureError, VersionBusy
-from bundle.format.manifest import Manifest, Provenance
+from bundle.format.manifest import Manifest, Provenance, Table
 from bundle.storage import staging
+from bundle.tables.reader import TableReader
 from export.checkpoint.inventory.specs import Inventory
 from export.errors import DestinationError, ExportError, UsageError, VerificationFailed
-from export.jobs.destinations import Destination, published_bytes
-from export.jobs.leases import Lease
+from export.jobs.destinations import Destination
 from export.jobs.progress import Progress
+from export.jobs.uploads import Uploads
 from export.steps import Made, Step, versions
-from runtime.object_store import Place
+from object_store.locations import Location
 
 _CURES = {
     **dict.fromkeys(
@@ -31,6 +32,7 @@ _CURES = {
     **dict.fromkeys(
         (errno.ENOTDIR, errno.EEXIST), "; choose a root that is a directory, or is not there yet"
     ),
+    errno.EBUSY: "; run the export again when the store is available: it resumes",
 }
 
 
@@ -38,7 +40,7 @@ _CURES = {
 class Published:
     """A committed bundle."""
 
-    directory: Place
+    directory: Location
     manifest: Manifest
     notes: tuple[str, ...]
     """What the user should know: towers that LiteRT cannot run, and why."""
@@ -46,11 +48,18 @@ class Published:
 
 @dataclass(frozen=True)
 class Draft:
-    """A version that is being made: where it is staged and where it goes; `steps` are those that it is made of."""
+    """A version that is being made.
+
+    Attributes:
+      stage: Where its files lie.
+      destination: Where it goes.
+      uploads: Sends its files to a store; None: it goes to a disk.
+      steps: Names of the steps that it is made of.
+    """
 
     stage: staging.Staging
     destination: Destination
-    lease: Lease | None
+    uploads: Uploads | None
     steps: list[str] = field(default_factory=list)
 
     def do(self, step: Step[Made]) -> Made:
@@ -58,32 +67,47 @@ class Draft:
         self.steps.append(step.name)
         return step.run(self.stage)
 
+    def open_table(self, table: Table) -> TableReader:
+        """Opens a table that was written, wherever its rows are now.
+
+        Raises:
+          BundleError: A file is missing or cut short.
+        """
+        if self.uploads is None:
+            return TableReader(self.stage.directory, table)
+        return self.uploads.open_table(table)
+
     def begun(self, *inputs: Any) -> str:
         """Returns when the job of some inputs was begun: a resumed run writes the same manifest."""
         return Step(
             "created", inputs, str, lambda: datetime.now(UTC).isoformat(timespec="seconds")
         ).run(self.stage)
 
-    def publish(self, manifest: Manifest, progress: Progress) -> Place:
+    def publish(self, manifest: Manifest, progress: Progress) -> Location:
         """Publishes it; errors as of `Destination.publish`."""
-        sent = self.destination.store is not None
-        with progress.step(
-            *(("upload", published_bytes(manifest)) if sent else ("commit",))
-        ) as moved:
-            return self.destination.publish(self.stage, manifest, self.lease, moved)
+        if self.uploads is None:
+            step = progress.step("commit")
+        else:
+            step = progress.step("upload", sum(file.bytes for file in manifest.files))
+        with step as moved:
+            return self.destination.publish(self.stage, manifest, self.uploads, moved)
 
 
 @contextmanager
 def staged(destination: Destination, model: str, version: int) -> Iterator[Draft]:
-    """Opens the staging directory of a version. Whatever fails, what is finished stays there for the next run."""
+    """Opens the staging directory of a version. Whatever fails, what is finished stays there for
+    the next run.
+    """
     try:
         with (
             staging.Staging(destination.root, model, version) as stage,
-            destination.held(model, version) as lease,
+            destination.uploads(model, version, stage) as uploads,
         ):
             try:
-                yield Draft(stage, destination, lease)
+                yield Draft(stage, destination, uploads)
             except VerificationFailed as problem:
+                for step in problem.steps:
+                    stage.forget(step)
                 kept = f"{stage.directory} keeps what is finished, and the next run redoes the rest"
                 raise VerificationFailed(f"{problem}; nothing is published; {kept}") from problem
     except (DestinationExists, VersionBusy) as problem:

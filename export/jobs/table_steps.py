@@ -1,11 +1,13 @@
-"""The steps that write tables, each a shard of one, and the comparison with the checkpoint that ends them."""
+"""The steps that write tables, each a segment of one, and the comparison with the checkpoint that
+ends them.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bundle.format import manifest, paths
@@ -18,20 +20,26 @@ from export.jobs.destinations import Destination
 from export.jobs.executors import LocalExecutor, worker_count
 from export.jobs.ray_executor import RayExecutor
 from export.jobs.space import check_plan_fits
+from export.jobs.uploads import FinishedStep, Uploads, without_objects
 from export.recipe.settings import ExportSettings
-from export.steps import key_of
 from export.tables.key_indexes import check_key_indexes
 from export.tables.links import link_files
 from export.tables.plan import ExportPlan, Writing, plan_tables
-from export.tables.shards import Receipt, carry_out, check_sources, manifest_table
+from export.tables.segments import Receipt, carry_out, check_sources, manifest_table
+from export.tables.task_keys import is_current, task_key
 from export.tables.tasks import RestTask, TableTask
+from export.tables.unpacking import with_sums
 from export.verify.table_rows import verify_tables
-from runtime.object_store import is_url
+from object_store.locations import is_url
 
 SMALL_JOB_BYTES = 256 << 20
-"""What a second worker could take off the first must be more, unless more are asked for: to start them takes longer."""
+"""What a second worker could take off the first must be more, unless more are asked for: to start
+them takes longer.
+"""
 CHECKERS = 4
 """Files of an earlier run that are read at a time, to see whether they are whole."""
+STREAMED_SEGMENT_BYTES = 256 << 20
+"""Of a segment that goes to a store: several lie on the local disk at a time."""
 _WITNESSES_MAX = 8
 
 
@@ -42,13 +50,32 @@ def plan_copy(
     staging: Path,
     writing: Mapping[str, Writing],
     settings: ExportSettings,
+    read_again: Collection[str] = (),
 ) -> ExportPlan:
     """Plans tables, each with how it is written, into a staging directory.
+
+    Args:
+      checkpoint: the open checkpoint.
+      inventory: what `recognise` made of it.
+      destination: of the bundle.
+      staging: where it is staged.
+      writing: how each table is written, by its name.
+      settings: how the job runs.
+      read_again: tables that later steps read as a whole: they stay on the local disk until the
+        bundle is published, though it goes to a store.
 
     Raises:
       ExportError: a table cannot be written so, or the plan does not fit the destination.
     """
-    workers, budget = worker_count(settings.workers), settings.budget_bytes
+    workers = worker_count(settings.workers)
+    budget = settings.budget_bytes
+    if destination.store is not None:
+        writing = {
+            name: replace(
+                how, segment_bytes=STREAMED_SEGMENT_BYTES, streamed=name not in read_again
+            )
+            for name, how in writing.items()
+        }
     plan = plan_tables(
         checkpoint,
         inventory,
@@ -64,50 +91,39 @@ def plan_copy(
 
 
 def copy_tables(
-    plan: ExportPlan, stage: Staging, settings: ExportSettings, moved: Callable[[int], None]
+    plan: ExportPlan,
+    stage: Staging,
+    settings: ExportSettings,
+    moved: Callable[[int], None],
+    uploads: Uploads | None = None,
 ) -> dict[str, manifest.Table]:
-    """Copies the planned tables but for the shards that an earlier run finished.
+    """Copies the planned tables but for the segments that an earlier run finished.
 
     Args:
       plan: the tables.
       stage: where they are written.
       settings: where tasks run, and how many at a time.
       moved: takes the bytes that were written since its last call.
+      uploads: sends each segment to a store as soon as it is written; None: the bundle stays here.
 
     Raises:
       VerificationFailed: converted rows break a limit.
-      ExportError: a source is damaged, or a shard cannot be written.
+      ExportError: a source is damaged, or a segment cannot be written.
     """
-    receipts: list[Receipt] = []
-    pending: list[TableTask | RestTask] = []
-    keys = {task.step: key_of(plan.fingerprint, _apart_from_place(task)) for task in plan.work}
-    with ThreadPoolExecutor(CHECKERS) as pool:
-        for task, finished in zip(
-            plan.work,
-            pool.map(lambda task: stage.finished(task.step, keys[task.step]), plan.work),
-            strict=True,
-        ):
-            if finished is None:
-                pending.append(
-                    replace(task, attempts=str(stage.attempts))
-                    if isinstance(task, TableTask)
-                    else task
-                )
-            else:
-                receipts.append(Receipt.model_validate(finished.payload))
-                moved(task.bytes)
+    sources = [part.file for table in plan.tables for part in table.slices]
+    # Decoded arrays are only read by the tasks of tables, so they are never sent.
+    unpacking = Work(stage, settings, sources, moved)
+    crcs = {
+        str(stage.directory / receipt.segment.file): receipt.segment.crc32c
+        for receipt in unpacking.run(plan.unpacked)
+        if receipt.segment is not None
+    }
+    streamed = {table.spec.name for table in plan.tables if table.streamed}
+    copying = Work(stage, settings, sources, moved, uploads, streamed)
+    receipts = copying.run(with_sums(plan.work, crcs))
+    if uploads is not None:
+        uploads.finish()
 
-    def note(task: TableTask | RestTask, receipt: Receipt) -> None:
-        stage.finish(
-            task.step, keys[task.step], receipt.model_dump(mode="json"), receipt.files(task)
-        )
-        receipts.append(receipt)
-        moved(task.bytes)
-
-    sources = (part.file for table in plan.tables for part in table.slices)
-    memory_bytes = max((task.memory_bytes for task in pending), default=0)
-    executor = executor_of(settings, stage, [task.bytes for task in pending], memory_bytes, sources)
-    executor.run(carry_out, pending, note)
     try:
         check_sources(plan, receipts)
     except CheckpointError as problem:
@@ -124,6 +140,103 @@ def copy_tables(
     return tables
 
 
+@dataclass(frozen=True)
+class Work:
+    """Table tasks of one run.
+
+    Attributes:
+      stage: Where they write.
+      settings: Where they run, and how many at a time.
+      sources: Files that they read.
+      moved: Takes the bytes that were written since its last call.
+      uploads: Sends each segment to a store as soon as it is written; None if the bundle stays
+        here.
+      streamed: The tables whose segments are removed here once they are sent.
+    """
+
+    stage: Staging
+    settings: ExportSettings
+    sources: Sequence[str]
+    moved: Callable[[int], None]
+    uploads: Uploads | None = None
+    streamed: Collection[str] = ()
+
+    def run(self, tasks: Sequence[TableTask | RestTask]) -> list[Receipt]:
+        """Runs tasks but for those that an earlier run finished with the same contents.
+
+        Raises:
+          ExportError: A source is damaged, or a segment cannot be written or sent.
+        """
+        keys = {task.step: task_key(task) for task in tasks}
+        finished, unsent = self._resume(tasks, keys)
+        receipts = list(finished.values())
+        pending: list[TableTask | RestTask] = []
+        for task in tasks:
+            if task.step in finished:
+                self.moved(task.bytes)
+                if task.step in unsent:
+                    self._send(task, keys[task.step], finished[task.step])
+            elif isinstance(task, TableTask):
+                pending.append(replace(task, attempts=str(self.stage.attempts)))
+            else:
+                pending.append(task)
+
+        def note(task: TableTask | RestTask, receipt: Receipt) -> None:
+            payload = receipt.model_dump(mode="json")
+            self.stage.finish(task.step, keys[task.step], payload, receipt.files(task))
+            receipts.append(receipt)
+            self.moved(task.bytes)
+            self._send(task, keys[task.step], receipt)
+
+        if pending:
+            memory_bytes = max(task.memory_bytes for task in pending)
+            sizes = [task.bytes for task in pending]
+            executor = executor_of(self.settings, self.stage, sizes, memory_bytes, self.sources)
+            executor.run(carry_out, pending, note)
+        return receipts
+
+    def _send(self, task: TableTask | RestTask, key: str, receipt: Receipt) -> None:
+        if self.uploads is None or not isinstance(task, TableTask):
+            return
+        payload = receipt.model_dump(mode="json")
+        written = tuple(receipt.files(task))
+        keep = task.table not in self.streamed
+        self.uploads.send(FinishedStep(task.step, key, payload, written, keep))
+
+    def _resume(
+        self, tasks: Sequence[TableTask | RestTask], keys: Mapping[str, str]
+    ) -> tuple[dict[str, Receipt], set[str]]:
+        """Finds the tasks that an earlier run finished, and whose results are still there.
+
+        Returns:
+          The receipts of those tasks by their steps, and the steps whose files are to be sent.
+        """
+        with ThreadPoolExecutor(CHECKERS) as pool:
+            found = pool.map(lambda task: self.stage.finished(task.step, keys[task.step]), tasks)
+            steps = {task.step: step for task, step in zip(tasks, found, strict=True) if step}
+        sent = set(steps)
+        if self.uploads is not None:
+            sent = self.uploads.resume({step: entry.payload for step, entry in steps.items()})
+
+        receipts: dict[str, Receipt] = {}
+        for task in tasks:
+            entry = steps.get(task.step)
+            if entry is None:
+                continue
+            # A segment that was removed after it was sent, and is not in the store, is written
+            # again; so is one that is in the store alone, but that a later step needs here.
+            if isinstance(task, TableTask) and not entry.files:
+                in_store = task.step in sent and task.table in self.streamed
+                if not in_store:
+                    continue
+            receipt = Receipt.model_validate(without_objects(entry.payload))
+            if is_current(task, receipt):
+                receipts[task.step] = receipt
+
+        segments = {task.step for task in tasks if isinstance(task, TableTask)}
+        return receipts, segments & set(receipts) - sent
+
+
 def compare_tables(
     checkpoint: Checkpoint,
     plan: ExportPlan,
@@ -132,28 +245,34 @@ def compare_tables(
     keys: Mapping[str, manifest.KeyIndex],
     sample: int | None,
     made_of_rows: Sequence[str] = (),
+    uploads: Uploads | None = None,
 ) -> dict[str, manifest.TableCheck]:
-    """Compares staged tables and their key indexes with the checkpoint; what differs is made again by the next run.
+    """Compares staged tables and their key indexes with the checkpoint; what differs is made again
+    by the next run.
 
-    Rows of a linked table lie in the checkpoint's own file: only its checksums, of all rows, would tell anything.
+    Rows of a linked table lie in the checkpoint's own file: only its checksums, of all rows, would
+    tell anything.
 
     Args:
       sample: rows of each table that are compared; None: all.
       made_of_rows: steps that read them.
+      uploads: what `copy_tables` was given: rows that are in a store are read from there.
     Raises:
       VerificationFailed: a row or a key differs.
     """
     checks: dict[str, manifest.TableCheck] = {}
     linked = {table.spec.name for table in plan.tables if table.linked}
+    open_table = None if uploads is None else uploads.open_table
     for name, table in tables.items():
         try:
-            checks |= verify_tables(checkpoint, stage.directory, {name: table}, sample)
+            checks |= verify_tables(checkpoint, stage.directory, {name: table}, sample, open_table)
             if name in linked and sample is not None and sample < table.rows:
                 checks[name] = manifest.TableCheck(rows_compared=0, rows=table.rows)
             own = {name: keys[name]} if name in keys else {}
             check_key_indexes(checkpoint, stage.directory, tables, own, sample is None)
         except VerificationFailed:
             wrong = [task.step for task in plan.tasks if task.table == name]
+            wrong += [task.step for task in plan.unpacked if task.key == table.source.key]
             for step in (*wrong, paths.key_index(name), *made_of_rows):
                 stage.forget(step)
             raise
@@ -189,9 +308,3 @@ def executor_of(
         if where == "local"
         else RayExecutor(where, workers, memory_bytes, shared)
     )
-
-
-def _apart_from_place(task: TableTask | RestTask) -> TableTask | RestTask:
-    """Returns a task without what decides no byte of its shard."""
-    plain = replace(task, directory="", attempts=None) if isinstance(task, TableTask) else task
-    return replace(plain, block_bytes=0)

@@ -1,4 +1,6 @@
-"""Only the tables of a checkpoint, without model code: a bundle without towers, whose tables answer lookups by row."""
+"""Only the tables of a checkpoint, without model code: a bundle without towers, whose tables answer
+lookups by row.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,13 @@ from export.jobs.table_steps import compare_tables, copy_tables, plan_copy
 from export.recipe.settings import ExportSettings
 from export.tables.key_indexes import write_key_indexes
 from export.tables.plan import AS_STORED, ExportPlan, Writing, check_exportable
+from export.verify.stated_layouts import judge_layouts, with_judgements
 from export.verify.table_rows import SAMPLE_ROWS
-from runtime.object_store import Place
+from object_store.locations import Location
 
 NOTHING_SAID = Statements()
+_CANDIDATES_SHOWN = 8
+"""Variables that a note lists."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,12 @@ class TablesJob:
     Attributes:
       model: name of the bundle's model.
       version: of the bundle; None: the next free one.
-      said: what the user says of tables where metadata does not; others that are identified are exported too.
+      said: what the user says of tables where metadata does not; others that are identified are
+        exported too.
       names: of the tables that are exported; () is all.
       how: how each is written.
       dtypes: (table, dtype of its rows in the bundle) where it is not that of `how`.
+      accept_stated: whether tables are published whose layout is stated and not verified.
     """
 
     model: str = "tables"
@@ -42,6 +49,7 @@ class TablesJob:
     names: tuple[str, ...] = ()
     how: Writing = AS_STORED
     dtypes: tuple[tuple[str, str], ...] = ()
+    accept_stated: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,11 +72,12 @@ class PreparedTables:
 
 
 def prepare_tables(
-    checkpoint_path: Place, destination: Destination, job: TablesJob, settings: ExportSettings
+    checkpoint_path: Location, destination: Destination, job: TablesJob, settings: ExportSettings
 ) -> PreparedTables:
     """Opens the checkpoint and plans its tables; writes nothing.
 
-    What is a table but cannot be exported is left out, and listed in the notes; not so a table that the user named.
+    What is a table but cannot be exported is left out, and listed in the notes; not so a table that
+    the user named.
 
     Args:
       checkpoint_path: directory, prefix or .index file.
@@ -82,7 +91,8 @@ def prepare_tables(
     """
     if not paths.is_name(job.model):
         raise UsageError(
-            f"--model {job.model!r} is no name: letters, digits, '_', '.', '-', beginning with a letter or digit"
+            f"--model {job.model!r} is no name: letters, digits, '_', '.', '-', beginning with a "
+            "letter or digit"
         )
     checkpoint = open_checkpoint(checkpoint_path)
     inventory = recognise(checkpoint, job.said)
@@ -91,7 +101,8 @@ def prepare_tables(
     for name, _ in job.dtypes:
         if name not in wanted:
             raise UsageError(
-                f"--dtype {name}=...: no table of that name is exported; these are: {', '.join(wanted)}"
+                f"--dtype {name}=...: no table of that name is exported; these are: "
+                f"{', '.join(wanted)}"
             )
     number = job.version or destination.next_version(job.model)
     writing = {
@@ -105,31 +116,51 @@ def prepare_tables(
         writing,
         settings,
     )
-    return PreparedTables(
-        job, checkpoint, inventory, wanted, tuple(notes.values()), destination, number, plan
-    )
+    said = (*notes.values(), *_may_be_missing(inventory, plan, job))
+    return PreparedTables(job, checkpoint, inventory, wanted, said, destination, number, plan)
 
 
 def export_tables(
     prepared: PreparedTables, settings: ExportSettings, progress: Progress
 ) -> Published:
-    """Writes, verifies and publishes the tables; resumes where an earlier run of the same job stopped.
+    """Writes, verifies and publishes the tables; resumes where an earlier run of the same job
+    stopped.
 
     Raises:
       ExportError: whatever stops the job; nothing is published.
     """
-    job, plan, number = prepared.job, prepared.plan, prepared.version
+    job = prepared.job
+    plan = prepared.plan
+    number = prepared.version
+    judged = judge_layouts(
+        prepared.checkpoint,
+        prepared.inventory,
+        prepared.wanted,
+        recorded=(),
+        accepted=job.accept_stated,
+        remedy="export with a recipe that has verify.expected, or accept the statement with "
+        "--accept-stated-layouts",
+    )
     with staged(prepared.destination, job.model, number) as draft:
         stage = draft.stage
         begun = draft.begun(prepared.inventory.fingerprint, job)
         with progress.step("tables", plan.moved_bytes) as moved:
-            tables = copy_tables(plan, stage, settings, moved)
+            tables = copy_tables(plan, stage, settings, moved, draft.uploads)
             keys = write_key_indexes(
                 prepared.checkpoint, [table.spec for table in plan.tables], stage
             )
         with progress.step("rows compared"):
             rows = None if settings.full else SAMPLE_ROWS
-            checks = compare_tables(prepared.checkpoint, plan, stage, tables, keys, rows)
+            checks = compare_tables(
+                prepared.checkpoint,
+                plan,
+                stage,
+                tables,
+                keys,
+                rows,
+                uploads=draft.uploads,
+            )
+            checks = with_judgements(checks, judged)
         written = manifest.Manifest(
             model=job.model,
             version=number,
@@ -155,7 +186,9 @@ def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:
 def _wanted(
     inventory: Inventory, notes: Mapping[str, str], names: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the tables that are exported; refuses a checkpoint without any, and a name that it does not have."""
+    """Returns the tables that are exported; refuses a checkpoint without any, and a name that it
+    does not have.
+    """
     if names:
         return tuple(inventory.table(name).name for name in names)
     wanted = tuple(table.name for table in inventory.tables if table.name not in notes)
@@ -167,12 +200,38 @@ def _wanted(
     return wanted
 
 
+def _may_be_missing(inventory: Inventory, plan: ExportPlan, job: TablesJob) -> list[str]:
+    """Says which variables are not exported that may be tables: no record tells their class, but
+    they are at least as large as a table that is exported.
+
+    Keras 3 writes an Embedding that is an attribute of a model before `layers` in the alphabet
+    under the attribute's name, without its class, and the others into the list of layers.
+    """
+    if job.names:
+        return []
+    smallest = min((table.bytes for table in plan.tables), default=0)
+    large = sorted(
+        (entry for entry in inventory.candidates if entry.bytes >= smallest),
+        key=lambda entry: (-entry.bytes, entry.key),
+    )
+    if not large:
+        return []
+    shown = [f"{entry.key} {list(entry.shape)}" for entry in large[:_CANDIDATES_SHOWN]]
+    more = f" and {len(large) - len(shown)} more" if len(large) > len(shown) else ""
+    return [
+        f"not exported, since the checkpoint does not say whether it is a table: {', '.join(shown)}"
+        f"{more}; --table NAME=KEY exports one"
+    ]
+
+
 def _how(job: TablesJob, name: str) -> Writing:
     return replace(job.how, dtype=dict(job.dtypes).get(name, job.how.dtype))
 
 
 def _left_out(inventory: Inventory, job: TablesJob) -> dict[str, str]:
-    """Returns why tables are not exported, by their names; one that the user named is refused later instead."""
+    """Returns why tables are not exported, by their names; one that the user named is refused later
+    instead.
+    """
     asked = {*job.said.named, *job.said.mod, *job.said.layouts, *job.names}
     why = {each.name: f"{each.name!r} is not exported: {each.reason}" for each in inventory.refused}
     for table in inventory.tables:

@@ -1,0 +1,1 @@
+"""Intercepts table lookups in a model: a module for each API."""

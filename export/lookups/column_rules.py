@@ -1,7 +1,7 @@
 """Id rules of categorical feature columns.
 
-Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py, and feature_column.py for the classes of TF1, which
-have the same fields under the same names with a leading underscore.
+Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py, and feature_column.py for the
+classes of TF1, which have the same fields under the same names with a leading underscore.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Read = Callable[[str], Tensors]
 
 
 def column_rule(column: Any, read: Read) -> ResolvedIds:
-    """Returns the inputs of a categorical column, by their keys, and its rule; also of one with weights or in sequence.
+    """Returns the inputs of a categorical column, by their keys, and its rule; also of one with
+    weights or in sequence.
 
     Raises:
       NotConvertible: no rule of a manifest describes it; names the column and the cure.
@@ -47,8 +48,8 @@ def column_rule(column: Any, read: Read) -> ResolvedIds:
             _input(column.key), unknown=None if row is None else Unknown(rule="row", row=int(row))
         )
     raise NotConvertible(
-        f"column {column.name!r} is a {type(column).__name__}, whose rule from id to row is unknown; use one of "
-        "TensorFlow's own categorical columns"
+        f"column {column.name!r} is a {type(column).__name__}, whose rule from id to row is "
+        "unknown; use one of TensorFlow's own categorical columns"
     )
 
 
@@ -97,13 +98,15 @@ def bucket_rules(column: Any) -> list[BucketIds]:
       NotConvertible: no rule describes how they are normalized; names the column and the cure.
     """
     source = column.source_column
-    numbers, boundaries = math.prod(source.shape), tuple(float(each) for each in column.boundaries)
+    numbers = math.prod(source.shape)
+    boundaries = tuple(float(each) for each in column.boundaries)
     found: list[BucketIds] | None = [BucketIds(boundaries=boundaries)] * numbers
     if source.normalizer_fn is not None:
         found = _normalised(source.normalizer_fn, list(source.shape), boundaries)
     if found is None:
         raise NotConvertible(
-            f"column {column.name!r} makes buckets of what normalizer_fn returns, which is not known to rise "
+            f"column {column.name!r} makes buckets of what normalizer_fn returns, which is not "
+            "known to rise "
             "with the number; apply the inverse to its boundaries, and leave normalizer_fn out"
         )
     size = len(boundaries) + 1
@@ -116,19 +119,20 @@ def bucket_rules(column: Any) -> list[BucketIds]:
 def _normalised(
     normalizer: Callable[[Any], Any], shape: list[int], boundaries: tuple[float, ...]
 ) -> list[BucketIds] | None:
-    """Returns the buckets of each number after normalization; None if they are not a step function."""
+    """Returns the buckets of each number after normalization; None if they are not a
+    step function.
+    """
 
     def bucket(number: Any) -> Any:
         return tf.raw_ops.Bucketize(input=normalizer(number), boundaries=list(boundaries))
 
     with tf.init_scope():
         function = tf.compat.v1.wrap_function(bucket, [tf.TensorSpec([None, *shape], tf.float32)])
-    number, captured = (
-        function.inputs[0],
-        {inner.name: outer for outer, inner in function.graph.captures},
-    )
+    number = function.inputs[0]
+    captured = {inner.name: outer for outer, inner in function.graph.captures}
     call = CallGraph({number.name: Source("number", "dense")}, captured)
-    made, size = function.outputs[0], math.prod(shape)
+    made = function.outputs[0]
+    size = math.prod(shape)
     steps = [buckets.find(Values(made, at, size), call, len(boundaries) + 1) for at in range(size)]
     rules = [each.rule for each in steps if each is not None and isinstance(each.rule, BucketIds)]
     places = [each.source.place or 0 for each in steps if each is not None]
@@ -151,25 +155,27 @@ def _key_of(column: Any, leaf: Any, read: Read) -> Key:
         values = read(leaf)
         if _is_dense(values) and values.shape.as_list()[1:] != [1]:
             raise NotConvertible(
-                f"column {column.name!r} crosses dense input {leaf!r} of shape {values.shape}; one value per example "
-                "was expected: declare it as sparse in the recipe"
+                f"column {column.name!r} crosses dense input {leaf!r} of shape {values.shape}; one "
+                "value per example was expected: declare it as sparse in the recipe"
             )
         return Key(ResolvedIds(_input(leaf)), CrossKey(dtype=_key_dtype(values)))
     if is_a(leaf, "Bucketized"):
         rule, *others = bucket_rules(leaf)
         if others:
             raise NotConvertible(
-                f"column {leaf.name!r} makes buckets of {1 + len(others)} numbers per example; give each its own column"
+                f"column {leaf.name!r} makes buckets of {1 + len(others)} numbers per example; "
+                "give each its own column"
             )
         return Key(ResolvedIds(_input(leaf.source_column.key)), CrossKey(dtype="float32", ids=rule))
     if not is_a(
         leaf, "IdentityCategorical", "VocabularyListCategorical", "VocabularyFileCategorical"
     ):
         raise NotConvertible(
-            f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; only inputs and columns of "
-            "buckets, identities and vocabularies can be crossed"
+            f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; only "
+            "inputs and columns of buckets, identities and vocabularies can be crossed"
         )
-    found, values = column_rule(leaf, read), read(leaf.key)
+    found = column_rule(leaf, read)
+    values = read(leaf.key)
     entry = CrossKey(
         dtype=_key_dtype(values), padding=padding_of(values) if _is_dense(values) else None
     )

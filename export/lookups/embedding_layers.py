@@ -1,9 +1,13 @@
-"""Intercepts the embedding layers of TensorFlow and TFRS: the creation of their tables, and their lookups.
+"""Intercepts the embedding layers of TensorFlow and TFRS: the creation of their tables, and their
+lookups.
 
-On a CPU every such layer (TFRS `TPUEmbedding`, the mid-level `TPUEmbedding` and `TPUEmbeddingForServing`, a direct call
-of `serving_embedding_lookup`; by `export/frameworks/tpu_layers.py` also `TPUEmbeddingV0` and `TPUEmbeddingV2`) does two
-things: it creates its tables in `_create_variables_and_slots`, and reads them by one function, `cpu_embedding_lookup`.
-Source: TensorFlow 2.20, python/tpu/tpu_embedding_for_serving.py and tpu_embedding_v2.py; TFRS 0.7.7.
+On a CPU every such layer (TFRS `TPUEmbedding`, the mid-level `TPUEmbedding` and
+`TPUEmbeddingForServing`, a direct call of `serving_embedding_lookup`; by
+`export/frameworks/tpu_layers.py` also `TPUEmbeddingV0` and `TPUEmbeddingV2`) does two
+things: it creates its tables in `_create_variables_and_slots`, and reads them by one function,
+`cpu_embedding_lookup`.
+Source: TensorFlow 2.20, python/tpu/tpu_embedding_for_serving.py and tpu_embedding_v2.py; TFRS
+0.7.7.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ def table_facts(config: Any) -> TableFacts:
     """
     if not config.name:
         raise NotConvertible(
-            f"a table of {config.vocabulary_size} x {config.dim} has no name; give its TableConfig a name"
+            f"a table of {config.vocabulary_size} x {config.dim} has no name; give its TableConfig "
+            "a name"
         )
     name = table_name(config.name, "table")
     return TableFacts(name, config.name, int(config.vocabulary_size), int(config.dim))
@@ -45,7 +50,8 @@ def intercept_layers(hooks: Hooks, make_table: MakeTable, answer: Answer, *, tra
       hooks: receives the replacements.
       make_table: returns the variable of a table; no slot variables are made.
       answer: returns the activation of one lookup.
-      tracked: whether the tables are part of the model's object graph; TensorFlow's restore ignores others.
+      tracked: whether the tables are part of the model's object graph; TensorFlow's restore ignores
+        others.
     """
 
     def made(config: Any) -> Any:
@@ -66,7 +72,9 @@ def intercept_layers(hooks: Hooks, make_table: MakeTable, answer: Answer, *, tra
 
 
 def original_lookup() -> Original:
-    """Returns a copy of TensorFlow's own lookup that keeps working while the original is replaced; call it before."""
+    """Returns a copy of TensorFlow's own lookup that keeps working while the original is replaced;
+    call it before.
+    """
     load_tensorflow()
     _, _, lookup = LAYER_LOOKUP.find() or (None, None, None)
     original: Original = copy_of(lookup)
@@ -79,7 +87,8 @@ def describe_lookups(
     """Returns the lookups of a call of an embedding layer, one for each feature.
 
     Raises:
-      NotConvertible: a combination that TensorFlow rejects on a CPU, or whose shape does not give the batch.
+      NotConvertible: a combination that TensorFlow rejects on a CPU, or whose shape does not give
+        the batch.
     """
     nest = tf.nest
     nest.assert_same_structure(inputs, feature_config)
@@ -97,28 +106,32 @@ def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> 
     encoding: Encoding
     if isinstance(ids, tf.SparseTensor):
         # As in TensorFlow, output_shape overrides max_sequence_length.
-        encoding, length = (
-            "sparse",
-            None if config.output_shape else config.max_sequence_length or None,
-        )
+        encoding = "sparse"
+        length = None if config.output_shape else config.max_sequence_length or None
     elif isinstance(ids, tf.RaggedTensor):
-        encoding, length = "ragged", config.max_sequence_length or None
+        encoding = "ragged"
+        length = config.max_sequence_length or None
         if config.output_shape:
             raise NotConvertible(
-                f"feature {path!r} is ragged and has output_shape={config.output_shape}, which fixes the batch; "
-                "leave output_shape out, or set max_sequence_length"
+                f"feature {path!r} is ragged and has output_shape={config.output_shape}, which "
+                "fixes the batch; leave output_shape out, or set max_sequence_length"
             )
     else:
         ids = tf.convert_to_tensor(ids)
-        encoding, length = "dense", _dense_length(path, ids, weights, config)
+        encoding = "dense"
+        length = _dense_length(path, ids, weights, config)
     if encoding != "dense" and ids.shape.rank not in (2, None):
         raise NotConvertible(
-            f"feature {path!r} was given a {encoding} tensor of rank {ids.shape.rank}; rank 2 was expected"
+            f"feature {path!r} was given a {encoding} tensor of rank {ids.shape.rank}; rank 2 was "
+            "expected"
         )
     if weights is not None:
         _check_weights(path, ids, weights, length, config)
-    one = encoding == "dense" and length in (None, 1)
-    kind: Kind = "single" if one else "sequence" if length is not None else "bag"
+    kind: Kind = "bag"
+    if encoding == "dense" and length in (None, 1):
+        kind = "single"
+    elif length is not None:
+        kind = "sequence"
     combiner = config.table.combiner if kind == "bag" else None
     how: dict[str, Any] = {
         "kind": kind,
@@ -138,7 +151,8 @@ def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:
         )
     if ids.shape.rank not in (1, 2) or (ids.shape.rank == 2 and ids.shape[1] is None):
         raise NotConvertible(
-            f"feature {path!r} was given a dense tensor of shape {ids.shape}; [batch] or [batch, length] was expected"
+            f"feature {path!r} was given a dense tensor of shape {ids.shape}; [batch] or [batch, "
+            "length] was expected"
         )
     return int(ids.shape[1]) if ids.shape.rank == 2 else None
 
@@ -152,5 +166,6 @@ def _check_weights(path: str, ids: Any, weights: Any, length: int | None, config
         raise NotConvertible(f"feature {path!r} is a sequence feature, which takes no weights")
     if isinstance(ids, tf.SparseTensor) and not config.validate_weights_and_indices:
         raise NotConvertible(
-            f"feature {path!r} is weighted with validate_weights_and_indices=False, which no bundle supports"
+            f"feature {path!r} is weighted with validate_weights_and_indices=False, which no "
+            "bundle supports"
         )

@@ -1,9 +1,10 @@
-"""Intercepts Keras' one_hot, multi_hot and count encodings of ids, in every layer that has an output_mode.
+"""Intercepts Keras' one_hot, multi_hot and count encodings of ids, in every layer that has an
+output_mode.
 
-Ids that a rule describes become an indicator, which a service computes: a tower would need strings, hashes, lookup
-tables or a count of ids, none of which LiteRT has.
-Source: tf-keras 2.20, layers/preprocessing/preprocessing_utils.py, and Keras 3.15, src/utils/numerical_utils.py:
-encode_categorical_inputs.
+Ids that a rule describes become an indicator, which a service computes: a tower would need strings,
+hashes, lookup tables or a count of ids, none of which LiteRT has.
+Source: tf-keras 2.20, layers/preprocessing/preprocessing_utils.py, and Keras 3.15,
+src/utils/numerical_utils.py: encode_categorical_inputs.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
 
 
 def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | None:
-    """Returns the lookup of an encoding; None if no rule describes its ids, or if a tower can compute it."""
+    """Returns the lookup of an encoding; None if no rule describes its ids, or if a tower can
+    compute it.
+    """
     beside = [how.get("sparse"), how.get("count_weights")]
     if any(each is not None and each is not False for each in beside) or depth > WIDTH_MAX:
         return None
@@ -68,7 +71,9 @@ def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | N
 
 
 def _is_described(ids: Any, size: int, depth: int) -> bool:
-    """Returns whether a rule describes these ids: all values of one input, or one value of each of several."""
+    """Returns whether a rule describes these ids: all values of one input, or one value of each of
+    several.
+    """
     call = current_call(ids)
     if call is None:
         return False
@@ -77,7 +82,6 @@ def _is_described(ids: Any, size: int, depth: int) -> bool:
         if not isinstance(found, ResolvedIds):
             return size == 1 and crosses.find(ids, call, depth) is not None
     own = ids.graph.get_tensor_by_name(found.source.name)
-    odd = (
-        own.dtype.name == "string" or found.rule is not None or size > 1
-    )  # LiteRT can encode a single integer
+    # LiteRT can encode a single integer.
+    odd = own.dtype.name == "string" or found.rule is not None or size > 1
     return odd and (found.source.place is not None or per_example(own) == size)

@@ -1,8 +1,10 @@
-"""Intercepts embedding columns where column, table and raw inputs are known: before the id rule, after the combiner.
+"""Intercepts embedding columns where column, table and raw inputs are known: before the id rule,
+after the combiner.
 
-A column's rule for ids (hash, vocabulary, buckets, cross) becomes data; none of its operations enter the graph.
-Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py, feature_column.py (TF1's), python/tpu/
-feature_column.py and feature_column_v2.py, which call the former on a CPU.
+A column's rule for ids (hash, vocabulary, buckets, cross) becomes data; none of its operations
+enter the graph.
+Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py, feature_column.py (TF1's),
+python/tpu/ feature_column.py and feature_column_v2.py, which call the former on a CPU.
 """
 
 from __future__ import annotations
@@ -50,10 +52,13 @@ def no_lengths(ids: Tensors) -> Any:
 
 
 def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
-    """Replaces lookups of embedding and indicator columns by `answer`, and lengths of sequences by `lengths`."""
+    """Replaces lookups of embedding and indicator columns by `answer`, and lengths of sequences by
+    `lengths`.
+    """
 
     def embedded(_: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
-        read, table = reader_of(inputs, *how, **named), table_of_column(column, *how, **named)
+        read = reader_of(inputs, *how, **named)
+        table = table_of_column(column, *how, **named)
         lookups = describe_column(
             column.name, column.categorical_column, column.combiner, read, table
         )
@@ -79,7 +84,9 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
         return rows_and_lengths(rows(original, column, inputs, *how, **named), lengths(ids))
 
     def linear(_: Any, **how: Any) -> Any:  # a table with a row of weights for each id
-        column, table, combiner = how["column"], how["weight_var"], how["sparse_combiner"]
+        column = how["column"]
+        table = how["weight_var"]
+        combiner = how["sparse_combiner"]
         if table is None:
             table = tf.compat.v1.get_variable("weights", (rows_of(column), how["units"]))
         return combined(
@@ -98,9 +105,8 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
         INDICATOR_SEQUENCES: partial(sequence, indicated),
         (LINEAR_COLUMN,): linear,
     }
-    hooks.enter_context(
-        deprecations_silenced()
-    )  # every call of a feature column warns that it is deprecated
+    # Every call of a feature column warns that it is deprecated.
+    hooks.enter_context(deprecations_silenced())
     for points, replacement in replacements.items():
         for point in points:
             hooks.replace(point, replacement)
@@ -114,8 +120,8 @@ def check_weights(column: Any, lookups: list[Lookup]) -> None:
     """
     if lookups[0].weights is not None and not column.use_safe_embedding_lookup:
         raise NotConvertible(
-            f"column {column.name!r} is weighted with use_safe_embedding_lookup=False, whose treatment of weights "
-            "<= 0 no bundle supports; leave it out"
+            f"column {column.name!r} is weighted with use_safe_embedding_lookup=False, whose "
+            "treatment of weights <= 0 no bundle supports; leave it out"
         )
 
 
@@ -128,8 +134,10 @@ def check_width(column: Any) -> None:
     rows = rows_of(column.categorical_column)
     if rows > WIDTH_MAX:
         raise NotConvertible(
-            f"column {column.name!r} is an indicator of {rows} numbers per example; at most {WIDTH_MAX} are supported: "
-            "train an embedding_column instead; if a single dense layer reads it, as in the wide part of a model, one "
+            f"column {column.name!r} is an indicator of {rows} numbers per example; at most "
+            f"{WIDTH_MAX} are supported: "
+            "train an embedding_column instead; if a single dense layer reads it, as in the wide "
+            "part of a model, one "
             "with combiner='sum' and that layer's kernel as its table is equivalent"
         )
 
@@ -137,7 +145,8 @@ def check_width(column: Any) -> None:
 def describe_column(
     name: str, column: Any, combiner: Combiner, read: Read, table: Any
 ) -> list[Lookup]:
-    """Returns the lookups of a categorical column: one, or one for each number of a bucketized column.
+    """Returns the lookups of a categorical column: one, or one for each number of a bucketized
+    column.
 
     Args:
       name: name of the embedding or indicator column.
@@ -158,15 +167,16 @@ def describe_column(
         source = column.source_column
         numbers = tf.reshape(read(source.key), [-1, math.prod(source.shape)])
         return [lookup(numbers[:, at], rule=rule) for at, rule in enumerate(bucket_rules(column))]
-    found, sequence = column_rule(column, read), is_a(column, "SequenceCategorical")
+    found = column_rule(column, read)
+    sequence = is_a(column, "SequenceCategorical")
     ids = tuple(read(each.name) for each in found.sources)
     weights = read(column.weight_feature_key) if is_a(column, "WeightedCategorical") else None
     encoding, width = _encoding(name, ids)
     how: dict[str, Any] = {"kind": "bag", "combiner": combiner}
     if sequence and width is None:
         raise NotConvertible(
-            f"column {name!r} is a sequence of any length; declare input {found.source.name!r} as dense in "
-            "the recipe, with the length that it is padded to as its shape"
+            f"column {name!r} is a sequence of any length; declare input {found.source.name!r} as "
+            "dense in the recipe, with the length that it is padded to as its shape"
         )
     if sequence:
         how = {"kind": "sequence", "length": width}
@@ -193,6 +203,7 @@ def _encoding(name: str, ids: tuple[Tensors, ...]) -> tuple[Encoding, int | None
     for shape in shapes:
         if shape is None or len(shape) != 2 or shape[1] is None:
             raise NotConvertible(
-                f"column {name!r} was given a dense tensor of shape {shape}; [batch] or [batch, length] was expected"
+                f"column {name!r} was given a dense tensor of shape {shape}; [batch] or [batch, "
+                "length] was expected"
             )
     return "dense", shapes[0][1] if shapes[0] else None

@@ -53,7 +53,9 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
 
 
 def describe_gather(variable: Any, ids: Any) -> Lookup | None:
-    """Returns a gather as a lookup; None if its ids are not of a batch, such as positions in a sequence."""
+    """Returns a gather as a lookup; None if its ids are not of a batch, such as positions in a
+    sequence.
+    """
     ids = tf.convert_to_tensor(ids)
     if (
         ids.shape.rank is None
@@ -69,7 +71,8 @@ def describe_gather(variable: Any, ids: Any) -> Lookup | None:
 
 
 def gather_in_keras_3(hooks: Hooks) -> None:
-    """Makes the Embedding of Keras 3 gather from a placeholder; by itself it reads the whole table first.
+    """Makes the Embedding of Keras 3 gather from a placeholder; by itself it reads the whole table
+    first.
 
     Source: Keras 3.15, src/layers/core/embedding.py and src/backend/tensorflow/numpy.py (`take`).
     """

@@ -36,7 +36,8 @@ def lookups_intercepted(
     Raises:
       ExportError: raised by `answer`; without the call stacks that Keras and AutoGraph add.
     """
-    answer, gather = _with_max_norm(answer), _with_max_norm(gather)
+    answer = _with_max_norm(answer)
+    gather = _with_max_norm(gather)
     padded = PaddedIds(answer)
     with tables_unallocated(), Hooks() as hooks:
         restore_normalizations(hooks, kept=True)

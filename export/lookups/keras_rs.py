@@ -1,6 +1,8 @@
-"""Intercepts the lookups of keras-rs: off TPUs, a DistributedEmbedding is an EmbedReduce for each table.
+"""Intercepts the lookups of keras-rs: off TPUs, a DistributedEmbedding is an EmbedReduce for each
+table.
 
-With dense ids, an EmbedReduce is a gather whose rows the tower combines; with ragged and sparse ids it is a bag.
+With dense ids, an EmbedReduce is a gather whose rows the tower combines; with ragged and sparse ids
+it is a bag.
 Source: keras-rs 0.4.0, src/layers/embedding/embed_reduce.py and base_distributed_embedding.py.
 """
 

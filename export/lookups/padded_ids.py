@@ -1,8 +1,11 @@
-"""Intercepts the padding of ragged ids, as TextVectorization does it, and lookups of the padded ids.
+"""Intercepts the padding of ragged ids, as TextVectorization does it, and lookups of the padded
+ids.
 
-Words that a rule describes (`id_rules/texts.py`) become a sequence where they are padded to a length, and a bag
-where their rows are averaged under Keras' mask: the longest text of a batch then does not matter.
-Source: tf-keras 2.20, layers/pooling/global_average_pooling1d.py and layers/core/embedding.py; Keras 3.15, likewise.
+Words that a rule describes (`id_rules/texts.py`) become a sequence where they are padded to a
+length, and a bag where their rows are averaged under Keras' mask: the longest text of a batch then
+does not matter.
+Source: tf-keras 2.20, layers/pooling/global_average_pooling1d.py and layers/core/embedding.py;
+Keras 3.15, likewise.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ class PaddedIds:
         self._rows: dict[str, tuple[Any, Padded]] = {}
 
     def pad(self, ids: Any, length: int | None, default: Any, made: Any) -> Any:
-        """Returns `made`, the padded ids; for words with a length, numbers that a service computes instead."""
+        """Returns `made`, the padded ids; for words with a length, numbers that a service computes
+        instead.
+        """
         integers = isinstance(made, tf.Tensor) and ids.dtype.is_integer and ids.ragged_rank == 1
         words = words_of(ids) if integers and default in (None, 0) else None
         if words is None:
@@ -105,7 +110,9 @@ class PaddedIds:
 
 
 def words_of(ids: Any) -> ResolvedIds | None:
-    """Returns the source and rule of ragged ids that are words of texts; None for others, or outside a traced call."""
+    """Returns the source and rule of ragged ids that are words of texts; None for others, or
+    outside a traced call.
+    """
     call = current_call(ids.values)
     if call is None:
         return None

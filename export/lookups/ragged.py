@@ -1,9 +1,12 @@
-"""Intercepts lookups of ragged ids, and the operation that makes their rows dense: a sum, a mean or `to_tensor`.
+"""Intercepts lookups of ragged ids, and the operation that makes their rows dense: a sum, a mean or
+`to_tensor`.
 
-A bundle has no ragged activation. `tf.nn.embedding_lookup`, `tf.gather` and Embedding layers of ragged ids become
-gathers of flat ids; `tf.reduce_sum`, `tf.reduce_mean` and `to_tensor` of these rows become a bag or a sequence. A
-tower that reads the rows in another way has to gather them itself.
-Source: TensorFlow 2.20, python/ops/ragged/: ragged_embedding_ops.py, ragged_gather_ops.py, ragged_math_ops.py.
+A bundle has no ragged activation. `tf.nn.embedding_lookup`, `tf.gather` and Embedding layers of
+ragged ids become gathers of flat ids; `tf.reduce_sum`, `tf.reduce_mean` and `to_tensor` of these
+rows become a bag or a sequence. A tower that reads the rows in another way has to gather them
+itself.
+Source: TensorFlow 2.20, python/ops/ragged/: ragged_embedding_ops.py, ragged_gather_ops.py,
+ragged_math_ops.py.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ def look_up_ragged_by_row(hooks: Hooks) -> None:
         return found
 
     def mean(original: Original, **how: Any) -> Any:
-        found, rows = original(**how), how["input_tensor"]
+        found = original(**how)
+        rows = how["input_tensor"]
         if not any(each is rows.flat_values for each in held) or isinstance(found, tf.RaggedTensor):
             return found
         return tf.where(tf.math.is_nan(found), tf.zeros_like(found), found)
@@ -108,7 +112,9 @@ class _RaggedLookups:
     """Ragged lookups whose rows are not dense yet."""
 
     def __init__(self, answer: Answer, gather: Answer, pad: Pad) -> None:
-        self._answer, self._gather, self._pad = answer, gather, pad
+        self._answer = answer
+        self._gather = gather
+        self._pad = pad
         self._waiting: dict[str, tuple[Any, Any]] = {}
 
     def look_up(self, original: Original, **how: Any) -> Any:
@@ -143,9 +149,9 @@ class _RaggedLookups:
         shape: Any = None,
     ) -> Any:
         """Replaces `to_tensor`; with a length, by a sequence."""
-        sizes = (
-            [] if shape is None else shape.as_list() if hasattr(shape, "as_list") else list(shape)
-        )
+        sizes: list[Any] = []
+        if shape is not None:
+            sizes = shape.as_list() if hasattr(shape, "as_list") else list(shape)
         length = sizes[1] if len(sizes) > 1 else None
         if isinstance(length, int) and default_value in (None, 0):
             lookup = self._lookup(rows, kind="sequence", length=length)
@@ -157,7 +163,8 @@ class _RaggedLookups:
         return original(rows, default_value, name, shape)
 
     def _rows(self, params: Any, ids: Any) -> Any:
-        table, graph = placeholder_of(params), tf.compat.v1.get_default_graph()
+        table = placeholder_of(params)
+        graph = tf.compat.v1.get_default_graph()
         away = tf.executing_eagerly() or "scratch_graph" in getattr(graph, "name", "")
         ragged = (
             isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == 1 and ids.values.shape.rank == 1

@@ -75,12 +75,16 @@ def of_table(variable: Any, ids: Tensors, **how: Any) -> Lookup:
 
 
 def of_indicator(path: str, rows: int, ids: Tensors, dim: int | None = None, **how: Any) -> Lookup:
-    """Returns a lookup without a table: ids below `rows` become that many numbers, or one number (`dim` 1)."""
+    """Returns a lookup without a table: ids below `rows` become that many numbers, or one number
+    (`dim` 1).
+    """
     return Lookup(path, TableFacts("", path, rows, dim or rows), None, (ids,), **how)
 
 
 def facts_of(variable: Any) -> TableFacts:
-    """Returns the facts of a table's variable; its name in the bundle is known once the model is built."""
+    """Returns the facts of a table's variable; its name in the bundle is known once the model is
+    built.
+    """
     rows, dim = variable.shape.as_list()
     return TableFacts("", variable.name.partition(":")[0], rows, dim)
 

@@ -1,6 +1,8 @@
-"""Intercepts lookups with a combiner: `embedding_lookup_sparse`, `safe_embedding_lookup_sparse`, ragged ids.
+"""Intercepts lookups with a combiner: `embedding_lookup_sparse`, `safe_embedding_lookup_sparse`,
+ragged ids.
 
-Source: TensorFlow 2.20, python/ops/embedding_ops.py, ragged/ragged_embedding_ops.py, ragged/ragged_math_ops.py.
+Source: TensorFlow 2.20, python/ops/embedding_ops.py, ragged/ragged_embedding_ops.py,
+ragged/ragged_math_ops.py.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ def _bag(
     )
     if lookup.empty_row is not None and not 0 <= lookup.empty_row < lookup.table.rows:
         raise NotConvertible(
-            f"lookup {lookup.path!r} has default_id={lookup.empty_row}, which is not among its {lookup.table.rows} rows"
+            f"lookup {lookup.path!r} has default_id={lookup.empty_row}, which is not among its "
+            f"{lookup.table.rows} rows"
         )
     return lookup

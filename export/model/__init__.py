@@ -1,0 +1,1 @@
+"""Builds the user's model without its tables, and traces its calls."""

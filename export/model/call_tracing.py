@@ -1,4 +1,6 @@
-"""Traces the calls of the recipe: the user's model runs in a graph in which a placeholder replaces each lookup."""
+"""Traces the calls of the recipe: the user's model runs in a graph in which a placeholder replaces
+each lookup.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,19 @@ from export.user_lines import at_line, line_of_exception, line_of_operation
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _WRAPPED = re.compile(
-    r"Exception encountered when calling [^\n]*\n\s*+(?:\x1b\[1m)?(?!in user code|\w*(?:Error|Exception): )(.+?)"
+    r"Exception encountered when calling [^\n]*\n\s*+(?:\x1b\[1m)?(?!in user "
+    r"code|\w*(?:Error|Exception): )(.+?)"
     r"(?:\x1b\[0m)?\n\s*\n",
     re.DOTALL,
 )
 """The error that a layer raised, inside the message of Keras 2 or 3."""
 _RAISED = re.compile(r"^\s*(\w*(?:Error|Exception): .*?)\s*$", re.MULTILINE)
+_OTHER_DTYPE = re.compile(r"has type (\w+) that does not match expected type of (\w+)")
 
 
 def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns the callable that a tower's `call` names: it takes one dict of inputs and runs in inference mode.
+    """Returns the callable that a tower's `call` names: it takes one dict of inputs and runs in
+    inference mode.
 
     Raises:
       UsageError: the model has no such attribute, or it cannot be called.
@@ -46,7 +51,8 @@ def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
         raise UsageError(
             f"{name_of_call(path)} is a {type(target).__name__}, which cannot be called"
         )
-    # A tf.function would hide the lookups in a graph of its own, so its Python function is traced instead.
+    # A tf.function would hide the lookups in a graph of its own, so its Python function is traced
+    # instead.
     target = getattr(target, "python_function", target)
     try:
         parameters = inspect.signature(getattr(target, "call", target)).parameters
@@ -93,6 +99,7 @@ def trace_call(
       make_table: as for `lookups_intercepted`.
     Raises:
       NotConvertible: the model raises an error; names the user's line.
+      UsageError: the recipe declares a string as numbers, or the reverse.
     """
     target = resolve_call(root, path)
     lengths: dict[str, Any] = {}
@@ -107,7 +114,8 @@ def trace_call(
     names: dict[str, int] = {}
 
     def create_variable(make_variable: Callable[..., Any], **how: Any) -> Any:
-        # wrap_function needs distinct variable names; Keras 3 layers that are built here may share one.
+        # wrap_function needs distinct variable names; Keras 3 layers that are built here may share
+        # one.
         name = how.get("name") or "Variable"
         names[name] = names.get(name, 0) + 1
         return make_variable(
@@ -121,9 +129,8 @@ def trace_call(
             return converted(dict(given))
 
     eagerly = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(
-        True
-    )  # tf.functions inside the call become part of the one graph
+    # tf.functions inside the call become part of the one graph.
+    tf.config.run_functions_eagerly(True)
     try:
         answers = (recorder.record, recorder.record_gather, recorder.lengths_of)
         with lookups_intercepted(make_table, *answers):
@@ -135,13 +142,46 @@ def trace_call(
     except Exception as problem:
         raise NotConvertible(
             f"{name_of_call(path)} with inputs {', '.join(parts)} raised {_one_line(problem)}"
-            f"{at_line(line_of_exception(problem))}; {_cure(problem)}{_python_code_cure(recorder.graph)}"
+            f"{at_line(line_of_exception(problem))}; "
+            f"{_cure(problem, parts)}{_python_code_cure(recorder.graph)}"
         ) from problem
     finally:
         tf.config.run_functions_eagerly(eagerly)
+    _check_casts(function.graph, given)
     return TracedCall(
         function, given, lengths, function.structured_outputs, parts, recorder.lookups
     )
+
+
+def _check_casts(graph: Any, given: Mapping[str, Any]) -> None:
+    """Checks that nothing is cast between strings and numbers, which TensorFlow only does in a
+    graph that never runs.
+
+    Keras adds such a cast where an input has another dtype than its layer was made for.
+
+    Raises:
+      UsageError: An input is cast; names it.
+      NotConvertible: Something else is cast; names the line.
+    """
+    followed = CallGraph(sources_of(given), {})
+    for operation in graph.get_operations():
+        if operation.type != "Cast":
+            continue
+        (before,) = operation.inputs
+        (after,) = operation.outputs
+        if (before.dtype == tf.string) == (after.dtype == tf.string):
+            continue
+        line = at_line(line_of_operation(operation))
+        source = followed.origin(Values(before))
+        if not isinstance(source, Source):
+            raise NotConvertible(
+                f"the model casts {before.dtype.name} to {after.dtype.name}{line}, which "
+                "TensorFlow cannot do; use tf.strings.as_string or tf.strings.to_number"
+            )
+        raise UsageError(
+            f"input {source.name!r} is {before.dtype.name} in the recipe, and the model takes "
+            f"{after.dtype.name}{line}; write the dtype of training as inputs.{source.name}.dtype"
+        )
 
 
 class _Recorder:
@@ -150,7 +190,8 @@ class _Recorder:
     def __init__(self, given: Mapping[str, Any], lengths: dict[str, Any]) -> None:
         self.lookups: list[Lookup] = []
         self.graph: Any = None
-        self._given, self._lengths = given, lengths
+        self._given = given
+        self._lengths = lengths
 
     def record(self, lookup: Lookup) -> Any:
         """Returns the placeholder of a lookup that cannot run without its table."""
@@ -159,13 +200,16 @@ class _Recorder:
             return zeros(lookup)  # Keras only infers shapes
         if graph is not self.graph:
             raise NotConvertible(
-                f"feature {lookup.path!r} is looked up inside a tf.function, tf.cond or tf.while_loop of the model"
+                f"feature {lookup.path!r} is looked up inside a tf.function, tf.cond or "
+                "tf.while_loop of the model"
                 f"{at_line(current_line())}; call the embedding layer outside it"
             )
         return self._placeholder(lookup, gather=False)
 
     def record_gather(self, lookup: Lookup) -> Any:
-        """Returns the placeholder of a gather from a plain variable; None outside the traced graph."""
+        """Returns the placeholder of a gather from a plain variable; None outside the
+        traced graph.
+        """
         return (
             self._placeholder(lookup, gather=True)
             if tf.compat.v1.get_default_graph() is self.graph
@@ -177,8 +221,8 @@ class _Recorder:
         source = CallGraph(sources_of(self._given), {}).origin(Values(ids))
         if not isinstance(source, Source):
             raise NotConvertible(
-                f"a sequence column reads ids that the model computes{at_line(current_line())}; give it an unchanged "
-                "input"
+                f"a sequence column reads ids that the model computes{at_line(current_line())}; "
+                "give it an unchanged input"
             )
         if source.name not in self._lengths:
             made = tf.compat.v1.placeholder(
@@ -201,12 +245,13 @@ def _with_row_lengths(
 ) -> dict[str, Any]:
     """Rebuilds ragged and sparse inputs from their values and row lengths.
 
-    Whatever a model computes from row lengths, splits or indices then needs one dense input. Weights share the lengths
-    of their ids.
+    Whatever a model computes from row lengths, splits or indices then needs one dense input.
+    Weights share the lengths of their ids.
     """
     given = dict(inputs)
     for name in sorted(inputs, key=lambda each: parts[each].weights_for is not None):
-        part, value = parts[name], inputs[name]
+        part = parts[name]
+        value = inputs[name]
         if part.kind == "dense":
             continue
         owner = (
@@ -247,25 +292,53 @@ def _one_line(problem: Exception) -> str:
 
 
 def _python_code_cure(graph: Any) -> str:
-    """Returns what to change in a call that ran Python code before it raised, which is the likely cause."""
+    """Returns what to change in a call that ran Python code before it raised, which is the likely
+    cause.
+    """
     traced = graph.get_operations() if graph is not None else ()
     for operation in traced:
         if operation.type in PYTHON_CODE:
             return (
-                f"; and what tf.py_function or tf.numpy_function{at_line(line_of_operation(operation))} returned has "
-                "no known shape and cannot be part of a bundle: compute it with TensorFlow's operations, or before the "
-                "model and pass the result as an input"
+                "; and what tf.py_function or "
+                f"tf.numpy_function{at_line(line_of_operation(operation))} returned has "
+                "no known shape and cannot be part of a bundle: compute it with TensorFlow's "
+                "operations, or before the model and pass the result as an input"
             )
     return ""
 
 
-def _cure(problem: Exception) -> str:
-    """Returns what to change, as far as the message shows."""
+def _cure(problem: Exception, parts: Mapping[str, InputPart]) -> str:
+    """Returns what to change, as far as the message shows.
+
+    Args:
+      problem: What the call raised.
+      parts: The inputs that it was given.
+    """
     text = _one_line(problem)
+    mismatch = _OTHER_DTYPE.search(text)
+    declared = [name for name, part in parts.items() if mismatch and part.dtype == mismatch[1]]
+    if mismatch is not None and declared:
+        keys = " or ".join(f"inputs.{name}.dtype" for name in declared)
+        return (
+            f"the recipe declares {', '.join(declared)} as {mismatch[1]}, and the model takes "
+            f"{mismatch[2]}: write the dtype of training as {keys}"
+        )
     if "numpy" in text:
-        return "a call is traced without values: use TensorFlow operations instead of NumPy's and of .numpy()"
+        return (
+            "a call is traced without values: use TensorFlow operations instead of NumPy's and "
+            "of .numpy()"
+        )
     if text.startswith("OperatorNotAllowedInGraphError"):
-        return "a call is traced without values: use tf.where, tf.cond or tf.unstack instead of Python statements"
+        return (
+            "a call is traced without values: use tf.where, tf.cond or tf.unstack instead of "
+            "Python statements"
+        )
     if text.startswith("KeyError"):
-        return "it was given the inputs that the recipe declares: declare every input that the model reads"
-    return "each input has the kind, dtype and shape that the recipe declares: compare them with those of training"
+        return (
+            "it was given the inputs that the recipe declares: declare every input that the "
+            "model reads"
+        )
+    return (
+        "each input has the kind, dtype and shape that the recipe declares: compare them with "
+        "those of training"
+    )

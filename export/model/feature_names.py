@@ -1,4 +1,6 @@
-"""Names of features: that of their input if nothing else reads it, else with the table that they read."""
+"""Names of features: that of their input if nothing else reads it, else with the table that they
+read.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ Features = Mapping[str, FeatureSpec | DenseSpec]
 def traced_name(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> str:
     """Returns a unique name for a feature; equal features of several calls share one.
 
-    It is `<input>@<table>`, for a cross `<a>*<b>@<table>`, for one of several values `<input>[<place>]@<table>`,
-    followed by the combiner or a number where that is not unique.
+    It is `<input>@<table>`, for a cross `<a>*<b>@<table>`, for one of several values
+    `<input>[<place>]@<table>`, followed by the combiner or a number where that is not unique.
     """
     if feature not in names:
         read = (
@@ -49,7 +51,8 @@ def with_bundle_names(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpe
             readers[name] = readers.get(name, 0) + 1
     names: dict[str, str] = {}
     for name, spec in model.features.items():
-        crossed, short = len(spec.reads) > 1, "*".join(spec.reads)
+        crossed = len(spec.reads) > 1
+        short = "*".join(spec.reads)
         alone = short not in names.values() if crossed else readers[short] == 1
         names[name] = short if alone else name
     named = {names[name]: _renamed(spec, names[name]) for name, spec in model.features.items()}

@@ -1,6 +1,8 @@
-"""Lookups that run inside a tower: it holds the table, computes the ids and combines rows as a service does.
+"""Lookups that run inside a tower: it holds the table, computes the ids and combines rows as a
+service does.
 
-They use operations that LiteRT has, and keep empty bags at the end of a batch; TensorFlow's own lookups do neither.
+They use operations that LiteRT has, and keep empty bags at the end of a batch; TensorFlow's own
+lookups do neither.
 Source: TensorFlow 2.20, python/ops/embedding_ops.py (what is pruned, how weights count).
 """
 
@@ -18,7 +20,9 @@ from export.lookups.records import Lookup
 
 
 def can_be_inlined(lookup: Lookup) -> bool:
-    """Returns whether a lookup can run inside a tower: in a plain variable, by ids that its graph computes."""
+    """Returns whether a lookup can run inside a tower: in a plain variable, by ids that its graph
+    computes.
+    """
     plain = isinstance(lookup.variable, placeholder_class()) and not lookup.variable.mod
     return plain and len(lookup.ids) == 1 and not lookup.keys
 
@@ -67,12 +71,15 @@ def _vectors(lookup: Lookup, rows: Any) -> Any:
 
 
 def _flat(ids: Any) -> tuple[Any, Any, Any]:
-    """Returns the [m] ids of a batch, the [m] numbers of their examples, and the number of examples."""
+    """Returns the [m] ids of a batch, the [m] numbers of their examples, and the number of
+    examples.
+    """
     if isinstance(ids, tf.RaggedTensor):
         return ids.values, ids.value_rowids(), ids.nrows()
     if isinstance(ids, tf.SparseTensor):
         return ids.values, ids.indices[:, 0], ids.dense_shape[0]
-    n, length = tf.shape(ids, tf.int64)[0], ids.shape[1]
+    n = tf.shape(ids, tf.int64)[0]
+    length = ids.shape[1]
     return (
         tf.reshape(ids, [-1]),
         tf.reshape(tf.tile(tf.expand_dims(tf.range(n), 1), [1, length]), [-1]),
@@ -81,19 +88,19 @@ def _flat(ids: Any) -> tuple[Any, Any, Any]:
 
 
 def _combined(lookup: Lookup, ids: Any, examples: Any, n: Any) -> Any:
-    (rows, kept), weights = _rows(lookup, ids), tf.ones(tf.shape(ids))
+    (rows, kept) = _rows(lookup, ids)
+    weights = tf.ones(tf.shape(ids))
     if lookup.weights is not None:
         weights = tf.cast(getattr(lookup.weights, "values", lookup.weights), tf.float32)
     if lookup.encoding != "ragged":  # pruned ids have weight zero, whatever row they read
         if lookup.weights is not None and lookup.combiner != "sum":
             kept &= weights > 0
-        rows, weights = (
-            tf.where(kept, rows, tf.zeros_like(rows)),
-            tf.where(kept, weights, tf.zeros_like(weights)),
-        )
+        rows = tf.where(kept, rows, tf.zeros_like(rows))
+        weights = tf.where(kept, weights, tf.zeros_like(weights))
     else:
         kept = tf.ones_like(rows, tf.bool)
-    of, n = tf.cast(examples, tf.int32), tf.cast(n, tf.int32)
+    of = tf.cast(examples, tf.int32)
+    n = tf.cast(n, tf.int32)
 
     def added(values: Any) -> Any:
         return tf.math.unsorted_segment_sum(values, of, n)

@@ -1,4 +1,6 @@
-"""Decides which tables stay inside the towers: small plain ones, and those that a tower reads as a whole."""
+"""Decides which tables stay inside the towers: small plain ones, and those that a tower reads as a
+whole.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +8,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from export.errors import NotConvertible
-from export.figures import size_text
 from export.frameworks.placeholders import bytes_of, line_of_variable
 from export.graph.origins import needed, resource
-from export.id_rules.cures import cure_of_words
+from export.id_rules.remedies import cure_of_words
 from export.lookups.records import Lookup, NoRule
 from export.recipe.schema import ExportJob
+from export.report_text import size_text
 from export.user_lines import at_line, line_of_operation
 
 _NESTED = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase", "PartitionedCall"}
 )
 _OUTSIDE = "look rows up outside of tf.cond, tf.map_fn and loops"
-_FIXED = "give the lookup as many ids of each example, as to_tensor(shape=[None, LENGTH]) does, or ragged ones"
+_FIXED = (
+    "give the lookup as many ids of each example, as to_tensor(shape=[None, LENGTH]) does, or "
+    "ragged ones"
+)
 
 
 Read = tuple[Any, NoRule]
-"""A variable that a tower reads other than by a recorded lookup; `cure` is "" if it reads no rows."""
+"""A variable that a tower reads other than by a recorded lookup; `cure` is "" if it reads no rows.
+"""
 
 
 def find_inline_lookups(
@@ -38,7 +44,8 @@ def find_inline_lookups(
     Returns:
       The lookups, and notes for the plan about large tables that stay.
     Raises:
-      NotConvertible: a table cannot be extracted and is too large to stay; names the user's line and the cure.
+      NotConvertible: a table cannot be extracted and is too large to stay; names the user's line
+        and the cure.
     """
     leaving = {_key(each) for each in lookups if not _can_be_inlined(each, job)}
     if inline_all:
@@ -58,12 +65,14 @@ def find_inline_lookups(
         if key in gathered:
             reasons.setdefault(key, read._replace(cure="read it by lookups only"))
         elif variable.shape[0] > job.code.table_threshold:
-            name, line = variable.name.partition(":")[0], at_line(line_of_variable(variable))
+            name = variable.name.partition(":")[0]
+            line = at_line(line_of_variable(variable))
             what = f"variable {name!r} {variable.shape.as_list()}{line}"
             note = _within_limit(what, variable, read._replace(cure=read.cure or _OUTSIDE), job)
             notes += [note] if read.cure else []
     for key, reason in reasons.items():
-        table, variable = gathered[key].table, gathered[key].variable
+        table = gathered[key].table
+        variable = gathered[key].variable
         note = _within_limit(f"table {table.name!r} of {table.rows} rows", variable, reason, job)
         variable.restored = True
         notes += [note] if table.rows > job.code.table_threshold else []
@@ -86,7 +95,9 @@ def _key(lookup: Lookup) -> str:
 
 
 def _can_be_inlined(lookup: Lookup, job: ExportJob) -> bool:
-    """Returns whether the model's own graph computes a lookup fully, and the recipe does not change it."""
+    """Returns whether the model's own graph computes a lookup fully, and the recipe does not change
+    it.
+    """
     if lookup.feature is None:
         return True
     name = lookup.feature.reads[0]
@@ -106,10 +117,12 @@ def _within_limit(what: str, variable: Any, why: NoRule, job: ExportJob) -> str:
     Raises:
       NotConvertible: it is larger than the recipe allows.
     """
-    size, limit = bytes_of(variable), job.code.inline_bytes_max
+    size = bytes_of(variable)
+    limit = job.code.inline_bytes_max
     if size > limit:
         raise NotConvertible(
-            f"{what} ({size_text(size)}) would stay inside the towers, since {why.why}, and is larger than "
+            f"{what} ({size_text(size)}) would stay inside the towers, since {why.why}, and is "
+            "larger than "
             f"code.inline_bytes_max ({size_text(limit)}) allows; {why.cure}; or raise the limit"
         )
     return (
@@ -141,7 +154,10 @@ def find_other_reads(
         if tensor.name not in captured:
             continue
         by = _reader(operation)
-        how = f"tower {tower!r} reads it by operation {by.name!r} ({by.type}){at_line(line_of_operation(by))}"
+        how = (
+            f"tower {tower!r} reads it by operation {by.name!r} "
+            f"({by.type}){at_line(line_of_operation(by))}"
+        )
         cure = _OUTSIDE if by.type in _NESTED else ""
         if by.type == "ResourceGather":
             cure = cure_of_words(by.inputs[1]) or _FIXED
@@ -150,7 +166,9 @@ def find_other_reads(
 
 
 def _reader(operation: Any) -> Any:
-    """Returns the operation that uses the value of a variable, past those that only read or move it."""
+    """Returns the operation that uses the value of a variable, past those that only read or move
+    it.
+    """
     while (
         operation.type in ("ReadVariableOp", "Identity", "Cast", "Transpose")
         and operation.outputs[0].consumers()

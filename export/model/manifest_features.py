@@ -23,8 +23,8 @@ def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, mani
     """Returns the manifest's features from the traced model and the recipe.
 
     Raises:
-      UsageError: the recipe names an unknown input or vocabulary, gives an id rule to an input of numbers, or must
-        state the role of an input.
+      UsageError: the recipe names an unknown input or vocabulary, gives an id rule to an input of
+        numbers, or must state the role of an input.
     """
     named = [("features", name) for name in job.features]
     for kind, parts in (("candidates", job.candidates), ("contexts", job.contexts)):
@@ -40,7 +40,8 @@ def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, mani
         for name in part.features:
             if roles[name] != "context":
                 raise UsageError(
-                    f"contexts.{store}.features.{name}: features.{name}.role states that it belongs to a candidate"
+                    f"contexts.{store}.features.{name}: features.{name}.role states that it "
+                    "belongs to a candidate"
                 )
     return {
         name: _dense(spec, model, job, roles)
@@ -51,7 +52,9 @@ def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, mani
 
 
 def model_vocabularies(model: ModelSpec) -> dict[str, Keys]:
-    """Returns the keys of the vocabularies that the model itself holds, by name, in the order of their rows."""
+    """Returns the keys of the vocabularies that the model itself holds, by name, in the order of
+    their rows.
+    """
     return {
         rule.vocabulary: keys
         for spec in model.features.values()
@@ -66,7 +69,8 @@ def _check_known(name: str, model: ModelSpec, where: str) -> None:
     weighted = [f.name for f in model.features.values() if f.weights == name]
     if weighted:
         raise UsageError(
-            f"{where}.{name}: this input holds the weights of feature {weighted[0]!r}, and is sent with it"
+            f"{where}.{name}: this input holds the weights of feature {weighted[0]!r}, and is sent "
+            "with it"
         )
     close = difflib.get_close_matches(name, model.inputs, n=1)
     hint = (
@@ -141,11 +145,12 @@ def _embedded(
 
 def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob) -> None:
     """Checks that keyed ids have a table with keys, and a table with keys has keyed ids."""
-    name, dump = spec.reads[0], job.tables.get(spec.table, schema.TablePart()).dump
+    name = spec.reads[0]
+    dump = job.tables.get(spec.table, schema.TablePart()).dump
     if isinstance(rule, manifest.KeyedIds) and dump is None:
         raise UsageError(
-            f"features.{name}.ids: table {spec.table!r} has no keys; name the dump that has them as "
-            f"tables.{spec.table}.dump"
+            f"features.{name}.ids: table {spec.table!r} has no keys; name the dump that has them "
+            f"as tables.{spec.table}.dump"
         )
     if dump is not None and not isinstance(rule, manifest.KeyedIds):
         cure = (
@@ -165,17 +170,20 @@ def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) 
         readers = [each for each in model.inputs[name] if isinstance(each, FeatureSpec)]
         if "ids" in stated and spec.place is not None:
             raise UsageError(
-                f"features.{name}.ids: the model takes ids out of this input by their places, and each may have a rule "
+                f"features.{name}.ids: the model takes ids out of this input by their places, and "
+                "each may have a rule "
                 "of its own; let the model make rows of them, or give each an input of its own"
             )
         if "ids" in stated and all(each.rule is not None for each in readers):
             kind = spec.rule.kind if spec.rule is not None else ""
             raise UsageError(
-                f"features.{name}.ids: the model itself makes rows of this input ({kind}); leave it out"
+                f"features.{name}.ids: the model itself makes rows of this input ({kind}); leave "
+                "it out"
             )
         if "unknown" in stated and all(each.unknown is not None for each in readers):
             raise UsageError(
-                f"features.{name}.unknown: the model itself defines what unknown ids become; leave it out"
+                f"features.{name}.unknown: the model itself defines what unknown ids become; leave "
+                "it out"
             )
 
 
@@ -200,12 +208,14 @@ def describe_ids(
         if rule.vocabulary not in job.vocabularies:
             known = ", ".join(sorted(job.vocabularies)) or "none"
             raise UsageError(
-                f"features.{spec.reads[0]}.ids.vocabulary is {rule.vocabulary!r}; the recipe's vocabularies: {known}"
+                f"features.{spec.reads[0]}.ids.vocabulary is {rule.vocabulary!r}; the recipe's "
+                f"vocabularies: {known}"
             )
         keys = job.vocabularies[rule.vocabulary].dtype
         if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
             raise UsageError(
-                f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are {keys}"
+                f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are "
+                f"{keys}"
             )
         _check_reach(spec, "oov_buckets", (rule.oov_first_row or 0) + rule.oov_buckets - 1, rows)
         return manifest.VocabularyIds(**rule.model_dump(exclude_none=True))
@@ -215,6 +225,6 @@ def describe_ids(
 def _check_reach(spec: FeatureSpec, key: str, last: int, rows: int) -> None:
     if last >= rows:
         raise UsageError(
-            f"features.{spec.reads[0]}.ids.{key} reaches row {last}, table {spec.table!r} has {rows} rows; these "
-            "are not the ones of training"
+            f"features.{spec.reads[0]}.ids.{key} reaches row {last}, table {spec.table!r} has "
+            f"{rows} rows; these are not the ones of training"
         )

@@ -1,4 +1,6 @@
-"""Lookups of multi-valued ids: one of all ids of an example becomes a sequence, or a lookup of each position."""
+"""Lookups of multi-valued ids: one of all ids of an example becomes a sequence, or a lookup of each
+position.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def flattened_from(ids: Any) -> int:
 
 
 def by_example(lookup: Lookup, size: int) -> Lookup:
-    """Converts a lookup of flattened ids, `tf.reshape(ids, [-1])`, into one of `size` ids per example."""
+    """Converts a lookup of flattened ids, `tf.reshape(ids, [-1])`, into one of `size` ids per
+    example.
+    """
     with lookup.activation.graph.as_default():
         activation = _placeholder(lookup, [None, size, lookup.table.dim])
         join(lookup.activation, tf.reshape(activation, [-1, lookup.table.dim]))
@@ -28,7 +32,8 @@ def by_example(lookup: Lookup, size: int) -> Lookup:
 
 
 def columns_of(lookup: Lookup, size: int) -> list[Lookup]:
-    """Splits a lookup of `size` ids per example into one for each; their rows together are its result.
+    """Splits a lookup of `size` ids per example into one for each; their rows together are its
+    result.
 
     No operation of the graph computes their ids, so these lookups cannot stay inside the towers.
     """

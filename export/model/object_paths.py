@@ -1,4 +1,6 @@
-"""Attribute paths of the variables of the user's model, by which object-based checkpoints store them."""
+"""Attribute paths of the variables of the user's model, by which object-based checkpoints store
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _COLUMN = re.compile(r"/(embedding_weights|embeddings|weights)$")
 
 
 def object_paths(root: Any) -> dict[str, tuple[str, Any]]:
-    """Returns the attribute path of every variable of a model and the object that holds it, by its resource."""
+    """Returns the attribute path of every variable of a model and the object that holds it, by its
+    resource.
+    """
     found: dict[str, tuple[str, Any]] = {}
     for each in walk(root) if hasattr(root, "_trackable_children") else ():
         if each.resource:
@@ -28,9 +32,9 @@ def name_tables(
 ) -> dict[str, TableFacts]:
     """Names the tables that are plain variables, by their resources; avoids the names in `taken`.
 
-    A name is the object path without what Keras adds to it, or, for a layer in a numbered list of Keras, the layer's
-    name. `config_name` is the whole path, or, for a variable outside the model's objects, its variable name, whose
-    last scope then names the table.
+    A name is the object path without what Keras adds to it, or, for a layer in a numbered list of
+    Keras, the layer's name. `config_name` is the whole path, or, for a variable outside the model's
+    objects, its variable name, whose last scope then names the table.
     """
     named: dict[str, TableFacts] = {}
     for key, variable in variables.items():

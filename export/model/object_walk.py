@@ -1,4 +1,6 @@
-"""Walks the model and its checkpoint's object graph together, by attribute names, as TensorFlow's restore does."""
+"""Walks the model and its checkpoint's object graph together, by attribute names, as TensorFlow's
+restore does.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +57,11 @@ class UnmatchedObject:
 def walk(
     root: Any, graph: ObjectGraph | None = None, start: int | None = None
 ) -> list[ModelObject]:
-    """Returns every object of a model, the nearest first; `start` is the root's node in the checkpoint's graph.
+    """Returns every object of a model, the nearest first; `start` is the root's node in the
+    checkpoint's graph.
 
-    Without a graph also the layers that Keras 3 holds in lists and dicts, which TensorFlow's checkpoints leave out.
+    Without a graph also the layers that Keras 3 holds in lists and dicts, which TensorFlow's
+    checkpoints leave out.
     """
     view = tf.train.TrackableView(root)
     found: list[ModelObject] = []
@@ -104,7 +108,8 @@ def unmatched_objects(
     for each, stored in both:
         for name, node in stored.items():
             counted = _COUNTED.fullmatch(name) is not None
-            # A layer creates its variables when it is called: a layer without variables may still be the same.
+            # A layer creates its variables when it is called: a layer without variables may still
+            # be the same.
             if node not in known and (counted or not graph.nodes[node].key):
                 below = dict(_variables(graph, node, _joined(each.path, name), known))
                 keys = {path: key for path, key in below.items() if key in entries}
@@ -116,7 +121,9 @@ def unmatched_objects(
 def _variables(
     graph: ObjectGraph, node: int, path: str, known: set[int]
 ) -> Iterator[tuple[str, str]]:
-    """Yields path and key of the variables at a node and below it, and adds its nodes to `known`."""
+    """Yields path and key of the variables at a node and below it, and adds its nodes
+    to `known`.
+    """
     known.add(node)
     queue = [(node, path)]
     for at, where in queue:  # grows while it is walked: breadth first

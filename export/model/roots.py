@@ -10,15 +10,18 @@ from export.checkpoint.inventory.averages import find_averages
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.variables import Listing
 from export.errors import CheckpointError
+from export.frameworks.loading import prefer_keras
 from export.frameworks.named_graphs import AVERAGE, load_named
+from export.locations import location_of
 from export.model.code import load_factory
-from export.places import place_of
+from export.model.keras_generation import generation_of_checkpoint
 from export.recipe.schema import ExportJob
 from export.tables.dumped import open_dumps, with_dumps
 
 
 def open_job(job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
-    """Opens a recipe's checkpoint with its dumped tables; the recipe returned states how variables are found in it.
+    """Opens a recipe's checkpoint with its dumped tables; the recipe returned states how variables
+    are found in it.
 
     Args:
       job: the recipe.
@@ -26,7 +29,8 @@ def open_job(job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
     Raises:
       CheckpointError: it is missing or unreadable, or lacks the averages that the recipe requests.
     """
-    checkpoint = open_checkpoint(place_of(job.checkpoint.path, base))
+    checkpoint = open_checkpoint(location_of(job.checkpoint.path, base))
+    prefer_keras(generation_of_checkpoint(checkpoint.graph))  # before TensorFlow is loaded
     if job.checkpoint.by is None:
         named = checkpoint.storage.kind == "TensorFlow" and checkpoint.graph is None
         part = job.checkpoint.model_copy(update={"by": "names" if named else "objects"})
@@ -47,8 +51,8 @@ def _averaged(checkpoint: Checkpoint, job: ExportJob) -> Checkpoint:
             else "no optimizer in it keeps some"
         )
         raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} has no moving averages ({which}), which checkpoint.averages requests; "
-            "leave it out"
+            f"checkpoint {checkpoint.prefix} has no moving averages ({which}), which "
+            "checkpoint.averages requests; leave it out"
         )
     storage = replace(checkpoint.storage, averages=averages)
     return Checkpoint(
@@ -59,7 +63,8 @@ def _averaged(checkpoint: Checkpoint, job: ExportJob) -> Checkpoint:
 
 
 def build_root(job: ExportJob, base: Path) -> Any:
-    """Returns what the recipe's factory returns; as a NamedGraph where the checkpoint is read by names.
+    """Returns what the recipe's factory returns; as a NamedGraph where the checkpoint is read by
+    names.
 
     Raises:
       UsageError: there is no such factory.

@@ -1,5 +1,5 @@
-"""Finds every table of a model in its checkpoint, under the bundle's names: by the model's objects, by metadata, or as
-the recipe states."""
+"""Finds every table of a model in its checkpoint, under the bundle's names: by the model's objects,
+by metadata, or as the recipe states."""
 
 from __future__ import annotations
 
@@ -53,16 +53,22 @@ def recognise_tables(
                 stated or keys.get(name) or _by_name(found, spec, traced.tables[name], trained)
             )
     mod = {name for name, part in job.tables.items() if part.mod}
+    mod_by_code: set[str] = set()
     if isinstance(traced.root, NamedGraph):
-        mod |= {
+        mod_by_code = {
             name
             for name, variable in traced.tables.items()
             if _is_mod(variable, checkpoint, named[name])
         }
-    inventory = recognise(checkpoint, Statements(named, tuple(sorted(mod)), layouts))
-    if isinstance(traced.root, NamedGraph):  # the model's own lookups state the strategy
+    statements = Statements(named, tuple(sorted(mod | mod_by_code)), layouts)
+    inventory = recognise(checkpoint, statements)
+    if isinstance(traced.root, NamedGraph):
+        # The model's own lookups have the strategy: nobody states it, and no note asks for it.
         tables = tuple(
-            replace(each, note="") if each.note == DIV_OR_MOD else each for each in inventory.tables
+            replace(each, note="", stated=False)
+            if each.note == DIV_OR_MOD or each.name in mod_by_code
+            else each
+            for each in inventory.tables
         )
         inventory = replace(inventory, tables=tables)
     for name, spec in traced.spec.tables.items():
@@ -73,10 +79,17 @@ def recognise_tables(
 def _by_name(found: Inventory, spec: TableFacts, variable: Any, trained: TrainedModel) -> str:
     """Returns the checkpoint's name of a table that is not found by the model's objects."""
     line = line_of_variable(variable)
+    if trained.why_unlike:
+        raise CheckpointError(
+            f"table {spec.name!r} of the model{at_line(line)} is not in checkpoint "
+            f"{found.checkpoint}: {trained.why_unlike}"
+        )
     if not trained.object_path and (place := trained.holder_of(variable)):
         raise CheckpointError(
-            f"table {spec.name!r}: the model is not at the top of checkpoint {found.checkpoint} but under {place!r}, "
-            f'as tf.train.Checkpoint({place}=...) saves it: write checkpoint.object_path = "{place}"'
+            f"table {spec.name!r}: the model is not at the top of checkpoint {found.checkpoint} "
+            f"but under {place!r}, "
+            f"as tf.train.Checkpoint({place}=...) saves it: write checkpoint.object_path = "
+            f'"{place}"'
         )
     if (
         isinstance(variable, placeholder_class())
@@ -84,9 +97,10 @@ def _by_name(found: Inventory, spec: TableFacts, variable: Any, trained: Trained
         and spec.config_name not in {each.name for each in found.tables}
     ):
         raise CheckpointError(
-            f"table {spec.name!r} is {spec.config_name!r} of the model ({line}), which is not in checkpoint "
-            f"{found.checkpoint}; the model code is not the one that was saved, or its variable has another place "
-            f"there: name it as tables.{spec.name}.key"
+            f"table {spec.name!r} is {spec.config_name!r} of the model ({line}), which is not in "
+            "checkpoint "
+            f"{found.checkpoint}; the model code is not the one that was saved, or its variable "
+            f"has another place there: name it as tables.{spec.name}.key"
         )
     try:
         return found.table(spec.config_name).name
@@ -107,6 +121,6 @@ def _check_shape(inventory: Inventory, name: str, spec: TableFacts, line: str) -
     if (stored.rows, stored.dim) != (spec.rows, spec.dim):
         raise CheckpointError(
             f"table {name!r} is [{spec.rows}, {spec.dim}] in the model{at_line(line)} and "
-            f"[{stored.rows}, {stored.dim}] in checkpoint {inventory.checkpoint} ({stored.key!r}); the model code is "
-            "not the one that was saved"
+            f"[{stored.rows}, {stored.dim}] in checkpoint {inventory.checkpoint} ({stored.key!r}); "
+            "the model code is not the one that was saved"
         )

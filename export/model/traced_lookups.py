@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,8 +16,8 @@ from export.graph.pruning import TracedCall
 from export.graph.specs import FeatureSpec, LookupConfig, TableFacts
 from export.id_rules import crosses, texts
 from export.id_rules.chains import find_chain, followed_by, may_be_none
-from export.id_rules.cures import cure_of, unexplained_operation
 from export.id_rules.integers import reach_of
+from export.id_rules.remedies import cure_of, unexplained_operation
 from export.id_rules.resolved_ids import ResolvedIds
 from export.id_rules.texts import changed_text
 from export.lookups.records import Lookup, NoRule
@@ -27,27 +27,30 @@ from export.recipe.schema import InputPart
 from export.user_lines import at_line, line_of_operation
 
 _COMBINE = (
-    "make the rows dense by tf.reduce_sum or tf.reduce_mean with axis=1, or by to_tensor(shape=[None, LENGTH]), right "
-    "after the lookup"
+    "make the rows dense by tf.reduce_sum or tf.reduce_mean with axis=1, or by "
+    "to_tensor(shape=[None, LENGTH]), right after the lookup"
 )
 
 
-def resolve_lookups(call: TracedCall) -> list[Lookup]:
-    """Resolves every lookup of a call; its tables already have the bundle's names.
+def resolve_lookups(call: TracedCall, lookups: Iterable[Lookup]) -> list[Lookup]:
+    """Resolves lookups of a call; its tables already have the bundle's names.
 
     Returns:
       The lookups, each with its feature, or with the reason why it stays in the graph.
     Raises:
-      NotConvertible: a lookup that cannot stay in the graph reads computed ids; names the user's line.
+      NotConvertible: a lookup that cannot stay in the graph reads computed ids; names the user's
+        line.
       UsageError: weights are not declared as such.
     """
     captured = {inner.name: outer for outer, inner in call.function.graph.captures}
     followed = CallGraph(sources_of(call.inputs), captured)
-    return [each for lookup in call.lookups for each in _resolve(lookup, call.parts, followed)]
+    return [each for lookup in lookups for each in _resolve(lookup, call.parts, followed)]
 
 
 def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph) -> list[Lookup]:
-    """Resolves a lookup; one whose ids are several values of wide inputs becomes a lookup of each."""
+    """Resolves a lookup; one whose ids are several values of wide inputs becomes a
+    lookup of each.
+    """
     changed = _from_changed_text(lookup, call)
     if changed is not None:
         lookup = replace(lookup, rule=None, unknown=None, keys=())
@@ -77,8 +80,11 @@ def _resolve_per_id(
     parts: Mapping[str, InputPart],
     call: CallGraph,
 ) -> list[Lookup]:
-    """Resolves a lookup with a row per id: as one feature if the ids are one input, else as one for each position."""
-    size, flat = lookup.length or 1, lookup.gather and lookup.ids[0].shape.rank == 1
+    """Resolves a lookup with a row per id: as one feature if the ids are one input, else as one for
+    each position.
+    """
+    size = lookup.length or 1
+    flat = lookup.gather and lookup.ids[0].shape.rank == 1
     if flat and (why or known[0].source.place is None):
         size = flattened_from(lookup.ids[0]) if why else _ids_per_example(known[0], parts)
     if not why and _ids_per_example(known[0], parts) == size:
@@ -91,8 +97,12 @@ def _resolve_per_id(
             _resolved(each, parts, call, [ids]) for each, ids in zip(columns, several, strict=True)
         ]
     if not why:
-        name, shape = known[0].source.name, lookup.ids[0].shape
-        how = f"those of input {name!r}, {parts[name].shape} in each example, in a tensor of shape {shape}"
+        name = known[0].source.name
+        shape = lookup.ids[0].shape
+        how = (
+            f"those of input {name!r}, {parts[name].shape} in each example, in a tensor of shape "
+            f"{shape}"
+        )
         return _inlined(lookup, NoRule(how, "keep each example's ids together"))
     return _inlined(lookup, several)
 
@@ -102,8 +112,8 @@ def _inlined(lookup: Lookup, why: NoRule) -> list[Lookup]:
     if lookup.gather or can_be_inlined(lookup):
         return [replace(lookup, no_rule=why)]
     raise NotConvertible(
-        f"ids of feature {lookup.path!r} are {why.why}, not an unchanged input; {why.cure}; your own rule "
-        "from id to row can be stated in the recipe's features.<input>.ids"
+        f"ids of feature {lookup.path!r} are {why.why}, not an unchanged input; {why.cure}; your "
+        "own rule from id to row can be stated in the recipe's features.<input>.ids"
     )
 
 
@@ -134,7 +144,8 @@ def _resolved(
     lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph, known: list[ResolvedIds]
 ) -> Lookup:
     names = tuple(each.source.name for each in known)
-    first, part = known[0], parts[names[0]]
+    first = known[0]
+    part = parts[names[0]]
     made = _combined_rule(known, lookup)
     rule = made.rule
     if lookup.ids_max is not None and isinstance(rule, TextIds):
@@ -179,7 +190,9 @@ def _may_be_negative(rule: IdRule) -> bool:
 
 
 def _from_changed_text(lookup: Lookup, call: CallGraph) -> ResolvedIds | None:
-    """Returns the text that a column of strings reads after changes, with one rule for both; else None."""
+    """Returns the text that a column of strings reads after changes, with one rule for both; else
+    None.
+    """
     ids = lookup.ids[0]
     single = (
         lookup.kind == "single"
@@ -212,12 +225,15 @@ def _combined_rule(known: list[ResolvedIds], lookup: Lookup) -> ResolvedIds:
         if isinstance(own.rule, CrossedIds)
         else [lookup.padding]
     )
-    computed = f"ids of feature {lookup.path!r} are computed in front of a column that has a rule of its own"
+    computed = (
+        f"ids of feature {lookup.path!r} are computed in front of a column that has a rule "
+        "of its own"
+    )
     for each, padding in zip(known, paddings, strict=True):
         if padding is not None and each.rule is not None and may_be_none(each):
             raise NotConvertible(
-                f"{computed}, and may be {padding!r}, which it takes for no id; compute a value that never is, e.g. a "
-                "remainder, or give the column the unchanged input"
+                f"{computed}, and may be {padding!r}, which it takes for no id; compute a value "
+                "that never is, e.g. a remainder, or give the column the unchanged input"
             )
     made = crosses.crossed_by(known, own) if crossed else followed_by(known[0], own)
     if made is None:
@@ -228,7 +244,9 @@ def _combined_rule(known: list[ResolvedIds], lookup: Lookup) -> ResolvedIds:
 
 
 def _computed_weights(lookup: Lookup, call: CallGraph) -> NoRule | None:
-    """Returns why a lookup stays inside: the model computes its weights; None if it does not, or cannot stay."""
+    """Returns why a lookup stays inside: the model computes its weights; None if it does not, or
+    cannot stay.
+    """
     if lookup.weights is None or not can_be_inlined(lookup):
         return None
     found = call.origin(Values(getattr(lookup.weights, "values", lookup.weights)))
@@ -249,8 +267,8 @@ def _weights(
     source = call.origin(Values(values))
     if not isinstance(source, Source):
         raise NotConvertible(
-            f"weights of feature {lookup.path!r} are computed by {_origin_text(source)} of the model, not an "
-            "unchanged input; give the model an input that holds them"
+            f"weights of feature {lookup.path!r} are computed by {_origin_text(source)} of the "
+            "model, not an unchanged input; give the model an input that holds them"
         )
     if parts[source.name].weights_for != name:
         raise UsageError(
@@ -263,11 +281,17 @@ def _weights(
 def _ids(value: Any, call: CallGraph, rows: int | None) -> ResolvedIds | NoRule:
     """Returns the source and rule of ids, or why they have none."""
     if isinstance(value, tf.RaggedTensor):
-        values, structure, part = value.values, {"splits": value.row_splits}, "values"
+        values = value.values
+        structure = {"splits": value.row_splits}
+        part = "values"
     elif isinstance(value, tf.SparseTensor):
-        values, structure, part = value.values, {"indices": value.indices}, "values"
+        values = value.values
+        structure = {"indices": value.indices}
+        part = "values"
     else:
-        values, structure, part = value, {}, "dense"
+        values = value
+        structure = {}
+        part = "dense"
     found = find_chain(Values(values), call, rows)
     if not isinstance(found, ResolvedIds):
         text = None if rows is None else texts.find(values, call, rows, structure.get("splits"))

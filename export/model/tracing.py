@@ -1,6 +1,8 @@
-"""Builds the user's model without its tables, traces each call once, and prunes the graph at lookups into towers.
+"""Builds the user's model without its tables, traces each call once, and prunes the graph at
+lookups into towers.
 
-What it requires, and why it partitions at lookups: docs/adr/0002-lookups-are-extracted-while-tracing.md.
+What it requires, and why it partitions at lookups:
+docs/adr/0002-lookups-are-extracted-while-tracing.md.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from export.model.call_tracing import trace_call, zeros
 from export.model.feature_names import traced_name, with_bundle_names
 from export.model.inline_lookups import insert_lookups
 from export.model.inline_tables import Read, find_inline_lookups, find_other_reads
+from export.model.looked_up_numbers import replace_looked_up_numbers
 from export.model.object_paths import name_tables, object_paths
 from export.model.roots import build_root
 from export.model.traced_lookups import resolve_lookups
@@ -64,7 +67,8 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
       inside: tables that only plain gathers read stay in the towers, whatever their size.
     Raises:
       UsageError: the recipe names a call, input, output or factory that is not there.
-      NotConvertible: the model cannot be partitioned as it is; names the feature, table or operation, and the cure.
+      NotConvertible: the model cannot be partitioned as it is; names the feature, table or
+        operation, and the cure.
     """
     check_precisions(job)
     layer_tables: dict[str, str] = {}
@@ -102,13 +106,16 @@ def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
     for which in part.inputs:
         if which not in job.inputs:
             raise UsageError(
-                f"towers.{name}.inputs names {which!r}; the recipe's inputs: {', '.join(job.inputs)}"
+                f"towers.{name}.inputs names {which!r}; the recipe's inputs: "
+                f"{', '.join(job.inputs)}"
             )
     return part.inputs or tuple(job.inputs)
 
 
 def _table_maker(names: dict[str, str]) -> MakeTable:
-    """Returns the function that creates tables of embedding layers and adds their names, by resource, to `names`."""
+    """Returns the function that creates tables of embedding layers and adds their names, by
+    resource, to `names`.
+    """
 
     def make(table: TableFacts) -> Any:
         shape = (table.rows, table.dim)
@@ -131,14 +138,17 @@ class _Lookups:
 
     def __init__(self, job: ExportJob, root: Any, towers: Mapping[str, TracedCall]) -> None:
         """Takes the call of each tower."""
-        self._job, self._root = job, root
+        self._job = job
+        self._root = root
         self._calls = list({id(call): call for call in towers.values()}.values())
         self._results: dict[str, tuple[TracedCall, list[Any]]] = {}
         for name, call in towers.items():
             results, _ = tower_results(name, job.towers[name], call.result)
             self._results[name] = call, list(results.values())
         self._below: dict[str, int] = {}
-        """Rows of the smallest table inside the towers that each input indexes, by the input's name."""
+        """Rows of the smallest table inside the towers that each input indexes, by the input's
+        name.
+        """
         self.tables: dict[str, TableFacts] = {}
         self.variables: dict[str, Any] = {}
         self.notes: tuple[str, ...] = ()
@@ -146,13 +156,7 @@ class _Lookups:
     def resolve(self) -> None:
         """Drops lookups that no tower needs, and finds the inputs of all others."""
         for call in self._calls:
-            tensors = [
-                each
-                for other, results in self._results.values()
-                if other is call
-                for each in results
-            ]
-            stops = needed(tensors, [each.activation for each in call.lookups]).stops
+            stops = needed(self._results_of(call), [each.activation for each in call.lookups]).stops
             call.lookups = [each for each in call.lookups if each.activation.name in stops]
         read = [each for each in self._all_lookups() if each.variable is not None]
         known = {
@@ -171,7 +175,7 @@ class _Lookups:
                 else replace(each, table=known[resource(each.variable.handle)])
                 for each in call.lookups
             ]
-            call.lookups = resolve_lookups(call)
+            call.lookups = resolve_lookups(call, call.lookups)
 
     def extract(self, inside: bool) -> None:
         """Inlines the lookups that stay inside, and turns all others into features."""
@@ -192,6 +196,8 @@ class _Lookups:
                 elif each.feature.place is None:  # each position of an input has its own limit
                     (name,) = each.feature.inputs
                     self._below[name] = min(each.table.rows, self._below.get(name, each.table.rows))
+            for indicator, feature in replace_looked_up_numbers(call, self._results_of(call)):
+                self._extract(call, indicator, traced_name(feature, names))
 
     def describe(self, towers: Iterable[TracedTower]) -> ModelSpec:
         """Returns the tables and features that towers need, under their names while tracing."""
@@ -218,6 +224,15 @@ class _Lookups:
             {name: table for name, table in self.tables.items() if name in used}, features, specs
         )
 
+    def _results_of(self, call: TracedCall) -> list[Any]:
+        """Returns the outputs of all towers of a call."""
+        return [
+            result
+            for other, results in self._results.values()
+            if other is call
+            for result in results
+        ]
+
     def _all_lookups(self) -> list[Lookup]:
         return [each for call in self._calls for each in call.lookups]
 
@@ -232,23 +247,31 @@ class _Lookups:
         )
 
     def _extract(self, call: TracedCall, lookup: Lookup, name: str) -> None:
-        table, variable = lookup.table, lookup.variable
+        table = lookup.table
+        variable = lookup.variable
         if variable is not None:
             if self.variables.setdefault(table.name, variable) is not variable:
                 raise NotConvertible(
-                    f"two tables are called {table.name!r}; give their TableConfigs different names, and where the "
-                    "checkpoint does not know the new one, name its variable as tables.<new name>.key in the recipe"
+                    f"two tables are called {table.name!r}; give their TableConfigs different "
+                    "names, and where the "
+                    "checkpoint does not know the new one, name its variable as tables.<new "
+                    "name>.key in the recipe"
                 )
             self.tables[table.name] = table
         if name in call.activations:
             join(lookup.activation, call.activations[name])
         elif lookup.feature is not None:
-            call.features[name], call.activations[name] = lookup.feature, lookup.activation
+            call.features[name] = lookup.feature
+            call.activations[name] = lookup.activation
 
 
 def _bag_notes(spec: ModelSpec) -> Iterator[str]:
     """Yields notes about ragged and sparse inputs that go into the towers."""
     for feature in spec.features.values():
         if isinstance(feature, DenseSpec) and feature.take == "padded":
-            (name,), (size,) = feature.reads, feature.shape
-            yield f"input {name!r} goes into the towers, at most {size} values per example (inputs.{name}.length_max)"
+            (name,) = feature.reads
+            (size,) = feature.shape
+            yield (
+                f"input {name!r} goes into the towers, at most {size} values per example "
+                f"(inputs.{name}.length_max)"
+            )

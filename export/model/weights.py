@@ -1,8 +1,8 @@
 """Reads the dense weights of towers from a checkpoint, by its object graph or by variable names.
 
-The user's model and the checkpoint's object graph are walked together by attribute names, as TensorFlow's own restore
-does, but only the variables that a tower reads are read and checked: tables cost nothing, and variables that no tower
-needs may be missing.
+The user's model and the checkpoint's object graph are walked together by attribute names, as
+TensorFlow's own restore does, but only the variables that a tower reads are read and checked:
+tables cost nothing, and variables that no tower needs may be missing.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from export.errors import CheckpointError
 from export.frameworks.named_graphs import NamedGraph
 from export.frameworks.placeholders import line_of_variable
 from export.graph.origins import resource
+from export.model.keras_generation import why_unlike
 from export.model.object_walk import ModelObject, UnmatchedObject, unmatched_objects, walk
 from export.user_lines import at_line
 
 _SHOWN = 5
 _UNSEEN = (
-    "tf.train.Checkpoint saves only what a model holds as attributes, not layers in lists and dicts of Keras 3. "
-    "Add an attribute that holds them, both in training and in the factory: "
-    "`model.saved = tf.train.Checkpoint(layers=model.layers)`, or `block.saved` of the layer that owns the list; then "
-    "write the checkpoint again"
+    "tf.train.Checkpoint saves only what a model holds as attributes, not layers in lists and "
+    "dicts of Keras 3. Add an attribute that holds them, both in training and in the factory: "
+    "`model.saved = tf.train.Checkpoint(layers=model.layers)`, or `block.saved` of the layer that "
+    "owns the list; then write the checkpoint again"
 )
 
 
 @dataclass(frozen=True)
 class Place:
-    """A variable's attribute `path` from the model, and its `key` in the checkpoint ("" if it is not there)."""
+    """A variable's attribute `path` from the model, and its `key` in the checkpoint ("" if it is
+    not there).
+    """
 
     path: str
     key: str
@@ -47,7 +50,8 @@ class TrainedModel:
     Attributes:
       root: the model.
       checkpoint: its checkpoint.
-      object_path: attribute path of the model in the checkpoint, the recipe's `checkpoint.object_path`.
+      object_path: attribute path of the model in the checkpoint, the recipe's
+        `checkpoint.object_path`.
     """
 
     root: Any
@@ -65,11 +69,15 @@ class TrainedModel:
         """Returns each variable that a tower reads with its key in the checkpoint; reads no value.
 
         Raises:
-          CheckpointError: the checkpoint has no object graph or no such object; variables are missing or of another
-            shape or dtype; or a list that the tower reads has more layers there; names them.
+          CheckpointError: the checkpoint has no object graph or no such object; variables are
+            missing or of another shape or dtype; or a list that the tower reads has more layers
+            there; names them.
         """
-        variables, places = list(variables), self.places
-        problems, found, lines = [], [], {}
+        variables = list(variables)
+        places = self.places
+        problems = []
+        found = []
+        lines = {}
         for variable in variables:
             place = places.get(resource(variable.handle)) or Place(variable.name, "")
             lines[place.path] = made = at_line(line_of_variable(variable))
@@ -91,12 +99,25 @@ class TrainedModel:
             more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
             why = "The model code is not the one that was saved"
             if not isinstance(self.root, NamedGraph):
-                why += f", or checkpoint.object_path ({self.object_path!r}) is not the path of the model"
+                why += (
+                    f", or checkpoint.object_path ({self.object_path!r}) is not the path of the "
+                    "model"
+                )
                 why = next(filter(None, map(self.why_missing, variables)), why)
+                why = self.why_unlike or why
             raise CheckpointError(
                 f"checkpoint {self.checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. {why}"
             )
         return found
+
+    @cached_property
+    def why_unlike(self) -> str:
+        """Why the objects of the checkpoint are not those of the model, and the cure; "" if that is
+        not known.
+        """
+        if isinstance(self.root, NamedGraph):
+            return ""
+        return why_unlike(self.root, self.checkpoint.graph)
 
     def why_missing(self, variable: Any) -> str:
         """Returns why TensorFlow could not save a variable, and the cure; "" if it could."""
@@ -105,7 +126,8 @@ class TrainedModel:
 
     @cached_property
     def places(self) -> dict[str, Place]:
-        """Every variable of the model in the checkpoint, tables included, by the name of its resource.
+        """Every variable of the model in the checkpoint, tables included, by the name of its
+        resource.
 
         Raises:
           CheckpointError: the checkpoint has no object graph, or no object at `object_path`.
@@ -120,11 +142,12 @@ class TrainedModel:
         if graph is None:
             kind = checkpoint.storage.kind
             how = "by variable names" if kind == "TensorFlow" else f"by {kind}"
+            where = " (where KERAS_BACKEND is tensorflow)" if kind == "Keras" else ""
             raise CheckpointError(
-                f"checkpoint {checkpoint.prefix} was saved {how}, without an object graph, which is needed to find "
-                "a model's weights; load it into the model and save that with tf.train.Checkpoint, or export tables "
-                "(rowcast-export tables); for TF1 code, let the factory return a function that builds "
-                "the graph"
+                f"checkpoint {checkpoint.prefix} was saved {how}, without an object graph, which "
+                f"is needed to find a model's weights; load it into the model{where} and save that "
+                "with tf.train.Checkpoint, or export tables (rowcast-export tables); for TF1 code, "
+                "let the factory return a function that builds the graph"
             )
         places: dict[str, Place] = {}
         for each in self._walked(graph):
@@ -142,14 +165,17 @@ class TrainedModel:
             children = graph.nodes[node].children
             if step not in children:
                 raise CheckpointError(
-                    f"checkpoint {self.checkpoint.prefix} has no object {self.object_path!r} (checkpoint.object_path): "
+                    f"checkpoint {self.checkpoint.prefix} has no object {self.object_path!r} "
+                    "(checkpoint.object_path): "
                     f"there is no {step!r} among {', '.join(sorted(children)) or 'no attributes'}"
                 )
             node = children[step]
         return walk(self.root, graph, node)
 
     def holder_of(self, variable: Any) -> str:
-        """Returns the top-level object of the checkpoint under which a variable of the model is found; "" if none."""
+        """Returns the top-level object of the checkpoint under which a variable of the model is
+        found; "" if none.
+        """
         graph = self.checkpoint.graph
         if graph is None or isinstance(self.root, NamedGraph):
             return ""
@@ -177,9 +203,8 @@ class TrainedModel:
         found = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
         if isinstance(self.root, NamedGraph):
             known = {place.key for place in self.places.values()} | {*self.root.variables}
-            matrices = {
-                key: key for key in sorted(found - known)
-            }  # averages are stored beside their variables
+            # Averages are stored beside their variables.
+            matrices = {key: key for key in sorted(found - known)}
         else:
             beyond = [
                 left.keys
@@ -190,15 +215,16 @@ class TrainedModel:
         if not matrices:
             return ()
         return (
-            f"checkpoint {checkpoint.name} also holds {_shapes(matrices, checkpoint)}, which the model code "
+            f"checkpoint {checkpoint.name} also holds {_shapes(matrices, checkpoint)}, which the "
+            "model code "
             "lacks; if they are needed for these outputs, the code is not the one that was trained",
         )
 
     def table_keys(self, tables: Mapping[str, Any]) -> dict[str, str]:
         """Returns the checkpoint's key of each of the model's tables, given by name.
 
-        Tables that are not variables of their own there (those in a SparseCore stack) are left out: they are found by
-        name.
+        Tables that are not variables of their own there (those in a SparseCore stack) are left out:
+        they are found by name.
         """
         found = {
             name: self.places.get(resource(variable.handle)) for name, variable in tables.items()
@@ -208,14 +234,22 @@ class TrainedModel:
 
 def _problem(variable: Any, place: Place, made: str, checkpoint: Checkpoint) -> str:
     """Returns why a variable cannot be restored from the checkpoint; "" if it can."""
-    path, shape, dtype = place.path, tuple(variable.shape.as_list()), variable.dtype.name
+    path = place.path
+    shape = tuple(variable.shape.as_list())
+    dtype = variable.dtype.name
     if not place.key:
         return f"{path} {list(shape)}{made} is not in the checkpoint"
     entry = checkpoint.entries[place.key]
     if tuple(entry.shape) != shape or entry.dtype != dtype:
-        return f"{path} is {dtype} {list(shape)} in the model{made} and {entry.dtype} {list(entry.shape)} there"
+        return (
+            f"{path} is {dtype} {list(shape)} in the model{made} and {entry.dtype} "
+            f"{list(entry.shape)} there"
+        )
     spread = getattr(variable, "mod", False) and is_partitioned(entry)
-    where = "saved in partitions that the `mod` strategy looks up, and stays inside a tower as a whole, where it"
+    where = (
+        "saved in partitions that the `mod` strategy looks up, and stays inside a tower as a "
+        "whole, where it"
+    )
     return f"{path} was {where} would read other rows" if spread else ""
 
 

@@ -1,0 +1,1 @@
+"""The recipe: what to export, and how."""

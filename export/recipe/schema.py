@@ -22,209 +22,274 @@ class Part(BaseModel):
 
 
 class CheckpointPart(Part):
-    """Which checkpoint, and where the model is in its object graph."""
+    """The checkpoint, and where the model is in its object graph."""
 
     path: str
-    """A directory (its newest checkpoint), a prefix, or the `.index` file of a prefix, relative to the recipe; or a
-    URL."""
+    """Path relative to the recipe, or URL, of a checkpoint: its prefix, the `.index` file of the
+    prefix, or a directory, of which the newest checkpoint is read.
+    """
     object_path: str = ""
-    """Attribute path of the model in the checkpoint, e.g. `model` for `tf.train.Checkpoint(model=...)`."""
+    """Attribute path of the model in the checkpoint, such as `model` for
+    `tf.train.Checkpoint(model=...)`.
+    """
     by: Literal["objects", "names"] | None = None
-    """How variables are found: by the model's objects, or by the names that TF1's Saver wrote; default: by names if the
-    checkpoint has no object graph."""
+    """How variables are found: by the objects of the model, or by the names that the Saver of TF1
+    wrote. Default: by names if the checkpoint has no object graph.
+    """
     averages: bool = False
-    """Reads the moving average of each variable that has one: TF1's `ExponentialMovingAverage`, Keras' `use_ema`, slot
-    variables called `average`."""
+    """Read the moving average of each variable that has one: `ExponentialMovingAverage` of TF1,
+    `use_ema` of Keras, or slot variables named `average`.
+    """
     layout: str | None = None
-    """A layout file, relative to the recipe: where tables lie in variables, if the checkpoint does not record it."""
+    """Layout file, relative to the recipe. It describes where variables hold the rows of tables, if
+    the checkpoint does not record it.
+    """
 
 
 class CodePart(Part):
-    """The user's model code."""
+    """The model code."""
 
     factory: str
-    """`package.module:function` or `file.py:function`, relative to the recipe; called without arguments. It returns the
-    built, untrained model, or, for TF1, a function of one dict of inputs that builds the graph."""
+    """Function that builds the model: `package.module:function`, or `file.py:function` relative to
+    the recipe. It is called without arguments and returns the built, untrained model or, for TF1, a
+    function of one dict of inputs that builds the graph.
+    """
     table_threshold: int = Field(default=10_000, ge=0)
-    """Rows up to which a table that is read by plain gathers may stay inside its towers."""
+    """Maximum number of rows of a table that can stay inside its towers, if it is read only by
+    plain gathers.
+    """
     inline_bytes_max: int = Field(default=64 << 20, ge=0)
-    """Largest table, in bytes, that may stay inside a tower because it cannot be extracted."""
+    """Maximum size, in bytes, of a table that can stay inside a tower because it cannot be
+    extracted.
+    """
 
 
 class InputPart(Part):
-    """One input of the model's calls."""
+    """One input of the calls of the model."""
 
     dtype: Literal["int32", "int64", "float32", "string"]
-    """Of the tensor that the call takes."""
+    """Type of the tensor that the call takes."""
     shape: tuple[PositiveInt, ...] = ()
-    """Of one example, without the batch; [] is a single value, as of ragged and sparse inputs."""
+    """Shape of the input for one example, without the batch dimension. [] is a single value, and
+    the shape of ragged and sparse inputs.
+    """
     kind: Literal["dense", "ragged", "sparse"] = "dense"
-    """How the call takes a batch of it."""
+    """Kind of tensor in which the call takes a batch."""
     weights_for: str | None = None
-    """This input holds the weights of the named one."""
+    """Name of the input whose weights this input holds."""
     length_max: PositiveInt = 64
-    """Most values of an example, for a ragged or sparse input that a tower reads itself; more are rejected."""
+    """Maximum number of values per example, for a ragged or sparse input that a tower reads itself.
+    A request with more is rejected.
+    """
 
 
 class VocabularyPart(Part):
-    """A vocabulary: one key per line, in the order of the rows."""
+    """A vocabulary: a list of keys."""
 
     file: str
-    """UTF-8, one key per line, in the order of the rows."""
+    """UTF-8 text file with one key per line, in the order of the rows."""
     dtype: Literal["int64", "string"] = "string"
-    """Of the keys."""
+    """Type of the keys."""
 
 
 class VocabularyRule(Part):
-    """ids = { kind = "vocabulary", vocabulary = NAME, first_row = N, oov_buckets = N, oov_first_row = N }"""
+    """The row depends on the position of the id in a vocabulary: `ids = { kind = "vocabulary",
+    vocabulary = NAME, first_row = N, oov_buckets = N, oov_first_row = N }`.
+    """
 
     kind: Literal["vocabulary"]
     """Row = `first_row` + position of the id in the vocabulary."""
     vocabulary: Name
-    """One of the vocabularies."""
+    """Name of a vocabulary in `[vocabularies.NAME]`."""
     first_row: int = Field(default=0, ge=0)
     """Row of the first key."""
     oov_buckets: int = Field(default=0, ge=0)
-    """Rows for ids that the vocabulary does not hold: `oov_first_row` + their hash mod `oov_buckets`."""
+    """Number of rows for ids that are not in the vocabulary. Their row is `oov_first_row` + hash of
+    the id mod `oov_buckets`.
+    """
     oov_first_row: int | None = Field(default=None, ge=0)
-    """Needed with `oov_buckets`: in TensorFlow's tables the row behind the last key, in Keras' layers 0, or 1 with a
-    `mask`, where `first_row` is the row behind these."""
+    """First of the rows for ids that are not in the vocabulary; required with `oov_buckets`. For
+    the lookup tables of TensorFlow, it is the row after the last key. For Keras layers, it is 0, or
+    1 with a `mask`, and `first_row` is the row after these rows.
+    """
     oov_hash: Literal["fingerprint", "modulo"] = "fingerprint"
-    """fingerprint: as of hashed ids. modulo: an integer is its own hash, as Keras' IntegerLookup has it."""
+    """Hash of ids that are not in the vocabulary. fingerprint: FarmHash, as for `kind = "hash"`.
+    modulo: an integer is its own hash, as in the layer IntegerLookup of Keras.
+    """
     mask: int | str | None = None
-    """The id that is row 0 whatever the vocabulary contains, as the `mask_token` of Keras' layers."""
+    """The id that reads row 0, whatever the vocabulary contains: the `mask_token` of Keras layers.
+    """
 
     @model_validator(mode="after")
     def _placed(self) -> VocabularyRule:
         if self.oov_buckets and self.oov_first_row is None:
-            raise ValueError("'oov_first_row' is given with 'oov_buckets'")
+            raise ValueError("'oov_buckets' requires 'oov_first_row'")
         return self
 
 
 class HashRule(Part):
-    """ids = { kind = "hash", buckets = N }; buckets defaults to the table's rows."""
+    """The row is a hash of the id: `ids = { kind = "hash", buckets = N }`."""
 
     kind: Literal["hash"]
     """Row = FarmHash Fingerprint64 of the string, or of the integer in decimal, mod `buckets`."""
     buckets: PositiveInt | None = None
-    """None: the table's rows."""
+    """Number of buckets. Default: the number of rows of the table."""
     dtype: Literal["int64", "string"] = "int64"
-    """Of the ids in a self-contained SavedModel, whose signatures take no other; a service takes both."""
+    """Type of the ids in the signatures of a self-contained SavedModel. The service accepts both
+    types.
+    """
 
 
 class BucketRule(Part):
-    """ids = { kind = "buckets", boundaries = [...] }."""
+    """The row is the bucket of a number: `ids = { kind = "buckets", boundaries = [...] }`."""
 
     kind: Literal["buckets"]
-    """Row = number of `boundaries` that are <= the value."""
+    """Row = number of `boundaries` that are less than or equal to the value."""
     boundaries: tuple[float, ...]
-    """Ascending."""
+    """Boundaries in ascending order."""
 
 
 class KeyedRule(Part):
-    """ids = { kind = "keyed" }: of a table that is imported with its keys."""
+    """The table was imported with its keys: `ids = { kind = "keyed" }`."""
 
     kind: Literal["keyed"]
-    """Row = the position of the id among the table's own keys."""
+    """Row = position of the id among the keys of the table."""
 
 
 class FeaturePart(Part):
-    """What the graph does not specify about one feature. A feature has the name of the model's input."""
+    """What the model does not specify about a feature. A feature has the name of the input of the
+    model.
+    """
 
     role: Role | None = None
-    """Default: context if a query tower reads it or a context store holds it, candidate if a candidate tower or a
-    corpus does, otherwise context. Required if they disagree about an input of a ranking tower."""
+    """Whether the feature belongs to the context or to the candidate. Default: context if a query
+    tower or a context store uses it, candidate if a candidate tower or a corpus uses it, else
+    context. Required if both apply to an input of a ranking tower.
+    """
     ids: IdentityIds | VocabularyRule | HashRule | BucketRule | KeyedRule = Field(
         default=IdentityIds(), discriminator="kind"
     )
     """How an id in a request becomes a row, if the model does not specify it."""
     unknown: Unknown = Unknown()
-    """What an id outside the table becomes."""
+    """What happens with an id that has no row in the table."""
     default: Any = None
-    """Value if a request leaves the feature out, written as in a request; without one, the feature is required."""
+    """Value to use if a request omits the feature, written as in a request. Without a default,
+    requests must include the feature.
+    """
 
 
 class TowerPart(Part):
-    """One tower: a call of the model, and the outputs wanted from it."""
+    """One tower: a call of the model, and the outputs to use."""
 
     role: Literal["query", "candidate", "ranking"]
-    """What the service uses it for."""
+    """What the service uses the tower for."""
     call: str = ""
-    """Attribute path of what is called: "" is the model itself, `rank` one of its methods."""
+    """Attribute path of the function to call: "" is the model itself, `rank` is its method `rank`.
+    """
     inputs: tuple[str, ...] = ()
-    """Names of the inputs the call takes, as one dict; [] is all of them."""
+    """Names of the inputs that the call takes, as one dict. [] passes all inputs."""
     outputs: dict[Name, str] = {}
-    """Output name -> key in what the call returns (a dict); {} when it returns one tensor, which becomes `result`."""
+    """Name of each output and its key in the dict that the call returns. {} if the call returns one
+    tensor, which is named `result`.
+    """
     result: str | None = None
-    """The output that is the vector or the score; needed when there are several."""
+    """The output that is the vector or the score. Required if the tower has several outputs."""
     formula: str | None = None
-    """Score that candidates are ordered by, as a formula of outputs: numbers, + - * / ^, brackets, min, max, exp, log,
-    sqrt, sigmoid, e.g. `click^0.7 * like^0.3`; default: `result`."""
+    """Formula that combines outputs into the score that orders candidates, with numbers, + - * / ^,
+    parentheses, min, max, exp, log, sqrt and sigmoid, such as `click^0.7 * like^0.3`. Default:
+    `result`.
+    """
     split: bool = True
-    """Partitions a ranking tower by data flow into parts that run once for a context, once for a candidate, and only
-    for the outputs that a request names."""
+    """Partition a ranking tower by data flow into parts that run once per context, once per
+    candidate, or only for the outputs that a request names.
+    """
     precisions: tuple[Precision, ...] = ("f32",)
-    """Forms that are written: f32 and int8 for LiteRT; bf16 is a SavedModel, for service hosts with TensorFlow."""
+    """Precisions to export: f32 and int8 for LiteRT, bf16 as a SavedModel for hosts with
+    TensorFlow.
+    """
     serve: Precision = "f32"
-    """The precision that a service runs by default."""
+    """Precision at which a service runs the tower by default."""
     kendall_tau_min: dict[Literal["int8", "bf16"], float] = {}
-    """Least Kendall tau-b between the orders by the original's values and by the precision's, for every output."""
+    """Minimum Kendall tau-b by precision, for every output: it compares the order by the values of
+    the original model with the order by the values of the tower.
+    """
     overlap_min: dict[Literal["int8", "bf16"], float] = {}
-    """Least share of the original's best tenth (at most 100) that stays in the best tenth, for every output."""
+    """Minimum overlap by precision, for every output: the fraction of the best tenth by the
+    original model (at most 100 examples) that is also in the best tenth by the tower.
+    """
     auc_loss_max: dict[Literal["int8", "bf16"], float] = {}
-    """Largest loss of an output's area under the ROC curve; needs `verify.labels`."""
+    """Maximum loss of the area under the ROC curve by precision, for every output with a label.
+    Requires `verify.labels`.
+    """
     max_abs_error: dict[Precision, float] = {}
-    """Largest difference from the original model where the parity rule does not apply: for int8 and bf16, and for f32
-    in a tower that computes in bfloat16 or float16 or reads a table whose rows are converted."""
+    """Maximum absolute difference from the original model, by precision, where the parity rule does
+    not apply: for int8 and bf16, and for f32 in a tower that computes in bfloat16 or float16 or
+    reads a table whose rows are converted.
+    """
 
 
 class TablePart(Part):
-    """How one table is written."""
+    """How to write one table."""
 
-    shard_rows: PositiveInt | None = None
-    """Rows in a shard; None: as many as fit 4 GiB."""
+    segment_rows: PositiveInt | None = None
+    """Rows per segment. Default: as many as fit in 4 GiB."""
     key: str | None = None
-    """Variable of the checkpoint that holds it, or its name there or in `dump`, if the metadata does not identify
-    it."""
+    """Variable of the checkpoint that holds the table, or the name of the table in the checkpoint
+    or in `dump`, if the metadata does not identify it.
+    """
     mod: bool = False
-    """TF1 saved its variable in partitions, and spread the rows over them by the `mod` strategy."""
+    """TF1 saved the variable in partitions and distributed the rows by the `mod` strategy."""
     dump: str | None = None
-    """Directory with a dump of SOK or HugeCTR that holds this table instead of the checkpoint; ids are keys."""
+    """Directory with a dump of SOK or HugeCTR that holds this table instead of the checkpoint. The
+    ids are its keys.
+    """
     dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = None
-    """Type of its rows in the bundle; int8 has a scale for each row. Default: as stored, float64 as float32."""
+    """Type of the rows in the bundle. int8 rows have a scale each. Default: the type in the
+    checkpoint; float64 becomes float32.
+    """
     max_abs_error: float | None = Field(default=None, ge=0)
-    """Largest accepted difference of a converted value from the checkpoint's."""
+    """Maximum absolute difference between a converted value and the value in the checkpoint."""
     rms_error: float | None = Field(default=None, ge=0)
-    """Largest root of the mean square of these differences."""
+    """Maximum root mean square of these differences."""
     cosine_min: float | None = Field(default=None, ge=-1, le=1)
-    """Least cosine between a row and its converted row."""
+    """Minimum cosine between a row and its converted row."""
     unavailable: Literal["error", "unknown"] = "error"
-    """What a lookup does where no shard that holds its row can be reached: fail, or treat the id as unknown and report
-    the `coverage` of the answer."""
+    """What a lookup does if it reaches no shard that holds the row. error: the request fails.
+    unknown: the id is treated as unknown, and the response reports its `coverage`.
+    """
 
 
 class CorpusPart(Part):
-    """A candidate corpus: CSV, Parquet or TFRecord files with a row, or a `tf.train.Example`, per candidate."""
+    """A corpus of candidates: CSV, Parquet or TFRecord files with one row, or one
+    `tf.train.Example`, per candidate.
+    """
 
     file: str | tuple[str, ...]
-    """A file, a directory of part files, a pattern such as `items/part-*.csv`, or a list of these; read in the order of
-    names."""
+    """A file, a directory of part files, a pattern such as `items/part-*.csv`, or a list of these.
+    Files are read in the order of their names.
+    """
     format: Literal["csv", "parquet", "tfrecord"] | None = None
-    """None: by suffix: `.csv` (with a header), `.parquet`, `.tfrecord` or `.tfrecords`, perhaps with `.gz`."""
+    """Format of the files. Default: by the suffix `.csv` (with a header), `.parquet`, `.tfrecord`
+    or `.tfrecords`, each optionally with `.gz`.
+    """
     compression: Literal["none", "gzip"] | None = None
-    """Of CSV and TFRecord files; None: gzip where the name ends in `.gz`."""
+    """Compression of CSV and TFRecord files. Default: gzip if the name ends in `.gz`."""
     prebatched: bool = False
-    """A TFRecord holds many candidates: as many as `id` has values; other features: equally many values for each."""
+    """Each TFRecord holds several candidates: one for each value of `id`. All other features have
+    the same number of values per candidate.
+    """
     id: str
-    """Column of the candidate's id: integers or strings, unique, without nulls."""
+    """Column of the id of the candidate: integers or strings, unique, without nulls."""
     features: dict[str, str] = {}
-    """Feature -> column that holds its value, as a caller would send it."""
+    """Name of each feature and the column that holds its value, in the form in which a client sends
+    it.
+    """
     attributes: tuple[str, ...] = ()
-    """Columns returned on request."""
+    """Columns that are returned with results on request."""
     filters: tuple[str, ...] = ()
-    """Columns that requests may filter by, which are attributes, too."""
+    """Columns that requests can filter by. They are also attributes."""
     list_separator: str = "|"
-    """Between the values of a bag in a CSV column."""
+    """Separator between the values of a bag in a CSV column."""
 
     @property
     def stored(self) -> CorpusPart:
@@ -234,71 +299,98 @@ class CorpusPart(Part):
 
 
 class RecallPart(Part):
-    """Recall that an index must reach against exact search before it is published, on the examples of `verify`."""
+    """Recall that an index must reach against exact search before it is published, measured on the
+    examples of `verify`.
+    """
 
     k: PositiveInt = 10
-    """Neighbors of each query that are compared."""
+    """Number of neighbors per query to compare."""
     value: float = Field(default=0.95, gt=0, le=1)
-    """Least recall; nothing is published below it. Without `verify.examples` it has no effect."""
+    """Minimum recall. If it is not reached, nothing is published. Without `verify.examples`, it has
+    no effect.
+    """
     queries: PositiveInt = 500
-    """Queries it is measured on, at most."""
+    """Maximum number of queries that are taken from the examples. Every second one chooses the
+    setting, and the others measure its recall.
+    """
     of_tables: float | None = Field(default=None, gt=0, le=1)
-    """Least recall against exact search over vectors made of the checkpoint's own rows, if tables are converted;
-    default: measured and reported only."""
+    """Minimum recall against exact search over vectors that are computed from the rows of the
+    checkpoint, if tables are converted. Default: measured and reported, without a minimum.
+    """
 
 
 class IndexPart(Part):
-    """A nearest-candidate index over a corpus."""
+    """An index for retrieval from a corpus."""
 
     corpus: Name
-    """What is searched."""
+    """Corpus to search."""
     query_tower: Name
-    """Tower that makes the query vectors."""
+    """Tower that computes the vectors of queries."""
     candidate_tower: Name
-    """Tower that makes the candidates' vectors."""
+    """Tower that computes the vectors of candidates."""
     distance: Distance = "dot_product"
-    """Distance of vectors; scores are larger for nearer candidates in every case."""
+    """Distance between vectors. For every distance, a larger score is nearer."""
     kind: Literal["auto", "brute_force", "tree_ah"] = "auto"
-    """auto: brute force below 20 000 candidates in a partition, else a tree with asymmetric hashing and reordering."""
+    """Kind of the index. brute_force compares all vectors. tree_ah is a ScaNN tree with asymmetric
+    hashing and reordering. auto selects brute_force for fewer than 20,000 candidates per partition,
+    else tree_ah.
+    """
     partitions: int = Field(default=1, ge=1, le=1 << 16)
-    """Ranges of candidates that have an index each and are searched as one; a build takes the memory of one of them. At
-    most one for each candidate. Ranges are equally long but for the last; there are fewer if that would be empty."""
+    """Number of ranges of candidates with an index each, which are searched together. A build needs
+    the memory of one partition. Partitions have equal size, except the last; fewer are built if the
+    last would be empty. At most one per candidate.
+    """
     recall: RecallPart = RecallPart()
-    """The recall to reach."""
+    """Recall that the index must reach."""
     parameters: dict[str, Any] = {}
-    """ScaNN parameters that replace the chosen ones: num_leaves, leaves_to_search, dimensions_per_block, reorder; the
-    first three are of each partition."""
+    """ScaNN parameters that override the automatic choice: num_leaves, leaves_to_search,
+    dimensions_per_block, reorder. The first three apply to each partition.
+    """
 
 
 class VerifyPart(Part):
-    """What is checked before anything is published."""
+    """What to verify before the bundle is published."""
 
     examples: str | None = None
-    """A Parquet or JSON-lines file of raw examples (a column for each input). Default: examples are invented from known
-    ids, and from numbers in the range of the model's Normalization layers, or else around 0."""
+    """Parquet or JSON-lines file of raw examples, with a column for each input. Default: synthetic
+    examples, with known ids and with numbers in the range of the Normalization layers of the model,
+    or else around 0.
+    """
     count: PositiveInt = 256
-    """Examples that towers are compared on."""
+    """Number of examples on which towers are compared."""
     labels: dict[str, str] = {}
-    """Output -> column of `examples` with its label, 0 or 1: precisions below f32 are then judged by AUC."""
+    """Name of an output and the column of `examples` with its label, 0 or 1. Precisions below f32
+    are then judged by AUC.
+    """
     expected: dict[str, str] = {}
-    """Output (or `tower.output`, if several towers have it) -> column of `examples` with the value that training
-    recorded. The only check that finds ids that lead to other rows than in training. The difference may be a twentieth
-    of how much recorded values vary."""
+    """Name of an output (`tower.output` if several towers have it) and the column of `examples`
+    with the value that training recorded. This is the only check that detects ids that read other
+    rows than in training. The root mean square of the differences can be a twentieth of the
+    standard deviation of the recorded values.
+    """
     rows: PositiveInt = 4096
-    """Rows compared per table unless `--full`."""
+    """Number of rows to compare per table, unless `--full` is set."""
+    stated_layouts: Literal["verify", "accept"] = "verify"
+    """How to treat a table whose layout is stated (`checkpoint.layout`, `tables.NAME.mod`). verify:
+    publish it only if a tower that reads it has outputs in `expected`. accept: publish it without,
+    and record in the manifest that nothing verifies its layout.
+    """
 
 
 class OutputPart(Part):
-    """Where the bundle goes: `<root>/<model>/<version>/`."""
+    """Where to write the bundle: `<root>/<model>/<version>/`."""
 
     root: str
     """Directory of the bundles, relative to the recipe, or its URL (`s3://bucket/bundles`)."""
     tables: Literal["copy", "link", "inline", "inline-link"] = "copy"
-    """copy: into the bundle. link: hard links into the checkpoint for rows that lie in order. inline: a self-contained
-    SavedModel for TensorFlow Serving instead of a bundle. inline-link: the same, over hard links into the
-    checkpoint."""
+    """How to write tables. copy: copy the rows into the bundle. link: hard links to the checkpoint,
+    for rows that are stored in order. inline: write a self-contained SavedModel for TensorFlow
+    Serving instead of a bundle. inline-link: the same, with hard links to the checkpoint.
+    """
     serving_default: Name | None = None
-    """The tower that is `serving_default` of a self-contained SavedModel; None: the first one."""
+    """Tower of the signature `serving_default` of a self-contained SavedModel. Default: the first
+    tower.
+    """
 
 
 class ExportJob(Part):
@@ -307,29 +399,31 @@ class ExportJob(Part):
     model: Name
     """Name of the model in the root, in URLs and in requests."""
     checkpoint: CheckpointPart
-    """What was trained."""
+    """The checkpoint to export."""
     code: CodePart
     """The model code."""
     inputs: dict[str, InputPart]
-    """Inputs of the model's calls, by name."""
+    """Inputs of the calls of the model, by name."""
     towers: dict[Name, TowerPart]
     """Towers to extract from the model."""
     output: OutputPart
-    """Where the bundle goes."""
+    """Where to write the bundle."""
     vocabularies: dict[Name, VocabularyPart] = {}
     """Vocabulary files."""
     features: dict[str, FeaturePart] = {}
-    """What the model does not specify about a feature."""
+    """What the model does not specify about features."""
     tables: dict[Name, TablePart] = {}
-    """How tables are written."""
+    """How to write tables."""
     candidates: dict[Name, CorpusPart] = {}
-    """Candidate corpora."""
+    """Corpora of candidates."""
     contexts: dict[Name, CorpusPart] = {}
-    """Stored features of contexts (users) by id, read like corpora; a request may then send only the id."""
+    """Stored features of contexts (users) by id, read like corpora. A request can then send only
+    the id.
+    """
     indexes: dict[Name, IndexPart] = {}
-    """Nearest-candidate indexes."""
+    """Indexes for retrieval."""
     verify: VerifyPart = VerifyPart()
-    """What is checked before anything is published."""
+    """What to verify before the bundle is published."""
 
 
 def _nearest(wrong: str, known: list[str]) -> str:
@@ -352,8 +446,11 @@ def _fields_at(model: Any, location: tuple[int | str, ...]) -> list[str]:
 
 
 def explain(problem: ValidationError, model: type[BaseModel] = ExportJob) -> str:
-    """Returns the first mistake of a recipe, or of another model, as one sentence: key, value and expectation."""
-    # A misspelled key is both unknown and missing: reported as unknown, with the spelling that was meant.
+    """Returns the first mistake of a recipe, or of another model, as one sentence: key, value and
+    expectation.
+    """
+    # A misspelled key is both unknown and missing: reported as unknown, with the spelling that was
+    # meant.
     first = min(problem.errors(), key=lambda error: error["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
@@ -369,7 +466,8 @@ def read_recipe(path: Path) -> ExportJob:
     """Reads a recipe.
 
     Raises:
-      UsageError: there is no such file, it is not TOML, or a key is unknown, missing or of the wrong type; names it.
+      UsageError: there is no such file, it is not TOML, or a key is unknown, missing or of the
+        wrong type; names it.
     """
     try:
         parsed = tomllib.loads(path.read_text())
@@ -384,7 +482,7 @@ def read_recipe(path: Path) -> ExportJob:
     except tomllib.TOMLDecodeError as problem:
         raise UsageError(f"recipe {path} cannot be read as TOML: {problem}") from problem
     except RecursionError as problem:
-        raise UsageError(f"recipe {path} cannot be read: it is nested too deep") from problem
+        raise UsageError(f"recipe {path} cannot be read: it is nested too deeply") from problem
     try:
         return ExportJob.model_validate(parsed)
     except ValidationError as problem:

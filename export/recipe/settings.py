@@ -24,14 +24,21 @@ class ExportSettings(BaseSettings):
     workers: int = Field(default=0, ge=0, description="table workers; 0: one per core")
     executor: str = Field(
         default="local",
-        description="where table workers run: local, ray-local, HOST:PORT or ray://HOST:PORT of a cluster",
+        description="where table workers run: local, ray-local, HOST:PORT or ray://HOST:PORT of a "
+        "cluster",
     )
     scratch: Path = Field(
         default=Path(".rowcast-scratch"),
-        description="directory where a bundle is staged that goes to a URL; relative to where the command runs",
+        description="directory where a bundle is staged that goes to a URL; relative to where the "
+        "command runs",
     )
     full: bool = Field(
         default=False, description="compare every row with the checkpoint instead of a sample"
+    )
+    unproved: bool = Field(
+        default=False,
+        description="publish a self-contained SavedModel even if the original model, with which it "
+        "is compared, does not fit into memory",
     )
 
     @field_validator("executor")
@@ -41,5 +48,8 @@ class ExportSettings(BaseSettings):
             if not _RAY.fullmatch(where):
                 raise ValueError("expected local, ray-local, HOST:PORT or ray://HOST:PORT")
             if find_spec("ray") is None:
-                raise ValueError("needs Ray, which is not installed: pip install 'rowcast[ray]'")
+                raise ValueError(
+                    "needs Ray, which is not installed; in a checkout of rowcast, run `pip install "
+                    "'.[ray]'`"
+                )
         return where

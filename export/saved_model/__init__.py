@@ -1,0 +1,1 @@
+"""Writes a SavedModel that contains its tables."""

@@ -1,10 +1,12 @@
-"""The variables of a self-contained SavedModel: an index over linked or streamed bytes of a checkpoint.
+"""The variables of a self-contained SavedModel: an index over linked or streamed bytes of a
+checkpoint.
 
-TensorFlow reads variables wherever the index says they lie. So no table is restored to be saved again: its bytes are
-streamed as they stand into one data file, in bounded memory, or stay where they are and are hard-linked.
+TensorFlow reads variables wherever the index says they lie. So no table is restored to be saved
+again: its bytes are streamed as they stand into one data file, in bounded memory, or stay where
+they are and are hard-linked.
 
-    variables.data-00000 ...  links: data files of the checkpoint      streamed: tables, as the checkpoint stores them
-    variables.data-<last>     dense variables, object graph            the same file, behind them
+    variables.data-00000 ...  linked: data files of the checkpoint; streamed: tables
+    variables.data-<last>     dense variables and object graph; streamed: in the file of the tables
     variables.index           written last, once every checksum is known
 """
 
@@ -31,16 +33,19 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry, Slice
 from export.errors import CheckpointError, DestinationError, NotConvertible
 from export.tables.tasks import WORKER_BYTES
-from runtime.object_store import Stamp
+from object_store.stamps import Stamp
 
 CHUNK_BYTES = 512 << 20
-"""What one task copies: small enough to be done again after a crash, large enough to cost nothing."""
+"""What one task copies: small enough to be done again after a crash, large enough to cost nothing.
+"""
 BLOCK_BYTES = 8 << 20
 COPY_BYTES = WORKER_BYTES + BLOCK_BYTES
 """The most memory that a worker holds while it copies a chunk."""
 
 _UNSLICED_ONLY = ("float16", "uint32", "float8_e5m2", "float8_e4m3fn")
-"""Dtypes that TensorFlow 2.20 saves in slices, and cannot restore from more than one ("Dtype half not supported")."""
+"""Dtypes that TensorFlow 2.20 saves in slices, and cannot restore from more than one ("Dtype half
+not supported").
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,8 @@ class VariablesPlan:
       prefix: of the new checkpoint.
       files: its data files.
       links: the checkpoint's data file behind each that is a link.
-      streamed: the variables that are not copied by hand, by their new key; a slice without a crc gets that of its
-        chunks.
+      streamed: the variables that are not copied by hand, by their new key; a slice without a crc
+        gets that of its chunks.
       chunks: what is streamed into the last data file, or summed.
       end: first byte behind what is streamed.
     """
@@ -97,7 +102,9 @@ class VariablesPlan:
 
     @property
     def load_bytes(self) -> int:
-        """The most memory that TensorFlow holds of large variables while it loads: all, and one slice twice."""
+        """The most memory that TensorFlow holds of large variables while it loads: all, and one
+        slice twice.
+        """
         sliced = [
             part.bytes
             for entry in self.streamed.values()
@@ -131,7 +138,8 @@ def plan_variables(
     renamed = {
         source: str(data_file(prefix, number, count)) for number, source in enumerate(sources)
     }
-    own, at = str(data_file(prefix, count - 1, count)), 0
+    own = str(data_file(prefix, count - 1, count))
+    at = 0
     streamed: dict[str, Entry] = {}
     chunks: list[Chunk] = []
     for key, entry in ordered.items():
@@ -154,7 +162,8 @@ def plan_variables(
                 else "save it anew"
             )
             raise NotConvertible(
-                f"{entry.key!r} is {entry.dtype} in {len(entry.slices)} slices, which TensorFlow cannot restore; {cure}"
+                f"{entry.key!r} is {entry.dtype} in {len(entry.slices)} slices, which TensorFlow "
+                f"cannot restore; {cure}"
             )
     return VariablesPlan(
         prefix, count, {Path(renamed[each]): each for each in sources}, streamed, tuple(chunks), at
@@ -176,11 +185,13 @@ def link_files(plan: VariablesPlan) -> None:
     for path, source in plan.links.items():
         path.unlink(missing_ok=True)
         try:
-            os.link(source, path, follow_symlinks=True)
+            # os.link would make a link to a symbolic link.
+            os.link(os.path.realpath(source), path)
         except OSError as problem:
             why = cures.get(problem.errno or 0, problem.strerror)
             raise DestinationError(
-                f'{source} cannot be linked as {path}: {why}; set output.tables = "inline", which copies'
+                f'{source} cannot be linked as {path}: {why}; set output.tables = "inline", which '
+                "copies"
             ) from problem
 
 
@@ -191,7 +202,8 @@ def copy_chunk(chunk: Chunk) -> int:
       CheckpointError: the source is gone, or cut short.
       DestinationError: the destination cannot be written.
     """
-    crc, buffer = 0, np.empty(min(BLOCK_BYTES, chunk.bytes), np.uint8)
+    crc = 0
+    buffer = np.empty(min(BLOCK_BYTES, chunk.bytes), np.uint8)
     try:
         with ExitStack() as opened:
             files = opened.enter_context(
@@ -213,8 +225,8 @@ def copy_chunk(chunk: Chunk) -> int:
                 os.fsync(out.fileno())
     except OSError as problem:
         raise DestinationError(
-            f"{chunk.destination} cannot be written: {problem.strerror or problem}; free some space, then run again: "
-            "it resumes"
+            f"{chunk.destination} cannot be written: {problem.strerror or problem}; free some "
+            "space, then run again: it resumes"
         ) from problem
     return crc
 
@@ -231,7 +243,8 @@ def write_variables(
     graph: bytes,
     sums: Mapping[Chunk, int],
 ) -> None:
-    """Writes what remains once all chunks are there: dense variables, the object graph, and the index last.
+    """Writes what remains once all chunks are there: dense variables, the object graph, and the
+    index last.
 
     Args:
       plan: what was streamed or linked.
@@ -248,7 +261,8 @@ def write_variables(
     with plan.own.open("r+b" if plan.own.exists() else "w+b") as file:
         file.seek(at)
         for key, source in sorted(small.items()):
-            entry, data = checkpoint.entries[source], checkpoint.read_all(source).tobytes()
+            entry = checkpoint.entries[source]
+            data = checkpoint.read_all(source).tobytes()
             part = Slice(
                 str(plan.own), at, len(data), crc32c(data), (0,) * len(entry.shape), entry.shape
             )
@@ -263,10 +277,13 @@ def write_variables(
 
 
 def _ordered(key: str, entry: Entry) -> Entry:
-    """Returns an entry under its new key, with its slices in the order of the rows, without empty ones."""
+    """Returns an entry under its new key, with its slices in the order of the rows, without empty
+    ones.
+    """
     if not entry.slices:
         raise NotConvertible(
-            f"{entry.key!r} lies in chunks of an array store, which no SavedModel can hold as they are; export a bundle"
+            f"{entry.key!r} lies in chunks of an array store, which no SavedModel can hold as they "
+            "are; export a bundle"
         )
     slices = sorted((part for part in entry.slices if part.bytes), key=lambda part: part.starts)
     if len(entry.shape) == 2:
@@ -288,7 +305,9 @@ def _by_rows(entry: Entry) -> bool:
 
 
 def _merged(entry: Entry) -> Entry:
-    """Joins slices that are row ranges and lie back to back in one file: TensorFlow loads them faster, and in less."""
+    """Joins slices that are row ranges and lie back to back in one file: TensorFlow loads them
+    faster, and in less.
+    """
     adjacent = all(
         first.file == second.file and first.offset + first.bytes == second.offset
         for first, second in pairwise(entry.slices)
@@ -329,8 +348,8 @@ def _summed(entry: Entry, plan: VariablesPlan, sums: Mapping[Chunk, int]) -> Ent
         if part.crc32c is not None and part.crc32c != crc:
             sources = ", ".join(dict.fromkeys(chunk.source for chunk in of_it))
             raise CheckpointError(
-                f"{entry.key!r}: {part.bytes} bytes read from {sources} do not match their checksum: the checkpoint is "
-                "damaged; copy it anew or take an older one"
+                f"{entry.key!r}: {part.bytes} bytes read from {sources} do not match their "
+                "checksum: the checkpoint is damaged; copy it anew or take an older one"
             )
         slices.append(part._replace(crc32c=crc))
     return entry._replace(slices=tuple(slices))

@@ -1,4 +1,5 @@
-"""The graph of a self-contained SavedModel: raw ids in, the towers' results out, lookups inside, no table's value.
+"""The graph of a self-contained SavedModel: raw ids in, the towers' results out, lookups inside, no
+table's value.
 
 Each tower becomes one signature: what `lookups` answers goes into the tower as it was cut.
 """
@@ -57,7 +58,8 @@ def build_graph(
     """Traces one signature for each tower; allocates no table.
 
     Args:
-      job, base, traced, entries: the recipe, its folder, its model and the description of its features.
+      job, base, traced, entries: the recipe, its folder, its model and the description of its
+        features.
       tables: where the checkpoint stores each table.
     Raises:
       UsageError: inputs of the recipe cannot be told apart in a signature.
@@ -68,7 +70,8 @@ def build_graph(
     for spec in tables.values():
         if spec.key not in stored:
             attribute = f"table_{len(stored)}"
-            shape, dtype = spec.stored, tf.as_dtype(spec.dtype)
+            shape = spec.stored
+            dtype = tf.as_dtype(spec.dtype)
             stored[spec.key] = variable_class()(
                 shape=shape, dtype=dtype, trainable=False, name=attribute
             )
@@ -85,7 +88,8 @@ def build_graph(
         return tf.gather(stored[tables[table].key], rows)
 
     lookups = Lookups(job, traced, entries, tables, known, gather)
-    signatures, inputs = {}, {}
+    signatures = {}
+    inputs = {}
     for tower in traced.towers:
         name = tower.spec.name
         signatures[name], inputs[name] = _signature(tower, lookups)
@@ -94,7 +98,8 @@ def build_graph(
         raise UsageError(
             f"output.serving_default is {default!r}; the recipe's towers: {', '.join(signatures)}"
         )
-    signatures[SIGNATURE], inputs[SIGNATURE] = signatures[default], inputs[default]
+    signatures[SIGNATURE] = signatures[default]
+    inputs[SIGNATURE] = inputs[default]
     attributes = {f"table_{number}": key for number, key in enumerate(stored)}
     return InlineGraph(lookups, module, signatures, inputs, attributes, weights)
 
@@ -134,7 +139,9 @@ def variable_key(attribute: str) -> str:
 def _vocabularies(
     job: ExportJob, base: Path, traced: TracedModel, entries: Mapping[str, manifest.Feature]
 ) -> dict[str, Any]:
-    """Returns TensorFlow's lookup tables, key -> position, -1 if unknown, of all vocabularies that features read."""
+    """Returns TensorFlow's lookup tables, key -> position, -1 if unknown, of all vocabularies that
+    features read.
+    """
     held = model_vocabularies(traced.spec)
     embedded = [entry for entry in entries.values() if isinstance(entry, manifest.EmbeddedFeature)]
     used = {rule.vocabulary for entry in embedded for rule in manifest.vocabularies_of(entry.ids)}
@@ -151,7 +158,9 @@ def _held(keys: Keys) -> Any:
 
 
 def _signature(tower: TracedTower, lookups: Lookups) -> tuple[Any, dict[str, tuple[str, ...]]]:
-    """Traces one tower on raw inputs; a ragged or sparse one is several tensors, called as TensorFlow calls them."""
+    """Traces one tower on raw inputs; a ragged or sparse one is several tensors, called as
+    TensorFlow calls them.
+    """
     parts = lookups.parts(tower)
     names = distinct_identifiers(parts)
     specs = {names[name]: input_spec(part) for name, part in parts.items()}
@@ -160,8 +169,10 @@ def _signature(tower: TracedTower, lookups: Lookups) -> tuple[Any, dict[str, tup
     if len(set(taken)) < len(taken):
         twice = next(each for each in taken if taken.count(each) > 1)
         raise UsageError(
-            f"tower {tower.spec.name!r}: two inputs need a tensor {twice!r} (a ragged input NAME is sent as NAME and "
-            "NAME_1, a sparse one as NAME, NAME_1 and NAME_2); rename one in the model and the recipe"
+            f"tower {tower.spec.name!r}: two inputs need a tensor {twice!r} (a ragged input NAME "
+            "is sent as NAME and "
+            "NAME_1, a sparse one as NAME, NAME_1 and NAME_2); rename one in the model and the "
+            "recipe"
         )
 
     def serve(**inputs: Any) -> dict[str, Any]:
@@ -171,7 +182,9 @@ def _signature(tower: TracedTower, lookups: Lookups) -> tuple[Any, dict[str, tup
 
 
 def _tensor_names(name: str, part: InputPart) -> tuple[str, ...]:
-    """Returns the tensors of an input: values and row splits of a ragged one, indices, values and shape of a sparse."""
+    """Returns the tensors of an input: values and row splits of a ragged one, indices, values and
+    shape of a sparse.
+    """
     count = {"dense": 1, "ragged": 2, "sparse": 3}[part.kind]
     return (name, *(f"{name}_{number}" for number in range(1, count)))
 

@@ -1,8 +1,10 @@
-"""Lookups inside the graph of a self-contained SavedModel: raw ids in, what the cut towers take out.
+"""Lookups inside the graph of a self-contained SavedModel: raw ids in, what the cut towers take
+out.
 
-Ids become rows by the features' entries in the manifest, rows become rows of the variable as the checkpoint stores it
-(`export/checkpoint/layouts.py` has the formula; a stack is shared by its tables), and the gathered vectors go through
-TensorFlow's own lookup, combiner and all: that of the layer where it has one.
+Ids become rows by the features' entries in the manifest, rows become rows of the variable as the
+checkpoint stores it (`export/checkpoint/layouts.py` has the formula; a stack is shared by its
+tables), and the gathered vectors go through TensorFlow's own lookup, combiner and all: that of the
+layer where it has one.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from export.verify.reference_inputs import padding_of
 from export.verify.reference_tables import as_table, with_values
 
 Gather = Callable[[str, Any], Any]
-"""(name of a table, [m] int64 rows of the variable that stores it) -> [m, stored columns], in the stored dtype."""
+"""(name of a table, [m] int64 rows of the variable that stores it) -> [m, stored columns], in the
+stored dtype.
+"""
 
 
 @dataclass(frozen=True)
@@ -109,10 +113,8 @@ class Lookups:
         rows = self._rows(spec, ids.values)
         if spec.kind == "bag":  # leaves unknown ids out; a sequence keeps their places
             known = rows >= 0
-            ids, weights = (
-                _retained(ids, known),
-                None if weights is None else _retained(weights, known),
-            )
+            ids = _retained(ids, known)
+            weights = None if weights is None else _retained(weights, known)
             rows = tf.boolean_mask(rows, known)
         if spec.config is not None:
             return self._by_layer(spec, ids, rows, weights)
@@ -120,15 +122,17 @@ class Lookups:
             return self._vectors(spec, rows)
         if spec.kind == "sequence":
             whole = ids.with_values(self._vectors(spec, rows))
-            filled_by = self._vectors(
-                spec, tf.constant([_or_none(spec.filler_row)], tf.int64)
-            )  # -1: zeros
+            # -1 stands for zeros.
+            filled_by = self._vectors(spec, tf.constant([_or_none(spec.filler_row)], tf.int64))
             return whole.to_tensor(filled_by[0], shape=[None, spec.length, whole.shape[-1]])
         return self._combined(spec, ids, rows, weights)
 
     def _ids(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Returns ids, and weights beside them, as ragged or sparse tensors without padding; of several inputs rows."""
-        entry, name = self._entry(spec), spec.reads[0]
+        """Returns ids, and weights beside them, as ragged or sparse tensors without padding; of
+        several inputs rows.
+        """
+        entry = self._entry(spec)
+        name = spec.reads[0]
         if isinstance(entry.ids, manifest.CrossedIds):
             each = [
                 _unpadded(_ragged(inputs[key]), spec.padding_of(key), None)[0] for key in spec.reads
@@ -152,8 +156,9 @@ class Lookups:
     def _by_layer(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
         """Looks up as an embedding layer does.
 
-        Its own lookup runs on the gathered vectors alone, one for each id, whatever dtype and order the table is stored
-        in; the row behind them is what TensorFlow fills empty examples with before it zeroes them.
+        Its own lookup runs on the gathered vectors alone, one for each id, whatever dtype and order
+        the table is stored in; the row behind them is what TensorFlow fills empty examples with
+        before it zeroes them.
         """
         table = as_table(self._vectors(spec, rows))
         return self.original(
@@ -161,7 +166,9 @@ class Lookups:
         )
 
     def _combined(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
-        """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which keeps every weight."""
+        """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which
+        keeps every weight.
+        """
         beside = None if weights is None else _sparse(weights)
         places = _sparse(with_values(ids, _places(rows) + 1))
         vectors = self._vectors(
@@ -174,13 +181,14 @@ class Lookups:
                 [vectors], places, beside, default_id=empty, **how
             )
         found = tf.nn.embedding_lookup_sparse([vectors], places, beside, **how)
-        missing = (
-            tf.cast(places.dense_shape[0], tf.int32) - tf.shape(found)[0]
-        )  # empty examples at the end
+        # Empty examples at the end.
+        missing = tf.cast(places.dense_shape[0], tf.int32) - tf.shape(found)[0]
         return tf.pad(found, [[0, missing], [0, 0]])
 
     def _lengths(self, name: str, value: Any) -> Any:
-        """Returns how many ids each example has; of a dense input, up to the last one that is no padding."""
+        """Returns how many ids each example has; of a dense input, up to the last one that is no
+        padding.
+        """
         if isinstance(value, tf.Tensor):
             found = tf.reshape(value, [tf.shape(value)[0], -1])
             places = tf.range(1, tf.shape(found, tf.int64)[1] + 1)
@@ -199,15 +207,18 @@ class Lookups:
         values = values if entry.cast is None else cast(entry.cast, values)
         rule = entry.ids
         if isinstance(rule, manifest.TextIds):
-            values, rule = values if rule.split else words(rule, values), rule.ids
-        rows = rows_of(
-            rule, values, self.vocabularies
-        )  # a cross has made its rows: they are taken as they are
+            values = values if rule.split else words(rule, values)
+            rule = rule.ids
+        # A cross has made its rows: they are taken as they are.
+        rows = rows_of(rule, values, self.vocabularies)
         count = self.traced.spec.rows_of(spec)
         rows = tf.where(rows < 0, rows + count, rows) if entry.from_end else rows
         known = (rows >= 0) & (rows < count)
         if entry.unknown.rule == "refuse":
-            message = f"feature {spec.name}: an id is not in table {spec.table}, and the feature refuses unknown ids"
+            message = (
+                f"feature {spec.name}: an id is not in table {spec.table}, and the feature "
+                "refuses unknown ids"
+            )
             with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(known), [message])]):
                 return tf.identity(rows)
         stands = -1 if entry.unknown.rule == "zeros" else entry.unknown.row or 0
@@ -215,7 +226,8 @@ class Lookups:
 
     def _entry(self, spec: FeatureSpec) -> manifest.EmbeddedFeature:
         entry = self.entries[spec.name]
-        assert isinstance(entry, manifest.EmbeddedFeature)  # noqa: S101 - described from this very spec
+        # described from this very spec
+        assert isinstance(entry, manifest.EmbeddedFeature)  # noqa: S101
         return entry
 
     def _vectors(self, spec: FeatureSpec, rows: Any) -> Any:
@@ -250,8 +262,10 @@ def sent_dtype(name: str, model: ModelSpec, job: ExportJob) -> str:
     asked = {_stated_dtype(name, job) if each else own for each in stated} or {own}
     if len(asked) > 1:
         raise NotConvertible(
-            f"input {name!r} would be sent as {' and as '.join(sorted(asked))}: it is read by the recipe's rule "
-            f"(features.{name}.ids) and otherwise, too, which a self-contained SavedModel does not do; write a bundle "
+            f"input {name!r} would be sent as {' and as '.join(sorted(asked))}: it is read by the "
+            "recipe's rule "
+            f"(features.{name}.ids) and otherwise, too, which a self-contained SavedModel does not "
+            "do; write a bundle "
             '(output.tables = "copy" or "link")'
         )
     return asked.pop()
@@ -290,8 +304,11 @@ def _ragged(value: Any) -> Any:
 
 
 def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
-    """Returns [batch, most] of a bag that a tower takes itself, or of its weights; more are refused."""
-    (name,), (most,) = spec.reads, spec.shape
+    """Returns [batch, most] of a bag that a tower takes itself, or of its weights; more are
+    refused.
+    """
+    (name,) = spec.reads
+    (most,) = spec.shape
     bags = _ragged(inputs[name])
     if spec.weights is not None:
         weights = inputs[spec.weights]

@@ -1,8 +1,10 @@
-"""Proves a self-contained SavedModel: loaded as a server loads it, in a process of its own, and asked raw examples.
+"""Proves a self-contained SavedModel: loaded as a server loads it, in a process of its own, and
+asked raw examples.
 
-Two loaders are asked, `tf.saved_model.load` and, in a session, `tf.compat.v1.saved_model.load`, which calls the same
-restore operation that TensorFlow Serving does. Both hold every table in memory and check its crc. Where that much
-memory is not to be had, the same graph is asked over the rows alone that the examples read.
+Two loaders are asked, `tf.saved_model.load` and, in a session, `tf.compat.v1.saved_model.load`,
+which calls the same restore operation that TensorFlow Serving does. Both hold every table in memory
+and check its crc. Where that much memory is not to be had, the same graph is asked over the rows
+alone that the examples read in the written files.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import one_each
 from bundle.features.reader import FeatureReader
 from export.checkpoint.inventory.specs import Inventory
-from export.checkpoint.reader import Checkpoint
+from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import UsageError, VerificationFailed
 from export.frameworks.loading import tf
 from export.graph.specs import SIGNATURE, DenseSpec, FeatureSpec
@@ -57,6 +59,7 @@ def prove(
     checkpoint: Checkpoint,
     inventory: Inventory,
     plan: VariablesPlan,
+    unproved: bool = False,
 ) -> dict[str, Any]:
     """Asks what was written raw examples, and holds its answers to those of the original model.
 
@@ -65,54 +68,61 @@ def prove(
       graph, plan: what was written there.
       base: the recipe's folder.
       checkpoint, inventory: what was exported.
+      unproved: whether nothing need be compared if the original model does not fit into memory.
     Returns:
       What was compared, as JSON values.
     Raises:
-      VerificationFailed: an answer differs, or a loader refuses the SavedModel.
+      VerificationFailed: an answer differs, a loader refuses the SavedModel, or the original model
+        does not fit into memory.
       UsageError: the examples cannot be meant.
     """
-    lookups, job, model = graph.lookups, graph.lookups.job, graph.lookups.traced.spec
-    free = _available_bytes()
-    own = plan.streamed.keys() - map(variable_key, graph.tables)
-    held = 2 * sum(plan.streamed[key].bytes for key in own) + RESERVE_BYTES
+    lookups = graph.lookups
+    job = graph.lookups.job
+    model = graph.lookups.traced.spec
     proof: dict[str, Any] = {
+        "proved": False,
         "examples": 0,
         "tolerance": TOLERANCE,
         "loaded_by": [],
         "max_abs_error": {},
     }
-    if held > free:
-        note = f"not compared: the original model holds its large Keras Embeddings, {held} bytes, and {free} are free"
+    shortage = _shortage(graph, plan)
+    if shortage:
+        check_comparable(graph, plan, unproved)
+        note = f"not compared with the original model, by --unproved: {shortage}"
         return proof | {"note": f"{note}; the index holds the checkpoint's own entries"}
     sources = {name: source_of(spec.layout, spec.key) for name, spec in lookups.tables.items()}
     read_rows = checkpoint_rows(checkpoint, sources)
     tables = {name: TrainedRows(name, spec, read_rows) for name, spec in lookups.tables.items()}
     vocabularies = {name: vocabulary_of(keys) for name, keys in keys_of(job, base, model).items()}
-    features = FeatureReader(
-        lookups.entries, tables, vocabularies
-    )  # resolves ids as a service would
+    # Resolves ids as a service would.
+    features = FeatureReader(lookups.entries, tables, vocabularies)
     with tempfile.TemporaryDirectory() as aside:
-        prefix = local_prefix(checkpoint, inventory, Path(aside))
+        prefix = local_prefix(checkpoint, inventory, model, job, Path(aside))
         examples = examples_of(job, base, model, lookups.entries)
         reference, expected = finite_results(
             Reference(job, base, model, prefix, read_rows, examples, features)
         )
     sent = _sent(graph, reference.examples, features)
+    free = _available_bytes()
     needed = plan.load_bytes + RESERVE_BYTES
     if needed <= free:
-        answers, note = _load_and_ask(directory, _flat(graph, sent)), ""
+        answers = _load_and_ask(directory, _flat(graph, sent))
+        note = ""
         proof["loaded_by"] = list(answers)
     else:
         trained = TrainedModel(lookups.traced.root, checkpoint, job.checkpoint.object_path)
         trained.restore_weights(graph.weights.values())
-        answers = {"the graph over the rows of the examples": _ask_rows(checkpoint, graph, sent)}
+        written = open_checkpoint(plan.prefix)
+        answers = {"the graph over the rows of the examples": _ask_rows(written, graph, sent)}
         note = (
-            f"not loaded here: that needs {needed} bytes of memory, {free} are free; the same graph answered over the "
-            "rows that the examples read, and the index holds the checkpoint's own entries"
+            f"not loaded here: that needs {needed} bytes of memory, {free} are free; the same "
+            "graph answered over the rows that the examples read in the written files"
         )
     errors: dict[str, dict[str, float]] = {}
     for name, outputs in expected.items():
-        limit, key = job.towers[name].max_abs_error.get("f32"), f"towers.{name}.max_abs_error.f32"
+        limit = job.towers[name].max_abs_error.get("f32")
+        key = f"towers.{name}.max_abs_error.f32"
         errors[name] = {
             output: max(
                 largest_difference(
@@ -126,16 +136,49 @@ def prove(
             )
             for output, right in outputs.items()
         }
-    return proof | {"examples": reference.examples.n, "max_abs_error": errors, "note": note}
+    compared = {"proved": True, "examples": reference.examples.n, "max_abs_error": errors}
+    return proof | compared | {"note": note}
+
+
+def check_comparable(graph: InlineGraph, plan: VariablesPlan, unproved: bool) -> None:
+    """Checks that this machine can run the original model, before tables are copied and again
+    before they are proved.
+
+    Args:
+      graph, plan: what is written.
+      unproved: whether the SavedModel may be published without a comparison.
+
+    Raises:
+      VerificationFailed: it cannot.
+    """
+    shortage = _shortage(graph, plan)
+    if shortage and not unproved:
+        raise VerificationFailed(
+            f"the SavedModel cannot be compared with the original model: {shortage}; run the "
+            "export where more memory is free, or publish it without a comparison by --unproved"
+        )
+
+
+def _shortage(graph: InlineGraph, plan: VariablesPlan) -> str:
+    """Returns what the original model lacks to run here; "" if nothing."""
+    own = plan.streamed.keys() - map(variable_key, graph.tables)
+    held = 2 * sum(plan.streamed[key].bytes for key in own) + RESERVE_BYTES
+    free = _available_bytes()
+    if held <= free:
+        return ""
+    return f"it holds its large Keras Embeddings, {held} bytes, and {free} bytes are free"
 
 
 def _sent(graph: InlineGraph, examples: Examples, features: FeatureReader) -> Sent:
-    """Returns the inputs of examples as a caller sends them, with the recipe's default where one is left out.
+    """Returns the inputs of examples as a caller sends them, with the recipe's default where one is
+    left out.
 
     Raises:
       UsageError: ids of the examples are not of the dtype that a signature takes.
     """
-    job, model, n = graph.lookups.job, graph.lookups.traced.spec, examples.n
+    job = graph.lookups.job
+    model = graph.lookups.traced.spec
+    n = examples.n
     sent: Sent = {}
     for name, readers in model.inputs.items():
         spec = next((each for each in readers if isinstance(each, FeatureSpec)), readers[0])
@@ -157,7 +200,9 @@ def _sent(graph: InlineGraph, examples: Examples, features: FeatureReader) -> Se
 
 
 def _flat(graph: InlineGraph, sent: Sent) -> dict[str, Tensors]:
-    """Returns the inputs of each signature as TensorFlow flattens them, by the names of its tensors."""
+    """Returns the inputs of each signature as TensorFlow flattens them, by the names of its
+    tensors.
+    """
     return {
         signature: {
             tensor: part.numpy()
@@ -172,7 +217,9 @@ def _flat(graph: InlineGraph, sent: Sent) -> dict[str, Tensors]:
 
 
 def _available_bytes() -> int:
-    """Returns the memory that another process could take, as the machine and its control group tell."""
+    """Returns the memory that another process could take, as the machine and its control group
+    tell.
+    """
     found = [
         int(line.split()[1]) << 10
         for line in _lines("/proc/meminfo")
@@ -192,9 +239,8 @@ def _load_and_ask(directory: Path, inputs: Mapping[str, Tensors]) -> dict[str, R
     """
     answers: dict[str, Results] = {}
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["tensorflow"]
-    )  # imported once, however many are proved; what loads is a child of it
+    # Imported once, however many are proved; what loads is a child of it.
+    context.set_forkserver_preload(["tensorflow"])
     with ProcessPoolExecutor(1, context) as process:
         for loader in LOADERS:
             try:
@@ -203,21 +249,26 @@ def _load_and_ask(directory: Path, inputs: Mapping[str, Tensors]) -> dict[str, R
                 ).result()
             except BrokenProcessPool as problem:
                 raise VerificationFailed(
-                    f"{loader} of {directory} died, as happens when memory runs out: a server needs as much"
+                    f"{loader} of {directory} died, as happens when memory runs out: a server "
+                    "needs as much"
                 ) from problem
             except RuntimeError as problem:
                 raise VerificationFailed(f"{loader} of {directory}: {problem}") from problem
     return answers
 
 
-def _ask_rows(checkpoint: Checkpoint, graph: InlineGraph, sent: Sent) -> Results:
-    """Runs the lookups and towers here, over the stored rows that the examples read, as they are asked for."""
+def _ask_rows(written: Checkpoint, graph: InlineGraph, sent: Sent) -> Results:
+    """Runs the lookups and towers here, over the written rows that the examples read, as they are
+    asked for.
+    """
+    keys = {stored: variable_key(attribute) for attribute, stored in graph.tables.items()}
 
     def gather(table: str, rows: Any) -> Any:
         spec = graph.lookups.tables[table]
+        key = keys[spec.key]
         wanted, place = np.unique(rows.numpy(), return_inverse=True)
-        read = list(checkpoint.read_each(spec.key, [(int(row), 1) for row in wanted]))
-        found = np.concatenate(read)[place.reshape(-1)] if read else checkpoint.read(spec.key, 0, 0)
+        read = list(written.read_each(key, [(int(row), 1) for row in wanted]))
+        found = np.concatenate(read)[place.reshape(-1)] if read else written.read(key, 0, 0)
         return tf.constant(found, tf.as_dtype(spec.dtype))
 
     lookups = replace(graph.lookups, gather=gather)

@@ -1,0 +1,1 @@
+"""Plans and copies table rows, in tasks of bounded memory."""

@@ -1,6 +1,8 @@
-"""Rows as a checkpoint stores them -> rows as a bundle holds them, piece by piece, and how far they then lie apart.
+"""Rows as a checkpoint stores them -> rows as a bundle holds them, piece by piece, and how far they
+then lie apart.
 
-Nothing here knows where rows come from or go to. A piece is small enough to stay in the core's cache for all passes.
+Nothing here knows where rows come from or go to. A piece is small enough to stay in the core's
+cache for all passes.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ INTEGERS = ("int32", "int64")
 PIECE_VALUES = 1 << 16
 """Converted at a time."""
 _EXACT_INTEGER = 1 << 53
-_SQUARES_LOW, _SQUARES_HIGH = 1e-30, 1e30
+_SQUARES_LOW = 1e-30
+_SQUARES_HIGH = 1e30
 """Sums of squares within these are right in float32; where a row's are not, float64 is used."""
 _TINY_SCALE = np.float32(2.0**-126)
 """A row whose scale would be less, a subnormal number without full precision, becomes zeros."""
@@ -93,7 +96,8 @@ class ErrorLimits:
         ):
             if limit is not None and broken(found, limit):
                 raise VerificationFailed(
-                    f"table {name!r}: {key} of its converted rows is {found:.6g}, tables.{name}.{key} = {limit:g} "
+                    f"table {name!r}: {key} of its converted rows is {found:.6g}, "
+                    f"tables.{name}.{key} = {limit:g} "
                     f"refuses it; change the limit or tables.{name}.dtype"
                 )
 
@@ -113,12 +117,13 @@ def written_dtype(name: str, stored: str, asked: str | None) -> str:
     """
     if asked is None and stored in INTEGERS:
         raise NotConvertible(
-            f"table {name!r} holds {stored} values; if they are an embedding, say what they become: --dtype "
-            f"{name}=float32 (in a recipe: tables.{name}.dtype)"
+            f"table {name!r} holds {stored} values; if they are an embedding, say what they "
+            f"become: --dtype {name}=float32 (in a recipe: tables.{name}.dtype)"
         )
     if stored not in (*AS_STORED, "float64", *INTEGERS):
         raise NotConvertible(
-            f"table {name!r} holds {stored} values; exported are {', '.join((*AS_STORED, 'float64', *INTEGERS))}; cast "
+            f"table {name!r} holds {stored} values; exported are "
+            f"{', '.join((*AS_STORED, 'float64', *INTEGERS))}; cast "
             "the variable and save the checkpoint anew"
         )
     return asked or ("float32" if stored == "float64" else stored)
@@ -135,7 +140,9 @@ class Conversion:
           source: dtype of the checkpoint's values.
           target: dtype of the bundle's.
         """
-        self._table, self._source, self._target = table, NUMPY_DTYPES[source], target
+        self._table = table
+        self._source = NUMPY_DTYPES[source]
+        self._target = target
         self._errors: list[ErrorSums] = []
 
     def pieces(self, rows: NDArray[np.uint8], first_row: int) -> Iterator[Piece]:
@@ -160,9 +167,8 @@ class Conversion:
     def _piece(self, values: Values, first_row: int) -> Piece:
         scales = None
         wide = values.dtype == np.float64 or values.dtype.kind == "i"
-        values = values.astype(
-            np.float64 if wide else np.float32, copy=False
-        )  # which holds them exactly
+        # float64 holds the wide values exactly, and float32 the others.
+        values = values.astype(np.float64 if wide else np.float32, copy=False)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             if self._target == "int8":
                 stored, scales = _quantised(values.astype(np.float32, copy=False))
@@ -172,7 +178,8 @@ class Conversion:
             squares = np.einsum("ij,ij->i", values, values)
             odd = (squares < _SQUARES_LOW) | (squares > _SQUARES_HIGH)
             if wide or values[odd].any():
-                values, read = values.astype(np.float64), read.astype(np.float64)
+                values = values.astype(np.float64)
+                read = read.astype(np.float64)
             error = _error(values, read)
         if not math.isfinite(error.squares) or self._source.kind == "i":
             self._refuse_lost(values.astype(np.float64), read, first_row)
@@ -197,7 +204,8 @@ class Conversion:
                 column = int(np.argmax(np.abs(values[place])))
                 value = values[place, column]
                 raise NotConvertible(
-                    f"table {self._table!r}: row {first_row + place} holds {value:g} in column {column}, {why}"
+                    f"table {self._table!r}: row {first_row + place} holds {value:g} in column "
+                    f"{column}, {why}"
                 )
 
 
@@ -235,7 +243,8 @@ def read_dtypes(asked: Sequence[str]) -> tuple[str | None, tuple[tuple[str, str]
     Args:
       asked: of each time: DTYPE, of all tables, or NAME=DTYPE.
     Returns:
-      The dtype of all tables, None if it was not said; and (table, dtype) of some, which counts more.
+      The dtype of all tables, None if it was not said; and (table, dtype) of some, which counts
+      more.
     Raises:
       UsageError: a dtype is none that a bundle holds; lists those that are.
     """
@@ -244,19 +253,23 @@ def read_dtypes(asked: Sequence[str]) -> tuple[str | None, tuple[tuple[str, str]
         if dtype not in DTYPES:
             given = f"{name}={dtype}" if name else dtype
             raise UsageError(
-                f"--dtype {given!r} was given; [NAME=]DTYPE was expected, one of {', '.join(DTYPES)}"
+                f"--dtype {given!r} was given; [NAME=]DTYPE was expected, one of "
+                f"{', '.join(DTYPES)}"
             )
     single = dict(pair for pair in pairs if pair[0])
     return next((dtype for name, dtype in reversed(pairs) if not name), None), tuple(single.items())
 
 
 def _in_digits(value: float) -> float:
-    # Sums of float32 differ from processor to processor in their last digits; what is reported does not.
+    # Sums of float32 differ from processor to processor in their last digits; what is reported does
+    # not.
     return float(f"{value:.6g}")
 
 
 def _quantised(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Returns [n, dim] int8 and [n] float32 scales: symmetric, nearest, the largest value of a row becomes 127."""
+    """Returns [n, dim] int8 and [n] float32 scales: symmetric, nearest, the largest value of a row
+    becomes 127.
+    """
     largest = np.abs(values).max(axis=1)
     scales = largest / np.float32(127)
     scales[scales < _TINY_SCALE] = 0
@@ -268,20 +281,23 @@ def _quantised(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[n
 
 
 def _rounded(values: Values, target: str) -> Values:
-    """Returns values rounded to the nearest of the target's, ties to even, as STORED[target] holds them."""
+    """Returns values rounded to the nearest of the target's, ties to even, as STORED[target] holds
+    them.
+    """
     if target == "float32":
         return values.astype(np.float32, copy=False)
     near = values.astype(np.float32, copy=False)
     if target == "bfloat16":
         return near.astype(ml_dtypes.bfloat16).view(STORED[target])
-    halves = pyarrow.array(near.reshape(-1)).cast(
-        pyarrow.float16()
-    )  # numpy is 20 times slower for subnormal halves
+    # NumPy is 20 times slower for subnormal halves.
+    halves = pyarrow.array(near.reshape(-1)).cast(pyarrow.float16())
     return np.asarray(halves).reshape(near.shape)
 
 
 def _error(values: Values, read: Values) -> ErrorSums:
-    """Returns what it costs to read [n, dim] for what they were; a cosine is 1 of two rows of zeros."""
+    """Returns what it costs to read [n, dim] for what they were; a cosine is 1 of two rows of
+    zeros.
+    """
     difference = np.subtract(read, values)
     squares, products, lengths, apart = (
         np.einsum("ij,ij->i", one, other).astype(np.float64, copy=False)

@@ -1,7 +1,9 @@
-"""Tables of a recipe that a parameter server dumped (`tables.NAME.dump`): their vectors and keys beside the checkpoint.
+"""Tables of a recipe that a parameter server dumped (`tables.NAME.dump`): their vectors and keys
+beside the checkpoint.
 
-Their rows are found by key, so a model's own number of rows says nothing of them; the reference model is called with
-the keys themselves, which are looked up here in the dump's file, not in a bundle's index.
+Their rows are found by key, so a model's own number of rows says nothing of them; the reference
+model is called with the keys themselves, which are looked up here in the dump's file, not in a
+bundle's index.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from export.checkpoint.formats.dumps import list_dump
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES, DumpedTable, Entry, Listing
 from export.errors import CheckpointError, UsageError
-from export.places import place_of
+from export.locations import location_of
 
 if TYPE_CHECKING:
     from export.recipe.schema import ExportJob
 
 BLOCK_KEYS = 1 << 20
-SAMPLED_BLOCKS, SAMPLED_KEYS = 16, 256
+SAMPLED_BLOCKS = 16
+SAMPLED_KEYS = 256
 
 Keys = NDArray[np.int64]
 
@@ -42,13 +45,14 @@ def open_dumps(job: ExportJob, base: Path) -> dict[str, DumpedTable]:
     for name, part in job.tables.items():
         if part.dump is None:
             continue
-        directory = place_of(part.dump, base)
+        directory = location_of(part.dump, base)
         if not isinstance(directory, Path):
             raise UsageError(
-                f"tables.{name}.dump: {directory} is a URL; bring the dump to a disk of this machine"
+                f"tables.{name}.dump: {directory} is a URL; bring the dump to a disk of this "
+                "machine"
             )
         if not directory.is_dir():
-            raise UsageError(f"tables.{name}.dump: {directory} is no directory")
+            raise UsageError(f"tables.{name}.dump: {directory} is not a directory")
         try:
             tables = {each.name: each for each in list_dump(directory).storage.dumped.values()}
         except OSError as problem:
@@ -62,7 +66,9 @@ def open_dumps(job: ExportJob, base: Path) -> dict[str, DumpedTable]:
 def _chosen(
     name: str, key: str | None, tables: Mapping[str, DumpedTable], directory: Path
 ) -> DumpedTable:
-    """Returns the table that is meant: the named one, the one of the same name (SOK adds a number), or the only one."""
+    """Returns the table that is meant: the named one, the one of the same name (SOK adds a number),
+    or the only one.
+    """
     for wanted in [key] if key is not None else [name, f"{name}_0"]:
         if wanted in tables:
             return tables[wanted]
@@ -71,12 +77,15 @@ def _chosen(
     close = difflib.get_close_matches(key or name, tables, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(tables)}"
     raise UsageError(
-        f"tables.{name}: dump {directory} has no table {key or name!r}; {hint} (tables.{name}.key names it)"
+        f"tables.{name}: dump {directory} has no table {key or name!r}; {hint} (tables.{name}.key "
+        "names it)"
     )
 
 
 def with_dumps(checkpoint: Checkpoint, dumps: Mapping[str, DumpedTable]) -> Checkpoint:
-    """Returns a checkpoint that holds dumped tables, too, under keys that tell where they are from."""
+    """Returns a checkpoint that holds dumped tables, too, under keys that tell where
+    they are from.
+    """
     if not dumps:
         return checkpoint
     placed = {name: _placed(name, dumped) for name, dumped in dumps.items()}
@@ -91,7 +100,9 @@ def with_dumps(checkpoint: Checkpoint, dumps: Mapping[str, DumpedTable]) -> Chec
 
 
 def vectors_key(checkpoint: Checkpoint, name: str) -> str | None:
-    """Returns the key of a dumped table's vectors in a checkpoint that holds it; None: it is not dumped."""
+    """Returns the key of a dumped table's vectors in a checkpoint that holds it; None: it is not
+    dumped.
+    """
     return next((key for key in checkpoint.storage.dumped if key.startswith(_prefix(name))), None)
 
 
@@ -108,14 +119,17 @@ def _prefix(name: str) -> str:
 
 
 class KeyFile:
-    """The keys of a dumped table, read from its file again and again: memory holds what was asked for."""
+    """The keys of a dumped table, read from its file again and again: memory holds what was asked
+    for.
+    """
 
     def __init__(self, dumped: DumpedTable) -> None:
         """Takes the table; opens nothing."""
         (self._part,) = dumped.keys.slices
         self._dtype = NUMPY_DTYPES[dumped.keys.dtype]
         self.size = dumped.keys.shape[0]
-        self._known, self._rows = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._known = np.empty(0, np.int64)
+        self._rows = np.empty(0, np.int64)
 
     def blocks(self) -> Iterator[tuple[int, Keys]]:
         """Yields first row and keys of block after block."""
@@ -142,7 +156,9 @@ class KeyFile:
         return keys.astype(np.int64)
 
     def sampled_blocks(self) -> Iterator[tuple[int, Keys]]:
-        """Yields the same of some short blocks from all over the file, as many as are read in no time."""
+        """Yields the same of some short blocks from all over the file, as many as are read in no
+        time.
+        """
         count = min(SAMPLED_KEYS, self.size)
         for first in np.unique(
             np.linspace(0, self.size - count, SAMPLED_BLOCKS).astype(np.int64)
@@ -169,5 +185,6 @@ class KeyFile:
                 held = np.flatnonzero(new[place] == block)
                 rows[place[held]] = first + held
             order = np.argsort(known := np.concatenate([self._known, new]))
-            self._known, self._rows = known[order], np.concatenate([self._rows, rows])[order]
+            self._known = known[order]
+            self._rows = np.concatenate([self._rows, rows])[order]
         return self._rows[np.searchsorted(self._known, keys)]

@@ -1,23 +1,31 @@
-"""Key indexes of tables whose rows are found by key: made of the keys beside their vectors, and judged by them."""
+"""Key indexes of tables whose rows are found by key: made of the keys beside their vectors, and
+judged by them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bundle.errors import BundleError, FormatError
 from bundle.format import manifest, paths
+from bundle.format.checksums import extend
 from bundle.storage import files
 from bundle.storage.staging import Staging
 from bundle.tables.key_index import KeyIndex, KeyIndexWriter
-from export.checkpoint.datafiles import check_unchanged, stamps_of
+from export.checkpoint.datafiles import changed, check_unchanged, stamps_of
 from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, VerificationFailed
 from export.steps import key_of
 from export.tables.dumped import BLOCK_KEYS, KeyFile
+
+Stored = NDArray[Any]
+"""Keys in the dtype of their file."""
 
 
 def write_key_indexes(
@@ -39,28 +47,55 @@ def write_key_indexes(
         if not table.keys:
             continue
         file = paths.key_index(table.name)
-        key = key_of(checkpoint.fingerprint, repr(table), repr(checkpoint.entries[table.keys]))
+        content = _content(checkpoint, table)
+        key = key_of(table.name, table.rows, checkpoint.entries[table.keys].dtype, content)
         if stage.finished(file, key) is None:
-            _write(checkpoint, table, stage.directory / file)
+            _write(checkpoint, table, stage.directory / file, content)
             stage.finish(file, key)
         indexes[table.name] = manifest.KeyIndex(file=file, size=table.rows)
     return indexes
 
 
-def _write(checkpoint: Checkpoint, table: TableSpec, path: Path) -> None:
+def _blocks(checkpoint: Checkpoint, table: TableSpec) -> Iterator[tuple[int, Stored]]:
+    """Yields first row and keys, as they are stored, of block after block."""
+    for first in range(0, table.rows, BLOCK_KEYS):
+        yield first, checkpoint.read(table.keys, first, min(BLOCK_KEYS, table.rows - first))
+
+
+def _content(checkpoint: Checkpoint, table: TableSpec) -> int:
+    """Returns the crc32c of a table's keys as they are stored."""
+    content = 0
+    for _, keys in _blocks(checkpoint, table):
+        content = extend(content, keys)
+    return content
+
+
+def _write(checkpoint: Checkpoint, table: TableSpec, path: Path, content: int) -> None:
+    """Writes the index of a table.
+
+    Args:
+      checkpoint: Holds the keys.
+      table: The table.
+      path: The file of the index.
+      content: The crc32c of the keys, by which the index is keyed.
+    """
     entry = checkpoint.entries[table.keys]
+    read = 0
     with KeyIndexWriter(path) as index:
-        for first in range(0, table.rows, BLOCK_KEYS):
-            keys = checkpoint.read(table.keys, first, min(BLOCK_KEYS, table.rows - first))
+        for first, keys in _blocks(checkpoint, table):
             wrong = keys.view(np.int64) < 0 if keys.dtype.itemsize == 8 else keys < 0
             if wrong.any():
                 place = int(np.argmax(wrong))
                 raise CheckpointError(
-                    f"table {table.name!r}: the key of row {first + place} in {table.keys!r} is {keys[place]}; ids are "
+                    f"table {table.name!r}: the key of row {first + place} in {table.keys!r} is "
+                    f"{keys[place]}; ids are "
                     "integers from 0 to 2^63 - 1: map them to such before training"
                 )
+            read = extend(read, keys)
             index.append(keys.astype(np.int64))
         check_unchanged(stamps_of(entry.slices))
+        if read != content:
+            raise changed(entry.slices[0].file)
         try:
             index.finish()
         except FormatError as problem:
@@ -76,7 +111,8 @@ def check_key_indexes(
     keys: Mapping[str, manifest.KeyIndex],
     full: bool = False,
 ) -> None:
-    """Looks keys of the dump up in a bundle's indexes, as a service does: some from all over it, or all of them.
+    """Looks keys of the dump up in a bundle's indexes, as a service does: some from all over it, or
+    all of them.
 
     Raises:
       VerificationFailed: a key leads to another row than that of its vector.
@@ -85,8 +121,8 @@ def check_key_indexes(
         dumped = checkpoint.storage.dumped.get(tables[name].source.key)
         if dumped is None:
             raise VerificationFailed(
-                f"table {name!r} is found by keys, which checkpoint {checkpoint.prefix} does not have; compare with "
-                "the dump, or with the recipe that names it"
+                f"table {name!r} is found by keys, which checkpoint {checkpoint.prefix} does not "
+                "have; compare with the dump, or with the recipe that names it"
             )
         file = KeyFile(dumped)
         if index.size != file.size:
@@ -107,6 +143,8 @@ def _check(name: str, index: Path, file: KeyFile, full: bool) -> None:
         if wrong.any():
             place = int(np.argmax(wrong))
             raise VerificationFailed(
-                f"table {name!r}: key {keys[place]} of the dump is row {first + place} there and row {rows[place]} by "
-                "the bundle's index; nothing may be published; run the export again, and report it if it persists"
+                f"table {name!r}: key {keys[place]} of the dump is row {first + place} there and "
+                f"row {rows[place]} by "
+                "the bundle's index; nothing may be published; run the export again, and report it "
+                "if it persists"
             )

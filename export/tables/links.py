@@ -1,7 +1,9 @@
-"""Tables that are not copied: hard links into the checkpoint's data files, where its slices are the bundle's shards.
+"""Tables that are not copied: hard links into the checkpoint's data files, where its slices are the
+bundle's segments.
 
-A slice's crc32c in the checkpoint is the shard's; its bytes are not read. What else lies in a data file (slot
-variables, other tables) is no content of the bundle, and stays on the disk as long as the link.
+A slice's crc32c in the checkpoint is the segment's; its bytes are not read. What else lies in a
+data file (slot variables, other tables) is no content of the bundle, and stays on the disk as long
+as the link.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from bundle.format.manifest import Shard
+from bundle.format.manifest import Segment
 from bundle.storage import files
 from export.errors import CheckpointError, DestinationError
 from export.tables.plan import ExportPlan, TablePlan
@@ -25,7 +27,8 @@ def link_files(plan: ExportPlan, directory: Path) -> None:
       directory: where bundle paths begin.
     Raises:
       CheckpointError: a data file is gone.
-      DestinationError: the destination cannot hold hard links to it: another filesystem, or one without such.
+      DestinationError: the destination cannot hold hard links to it: another filesystem, or one
+        without such.
     """
     for source, path in plan.links.items():
         link = directory / path
@@ -34,7 +37,8 @@ def link_files(plan: ExportPlan, directory: Path) -> None:
             if link.exists() and not link.samefile(source):
                 link.unlink()
             if not link.exists():
-                os.link(source, link)
+                # os.link would make a link to a symbolic link, which leads out of the bundle.
+                os.link(os.path.realpath(source), link)
         except FileNotFoundError as problem:
             raise CheckpointError(
                 f"data file {source} is gone; did its training job delete the checkpoint?"
@@ -44,15 +48,15 @@ def link_files(plan: ExportPlan, directory: Path) -> None:
         files.sync(link.parent)
 
 
-def linked_shards(table: TablePlan, links: Mapping[str, str]) -> tuple[Shard, ...]:
-    """Returns the shards of a linked table.
+def linked_segments(table: TablePlan, links: Mapping[str, str]) -> tuple[Segment, ...]:
+    """Returns the segments of a linked table.
 
     Args:
       table: its plan.
       links: data file -> bundle path.
     """
     return tuple(
-        Shard(
+        Segment(
             file=links[part.file],
             offset=part.offset,
             first_row=part.starts[0],
@@ -71,4 +75,7 @@ def _refused(source: str, link: Path, problem: OSError) -> str:
         errno.EMLINK: "it has as many links as the filesystem allows",
     }
     reason = reasons.get(problem.errno or 0, problem.strerror or str(problem))
-    return f'data file {source} cannot be linked as {link}: {reason}; copy the tables instead (tables = "copy")'
+    return (
+        f"data file {source} cannot be linked as {link}: {reason}; copy the tables instead "
+        '(tables = "copy")'
+    )

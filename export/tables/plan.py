@@ -1,4 +1,6 @@
-"""Tables -> shards -> tasks, under a memory budget. The whole plan can be printed without running; no table is read."""
+"""Tables -> segments -> tasks, under a memory budget. The whole plan can be printed without
+running; no table is read.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bundle.arithmetic import ceil_div
 from bundle.format import paths
+from bundle.format.checksums import BLOCK_BYTES
 from bundle.format.dtypes import row_bytes
-from bundle.tables import shards
+from bundle.format.manifest import MANIFEST_BYTES_MAX, segments_bytes
+from bundle.tables import segments
 from export.checkpoint import bands as stored
 from export.checkpoint.bands import Band, SlicesOverlap
 from export.checkpoint.inventory.specs import Inventory, TableSpec
@@ -19,11 +24,14 @@ from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.tables.conversions import NO_LIMITS, ErrorLimits, written_dtype
 from export.tables.tasks import RestTask, TableTask, block_bytes, stored_range
-from runtime.object_store import is_url
+from export.tables.unpacking import check_whole, cuts_chunks, unpack, whole_chunks
+from object_store.locations import is_url
 
 BUDGET_BYTES = 256 << 20
-SHARDS_MAX = 100_000
+SEGMENTS_MAX = 100_000
 REST_BYTES = 4 << 30
+UPLOADS = 4
+"""Segments that are sent to a store at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +39,20 @@ class Writing:
     """How a table is written.
 
     Attributes:
-      shard_rows: rows in a shard; None: as many as fit 4 GiB.
+      segment_rows: rows in a segment; None: as many as fit `segment_bytes`.
+      segment_bytes: the most bytes of a segment whose rows are not given.
       dtype: of its rows in the bundle; None: as stored, float64 as float32.
       limits: of the error of converted rows.
-      link: whether its shards are hard links into the checkpoint, if its rows lie there in order.
+      link: whether its segments are hard links into the checkpoint, if its rows lie there in order.
+      streamed: whether a segment is removed from the local disk once a store holds it.
     """
 
-    shard_rows: int | None = None
+    segment_rows: int | None = None
     dtype: str | None = None
     limits: ErrorLimits = NO_LIMITS
     link: bool = False
+    segment_bytes: int = segments.SEGMENT_BYTES
+    streamed: bool = False
 
 
 AS_STORED = Writing()
@@ -54,9 +66,10 @@ class TablePlan:
       spec: the table.
       slices: of its variable.
       tasks: that write it; () of a linked table.
-      linked: its slices in the order of their rows, each a shard; () of a table that is copied.
+      linked: its slices in the order of their rows, each a segment; () of a table that is copied.
       note: what the user should know of the way it is written, or "".
       limits: of the error of converted rows.
+      streamed: whether a segment is removed from the local disk once a store holds it.
     """
 
     spec: TableSpec
@@ -65,6 +78,7 @@ class TablePlan:
     linked: tuple[Slice, ...] = ()
     note: str = ""
     limits: ErrorLimits = NO_LIMITS
+    streamed: bool = False
 
     @property
     def dtype(self) -> str:
@@ -77,8 +91,8 @@ class TablePlan:
         return sum(task.bytes for task in self.tasks) + sum(part.bytes for part in self.linked)
 
     @property
-    def shards(self) -> int:
-        """How many shards it has."""
+    def segments(self) -> int:
+        """How many segments it has."""
         return len(self.tasks) or len(self.linked)
 
     @property
@@ -94,10 +108,10 @@ class ExportPlan:
     Attributes:
       checkpoint: base name of its prefix.
       tables: in the order of their names.
-      rest: what is read besides, to check stacks by their crc32c.
+      rest: what is read besides, to check variables with padding or other tables by their crc32c.
       left_out_bytes: slot variables, not read.
       workers: processes that run at a time.
-      fingerprint: of the checkpoint.
+      unpacked: tasks that decode arrays for other tasks; they run first (see `unpacking`).
     """
 
     checkpoint: str
@@ -105,7 +119,7 @@ class ExportPlan:
     rest: tuple[RestTask, ...]
     left_out_bytes: int
     workers: int
-    fingerprint: str = ""
+    unpacked: tuple[TableTask, ...] = ()
 
     @property
     def links(self) -> dict[str, str]:
@@ -141,21 +155,45 @@ class ExportPlan:
         return sum(task.bytes for task in self.tasks)
 
     @property
+    def unpacked_bytes(self) -> int:
+        """Bytes of decoded arrays that lie on the disk until the bundle is published."""
+        return sum(task.bytes for task in self.unpacked)
+
+    @property
+    def local_bytes(self) -> int:
+        """The most bytes of tables that lie on the local disk at a time, an upper bound.
+
+        Of streamed tables these are the segments that workers write, one that waits for an upload,
+        and those that are being sent.
+        """
+        streamed = sorted(
+            (task.bytes for table in self.tables if table.streamed for task in table.tasks),
+            reverse=True,
+        )
+        kept = sum(
+            task.bytes for table in self.tables if not table.streamed for task in table.tasks
+        )
+        segments_held = self.workers + 1 + UPLOADS
+        return kept + sum(streamed[:segments_held])
+
+    @property
     def moved_bytes(self) -> int:
         """Bytes that all tasks move: those that are written, and those that are only summed."""
-        return sum(task.bytes for task in self.work)
+        return sum(task.bytes for task in (*self.unpacked, *self.work))
 
     @property
     def read_bytes(self) -> int:
         """Bytes read."""
-        return sum(task.rows * task.stored_row_bytes for task in self.tasks) + sum(
+        copied = (*self.unpacked, *self.tasks)
+        return sum(task.rows * task.stored_row_bytes for task in copied) + sum(
             task.bytes for task in self.rest
         )
 
     @property
     def peak_memory_bytes(self) -> int:
         """The most memory that all workers together hold, an upper bound."""
-        held = sorted((task.memory_bytes for task in self.work), reverse=True)
+        work = (*self.unpacked, *self.work)
+        held = sorted((task.memory_bytes for task in work), reverse=True)
         return sum(held[: self.workers])
 
     def to_json(self) -> dict[str, Any]:
@@ -167,9 +205,10 @@ class ExportPlan:
                 "dtype": table.dtype,
                 "key": table.spec.key,
                 "layout": table.spec.layout.kind,
+                "stated": table.spec.stated,
                 "bytes": table.bytes,
                 "slices": table.spec.slices,
-                "shards": table.shards,
+                "segments": table.segments,
                 "linked": bool(table.linked),
                 "note": table.notes,
             }
@@ -181,9 +220,11 @@ class ExportPlan:
             "read_bytes": self.read_bytes,
             "written_bytes": self.bytes,
             "linked_bytes": self.linked_bytes,
+            "unpacked_bytes": self.unpacked_bytes,
+            "local_bytes": self.local_bytes,
             "left_out_bytes": self.left_out_bytes,
             "files": len(self.tasks) + len(self.links),
-            "tasks": len(self.work),
+            "tasks": len(self.unpacked) + len(self.work),
             "workers": self.workers,
             "peak_memory_bytes": self.peak_memory_bytes,
         }
@@ -210,19 +251,26 @@ def plan_tables(
       budget_bytes: memory that one worker may hold beyond its libraries.
       workers: processes that will run at a time.
     Raises:
-      NotConvertible: a wanted table is not there or cannot be exported, or no table is known at all; says the cure.
-      UsageError: shards so small that there would be more than SHARDS_MAX.
+      NotConvertible: a wanted table is not there or cannot be exported, no table is known at all,
+        or the tables are larger than one bundle can describe; says the cure.
+      UsageError: segments so small that there would be more than SEGMENTS_MAX.
       CheckpointError: the slices of a table overlap or leave a gap.
     """
     ways = dict(writing or {})
     for name in ways:
         inventory.table(name)
     plans = []
+    unpacked: dict[str, tuple[Entry, tuple[TableTask, ...]]] = {}
     for spec in _wanted(inventory, tables):
         way = ways.get(spec.name, AS_STORED)
         check_exportable(spec, way)
         entry = checkpoint.entries[spec.key]
-        _check_held(spec, entry, budget_bytes)
+        if entry.array is not None:
+            check_whole(spec.name, entry.array)
+            if cuts_chunks(spec, entry.array, way):
+                if spec.key not in unpacked:
+                    unpacked[spec.key] = unpack(entry, len(unpacked), directory, budget_bytes)
+                entry = unpacked[spec.key][0]
         bands = _bands(spec, entry, inventory.checkpoint)
         hindrance = _hindrance(spec, entry, bands, way) if way.link else ""
         if way.link and not hindrance:
@@ -234,7 +282,11 @@ def plan_tables(
         note = f"it is copied, not linked: {hindrance}" if hindrance else ""
         if not note and way.dtype is None and tasks[0].converted:
             note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
-        plans.append(TablePlan(spec, entry.slices, tasks, note=note, limits=way.limits))
+        slices = checkpoint.entries[spec.key].slices
+        plans.append(
+            TablePlan(spec, slices, tasks, note=note, limits=way.limits, streamed=way.streamed)
+        )
+    _check_manifest(plans)
     rest = _rest(checkpoint, [each.spec for each in plans if each.tasks], budget_bytes)
     return ExportPlan(
         inventory.checkpoint,
@@ -242,7 +294,7 @@ def plan_tables(
         rest,
         inventory.slot_bytes,
         workers,
-        inventory.fingerprint,
+        tuple(task for _, tasks in unpacked.values() for task in tasks),
     )
 
 
@@ -252,12 +304,12 @@ def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec
             (inventory.table(name) for name in dict.fromkeys(names)), key=lambda table: table.name
         )
     if inventory.refused:
-        inventory.table(
-            inventory.refused[0].name
-        )  # leaving it out without being asked to would be silence
+        # Leaving it out without being asked to would be silence.
+        inventory.table(inventory.refused[0].name)
     if not inventory.tables:
         raise NotConvertible(
-            f"no table is recognised in checkpoint {inventory.checkpoint}; {inventory.naming_help()}"
+            f"no table is recognized in checkpoint {inventory.checkpoint}; "
+            f"{inventory.naming_help()}"
         )
     return list(inventory.tables)
 
@@ -271,8 +323,8 @@ def check_exportable(spec: TableSpec, way: Writing = AS_STORED) -> None:
     written_dtype(spec.name, spec.dtype, way.dtype)
     if not paths.is_name(spec.name):
         raise NotConvertible(
-            f"table {spec.name!r} cannot be called so in a bundle (letters, digits, '_', '.', '-'; at most 128; "
-            f"beginning with a letter or digit); name it with --table NAME={spec.name}"
+            f"table {spec.name!r} cannot be called so in a bundle (letters, digits, '_', '.', '-'; "
+            f"at most 128; beginning with a letter or digit); name it with --table NAME={spec.name}"
         )
     if spec.rows < 1 or spec.dim < 1:
         raise NotConvertible(
@@ -280,13 +332,39 @@ def check_exportable(spec: TableSpec, way: Writing = AS_STORED) -> None:
         )
 
 
+def _check_manifest(plans: Sequence[TablePlan]) -> None:
+    """Refuses tables with more block checksums than readers of a manifest take."""
+    files = [
+        size
+        for table in plans
+        for task in table.tasks
+        for size in (task.rows * row_bytes(task.written_dtype, task.dim), task.scales_bytes)
+        if size
+    ]
+    blocks = sum(ceil_div(size, BLOCK_BYTES) for size in files)
+    linked = sum(len(table.linked) for table in plans)
+    needed = segments_bytes(blocks, len(files) + linked)
+    if needed > MANIFEST_BYTES_MAX:
+        copied = sum(files)
+        raise NotConvertible(
+            f"the tables need {blocks} checksums, one for each 4 MiB of the {copied} bytes that "
+            f"are copied, and {len(files) + linked} segments: a manifest of up to {needed} bytes, "
+            f"of which readers take {MANIFEST_BYTES_MAX}; write smaller rows (dtype bfloat16 or "
+            'int8), link the tables (tables = "link"), or divide them among several bundles; other '
+            "segment sizes do not help"
+        )
+
+
 def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], way: Writing) -> str:
     """Says why a table cannot be linked; "" if it can."""
     dtype = written_dtype(spec.name, spec.dtype, way.dtype)
-    in_order = isinstance(spec.layout, Plain) and spec.stored[1] == spec.dim
     hindrances = (
         (entry.array is not None, "its values lie in encoded chunks"),
-        (not in_order, "its rows do not lie in order in the checkpoint"),
+        (
+            not isinstance(spec.layout, Plain),
+            "its rows do not lie in order in the checkpoint",
+        ),
+        (spec.stored != (spec.rows, spec.dim), "padding is cut off"),
         (dtype != spec.dtype, f"its rows are converted from {spec.dtype} to {dtype}"),
         (
             any(len(band.slices) > 1 for band in bands),
@@ -301,15 +379,6 @@ def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], way: Writin
     return next((why for holds, why in hindrances if holds), "")
 
 
-def _check_held(spec: TableSpec, entry: Entry, budget_bytes: int) -> None:
-    if entry.array is not None and entry.array.held_bytes > budget_bytes // 2:
-        raise NotConvertible(
-            f"table {spec.name!r} lies in chunks of {list(entry.array.chunk)}, and decoding them takes "
-            f"{entry.array.held_bytes} bytes, more than half of the budget of {budget_bytes}; raise "
-            "ROWCAST_EXPORT_BUDGET_BYTES, or save with smaller chunks (Orbax: SaveArgs(chunk_byte_size=...))"
-        )
-
-
 def _bands(spec: TableSpec, entry: Entry, checkpoint: str) -> list[Band]:
     if entry.array is not None:
         return []
@@ -318,7 +387,8 @@ def _bands(spec: TableSpec, entry: Entry, checkpoint: str) -> list[Band]:
         return stored.bands(entry.slices, spec.stored[1], first, end - first)
     except SlicesOverlap as problem:
         raise CheckpointError(
-            f"table {spec.name!r} ({spec.key!r} in checkpoint {checkpoint}): {problem}; save it anew"
+            f"table {spec.name!r} ({spec.key!r} in checkpoint {checkpoint}): {problem}; save it "
+            "anew"
         ) from problem
 
 
@@ -331,26 +401,30 @@ def _tasks(
     block_bytes: int,
 ) -> tuple[TableTask, ...]:
     dtype = written_dtype(spec.name, spec.dtype, way.dtype)
-    rows_max = way.shard_rows or shards.shard_rows(row_bytes(dtype, spec.dim))
+    rows_max = way.segment_rows or segments.segment_rows(
+        row_bytes(dtype, spec.dim), way.segment_bytes
+    )
     if (
-        way.shard_rows is None
+        way.segment_rows is None
     ):  # whole rounds of the lanes: only the last block of the table is cut within one
         rows_max -= rows_max % spec.layout.lanes if rows_max > spec.layout.lanes else 0
-    count = -(-spec.rows // rows_max)
-    if count > SHARDS_MAX:
+    if entry.array is not None:
+        rows_max = whole_chunks(rows_max, entry.array)
+    count = ceil_div(spec.rows, rows_max)
+    if count > SEGMENTS_MAX:
         raise UsageError(
-            f"table {spec.name!r} of {spec.rows} rows would become {count} files of {rows_max} rows; at most "
-            f"{SHARDS_MAX} are written; raise shard_rows"
+            f"table {spec.name!r} of {spec.rows} rows would become {count} files of {rows_max} "
+            f"rows; at most {SEGMENTS_MAX} are written; raise segment_rows"
         )
     tasks = []
-    for number, part in enumerate(shards.cut(spec.rows, rows_max)):
+    for number, part in enumerate(segments.cut(spec.rows, rows_max)):
         first, end = stored_range(spec.layout, part.first, part.rows)
         held = (
             [piece for band in stored.within(bands, first, end - first) for piece in band.slices]
             if bands
             else []
         )
-        file = paths.table_shard(spec.name, number, count)
+        file = paths.table_segment(spec.name, number, count)
         tasks.append(
             TableTask(
                 table=spec.name,
@@ -376,9 +450,9 @@ def _tasks(
 def _rest(
     checkpoint: Checkpoint, specs: Sequence[TableSpec], budget_bytes: int
 ) -> tuple[RestTask, ...]:
-    """Plans the reading of what stacks hold besides the exported tables."""
+    """Plans the reading of what variables hold besides the exported tables."""
     tasks: list[RestTask] = []
-    for key in dict.fromkeys(spec.key for spec in specs if not isinstance(spec.layout, Plain)):
+    for key in dict.fromkeys(spec.key for spec in specs):
         if checkpoint.entries[key].array is not None:
             continue  # nothing tells the checksum of an array
         tables = [spec for spec in specs if spec.key == key]
@@ -386,7 +460,8 @@ def _rest(
         rows, columns = tables[0].stored
         itemsize = NUMPY_DTYPES[tables[0].dtype].itemsize
         for ranges in _batches(_gaps(taken, rows), max(1, REST_BYTES // (columns * itemsize))):
-            first, end = ranges[0][0], ranges[-1][1]
+            first = ranges[0][0]
+            end = ranges[-1][1]
             slices = tuple(
                 part
                 for part in checkpoint.entries[key].slices
@@ -400,7 +475,8 @@ def _rest(
 
 def _gaps(taken: Sequence[tuple[int, int]], rows: int) -> list[tuple[int, int]]:
     """Returns what ascending ranges leave of [0, rows)."""
-    ends, starts = [0, *(end for _, end in taken)], [*(first for first, _ in taken), rows]
+    ends = [0, *(end for _, end in taken)]
+    starts = [*(first for first, _ in taken), rows]
     return [(low, high) for low, high in zip(ends, starts, strict=True) if low < high]
 
 

@@ -10,13 +10,13 @@ from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore
 _LAYOUTS = {kind.kind: kind for kind in (Plain, Mod, SparseCore)}
 
 
-def source_of(layout: Layout, key: str) -> TableSource:
-    """Returns a layout of the variable `key` as the manifest tells it."""
-    return TableSource(layout=layout.kind, key=key, **asdict(layout))
+def source_of(layout: Layout, key: str, *, stated: bool = False) -> TableSource:
+    """Returns a layout of the variable `key` as the manifest tells it; `stated` as there."""
+    return TableSource(layout=layout.kind, key=key, stated=stated, **asdict(layout))
 
 
 def layout_of(source: TableSource) -> Layout:
     """Returns the layout that the manifest tells."""
     return _LAYOUTS[source.layout](
-        **source.model_dump(exclude={"layout", "key"}, exclude_none=True)
+        **source.model_dump(exclude={"layout", "key", "stated"}, exclude_none=True)
     )

@@ -8,40 +8,50 @@ from dataclasses import dataclass
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from export.checkpoint.layouts import Layout, Plain, lane_ranges
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Slice
-from runtime.object_store import is_url
+from object_store.locations import is_url
 
 WORKER_BYTES = 128 << 20
-"""What a table worker holds before it reads anything: the interpreter and its libraries (80 to 105 MiB, measured)."""
-DECODER_BYTES = 24 << 20
-"""What reading an array adds: tensorstore, or h5py."""
+"""What a table worker holds before it reads anything: the interpreter and its libraries (80 to 105
+MiB, measured).
+"""
+DECODER_BYTES = 40 << 20
+"""What reading an array adds: tensorstore, or h5py, and what they allocate besides the chunks."""
 STORE_BYTES = 160 << 20
-"""What reading from a store adds: its library, and what is fetched ahead (s3fs, measured: 107 MiB)."""
-_BLOCK_BYTES, _LANES_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 1 << 20, 8 << 20, 64 << 20
-"""Read at a time of one lane, which stay in the cache; of many lanes, some rows of each; of these in a store."""
+"""What reading from a store adds: its library, and what is fetched ahead (s3fs, measured: 107 MiB).
+"""
+_BLOCK_BYTES = 1 << 20
+_LANES_BLOCK_BYTES = 8 << 20
+_REMOTE_BLOCK_BYTES = 64 << 20
+"""Read at a time of one lane, which stay in the cache; of many lanes, some rows of each; of these
+in a store.
+"""
 STRIPE_BYTES = 128 << 10
-"""Written at a time of rows that lie in many lanes: fewer would be many small writes, more would leave the cache."""
-_CONVERSION_BYTES, _CONVERSION_ROWS = 14 << 20, 16
+"""Written at a time of rows that lie in many lanes: fewer would be many small writes, more would
+leave the cache.
+"""
+_CONVERSION_BYTES = 14 << 20
+_CONVERSION_ROWS = 16
 """What converting holds: copies of some rows; or so many copies of one row, as float64."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
-    """One shard to be written.
+    """One segment to be written.
 
     Attributes:
       table, dim: of the table.
       key, dtype: of the variable that holds it.
-      first_row, rows: the rows of the shard.
+      first_row, rows: the rows of the segment.
       layout: which row of the variable holds row r.
       stored: rows and columns of the variable.
-      slices: those of the variable that hold rows of the shard; () if it lies in an array.
+      slices: those of the variable that hold rows of the segment; () if it lies in an array.
       array: where the variable lies if it has no slices.
-      written_dtype: of the rows in the shard.
+      written_dtype: of the rows in the segment.
       directory: where bundle paths begin.
-      file: bundle path of the shard.
+      file: bundle path of the segment.
       scales: bundle path of the scales of its int8 rows; None of other rows.
       block_bytes: stored bytes read at a time, where they are not written as they are.
-      attempts: directory of the run, where the shard lies until it is whole; None: beside `file`.
+      attempts: directory of the run, where the segment lies until it is whole; None: beside `file`.
     """
 
     table: str
@@ -83,37 +93,35 @@ class TableTask:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the shard, and of its scales."""
-        return self.rows * (
-            row_bytes(self.written_dtype, self.dim) + (SCALE_BYTES if self.scales else 0)
-        )
+        """Bytes of the segment, and of its scales."""
+        return self.rows * row_bytes(self.written_dtype, self.dim) + self.scales_bytes
+
+    @property
+    def scales_bytes(self) -> int:
+        """Bytes of the scales of int8 rows; 0 of other rows."""
+        return self.rows * SCALE_BYTES if self.scales else 0
 
     @property
     def memory_bytes(self) -> int:
         """The most memory that the task holds, an upper bound."""
-        decoded = 0 if self.array is None else DECODER_BYTES + self.array.held_bytes
+        decoded = 0
+        if self.array is not None:
+            decoded = DECODER_BYTES + self.array.held_bytes
+            decoded += STORE_BYTES if is_url(self.array.file) else 0
         copies = max(_CONVERSION_BYTES, _CONVERSION_ROWS * self.dim * 8) if self.converted else 0
         blocks = 2 * max(self.block_bytes, self.stored_row_bytes)
         return _held(self.slices) + blocks + decoded + copies
 
     @property
-    def scratch_bytes(self) -> int:
-        """Bytes that the task puts aside on the disk while it runs: rows of an array that it needs lane by lane."""
-        return (
-            self.rows * self.stored_row_bytes
-            if self.array is not None and self.layout.lanes > 1
-            else 0
-        )
-
-    @property
     def as_stored(self) -> bool:
-        """Whether the shard holds the bytes of the variable in their order."""
+        """Whether the segment holds the bytes of the variable in their order."""
         return isinstance(self.layout, Plain) and self.stored[1] == self.dim and not self.converted
 
 
 @dataclass(frozen=True, slots=True)
 class RestTask:
-    """Rows of a stack to be summed that no exported table holds: padding, and tables that are left out.
+    """Rows of a variable to be summed that no exported table holds: padding, and tables of a stack
+    that are left out.
 
     Attributes:
       step: name of the task.
@@ -156,7 +164,10 @@ def block_bytes(lanes: int, budget_bytes: int, *, remote: bool = False) -> int:
       budget_bytes: memory that a worker may hold beyond its libraries.
       remote: whether they come from a store.
     """
-    wanted = _BLOCK_BYTES if lanes == 1 else _REMOTE_BLOCK_BYTES if remote else _LANES_BLOCK_BYTES
+    if lanes == 1:
+        wanted = _BLOCK_BYTES
+    else:
+        wanted = _REMOTE_BLOCK_BYTES if remote else _LANES_BLOCK_BYTES
     return min(wanted, max(1, budget_bytes // 2))
 
 
@@ -166,6 +177,8 @@ def _held(slices: Sequence[Slice]) -> int:
 
 
 def stored_range(layout: Layout, first: int, rows: int) -> tuple[int, int]:
-    """Returns the least range [first, end) of stored rows that holds rows [first, first + rows) of a table."""
+    """Returns the least range [first, end) of stored rows that holds rows [first, first + rows) of
+    a table.
+    """
     firsts, ends = zip(*lane_ranges(layout, first, rows), strict=True)
     return min(firsts), max(ends)

@@ -1,0 +1,1 @@
+"""Divides ranking towers into parts; writes towers for LiteRT and as SavedModels."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from bundle.format.manifest import Precision
 from export.errors import DestinationError
@@ -13,14 +15,20 @@ from export.graph.data_flow import fill
 from export.graph.pruning import TracedTower
 from export.graph.specs import SIGNATURE
 from export.towers.savedmodels import save_function
+from export.user_lines import at_line
 
 _REASON_CHARACTERS = 300
+_NO_LINES: Mapping[str, str] = MappingProxyType({})
+_TABLE_OPERATIONS = frozenset({"HashTableV2", "LookupTableImportV2"})
+"""What every lookup table consists of, beside the operation that looks up."""
 _MISSING = re.compile(
     r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that was)", re.MULTILINE
 )
 
 
-def compile_tower(saved_model: Path, precision: Precision, path: Path) -> str:
+def compile_tower(
+    saved_model: Path, precision: Precision, path: Path, lines: Mapping[str, str] = _NO_LINES
+) -> str:
     """Compiles one tower; its signature `serving_default` keeps the names of the SavedModel's.
 
     A tower with operations that LiteRT lacks is not an error: it keeps its SavedModel.
@@ -29,6 +37,7 @@ def compile_tower(saved_model: Path, precision: Precision, path: Path) -> str:
       saved_model: directory of the tower's SavedModel.
       precision: f32, or int8 (weights in int8, activations quantised by their range at run time).
       path: file to write; not written if LiteRT cannot run the tower.
+      lines: The user's line of each type of operation, for the reason.
     Returns:
       Why LiteRT cannot run the tower; "" if it can.
     Raises:
@@ -43,7 +52,7 @@ def compile_tower(saved_model: Path, precision: Precision, path: Path) -> str:
         flatbuffer = converter.convert()
         reason = _why_not_run(flatbuffer)
     except Exception as problem:  # noqa: BLE001 - the converter raises many types of errors
-        reason = _why_not_compiled(problem)
+        reason = _why_not_compiled(problem, lines)
     if reason:
         return reason
     try:
@@ -59,11 +68,15 @@ def why_not_compiled(tower: TracedTower) -> str:
     with TemporaryDirectory(prefix="rowcast-") as aside:
         fill(tower.variables)
         save_function(tower, Path(aside, "saved_model"))
-        return compile_tower(Path(aside, "saved_model"), "f32", Path(aside, "compiled.tflite"))
+        return compile_tower(
+            Path(aside, "saved_model"), "f32", Path(aside, "compiled.tflite"), tower.lines
+        )
 
 
 def _why_not_run(flatbuffer: bytes) -> str:
-    """Runs the tower on batches of 1 and 3, since some operations convert but fail when they run."""
+    """Runs the tower on batches of 1 and 3, since some operations convert but fail when
+    they run.
+    """
     import numpy as np
     from ai_edge_litert.interpreter import Interpreter
 
@@ -87,20 +100,32 @@ def _why_not_run(flatbuffer: bytes) -> str:
     return ""
 
 
-def _why_not_compiled(problem: Exception) -> str:
+def _why_not_compiled(problem: Exception, lines: Mapping[str, str]) -> str:
     """Returns the converter's reason, without its graph."""
     text = str(problem)
-    missing = sorted(
-        {name for listed, one in _MISSING.findall(text) for name in (listed or one).split(", ")}
-    )
-    if missing:
-        loops = any(name.startswith("TensorList") for name in missing)
-        cure = (
-            ": build recurrent layers with unroll=True in the factory, which reads the same checkpoint"
-            if loops
-            else ""
+    missing = {
+        name for listed, one in _MISSING.findall(text) for name in (listed or one).split(", ")
+    }
+    if not missing:
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+        return (first or type(problem).__name__)[:_REASON_CHARACTERS]
+    if "LookupTableFindV2" in missing:
+        missing -= _TABLE_OPERATIONS
+
+    named = [f"{name}{at_line(lines.get(name, ''))}" for name in sorted(missing)]
+    return f"LiteRT has no operation {', '.join(named)}{_remedy(missing)}"
+
+
+def _remedy(missing: set[str]) -> str:
+    """Returns what to change in a model with operations that LiteRT lacks; "" if it is unknown."""
+    if any(name.startswith("TensorList") for name in missing):
+        return (
+            ": build recurrent layers with unroll=True in the factory, which reads the same "
+            "checkpoint"
         )
-        return f"LiteRT has no operation {', '.join(missing)}{cure}"
-    return next(
-        (line.strip() for line in text.splitlines() if line.strip()), type(problem).__name__
-    )[:_REASON_CHARACTERS]
+    if any(name.startswith(("LookupTable", "String")) for name in missing):
+        return (
+            ": let the tower use what a known rule computes from one input (a vocabulary or a hash "
+            "with a row for every id), or pass the result to the model as an input"
+        )
+    return ""

@@ -1,7 +1,9 @@
-"""Divides layers over a context's and a candidate's activations side by side: [c, x] W = c W_c + x W_x.
+"""Divides layers over a context's and a candidate's activations side by side: [c, x] W = c W_c + x
+W_x.
 
-The first term belongs to the context and is computed once; what parts pass on is as wide as the layer instead of the
-context. A context of thousands of features is thus not repeated for every candidate.
+The first term belongs to the context and is computed once; what parts pass on is as wide as the
+layer instead of the context. A context of thousands of features is thus not repeated for every
+candidate.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from export.graph.pruning import TracedTower
 from export.towers.rewriting import GraphRewriter
 
 COLUMNS_MIN = 64
-"""Columns of the context in the input of a layer; with fewer, dividing the layer costs more than it saves."""
+"""Columns of the context in the input of a layer; with fewer, dividing the layer costs more than it
+saves.
+"""
 
 
 def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
@@ -40,7 +44,9 @@ def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
 
 
 def _layer(operation: Any, flow: DataFlow) -> tuple[Any, Any, list[bool]] | None:
-    """Returns a product to divide, its input's concatenation, and which of its parts are of the context only."""
+    """Returns a product to divide, its input's concatenation, and which of its parts are of the
+    context only.
+    """
     if (
         operation.type != "MatMul"
         or operation.get_attr("transpose_a")
@@ -75,6 +81,7 @@ def _total(product: Any, join: Any, once: list[bool]) -> Any:
         taken = [piece for piece, held in zip(pieces, once, strict=True) if held == wanted]
         rows = [part for part, held in zip(weights, once, strict=True) if held == wanted]
         joined = taken[0] if len(taken) == 1 else tf.concat(taken, 1)
-        kernel = rows[0] if len(rows) == 1 else tf.concat(rows, 1 if transposed else 0)
+        axis = 1 if transposed else 0
+        kernel = rows[0] if len(rows) == 1 else tf.concat(rows, axis)
         halves.append(tf.matmul(joined, kernel, transpose_b=transposed))
     return halves[0] + halves[1]

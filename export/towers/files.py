@@ -1,4 +1,5 @@
-"""Writes towers and their parts as SavedModels for CPUs, and compiled for LiteRT where it can run them.
+"""Writes towers and their parts as SavedModels for CPUs, and compiled for LiteRT where it can run
+them.
 
 Every part needs each form that its tower has; otherwise the tower is written without parts.
 """
@@ -6,7 +7,7 @@ Every part needs each form that its tower has; otherwise the tower is written wi
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,14 +44,16 @@ class TowerFiles:
     def write(
         self, tower: TracedTower, parts: Sequence[TracedPart], job: ExportJob
     ) -> manifest.Tower:
-        """Writes one tower and its parts; returns its manifest entry, before its forms are verified.
+        """Writes one tower and its parts; returns its manifest entry, before its forms are
+        verified.
 
         Raises:
           CheckpointError: a weight is not in the checkpoint, or differs in shape or dtype.
           DestinationError: a file cannot be written.
           NotConvertible: the precision to be served has no form.
         """
-        name, precisions = tower.spec.name, job.towers[tower.spec.name].precisions
+        name = tower.spec.name
+        precisions = job.towers[tower.spec.name].precisions
         forms = self._forms(tower, name, "", precisions)
         written: list[manifest.TowerPart] = []
         for part in parts:
@@ -59,8 +62,8 @@ class TowerFiles:
             if missing:
                 shutil.rmtree(self.stage.directory / "towers" / name / "parts")
                 self.notes.append(
-                    f"tower {name!r} is not split: its part {part.spec.name!r} has no form {' '.join(missing[0])}, "
-                    "which the whole tower has"
+                    f"tower {name!r} is not split: its part {part.spec.name!r} has no form "
+                    f"{' '.join(missing[0])}, which the whole tower has"
                 )
                 written.clear()
                 break
@@ -77,8 +80,10 @@ class TowerFiles:
                 half = self._saved(in_bfloat16(traced), tower, part, precision)
                 forms.append(_form("saved_model", precision, half))
                 continue
-            path, directory = paths.compiled_tower(tower, precision, part), self.stage.directory
-            make = partial(compile_tower, directory / saved, precision, directory / path)
+            path = paths.compiled_tower(tower, precision, part)
+            directory = self.stage.directory
+            lines: Mapping[str, str] = traced.lines if isinstance(traced, TracedTower) else {}
+            make = partial(compile_tower, directory / saved, precision, directory / path, lines)
             inputs = (precision, content_of_saved_model(directory / saved), versions())
             reason = Step(path, inputs, str, make).run(self.stage)
             if not reason:
@@ -93,8 +98,11 @@ class TowerFiles:
     def _saved(
         self, traced: TracedTower | TracedPart, tower: str, part: str, precision: Precision
     ) -> str:
-        """Writes a SavedModel aside in every run (a few seconds): its content shows whether it changed."""
-        path, fresh = paths.saved_model(tower, part, precision), self.stage.attempts / "saved_model"
+        """Writes a SavedModel aside in every run (a few seconds): its content shows whether it
+        changed.
+        """
+        path = paths.saved_model(tower, part, precision)
+        fresh = self.stage.attempts / "saved_model"
         write_saved_model(traced, self.trained, fresh)
         Step(path, content_of_saved_model(fresh), type(None), partial(self._keep, fresh, path)).run(
             self.stage

@@ -27,7 +27,8 @@ def check_limits(job: schema.ExportJob, model: ModelSpec, converted: Collection[
         free = tower.half or set(converted) & set(model.of(name).tables)
         if "f32" in job.towers[name].max_abs_error and not free:
             raise UsageError(
-                f"towers.{name}.max_abs_error.f32: the tower computes in float32, to which the parity rule applies"
+                f"towers.{name}.max_abs_error.f32: the tower computes in float32, to which the "
+                "parity rule applies"
             )
 
 
@@ -42,7 +43,8 @@ def check_rankings(model: ModelSpec) -> None:
             count = _size(output)
             if tower.role == "ranking" and count != 1:
                 raise NotConvertible(
-                    f"towers.{name}: output {output.name!r} is {count} numbers for each candidate, but a ranking takes "
+                    f"towers.{name}: output {output.name!r} is {count} numbers for each candidate, "
+                    "but a ranking takes "
                     "one; let the call return the ones to use under separate names, as "
                     "{'first': scores[:, 0], 'second': scores[:, 1]}"
                 )
@@ -56,8 +58,8 @@ def check_formulas(job: schema.ExportJob, model: ModelSpec) -> None:
     """Checks each tower's formula against the outputs that it has.
 
     Raises:
-      UsageError: it is not a formula, names something other than an output of one number per candidate, or its tower
-        does not rank.
+      UsageError: it is not a formula, names something other than an output of one number per
+        candidate, or its tower does not rank.
     """
     for name, tower in model.towers.items():
         text = job.towers[name].formula
@@ -92,8 +94,8 @@ def describe_tower(
     serve = job.towers[spec.name].serve
     if serve not in {form.precision for form in forms}:
         raise NotConvertible(
-            f"tower {spec.name!r} is to be served in {serve}, and LiteRT cannot run it; set towers.{spec.name}.serve "
-            "to 'f32'"
+            f"tower {spec.name!r} is to be served in {serve}, and LiteRT cannot run it; set "
+            f"towers.{spec.name}.serve to 'f32'"
         )
     return manifest.Tower(
         role=spec.role,

@@ -1,7 +1,8 @@
 """Packs the inputs of a tower with many features into one tensor with all of them side by side.
 
-Passing a tensor to a tower costs about as much as a small layer, so 2 000 separate features cost more than the network.
-They are in the order in which the graph concatenates them, so that its widest concatenation becomes a slice.
+Passing a tensor to a tower costs about as much as a small layer, so 2 000 separate features cost
+more than the network. They are in the order in which the graph concatenates them, so that its
+widest concatenation becomes a slice.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from export.graph.origins import distinct_identifiers, keeps_values
 from export.towers.rewriting import GraphRewriter, Traced
 
 FEATURES_MAX = 8
-"""Inputs of one dtype that stay separate; more are packed (measured: docs/explanation/towers.md)."""
+"""Inputs of one dtype that stay separate; more are packed (measured: docs/explanation/towers.md).
+"""
 
 
 def pack(tower: Traced) -> Traced:
-    """Packs the inputs of a tower, or of a part of one; sequences and results of other parts stay separate."""
+    """Packs the inputs of a tower, or of a part of one; sequences and results of other parts stay
+    separate.
+    """
     groups: dict[str, list[TowerInput]] = {}
     for each in tower.spec.inputs:
         if each.feature and len(each.shape) in (1, 2) and None not in each.shape[1:]:
@@ -35,7 +39,8 @@ def pack(tower: Traced) -> Traced:
         order, tensor = _pack(
             rewriting, {alone[each].name: (each, alone.pop(each)) for each in members}
         )
-        name, features = f"packed_{dtype}", tuple(each.feature for each in order)
+        name = f"packed_{dtype}"
+        features = tuple(each.feature for each in order)
         packed[
             TowerInput(name=name, dtype=dtype, shape=(None, tensor.shape[1]), features=features)
         ] = tensor
@@ -50,7 +55,9 @@ def pack(tower: Traced) -> Traced:
 def _pack(
     rewriting: GraphRewriter[Any], members: Mapping[str, tuple[TowerInput, Any]]
 ) -> tuple[list[TowerInput], Any]:
-    """Replaces inputs, given by their tensors' names, by slices of one tensor; returns their order and that tensor."""
+    """Replaces inputs, given by their tensors' names, by slices of one tensor; returns their order
+    and that tensor.
+    """
     operation, first, run = _widest(rewriting.graph, members)
     order = [*run, *(name for name in members if name not in run)]
     ends = list(accumulate(_width(members[name][0]) for name in order))
@@ -75,7 +82,9 @@ def _pack(
 def _widest(
     graph: Any, members: Mapping[str, tuple[TowerInput, Any]]
 ) -> tuple[Any, int, list[str]]:
-    """Returns the concatenation with the longest run of inputs, the start of the run, and their names."""
+    """Returns the concatenation with the longest run of inputs, the start of the run, and their
+    names.
+    """
     widest: tuple[Any, int, list[str]] = (None, 0, [])
     for operation in graph.get_operations():
         if operation.type != "ConcatV2" or operation.outputs[0].shape.rank != 2:

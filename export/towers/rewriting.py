@@ -23,7 +23,8 @@ class GraphRewriter(Generic[Traced]):
     """
 
     def __init__(self, tower: Traced) -> None:
-        count, outputs = len(tower.spec.inputs), tower.function.structured_outputs
+        count = len(tower.spec.inputs)
+        outputs = tower.function.structured_outputs
         function, variables = narrowed(
             tower.spec.name, tower.function, tower.function.graph.inputs[:count], outputs
         )

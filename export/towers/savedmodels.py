@@ -1,4 +1,6 @@
-"""Writes each tower as a SavedModel for CPUs: activations and dense features in, named results out, no table inside."""
+"""Writes each tower as a SavedModel for CPUs: activations and dense features in, named results out,
+no table inside.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,11 @@ _CAPTURED = re.compile(r'(key: "_user_specified_name"\s+value \{\s+s: ")[0-9]+(?
 def write_saved_model(
     tower: TracedTower | TracedPart, trained: TrainedModel, directory: Path
 ) -> None:
-    """Restores the dense weights of a tower, or of a part of one, from the checkpoint and writes it.
+    """Restores the dense weights of a tower, or of a part of one, from the checkpoint and writes
+    it.
 
-    Its signature `serving_default` takes the tensors of `tower.spec.inputs` and returns those of `tower.spec.outputs`,
-    by their names, for any batch size.
+    Its signature `serving_default` takes the tensors of `tower.spec.inputs` and returns those of
+    `tower.spec.outputs`, by their names, for any batch size.
 
     Args:
       tower: as traced.
@@ -74,8 +77,8 @@ def save_function(tower: TracedTower | TracedPart, directory: Path) -> None:
 def content_of_saved_model(directory: Path) -> list[str]:
     """Returns digests of a SavedModel's content that are the same in a later run.
 
-    TensorFlow numbers functions over the whole process, which has traced fewer in a resumed run, names captured tensors
-    by their addresses, and writes a random number into `fingerprint.pb`.
+    TensorFlow numbers functions over the whole process, which has traced fewer in a resumed run,
+    names captured tensors by their addresses, and writes a random number into `fingerprint.pb`.
     """
     from tensorflow.core.protobuf import saved_model_pb2  # TensorFlow is loaded
 

@@ -1,0 +1,1 @@
+"""Compares what was written with the checkpoint and the original model."""

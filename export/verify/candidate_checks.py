@@ -1,4 +1,5 @@
-"""Compares candidates and contexts of a finished bundle with their files, and vectors with the reference model.
+"""Compares candidates and contexts of a finished bundle with their files, and vectors with the
+reference model.
 
 Sampled candidates are read from the file anew.
 """
@@ -43,7 +44,8 @@ def check_candidates(
       base: its folder.
       original: gives vectors of the reference model.
     Raises:
-      VerificationFailed: an id, feature, attribute or vector is another candidate's, or wrong; names the candidate.
+      VerificationFailed: an id, feature, attribute or vector is another candidate's, or wrong;
+        names the candidate.
     """
     stores = {}
     for kind, parts, entries in (
@@ -51,14 +53,13 @@ def check_candidates(
         ("contexts", job.contexts, manifest.contexts),
     ):
         for name, part in parts.items():
-            stores[kind, name] = StoredColumns(
-                files.locate(root, entries[name].file), entries[name]
-            )
-            _check_store(
-                stores[kind, name], name, part.stored, locate_corpus(base, name, part, kind)
-            )
+            file = entries[name].file
+            stores[kind, name] = StoredColumns(files.locate(root, file), entries[name])
+            sources = locate_corpus(base, name, part, kind)
+            _check_store(stores[kind, name], name, part.stored, sources, file)
     for name, index in manifest.indexes.items():
-        store, corpus = stores["candidates", index.corpus], manifest.candidates[index.corpus]
+        store = stores["candidates", index.corpus]
+        corpus = manifest.candidates[index.corpus]
         positions = _sample(store.size)
         taken = manifest.inputs_of(
             source
@@ -75,9 +76,11 @@ def check_candidates(
         if missed.any():
             place = int(np.argmax(missed.any(axis=1)))
             raise VerificationFailed(
-                f"index {name!r}: the vector of candidate {store.ids(positions).tolist()[place]!r} (row "
-                f"{positions[place] + 1} of corpus {index.corpus!r}) is not what the original model gives; "
-                f"{int(missed.any(axis=1).sum())} of {positions.size} compared are wrong"
+                f"index {name!r}: the vector of candidate {store.ids(positions).tolist()[place]!r} "
+                f"(row {positions[place] + 1} of corpus {index.corpus!r}) is not what the original "
+                "model gives; "
+                f"{int(missed.any(axis=1).sum())} of {positions.size} compared are wrong",
+                steps=[index.vectors],
             )
 
 
@@ -86,14 +89,15 @@ def _sample(size: int) -> Positions:
 
 
 def _check_store(
-    store: StoredColumns, name: str, part: CorpusPart, files: list[CorpusFile]
+    store: StoredColumns, name: str, part: CorpusPart, files: list[CorpusFile], step: str
 ) -> None:
     positions = _sample(store.size)
     columns_read = [part.id, *part.features.values(), *part.attributes]
     rows = read_rows(files, name, part, positions, columns_read)
     if len(rows) != positions.size:
         raise VerificationFailed(
-            f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle"
+            f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle",
+            steps=[step],
         )
     told = files[0].path.name if len(files) == 1 else f"the {len(files)} files"
     ids = store.ids(positions).tolist()
@@ -109,8 +113,9 @@ def _check_store(
         for what, (column, value) in held.items():
             if not _same(row[column], value, part.list_separator):
                 raise VerificationFailed(
-                    f"corpus {name!r}, row {positions[place] + 1}: {what} is {value!r} in the bundle, column "
-                    f"{column!r} of {told} says {row[column]!r}"
+                    f"corpus {name!r}, row {positions[place] + 1}: {what} is {value!r} in the "
+                    f"bundle, column {column!r} of {told} says {row[column]!r}",
+                    steps=[step],
                 )
 
 
@@ -125,9 +130,10 @@ def _same(cell: Any, value: Any, separator: str) -> bool:
         cell = cell[0] if cell else None
     if isinstance(value, list):
         cells = cell.split(separator) if isinstance(cell, str) and len(value) > 1 else cell
-        cells = (
-            [] if cells is None or cells == "" else cells if isinstance(cells, list) else [cells]
-        )
+        if cells is None or cells == "":
+            cells = []
+        elif not isinstance(cells, list):
+            cells = [cells]
         return len(cells) == len(value) and all(
             _same(*pair, separator) for pair in zip(cells, value, strict=True)
         )

@@ -1,4 +1,6 @@
-"""Examples that towers are compared on: read from a file as callers would send them, or made of known ids."""
+"""Examples that towers are compared on: read from a file as callers would send them, or made of
+known ids.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,10 @@ class Examples:
     """`n` examples by input; an input without a column takes its default.
 
     Attributes:
-      labels: [n] int64 of 0 and 1 by the output that they are the truth of, where the examples tell it.
-      recorded: [n, ...] float64 by output: what training recorded of it, where the examples tell it.
+      labels: [n] int64 of 0 and 1 by the output that they are the truth of, where the examples tell
+        it.
+      recorded: [n, ...] float64 by output: what training recorded of it, where the examples tell
+        it.
     """
 
     n: int
@@ -51,10 +55,11 @@ def read_examples(
     labels: Mapping[str, str] = MappingProxyType({}),
     recorded: Mapping[str, str] = MappingProxyType({}),
 ) -> Examples:
-    """Reads the first `count` examples of a Parquet file, or of one with a JSON object in each line.
+    """Reads the first `count` examples of a Parquet file, or of one with a JSON object in each
+    line.
 
-    It has a column (or key) for each input; one with a default may be left out. Weights stand in the column of
-    their input.
+    It has a column (or key) for each input; one with a default may be left out. Weights stand in
+    the column of their input.
 
     Raises:
       UsageError: no such file, not of that kind, or without an input; names it.
@@ -77,7 +82,8 @@ def read_examples(
         if name not in table:
             if entries[readers[0].name].default is None:
                 raise UsageError(
-                    f"verify.examples: {path} has no {name!r}, which has no default; it has {list(table)}"
+                    f"verify.examples: {path} has no {name!r}, which has no default; it has "
+                    f"{list(table)}"
                 )
             continue
         weighted = [spec.weights for spec in readers if spec.weights]
@@ -134,7 +140,8 @@ def make_examples(
     count: int,
     dumped: Keys = MappingProxyType({}),
 ) -> Examples:
-    """Makes examples whose ids are all known: bags of 0 to 5 ids with repeated ones, numbers around zero.
+    """Makes examples whose ids are all known: bags of 0 to 5 ids with repeated ones, numbers around
+    zero.
 
     They are the same in every run.
 
@@ -167,13 +174,10 @@ def make_examples(
         spec = min(embedded, key=_telling, default=None)
         sizes = _sizes(spec, numbers, count)
         sizes = np.minimum(sizes, bags[0].shape[0]) if bags else sizes
-        size, rows = (
-            int(sizes.sum()),
-            min([below or 1 << 62, *(_reach(each, model.rows_of(each)) for each in embedded)]),
-        )
-        crossed = (
-            spec is not None and len(spec.reads) > 1
-        )  # whose `ids_dtype` is that of its first input
+        size = int(sizes.sum())
+        rows = min([below or 1 << 62, *(_reach(each, model.rows_of(each)) for each in embedded)])
+        # The `ids_dtype` of a crossed feature is that of its first input alone.
+        crossed = spec is not None and len(spec.reads) > 1
         beyond = below or 1 << (31 if crossed or (spec and spec.ids_dtype == "int32") else 40)
         entry = entries[spec.name] if spec else None
         if isinstance(entry, manifest.EmbeddedFeature) and isinstance(entry.ids, manifest.KeyedIds):
@@ -233,9 +237,8 @@ def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -
     if spec.one_each or len(spec.reads) > 1:  # of a cross, one value of each input
         return np.full(count, 1 if spec.place is None else spec.places, np.int64)
     if spec.length is None:
-        filled = (
-            spec.places is not None and spec.padding is None
-        )  # by nothing: there are just so many
+        # Without padding, every example has that many ids.
+        filled = spec.places is not None and spec.padding is None
         below = min(BAG_SIZES, BAG_SIZES if spec.places is None else spec.places + 1)
         return np.full(count, spec.places) if filled else np.arange(count, dtype=np.int64) % below
     if spec.encoding == "dense":
@@ -269,7 +272,8 @@ def _known_ids(
     if isinstance(rule, manifest.HashIds):
         return random.integers(0, beyond, size)
     if isinstance(rule, manifest.BucketIds):
-        low, high = (min(rule.boundaries, default=0.0), max(rule.boundaries, default=0.0))
+        low = min(rule.boundaries, default=0.0)
+        high = max(rule.boundaries, default=0.0)
         return random.uniform(low - 1, high + 1, size).astype(np.float32)
     ids = random.integers(0, max(1, min(rows, beyond)), size)
     cast = entry.cast if isinstance(entry, manifest.EmbeddedFeature) else None
@@ -303,7 +307,9 @@ def _computable(
     beyond: int,
     random: np.random.Generator,
 ) -> NDArray[Any]:
-    """Replaces ids of which a model computes no row by others; where one in many thousands has a row, not all are."""
+    """Replaces ids of which a model computes no row by others; where one in many thousands has a
+    row, not all are.
+    """
     rules = []
     for each in specs:
         if (
@@ -364,9 +370,8 @@ def _numbers(spec: DenseSpec, count: int, random: np.random.Generator) -> NDArra
         return random.standard_normal(size).astype(np.float32)
     if spec.dtype == "string":
         return random.integers(0, 100, size).astype(str).astype(object)
-    return random.integers(
-        0, spec.below or 2, size
-    )  # what integers mean is not known here: 0 and 1 fit most
+    # What integers mean is not known here: 0 and 1 fit most.
+    return random.integers(0, spec.below or 2, size)
 
 
 def _bags(spec: DenseSpec, count: int, random: np.random.Generator) -> Column:

@@ -1,4 +1,6 @@
-"""Forms of towers, open to be compared: what their answers may differ by, and how a wrong one is named."""
+"""Forms of towers, open to be compared: what their answers may differ by, and how a wrong one is
+named.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,13 @@ from bundle.format.manifest import Tower, TowerForm, TowerPart
 from export.errors import VerificationFailed
 from export.graph.specs import TowerSpec
 from export.verify.reference_inputs import Reference
-from runtime import towers
+from runtime import tower, towers
 from runtime.tower_inputs import tower_inputs
 
 Values = Mapping[str, NDArray[Any]]
 
-ABSOLUTE, RELATIVE = 1e-5, 1e-5
+ABSOLUTE = 1e-5
+RELATIVE = 1e-5
 TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * |y|"
 """The parity rule of float32 forms."""
 UNLIKE = "it would not answer as the model does"
@@ -44,11 +47,13 @@ class OpenForm:
     entry: Tower | TowerPart
     form: TowerForm
     limit: float | None
-    network: towers.Tower
+    network: tower.Tower
 
     @property
     def own_limit(self) -> float | None:
-        """What may be lost by the form itself: the limit of float32 is for the rows of converted tables."""
+        """What may be lost by the form itself: the limit of float32 is for the rows of converted
+        tables.
+        """
         return self.limit if self.form.precision != "f32" or self.spec.half else None
 
     def check(
@@ -59,10 +64,8 @@ class OpenForm:
         Raises:
           VerificationFailed: it is beyond the limit; names tower, form, output, example and values.
         """
-        precision, key = (
-            self.form.precision,
-            f"towers.{self.spec.name}.max_abs_error.{self.form.precision}",
-        )
+        precision = self.form.precision
+        key = f"towers.{self.spec.name}.max_abs_error.{self.form.precision}"
         cure = UNLIKE
         if limit is not None:
             less = f"leave {precision!r} out of the tower's precisions"
@@ -84,10 +87,12 @@ def largest_difference(
     key: str,
     cure: str = UNLIKE,
 ) -> float:
-    """Returns the largest difference of some values, named `where` in messages, from the reference model's.
+    """Returns the largest difference of some values, named `where` in messages, from the reference
+    model's.
 
     Raises:
-      VerificationFailed: it is beyond the limit, which `key` of the recipe states; names example and values.
+      VerificationFailed: it is beyond the limit, which `key` of the recipe states; names example
+        and values.
     """
     if got.shape != expected.shape:
         raise VerificationFailed(
@@ -102,13 +107,15 @@ def largest_difference(
     element = f", element {list(at[1:])}," if len(at) > 1 else ""
     rule = TOLERANCE if limit is None else f"{key} = {limit:g}"
     raise VerificationFailed(
-        f"{where}: example {at[0]}{element} is {got[at]:.9g}, the original model gives {expected[at]:.9g}; "
-        f"{int(wrong.sum())} of {wrong.size} values break {rule}: {cure}"
+        f"{where}: example {at[0]}{element} is {got[at]:.9g}, the original model gives "
+        f"{expected[at]:.9g}; {int(wrong.sum())} of {wrong.size} values break {rule}: {cure}"
     )
 
 
 def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
-    """Returns how far the reference model's values may be missed: by the recipe's limit, else by the parity rule."""
+    """Returns how far the reference model's values may be missed: by the recipe's limit, else by
+    the parity rule.
+    """
     return ABSOLUTE + RELATIVE * np.abs(values) if limit is None else np.full(values.shape, limit)
 
 
@@ -121,7 +128,10 @@ def open_form(
       VerificationFailed: it does not open, or is not what its entry says.
     """
     part = f"part {entry.name!r}, " if isinstance(entry, TowerPart) else ""
-    label = f"tower {name!r}, {part}{'SavedModel' if form.kind == 'saved_model' else 'LiteRT'} {form.precision}"
+    label = (
+        f"tower {name!r}, {part}{'SavedModel' if form.kind == 'saved_model' else 'LiteRT'} "
+        f"{form.precision}"
+    )
     limit = reference.job.towers[name].max_abs_error.get(form.precision)
     try:
         network = towers.open_form(root, entry, form)
@@ -139,8 +149,8 @@ def run(
       chain: the tower, or its parts in their order.
       values: [n, ...] of each feature.
       n: examples.
-      candidates: how many of them, one after the other, share a context; what is computed per context is computed once
-        for these, from the values of the first.
+      candidates: how many of them, one after the other, share a context; what is computed per
+        context is computed once for these, from the values of the first.
     Returns:
       [n, ...] of each output, and of what parts hand on.
     Raises:

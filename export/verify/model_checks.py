@@ -1,8 +1,10 @@
-"""Compares a bundle with the model that was trained, before it is published and whenever it is verified again."""
+"""Compares a bundle with the model that was trained, before it is published and whenever it is
+verified again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.reader import open_features
-from bundle.format.manifest import Feature, Manifest
+from bundle.format.manifest import Feature, Manifest, Table
 from bundle.storage import files
-from bundle.storage.staging import read_manifest
-from export.corpora.indexes import recall_of_tables
+from bundle.storage.catalog import read_manifest
+from bundle.tables.reader import TableReader
+from export.corpora.recall import measure_again
 from export.errors import UsageError, VerificationFailed
 from export.graph.specs import ModelSpec
 from export.model.dense_copy import local_prefix
@@ -24,7 +27,7 @@ from export.model.roots import open_job
 from export.model.tables import recognise_tables
 from export.model.tracing import trace_towers
 from export.model.vocabularies import as_array, read_keys
-from export.recipe.schema import ExportJob, IndexPart
+from export.recipe.schema import ExportJob
 from export.tables.dumped import KeyFile, open_dumps
 from export.verify.audit import Audit, ModelCheck, open_parts, told_as_failures
 from export.verify.candidate_checks import check_candidates
@@ -38,7 +41,9 @@ from export.verify.table_effects import converted
 def examples_of(
     job: ExportJob, base: Path, model: ModelSpec, entries: Mapping[str, Feature]
 ) -> Examples:
-    """Returns the examples of a recipe: those of its file, else made ones, the same in every run."""
+    """Returns the examples of a recipe: those of its file, else made ones, the same in
+    every run.
+    """
     part = job.verify
     if part.examples is not None:
         return read_examples(
@@ -56,54 +61,56 @@ def keys_of(job: ExportJob, base: Path, model: ModelSpec) -> Keys:
     return keys | {name: as_array(held) for name, held in model_vocabularies(model).items()}
 
 
-def check_manifest(reference: Reference, root: Path, manifest: Manifest) -> None:
-    """Opens all parts of a bundle by its manifest alone, and compares its candidates with their files and the model.
+def check_manifest(
+    reference: Reference,
+    root: Path,
+    manifest: Manifest,
+    open_table: Callable[[Table], TableReader] | None = None,
+) -> None:
+    """Opens all parts of a bundle by its manifest alone, and compares its candidates with their
+    files and the model.
+
+    Args:
+      reference: the examples and the model.
+      root: directory of the staged bundle.
+      manifest: of the bundle.
+      open_table: opens a table that may not lie in `root`.
 
     Raises:
       VerificationFailed: a part does not open, or a candidate or its vector is another.
     """
 
     def vectors(name: str, examples: Examples) -> NDArray[Any]:
-        alone = reference.model.of(name)
-        return reference_results(replace(reference, model=alone, examples=examples))[name][
-            alone.towers[name].result
-        ]
+        results = reference_results(replace(reference, examples=examples), name)
+        return results[name][reference.model.towers[name].result]
 
     with told_as_failures():
-        tuple(open_parts(root, manifest))
+        tuple(open_parts(root, manifest, open_table))
         check_candidates(root, manifest, reference.job, reference.base, vectors)
 
 
-def check_recall(
-    root: Path, manifest: Manifest, name: str, part: IndexPart, queries: NDArray[np.float32]
-) -> float:
+def check_recall(root: Path, manifest: Manifest, name: str, queries: NDArray[np.float32]) -> float:
     """Measures recall of an index against exact search over its vectors.
 
     Args:
       root: directory of the bundle.
       manifest: of the bundle.
       name: of the index.
-      part: what the recipe says of it.
       queries: [q, dim] float32: what its query tower gives for the examples.
     Returns:
-      recall@k.
+      recall@k on the examples that it was measured on before.
     Raises:
       VerificationFailed: it is below the target, or below what the manifest's measurement allows.
     """
     index = manifest.indexes[name]
-    measured = index.recall
-    limits = part.recall.model_copy(
-        update={"k": measured.k, "queries": measured.queries, "of_tables": None}
-    )
-    part = part.model_copy(update={"recall": limits, "distance": index.distance})
-    recall = recall_of_tables(
-        root, name, part, index, queries, queries, files.locate(root, index.vectors)
-    ).value
-    if recall < min(measured.target, measured.value) or recall < measured.low:
+    before = index.recall
+    path = files.locate(root, index.vectors)
+    recall = measure_again(root, name, index, queries, queries, path).value
+    if recall < min(before.target, before.value) or recall < before.low:
         raise VerificationFailed(
-            f"index {name!r}: recall@{measured.k} is {recall:.4f} against exact search over its vectors; its manifest "
-            f"has {measured.value:.4f} (at least {measured.low:.4f}) and the target {measured.target}; export the "
-            "index again"
+            f"index {name!r}: recall@{before.k} is {recall:.4f} against exact search over its "
+            f"vectors; its manifest has {before.value:.4f} (at least {before.low:.4f}) and the "
+            f"target {before.target}; export the index again"
         )
     return recall
 
@@ -120,23 +127,24 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
       The report, with what was compared.
     Raises:
       UsageError: the recipe is of another model, or has not the bundle's towers.
-      VerificationFailed: a tower or a candidate is not the model's, or an index finds less than its manifest says.
+      VerificationFailed: a tower or a candidate is not the model's, or an index finds less than its
+        manifest says.
       ExportError: the checkpoint or the model code is not what it was.
     """
     manifest = read_manifest(bundle)
     if job.model != manifest.model or set(manifest.towers) != set(job.towers):
         raise UsageError(
-            f"the recipe is of model {job.model!r} with towers {', '.join(sorted(job.towers))}; the bundle is of "
-            f"{manifest.model!r} with {', '.join(sorted(manifest.towers)) or 'none'}; give the recipe that "
-            "it was exported by"
+            f"the recipe is of model {job.model!r} with towers {', '.join(sorted(job.towers))}; "
+            "the bundle is of "
+            f"{manifest.model!r} with {', '.join(sorted(manifest.towers)) or 'none'}; give the "
+            "recipe that it was exported by"
         )
     checkpoint, job = open_job(job, base)
     traced = trace_towers(job, base)
     examples = examples_of(job, base, traced.spec, manifest.features)
     with TemporaryDirectory(prefix="rowcast-") as aside, told_as_failures():
-        prefix = local_prefix(
-            checkpoint, recognise_tables(checkpoint, traced, job, base), Path(aside, "dense")
-        )
+        inventory = recognise_tables(checkpoint, traced, job, base)
+        prefix = local_prefix(checkpoint, inventory, traced.spec, job, Path(aside, "dense"))
         features = open_features(bundle, manifest)
         read_rows = checkpoint_rows(
             checkpoint, {name: table.source for name, table in manifest.tables.items()}
@@ -157,6 +165,6 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
         recall = {}
         for name, index in manifest.indexes.items():
             queries = query_vectors(reference, bundle, manifest.towers[index.query_tower], features)
-            recall[name] = check_recall(bundle, manifest, name, job.indexes[name], queries)
+            recall[name] = check_recall(bundle, manifest, name, queries)
         features.close()
     return replace(report, model_check=ModelCheck(examples.n, recall))

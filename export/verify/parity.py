@@ -1,7 +1,9 @@
-"""The parity check: every form of every tower, and of its parts, must answer as the reference model does.
+"""The parity check: every form of every tower, and of its parts, must answer as the reference model
+does.
 
-The reference model takes ids; a written tower takes activations from the bundle's own tables, by the service's own
-reader. So what agrees here is the whole path of an answer: ids, rows, combiner, weights, compiled arithmetic.
+The reference model takes ids; a written tower takes activations from the bundle's own tables, by
+the service's own reader. So what agrees here is the whole path of an answer: ids, rows, combiner,
+weights, compiled arithmetic.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def feature_values(reference: Reference, features: FeatureReader) -> dict[str, N
 def query_vectors(
     reference: Reference, root: Path, tower: Tower, features: FeatureReader
 ) -> NDArray[np.float32]:
-    """Returns [n, dim] vectors that a query tower of the bundle gives in f32 for the examples, read by `features`."""
+    """Returns [n, dim] vectors that a query tower of the bundle gives in f32 for the examples, read
+    by `features`.
+    """
     inputs = tower_inputs(tower.inputs, feature_values(reference, features), reference.examples.n)
     return open_tower(root, tower, "f32").run(inputs)[tower.result]
 
@@ -53,10 +57,12 @@ def check_towers(
       towers: their entries in the manifest.
       expected: what the reference model gives.
     Returns:
-      The entries, each form with the largest difference of its outputs and what it does to their order. What is no
-      output of a tower but of a part is compared with what the part's SavedModel gives.
+      The entries, each form with the largest difference of its outputs and what it does to their
+      order. What is no output of a tower but of a part is compared with what the part's SavedModel
+      gives.
     Raises:
-      VerificationFailed: a form differs by more than its limit; names tower, form, output, example and values.
+      VerificationFailed: a form differs by more than its limit; names tower, form, output, example
+        and values.
     """
     values = feature_values(reference, reference.features)
     return {
@@ -83,7 +89,8 @@ def _measured(
     errors: dict[str, float],
     expected: Values,
 ) -> TowerForm:
-    form, outputs = opened.form, [output.name for output in opened.entry.outputs]
+    form = opened.form
+    outputs = [output.name for output in opened.entry.outputs]
     effect = {}
     if form.precision != "f32":
         own = {name: expected[name] for name in outputs if name in expected}
@@ -98,8 +105,9 @@ def _check_parts(
 ) -> tuple[TowerPart, ...]:
     """Runs parts one after the other, as a service does, in each combination of forms.
 
-    Each example is a context with one candidate first. Then candidates share contexts, whose parts run once for each:
-    that must be what the whole tower gives, and proves that a context's row is made of that context alone.
+    Each example is a context with one candidate first. Then candidates share contexts, whose parts
+    run once for each: that must be what the whole tower gives, and proves that a context's row is
+    made of that context alone.
     """
     n = reference.examples.n // _CANDIDATES * _CANDIDATES
     shared = {key: array[:n] for key, array in values.items()}
@@ -145,14 +153,17 @@ def _check_shared(chain: Sequence[OpenForm], results: Values, whole: Values) -> 
                 difference <= 2 * allowed(whole[name], opened.own_limit)
             ).all():  # each may miss the original by it
                 raise VerificationFailed(
-                    f"{opened.label}: with contexts computed once and each shared by {_CANDIDATES} candidates, output "
-                    f"{name!r} lies {difference.max():.3g} from the whole tower's; set towers.{opened.spec.name}.split "
-                    "= false, and report it"
+                    f"{opened.label}: with contexts computed once and each shared by {_CANDIDATES} "
+                    "candidates, output "
+                    f"{name!r} lies {difference.max():.3g} from the whole tower's; set "
+                    f"towers.{opened.spec.name}.split = false, and report it"
                 )
 
 
 def _chains(parts: Sequence[TowerPart]) -> Iterator[tuple[TowerForm, ...]]:
-    """Yields the combinations of forms in which a service may run parts: by SavedModels, or compiled where it can."""
+    """Yields the combinations of forms in which a service may run parts: by SavedModels, or
+    compiled where it can.
+    """
     found = set()
     precisions = {form.precision for part in parts for form in part.forms}
     for precision in sorted(precisions, key=lambda each: each != "f32"):

@@ -1,6 +1,7 @@
 """What a precision does to the order of examples, and the recipe's limits of it.
 
-Measured are Kendall's tau-b, the share of the best that stay the best, and the area under the ROC curve.
+Measured are Kendall's tau-b, the share of the best that stay the best, and the area under the ROC
+curve.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from export.recipe.schema import ExportJob
 
 Values = NDArray[Any]
 
-_BEST_SHARE, _BEST_MAX = 10, 100
+_BEST_SHARE = 10
+_BEST_MAX = 100
 """The best tenth are compared, at most 100."""
 _PAIRED_MAX = 10_000
 
@@ -26,7 +28,8 @@ _PAIRED_MAX = 10_000
 def order_effects(
     found: Mapping[str, Values], original: Mapping[str, Values], labels: Mapping[str, Values]
 ) -> dict[str, HeadEffect]:
-    """Compares, of every output that is one number for each example, its order with the reference model's.
+    """Compares, of every output that is one number for each example, its order with the reference
+    model's.
 
     Args:
       found: what a form of less precision gives, by output.
@@ -65,8 +68,8 @@ def check_effects(
             limit = getattr(job.towers[tower], key).get(precision)
             if limit is not None and better * figure < better * limit:
                 raise VerificationFailed(
-                    f"{where}, output {output!r}: {message}, towers.{tower}.{key}.{precision} = {limit:g}; change the "
-                    f"limit, or leave {precision!r} out of its precisions"
+                    f"{where}, output {output!r}: {message}, towers.{tower}.{key}.{precision} = "
+                    f"{limit:g}; change the limit, or leave {precision!r} out of its precisions"
                 )
 
 
@@ -79,9 +82,8 @@ def measure_effect(original: Values, found: Values, labels: Values | None = None
       labels: [n] 0 or 1, if examples have them.
     """
     best = max(1, min(_BEST_MAX, original.size // _BEST_SHARE))
-    both = (
-        labels is not None and 0 < np.count_nonzero(labels) < labels.size
-    )  # else there is no curve
+    # A curve needs labels of both classes.
+    both = labels is not None and 0 < np.count_nonzero(labels) < labels.size
     return HeadEffect(
         kendall_tau=kendall_tau(original, found),
         overlap=overlap(original, found, best),
@@ -92,9 +94,14 @@ def measure_effect(original: Values, found: Values, labels: Values | None = None
 
 
 def kendall_tau(first: Values, second: Values) -> float:
-    """Returns Kendall's tau-b of two orders, by all pairs of at most _PAIRED_MAX; 1 where the first has no order."""
-    first, second = first[:_PAIRED_MAX], second[:_PAIRED_MAX]
-    agreeing, ordered, kept = 0.0, 0, 0
+    """Returns Kendall's tau-b of two orders, by all pairs of at most _PAIRED_MAX; 1 where the first
+    has no order.
+    """
+    first = first[:_PAIRED_MAX]
+    second = second[:_PAIRED_MAX]
+    agreeing = 0.0
+    ordered = 0
+    kept = 0
     for place in range(first.size - 1):
         signs, others = (np.sign(values[place + 1 :] - values[place]) for values in (first, second))
         agreeing += float(signs @ others)
@@ -106,9 +113,11 @@ def kendall_tau(first: Values, second: Values) -> float:
 
 
 def overlap(first: Values, second: Values, k: int) -> float:
-    """Returns the share of the k largest of `first` that are among the k largest of `second`; ties at the edge count.
+    """Returns the share of the k largest of `first` that are among the k largest of `second`; ties
+    at the edge count.
 
-    Equals are as good as each other: one of the first's best is kept if its second value reaches the second's k-th.
+    Equals are as good as each other: one of the first's best is kept if its second value reaches
+    the second's k-th.
     """
     best = np.argpartition(-first, k - 1)[:k]
     reached = np.partition(second, second.size - k)[second.size - k]
@@ -116,7 +125,10 @@ def overlap(first: Values, second: Values, k: int) -> float:
 
 
 def area_under_curve(values: Values, labels: Values) -> float:
-    """Returns the chance that an example labelled 1 has a larger value than one labelled 0; a tie counts half."""
-    ones, zeros = values[labels > 0], np.sort(values[labels <= 0])
+    """Returns the chance that an example labelled 1 has a larger value than one labelled 0; a tie
+    counts half.
+    """
+    ones = values[labels > 0]
+    zeros = np.sort(values[labels <= 0])
     below = np.searchsorted(zeros, ones, "left") + np.searchsorted(zeros, ones, "right")
     return float(below.mean() / (2 * zeros.size))

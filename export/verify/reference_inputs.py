@@ -1,7 +1,8 @@
 """What the reference model is called with: the examples, as they were when it was trained.
 
-The model's own id rules get what callers send; where the recipe has the rule from id to row, the model was trained on
-rows, and gets those. Where rows are found by key, the keys are what it was trained on.
+The model's own id rules get what callers send; where the recipe has the rule from id to row, the
+model was trained on rows, and gets those. Where rows are found by key, the keys are what it was
+trained on.
 """
 
 from __future__ import annotations
@@ -65,8 +66,11 @@ class Reference:
         return {name: KeyFile(table) for name, table in open_dumps(self.job, self.base).items()}
 
     def input(self, name: str) -> Any:
-        """Returns one input as the model takes it; one that no tower needs is given zeros, or nothing."""
-        part, n = self.job.inputs[name], self.examples.n
+        """Returns one input as the model takes it; one that no tower needs is given zeros, or
+        nothing.
+        """
+        part = self.job.inputs[name]
+        n = self.examples.n
         empty = np.zeros(n * int(np.prod(part.shape)) if part.kind == "dense" else 0, np.float32)
         found = self._held.get(part.weights_for or name, Column(empty))
         if part.weights_for is not None:
@@ -94,7 +98,9 @@ class Reference:
         return self.examples.columns.get(name) or default_column(name, self.job, self.examples.n)
 
     def _rows(self, name: str, spec: FeatureSpec) -> Column:
-        """Returns the rows that the bundle finds for ids, which the recipe's rule must give in TensorFlow, too."""
+        """Returns the rows that the bundle finds for ids, which the recipe's rule must give in
+        TensorFlow, too.
+        """
         part = self.job.features.get(name, FeaturePart())
         column = self.examples.columns.get(name)
         rows, offsets = self.features.rows(spec.name, self.examples.columns, self.examples.n)
@@ -110,32 +116,34 @@ class Reference:
         if spec.kind == "bag" and (rows < 0).any():  # a bag leaves unknown ids out
             kept = rows >= 0
             offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
-            rows, weights = rows[kept], None if weights is None else weights[kept]
+            rows = rows[kept]
+            weights = None if weights is None else weights[kept]
         if spec.table in self.dumped:
             rows = self._keys(name, rows, self.dumped[spec.table])
         return Column(rows, offsets, weights)
 
     def _check_rows(self, name: str, spec: FeatureSpec, values: NDArray[Any], found: Rows) -> None:
-        """Compares the rows of ids with those in the dump, or with what TensorFlow makes of them by the recipe's rule.
+        """Compares the rows of ids with those in the dump, or with what TensorFlow makes of them by
+        the recipe's rule.
 
         Raises:
           VerificationFailed: they differ; names an id and both rows.
         """
         part = self.job.features.get(name, FeaturePart())
         if spec.table in self.dumped:
-            right, source = self.dumped[spec.table].rows(integers(name, values)), "of the dump"
+            right = self.dumped[spec.table].rows(integers(name, values))
+            source = "of the dump"
         else:
             rows = self.model.rows_of(spec)
-            rule, source = (
-                describe_ids(spec, part, rows, self.job),
-                f"by the recipe's rule ({part.ids.kind}) in TensorFlow",
-            )
+            rule = describe_ids(spec, part, rows, self.job)
+            source = f"by the recipe's rule ({part.ids.kind}) in TensorFlow"
             right = rows_by_tensorflow(rule, values, self.job.vocabularies, self.base)
             right = np.where((right < 0) | (right >= rows), -1, right)
         if not np.array_equal(found, right):
             place = int(np.argmax(found != right))
             raise VerificationFailed(
-                f"feature {name!r}: id {values.tolist()[place]!r} is row {found[place]} in the bundle and row "
+                f"feature {name!r}: id {values.tolist()[place]!r} is row {found[place]} in the "
+                "bundle and row "
                 f"{right[place]} {source}; {int((found != right).sum())} of {found.size} differ"
             )
 
@@ -145,16 +153,19 @@ class Reference:
         keys = np.concatenate([np.full(np.count_nonzero(held < 0), -1), file.of(held[held >= 0])])
         if self.job.inputs[name].dtype == "int32" and keys.max(initial=0) > np.iinfo(np.int32).max:
             raise UsageError(
-                f"inputs.{name}.dtype is int32, which key {keys.max()} of its table does not fit; say int64"
+                f"inputs.{name}.dtype is int32, which key {keys.max()} of its table does not fit; "
+                "say int64"
             )
         return keys[place]
 
 
 def default_column(name: str, job: ExportJob, n: int) -> Column:
     """Returns what the recipe has stand for an input that n examples leave out."""
-    default, weights = job.features.get(name, FeaturePart()).default, None
+    default = job.features.get(name, FeaturePart()).default
+    weights = None
     if isinstance(default, dict):
-        default, weights = default["ids"], np.tile(np.asarray(default["weights"], np.float32), n)
+        weights = np.tile(np.asarray(default["weights"], np.float32), n)
+        default = default["ids"]
     one = np.asarray(default).reshape(-1)
     return Column(np.tile(one.astype(object) if one.dtype.kind == "U" else one, n), None, weights)
 
@@ -170,8 +181,11 @@ def padding_of(name: str, model: ModelSpec) -> int | str | None:
 def composed(
     name: str, part: InputPart, column: Column, n: int, padding: int | str | None = None
 ) -> Any:
-    """Returns the values of a column as a tensor: ragged, sparse, or dense and filled up with padding, else zeros."""
-    dtype, values = tf.as_dtype(part.dtype), column.values
+    """Returns the values of a column as a tensor: ragged, sparse, or dense and filled up with
+    padding, else zeros.
+    """
+    dtype = tf.as_dtype(part.dtype)
+    values = column.values
     if dtype == tf.string and values.dtype != object:
         values = values.astype(str).astype(object)
     ragged = tf.RaggedTensor.from_row_splits(
@@ -195,7 +209,9 @@ def rows_by_tensorflow(
     vocabularies: Mapping[str, VocabularyPart],
     base: Path,
 ) -> Rows:
-    """Returns [m] rows of [m] ids by TensorFlow's own operations, which read a vocabulary's file as training does."""
+    """Returns [m] rows of [m] ids by TensorFlow's own operations, which read a vocabulary's file as
+    training does.
+    """
     values = values.astype(np.float32) if isinstance(rule, manifest.BucketIds) else values
     opened = {}
     for each in manifest.vocabularies_of(rule):
@@ -207,7 +223,8 @@ def rows_by_tensorflow(
 
 def positions_in_file(part: VocabularyPart, base: Path) -> Any:
     """Returns TensorFlow's lookup table of a vocabulary's file: key -> position, -1 if unknown."""
-    path, index = str((base / part.file).resolve()), tf.lookup.TextFileIndex
+    path = str((base / part.file).resolve())
+    index = tf.lookup.TextFileIndex
     lines = tf.lookup.TextFileInitializer(
         path, tf.as_dtype(part.dtype), index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
     )

@@ -1,7 +1,9 @@
-"""The reference model: the original, not partitioned, restored by TensorFlow as far as examples need it.
+"""The reference model: the original, not partitioned, restored by TensorFlow as far as examples
+need it.
 
-A table may be larger than memory, so only the rows that the examples read are there (`reference_tables.py`).
-Nothing else can read a table that left the towers: one that is read whole stays inside (`model/inline_tables.py`).
+A table may be larger than memory, so only the rows that the examples read are there
+(`reference_tables.py`). Nothing else can read a table that left the towers: one that is read whole
+stays inside (`model/inline_tables.py`).
 """
 
 from __future__ import annotations
@@ -18,14 +20,21 @@ from numpy.typing import NDArray
 from bundle.errors import BundleError
 from bundle.format.manifest import TableSource, TextIds
 from export.checkpoint.reader import Checkpoint
-from export.errors import ExportError, NotConvertible, UsageError, VerificationFailed
+from export.errors import (
+    CheckpointError,
+    ExportError,
+    NotConvertible,
+    UsageError,
+    VerificationFailed,
+)
 from export.frameworks.hook_points import NORMALIZATIONS
 from export.frameworks.hooks import Hooks
 from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph
-from export.graph.specs import DenseSpec, FeatureSpec
+from export.graph.specs import DenseSpec, FeatureSpec, TableFacts
 from export.lookups.padded_ids import average_empty_as_zeros
 from export.model.call_tracing import resolve_call
+from export.model.dense_copy import restored_bytes_max
 from export.model.roots import build_root
 from export.model.weights import path_steps
 from export.recipe.schema import name_of_call
@@ -39,8 +48,11 @@ from export.verify.table_rows import read_rows
 Rows = NDArray[np.int64]
 Results = dict[str, dict[str, NDArray[Any]]]
 """Tower -> output -> [n, ...] float32."""
-_RECORDED_SHARE, _RECORDED_REST = 0.05, 1e-3
-"""Of the standard deviation and of the largest of recorded values: what bfloat16 on TPUs may explain."""
+_RECORDED_SHARE = 0.05
+_RECORDED_REST = 1e-3
+"""Of the standard deviation and of the largest of recorded values: what bfloat16 on TPUs may
+explain.
+"""
 
 
 def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) -> ReadRows:
@@ -52,14 +64,14 @@ def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) 
 def finite_results(reference: Reference) -> tuple[Reference, Results]:
     """Runs the reference model on examples of which all its outputs are numbers.
 
-    Numbers that were made are those that the model's own Normalization layers expect, else they lie around zero. Models
-    that take logarithms or roots of them are given those without a sign.
+    Numbers that were made are those that the model's own Normalization layers expect, else they lie
+    around zero. Models that take logarithms or roots of them are given those without a sign.
 
     Returns:
       What was called with which examples, and each output of each tower.
     Raises:
-      VerificationFailed: as `reference_results`; or an output is no number, or not what training recorded: names the
-        tower, the output and the example.
+      VerificationFailed: as `reference_results`; or an output is no number, or not what training
+        recorded: names the tower, the output and the example.
     """
     made = reference.job.verify.examples is None
     reference, expected = (
@@ -77,14 +89,17 @@ def finite_results(reference: Reference) -> tuple[Reference, Results]:
         )
         what = "made examples" if made else "verify.examples"
         raise VerificationFailed(
-            f"{wrong} of the original model itself, which is no answer; the {what} do not fit the model: {cure}"
+            f"{wrong} of the original model itself, which is no answer; the {what} do not fit the "
+            f"model: {cure}"
         )
     _check_recorded(expected, reference.examples.recorded)
     return reference, expected
 
 
 def _expected_numbers(reference: Reference) -> tuple[Reference, Results]:
-    """Runs the reference model; where numbers reach a Normalization layer as they are, again on such as it expects."""
+    """Runs the reference model; where numbers reach a Normalization layer as they are, again on
+    such as it expects.
+    """
     numbers = {
         name: reference.examples.columns[name]
         for name, readers in reference.model.inputs.items()
@@ -103,9 +118,8 @@ def _expected_numbers(reference: Reference) -> tuple[Reference, Results]:
                 low, high = (
                     np.ravel(call(layer, tf.fill(tf.shape(inputs), each))) for each in (0.0, 1.0)
                 )
-                values = ((column.values - low) / (high - low)).astype(
-                    np.float32
-                )  # it is linear: this is its inverse
+                # The function is linear, so this is its inverse.
+                values = ((column.values - low) / (high - low)).astype(np.float32)
                 drawn[name] = column._replace(values=values)
         return call(layer, inputs)
 
@@ -121,7 +135,8 @@ def _expected_numbers(reference: Reference) -> tuple[Reference, Results]:
 
 
 def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]]) -> None:
-    """Holds what the model answers to what training recorded, which other arithmetic and precision computed.
+    """Holds what the model answers to what training recorded, which other arithmetic and precision
+    computed.
 
     Raises:
       VerificationFailed: they differ by more than a share of how much the recorded values vary.
@@ -135,18 +150,21 @@ def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]])
         right = wanted.reshape(len(values), -1)
         if right.size != values.size:
             raise UsageError(
-                f"verify.expected.{output}: {list(wanted.shape)} values were recorded, tower {tower!r} gives "
-                f"{list(values.shape)}"
+                f"verify.expected.{output}: {list(wanted.shape)} values were recorded, tower "
+                f"{tower!r} gives {list(values.shape)}"
             )
         difference = values.reshape(right.shape) - right
-        rms, varies = float(np.sqrt(np.square(difference).mean())), float(right.std())
+        rms = float(np.sqrt(np.square(difference).mean()))
+        varies = float(right.std())
         if rms > _RECORDED_SHARE * varies + _RECORDED_REST * float(np.abs(right).max()):
             row = int(np.abs(difference).max(axis=1).argmax())
             raise VerificationFailed(
-                f"tower {tower!r}, output {output!r}: the model with the checkpoint's weights differs from "
-                f"verify.expected by {rms:.3g} (root mean square; recorded values vary by {varies:.3g}), most in "
-                f"example {row}: either ids lead to other rows than in training (first_row, a vocabulary, a hash), or "
-                "another checkpoint answered when they were recorded"
+                f"tower {tower!r}, output {output!r}: the model with the checkpoint's weights "
+                "differs from "
+                f"verify.expected by {rms:.3g} (root mean square; recorded values vary by "
+                f"{varies:.3g}), most in "
+                f"example {row}: either ids lead to other rows than in training (first_row, a "
+                "vocabulary, a hash), or another checkpoint answered when they were recorded"
             )
 
 
@@ -161,8 +179,12 @@ def _not_finite(results: Results) -> str:
     return ""
 
 
-def reference_results(reference: Reference) -> Results:
+def reference_results(reference: Reference, only: str | None = None) -> Results:
     """Runs the reference model on examples, on a CPU.
+
+    Args:
+      reference: The model and its examples.
+      only: The one tower to run, whose inputs the examples hold; None: all towers.
 
     Returns:
       Each output of each tower.
@@ -171,15 +193,18 @@ def reference_results(reference: Reference) -> Results:
       FeatureError: an example does not fit its feature.
       VerificationFailed: the bundle finds other rows for their ids than TensorFlow does.
     """
-    model, job = reference.model, reference.job
+    traced = reference.model
+    if only is not None:
+        reference = replace(reference, model=traced.of(only))
+    model = reference.model
+    job = reference.job
+    # The call of one tower may compute the others too, and so read the tables of all.
     facts = {
         name: replace(table, rows=np.iinfo(np.int64).max) if name in reference.dumped else table
-        for name, table in model.tables.items()
+        for name, table in traced.tables.items()
     }
-    whole_max = max(
-        job.code.inline_bytes_max, *(tower.largest_bytes for tower in model.towers.values())
-    )
-    tables = ReferenceTables(facts, _by_key(reference.read_rows, reference.dumped), whole_max)
+    read_rows = _by_key(reference.read_rows, reference.dumped)
+    tables = ReferenceTables(facts, read_rows, restored_bytes_max(job, traced))
     returned: dict[tuple[str, tuple[str, ...]], Any] = {}
     eagerly = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
@@ -201,13 +226,13 @@ def reference_results(reference: Reference) -> Results:
             calls = {(tower.call, tower.call_inputs) for tower in model.towers.values()}
             named = isinstance(root, NamedGraph)
             for path, inputs in () if named else sorted(calls):  # builds what the factory has not
-                _called(root, path, {name: given[name] for name in inputs}, reference)
+                _called(root, path, {name: given[name] for name in inputs}, reference, facts)
             tables.know(root)
             if not named:
                 _restore(root, reference.prefix, job.checkpoint.object_path)
             for path, inputs in calls:
                 returned[path, inputs] = _called(
-                    root, path, {name: given[name] for name in inputs}, reference
+                    root, path, {name: given[name] for name in inputs}, reference, facts
                 )
     finally:
         tf.config.run_functions_eagerly(eagerly)
@@ -222,14 +247,16 @@ def reference_results(reference: Reference) -> Results:
             if len(values) != reference.examples.n:
                 raise NotConvertible(
                     f"tower {name!r}, output {output!r}: the model gives {len(values)} answers for "
-                    f"{reference.examples.n} examples; give what it joins or reduces an axis behind the first, which "
-                    "is the batch"
+                    f"{reference.examples.n} examples; give what it joins or reduces an axis "
+                    "behind the first, which is the batch"
                 )
     return results
 
 
 def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:
-    """Returns a reader that is asked for keys instead of rows where a table has keys; zeros for those it lacks."""
+    """Returns a reader that is asked for keys instead of rows where a table has keys; zeros for
+    those it lacks.
+    """
 
     def read(table: str, ids: Rows) -> NDArray[Any]:
         if table not in dumped:
@@ -242,11 +269,17 @@ def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:
     return read
 
 
-def _called(root: Any, path: str, inputs: Mapping[str, Any], reference: Reference) -> Any:
+def _called(
+    root: Any,
+    path: str,
+    inputs: Mapping[str, Any],
+    reference: Reference,
+    tables: Mapping[str, TableFacts],
+) -> Any:
     try:
         if isinstance(root, NamedGraph):
             return reduce(getattr, path.split(".") if path else (), root).run(
-                inputs, _reader(root, reference)
+                inputs, _reader(root, reference.prefix, tables)
             )
         return resolve_call(root, path)(inputs)
     except (ExportError, BundleError):
@@ -259,18 +292,33 @@ def _called(root: Any, path: str, inputs: Mapping[str, Any], reference: Referenc
         ) from problem
 
 
-def _reader(root: NamedGraph, reference: Reference) -> Callable[[str], Any]:
-    """Returns a reader of variables by their names, by TensorFlow itself; tables that left the towers are gathered."""
-    reader = tf.train.load_checkpoint(str(reference.prefix))
-    left = {table.config_name for table in reference.model.tables.values()}
+def _reader(
+    root: NamedGraph, prefix: Path, tables: Mapping[str, TableFacts]
+) -> Callable[[str], Any]:
+    """Returns a reader of variables by their names, by TensorFlow itself; tables that left the
+    towers are gathered.
+    """
+    reader = tf.train.load_checkpoint(str(prefix))
+    left = {table.config_name for table in tables.values()}
     held = reader.get_variable_to_shape_map()
     return lambda name: None if name in left else reader.get_tensor(root.key(name, held) or name)
 
 
 def _restore(root: Any, prefix: Path, object_path: str) -> None:
-    """Restores the model by TensorFlow itself; the tables of layers are no part of its object graph."""
+    """Restores the model by TensorFlow itself; the tables of layers are no part of its object
+    graph.
+
+    Raises:
+      CheckpointError: A data file is damaged.
+    """
     for step in reversed(path_steps(object_path)):
         holder = tf.Module()
         setattr(holder, step, root)
         root = holder
-    tf.train.Checkpoint(root).restore(str(prefix)).expect_partial()
+    try:
+        tf.train.Checkpoint(root).restore(str(prefix)).expect_partial()
+    except tf.errors.OpError as problem:
+        raise CheckpointError(
+            f"checkpoint {prefix}: TensorFlow cannot restore the model: "
+            f"{' '.join(problem.message.split())}"
+        ) from problem

@@ -1,7 +1,9 @@
-"""The tables of the reference model: rows are read from the checkpoint when the model asks for them.
+"""The tables of the reference model: rows are read from the checkpoint when the model asks for
+them.
 
-So memory holds what examples need, and the model's own id rules and combiners run as they are. An embedding layer looks
-up the vectors alone, one for each id, as TensorFlow does: its ids are replaced by the places of their vectors.
+So memory holds what examples need, and the model's own id rules and combiners run as they are. An
+embedding layer looks up the vectors alone, one for each id, as TensorFlow does: its ids are
+replaced by the places of their vectors.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from export.model.object_paths import object_paths
 
 Rows = NDArray[np.int64]
 ReadRows = Callable[[str, Rows], NDArray[Any]]
-"""(name of a table, [m] ascending rows) -> [m, columns] values of the checkpoint; the first columns are the table's."""
+"""(name of a table, [m] ascending rows) -> [m, columns] values of the checkpoint; the first columns
+are the table's.
+"""
 
 
 class ReferenceTables:
@@ -51,7 +55,9 @@ class ReferenceTables:
           read_rows: reads them from the checkpoint.
           inline_bytes_max: tables up to this size may be inside a tower, and are restored whole.
         """
-        self._tables, self._read_rows, self._inline_bytes_max = tables, read_rows, inline_bytes_max
+        self._tables = tables
+        self._read_rows = read_rows
+        self._inline_bytes_max = inline_bytes_max
         self._of_layers: dict[int, TableFacts] = {}
         self._by_place = {table.config_name: name for name, table in tables.items()}
         self._names: dict[str, str | None] = {}
@@ -82,7 +88,9 @@ class ReferenceTables:
             yield self
 
     def know(self, root: Any) -> None:
-        """Tells the built model, in which tables have their places; those that left are not to be restored."""
+        """Tells the built model, in which tables have their places; those that left are not to be
+        restored.
+        """
         self._root = root
         for variable in self._made:
             variable.restored = (
@@ -106,13 +114,18 @@ class ReferenceTables:
         ):  # the factory calls the model that it builds: the values matter to nobody
             return tf.zeros([*tf.convert_to_tensor(ids).shape, variable.shape[1]], variable.dtype)
         name = self._name(variable)
+        if name is None and variable.restored is False:
+            # No tower reads this table, but the call computes more than towers need.
+            shape = tf.concat([tf.shape(ids), variable.shape[1:]], 0)
+            return tf.zeros(shape, variable.dtype)
         if name is None:
             return None
         return tf.cast(self._vectors(name, tf.convert_to_tensor(ids)), variable.dtype)
 
     def _vectors(self, name: str, ids: Any) -> Any:
         """Returns the float32 row of each id, zeros for one that is outside the table."""
-        rows, dim = self._tables[name].rows, self._tables[name].dim
+        rows = self._tables[name].rows
+        dim = self._tables[name].dim
 
         def read(wanted: NDArray[Any]) -> NDArray[np.float32]:
             inside = (wanted >= 0) & (wanted < rows)
@@ -163,7 +176,9 @@ def with_values(ids: Any, values: Any) -> Any:
 
 
 def as_table(vectors: Any) -> Any:
-    """Returns gathered vectors as a table of a layer; behind them the row that TensorFlow fills empty examples with."""
+    """Returns gathered vectors as a table of a layer; behind them the row that TensorFlow fills
+    empty examples with.
+    """
     table = tf.concat([vectors, tf.zeros([1, vectors.shape[1]])], 0)
     table.read_value = lambda: table  # sequences are read from a variable
     return table
@@ -171,13 +186,13 @@ def as_table(vectors: Any) -> Any:
 
 def _whole_batch(original: Callable[..., Any], **how: Any) -> Any:
     """Fills up what TensorFlow leaves out: rows of empty bags at the end of a batch."""
-    found, ids = original(**how), how["sp_ids"]
+    found = original(**how)
+    ids = how["sp_ids"]
     n = ids.nrows() if isinstance(ids, tf.RaggedTensor) else ids.dense_shape[0]
 
     def filled(rows: NDArray[Any], n: NDArray[Any]) -> NDArray[Any]:
         return np.concatenate([rows, np.zeros((int(n) - len(rows), *rows.shape[1:]), rows.dtype)])
 
-    whole = tf.numpy_function(
-        filled, [found, n], found.dtype
-    )  # one operation, where thousands of features have one
+    # One operation, where thousands of features have one.
+    whole = tf.numpy_function(filled, [found, n], found.dtype)
     return tf.ensure_shape(whole, [None, *found.shape[1:]])

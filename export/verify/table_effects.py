@@ -1,4 +1,6 @@
-"""What converted tables change in the answers: towers fed with the checkpoint's own rows beside the bundle's."""
+"""What converted tables change in the answers: towers fed with the checkpoint's own rows beside the
+bundle's.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,16 @@ Effects = dict[str, dict[str, float]]
 
 
 class TrainedRows(TableReader):
-    """Rows of a table as the checkpoint holds them, read where they lie; for a few, or in their order."""
+    """Rows of a table as the checkpoint holds them, read where they lie; for a few, or in their
+    order.
+    """
 
     def __init__(self, name: str, table: manifest.Table | TableSpec, read_rows: ReadRows) -> None:
-        self.rows, self.dim, self.dtype = table.rows, table.dim, "float32"
-        self._name, self._read_rows = name, read_rows
+        self.rows = table.rows
+        self.dim = table.dim
+        self.dtype = "float32"
+        self._name = name
+        self._read_rows = read_rows
 
     def take(
         self, rows: NDArray[np.int64], out: NDArray[np.float32] | None = None
@@ -57,7 +64,9 @@ def converted(tables: Mapping[str, manifest.Table]) -> frozenset[str]:
 def trained_tables(
     tables: Mapping[str, manifest.Table], read_rows: ReadRows
 ) -> dict[str, TableReader]:
-    """Returns readers that give the checkpoint's own rows of the tables whose rows were converted."""
+    """Returns readers that give the checkpoint's own rows of the tables whose rows were
+    converted.
+    """
     return {name: TrainedRows(name, tables[name], read_rows) for name in converted(tables)}
 
 
@@ -79,8 +88,9 @@ def measure_effects(
     Returns:
       By tower and output, the largest difference between the two.
     Raises:
-      VerificationFailed: with the checkpoint's own rows a tower breaks the parity rule, which is not the tables' doing;
-        or the recipe states no limit for what they do, by far more than rounding.
+      VerificationFailed: with the checkpoint's own rows a tower breaks the parity rule, which is
+        not the tables' doing; or the recipe states no limit for what they do, by far more than
+        rounding.
     """
     reading = {name: tower for name, tower in towers.items() if reference.converted_tables(name)}
     own, lost = (
@@ -111,7 +121,7 @@ def measure_effects(
             for name in unstated
         ]
         raise VerificationFailed(
-            f"tables {', '.join(tables)} are converted, so the parity rule does not bind the towers that read them: "
-            f"state what their answers may differ by as {', '.join(here)}"
+            f"tables {', '.join(tables)} are converted, so the parity rule does not bind the "
+            f"towers that read them: state what their answers may differ by as {', '.join(here)}"
         )
     return effects

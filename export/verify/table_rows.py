@@ -1,12 +1,16 @@
-"""Compares table rows with the checkpoint: what a service reads of the bundle must be what was trained.
+"""Compares table rows with the checkpoint: what a service reads of the bundle must be what was
+trained.
 
-Rows of the bundle come through the reader that services use, rows of the checkpoint from where the layout in the
-manifest says they are.
+Rows of the bundle come through the reader that services use, rows of the checkpoint from where the
+layout in the manifest says they are. The library that decoded an array for the copy decodes it for
+the comparison, too: the array is opened again, and its rows are read from the last to the first and
+across the borders of chunks. That proves where each row was put, and not that it was decoded well:
+the check names the library that is trusted with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,8 @@ from bundle.format.checksums import crc32c, digest
 from bundle.format.manifest import Table, TableCheck, TableSource
 from bundle.storage import files
 from bundle.tables.reader import TableReader
-from export.checkpoint.layouts import stored_rows
+from export.checkpoint.formats.arrays import decoder_of
+from export.checkpoint.layouts import StoredOrder, fits, stored_rows
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry
 from export.errors import VerificationFailed
@@ -30,6 +35,10 @@ SAMPLE_ROWS = 4096
 _BLOCK_BYTES = 8 << 20
 _APART = 128
 """Rows far from one another that are read at a time: the kernel maps 64 kB around each."""
+_GROUP_ROWS = 16
+"""Neighbors that are compared together where the rows are in a store: each group is one request."""
+_GROUPED = 1024
+"""Rows in groups that are read at a time: as many groups as requests are sent at a time, twice."""
 _FLOATS: dict[str, Any] = {
     "float32": np.float32,
     "float16": np.float16,
@@ -45,42 +54,54 @@ Vectors = NDArray[Any]
 
 
 def verify_tables(
-    checkpoint: Checkpoint, root: Path, tables: Mapping[str, Table], rows: int | None = SAMPLE_ROWS
+    checkpoint: Checkpoint,
+    root: Path,
+    tables: Mapping[str, Table],
+    rows: int | None = SAMPLE_ROWS,
+    open_table: Callable[[Table], TableReader] | None = None,
 ) -> dict[str, TableCheck]:
     """Compares tables of a bundle with the checkpoint that they came from.
 
-    Rows must be equal bit for bit, or the nearest values that their dtype has where they were converted.
+    Rows must be equal bit for bit, or the nearest values that their dtype has where they were
+    converted.
 
     Args:
       checkpoint: the open checkpoint.
       root: the bundle's directory, committed or staged.
       tables: the manifest's.
-      rows: rows to compare of each table: ends of shards and slices, then others at random, the same in every run.
-        None: all, and the digests of the shards with them.
+      rows: rows to compare of each table: ends of segments and slices, then others at random, the
+        same in every run; with `open_table`, groups of neighbors, of which the first is chosen so.
+        None: all, and the digests of the segments with them.
+      open_table: opens a table that does not lie in `root`, whose digests were compared before.
     Returns:
       What was compared, by table.
     Raises:
-      VerificationFailed: a row differs, a shard is missing or cut short, or the table is not the variable's; names it.
+      VerificationFailed: a row differs, a segment is missing or cut short, or the table is not the
+        variable's; names it.
       CheckpointError: the checkpoint cannot be read.
     """
     checks = {}
+    checkpoint = checkpoint.reopened()
     for name, table in tables.items():
         entry = _find_variable(checkpoint, name, table)
         count = table.rows if rows is None else min(rows, table.rows)
         try:
-            reader = TableReader(root, table)
-            for block in _blocks(name, table, entry, count):
+            reader = TableReader(root, table) if open_table is None else open_table(table)
+            compared = 0
+            for block in _blocks(name, table, entry, count, grouped=open_table is not None):
+                compared += block.size
                 trained = read_rows(checkpoint, table.source, block)[:, : table.dim]
                 _compare(name, table, block, trained, reader.gather(block))
                 reader.release()
             reader.close()
-            if rows is None:
+            if rows is None and open_table is None:
                 _check_digests(root, name, table)
         except (BundleError, OSError) as problem:
             raise VerificationFailed(
                 f"table {name!r}: its rows cannot be read: {problem}"
             ) from problem
-        checks[name] = TableCheck(rows_compared=count, rows=table.rows)
+        decoder = None if entry.array is None else decoder_of(entry.array)
+        checks[name] = TableCheck(rows_compared=compared, rows=table.rows, decoder=decoder)
     return checks
 
 
@@ -118,67 +139,122 @@ def _find_variable(checkpoint: Checkpoint, name: str, table: Table) -> Entry:
         raise VerificationFailed(
             f"table {name!r} is of {dtype} [{table.rows}, {table.dim}] in the bundle, {told}"
         )
-    layout = layout_of(source)
-    last = stored_rows(layout, np.arange(max(0, table.rows - layout.lanes), table.rows))
-    fits = entry.shape == (table.rows, table.dim)
-    if source.layout == "sparse_core":
-        fits = entry.shape[1] >= table.dim
-    if not fits or last.max() >= entry.shape[0]:
+    rows, columns = entry.shape
+    if not fits(layout_of(source), table.rows, table.dim, (rows, columns)):
         raise VerificationFailed(
-            f"table {name!r} is [{table.rows}, {table.dim}] in the bundle, laid out as {source.layout} in {told}, "
-            "which does not fit"
+            f"table {name!r} is [{table.rows}, {table.dim}] in the bundle, laid out as "
+            f"{source.layout} in {told}, which does not fit"
         )
     return entry
 
 
 def _check_digests(root: Path, name: str, table: Table) -> None:
-    for shard, size in table.extents():
-        with files.locate(root, shard.file).open("rb") as file:
-            file.seek(shard.offset)
+    for segment, size in table.extents():
+        with files.locate(root, segment.file).open("rb") as file:
+            file.seek(segment.offset)
             found = digest(file, size)
-        if found.crc32c != shard.crc32c or (
-            shard.blocks and found.blocks != shard.blocks
-        ):  # a linked shard has none
+        if found.crc32c != segment.crc32c or (
+            segment.blocks and found.blocks != segment.blocks
+        ):  # a linked segment has none
             raise VerificationFailed(
-                f"table {name!r}: shard {shard.file!r} does not match its digests in the manifest"
+                f"table {name!r}: segment {segment.file!r} does not match its digests in the "
+                "manifest"
             )
 
 
-def _blocks(name: str, table: Table, entry: Entry, count: int) -> Iterator[Rows]:
-    """Yields the rows to be compared, as many at a time as fit into a block; all of them in their order."""
+def _blocks(name: str, table: Table, entry: Entry, count: int, *, grouped: bool) -> Iterator[Rows]:
+    """Yields the rows to be compared, as many at a time as fit into a block; all of them in their
+    order.
+
+    Args:
+      name, table, entry: What is compared.
+      count: How many rows; of a sample, about as many.
+      grouped: Whether a sample consists of groups of neighbors, which one request to a store reads.
+    """
     step = max(1, _BLOCK_BYTES // (entry.shape[1] * entry.itemsize))
     if count == table.rows:
+        # In the table's order, every block of a stack would need all of an array's chunks.
+        stored = _stored_order(table, entry) if entry.array is not None else None
         for first in range(0, table.rows, step):
-            yield np.arange(first, min(first + step, table.rows))
+            rows = np.arange(first, min(first + step, table.rows))
+            yield rows if stored is None else stored.rows_at(rows)
         return
-    sample = _sample(name, table, entry, count)
-    sample = sample[
-        np.argsort(stored_rows(layout_of(table.source), sample))
-    ]  # chunks are decoded once
-    step = min(step, _APART)
-    for first in range(0, count, step):
-        yield sample[first : first + step]
+    if not grouped:
+        yield from _sample(name, table, entry, count, min(step, _APART))
+        return
+    groups = max(1, count // _GROUP_ROWS)
+    for firsts in _sample(name, table, entry, groups, max(1, min(step, _GROUPED) // _GROUP_ROWS)):
+        neighbors = firsts[:, np.newaxis] + np.arange(_GROUP_ROWS)
+        yield np.unique(neighbors.clip(max=table.rows - 1))
 
 
-def _sample(name: str, table: Table, entry: Entry, count: int) -> Rows:
-    """Chooses rows: where shards and slices begin and end, at most half of `count`; the rest at random."""
+def _sample(name: str, table: Table, entry: Entry, count: int, step: int) -> Iterator[Rows]:
+    """Yields rows: where segments and slices begin and end, at most half of `count`; the rest at
+    random.
+
+    Rows come in the order in which the checkpoint stores them, so that a chunk is decoded once. No
+    list of all rows of the table is made, nor one of all the chosen rows: a table may have 10^11
+    rows, and half of them may be compared.
+
+    Args:
+      name, table: what is compared.
+      entry: its variable.
+      count: rows to choose, fewer than the table has.
+      step: rows at a time.
+    """
+    random = np.random.default_rng(crc32c(name.encode()))
+    order = _stored_order(table, entry)
+    edges = np.sort(order.ranks_of(_edges(table, entry)))
+    if edges.size > count // 2:
+        edges = np.sort(random.choice(edges, count // 2, replace=False))
+
+    # The other ranks are divided into equal intervals, and one rank is drawn from each: all are
+    # distinct, ascend, and need no memory for those that are not drawn.
+    others = table.rows - edges.size
+    intervals = count - edges.size
+    width, wider = divmod(others, intervals)
+    edges_before = edges - np.arange(edges.size)
+    done = 0
+    for first in range(0, intervals, step):
+        number = np.arange(first, min(first + step, intervals) + 1)
+        starts = number * width + np.minimum(number, wider)
+        drawn = random.integers(starts[:-1], starts[1:])
+        ranks = drawn + np.searchsorted(edges_before, drawn, side="right")
+        yield order.rows_at(ranks)
+
+        # Edges that lie before the end of these intervals, with the chunks that were just read.
+        behind = int(np.searchsorted(edges, ranks[-1]))
+        if first + step >= intervals:
+            behind = edges.size
+        for at in range(done, behind, step):
+            yield order.rows_at(edges[at : min(at + step, behind)])
+        done = behind
+
+
+def _stored_order(table: Table, entry: Entry) -> StoredOrder:
+    """Returns the order in which rows are compared: of an array, the opposite of the copy's."""
+    layout = layout_of(table.source)
+    return StoredOrder(layout, table.rows, descending=entry.array is not None)
+
+
+def _edges(table: Table, entry: Entry) -> Rows:
+    """Returns the rows at which segments and slices begin and end, each once."""
     edges = {
-        row for shard in table.shards for row in (shard.first_row, shard.first_row + shard.rows - 1)
+        row
+        for segment in table.segments
+        for row in (segment.first_row, segment.first_row + segment.rows - 1)
     }
     if table.source.layout == "plain":
-        slices = [part for part in entry.slices if part.bytes]
+        slices = [part for part in entry.slices if part.bytes and part.starts[0] < table.rows]
         edges |= {
-            row for part in slices for row in (part.starts[0], part.starts[0] + part.shape[0] - 1)
+            row
+            for part in slices
+            for row in (part.starts[0], min(part.starts[0] + part.shape[0], table.rows) - 1)
         }
     else:
         lanes = layout_of(table.source).lanes
         edges |= {*range(min(lanes, table.rows)), *range(max(0, table.rows - lanes), table.rows)}
-    random = np.random.default_rng(crc32c(name.encode()))
-    chosen = np.array(sorted(edges), np.int64)
-    if chosen.size > count // 2:
-        chosen = random.choice(chosen, count // 2, replace=False)
-    others = random.choice(table.rows, count, replace=False)
-    return np.concatenate([chosen, others[~np.isin(others, chosen)]])[:count]
+    return np.array(sorted(edges), np.int64)
 
 
 def _compare(
@@ -197,14 +273,16 @@ def _compare(
     if wrong.any():
         row, column = (int(each[0]) for each in np.nonzero(wrong))
         raise VerificationFailed(
-            f"table {name!r}: row {rows[row]} {what}, first in column {column} ({trained[row, column]:.9g}); nothing "
+            f"table {name!r}: row {rows[row]} {what}, first in column {column} "
+            f"({trained[row, column]:.9g}); nothing "
             "may be published; run the export again, and report it if it persists"
         )
     if table.error is not None:
         furthest = np.abs(read - trained.astype(np.float64)).max(axis=1)
         if furthest.max() > table.error.max_abs * (1 + 1e-6):
             raise VerificationFailed(
-                f"table {name!r}: row {rows[int(np.argmax(furthest))]} lies {furthest.max():.6g} from the checkpoint, "
+                f"table {name!r}: row {rows[int(np.argmax(furthest))]} lies {furthest.max():.6g} "
+                "from the checkpoint, "
                 f"the manifest tells {table.error.max_abs:.6g} at most; export the table again"
             )
 

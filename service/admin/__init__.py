@@ -1,0 +1,1 @@
+"""The commands of operators, their API, and the status of a service."""

@@ -1,4 +1,6 @@
-"""The admin API: one route per command, each answered with the status. For operators, on an address of its own."""
+"""The admin API: one route per command, each answered with the status. For operators, on an address
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -90,18 +92,18 @@ def create_admin_app(
 def _routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
-    @router.get("/status", summary="Get what is desired and what is served")
+    @router.get("/status", summary="Get the desired state and the versions that are served")
     def get_status(request: Request) -> Status:
         return _visible(request, service.status())
 
     @router.get(
-        "/topology", summary="Get which address holds which part of large tables and indexes"
+        "/topology", summary="Get the addresses that hold each part of large tables and indexes"
     )
     def get_topology(request: Request) -> Status:
         authorize_all(request.state.principal)
         return service.topology()
 
-    @router.get("/report", summary="Get what an issue about this service needs, without secrets")
+    @router.get("/report", summary="Get the facts that a bug report needs, without secrets")
     def get_report(request: Request) -> Status:
         authorize_all(request.state.principal)
         return service.report()
@@ -123,9 +125,10 @@ def _routes(service: Service) -> APIRouter:
             return _visible(request, status)
 
         body = {"content": {_JSON: {"schema": command.model_json_schema()}}}
-        late = {"202": {"description": "Accepted, but a worker does not follow it yet"}}
+        late = {"202": {"description": "Accepted, but not in effect in every worker yet"}}
         extra = {"requestBody": body, "parameters": parameters, "responses": late}
-        router.post(prefix + name, name=name, summary=command.__doc__, openapi_extra=extra)(apply)
+        summary = " ".join((command.__doc__ or "").split())
+        router.post(prefix + name, name=name, summary=summary, openapi_extra=extra)(apply)
 
     for name, of_model in MODEL_COMMANDS.items():
         add(name, of_model, "/models/{model}/", [_MODEL])
@@ -139,7 +142,8 @@ def _authenticate(request: Request, tokens: TokenStore | None) -> Principal | No
 
     Raises:
       Unauthenticated: the token is missing or unknown.
-      PermissionDenied: without tokens, the host is not this machine: a web page may have rebound its name (DNS).
+      PermissionDenied: without tokens, the host is not this machine: a web page may have rebound
+        its name (DNS).
       InvalidArgument: the content type is one that web pages may send across origins.
     """
     principal = None

@@ -10,9 +10,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.errors import InvalidArgument, NotFound, NotReady, TooLarge
-from service.models import desired_state
-from service.models.desired_state import DENIED_MAX, Desired, DesiredModel, Id, LogLevel, Version
-from service.models.policy import ranked
+from service.versions import desired_state
+from service.versions.desired_state import DENIED_MAX, Desired, DesiredModel, Id, LogLevel, Version
+from service.versions.policy import ranked
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,9 @@ class Unlabel(ModelCommand):
 
 
 class Rollback(ModelCommand):
-    """Return to the previous version, or to an older one, until one arrives that is newer than all known now."""
+    """Return to the previous version, or to an older one, until one arrives that is newer than all
+    known now.
+    """
 
     version: Version | None = None
 
@@ -171,7 +173,8 @@ class Rollback(ModelCommand):
             raise InvalidArgument(
                 f"version is {to}; one before {facts.current}, the current one, was expected"
             )
-        rolled_back, unloaded = {"to": to, "above": max(facts.known)}, {*desired.unloaded} - {to}
+        rolled_back = {"to": to, "above": max(facts.known)}
+        unloaded = {*desired.unloaded} - {to}
         return desired.changed(stopped=False, pinned=(), rolled_back=rolled_back, unloaded=unloaded)
 
 

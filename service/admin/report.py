@@ -1,4 +1,6 @@
-"""What an issue about a running service needs. Secrets are in files that settings name, and none of them is read."""
+"""What an issue about a running service needs. Secrets are in files that settings name, and none of
+them is read.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from service.resources import usable_cores
 def report(
     settings: ServiceSettings, status: dict[str, Any], workers: Iterable[WorkerStatus]
 ) -> dict[str, Any]:
-    """Returns versions, the machine, the settings, the status, and the newest problem of each kind in every process."""
+    """Returns versions, the machine, the settings, the status, and the newest problem of each kind
+    in every process.
+    """
     problems = {worker.pid: worker.problems for worker in workers}
     problems.setdefault(os.getpid(), tuple(latest_problems()))
     return {

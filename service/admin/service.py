@@ -1,4 +1,6 @@
-"""The service as operators see it: its status, and commands, which edit the state file that every worker follows."""
+"""The service as operators see it: its status, and commands, which edit the state file that every
+worker follows.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,24 @@ from typing import Any
 from pydantic import ValidationError
 
 from bundle.format import paths
-from bundle.storage import staging
+from bundle.storage import catalog
 from service.admin.commands import COMMANDS, ModelCommand, ModelFacts
 from service.admin.report import report
 from service.admin.status import WorkerStatus, merged_versions, read_statuses
 from service.config import ServiceSettings
 from service.errors import InvalidArgument, NotFound, NotReady
-from service.models.desired_state import Desired, DesiredModel, first_error
-from service.models.manager import VersionState
-from service.models.policy import named, ranked
-from service.models.state_file import StateFile, StateUnreadable
 from service.observability.logging import fields, logger
 from service.resources import free_bytes
+from service.versions.desired_state import Desired, DesiredModel, first_error
+from service.versions.lifecycle import VersionState
+from service.versions.policy import named, ranked
+from service.versions.state_file import StateFile, StateUnreadable
 
 _LOG = logger(__name__)
-_FOLLOW_TIMEOUT_S, _FOLLOW_INTERVAL_S = 2.0, 0.01
-"""How long a command waits for the workers, which read the desired state ten times a second."""
+_FOLLOW_TIMEOUT_S = 2.0
+"""How long a command waits for the workers, which read the desired state ten times per second."""
+_FOLLOW_INTERVAL_S = 0.01
+"""Pause between two looks at the workers' statuses."""
 _MAX_NAMES = 10
 """Names listed in one error message."""
 
@@ -37,16 +41,17 @@ class Service:
 
     def __init__(self, settings: ServiceSettings, run_directory: Path) -> None:
         """Creates the service of a run directory, to which the workers write their statuses."""
-        self._settings, self._run_directory, self._state = (
-            settings,
-            run_directory,
-            StateFile.of(settings),
-        )
+        self._settings = settings
+        self._run_directory = run_directory
+        self._state = StateFile.of(settings)
 
     def status(self) -> Status:
-        """Returns what is desired, what is served, and what of the desired state is not in effect yet."""
+        """Returns what is desired, what is served, and what of the desired state is not in effect
+        yet.
+        """
         self._state.refresh()
-        desired, workers = self._state.desired or Desired(), read_statuses(self._run_directory)
+        desired = self._state.desired or Desired()
+        workers = read_statuses(self._run_directory)
         problems = [self._state.problem, *(each.state_problem for each in workers)]
         known = {name for worker in workers for name, versions in worker.known.items() if versions}
         versions = merged_versions(workers)
@@ -77,14 +82,14 @@ class Service:
         }
 
     def topology(self) -> Status:
-        """Returns the role of the service and, of a front, what each address holds, as each process sees it."""
-        role = (
-            "front"
-            if self._settings.shard_addresses
-            else ""
-            if self._settings.shard is None
-            else "shard"
-        )
+        """Returns the role of the service and, of a router, what each address holds, as each
+        process sees it.
+        """
+        role = ""
+        if self._settings.shard_addresses:
+            role = "router"
+        elif self._settings.shard is not None:
+            role = "shard"
         workers = read_statuses(self._run_directory)
         return {
             "role": role,
@@ -97,16 +102,19 @@ class Service:
         return report(self._settings, self.status(), read_statuses(self._run_directory))
 
     def apply(self, name: str, body: bytes, model: str = "") -> Status:
-        """Applies a command. What needs no load is in effect when this returns, unless `is_followed` is false of it.
+        """Applies a command. What needs no load is in effect when this returns, unless
+        `is_followed` is false of it.
 
         Args:
           name: of the command.
           body: its arguments as JSON; empty: none.
           model: that the command is for; empty: the service.
         Returns:
-          The status after it, what is not in effect yet as `unmet`, and whether the command `changed` anything.
+          The status after it, what is not in effect yet as `unmet`, and whether the command
+          `changed` anything.
         Raises:
-          ServiceError: the arguments are invalid, there is no such version, or the state file cannot be written.
+          ServiceError: the arguments are invalid, there is no such version, or the state file
+            cannot be written.
         """
         try:
             command = COMMANDS[name].model_validate_json(body or b"{}")
@@ -161,7 +169,7 @@ class Service:
         workers = read_statuses(self._run_directory)
         try:
             known = (
-                set(staging.committed_versions(self._settings.root, model))
+                set(catalog.committed_versions(self._settings.root, model))
                 if paths.is_name(model)
                 else set()
             )
@@ -223,7 +231,8 @@ def _unmet(desired: DesiredModel, known: set[int], states: Sequence[VersionState
     """Returns what is wanted of a model and not in effect in one worker."""
     found = {state.version: state for state in states}
     loaded = {state.version for state in states if state.is_loaded}
-    wanted, back = set(named(desired)), desired.rolled_back
+    wanted = set(named(desired))
+    back = desired.rolled_back
     if back is not None and not desired.stopped and max(known, default=0) <= back.above:
         wanted.add(back.to)
     order = ranked(desired, known)

@@ -1,4 +1,6 @@
-"""What each worker reports of itself, one JSON file per worker in the run directory, and the merge of all of them."""
+"""What each worker reports of itself, one JSON file per worker in the run directory, and the merge
+of all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from service.models.manager import VersionManager, VersionState
 from service.observability.logging import latest_problems
+from service.versions.lifecycle import VersionManager, VersionState
 
 if TYPE_CHECKING:
-    from service.models.poller import Poller
+    from service.versions.poller import Poller
 
 _BY_DISTANCE = ("failed", "loading", "retiring", "kept", "available")
 """States of a version, the farthest from serving first."""
@@ -32,7 +34,7 @@ class WorkerStatus:
       known: the versions under the root, by model.
       models: the states of all versions, by model.
       problems: the newest warning or error of each event, as logged.
-      shards: of a front, what each address of a shard holds.
+      shards: of a router, what each address of a shard holds.
     """
 
     pid: int
@@ -53,7 +55,9 @@ class WorkerStatus:
         shards: Iterable[dict[str, Any]] = (),
     ) -> WorkerStatus:
         """Returns the status of this process."""
-        known, models, problems = dict(poller.known), manager.models(), tuple(latest_problems())
+        known = dict(poller.known)
+        models = manager.models()
+        problems = tuple(latest_problems())
         return cls(
             os.getpid(),
             poller.revision,
@@ -85,7 +89,9 @@ def write_status(directory: Path, status: WorkerStatus) -> None:
 
 
 def read_statuses(directory: Path) -> list[WorkerStatus]:
-    """Returns the statuses of all running workers by process id; removes those of processes that are gone."""
+    """Returns the statuses of all running workers by process id; removes those of processes that
+    are gone.
+    """
     statuses = []
     for file in directory.glob("worker-*.json"):
         with contextlib.suppress(
@@ -104,7 +110,8 @@ def read_statuses(directory: Path) -> list[WorkerStatus]:
 def merged_versions(statuses: Iterable[WorkerStatus]) -> dict[str, tuple[VersionState, ...]]:
     """Returns the versions of every model, newest first.
 
-    A version whose workers disagree has the state that is farthest from serving, and names that worker.
+    A version whose workers disagree has the state that is farthest from serving, and names that
+    worker.
     """
     found: dict[str, dict[int, list[tuple[int, VersionState]]]] = {}
     for status in statuses:

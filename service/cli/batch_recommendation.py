@@ -1,7 +1,9 @@
-"""Recommends for all users of a Parquet file: blocks of users are computed by processes, staged, and joined at the end.
+"""Recommends for all users of a Parquet file: blocks of users are computed by processes, staged,
+and joined at the end.
 
-The blocks lie beside the destination, in a directory whose name is a digest of all that determines them. A block's file
-is named by its number and its crc32c once it is whole: a run that was stopped is resumed with those that are.
+The blocks lie beside the destination, in a directory whose name is a digest of all that determines
+them. A block's file is named by its number and its crc32c once it is whole: a run that was stopped
+is resumed with those that are.
 """
 
 from __future__ import annotations
@@ -30,26 +32,28 @@ from pyarrow import parquet
 from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
 from bundle.format import paths
 from bundle.format.checksums import digest
-from bundle.storage import files, staging
+from bundle.storage import catalog, files
 from runtime.errors import ComputationFailed
 from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURCE
 from service.codec import json
 from service.config import SettingsError, read_settings
+from service.engine.calls import Target
 from service.engine.context import Execution
-from service.engine.recommendation import recommend
-from service.engine.requests import Target
-from service.engine.validation import NotFinite, check_attributes, choose_index
+from service.engine.finite import NotFinite
+from service.engine.retrieval.recommend import recommend
+from service.engine.selection import check_attributes, choose_index
 from service.errors import ServiceError
 from service.exit_codes import EXIT_BUG, EXIT_USAGE
-from service.models.loader import Loader, LoadRejected
-from service.models.policy import ranked
-from service.models.state_file import StateFile, StateUnreadable
+from service.versions.loader import Loader, LoadRejected
+from service.versions.policy import ranked
+from service.versions.state_file import StateFile, StateUnreadable
 
 BLOCK_USERS = 4096
 """Of a file that is staged: what a run that is stopped loses at most, in each process."""
 _CANDIDATES = 20_000
 """Ranked at once, about."""
 _CONTEXT_ID = "context_id"
+_MODELS_SHOWN = 10
 _TYPES = {"int64": pa.int64(), "double": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
 _TYPES["list<string>"] = pa.list_(pa.string())
 _AT_FAULT = (ServiceError, FeatureError, UnknownCandidate, NotFinite, ComputationFailed)
@@ -83,7 +87,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Summary:
-    """What was written: users, those without a list, those that an earlier run had done, and by which version."""
+    """What was written: users, those without a list, those that an earlier run had done, and by
+    which version.
+    """
 
     users: int
     failed: int
@@ -138,7 +144,8 @@ def run(
 
 @contextmanager
 def _held(directory: Path) -> Iterator[None]:
-    """Keeps other runs from a directory, which is made; at the end it is removed if nothing is in it.
+    """Keeps other runs from a directory, which is made; at the end it is removed if nothing is in
+    it.
 
     Raises:
       BlockingIOError: another run holds it.
@@ -161,7 +168,7 @@ def _resolved(task: Task) -> Task:
     try:
         settings = read_settings({"root": task.root})
         desired = StateFile.of(settings).read().of(task.model)
-        known = staging.committed_versions(task.root, task.model)
+        known = catalog.committed_versions(task.root, task.model)
     except SettingsError as problem:
         raise BatchError(str(problem), EXIT_USAGE) from problem
     except StateUnreadable as problem:
@@ -170,6 +177,10 @@ def _resolved(task: Task) -> Task:
         raise BatchError(
             f"{task.root / task.model} cannot be listed: {problem.strerror}", EXIT_SOURCE
         ) from problem
+    if not known and not (task.root / task.model).is_dir():
+        raise BatchError(
+            f"{task.root} has no model {task.model!r}; it has {_models(task.root)}", EXIT_SOURCE
+        )
     versions = ranked(desired, known)
     if task.version not in {0, *known} or not (task.version or versions):
         wanted = f"version {task.version}" if task.version else "version to serve"
@@ -177,6 +188,14 @@ def _resolved(task: Task) -> Task:
             f"model {task.model!r} has no {wanted}; it has {known or 'none'}", EXIT_SOURCE
         )
     return replace(task, version=task.version or versions[0], denied=desired.denied)
+
+
+def _models(root: Path) -> str:
+    """Returns the names of the models under a root, for a message."""
+    names = sorted(path.name for path in root.iterdir() if paths.is_name(path.name))
+    listed = [name for name in names if catalog.committed_versions(root, name)]
+    more = ", ..." if len(listed) > _MODELS_SHOWN else ""
+    return (", ".join(listed[:_MODELS_SHOWN]) or "none") + more
 
 
 def _key(task: Task, users: Path) -> str:
@@ -213,7 +232,9 @@ def _compute(
     progress: Callable[[int, int], object],
 ) -> int:
     """Computes the blocks that are not done, and adds them; returns the users of those that are."""
-    total, finished, kept = source.metadata.num_rows, 0, 0
+    total = source.metadata.num_rows
+    finished = 0
+    kept = 0
     pending: dict[Future[tuple[Path, int, str]], tuple[int, int]] = {}
 
     def collect() -> int:
@@ -224,22 +245,26 @@ def _compute(
             if number == 0 and 0 < rows == failed:
                 path.unlink()
                 raise BatchError(
-                    f"none of the first {rows} users gets a list: {problem}", EXIT_USAGE
+                    f"none of the first {rows} users has a list; the first error: {problem}",
+                    EXIT_USAGE,
                 )
-            done[number], users = path, users + rows
+            done[number] = path
+            users = users + rows
         return users
 
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker)
     try:
         for number, batch in enumerate(_blocks(source)):
             if number in done:
-                finished, kept = finished + batch.num_rows, kept + batch.num_rows
+                finished = finished + batch.num_rows
+                kept = kept + batch.num_rows
             else:
                 pending[pool.submit(_write_block, task, batch, directory, number)] = (
                     number,
                     batch.num_rows,
                 )
-            # Users are read as they are needed; and options that fit no user are found out by the first block.
+            # Users are read as they are needed; and options that fit no user are found out by the
+            # first block.
             while len(pending) >= 2 * workers or (pending and number == 0):
                 finished += collect()
             progress(finished, total)
@@ -284,7 +309,9 @@ def _begin_worker() -> None:
 def _write_block(
     task: Task, batch: pa.RecordBatch, directory: Path, number: int
 ) -> tuple[Path, int, str]:
-    """Writes the lists of a block; returns its file, how many users have none, and why the first has none."""
+    """Writes the lists of a block; returns its file, how many users have none, and why the first
+    has none.
+    """
     table, problems = _recommender(task).lists(batch)
     staged = directory / f"{number:08d}"
     parquet.write_table(table, staged)
@@ -296,7 +323,9 @@ def _write_block(
 
 
 def _join(parts: list[Path], staged: Path, out: Path) -> int:
-    """Writes all blocks into one file, which it renames at the end; returns how many users have no list."""
+    """Writes all blocks into one file, which it renames at the end; returns how many users have no
+    list.
+    """
     failed = 0
     with parquet.ParquetWriter(staged, parquet.read_schema(parts[0])) as writer:
         for part in parts:
@@ -331,7 +360,8 @@ class _Recommender:
                 f"{task.model} version {task.version} cannot be loaded: {problem}", code
             ) from None
         self._version.deny(task.denied)
-        self._task, self._options = task, orjson.loads(task.options)
+        self._task = task
+        self._options = orjson.loads(task.options)
         try:
             request = json.read_recommendation(
                 {**self._options, "features": {}}, Target(), self._settings
@@ -375,10 +405,8 @@ class _Recommender:
 
     def _part(self, row: dict[str, Any]) -> dict[str, Any]:
         """Returns a user as one of the requests of a JSON body; what is null is not sent."""
-        task, features = (
-            self._task,
-            {name: value for name, value in row.items() if value is not None},
-        )
+        task = self._task
+        features = {name: value for name, value in row.items() if value is not None}
         if task.id_column not in self._version.manifest.inputs and task.id_column != _CONTEXT_ID:
             features.pop(task.id_column, None)
         part = {"exclude": features.pop(task.exclude_column, [])} if task.exclude_column else {}

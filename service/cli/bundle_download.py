@@ -1,11 +1,12 @@
 """Downloads a bundle from an object store into a root of this machine.
 
-The files that the manifest lists are fetched into `.staging-N`, 4 MiB a request, and checked by their crc32c; the
-manifest is written last, then one rename publishes the version. A later pull of the same manifest keeps what is
+The files that the manifest lists are fetched into `.staging-N`, 4 MiB a request, and checked by
+their crc32c; the manifest is written last, then one rename publishes the version. A later pull of
+the same manifest keeps what is
 complete: of table shards every block, of other files the whole file.
 
-A shard, or a front, needs some of the files; each is then there whole or not at all. A version that was pulled for
-another shard gets the files that it lacks.
+A shard, or a router, needs some of the files; each is then there whole or not at all. A version
+that was pulled for another shard gets the files that it lacks.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from bundle.arithmetic import ceil_div
 from bundle.errors import BundleError, DestinationExists, VersionBusy
 from bundle.format import paths
 from bundle.format.checksums import BLOCK_BYTES, crc32c, digest
 from bundle.format.manifest import Manifest
 from bundle.storage import retention
 from bundle.storage.staging import Staging
-from runtime.object_store import RemotePath
 from service.cli.bundle_source import (
     EXIT_DAMAGED,
     EXIT_DESTINATION,
@@ -36,7 +37,9 @@ from service.cli.bundle_source import (
 
 CONNECTIONS = 8
 _ATTEMPTS = 3
-"""How often a block is fetched whose bytes differ from its checksum: they may have changed in transit."""
+"""How often a block is fetched whose bytes differ from its checksum: they may have changed in
+transit.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Pulled:
       bytes: of the bundle, or of the files of it that were asked for.
       downloaded_bytes: fetched now.
       kept_bytes: those of `bytes` that an earlier pull had fetched.
-      removed, in_use: older versions that were removed, and that were not because something uses them.
+      removed, in_use: older versions that were removed, and that were not because something uses
+        them.
     """
 
     bundle: Path
@@ -100,12 +104,17 @@ def pull(
     Args:
       root: directory of the bundles on this machine; created if missing.
       keep: how many of the newest versions stay; None: all. Those that a service uses stay anyway.
-      report: called with the number of bytes to fetch, and the number of those fetched since its last call.
+      report: called with the number of bytes to fetch, and the number of those fetched since its
+        last call.
       held: returns of a manifest what is needed here.
     Raises:
-      PullError: a file differs from its checksum, or the destination cannot take it; what was fetched is kept.
+      PullError: a file differs from its checksum, or the destination cannot take it; what was
+        fetched is kept.
     """
-    manifest, downloaded, removed, in_use = held(source.manifest), 0, list[int](), list[int]()
+    manifest = held(source.manifest)
+    downloaded = 0
+    removed = list[int]()
+    in_use = list[int]()
     final = root / manifest.model / str(manifest.version)
     extents = _extents(source.manifest, manifest)
     total = sum(extent.bytes for extent in extents)
@@ -117,13 +126,16 @@ def pull(
                 missing = _missing(stage.directory, extents)
                 downloaded = sum(block.bytes for block in missing)
                 if downloaded > (free := shutil.disk_usage(stage.directory).free):
-                    found = f"{stage.directory} has {free >> 20:,} MiB free, {-(-downloaded >> 20):,} MiB are needed"
+                    found = (
+                        f"{stage.directory} has {free >> 20:,} MiB free, "
+                        f"{ceil_div(downloaded, 1 << 20):,} MiB are needed"
+                    )
                     raise PullError(f"{found}; free some space, then pull again", EXIT_DESTINATION)
-                _download(missing, source.directory, stage.directory, partial(report, downloaded))
+                _download(missing, source, stage.directory, partial(report, downloaded))
                 unchecked = {block.path for block in missing if block.crc32c is None}
                 for extent in extents:
                     if extent.path in unchecked and not extent.is_complete(stage.directory):
-                        raise _damaged(source.directory / extent.path)
+                        raise _damaged(source, extent.path)
                 if adding:
                     stage.add(sorted({extent.path for extent in extents}))
                 else:
@@ -153,7 +165,10 @@ def _writing() -> Iterator[None]:
         taken = isinstance(problem, DestinationExists | VersionBusy)
         raise PullError(str(problem), EXIT_DESTINATION if taken else EXIT_DAMAGED) from problem
     except OSError as problem:
-        message = f"{problem.filename or 'the destination'}: {problem.strerror or problem}; what was fetched is kept"
+        message = (
+            f"{problem.filename or 'the destination'}: {problem.strerror or problem}; what "
+            "was fetched is kept"
+        )
         raise PullError(message, EXIT_DESTINATION) from problem
 
 
@@ -193,28 +208,30 @@ def _end(extent: _Extent) -> int:
 
 
 def _download(
-    blocks: Sequence[_Extent], source: RemotePath, target: Path, fetched: Callable[[int], object]
+    blocks: Sequence[_Extent], source: BundleSource, target: Path, fetched: Callable[[int], object]
 ) -> None:
     pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="rowcast-pull")
     try:
-        for size in pool.map(
-            lambda block: _fetch(block, source / block.path, target / block.path), blocks
-        ):
+        for size in pool.map(lambda block: _fetch(block, source, target), blocks):
             fetched(size)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _fetch(block: _Extent, source: RemotePath, target: Path) -> int:
+def _fetch(block: _Extent, source: BundleSource, target: Path) -> int:
     for _ in range(_ATTEMPTS):
         with reading():
-            data = source.read(block.offset, block.bytes)
+            data = source.file(block.path).read(block.offset, block.bytes)
         if len(data) == block.bytes and block.crc32c in (None, crc32c(data)):
-            with target.open("r+b") as file:
+            with (target / block.path).open("r+b") as file:
                 file.seek(block.offset)
                 return file.write(data)
-    raise _damaged(source)
+    raise _damaged(source, block.path)
 
 
-def _damaged(file: RemotePath) -> PullError:
-    return PullError(f"{file} differs from its checksum; publish the bundle again", EXIT_DAMAGED)
+def _damaged(source: BundleSource, path: str) -> PullError:
+    return PullError(
+        f"{source.directory / path} ({source.file(path)}) differs from its checksum; publish the "
+        "bundle again",
+        EXIT_DAMAGED,
+    )

@@ -1,7 +1,12 @@
-"""Finds a bundle in an object store: by its own URL, its model's, or that of a root."""
+"""Finds a bundle in an object store: by its own URL, its model's, or that of a root.
+
+An exporter publishes a version as objects and an `objects.json` that names them. A bundle that was
+copied to the store as it lies on a disk is read too.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bundle.errors import BundleError, DigestMismatch
-from bundle.format import paths
+from bundle.format import objects, paths
 from bundle.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse
-from runtime.object_store import RemotePath, located
+from bundle.format.objects import OBJECTS, OBJECTS_BYTES_MAX, ObjectMap
+from object_store.locations import located
+from object_store.remote_path import RemotePath
 from service.exit_codes import EXIT_USAGE
 
-EXIT_SOURCE, EXIT_DAMAGED, EXIT_DESTINATION = 3, 5, 6
+EXIT_SOURCE = 3
+EXIT_DAMAGED = 5
+EXIT_DESTINATION = 6
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _MAX_NAMES = 10
@@ -31,11 +40,27 @@ class PullError(Exception):
 
 @dataclass(frozen=True)
 class BundleSource:
-    """A bundle in a store: its directory, its manifest, and the manifest's very bytes."""
+    """A bundle in a store.
+
+    Attributes:
+      directory: The version's directory.
+      manifest: The bundle's manifest.
+      data: The manifest's very bytes.
+      objects: Which object each file is; None: the files lie under their own names.
+    """
 
     directory: RemotePath
     manifest: Manifest
     data: bytes
+    objects: ObjectMap | None = None
+
+    def file(self, path: str) -> RemotePath:
+        """Returns where a file of the bundle lies.
+
+        Raises:
+          PullError: The version has no object for it.
+        """
+        return _file(self.directory, self.objects, path)
 
 
 def find_bundle(url: str, model: str | None = None, version: int | None = None) -> BundleSource:
@@ -56,13 +81,11 @@ def find_bundle(url: str, model: str | None = None, version: int | None = None) 
         place = RemotePath(f"local://{place.absolute()}")
     with reading():
         directory = _directory(place, model, version)
-        file = directory / paths.MANIFEST
-        size = file.stamp().bytes
-        if size > MANIFEST_BYTES_MAX:
-            raise PullError(
-                f"{file} has {size} bytes; the limit is {MANIFEST_BYTES_MAX}", EXIT_SOURCE
-            )
-        data = file.read(0, size)
+        stored = _read_objects(directory)
+        file = _file(directory, stored, paths.MANIFEST)
+        data = _read_small(file, MANIFEST_BYTES_MAX)
+    if stored is not None and hashlib.sha256(data).hexdigest() != file.name:
+        raise PullError(f"{file} is not what its name says; publish the bundle again", EXIT_DAMAGED)
     try:
         manifest = parse(data)
     except BundleError as problem:
@@ -71,7 +94,7 @@ def find_bundle(url: str, model: str | None = None, version: int | None = None) 
     if model not in (None, manifest.model) or version not in (None, manifest.version):
         found = f"{directory} is version {manifest.version} of model {manifest.model!r}"
         raise PullError(f"{found}; correct the URL, --model or --version", EXIT_USAGE)
-    return BundleSource(directory, manifest, data)
+    return BundleSource(directory, manifest, data, stored)
 
 
 @contextmanager
@@ -80,12 +103,48 @@ def reading() -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        message = f"{problem.filename or 'the store'} cannot be read: {problem.strerror}; run the same command again"
+        message = (
+            f"{problem.filename or 'the store'} cannot be read: {problem.strerror}; run the "
+            "same command again"
+        )
         raise PullError(message, EXIT_SOURCE) from problem
 
 
+def _read_small(file: RemotePath, bytes_max: int) -> bytes:
+    size = file.stamp().bytes
+    if size > bytes_max:
+        raise PullError(f"{file} has {size} bytes; the limit is {bytes_max}", EXIT_SOURCE)
+    return file.read(0, size)
+
+
+def _read_objects(directory: RemotePath) -> ObjectMap | None:
+    """Returns which object each file of a bundle is; None: they lie under their own names."""
+    file = directory / OBJECTS
+    if not file.is_file():
+        return None
+    try:
+        return objects.parse(_read_small(file, OBJECTS_BYTES_MAX))
+    except BundleError as problem:
+        raise PullError(f"{file}: {problem}; publish the bundle again", EXIT_DAMAGED) from problem
+
+
+def _file(directory: RemotePath, stored: ObjectMap | None, path: str) -> RemotePath:
+    if stored is None:
+        return directory / path
+    if path not in stored.files:
+        raise PullError(
+            f"{directory / OBJECTS} names no object for {path!r}; publish the bundle again",
+            EXIT_DAMAGED,
+        )
+    return directory / stored.files[path].path
+
+
+def _is_committed(directory: RemotePath) -> bool:
+    return any((directory / name).is_file() for name in (OBJECTS, paths.MANIFEST))
+
+
 def _directory(place: RemotePath, model: str | None, version: int | None) -> RemotePath:
-    if (place / paths.MANIFEST).is_file():
+    if _is_committed(place):
         return place
     names = place.listing()
     if not names:
@@ -108,7 +167,7 @@ def _directory(place: RemotePath, model: str | None, version: int | None) -> Rem
         (int(name) for name in place.listing() if _VERSION.fullmatch(name)), reverse=True
     )
     for number in versions if version is None else [version]:
-        if (place / str(number) / paths.MANIFEST).is_file():
+        if _is_committed(place / str(number)):
             return place / str(number)
     wanted = "complete version" if version is None else f"complete version {version}"
     listed = ", ".join(map(str, versions[:_MAX_NAMES])) or "none"

@@ -1,11 +1,12 @@
-"""`rowcast-serve ctl`: an operator's commands to a running service, through its admin API."""
+"""`rowcast-serve ctl`: sends an operator's commands to a running service, through its admin API."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,57 +15,103 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 import orjson
 import typer
+from typer.core import TyperGroup, TyperOption
 
+from bundle.arithmetic import ceil_div
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 
 if TYPE_CHECKING:
     import ssl
 
-EXIT_UNREACHABLE, EXIT_REJECTED, EXIT_NOT_IN_EFFECT = 3, 4, 5
+EXIT_UNREACHABLE = 3
+EXIT_REJECTED = 4
+EXIT_NOT_IN_EFFECT = 5
 _USAGE_CODES = {"INVALID_ARGUMENT", "NOT_FOUND", "TOO_LARGE"}
-_TIMEOUT_S, _POLL_S = 30.0, 0.05
+_TIMEOUT_S = 30.0
+_POLL_S = 0.05
 _Status = dict[str, Any]
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model.")]
 Version = Annotated[int, typer.Argument(metavar="VERSION", help="Version number.")]
 OptionalVersion = Annotated[
     int | None,
-    typer.Argument(metavar="[VERSION]", help="Version number; default: the whole model."),
+    typer.Argument(metavar="[VERSION]", help="Version number. Default: the whole model."),
 ]
 Older = Annotated[
     int | None,
-    typer.Argument(metavar="[VERSION]", help="Version number; default: the previous one."),
+    typer.Argument(metavar="[VERSION]", help="Version number. Default: the previous version."),
 ]
 Versions = Annotated[list[int], typer.Argument(metavar="VERSION...", help="Version numbers.")]
 Level = Annotated[
-    str, typer.Argument(metavar="LEVEL", help="debug, info, warning, error; setting: as started.")
+    str,
+    typer.Argument(
+        metavar="LEVEL",
+        help="debug, info, warning, error, or setting (the level with which the service started).",
+    ),
 ]
 Label = Annotated[str, typer.Argument(metavar="LABEL", help="Name of the label.")]
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[ID...]", help="Ids; one that begins with - after --."),
+    typer.Argument(
+        metavar="[ID...]", help="Ids of candidates. Write -- before an id that begins with -."
+    ),
 ]
 IdsFile = Annotated[
-    Path | None, typer.Option("--file", metavar="FILE", help="File with one id a line; -: stdin.")
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="File with one id per line. - reads from stdin."),
 ]
 
+
+class _OptionsAnywhere(TyperGroup):
+    """Accepts the options of the group also after the name of a command, as in `status --json`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the arguments, with the options of the group first."""
+        takes_value = {
+            flag: not option.is_flag
+            for option in self.params
+            if isinstance(option, TyperOption)
+            for flag in option.opts
+            if flag != "--help"
+        }
+        return super().parse_args(ctx, _options_first(args, takes_value))
+
+
+def _options_first(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> list[str]:
+    """Moves options to the front. What follows `--` stays, because it can look like an option."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options: list[str] = []
+    others: list[str] = []
+    remaining = iter(arguments[:end])
+    for argument in remaining:
+        name, has_value, _ = argument.partition("=")
+        if name not in takes_value:
+            others.append(argument)
+            continue
+        options.append(argument)
+        if takes_value[name] and not has_value:
+            options.extend(itertools.islice(remaining, 1))
+    return [*options, *others, *arguments[end:]]
+
+
 CTL = typer.Typer(
-    help="Sends commands to a running service through its admin API.\n\n"
-    "Exit codes: 0 in effect, 1 a bug, 2 usage, or no such model, version or label, 3 the service cannot be reached, "
-    "4 it rejects the command (token, a state file that cannot be written), 5 the command was accepted, but is not in "
-    "effect yet or a version cannot be loaded, 130 interrupted.",
+    help="Send commands to a running service through its admin API.\n\n"
+    "Write the options before or after the name of the command.\n\n"
+    "Exit codes: 0 the command is in effect, 1 a bug, 2 invalid usage, or an unknown model, "
+    "version or label, 3 the service cannot be reached, 4 the service rejects the command (the "
+    "token is not valid, or the state file cannot be written), 5 the service accepted the command, "
+    "but it is not in effect yet or a version cannot be loaded, 130 interrupted.",
+    cls=_OptionsAnywhere,
     no_args_is_help=True,
 )
 
 
-DENY = typer.Typer(
-    help="Withdraws candidates of a model, and returns them again.", no_args_is_help=True
-)
+DENY = typer.Typer(help="Withdraw candidates of a model, and restore them.", no_args_is_help=True)
 CTL.add_typer(DENY, name="deny")
 
 
 class CtlError(Exception):
-    """What went wrong, in one line, and its exit code."""
+    """An error, as one line, with its exit code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -73,7 +120,7 @@ class CtlError(Exception):
 
 @dataclass(frozen=True)
 class _Admin:
-    """The admin listener of a service, and how to talk to it."""
+    """The admin API of a service, and how to connect to it."""
 
     url: str
     ports_file: Path | None
@@ -84,10 +131,13 @@ class _Admin:
     as_json: bool
 
     def request(self, path: str, body: _Status | None = None) -> _Status:
-        """Gets what is at a path, or (with a body) sends a command; returns the status after it. Follows no redirects.
+        """Requests a path or, with a body, sends a command. Does not follow redirects.
+
+        Returns:
+          The response; the status of the service after a command.
 
         Raises:
-          CtlError: the service cannot be reached, or rejects the command.
+          CtlError: The service cannot be reached, or rejects the command.
         """
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
@@ -105,8 +155,8 @@ class _Admin:
             with closing(connection):
                 method, given = ("GET", None) if body is None else ("POST", orjson.dumps(body))
                 connection.request(method, url.path.rstrip("/") + path, given, headers)
-                answer = connection.getresponse()
-                content = answer.read()
+                response = connection.getresponse()
+                content = response.read()
         except (OSError, HTTPException) as problem:
             reason = str(problem).encode("unicode_escape").decode()[:200]
             raise CtlError(
@@ -114,11 +164,12 @@ class _Admin:
             ) from None
         try:
             status: _Status = orjson.loads(content)
-            if answer.status in {200, 202}:
+            if response.status in {200, 202}:
                 return status
-            code, message = status["error"]["code"], status["error"]["message"]
+            code = status["error"]["code"]
+            message = status["error"]["message"]
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            what = f"{url.geturl()} is no admin API of rowcast: status {answer.status}"
+            what = f"{url.geturl()} is not an admin API of rowcast: status {response.status}"
             raise CtlError(what, EXIT_UNREACHABLE) from None
         raise CtlError(f"{code}: {message}", EXIT_USAGE if code in _USAGE_CODES else EXIT_REJECTED)
 
@@ -126,7 +177,9 @@ class _Admin:
         """Returns the URL, the token and what TLS needs."""
         import ssl
 
-        url, token, file = self.url, os.environ.get("ROWCAST_CTL_TOKEN", ""), self.ports_file
+        url = self.url
+        token = os.environ.get("ROWCAST_CTL_TOKEN", "")
+        file = self.ports_file
         try:
             if file is not None:
                 port = orjson.loads(file.read_bytes())["admin"]
@@ -159,17 +212,20 @@ def _connect(
     context: typer.Context,
     admin: Annotated[str, _option("ADMIN", "URL of the admin API.")] = "http://127.0.0.1:8090",
     ports_file: Annotated[
-        Path | None, _option("PORTS_FILE", "Ports file of the service, instead of --admin.")
+        Path | None, _option("PORTS_FILE", "Ports file of the service, which replaces --admin.")
     ] = None,
     token_file: Annotated[
-        Path | None, _option("TOKEN_FILE", "File that holds only the token.")
+        Path | None, _option("TOKEN_FILE", "File that contains only the token.")
     ] = None,
     ca: Annotated[
-        Path | None, typer.Option(help="Certificate authorities of the admin API, PEM.")
+        Path | None, typer.Option(help="File of certificate authorities for the admin API, PEM.")
     ] = None,
-    cert: Annotated[Path | None, typer.Option(help="Client certificate with its key, PEM.")] = None,
+    cert: Annotated[
+        Path | None, typer.Option(help="File of the client certificate and its key, PEM.")
+    ] = None,
     wait_s: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait until a command is in effect.")
+        float,
+        typer.Option(min=0, help="Maximum time to wait until a command is in effect, in seconds."),
     ] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
@@ -178,55 +234,59 @@ def _connect(
 
 @CTL.command("status")
 def _status(context: typer.Context) -> None:
-    """Shows the desired state, what is served, and what is not in effect yet."""
+    """Show the desired state, the versions that are served, and what is not in effect yet."""
     _run(context, "status", None)
 
 
 @CTL.command("load")
 def _load(context: typer.Context, model: Model, version: OptionalVersion = None) -> None:
-    """Loads a version beside the current one, or serves an unloaded model again."""
+    """Load a version in addition to the current one, or serve an unloaded model again."""
     _run(context, "load", {"version": version}, model)
 
 
 @CTL.command("unload")
 def _unload(context: typer.Context, model: Model, version: OptionalVersion = None) -> None:
-    """Unloads a version, or all of a model; the current version goes once another can replace it."""
+    """Unload a version, or all versions of a model. The current version is unloaded once another
+    version can replace it.
+    """
     _run(context, "unload", {"version": version}, model)
 
 
 @CTL.command("pin")
 def _pin(context: typer.Context, model: Model, versions: Versions) -> None:
-    """Serves only these versions, the newest of them as the current one."""
+    """Serve only these versions. The newest of them becomes the current version."""
     _run(context, "pin", {"versions": versions}, model)
 
 
 @CTL.command("unpin")
 def _unpin(context: typer.Context, model: Model) -> None:
-    """Serves the newest version again, after a pin or a rollback."""
+    """Serve the newest version again, after a pin or a rollback."""
     _run(context, "unpin", {}, model)
 
 
 @CTL.command("label")
 def _label(context: typer.Context, model: Model, name: Label, version: Version) -> None:
-    """Sets a label on a version; it moves once that version is loaded."""
+    """Set a label on a version. The label moves once that version is loaded."""
     _run(context, "label", {"label": name, "version": version}, model)
 
 
 @CTL.command("unlabel")
 def _unlabel(context: typer.Context, model: Model, name: Label) -> None:
-    """Removes a label."""
+    """Remove a label."""
     _run(context, "unlabel", {"label": name}, model)
 
 
 @CTL.command("rollback")
 def _rollback(context: typer.Context, model: Model, version: Older = None) -> None:
-    """Returns to the previous version, until a version arrives that is newer than all present ones."""
+    """Return to the previous version, until a version appears that is newer than all present
+    versions.
+    """
     _run(context, "rollback", {"version": version}, model)
 
 
 @DENY.command("add")
 def _deny_add(context: typer.Context, model: Model, ids: Ids = None, file: IdsFile = None) -> None:
-    """Withdraws candidates: retrieve and recommend return them no more, from no version."""
+    """Withdraw candidates: retrieve and recommend no longer return them, whatever the version."""
     _change_denied(context, "deny/add", model, ids, file)
 
 
@@ -234,13 +294,13 @@ def _deny_add(context: typer.Context, model: Model, ids: Ids = None, file: IdsFi
 def _deny_remove(
     context: typer.Context, model: Model, ids: Ids = None, file: IdsFile = None
 ) -> None:
-    """Returns withdrawn candidates again."""
+    """Restore withdrawn candidates."""
     _change_denied(context, "deny/remove", model, ids, file)
 
 
 @DENY.command("list")
 def _deny_list(context: typer.Context, model: Model) -> None:
-    """Prints the deny list of a model, one id a line."""
+    """Print the deny list of a model, one id per line."""
     with _reported_errors():
         found = context.obj.request(f"/v1/models/{quote(model, safe='')}/deny")
     sys.stdout.write(
@@ -261,31 +321,33 @@ def _change_denied(
                 raise CtlError(f"--file {file} cannot be read: {reason}", EXIT_USAGE) from None
             given += [line.strip() for line in text.splitlines() if line.strip()]
         if not given:
-            raise CtlError("no id is given: name ids, or a --file with one a line", EXIT_USAGE)
+            raise CtlError(
+                "no ids were given; name ids, or a --file with one id per line", EXIT_USAGE
+            )
     _run(context, command, {"ids": given}, model)
 
 
 @CTL.command("drain")
 def _drain(context: typer.Context) -> None:
-    """Rejects calls and fails health checks; loaded versions stay."""
+    """Reject calls and fail health checks. Keep the loaded versions."""
     _run(context, "drain", {})
 
 
 @CTL.command("undrain")
 def _undrain(context: typer.Context) -> None:
-    """Accepts calls again."""
+    """Accept calls again."""
     _run(context, "undrain", {})
 
 
 @CTL.command("log-level")
 def _log_level(context: typer.Context, level: Level) -> None:
-    """Sets the least severity that is logged."""
+    """Set the minimum severity of log lines."""
     _run(context, "log-level", {"level": None if level == "setting" else level})
 
 
 @CTL.command("topology")
 def _topology(context: typer.Context) -> None:
-    """Shows which address holds which part of large tables and indexes, as a front sees it."""
+    """Show which address holds which part of large tables and indexes, as the router sees it."""
     with _reported_errors():
         found = context.obj.request("/v1/topology")
     sys.stdout.write(
@@ -294,11 +356,11 @@ def _topology(context: typer.Context) -> None:
 
 
 def _topology_lines(found: _Status) -> Iterator[str]:
-    if found["role"] != "front":
+    if found["role"] != "router":
         yield (
-            f"shard {found['shard']}; its fronts show who holds what"
+            f"this process is shard {found['shard']}; send the command to a router"
             if found["shard"]
-            else "no shards: all is here"
+            else "no shards: this service holds everything"
         )
         return
     for process in found["processes"][:1]:
@@ -317,10 +379,12 @@ def _topology_lines(found: _Status) -> Iterator[str]:
 def _report(
     context: typer.Context,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write it to, instead of stdout.")
+        Path | None, typer.Option(metavar="FILE", help="File to write, instead of stdout.")
     ] = None,
 ) -> None:
-    """Collects what an issue needs, without secrets, as JSON: versions, machine, settings, status, recent problems."""
+    """Collect the facts that a bug report needs, without secrets, as JSON: versions, machine,
+    settings, status and recent problems.
+    """
     with _reported_errors():
         text = _json(context.obj.request("/v1/report"))
         if output is None:
@@ -354,7 +418,9 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
         scope = f"/v1/models/{quote(model, safe='')}/" if model else "/v1/"
         status = admin.request(scope + command, body)
         if not status.get("changed", True):
-            sys.stderr.write("rowcast-serve ctl: nothing changed: that was desired already\n")
+            sys.stderr.write(
+                "rowcast-serve ctl: nothing changed: the desired state is the same already\n"
+            )
         end = time.monotonic() + admin.wait_s
         while body is not None and _is_pending(status, model) and time.monotonic() < end:
             time.sleep(_POLL_S)
@@ -386,7 +452,8 @@ def _is_pending(status: _Status, model: str) -> bool:
 def _text(status: _Status) -> str:
     free, resident = (status["memory"][name] >> 20 for name in ("free_bytes", "resident_bytes"))
     lines = [
-        f"{status['root']}: revision {status['revision']}, {resident:,} MiB resident, {free:,} MiB free"
+        f"{status['root']}: revision {status['revision']}, {resident:,} MiB resident, {free:,} MiB "
+        "free"
     ]
     if status["draining"]:
         lines.append("draining: calls are rejected")
@@ -399,8 +466,8 @@ def _text(status: _Status) -> str:
         lines.append(f"{model['name']}: {wanted or 'newest version'}")
         for version in model["versions"]:
             labels = f" [{', '.join(version['labels'])}]" if version["labels"] else ""
-            mib = -(-version["memory_bytes"] >> 20)
-            memory = f", up to {mib:,} MiB beside its tables" if mib else ""
+            mib = ceil_div(version["memory_bytes"], 1 << 20)
+            memory = f", up to {mib:,} MiB in addition to its tables" if mib else ""
             current = ", current" if version["current"] else ""
             problem = f": {version['problem']}" if version["problem"] else ""
             lines.append(

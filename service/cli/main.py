@@ -17,7 +17,10 @@ def main() -> None:
 
         command()(prog_name="rowcast-serve")
     except ModuleNotFoundError as missing:
-        sys.stderr.write(f"error: {missing.name} is not installed: pip install 'rowcast[serve]'\n")
+        sys.stderr.write(
+            f"error: {missing.name} is not installed; in a checkout of rowcast, run `make venv`, "
+            "or `pip install '.[serve]'` in an environment of your own\n"
+        )
         code = EXIT_USAGE
     except SystemExit as exit_:
         code = exit_.code if isinstance(exit_.code, int) else 1

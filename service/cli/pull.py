@@ -1,4 +1,6 @@
-"""`rowcast-serve pull`: options, progress bar and exit codes. What it needs is imported when it runs."""
+"""`rowcast-serve pull`: options, progress bar and exit codes. What it needs is imported when it
+runs.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,30 @@ if TYPE_CHECKING:
 def pull_command(
     url: Annotated[
         str,
-        typer.Argument(metavar="URL", help="A root in a store, a model's directory or a bundle."),
+        typer.Argument(
+            metavar="URL", help="URL of a root, of the directory of a model, or of a bundle."
+        ),
     ],
     root: Annotated[
         str,
-        typer.Argument(metavar="ROOT", help="Directory of the local bundles; created if missing."),
+        typer.Argument(
+            metavar="ROOT",
+            help="Directory of the local bundles. It is created if it does not exist.",
+        ),
     ],
     model: Annotated[
-        str | None, typer.Option(help="Model of a root; required if it holds several.")
+        str | None,
+        typer.Option(help="Model to download. Required if the root contains several models."),
     ] = None,
     version: Annotated[
-        str, typer.Option(metavar="N", help="Version: a number, or latest.")
+        str, typer.Option(metavar="N", help="Version to download: a number, or latest.")
     ] = "latest",
     keep: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Then remove versions that are not among the newest N and that nothing uses.",
+            metavar="N",
+            help="After the download, remove all versions except the newest N and those in use.",
         ),
     ] = None,
     shard: Annotated[
@@ -46,41 +55,43 @@ def pull_command(
         typer.Option(
             metavar="NUMBER/TOTAL",
             envvar="ROWCAST_SHARD",
-            help="Only the files that this shard reads.",
+            help="Download only the files that this shard reads.",
         ),
     ] = None,
-    front: Annotated[
-        bool, typer.Option("--front", help="Only the files that a front of shards reads.")
+    router: Annotated[
+        bool, typer.Option("--router", help="Download only the files that a router reads.")
     ] = False,
-    shard_least_bytes: Annotated[
+    shard_min_bytes: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            envvar="ROWCAST_SHARD_LEAST_BYTES",
-            help="Least size of the tables that shards hold; default: that of the service.",
+            envvar="ROWCAST_SHARD_MIN_BYTES",
+            help="Minimum size in bytes of the tables that are divided among shards. Default: that "
+            "of the service.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Downloads a bundle from an object store (s3://, gs://, ...) into a local root.
+    """Download a bundle from an object store (s3://, gs://, ...) to a local root.
 
-    A pull that was stopped is resumed; the bundle appears by one rename. A version that was pulled for another shard
-    gets the files that it lacks.
+    To resume an interrupted download, run the same command again. The bundle appears under ROOT
+    only when it is complete. If ROOT has the files of another shard, the missing files are added.
 
-    Exit codes: 0 the bundle is there, 1 a bug, 2 usage, 3 the store or the bundle cannot be read, 5 a file differs from
-    its checksum, 6 the destination exists, is full, busy, or cannot be written, 130 interrupted.
+    Exit codes: 0 the bundle is complete, 1 a bug, 2 invalid usage, 3 the store or the bundle cannot
+    be read, 5 a file differs from its checksum, 6 the destination contains another bundle, is full
+    or busy, or cannot be written, 130 interrupted.
     """
     from service.cli.bundle_source import PullError
 
     if version != "latest" and not (version.isascii() and version.isdigit()):
         raise typer.BadParameter(f"--version is {version!r}; a number or `latest` was expected")
-    if shard and front:
+    if shard and router:
         raise typer.BadParameter(
-            "a process is a shard or a front of shards; leave --shard or --front out"
+            "a process is either a shard or a router; omit --shard or --router"
         )
     try:
-        held = _held(shard, front, shard_least_bytes)
+        held = _held(shard, router, shard_min_bytes)
     except ValueError as problem:
         raise typer.BadParameter(f"--shard: {problem}") from problem
     began = time.monotonic()
@@ -102,16 +113,14 @@ def pull_command(
         sys.stdout.write(_summary(pulled))
 
 
-def _held(
-    shard: str | None, front: bool, least_bytes: int | None
-) -> Callable[[Manifest], Manifest]:
-    """Returns what gives the part of a bundle that is needed."""
+def _held(shard: str | None, router: bool, min_bytes: int | None) -> Callable[[Manifest], Manifest]:
+    """Returns a function that selects the part of a bundle to download."""
     from bundle.tables.sharding import ShardNumber, held_here
     from service.config import ServiceSettings
 
     number = ShardNumber.parse(shard) if shard else None
-    least = least_bytes or ServiceSettings.model_fields["shard_least_bytes"].default
-    return lambda manifest: held_here(manifest, number, front, least)
+    table_bytes_min = min_bytes or ServiceSettings.model_fields["shard_min_bytes"].default
+    return lambda manifest: held_here(manifest, number, router, table_bytes_min)
 
 
 def _with_progress(
@@ -125,13 +134,14 @@ def _with_progress(
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress
 
-    from runtime.object_store import is_url
+    from object_store.locations import is_url
     from service.cli.bundle_download import pull
     from service.cli.bundle_source import PullError, find_bundle
 
     if is_url(root):
         raise PullError(f"ROOT is the URL {root!r}; a local path was expected", EXIT_USAGE)
-    source, console = find_bundle(url, model, version), Console(stderr=True)
+    source = find_bundle(url, model, version)
+    console = Console(stderr=True)
     columns = *Progress.get_default_columns(), DownloadColumn(binary_units=True)
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
@@ -146,7 +156,7 @@ def _summary(pulled: Pulled) -> str:
         f"{count / (1 << 20):,.1f} MiB"
         for count in (pulled.bytes, pulled.downloaded_bytes, pulled.kept_bytes)
     )
-    lines = [f"{pulled.bundle}: {total}, {downloaded} fetched, {kept} already there"]
+    lines = [f"{pulled.bundle}: {total}, {downloaded} downloaded, {kept} already there"]
     if pulled.removed:
         lines.append(f"old versions removed: {', '.join(map(str, pulled.removed))}")
     if pulled.in_use:

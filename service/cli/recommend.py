@@ -1,4 +1,6 @@
-"""`rowcast-serve recommend`: options, progress bar and exit codes. What it needs is imported when it runs."""
+"""`rowcast-serve recommend`: options, progress bar and exit codes. What it needs is imported when
+it runs.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,26 @@ from service.resources import compute_threads, usable_cores
 def recommend_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
     users: Annotated[
-        Path, typer.Argument(metavar="USERS", help="Parquet file with a row for each user.")
+        Path, typer.Argument(metavar="USERS", help="Parquet file with one row per user.")
     ],
     out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Parquet file that is written, or replaced.")
+        Path,
+        typer.Argument(metavar="OUT", help="Parquet file to write. An existing file is replaced."),
     ],
     id_column: Annotated[
-        str, typer.Option("--id", metavar="COLUMN", help="Column of USERS that OUT has too.")
+        str,
+        typer.Option(
+            "--id", metavar="COLUMN", help="Column of USERS that identifies users in OUT."
+        ),
     ],
     exclude: Annotated[
         str,
-        typer.Option(
-            metavar="COLUMN", help="Column of USERS with lists of candidates to leave out."
-        ),
+        typer.Option(metavar="COLUMN", help="Column of USERS with lists of candidates to exclude."),
     ] = "",
     options: Annotated[
         str,
         typer.Option(
-            metavar="JSON", help="Options of the call :recommend, such as k, filter or crowding."
+            metavar="JSON", help="Options of the call recommend, such as k, filter or crowding."
         ),
     ] = "{}",
     root: Annotated[
@@ -45,16 +49,24 @@ def recommend_command(
         ),
     ] = "",
     version: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Version; 0: the one that would be served.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Version to use. 0 selects the version that a service would serve.",
+        ),
     ] = 0,
-    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+    workers: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Number of processes. 0: one per core.")
+    ] = 0,
 ) -> None:
-    """Recommends for all users of a file, without a service: OUT has a list for each of them.
+    """Write recommendations for all users in a file to OUT, without a running service.
 
-    USERS has a column for each feature, or context_id. A run that was stopped is resumed; OUT appears by one rename.
+    USERS has a column for each feature, or a column context_id. To resume an interrupted run, run
+    the same command again. OUT appears only when it is complete.
 
-    Exit codes: 0 OUT is there, 1 a bug, 2 usage, 3 the model or USERS cannot be read, 5 a file of the bundle differs
-    from its checksum, 6 OUT cannot be written, 130 interrupted.
+    Exit codes: 0 OUT is complete, 1 a bug, 2 invalid usage, 3 the model or USERS cannot be read, 5
+    a file of the bundle differs from its checksum, 6 OUT cannot be written, 130 interrupted.
     """
     workers = workers or usable_cores()
     compute_threads(workers, 1, os.environ)
@@ -69,7 +81,8 @@ def recommend_command(
     except orjson.JSONDecodeError as problem:
         raise typer.BadParameter(f"--options is not valid JSON: {problem}") from None
     task = Task(Path(root), model, options, id_column, exclude, version)
-    began, console = time.monotonic(), Console(stderr=True)
+    began = time.monotonic()
+    console = Console(stderr=True)
     columns = *Progress.get_default_columns(), MofNCompleteColumn()
     try:
         with Progress(
@@ -91,6 +104,7 @@ def recommend_command(
         sys.stderr.write("rowcast-serve recommend: interrupted; run again to continue\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     sys.stdout.write(
-        f"{out}: {done.users:,} users by {model} version {done.version} in {time.monotonic() - began:,.1f} s; "
-        f"{done.failed:,} have no list but an error; an earlier run had done {done.kept:,}\n"
+        f"{out}: {done.users:,} users by {model} version {done.version} in "
+        f"{time.monotonic() - began:,.1f} s; {done.failed:,} have an error instead of a list; "
+        f"{done.kept:,} were done by an earlier run\n"
     )

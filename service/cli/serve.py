@@ -1,4 +1,4 @@
-"""The options of `rowcast-serve`, made from the settings: a setting is documented once, behind its field."""
+"""The options of `rowcast-serve`, made from the settings: each is documented once, at its field."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def command() -> typer.Typer:
             raise typer.Exit(run(given, only_print=only_print))
 
     serve.__doc__ = (
-        "Serves every model under --root over HTTP and gRPC, newest valid version first.\n\n"
-        "Exit codes: 0 drained, 1 a bug, 2 usage or settings, 7 a required model could not be loaded at start, "
-        "130 interrupted twice."
+        "Serve the newest version of each model under --root, over HTTP and gRPC.\n\n"
+        "Exit codes: 0 drained, 1 a bug, 2 invalid usage or settings, 7 a required model could not "
+        "be loaded at start, 130 interrupted twice."
     )
     parameters = [_option(name, field) for name, field in ServiceSettings.model_fields.items()]
     shown = typer.Option("--print-settings", help="Print the effective settings as JSON and exit.")
@@ -84,7 +84,7 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     except SettingsError as problem:
         sys.stderr.write(f"error: {problem}\n")
         return EXIT_USAGE
-    from service import processes
+    from service import workers
     from service.observability import logging
     from service.resources import compute_threads, usable_cores
 
@@ -93,16 +93,16 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     extra = logging.fields(cores=usable_cores(), workers=settings.workers, threads=threads)
     logging.logger(__name__).info("starting", extra=extra)
     try:
-        return processes.serve(settings)
+        return workers.serve(settings)
     finally:
         logging.shutdown()
 
 
 def _check(settings: ServiceSettings) -> None:
-    """Finds out before anything starts whether the files and libraries that the settings name can be used.
+    """Checks, before anything starts, the files and libraries that the settings need.
 
     Raises:
-      SettingsError: one cannot; names the setting.
+      SettingsError: One of them cannot be used; the message names the setting.
     """
     from service.request_log.record import check_writable
     from service.security.exposure import on_loopback
@@ -115,8 +115,8 @@ def _check(settings: ServiceSettings) -> None:
     check_writable(settings)
     if settings.admin and settings.admin_tokens is None and not on_loopback(settings.admin_host):
         raise SettingsError(
-            f"--admin-host (or ROWCAST_ADMIN_HOST) is {settings.admin_host!r}, which other machines reach: "
-            "--admin-tokens must be given"
+            f"--admin-host (or ROWCAST_ADMIN_HOST) is {settings.admin_host!r}, which other "
+            "machines can reach; set --admin-tokens, too"
         )
     if settings.device == "cpu" and settings.precision != "bf16":
         return
@@ -144,12 +144,16 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
         for key, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"))
         if hasattr(each, key)
     )
-    text = f"{field.description}{f' ({limits})' if limits else ''}{default} [env: {PREFIX}{name.upper()}]"
+    text = (
+        f"{field.description}{f' ({limits})' if limits else ''}{default} [env: "
+        f"{PREFIX}{name.upper()}]"
+    )
     flag = f"--{name.replace('_', '-')}"
     if kind is bool:
         option = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)
         return _parameter(name, Annotated[bool | None, option], None)
-    # As text: the settings parse it, so that an option is rejected in the same words as its variable.
+    # As text: the settings parse it, so that an option is rejected in the same words as its
+    # variable.
     option = typer.Option(flag, help=text, show_default=False, metavar=_metavar(kind))
     accepted: Any = list[str] | None if name in {"require", "shard_addresses"} else str | None
     return _parameter(name, Annotated[accepted, option], None)

@@ -1,1 +1,1 @@
-"""Requests and answers as JSON, as protobuf, and as the headers around them. No transport, no model."""
+"""Converts requests and responses between the engine's types, JSON and protobuf."""

@@ -1,4 +1,6 @@
-"""JSON values -> packed columns. Independent of features: one rule for every call, whatever the model."""
+"""JSON values -> packed columns. Independent of features: one rule for every call, whatever the
+model.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,6 @@ import re
 import reprlib
 import struct
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.tables.offsets import offsets_of
+from service.engine.names import nearest_name
 from service.errors import InvalidArgument
 
 NESTING_MAX = 8
@@ -29,14 +31,15 @@ _SHORTENED.maxstring = _SHORTENED.maxother = SHOWN_MAX
 
 
 def shown(value: object) -> str:
-    """Returns a client's value as an error repeats it: in JSON's notation, truncated to SHOWN_MAX characters."""
-    text = (
-        "null"
-        if value is None
-        else str(value).lower()
-        if isinstance(value, bool)
-        else _SHORTENED.repr(value)
-    )
+    """Returns a client's value as an error repeats it: in JSON's notation, truncated to SHOWN_MAX
+    characters.
+    """
+    if value is None:
+        text = "null"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    else:
+        text = _SHORTENED.repr(value)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
@@ -47,11 +50,15 @@ def fields(body: object, known: Sequence[str], where: str) -> dict[str, Any]:
       InvalidArgument: it is no object, or has an unknown field; names the nearest known one.
     """
     if not isinstance(body, dict):
-        raise InvalidArgument(f"{where} is {shown(body)}, a JSON object was expected")
+        raise InvalidArgument(f"{where} is {shown(body)}; a JSON object was expected")
     for name in body:
         if name not in known:
-            near = get_close_matches(name[:SHOWN_MAX], known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            near = nearest_name(name, known)
+            hint = (
+                f"the known fields are {', '.join(known)}"
+                if near is None
+                else f"did you mean {near!r}?"
+            )
             raise InvalidArgument(f"{where} has the unknown field {shown(name)}; {hint}")
     return body
 
@@ -63,7 +70,7 @@ def listed(value: object, where: str) -> list[Any]:
       InvalidArgument: it is not.
     """
     if not isinstance(value, list):
-        raise InvalidArgument(f"{where} is {shown(value)}, a list was expected")
+        raise InvalidArgument(f"{where} is {shown(value)}; a list was expected")
     return value
 
 
@@ -71,8 +78,8 @@ def flat(values: list[Any], where: str, kinds: set[type] | None = None) -> NDArr
     """Packs m scalars of one kind.
 
     Args:
-      values: integers, strings or numbers. Integers may be mixed with their decimal strings, since JSON carries
-        integers beyond 2^53 so.
+      values: integers, strings or numbers. Integers may be mixed with their decimal strings, since
+        JSON carries integers beyond 2^53 so.
       where: what an error calls them.
       kinds: types of the values, if they are known.
 
@@ -112,15 +119,15 @@ def numbers(values: list[Any], where: str) -> NDArray[np.float32]:
         return np.frombuffer(struct.pack(f"<{len(values)}f", *values), "<f4")
     except OverflowError:
         odd = next(value for value in values if not -_LARGEST <= value <= _LARGEST)
-        raise InvalidArgument(f"{where} holds {shown(odd)}, which is beyond float32") from None
+        raise InvalidArgument(f"{where} holds {shown(odd)}, which exceeds float32") from None
 
 
 def column(examples: list[Any], where: str) -> Column:
     """Packs the values of one feature for n examples.
 
     Args:
-      examples: n JSON values: a scalar; a list (a bag or sequence; of equally long lists: a dense value); or
-        {"ids": [...], "weights": [...]}.
+      examples: n JSON values: a scalar; a list (a bag or sequence; of equally long lists: a dense
+        value); or {"ids": [...], "weights": [...]}.
       where: what an error calls them.
 
     Raises:
@@ -143,7 +150,8 @@ def column(examples: list[Any], where: str) -> Column:
 
 
 def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
-    """Packs all features of one example: what `column` gives for each, thousands of features in a few steps.
+    """Packs all features of one example: what `column` gives for each, thousands of features in a
+    few steps.
 
     Args:
       table: JSON values by feature.
@@ -204,7 +212,7 @@ def _bag(bag: Any, where: str) -> tuple[list[Any], list[Any]]:
     weights = listed(bag.get("weights", [1.0] * len(ids)), f"{where}.weights")
     if len(weights) != len(ids):
         raise InvalidArgument(
-            f"{where} has {len(ids)} ids and {len(weights)} weights; one for each id was expected"
+            f"{where} has {len(ids)} ids and {len(weights)} weights; one weight per id was expected"
         )
     return ids, weights
 
@@ -218,7 +226,7 @@ def _unnested(value: Any, where: str) -> list[Any]:
             return values
         if inner < len(values) or len({len(entry) for entry in values}) > 1:
             raise InvalidArgument(
-                f"{where} holds nested lists of several lengths; a dense value has one shape"
+                f"{where} holds nested lists of different lengths; a dense value has one shape"
             )
         values = list(chain.from_iterable(values))
     raise InvalidArgument(f"{where} nests lists deeper than {NESTING_MAX}")

@@ -1,4 +1,6 @@
-"""What a failed call reports to its client and to the log. Nothing else decides which text leaves the process."""
+"""What a failed call reports to its client and to the log. Nothing else decides which text leaves
+the process.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ class Failure:
 def failure_of(problem: BaseException, request_id: str) -> Failure:
     """Returns what the client sees.
 
-    The message of a ServiceError is safe by contract. Anything else is a bug and its text stays in the process, as does
-    that of `Internal`, which wraps a bug.
+    The message of a ServiceError is safe by contract. Anything else is a bug and its text stays in
+    the process, as does that of `Internal`, which wraps a bug.
     """
     if isinstance(problem, asyncio.CancelledError):
         return Failure(Code.CANCELLED, "the client cancelled the call", request_id)
@@ -47,8 +49,9 @@ def log_failure(
 ) -> None:
     """Writes one line for a failed call.
 
-    The message is left out, since it may repeat what the client sent; a bug is logged with its traceback. Rejections
-    for overload can be many, so they are logged at debug level; metrics count them.
+    The message is left out, since it may repeat what the client sent; a bug is logged with its
+    traceback. Rejections for overload can be many, so they are logged at debug level; metrics count
+    them.
     """
     level = _LEVELS.get(failure.code, logging.INFO)
     traceback = problem if failure.code is Code.INTERNAL else None

@@ -1,7 +1,8 @@
 """JSON bodies to requests, and answers to JSON values.
 
 A body has options at its top, and either one request beside them or a list of requests:
-`{"k": 10, "features": {...}}` or `{"k": 10, "requests": [{"features": {...}}, ...]}`. The answer has the same form.
+`{"k": 10, "features": {...}}` or `{"k": 10, "requests": [{"features": {...}}, ...]}`. The answer
+has the same form.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from bundle.tables.offsets import offsets_of
 from service.codec import options
 from service.codec.columns import column, columns_of_one, fields, flat, listed, numbers, shown
 from service.config import ServiceSettings
-from service.engine import requests
-from service.engine.validation import at_most
+from service.engine import calls
+from service.engine.limits import at_most
 from service.errors import InvalidArgument, TooLarge
 
 INTEGER_MAX = 2**53 - 1
 """The largest integer that every JSON parser keeps; larger ones are written as strings."""
 SEPARATORS_PER_VALUE = 2
-"""A body may have this many `,` `[` `{` `:` for each of `max_values`: enough for bags of one value each. Empty lists
-and objects hold no value, but take up to 30 times the memory of their text."""
+"""A body may have this many `,` `[` `{` `:` for each of `max_values`: enough for bags of one value
+each. Empty lists and objects hold no value, but take up to 30 times the memory of their text."""
 
 Part = dict[str, Any]
 _SELECTION = ("filter", "crowding", "min_score")
@@ -46,13 +47,15 @@ def parse(body: bytes, settings: ServiceSettings) -> Any:
     """Parses a body.
 
     Raises:
-      InvalidArgument: it is not JSON; NaN and infinities are not, nor is what is nested deeper than 1024 levels.
+      InvalidArgument: it is not JSON; NaN and infinities are not, nor is what is nested deeper than
+        1024 levels.
       TooLarge: it may hold more values than the limit; nothing was parsed.
     """
     most = SEPARATORS_PER_VALUE * settings.max_values
     if len(body) > most and (count := sum(map(body.count, (b",", b"[", b"{", b":")))) > most:
         raise TooLarge(
-            f"the body has {count} separators , [ {{ and :; at most {most} are accepted (twice max_values)"
+            f"the body has {count} separators , [ {{ and :; at most {most} are accepted (twice "
+            "max_values)"
         )
     try:
         return orjson.loads(body)
@@ -61,13 +64,13 @@ def parse(body: bytes, settings: ServiceSettings) -> Any:
 
 
 def dump(value: Any) -> bytes:
-    """Returns the JSON bytes of an answer; float32 numbers as the shortest text that reads back as the same float32."""
+    """Returns the JSON bytes of an answer; float32 numbers as the shortest text that reads back as
+    the same float32.
+    """
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def read_retrieval(
-    body: Any, target: requests.Target, settings: ServiceSettings
-) -> requests.Retrieval:
+def read_retrieval(body: Any, target: calls.Target, settings: ServiceSettings) -> calls.Retrieval:
     """Returns the request.
 
     Raises:
@@ -83,7 +86,7 @@ def read_retrieval(
         if kind == "vector"
         else list(chain.from_iterable(merged))
     )
-    return requests.Retrieval(
+    return calls.Retrieval(
         target,
         features=(_columns(parts, "features", settings) or None) if kind == "features" else None,
         vectors=_vectors(vectors) if kind in {"vector", "vectors"} else None,
@@ -95,7 +98,7 @@ def read_retrieval(
     )
 
 
-def read_ranking(body: Any, target: requests.Target, settings: ServiceSettings) -> requests.Ranking:
+def read_ranking(body: Any, target: calls.Target, settings: ServiceSettings) -> calls.Ranking:
     """Returns the request.
 
     Raises:
@@ -105,13 +108,14 @@ def read_ranking(body: Any, target: requests.Target, settings: ServiceSettings) 
     of_each = ("context", "context_id", "candidates", "features")
     parts = _parts(body, options.RANKING, of_each, settings)
     by_id = _one_kind(parts, ("candidates",))
-    context, tables = _tables(parts, "context"), _tables(parts, "features")
+    context = _tables(parts, "context")
+    tables = _tables(parts, "features")
     at_most(settings, "max_features", len(context[0]) + len(tables[0]), "context and features")
     ids = [listed(part["candidates"], "candidates") for part in parts] if by_id else []
     counts = [len(each) for each in ids] or [
         len(listed(next(iter(table.values()), []), "features")) for table in tables
     ]
-    return requests.Ranking(
+    return calls.Ranking(
         target,
         context=_columns(parts, "context", settings),
         candidate_ids=flat(list(chain.from_iterable(ids)), "candidates") if by_id else None,
@@ -123,8 +127,8 @@ def read_ranking(body: Any, target: requests.Target, settings: ServiceSettings) 
 
 
 def read_recommendation(
-    body: Any, target: requests.Target, settings: ServiceSettings
-) -> requests.Recommendation:
+    body: Any, target: calls.Target, settings: ServiceSettings
+) -> calls.Recommendation:
     """Returns the request.
 
     Raises:
@@ -137,7 +141,7 @@ def read_recommendation(
         ("features", "context_id", "exclude"),
         settings,
     )
-    return requests.Recommendation(
+    return calls.Recommendation(
         target,
         features=_columns(parts, "features", settings),
         context_ids=_ids(parts, "context_id"),
@@ -146,9 +150,7 @@ def read_recommendation(
     )
 
 
-def read_embedding(
-    body: Any, target: requests.Target, settings: ServiceSettings
-) -> requests.Embedding:
+def read_embedding(body: Any, target: calls.Target, settings: ServiceSettings) -> calls.Embedding:
     """Returns the request.
 
     Raises:
@@ -156,12 +158,13 @@ def read_embedding(
       TooLarge: more requests or columns than the limit.
     """
     parts = _parts(body, ("tower",), ("features",), settings)
-    return requests.Embedding(
+    return calls.Embedding(
         target, _option(body, "tower", ""), _columns(parts, "features", settings)
     )
 
 
-def read_lookup(body: Any, target: requests.Target, settings: ServiceSettings) -> requests.Lookup:  # noqa: ARG001 - as all
+# as all
+def read_lookup(body: Any, target: calls.Target, settings: ServiceSettings) -> calls.Lookup:  # noqa: ARG001
     """Returns the request; a lookup has a list of ids and no list of requests.
 
     Raises:
@@ -169,17 +172,19 @@ def read_lookup(body: Any, target: requests.Target, settings: ServiceSettings) -
     """
     fields(body, ("feature", "ids"), "the body")
     ids = Column(flat(listed(body.get("ids"), "ids"), "ids"))
-    return requests.Lookup(target, _option(body, "feature", ""), ids)
+    return calls.Lookup(target, _option(body, "feature", ""), ids)
 
 
-def retrieved_value(answer: requests.Retrieved, several: bool) -> dict[str, Any]:
+def retrieved_value(answer: calls.Retrieved, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     results = _explained(_neighbors(answer.neighbors), answer.explanations)
     return _answer(answer, results, several) | {"searched": answer.searched}
 
 
-def ranked_value(answer: requests.Ranked, several: bool) -> dict[str, Any]:
-    """Returns the answer as a JSON value; `ids` is null if candidates were sent by their features alone."""
+def ranked_value(answer: calls.Ranked, several: bool) -> dict[str, Any]:
+    """Returns the answer as a JSON value; `ids` is null if candidates were sent by their features
+    alone.
+    """
     ids = None if answer.ids is None else identifiers(answer.ids)
     results = [
         {
@@ -193,7 +198,7 @@ def ranked_value(answer: requests.Ranked, several: bool) -> dict[str, Any]:
     return _answer(answer, results, several)
 
 
-def recommended_value(answer: requests.Recommended, several: bool) -> dict[str, Any]:
+def recommended_value(answer: calls.Recommended, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     results = _neighbors(answer.neighbors)
     found = (neighbor for result in results for neighbor in result["neighbors"])
@@ -203,14 +208,14 @@ def recommended_value(answer: requests.Recommended, several: bool) -> dict[str, 
     return _answer(answer, _explained(results, answer.explanations), several) | degraded
 
 
-def embedded_value(answer: requests.Embedded, several: bool) -> dict[str, Any]:
+def embedded_value(answer: calls.Embedded, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     return _answer(
         answer, [{"vector": vector} for vector in np.ascontiguousarray(answer.vectors)], several
     )
 
 
-def looked_up_value(answer: requests.LookedUp, several: bool) -> dict[str, Any]:
+def looked_up_value(answer: calls.LookedUp, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     vectors = np.ascontiguousarray(answer.vectors)
     return _answer(
@@ -218,7 +223,7 @@ def looked_up_value(answer: requests.LookedUp, several: bool) -> dict[str, Any]:
     )
 
 
-def identifiers(ids: requests.Ids) -> list[Any]:
+def identifiers(ids: calls.Ids) -> list[Any]:
     """Returns ids as JSON values: strings as they are, integers beyond 2^53 as decimal strings."""
     return [_safe(value) for value in ids.tolist()]
 
@@ -236,7 +241,7 @@ def _answer(answer: Any, results: list[dict[str, Any]], several: bool) -> dict[s
     return head | ({"results": results} if several else results[0])
 
 
-def _neighbors(neighbors: requests.Neighbors) -> list[dict[str, Any]]:
+def _neighbors(neighbors: calls.Neighbors) -> list[dict[str, Any]]:
     """Returns the neighbors of each query as JSON values."""
     attributes = neighbors.attributes.items()
     found = [
@@ -263,7 +268,7 @@ def _parts(
         return [body]
     beside = next((name for name in of_each if name in body), None)
     if beside is not None:
-        raise InvalidArgument(f"the body has 'requests', so {beside!r} belongs into each of them")
+        raise InvalidArgument(f"the body has 'requests', so {beside!r} belongs in each of them")
     parts = listed(body["requests"], "requests")
     if not parts:
         raise InvalidArgument("requests is empty; at least one was expected")
@@ -278,7 +283,7 @@ def _option(body: Part, name: str, default: Any) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        raise InvalidArgument(f"{name} is {shown(value)}, {_EXPECTED[kind]} was expected")
+        raise InvalidArgument(f"{name} is {shown(value)}; {_EXPECTED[kind]} was expected")
     return value
 
 
@@ -289,7 +294,7 @@ def _options(body: Part, known: Mapping[str, Any], settings: ServiceSettings) ->
             at_most(settings, "max_names", len(value), name)
             odd = [entry for entry in value if not isinstance(entry, str)]
             if odd:
-                raise InvalidArgument(f"{name} holds {shown(odd[0])}, a string was expected")
+                raise InvalidArgument(f"{name} holds {shown(odd[0])}; a string was expected")
             found[name] = tuple(value)
     return found
 
@@ -304,7 +309,7 @@ def _one_kind(parts: list[Part], kinds: Sequence[str]) -> str | None:
     found = seen.pop()
     if seen:
         raise InvalidArgument(
-            f"all of requests must have the same of {', '.join(kinds)}; these differ"
+            f"all requests must use the same one of {', '.join(kinds)}; they differ"
         )
     if len(found) > 1:
         raise InvalidArgument(
@@ -323,12 +328,13 @@ def _tables(parts: list[Part], where: str) -> list[Part]:
     for place, table in enumerate(tables):
         if not isinstance(table, dict):
             raise InvalidArgument(
-                f"{where} is {shown(table)}, a JSON object of features was expected"
+                f"{where} is {shown(table)}; a JSON object of features was expected"
             )
         if table.keys() != tables[0].keys():
             odd = shown(min(table.keys() ^ tables[0].keys()))
             raise InvalidArgument(
-                f"requests[{place}] and requests[0] differ in {where}: {odd}; all send the same"
+                f"requests[{place}] and requests[0] differ in {where}: {odd}; all requests must "
+                "send the same"
             )
     return tables
 
@@ -349,12 +355,13 @@ def _candidate_column(tables: list[Part], counts: list[int], name: str) -> Colum
     for values, count in zip(lists, counts, strict=True):
         if len(values) != count:
             raise InvalidArgument(
-                f"{where} has {len(values)} values for {count} candidates; one each was expected"
+                f"{where} has {len(values)} values for {count} candidates; one per candidate was "
+                "expected"
             )
     return column(list(chain.from_iterable(lists)), where)
 
 
-def _ids(parts: list[Part], name: str) -> requests.Ids | None:
+def _ids(parts: list[Part], name: str) -> calls.Ids | None:
     return flat([part[name] for part in parts], name) if _one_kind(parts, (name,)) else None
 
 
@@ -362,18 +369,18 @@ def _vectors(vectors: list[Any]) -> NDArray[np.float32]:
     rows = [listed(each, "vector") for each in vectors]
     if len({len(row) for row in rows}) > 1:
         raise InvalidArgument(
-            "the vectors of requests differ in length; all have the dim of the index"
+            "the vectors of requests differ in length; all must have the dim of the index"
         )
     return numbers(list(chain.from_iterable(rows)), "vector").reshape(
         len(rows), len(rows[0]) if rows else 0
     )
 
 
-def _exclusion(parts: list[Part]) -> requests.Exclusion | None:
+def _exclusion(parts: list[Part]) -> calls.Exclusion | None:
     if not any("exclude" in part for part in parts):
         return None
     lists = [listed(part.get("exclude", []), "exclude") for part in parts]
-    return requests.Exclusion(
+    return calls.Exclusion(
         flat(list(chain.from_iterable(lists)), "exclude"), offsets_of(list(map(len, lists)))
     )
 
@@ -389,7 +396,7 @@ def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict
         }
     if "crowding" in body:
         crowding = fields(body["crowding"], ("attribute", "max"), "crowding")
-        found["crowding"] = requests.Crowding(
+        found["crowding"] = calls.Crowding(
             _option(crowding, "attribute", ""), _option(crowding, "max", 0)
         )
     if "min_score" in body:
@@ -397,22 +404,22 @@ def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict
     return found
 
 
-def _condition(body: Any, where: str) -> requests.Condition:
-    condition = dict(fields(body, ("allow", "deny", *requests.BOUNDS), where))
+def _condition(body: Any, where: str) -> calls.Condition:
+    condition = dict(fields(body, ("allow", "deny", *calls.BOUNDS), where))
     for name, value in condition.items():
-        if name in requests.BOUNDS:
+        if name in calls.BOUNDS:
             if type(value) not in {int, float}:
-                raise InvalidArgument(f"{where}.{name} is {shown(value)}, a number was expected")
+                raise InvalidArgument(f"{where}.{name} is {shown(value)}; a number was expected")
             continue
         values = listed(value, f"{where}.{name}")
         if set(map(type, values)) == {bool}:
             values = [str(each).lower() for each in values]
         condition[name] = flat(values, f"{where}.{name}")
-    return requests.Condition(**condition)
+    return calls.Condition(**condition)
 
 
 def _explained(
-    results: list[dict[str, Any]], explanations: Sequence[requests.Explanation]
+    results: list[dict[str, Any]], explanations: Sequence[calls.Explanation]
 ) -> list[dict[str, Any]]:
     for result, explanation in zip(results, explanations, strict=False):
         result["explanation"] = vars(explanation)

@@ -1,4 +1,6 @@
-"""HTTP headers and gRPC metadata: request ids, timeouts and server timing, by the same rules in both transports."""
+"""HTTP headers and gRPC metadata: request ids, timeouts and server timing, by the same rules in
+both transports.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ def timeout_s_of(timeout_ms: str | None) -> float | None:
 
 
 def server_timing(phases: Mapping[str, float]) -> str:
-    """Returns the text of `server-timing`: `queue;dur=0.123, lookup;dur=0.045`, durations in milliseconds.
+    """Returns the text of `server-timing`: `queue;dur=0.123, lookup;dur=0.045`, durations in
+    milliseconds.
 
     Args:
       phases: seconds by phase; another thread may still add to them after the call was abandoned.

@@ -1,4 +1,6 @@
-"""The calls, each with its readers and writers. A transport picks a call by name and a form by content type."""
+"""The calls, each with its readers and writers. A transport picks a call by name and a form by
+content type.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from service.codec import json, parts, protobuf
+from service.codec import json, protobuf
 from service.codec.stubs import embedding_service_pb2 as pb
-from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
-from service.engine.requests import Target
+from service.engine.calls import Target
 from service.errors import InvalidArgument
 
 
 def _no_json(*_: object) -> Any:
-    raise InvalidArgument("this call is answered in protobuf alone")
+    raise InvalidArgument("this call returns only protobuf")
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Operation:
       name: as in a URL.
       method: as in the gRPC service.
       request_class: of the protobuf message.
-      read_message: a parsed message, the URL's target if there is a URL, and the settings -> the request.
+      read_message: a parsed message, the URL's target if there is a URL, and the settings -> the
+        request.
       write_message: an answer -> its message.
       read_json: a parsed body, the URL's target and the settings -> the request.
       write_json: an answer, and whether the body had a list -> a JSON value.
@@ -43,7 +45,8 @@ class Operation:
     def read(
         self, body: bytes, is_protobuf: bool, url: Target | None, settings: ServiceSettings
     ) -> tuple[Any, bool]:
-        """Returns the request that a body holds, and whether its answer is written as a list of results.
+        """Returns the request that a body holds, and whether its answer is written as a list of
+        results.
 
         Args:
           url: what the URL names; None: there is no URL.
@@ -73,10 +76,3 @@ _PROTOBUF: dict[str, tuple[type[Any], Any, Any]] = {
 OPERATIONS: dict[str, Operation] = {
     name: Operation(name, name.capitalize(), *(_PROTOBUF[name] + _JSON[name])) for name in _JSON
 }
-SHARD_OPERATIONS: dict[str, Operation] = {
-    "rows": Operation("rows", "Rows", shard_pb.RowsRequest, parts.read_rows, parts.rows_message),
-    "search": Operation(
-        "search", "Search", shard_pb.SearchRequest, parts.read_search, parts.found_message
-    ),
-}
-"""The calls of shards, in protobuf alone."""

@@ -1,10 +1,12 @@
-"""Options of requests: fields with a plain default, whose names are the same in JSON, in messages and in the engine."""
+"""Options of requests: fields with a plain default, whose names are the same in JSON, in messages
+and in the engine.
+"""
 
 from __future__ import annotations
 
 from dataclasses import fields
 
-from service.engine.requests import Ranking, Recommendation, Retrieval
+from service.engine.calls import Ranking, Recommendation, Retrieval
 
 RETRIEVAL, RANKING, RECOMMENDATION = (
     {

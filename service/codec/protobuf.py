@@ -1,7 +1,7 @@
 """Protobuf messages to requests, and answers to protobuf messages.
 
-Packed bytes become read-only arrays without a copy. Fields that a message does not know are skipped, as protobuf
-promises to newer clients.
+Packed bytes become read-only arrays without a copy. Fields that a message does not know are
+skipped, as protobuf promises to newer clients.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from bundle.features.columns import Column
 from service.codec import options
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
-from service.engine import requests
-from service.engine.validation import at_most, check_offsets
+from service.engine import calls
+from service.engine.calls import check_offsets
+from service.engine.limits import at_most
 from service.errors import InvalidArgument
 
-_Url = requests.Target | None
-_INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
+_Url = calls.Target | None
+_INT32 = np.dtype("<i4")
+_FLOAT32 = np.dtype("<f4")
 _KINDS: dict[str, np.dtype[Any]] = {
     "int64s": np.dtype("<i8"),
     "int32s": _INT32,
@@ -39,13 +41,14 @@ def parse(message_class: type[Any], body: bytes) -> Any:
     try:
         return message_class.FromString(body)
     except DecodeError as problem:
-        name, reason = message_class.__name__, str(problem).rpartition(": ")[2]
+        name = message_class.__name__
+        reason = str(problem).rpartition(": ")[2]
         raise InvalidArgument(
             f"the body is not a {name}: its bytes do not decode as protobuf ({reason})"
         ) from None
 
 
-def target_of(spec: pb.ModelSpec, url: _Url) -> requests.Target:
+def target_of(spec: pb.ModelSpec, url: _Url) -> calls.Target:
     """Returns which model is wanted.
 
     Args:
@@ -60,28 +63,28 @@ def target_of(spec: pb.ModelSpec, url: _Url) -> requests.Target:
             f"model.version is {spec.version}; a version, or 0 for the current one, was expected"
         )
     if url is None:
-        return requests.Target(spec.name, spec.version or None, spec.label)
+        return calls.Target(spec.name, spec.version or None, spec.label)
     if (
         spec.name not in {"", url.model}
         or spec.version not in {0, url.version}
         or spec.label not in {"", url.label}
     ):
         raise InvalidArgument(
-            "the URL names one model, version or label, the body's model another; send it once"
+            "the URL and the body name different models, versions or labels; send the model once"
         )
     return url
 
 
 def read_retrieval(
     message: pb.RetrieveRequest, url: _Url, settings: ServiceSettings
-) -> requests.Retrieval:
+) -> calls.Retrieval:
     """Reads a RetrieveRequest.
 
     Raises:
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    return requests.Retrieval(
+    return calls.Retrieval(
         target_of(message.model, url),
         features=_columns(message.features, "features", settings) or None,
         vectors=packed(message.vectors, _FLOAT32, "vectors") if message.vectors else None,
@@ -93,7 +96,7 @@ def read_retrieval(
     )
 
 
-def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) -> requests.Ranking:
+def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) -> calls.Ranking:
     """Reads a RankRequest.
 
     Raises:
@@ -106,10 +109,11 @@ def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) 
         len(message.context) + len(message.candidates),
         "context and candidates",
     )
-    ids, offsets = _ids(message, "candidate_ids"), _offsets(message.offsets, "offsets")
+    ids = _ids(message, "candidate_ids")
+    offsets = _offsets(message.offsets, "offsets")
     if ids is not None and offsets is not None:  # before it can be merged with other requests
         check_offsets(offsets, offsets.size - 1, ids.size, "candidates")
-    return requests.Ranking(
+    return calls.Ranking(
         target_of(message.model, url),
         context=_columns(message.context, "context", settings),
         candidate_ids=ids,
@@ -122,14 +126,14 @@ def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) 
 
 def read_recommendation(
     message: pb.RecommendRequest, url: _Url, settings: ServiceSettings
-) -> requests.Recommendation:
+) -> calls.Recommendation:
     """Reads a RecommendRequest.
 
     Raises:
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    return requests.Recommendation(
+    return calls.Recommendation(
         target_of(message.model, url),
         features=_columns(message.features, "features", settings),
         context_ids=_ids(message, "context_ids"),
@@ -140,7 +144,7 @@ def read_recommendation(
 
 def read_embedding(
     message: pb.EmbedRequest, url: _Url, settings: ServiceSettings
-) -> requests.Embedding:
+) -> calls.Embedding:
     """Reads an EmbedRequest.
 
     Raises:
@@ -148,21 +152,20 @@ def read_embedding(
       TooLarge: more columns or names than the limit.
     """
     columns = _columns(message.features, "features", settings)
-    return requests.Embedding(target_of(message.model, url), message.tower, columns)
+    return calls.Embedding(target_of(message.model, url), message.tower, columns)
 
 
-def read_lookup(message: pb.LookupRequest, url: _Url, settings: ServiceSettings) -> requests.Lookup:  # noqa: ARG001 - as all readers
+# as all readers
+def read_lookup(message: pb.LookupRequest, url: _Url, settings: ServiceSettings) -> calls.Lookup:  # noqa: ARG001
     """Reads a LookupRequest.
 
     Raises:
       InvalidArgument: packed bytes are truncated, or there are no ids.
     """
-    return requests.Lookup(
-        target_of(message.model, url), message.feature, _column(message.ids, "ids")
-    )
+    return calls.Lookup(target_of(message.model, url), message.feature, _column(message.ids, "ids"))
 
 
-def retrieved_message(answer: requests.Retrieved) -> pb.RetrieveResponse:
+def retrieved_message(answer: calls.Retrieved) -> pb.RetrieveResponse:
     """Returns the answer as its message."""
     return pb.RetrieveResponse(
         **_head(answer),
@@ -172,7 +175,7 @@ def retrieved_message(answer: requests.Retrieved) -> pb.RetrieveResponse:
     )
 
 
-def ranked_message(answer: requests.Ranked) -> pb.RankResponse:
+def ranked_message(answer: calls.Ranked) -> pb.RankResponse:
     """Returns the answer as its message."""
     return pb.RankResponse(
         **_head(answer),
@@ -184,7 +187,7 @@ def ranked_message(answer: requests.Ranked) -> pb.RankResponse:
     )
 
 
-def recommended_message(answer: requests.Recommended) -> pb.RecommendResponse:
+def recommended_message(answer: calls.Recommended) -> pb.RecommendResponse:
     """Returns the answer as its message."""
     scores = _bytes(answer.retrieval_scores, "<f4")
     return pb.RecommendResponse(
@@ -196,20 +199,18 @@ def recommended_message(answer: requests.Recommended) -> pb.RecommendResponse:
     )
 
 
-def embedded_message(answer: requests.Embedded) -> pb.EmbedResponse:
+def embedded_message(answer: calls.Embedded) -> pb.EmbedResponse:
     """Returns the answer as its message."""
     return pb.EmbedResponse(
         **_head(answer), vectors=_bytes(answer.vectors, "<f4"), dim=answer.vectors.shape[1]
     )
 
 
-def looked_up_message(answer: requests.LookedUp) -> pb.LookupResponse:
+def looked_up_message(answer: calls.LookedUp) -> pb.LookupResponse:
     """Returns the answer as its message."""
-    vectors, found, dim = (
-        _bytes(answer.vectors, "<f4"),
-        _bytes(answer.found, "u1"),
-        answer.vectors.shape[1],
-    )
+    vectors = _bytes(answer.vectors, "<f4")
+    found = _bytes(answer.found, "u1")
+    dim = answer.vectors.shape[1]
     return pb.LookupResponse(
         **_head(answer), vectors=vectors, dim=dim, found=found, table=answer.table
     )
@@ -235,7 +236,7 @@ def _options(message: Any, known: Mapping[str, Any], settings: ServiceSettings) 
     return {name: type(default)(getattr(message, name)) for name, default in known.items()}
 
 
-def _ids(message: Any, name: str, where: str = "") -> requests.Ids | None:
+def _ids(message: Any, name: str, where: str = "") -> calls.Ids | None:
     """Returns the ids in a field of a message; None if it was not sent."""
     if not message.HasField(name):
         return None
@@ -273,17 +274,15 @@ def _column(message: pb.Column, where: str) -> Column:
     )
 
 
-def _exclusion(message: pb.RetrieveRequest | pb.RecommendRequest) -> requests.Exclusion | None:
-    ids, offsets = (
-        _ids(message, "exclude_ids"),
-        _offsets(message.exclude_offsets, "exclude_offsets"),
-    )
+def _exclusion(message: pb.RetrieveRequest | pb.RecommendRequest) -> calls.Exclusion | None:
+    ids = _ids(message, "exclude_ids")
+    offsets = _offsets(message.exclude_offsets, "exclude_offsets")
     if ids is None and offsets is not None:
         raise InvalidArgument("exclude_offsets was sent without exclude_ids")
-    return None if ids is None else requests.Exclusion(ids, offsets)
+    return None if ids is None else calls.Exclusion(ids, offsets)
 
 
-def read_filter(message: pb.Filter, settings: ServiceSettings) -> requests.Filter:
+def read_filter(message: pb.Filter, settings: ServiceSettings) -> calls.Filter:
     """Reads a Filter.
 
     Raises:
@@ -294,7 +293,7 @@ def read_filter(message: pb.Filter, settings: ServiceSettings) -> requests.Filte
     return {name: _condition(each, f"filter.{name}") for name, each in message.conditions.items()}
 
 
-def filter_message(sent: requests.Filter) -> pb.Filter:
+def filter_message(sent: calls.Filter) -> pb.Filter:
     """Returns a filter as its message."""
     message = pb.Filter()
     for name, each in sent.items():
@@ -302,7 +301,7 @@ def filter_message(sent: requests.Filter) -> pb.Filter:
         for field in ("allow", "deny"):
             if (ids := getattr(each, field)) is not None:
                 getattr(condition, field).CopyFrom(_ids_message(ids))
-        for bound in requests.BOUNDS:
+        for bound in calls.BOUNDS:
             if (value := getattr(each, bound)) is not None:
                 kind = "int64" if isinstance(value, int) else "float64"
                 getattr(condition, bound).CopyFrom(pb.Number(**{kind: value}))
@@ -317,31 +316,31 @@ def _selection(
     if message.HasField("filter"):
         found["filter"] = read_filter(message.filter, settings)
     if message.HasField("crowding"):
-        found["crowding"] = requests.Crowding(message.crowding.attribute, message.crowding.max)
+        found["crowding"] = calls.Crowding(message.crowding.attribute, message.crowding.max)
     if message.HasField("min_score"):
         found["min_score"] = message.min_score
     return found
 
 
-def _condition(message: pb.Condition, where: str) -> requests.Condition:
+def _condition(message: pb.Condition, where: str) -> calls.Condition:
     bounds: dict[str, Any] = {}
-    for name in requests.BOUNDS:
+    for name in calls.BOUNDS:
         if message.HasField(name):
             number: pb.Number = getattr(message, name)
             kind = number.WhichOneof("kind")
             if kind is None:
                 raise InvalidArgument(f"{where}.{name} is empty; int64 or float64 was expected")
             bounds[name] = getattr(number, kind)
-    return requests.Condition(
+    return calls.Condition(
         _ids(message, "allow", f"{where}."), _ids(message, "deny", f"{where}."), **bounds
     )
 
 
-def _explanations(explanations: Sequence[requests.Explanation]) -> list[pb.Explanation]:
+def _explanations(explanations: Sequence[calls.Explanation]) -> list[pb.Explanation]:
     return [pb.Explanation(**vars(each)) for each in explanations]
 
 
-def _head(answer: requests.Answer) -> dict[str, Any]:
+def _head(answer: calls.Answer) -> dict[str, Any]:
     """Returns the fields of every answer."""
     head: dict[str, Any] = {"model": pb.ModelSpec(name=answer.model, version=answer.version)}
     return head if answer.coverage == 1 else {**head, "coverage": answer.coverage}
@@ -351,13 +350,13 @@ def _bytes(array: NDArray[Any], dtype: str) -> bytes:
     return array.astype(dtype, copy=False).tobytes()
 
 
-def _ids_message(ids: requests.Ids) -> pb.Ids:
+def _ids_message(ids: calls.Ids) -> pb.Ids:
     if ids.dtype == object:
         return pb.Ids(strings=pb.Strings(values=ids.tolist()))
     return pb.Ids(int64s=_bytes(ids, "<i8"))
 
 
-def _neighbors(neighbors: requests.Neighbors) -> pb.Neighbors:
+def _neighbors(neighbors: calls.Neighbors) -> pb.Neighbors:
     return pb.Neighbors(
         ids=_ids_message(neighbors.ids),
         scores=_bytes(neighbors.scores, "<f4"),

@@ -1,4 +1,6 @@
-"""Models, their versions and the signature of each call, as protobuf messages. As JSON they are the engine's values."""
+"""Models, their versions and the signature of each call, as protobuf messages. As JSON they are the
+engine's values.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def details_message(details: Mapping[str, Any]) -> pb.ModelDetails:
     """Returns the details of a version as their message.
 
     Args:
-      details: the JSON value of `GET /v1/models/{model}`. What has no one type travels as JSON in a field `*_json`.
+      details: the JSON value of `GET /v1/models/{model}`. What has no one type travels as JSON in a
+        field `*_json`.
     """
     values: dict[str, Any] = {
         **details,
@@ -53,7 +56,9 @@ def details_message(details: Mapping[str, Any]) -> pb.ModelDetails:
 
 
 def _with_json(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Returns values with some of them as JSON, under their names with `_json` appended; null becomes empty."""
+    """Returns values with some of them as JSON, under their names with `_json` appended; null
+    becomes empty.
+    """
     texts = {
         f"{name}_json": orjson.dumps(values[name]).decode()
         for name in names

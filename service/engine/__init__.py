@@ -1,0 +1,1 @@
+"""Computes the five calls: lookup, embed, retrieve, rank and recommend."""

@@ -1,4 +1,6 @@
-"""What accompanies a request through the engine: its deadline and phases, and those of the batch it is computed in."""
+"""What accompanies a request through the engine: its deadline and phases, and those of the batch it
+is computed in.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from service.engine.compute_pool import ComputePool
-from service.engine.estimates import LatencyEstimates
+from service.engine.scheduling.compute_pool import ComputePool
+from service.engine.scheduling.estimates import LatencyEstimates
 from service.errors import Cancelled, DeadlineExceeded
 from service.observability.metrics import Metrics
 from service.security.principal import Principal
@@ -23,7 +25,8 @@ class RequestContext:
       call: retrieve, rank, recommend, embed or lookup.
       deadline: on the clock of `time.monotonic()`.
       principal: the authenticated client; None: authentication is off.
-      disconnected: returns once the client has hung up; None: the transport cancels the request itself.
+      disconnected: returns once the client has hung up; None: the transport cancels the request
+        itself.
       phases: seconds by phase, in the order in which they began.
       cancelled: nobody waits for the answer any more.
     """
@@ -39,7 +42,7 @@ class RequestContext:
     def check(self) -> None:
         """Raises Cancelled or DeadlineExceeded if the request is not worth computing any more."""
         if self.cancelled:
-            raise Cancelled("the client has gone")
+            raise Cancelled("the client has disconnected")
         if time.monotonic() >= self.deadline:
             raise DeadlineExceeded("the deadline of the request has passed")
 
@@ -55,7 +58,8 @@ class Execution:
       call: the call of every request of the batch.
       phases: seconds by phase, of the whole batch.
       estimates: what computations of the process take, on average.
-      rows_fetched, rows_lost: rows of remote tables that the batch read, and those that no shard could give.
+      rows_fetched, rows_lost: rows of remote tables that the batch read, and those that no shard
+        could give.
     """
 
     def __init__(
@@ -74,16 +78,18 @@ class Execution:
           pool: whose idle threads may take part; None: the calling thread computes alone.
           estimates: None: nothing is known yet.
         """
-        self.call, self.phases, self.estimates = (
-            call,
-            dict[str, float](),
-            estimates or LatencyEstimates(),
-        )
-        self._contexts, self._metrics, self._pool = contexts, metrics, pool
+        self.call = call
+        self.phases = dict[str, float]()
+        self.estimates = estimates or LatencyEstimates()
+        self._contexts = contexts
+        self._metrics = metrics
+        self._pool = pool
         self.rows_fetched = self.rows_lost = 0
 
     def check(self) -> None:
-        """Raises Cancelled or DeadlineExceeded if no request of the batch is worth computing any more."""
+        """Raises Cancelled or DeadlineExceeded if no request of the batch is worth computing any
+        more.
+        """
         problem: Exception | None = None
         for context in self._contexts:
             try:
@@ -153,9 +159,11 @@ class Execution:
         """Counts rows of remote tables.
 
         Raises:
-          RowsLost: some are lost, and the batch has several requests: each is computed alone, to know its own.
+          RowsLost: some are lost, and the batch has several requests: each is computed alone, to
+            know its own.
         """
-        self.rows_fetched, self.rows_lost = self.rows_fetched + rows, self.rows_lost + lost
+        self.rows_fetched = self.rows_fetched + rows
+        self.rows_lost = self.rows_lost + lost
         if lost and len(self._contexts) > 1:
             raise RowsLost
 

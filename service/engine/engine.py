@@ -1,4 +1,6 @@
-"""The one place that answers requests, whatever the transport: admission, a pinned model version, the scheduler."""
+"""The one place that answers requests, whatever the transport: admission, a pinned model version,
+the scheduler.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +8,34 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
+from bundle.features.columns import Column
+from bundle.format.manifest import DenseFeature, Manifest
 from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
-from service.engine import (
-    batching,
-    embedding,
-    lookup,
-    parts,
-    ranking,
-    recommendation,
-    retrieval,
-    signatures,
-    warmup,
+from service.engine import signatures, warmup
+from service.engine.calls import (
+    Embedding,
+    Lookup,
+    Ranking,
+    Recommendation,
+    Request,
+    Retrieval,
+    Target,
 )
-from service.engine.compute_pool import ComputePool
 from service.engine.context import Execution, RequestContext
-from service.engine.requests import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
-from service.engine.scheduler import Job, Scheduler
-from service.engine.shard_requests import PartSearch, RowsRead, ShardRequest
-from service.engine.validation import NotFinite, sends_numbers
+from service.engine.features import embed, lookup
+from service.engine.finite import NotFinite
+from service.engine.ranking import rank
+from service.engine.retrieval import recommend, retrieve
+from service.engine.scheduling import batching
+from service.engine.scheduling.compute_pool import ComputePool
+from service.engine.scheduling.scheduler import Job, Scheduler
 from service.errors import (
     INTERNAL_MESSAGE,
     DataLoss,
@@ -41,38 +46,54 @@ from service.errors import (
     ServiceError,
     Unimplemented,
 )
-from service.models.loader import LoadRejected
-from service.models.manager import VersionManager, VersionState
-from service.models.throttle import LoadThrottle
-from service.models.version import ModelVersion
 from service.observability import logging
 from service.observability.metrics import Metrics
+from service.versions.lifecycle import VersionManager, VersionState
+from service.versions.loader import LoadRejected
+from service.versions.throttle import LoadThrottle
+from service.versions.version import ModelVersion
 
 log = logging.logger(__name__)
 
-COMPUTE: dict[type, Callable[..., Any]] = {
-    Retrieval: retrieval.retrieve,
-    Ranking: ranking.rank,
-    Recommendation: recommendation.recommend,
-    Embedding: embedding.embed,
+COMPUTE: Mapping[type, Callable[..., Any]] = {
+    Retrieval: retrieve.retrieve,
+    Ranking: rank.rank,
+    Recommendation: recommend.recommend,
+    Embedding: embed.embed,
     Lookup: lookup.look_up,
-    RowsRead: parts.read_rows,
-    PartSearch: parts.search_part,
 }
-_INLINE_S, _INLINE_ALONE_S = 0.0005, 0.01
-"""Longest batch on the event loop: where compute threads run beside it, and where a handover gains nothing."""
+_INLINE_S = 0.0005
+"""Longest batch that is computed on the event loop, where compute threads run beside it."""
+_INLINE_ALONE_S = 0.01
+"""The same where there is one compute thread: handing a batch over gains little there."""
 _LOG_INTERVAL_S = 1.0
+"""Minimum time between two log lines about overload."""
 _POLL_S = 0.01
+"""Pause between two looks at the requests in progress while draining."""
 
 
 class Engine:
     """Answers the five calls; raises only `ServiceError`. Its methods run on one event loop."""
 
     def __init__(
-        self, versions: VersionManager, settings: ServiceSettings, metrics: Metrics, threads: int
+        self,
+        versions: VersionManager,
+        settings: ServiceSettings,
+        metrics: Metrics,
+        threads: int,
+        compute: Mapping[type, Callable[..., Any]] = COMPUTE,
     ) -> None:
-        """Creates an engine over the loaded versions; `threads`: that compute."""
-        self._versions, self._settings, self._metrics = versions, settings, metrics
+        """Creates an engine over the loaded versions.
+
+        Args:
+          threads: The number of compute threads.
+          compute: By type of request, the function that computes it. Requests of other types are
+            rejected.
+        """
+        self._versions = versions
+        self._settings = settings
+        self._metrics = metrics
+        self._compute_functions = compute
         inline_s = _INLINE_S if threads > 1 else _INLINE_ALONE_S
         self._scheduler = Scheduler(
             self._compute,
@@ -116,7 +137,9 @@ class Engine:
 
     @contextlib.contextmanager
     def admit(self, call: str, deadline: float) -> Iterator[None]:
-        """Counts a request as in progress, from before it is decoded until it is answered; raises as above."""
+        """Counts a request as in progress, from before it is decoded until it is answered; raises
+        as above.
+        """
         self.check_admission(call, deadline)
         self.inflight += 1
         try:
@@ -131,13 +154,11 @@ class Engine:
           ServiceError: as listed in `service/errors.py`.
         """
         context.check()
-        if (self._settings.shard is None) == isinstance(request, ShardRequest):
-            what = (
-                "no shard"
-                if self._settings.shard is None
-                else f"shard {self._settings.shard}, for fronts alone"
+        if type(request) not in self._compute_functions:
+            raise Unimplemented(
+                f"this process is shard {self._settings.shard} and serves routers; "
+                "send this call to a router"
             )
-            raise Unimplemented(f"this process is {what}; it does not answer this call")
         target: Target = request.target
         lease = self._versions.acquire(target.model, target.version, target.label)
         version = lease.version
@@ -180,7 +201,8 @@ class Engine:
         """
         if self._settings.shard is not None:
             raise Unimplemented(
-                f"this process is shard {self._settings.shard}, for fronts alone; ask a front instead"
+                f"this process is shard {self._settings.shard} and serves routers; "
+                "send this call to a router"
             )
         with self._versions.acquire(target.model, target.version, target.label) as version:
             details = self._details.get(version)
@@ -220,7 +242,7 @@ class Engine:
         try:
             warmup.run(version, self._settings, throttle)
         except (ServiceError, BundleError) as problem:
-            raise LoadRejected(f"a synthetic request cannot be answered: {problem}") from problem
+            raise LoadRejected(f"a synthetic request failed: {problem}") from problem
 
     def report_load(self) -> None:
         """Sets the metrics of the requests in progress and queued."""
@@ -256,7 +278,9 @@ class Engine:
             )
 
     def _compute(self, batch: Sequence[Job], pool: ComputePool | None) -> Sequence[Any]:
-        """Computes a batch as one; if that fails each job alone, so that only the one at fault fails."""
+        """Computes a batch as one; if that fails each job alone, so that only the one at fault
+        fails.
+        """
         if len(batch) > 1:
             with contextlib.suppress(Exception):
                 answer = self._execute(batch, batching.merge([job.request for job in batch]), pool)
@@ -273,7 +297,7 @@ class Engine:
         except DigestMismatch as problem:
             return _caused(DataLoss(str(problem)), problem)
         except Exception as problem:
-            if (reason := _numbers_at_fault(problem)) and sends_numbers(
+            if (reason := _numbers_at_fault(problem)) and _sends_numbers(
                 job.lease.version.manifest, job.request
             ):
                 return _caused(InvalidArgument(reason), problem)
@@ -291,7 +315,8 @@ class Engine:
         try:
             while True:
                 denied = version.denied
-                answer = COMPUTE[type(request)](version, request, self._settings, execution)
+                compute = self._compute_functions[type(request)]
+                answer = compute(version, request, self._settings, execution)
                 execution.check()
                 if all(now is before for now, before in zip(version.denied, denied, strict=True)):
                     break  # else a candidate that it holds may have been withdrawn meanwhile
@@ -311,11 +336,36 @@ def _caused(error: ServiceError, cause: Exception) -> ServiceError:
 
 
 def _numbers_at_fault(problem: Exception) -> str:
-    """Returns what is wrong with the numbers of a request, if a failure may be their fault; else ""."""
+    """Returns what is wrong with the numbers of a request, if a failure may be their fault; else
+    "".
+    """
     if isinstance(problem, NotFinite):
         return (
-            f"{problem} is not finite with the numbers that were sent; smaller ones were expected"
+            f"{problem} is not finite with the numbers that were sent; smaller numbers were "
+            "expected"
         )
     if isinstance(problem, ComputationFailed):
-        return "a tower cannot compute with what was sent; ids that it looks up itself may lie beyond its tables"
+        return (
+            "a tower cannot compute with the values that were sent; an id may be beyond a table "
+            "that the tower reads itself"
+        )
     return ""
+
+
+def _sends_numbers(manifest: Manifest, request: Request) -> bool:
+    """Returns whether a request sends numbers to compute with: vectors, weights or values of dense
+    features.
+    """
+    if request.holds_vectors:
+        return True
+    for columns in vars(request).values():
+        if not isinstance(columns, Mapping):
+            continue
+        for name, column in columns.items():
+            if not isinstance(column, Column):
+                continue
+            readers = manifest.inputs.get(name, ())
+            dense = any(isinstance(manifest.features[reader], DenseFeature) for reader in readers)
+            if dense or column.weights is not None:
+                return True
+    return False

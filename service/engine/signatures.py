@@ -1,6 +1,8 @@
-"""What clients can read about models: the states of versions, and all that a version takes, computes and holds.
+"""What clients can read about models: the states of versions, and all that a version takes,
+computes and holds.
 
-A version is described as it works: inputs -> readers -> tables -> towers -> outputs. Fields: docs/reference/api.md.
+A version is described as it works: inputs -> readers -> tables -> towers -> outputs. Fields:
+docs/reference/api.md.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from bundle.format.manifest import (
     first_of,
     inputs_of,
 )
-from service.models.towers import LoadedTower
-from service.models.version import ModelVersion
+from service.versions.loaded_towers import LoadedTower
+from service.versions.version import ModelVersion
 
 Json = dict[str, Any]
 
@@ -85,11 +87,9 @@ def _pick(entry: object, *names: str) -> Json:
 
 
 def _calls(model_version: ModelVersion) -> Iterator[Json]:
-    manifest, towers, indexes = (
-        model_version.manifest,
-        model_version.towers,
-        model_version.manifest.indexes,
-    )
+    manifest = model_version.manifest
+    towers = model_version.towers
+    indexes = model_version.manifest.indexes
     ranking = {name: tower for name, tower in towers.items() if tower.entry.role == "ranking"}
 
     def signature(
@@ -125,12 +125,12 @@ def _calls(model_version: ModelVersion) -> Iterator[Json]:
 
 
 def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
-    """Describes an input by the first of the features that read it; `stores`: it may be left to a store."""
-    readers, role, default = (
-        manifest.inputs[name],
-        manifest.role_of(name),
-        manifest.default_of(name),
-    )
+    """Describes an input by the first of the features that read it; `stores`: it may be left to a
+    store.
+    """
+    readers = manifest.inputs[name]
+    role = manifest.role_of(name)
+    default = manifest.default_of(name)
     every = [manifest.features[reader] for reader in readers]
     feature = every[0]
     holding = manifest.candidates if role == "candidate" else manifest.contexts
@@ -142,7 +142,8 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
         )
         fields: Json = {"kind": feature.kind, "shape": feature.shape}
         if bag is not None:
-            feature, fields = bag, {"kind": "bag", "length": bag.shape[0]}
+            feature = bag
+            fields = {"kind": "bag", "length": bag.shape[0]}
         fields["weighted"] = any(each.weighted for each in every)
     elif feature.places is not None:  # a list of exactly as many values
         fields = {"kind": "dense", "shape": (feature.places,), "unknown": _unknown(feature)}
@@ -220,7 +221,8 @@ def _stores(entries: Mapping[str, Corpus]) -> list[Json]:
 
 
 def _tower(tower: LoadedTower) -> Json:
-    entry, running = tower.entry, {part.form.path for part in tower.parts}
+    entry = tower.entry
+    running = {part.form.path for part in tower.parts}
     parts = [{**_pick(part, "name", "per"), **_network(part, running)} for part in entry.parts]
     head = {"name": tower.name, "device": tower.device, **_pick(entry, "role", "result")}
     return head | _network(entry, running) | {"formula": entry.formula or "", "parts": parts}

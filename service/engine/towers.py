@@ -19,16 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Place
+from service.engine.calls import Offsets
 from service.engine.context import Execution
-from service.engine.requests import Offsets
-from service.engine.validation import check_finite
-from service.models.layout import Layout, Span
-from service.models.towers import LoadedPart, LoadedTower, TowerPlan
+from service.engine.finite import check_finite
+from service.versions.input_layout import Layout, Span
+from service.versions.loaded_towers import LoadedPart, LoadedTower, TowerPlan
 
 _BLOCK_BYTES = 1 << 20
-"""About as much of its inputs as a part is run on at once: what it computes of more leaves the core's own cache."""
-_ROWS_MIN, _ROWS_MAX = 100, 8192
-"""Examples at once: with fewer, weights are read too often; after more, the deadline is checked too late."""
+"""About as much of its inputs as a part is run on at once: what it computes of more leaves the
+core's own cache.
+"""
+_ROWS_MIN = 100
+"""Minimum number of examples in a block: with fewer, the weights are read too often."""
+_ROWS_MAX = 8192
+"""Maximum number of examples in a block: the deadline is checked between blocks."""
 
 Array = NDArray[Any]
 
@@ -87,7 +91,8 @@ class Inputs:
 
     def __init__(self, layout: Layout, m: int) -> None:
         """Allocates the arrays."""
-        self.layout, self.m = layout, m
+        self.layout = layout
+        self.m = m
         self.arrays: list[dict[str, Array]] = [{} for _ in layout.parts]
         self.places: list[Place] = []
         self._repeated: list[tuple[Span, Array]] = []
@@ -110,7 +115,9 @@ class Inputs:
                     self._shared.append((source, rows[:, each.start : each.stop]))
 
     def fill(self, contexts: Contexts) -> None:
-        """Copies features to the other columns that take them: those of a context, to all of its candidates."""
+        """Copies features to the other columns that take them: those of a context, to all of its
+        candidates.
+        """
         for span, target in self._repeated:
             source = contexts.columns(span)
             # One context is written to all rows by numpy itself; of many, copies are made first.
@@ -155,7 +162,9 @@ def run(
       NotFinite: an output holds NaN or an infinity.
     """
     inputs.fill(contexts)
-    layout, m, outputs = inputs.layout, inputs.m, dict[str, Array]()
+    layout = inputs.layout
+    m = inputs.m
+    outputs = dict[str, Array]()
 
     def output(name: str) -> Array:
         found = outputs.get(name)
@@ -184,7 +193,9 @@ def _run(
     row_bytes: int,
     execution: Execution,
 ) -> dict[str, Array]:
-    """Runs a part on n examples, in blocks of equal size: for another size LiteRT plans its memory anew."""
+    """Runs a part on n examples, in blocks of equal size: for another size LiteRT plans its memory
+    anew.
+    """
     block = min(max(_ROWS_MIN, _BLOCK_BYTES // (row_bytes or 1)), _ROWS_MAX)
     block = math.ceil(n / math.ceil(n / block))
     blocks = []

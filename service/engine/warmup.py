@@ -1,4 +1,6 @@
-"""Synthetic requests that a model version must answer before it is served, computed as real ones are."""
+"""Synthetic requests that a model version must answer before it is served, computed as real ones
+are.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,21 @@ from bundle.errors import UnknownRefused
 from bundle.features.columns import Column
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest
 from service.config import ServiceSettings
-from service.engine import embedding, ranking, recommendation, retrieval, towers
+from service.engine import towers
+from service.engine.calls import Embedding, Ranking, Recommendation, Retrieval, Target
 from service.engine.context import Execution
-from service.engine.requests import Embedding, Ranking, Recommendation, Retrieval, Target
+from service.engine.features import embed
+from service.engine.finite import NotFinite
+from service.engine.ranking import rank
+from service.engine.retrieval import recommend, retrieve
 from service.engine.signatures import type_of
-from service.engine.validation import NotFinite
-from service.models.version import ModelVersion
+from service.versions.version import ModelVersion
 
 _EXAMPLES = (1, 64)
 """Examples of each run of a tower: one alone, and enough to grow every buffer once."""
 _EXACT_BYTES_MAX = 4 << 20
-"""Of vectors that are all searched exactly: more would have to be read before a version is served."""
+"""Of vectors that are all searched exactly: more would have to be read before a version is served.
+"""
 
 _Compute = Callable[[ModelVersion, Any, ServiceSettings, Execution], object]
 
@@ -32,9 +38,11 @@ _Compute = Callable[[ModelVersion, Any, ServiceSettings, Execution], object]
 def run(
     model_version: ModelVersion, settings: ServiceSettings, throttle: Callable[[], object]
 ) -> None:
-    """Runs every tower, reads every table and store, searches every index, and computes one request of every call.
+    """Runs every tower, reads every table and store, searches every index, and computes one request
+    of every call.
 
-    Of large tables and indexes it reads few pages, so that its duration does not depend on their size.
+    Of large tables and indexes it reads few pages, so that its duration does not depend on their
+    size.
 
     Args:
       throttle: called after each.
@@ -68,10 +76,11 @@ def run(
             search = Retrieval(
                 Target(), k=1, ids=first, index=name, attributes=attributes, exact=exact
             )
-            retrieval.retrieve(model_version, search, settings, execution)
+            retrieve.retrieve(model_version, search, settings, execution)
             throttle()
     for compute, request in _requests(model_version):
-        # Some vocabularies hold no synthetic id, and some models cannot compute with synthetic numbers.
+        # Some vocabularies hold no synthetic id, and some models cannot compute with synthetic
+        # numbers.
         with contextlib.suppress(UnknownRefused, NotFinite):
             compute(model_version, request, settings, execution)
         throttle()
@@ -81,14 +90,15 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
     """Yields requests with synthetic features for each tower and index, and what computes them."""
     manifest = model_version.manifest
     for name, tower in model_version.towers.items():
-        yield embedding.embed, Embedding(Target(), name, _columns(manifest, tower.inputs))
+        yield embed.embed, Embedding(Target(), name, _columns(manifest, tower.inputs))
         if tower.entry.role != "ranking":
             continue
-        context, candidate = tower.by_role["context"], tower.by_role["candidate"]
+        context = tower.by_role["context"]
+        candidate = tower.by_role["candidate"]
         sent = _columns(manifest, context)
         if candidate:
             yield (
-                ranking.rank,
+                rank.rank,
                 Ranking(Target(), sent, candidates=_columns(manifest, candidate), tower=name),
             )
         for index_name, index in model_version.indexes.items():
@@ -100,7 +110,7 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
             request = Recommendation(
                 Target(), features=features, k=1, candidates=1, index=index_name, tower=name
             )
-            yield recommendation.recommend, request
+            yield recommend.recommend, request
 
 
 def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:

@@ -1,1 +1,1 @@
-"""The gRPC endpoint: `grpc.aio` with the generated contract, health checking and reflection. Translates only."""
+"""The gRPC transport on `grpc.aio`, with health checks and reflection."""

@@ -1,7 +1,9 @@
-"""What surrounds the service's methods: authentication, admission, reading within limits, deadline, metrics, errors.
+"""What surrounds the service's methods: authentication, admission, reading within limits, deadline,
+metrics, errors.
 
-`grpc.aio` reads and parses a unary request before it calls the method. Here a handler takes a stream, which is the same
-on the wire, and reads the one message itself, once the client is authenticated and the request admitted.
+`grpc.aio` reads and parses a unary request before it calls the method. Here a handler takes a
+stream, which is the same on the wire, and reads the one message itself, once the client is
+authenticated and the request admitted.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from service.codec.metadata import (
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import DeadlineExceeded, TooLarge, Unimplemented
-from service.grpc_api.servicer import CALLS, SERVICE, SHARD_SERVICE
+from service.grpc_api.servicer import GrpcService
 from service.grpc_api.status import abort
 from service.observability import logging
 from service.security.principal import NAME_CHARS_MAX, Principal
@@ -42,10 +44,15 @@ Method = Callable[[bytes, RequestContext], Awaitable[bytes]]
 class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyped
     """Surrounds the methods of the service, and answers where there is no method."""
 
-    def __init__(self, dataplane: Dataplane) -> None:
-        self._dataplane, self._metrics = dataplane, dataplane.metrics
-        self._tokens, self._settings = dataplane.tokens, dataplane.settings
-        # The size of a message is known only when it has been read: each may be the largest until then.
+    def __init__(self, dataplane: Dataplane, service: GrpcService) -> None:
+        """Creates the interceptor of one service; `dataplane` executes its calls."""
+        self.service = service
+        self._dataplane = dataplane
+        self._metrics = dataplane.metrics
+        self._tokens = dataplane.tokens
+        self._settings = dataplane.settings
+        # The size of a message is known only when it has been read: each may be the largest until
+        # then.
         self._reading = Reading(
             self._settings.max_inflight_bytes // self._settings.max_request_bytes
         )
@@ -56,15 +63,17 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         """Returns the handler of a method."""
         handler = await continuation(details)
         service, _, method = details.method.removeprefix("/").partition("/")
-        if handler is not None and service not in CALLS:
+        is_ours = service == self.service.name
+        if handler is not None and not is_ours:
             return handler
-        call = CALLS.get(service, {}).get(method, "other")
+        call = self.service.calls.get(method, "other") if is_ours else "other"
         return self._handler(call, None if handler is None else handler.unary_unary)
 
     def authenticate(
         self, context: ServicerContext, metadata: Mapping[str, str]
     ) -> Principal | None:
-        """Returns who sent a request, by its token or else by its certificate; None: the service requires neither.
+        """Returns who sent a request, by its token or else by its certificate; None: the service
+        requires neither.
 
         Raises:
           Unauthenticated: the token is missing or unknown.
@@ -83,7 +92,8 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             began = time.perf_counter()
             metadata = joined(context.invocation_metadata())
             request_id = request_id_of(metadata.get(REQUEST_ID), metadata.get(TRACE_PARENT))
-            remaining_s, timeout_s = context.time_remaining(), self._settings.request_timeout_s
+            remaining_s = context.time_remaining()
+            timeout_s = self._settings.request_timeout_s
             timeout_s = timeout_s if remaining_s is None else min(remaining_s, timeout_s)
             request = RequestContext(call, request_id, time.monotonic() + timeout_s)
             try:
@@ -108,8 +118,9 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         self, method: Method | None, context: ServicerContext, request: RequestContext
     ) -> bytes:
         if method is None:
-            service = SERVICE if self._settings.shard is None else SHARD_SERVICE
-            raise Unimplemented(f"there is no such method; the methods are those of {service}")
+            raise Unimplemented(
+                f"the method does not exist; the methods are those of {self.service.name}"
+            )
         if request.call not in {"models", "model", "describe"}:
             self._dataplane.engine.check_admission(request.call, request.deadline)
         timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
@@ -126,15 +137,15 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
 
 
 class Reading:
-    """Receives at most `most` messages at a time: half of them for as long as a call may take, half for BRIEF_S."""
+    """Receives at most `most` messages at a time: half of them for as long as a call may take, half
+    for BRIEF_S.
+    """
 
     BRIEF_S = 0.5
 
     def __init__(self, most: int) -> None:
-        self._patient, self._brief = (
-            asyncio.Semaphore(max(1, most // 2)),
-            asyncio.Semaphore(max(1, most - most // 2)),
-        )
+        self._patient = asyncio.Semaphore(max(1, most // 2))
+        self._brief = asyncio.Semaphore(max(1, most - most // 2))
 
     async def read(self, context: ServicerContext, timeout_s: float) -> bytes:
         """Reads the one message of a call.
@@ -159,7 +170,9 @@ class Reading:
 
 
 def joined(metadata: Any) -> dict[str, str]:
-    """Returns the textual metadata of a call; a key that comes more than once has the list of its values."""
+    """Returns the textual metadata of a call; a key that comes more than once has the list of its
+    values.
+    """
     values: dict[str, str] = {}
     for key, value in metadata or ():
         if isinstance(value, str):

@@ -1,4 +1,6 @@
-"""What surrounds health checks, which need no token, and reflection, which does: bounds on what clients hold open."""
+"""What surrounds health checks, which need no token, and reflection, which does: bounds on what
+clients hold open.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ from service.codec.failures import failure_of
 from service.codec.metadata import REQUEST_ID, request_id_of
 from service.errors import Overloaded, ServiceError, TooLarge
 from service.grpc_api.interceptors import CallInterceptor, Continuation, Reading, joined
-from service.grpc_api.servicer import CALLS
 from service.grpc_api.status import abort
 
-MAX_STREAMS, MAX_READING = 1_000, 16
-"""Streams of health watches and reflection at once, and messages of health checks that are read at once."""
-MAX_MESSAGE_BYTES, MESSAGE_TIMEOUT_S = 1_024, 5.0
-"""Size of a health check's message, and the time to send it."""
+MAX_STREAMS = 1_000
+"""Maximum number of open streams of health watches and reflection."""
+MAX_READING = 16
+"""Maximum number of health checks whose messages are being read."""
+MAX_MESSAGE_BYTES = 1_024
+"""Maximum size of a health check's message."""
+MESSAGE_TIMEOUT_S = 5.0
+"""Time within which a client must send the message of a health check."""
 
 
 class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyped
@@ -31,6 +36,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
     def __init__(self, calls: CallInterceptor) -> None:
         """Creates the interceptor; `calls` authenticates clients."""
         self._authenticate = calls.authenticate
+        self._service = calls.service
         self._reading = Reading(MAX_READING)
         self._streams: set[asyncio.Task[Any] | None] = set()
 
@@ -45,11 +51,12 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
     ) -> RpcMethodHandler | None:
         """Returns the handler of a method."""
         handler = await continuation(details)
-        if handler is None or details.method.split("/")[1] in CALLS:
+        if handler is None or details.method.split("/")[1] == self._service.name:
             return handler
 
         async def respond(requests: AsyncIterator[Any], context: ServicerContext) -> None:
-            metadata, stream = joined(context.invocation_metadata()), asyncio.current_task()
+            metadata = joined(context.invocation_metadata())
+            stream = asyncio.current_task()
             try:
                 if handler.request_streaming:
                     self._authenticate(context, metadata)
@@ -63,7 +70,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
                     context, failure_of(problem, request_id_of(metadata.get(REQUEST_ID), None))
                 )
             except asyncio.CancelledError:
-                return  # the client has gone, or the service is shutting down
+                return  # the client has disconnected, or the service is shutting down
             finally:
                 self._streams.discard(stream)
 

@@ -8,20 +8,24 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from service.codec.stubs.embedding_service_pb2_grpc import add_EmbeddingServiceServicer_to_server
-from service.codec.stubs.shard_service_pb2_grpc import add_ShardServiceServicer_to_server
 from service.config import ServiceSettings
 from service.dataplane import Dataplane
 from service.grpc_api.interceptors import CallInterceptor
 from service.grpc_api.probes import MAX_STREAMS, ProbeInterceptor
-from service.grpc_api.servicer import SERVICE, SHARD_SERVICE, EmbeddingServicer, ShardServicer
+from service.grpc_api.servicer import GrpcService
 
 _HANDSHAKE_MS = 10_000
 _METADATA_BYTES = 16 << 10
-_PING_S, _PING_TIMEOUT_S, _CLIENT_PINGS_S = 30, 10, 10
-"""Between pings of the server; for their answer; least time between pings of a client."""
+_PING_S = 30
+"""Interval between two pings of the server."""
+_PING_TIMEOUT_S = 10
+"""Time within which a client must acknowledge a ping."""
+_CLIENT_PINGS_S = 10
+"""Minimum interval between two pings of a client."""
 _RPCS_PER_REQUEST = 4
-"""Calls that `grpc.aio` accepts for each that is admitted: rejecting them is ours, with details and retry-after."""
+"""Calls that `grpc.aio` accepts for each that is admitted: rejecting them is ours, with details and
+retry-after.
+"""
 
 _REFLECTION = (reflection.SERVICE_NAME, reflection.SERVICE_NAME.replace("v1alpha", "v1"))
 
@@ -29,10 +33,15 @@ _REFLECTION = (reflection.SERVICE_NAME, reflection.SERVICE_NAME.replace("v1alpha
 class GrpcServer:
     """Serves the data plane over gRPC. Health begins as NOT_SERVING."""
 
-    def __init__(self, dataplane: Dataplane) -> None:
-        self._dataplane, self._calls = dataplane, CallInterceptor(dataplane)
-        self._probes, self._health = ProbeInterceptor(self._calls), health.aio.HealthServicer()
-        self._service = SERVICE if dataplane.settings.shard is None else SHARD_SERVICE
+    def __init__(self, dataplane: Dataplane, service: GrpcService) -> None:
+        """Creates a server that does not listen yet; `dataplane` executes the calls of
+        `service`.
+        """
+        self._dataplane = dataplane
+        self._service = service
+        self._calls = CallInterceptor(dataplane, service)
+        self._probes = ProbeInterceptor(self._calls)
+        self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -42,26 +51,25 @@ class GrpcServer:
         Args:
           host: an address of this machine.
           port: 0 for any free one.
-          shared: other processes of the service listen on the port as well; else one in use is an error.
+          shared: other processes of the service listen on the port as well; else one in use is an
+            error.
         Returns:
           The bound port.
         Raises:
           OSError: the address cannot be bound.
         """
-        settings, certificates = self._dataplane.settings, self._dataplane.certificates
+        settings = self._dataplane.settings
+        certificates = self._dataplane.certificates
         server = self._server = grpc.aio.server(
             interceptors=(self._calls, self._probes),
             options=[("grpc.so_reuseport", int(shared)), *options_of(settings)],
             maximum_concurrent_rpcs=settings.max_concurrent_requests * _RPCS_PER_REQUEST
             + MAX_STREAMS,
         )
-        if settings.shard is None:
-            add_EmbeddingServiceServicer_to_server(EmbeddingServicer(self._dataplane), server)
-        else:
-            add_ShardServiceServicer_to_server(ShardServicer(self._dataplane), server)
+        self._service.register(self._dataplane, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         server.add_generic_rpc_handlers(
-            reflection_handlers((self._service, health.SERVICE_NAME, reflection.SERVICE_NAME))
+            reflection_handlers((self._service.name, health.SERVICE_NAME, reflection.SERVICE_NAME))
         )
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
@@ -84,7 +92,9 @@ class GrpcServer:
             asyncio.run_coroutine_threadsafe(self._publish(serving), self._loop)
 
     async def stop(self, grace_s: float) -> None:
-        """Stops accepting calls, waits for those in progress at most `grace_s` seconds, then cancels them."""
+        """Stops accepting calls, waits for those in progress at most `grace_s` seconds, then
+        cancels them.
+        """
         await self._health.enter_graceful_shutdown()
         self._probes.end_streams()
         if self._server is not None:
@@ -96,12 +106,14 @@ class GrpcServer:
             if serving
             else health_pb2.HealthCheckResponse.NOT_SERVING
         )
-        for service in ("", self._service):
+        for service in ("", self._service.name):
             await self._health.set(service, status)
 
 
 def reflection_handlers(services: tuple[str, ...]) -> list[grpc.GenericRpcHandler]:
-    """Returns handlers that describe services. Version 1 renamed v1alpha, which is all that the library has."""
+    """Returns handlers that describe services. Version 1 renamed v1alpha, which is all that the
+    library has.
+    """
     method = grpc.stream_stream_rpc_method_handler(
         reflection.aio.ReflectionServicer(services).ServerReflectionInfo,
         reflection_pb2.ServerReflectionRequest.FromString,
@@ -122,10 +134,12 @@ def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:
         "grpc.max_metadata_size": _METADATA_BYTES,
         "grpc.absolute_max_metadata_size": _METADATA_BYTES,
         "grpc.max_concurrent_streams": settings.max_concurrent_streams,
-        "grpc.http2.bdp_probe": 0,  # it would let clients fill megabytes of each stream before anything is read
+        # it would let clients fill megabytes of each stream before anything is read
+        "grpc.http2.bdp_probe": 0,
         "grpc.keepalive_time_ms": min(settings.keep_alive_s, _PING_S) * 1000,
         "grpc.keepalive_timeout_ms": ping_timeout_ms,
-        "grpc.http2.ping_timeout_ms": ping_timeout_ms,  # without it a ping that is not answered has no effect
+        # without it a ping that is not answered has no effect
+        "grpc.http2.ping_timeout_ms": ping_timeout_ms,
         "grpc.keepalive_permit_without_calls": 1,
         "grpc.http2.min_ping_interval_without_data_ms": _CLIENT_PINGS_S * 1000,
         "grpc.http2.max_ping_strikes": 2,

@@ -1,58 +1,75 @@
-"""The methods of the contract, each one call of the data plane: serialized messages in and out, nothing of gRPC."""
+"""The methods of the contract, each one call of the data plane: serialized messages in and out,
+nothing of gRPC.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from service.codec import parts, protobuf, signatures
-from service.codec.operations import OPERATIONS, SHARD_OPERATIONS
+from service.codec import protobuf, signatures
+from service.codec.operations import OPERATIONS, Operation
 from service.codec.stubs import embedding_service_pb2 as pb
-from service.codec.stubs import shard_service_pb2 as shard_pb
-from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceServicer
-from service.codec.stubs.shard_service_pb2_grpc import ShardServiceServicer
+from service.codec.stubs.embedding_service_pb2_grpc import (
+    EmbeddingServiceServicer,
+    add_EmbeddingServiceServicer_to_server,
+)
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.security.principal import authorize, authorize_all
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EmbeddingService"].full_name
-SHARD_SERVICE = shard_pb.DESCRIPTOR.services_by_name["ShardService"].full_name
-_OPERATIONS = OPERATIONS | SHARD_OPERATIONS
-CALLS: dict[str, dict[str, str]] = {
-    SERVICE: {each.method: name for name, each in OPERATIONS.items()}
-    | {"ListModels": "models", "GetModel": "model"},
-    SHARD_SERVICE: {each.method: name for name, each in SHARD_OPERATIONS.items()}
-    | {"Describe": "describe"},
-}
-"""Names of the calls, as in metrics, by service and method."""
 
 
-class _Servicer:
-    """Answers messages that `CallInterceptor` has authenticated, admitted and read; raises ServiceError."""
+@dataclass(frozen=True)
+class GrpcService:
+    """A service that a server registers.
+
+    Attributes:
+      name: The full name, as in the contract.
+      calls: The names of the calls, as in metrics, by method.
+      register: Adds the servicer of a data plane to a server of `grpc.aio`.
+    """
+
+    name: str
+    calls: Mapping[str, str]
+    register: Callable[[Dataplane, Any], None]
+
+
+class OperationServicer:
+    """Responds to messages that `CallInterceptor` has authenticated, admitted and read; raises
+    ServiceError.
+    """
+
+    operations: ClassVar[Mapping[str, Operation]]
 
     def __init__(self, dataplane: Dataplane) -> None:
-        self._dataplane, self._engine, self._metrics = (
-            dataplane,
-            dataplane.engine,
-            dataplane.metrics,
-        )
+        self._dataplane = dataplane
+        self._engine = dataplane.engine
+        self._metrics = dataplane.metrics
 
-    async def _call(self, request: bytes, context: RequestContext) -> bytes:
-        """Answers the call that the context names."""
-        operation = _OPERATIONS[context.call]
+    async def execute(self, request: bytes, context: RequestContext) -> bytes:
+        """Executes the call that the context names."""
+        operation = self.operations[context.call]
         answer, _ = await self._dataplane.call(operation, request, True, None, context)
         began = time.perf_counter()
         encoded: bytes = operation.write_message(answer).SerializeToString()
-        context.phases["encode"] = seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        context.phases["encode"] = seconds
         self._metrics.observe("phase_seconds", seconds, context.call, "encode")
         return encoded
 
 
-class EmbeddingServicer(_Servicer, EmbeddingServiceServicer):
+class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
     """The public service."""
 
-    Retrieve = Rank = Recommend = Embed = Lookup = _Servicer._call
+    operations = OPERATIONS
+    Retrieve = Rank = Recommend = Embed = Lookup = OperationServicer.execute
 
-    async def ListModels(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802 - names of the contract
+    # names of the contract
+    async def ListModels(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Lists models, versions and states."""
         protobuf.parse(pb.ListModelsRequest, request)
         authorize_all(context.principal)
@@ -65,15 +82,14 @@ class EmbeddingServicer(_Servicer, EmbeddingServiceServicer):
         return bytes(signatures.details_message(self._engine.model(target)).SerializeToString())
 
 
-class ShardServicer(_Servicer, ShardServiceServicer):
-    """The internal service of a shard."""
-
-    Rows = Search = _Servicer._call
-
-    async def Describe(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
-        """Describes the shard and what it has loaded."""
-        protobuf.parse(shard_pb.DescribeRequest, request)
-        authorize_all(context.principal)
-        return bytes(
-            parts.description(self._dataplane.settings, self._engine.bundles()).SerializeToString()
-        )
+EMBEDDING_SERVICE = GrpcService(
+    name=SERVICE,
+    calls={
+        **{operation.method: name for name, operation in OPERATIONS.items()},
+        "ListModels": "models",
+        "GetModel": "model",
+    },
+    register=lambda dataplane, server: add_EmbeddingServiceServicer_to_server(
+        EmbeddingServicer(dataplane), server
+    ),
+)

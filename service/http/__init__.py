@@ -1,0 +1,1 @@
+"""The HTTP transport on FastAPI: routes, bodies and middleware."""

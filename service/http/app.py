@@ -21,10 +21,11 @@ _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*
 
 
 def create_http_app(dataplane: Dataplane) -> FastAPI:
-    """Returns the application for uvicorn; nothing is started here, and the lifespan is the caller's to set."""
-    token = HTTPBearer(
-        scheme_name="token", auto_error=False
-    )  # for the document; the middleware authenticates
+    """Returns the application for uvicorn; nothing is started here, and the lifespan is the
+    caller's to set.
+    """
+    # For the document; the middleware authenticates.
+    token = HTTPBearer(scheme_name="token", auto_error=False)
     app = FastAPIOffline(  # serves the assets of /docs itself
         title="rowcast",
         version=metadata.version("rowcast"),
@@ -53,7 +54,7 @@ async def _raise_as_service_error(request: Request, problem: Exception) -> Respo
     if _EMPTY_NAME.fullmatch(request.url.path):
         raise InvalidArgument("a name in the path is empty; /v1/models/MODEL was expected")
     if problem.status_code == 404:
-        raise NotFound(f"there is no path {request.url.path[:80]!r}; /docs lists the paths")
+        raise NotFound(f"path {request.url.path[:80]!r} does not exist; /docs lists the paths")
     if problem.status_code == 405:
         raise MethodNotAllowed(request.method, (problem.headers or {}).get("Allow", ""))
     raise InvalidArgument(problem.detail)

@@ -1,4 +1,6 @@
-"""Bodies: of requests read whole, within limits on size, time and memory, and decompressed; of responses written."""
+"""Bodies: of requests read whole, within limits on size, time and memory, and decompressed; of
+responses written.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,12 @@ from service.engine.context import RequestContext
 from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, TooLarge
 from service.http.headers import JSON, PROTOBUF, Headers, accepts_protobuf
 
-_INLINE_BYTES, _INLINE_STEP_BYTES = 16 << 10, 64 << 10
-"""A gzip body up to the first size is decompressed on the event loop, as far as it yields no more than the second."""
+_INLINE_BYTES = 16 << 10
+"""Maximum size of a gzip body that is decompressed on the event loop."""
+_INLINE_STEP_BYTES = 64 << 10
+"""Maximum output of that decompression; a body that yields more goes to a decoder thread."""
 _STEP_BYTES = 1 << 20
+"""Output per step of a decompression in a decoder thread; limits are checked between steps."""
 
 
 class BodyTimeout(DeadlineExceeded):
@@ -37,14 +42,15 @@ def response_of(
 
 
 class BodyReader:
-    """Reads the body of one request; its bytes count in the budget of the process until the `with` block ends."""
+    """Reads the body of one request; its bytes count in the budget of the process until the `with`
+    block ends.
+    """
 
     def __init__(self, dataplane: Dataplane, context: RequestContext) -> None:
-        self._dataplane, self._context = dataplane, context
-        self._limit, self._timeout_s = (
-            dataplane.settings.max_request_bytes,
-            dataplane.settings.body_timeout_s,
-        )
+        self._dataplane = dataplane
+        self._context = context
+        self._limit = dataplane.settings.max_request_bytes
+        self._timeout_s = dataplane.settings.body_timeout_s
         self._held = 0
 
     def __enter__(self) -> Self:
@@ -70,7 +76,9 @@ class BodyReader:
             )
         self._check(int(headers.get("content-length", "0")))
         body = await self._receive(receive)
-        return await self._decompress(body) if encoding == "gzip" else body
+        if encoding == "gzip":
+            return await self._decompress(body)
+        return body
 
     def _reserve(self, size: int) -> None:
         self._dataplane.budget.reserve(size, self._context.call)
@@ -88,13 +96,14 @@ class BodyReader:
 
     async def _receive(self, receive: Receive) -> bytes:
         timeout_s = min(self._timeout_s, self._context.deadline - time.monotonic())
-        body, more = bytearray(), True
+        body = bytearray()
+        more = True
         try:
             async with asyncio.timeout(timeout_s):
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Cancelled("the client hung up before its body had arrived")
+                        raise Cancelled("the client disconnected before the body had arrived")
                     chunk: bytes = message.get("body", b"")
                     more = message.get("more_body", False)
                     self._reserve(len(chunk))
@@ -109,9 +118,13 @@ class BodyReader:
         return bytes(body)
 
     async def _decompress(self, body: bytes) -> bytes:
-        """Decompresses one gzip member in steps: each is reserved first, large ones run in the bounded pool."""
+        """Decompresses one gzip member in steps: each is reserved first, large ones run in the
+        bounded pool.
+        """
         gzip = zlib.decompressobj(wbits=31)  # 31: gzip's header and checksum, the largest window
-        steps, size, rest = list[bytes](), 0, body
+        steps = list[bytes]()
+        size = 0
+        rest = body
         while not gzip.eof:
             inline = len(body) <= _INLINE_BYTES and not steps
             reserved = min(_INLINE_STEP_BYTES if inline else _STEP_BYTES, self._limit - size + 1)
@@ -126,7 +139,8 @@ class BodyReader:
                     "the body is not gzip, although content-encoding says so"
                 ) from None
             self._release(reserved - len(step))
-            size, rest = size + len(step), gzip.unconsumed_tail
+            size = size + len(step)
+            rest = gzip.unconsumed_tail
             self._check(size, " decompressed")
             if not step and not rest and not gzip.eof:
                 raise InvalidArgument("the gzip body is truncated")

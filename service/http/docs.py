@@ -1,5 +1,5 @@
-"""The OpenAPI document of the five calls, whose routes take and return bytes: FastAPI describes them by routes of the
-same paths with typed bodies, which no request reaches."""
+"""The OpenAPI document of the five calls, whose routes take and return bytes: FastAPI describes
+them by routes of the same paths with typed bodies, which no request reaches."""
 
 from __future__ import annotations
 
@@ -30,14 +30,18 @@ _HEADERS = [
 
 
 def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
-    """Adds the calls to the document of an application; their real routes must come before these."""
+    """Adds the calls to the document of an application; their real routes must come
+    before these.
+    """
     limits = dataplane.settings
     app.description = (
-        f"Bodies are JSON (`{JSON}`) or the protobuf messages of the same calls (`{PROTOBUF}`), perhaps gzip; the "
-        "answer has the form of the body unless `accept` names the other. A body has one request beside its options, "
-        "or a list of them in `requests`; the answer then has `results`.\n\n"
-        f"Limits: {limits.max_request_bytes} bytes, {limits.max_queries} requests, {limits.max_candidates} candidates "
-        f"and {limits.max_values} values in one body, k {limits.max_k}, {limits.request_timeout_s:g} s."
+        f"Bodies are JSON (`{JSON}`) or the protobuf messages of the same calls (`{PROTOBUF}`), "
+        "optionally compressed with gzip. The response has the content type of the body, unless "
+        "`accept` names the other one. A body contains options and one request, or a list of "
+        "requests in `requests`; the response then has `results`.\n\n"
+        f"Limits: {limits.max_request_bytes} bytes, {limits.max_queries} requests, "
+        f"{limits.max_candidates} candidates and {limits.max_values} values per body; k "
+        f"{limits.max_k}; {limits.request_timeout_s:g} s per request."
     )
     for path in MODEL_PATHS:
         named = [part.partition("}")[0] for part in path.split("{")[1:]]
@@ -51,7 +55,7 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
                 methods=["POST"],
                 tags=["calls" if len(named) == 1 else "calls of one version"],
                 operation_id="_by_".join([name, *named[1:]]),
-                summary=request.__doc__,
+                summary=" ".join((request.__doc__ or "").split()),
                 response_model=response,
                 responses=_RESPONSES,
                 openapi_extra={

@@ -17,10 +17,13 @@ Headers = Mapping[str, str]
 
 
 def joined(raw: Sequence[tuple[bytes, bytes]]) -> Headers:
-    """Returns the headers of an ASGI scope; one that comes more than once is the list of its values."""
+    """Returns the headers of an ASGI scope; one that comes more than once is the list of its
+    values.
+    """
     headers: dict[str, str] = {}
     for key, value in raw:
-        name, text = key.decode("latin-1"), value.decode("latin-1")
+        name = key.decode("latin-1")
+        text = value.decode("latin-1")
         headers[name] = f"{headers[name]}, {text}" if name in headers else text
     return headers
 
@@ -41,7 +44,9 @@ def is_protobuf(headers: Headers) -> bool:
 
 
 def accepts_protobuf(headers: Headers) -> bool:
-    """Returns whether the answer is a message: the first form that `accept` names, else that of the body."""
+    """Returns whether the answer is a message: the first form that `accept` names, else that of the
+    body.
+    """
     known = (JSON, *_PROTOBUF_TYPES)
     accepted = [
         each for each in map(_media_type, headers.get("accept", "").split(",")) if each in known

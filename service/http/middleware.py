@@ -25,12 +25,16 @@ from service.http.headers import Headers, joined
 from service.observability import logging
 
 PROBES = frozenset({"/livez", "/readyz"})
-"""Open to everybody: probes have no token. Their failures are not logged: they come every second."""
+"""Open to everybody: probes have no token. Their failures are not logged: they come every second.
+"""
 
 _SKIPPED_BYTES = 64 << 20
-"""The unread body of a rejected request is skipped by the server up to this size, so that the client reads why."""
+"""The unread body of a rejected request is skipped by the server up to this size, so that the
+client reads why.
+"""
 _LOG = logging.logger(__name__)
-_REQUEST_ID, _SERVER_TIMING = REQUEST_ID.encode(), SERVER_TIMING.encode()
+_REQUEST_ID = REQUEST_ID.encode()
+_SERVER_TIMING = SERVER_TIMING.encode()
 
 
 class MethodNotAllowed(InvalidArgument):
@@ -43,14 +47,18 @@ class MethodNotAllowed(InvalidArgument):
 
 
 class RequestContextMiddleware:
-    """Gives every request its context, authenticates its client, and answers what is raised in the one form of errors.
+    """Gives every request its context, authenticates its client, and answers what is raised in the
+    one form of errors.
 
     The state of the ASGI scope then holds `context`, the engine's RequestContext, and `headers`.
     """
 
     def __init__(self, app: ASGIApp, dataplane: Dataplane) -> None:
-        self._app, self._metrics, self._engine = app, dataplane.metrics, dataplane.engine
-        self._tokens, self._timeout_s = dataplane.tokens, dataplane.settings.request_timeout_s
+        self._app = app
+        self._metrics = dataplane.metrics
+        self._engine = dataplane.engine
+        self._tokens = dataplane.tokens
+        self._timeout_s = dataplane.settings.request_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
@@ -58,14 +66,17 @@ class RequestContextMiddleware:
             await self._app(scope, receive, send)
             return
         began = time.monotonic()
-        headers, is_probe = joined(scope["headers"]), scope["path"] in PROBES
+        headers = joined(scope["headers"])
+        is_probe = scope["path"] in PROBES
         request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
         context = RequestContext("other", request_id, began + self._timeout_s)
         scope["state"].update(context=context, headers=headers)
         code = "OK"
 
         async def send_completed(message: Message) -> None:
-            """Adds the headers of every answer; counts it first, so that its client finds it counted."""
+            """Adds the headers of every answer; counts it first, so that its client finds it
+            counted.
+            """
             nonlocal code
             if message["type"] == "http.response.start":
                 self._metrics.request_finished("http", context.call, code, time.monotonic() - began)
@@ -80,9 +91,8 @@ class RequestContextMiddleware:
 
         try:
             if self._tokens is not None and not is_probe:
-                logging.PRINCIPAL.set(
-                    ""
-                )  # a pipelined request begins in the context of the one before it
+                # A pipelined request begins in the context of the one before it.
+                logging.PRINCIPAL.set("")
                 context.principal = self._tokens.authenticate(headers.get("authorization"))
                 logging.PRINCIPAL.set(context.principal.name)
             await self._app(scope, receive, send_completed)

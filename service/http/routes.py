@@ -1,4 +1,6 @@
-"""The routes: the five calls, which take and return bytes, and those of models, health and metrics."""
+"""The routes: the five calls, which take and return bytes, and those of models, health
+and metrics.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from service.codec import signatures
 from service.codec.metadata import TIMEOUT_MS, timeout_s_of
 from service.codec.operations import OPERATIONS
 from service.dataplane import Dataplane
+from service.engine.calls import Target
 from service.engine.context import RequestContext
-from service.engine.requests import Target
 from service.errors import InvalidArgument, NotFound, NotReady
 from service.http.body import BodyReader, response_of
 from service.http.headers import is_protobuf
@@ -48,19 +50,23 @@ def target_of(model: str, version: str | None = None, label: str | None = None) 
 
 
 class CallEndpoint:
-    """Answers the five calls, as an ASGI application: through FastAPI's own handling a call costs twice as much."""
+    """Answers the five calls, as an ASGI application: through FastAPI's own handling a call costs
+    twice as much.
+    """
 
     def __init__(self, dataplane: Dataplane) -> None:
-        self._dataplane, self._metrics = dataplane, dataplane.metrics
+        self._dataplane = dataplane
+        self._metrics = dataplane.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        path, headers = scope["path_params"], scope["state"]["headers"]
+        path = scope["path_params"]
+        headers = scope["state"]["headers"]
         context: RequestContext = scope["state"]["context"]
         operation = OPERATIONS.get(path["call"])
         if operation is None:
             raise NotFound(
-                f"there is no call {path['call'][:40]!r}; calls are {', '.join(OPERATIONS)}"
+                f"call {path['call'][:40]!r} does not exist; the calls are {', '.join(OPERATIONS)}"
             )
         context.call = operation.name
         target = target_of(path["model"], path.get("version"), path.get("label"))
@@ -98,11 +104,14 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
         context.call = "models"
         authorize_all(context.principal)
         states = engine.models()
-        message, value = signatures.models_message, signatures.models_value
+        message = signatures.models_message
+        value = signatures.models_value
         return response_of(request.state.headers, lambda: message(states), lambda: value(states))
 
     async def get_model(request: Request, model: str) -> Response:
-        """Describes the current version: signatures of the calls, readers, towers, tables, indexes and candidates."""
+        """Describes the current version: signatures of the calls, readers, towers, tables, indexes
+        and candidates.
+        """
         return describe(request, model)
 
     async def get_version(request: Request, model: str, version: str) -> Response:
@@ -139,9 +148,10 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
         return Response(dataplane.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
     calls = CallEndpoint(dataplane)
+    # Inserted before all other routes, so that these are matched first.
     app.router.routes[:0] = [
         Route(path + ":{call}", calls, methods=["POST"]) for path in MODEL_PATHS
-    ]  # found first
+    ]
     endpoints: dict[str, Callable[..., Any]]
     endpoints = {"/v1/models": list_models, "/livez": livez, "/readyz": readyz, "/metrics": metrics}
     endpoints |= zip(MODEL_PATHS, (get_model, get_version, get_label), strict=True)

@@ -1,5 +1,5 @@
-"""The JSON of the five calls as pydantic models. They are for the OpenAPI document; `service.codec` reads the bodies,
-and a test keeps both in agreement."""
+"""The JSON of the five calls as pydantic models. They are for the OpenAPI document; `service.codec`
+reads the bodies, and a test keeps both in agreement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Id = Annotated[int | str, Field(description="Integers beyond 2^53 travel as deci
 Features = Annotated[
     dict[str, Any],
     Field(
-        description="By feature name: a scalar; a list (bag, sequence, dense); or {ids, weights} of a weighted bag."
+        description="By feature name: a scalar; a list (bag, sequence, dense); or {ids, weights} "
+        "of a weighted bag."
     ),
 ]
 ABSENT: Any = Field(default_factory=lambda: None)
@@ -42,7 +43,9 @@ class Query(Schema):
 
 
 class RetrieveQuery(Query):
-    """Features, a context_id, or both; else a vector, or several; else the id of a candidate, or several."""
+    """Features, a context_id, or both; else a vector, or several; else the id of a candidate, or
+    several.
+    """
 
     vector: list[float] = ABSENT
     vectors: list[list[float]] = ABSENT
@@ -53,7 +56,9 @@ class RetrieveQuery(Query):
 
 
 class Condition(Schema):
-    """What a candidate's values of one attribute must meet. A candidate without a value meets deny alone."""
+    """What a candidate's values of one attribute must meet. A candidate without a value meets deny
+    alone.
+    """
 
     allow: list[Id | bool] = ABSENT
     """One of its values is among these."""
@@ -66,7 +71,9 @@ class Condition(Schema):
 
 
 class Crowding(Schema):
-    """At most so many neighbors for each value of an attribute. Candidates without a value are not limited."""
+    """At most so many neighbors for each value of an attribute. Candidates without a value are not
+    limited.
+    """
 
     attribute: str
     max: int
@@ -170,7 +177,8 @@ class Answer(Schema):
     model: str
     version: int
     coverage: float = ABSENT
-    """Where shards are lost: share of the rows read that were there; the others count as unknown."""
+    """Where shards are lost: share of the rows read that were there; the others count as unknown.
+    """
 
 
 class Neighbor(Schema):

@@ -1,7 +1,9 @@
-"""JSON lines on stderr: a constant event name plus fields; never a client's ids, features or vectors.
+"""JSON lines on stderr: a constant event name plus fields; never a client's ids, features or
+vectors.
 
-Loggers are named `rowcast.` + module. An event is logged as `log.info("version_available", extra=fields(model=name))`.
-A thread of its own writes the lines, so that no request waits for a slow reader of stderr.
+Loggers are named `rowcast.` + module. An event is logged as
+`log.info("version_available", extra=fields(model=name))`. A thread of its own writes the lines, so
+that no request waits for a slow reader of stderr.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ LINES_PER_S_MAX = 100
 """Of one event: clients whose requests fail quickly must not fill a disk."""
 QUEUE_SIZE_MAX = 2000
 PRINCIPAL: ContextVar[str] = ContextVar("principal", default="")
-"""Name of the authenticated client whose request the running task answers; a field of every line logged meanwhile."""
+"""Name of the authenticated client whose request the running task answers; a field of every line
+logged meanwhile.
+"""
 _FIELDS = "rowcast_fields"
 
 
@@ -40,7 +44,9 @@ def fields(**values: Any) -> dict[str, Any]:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, event, the event's fields and, of an exception, its traceback."""
+    """One JSON object a line: time, level, logger, event, the event's fields and, of an exception,
+    its traceback.
+    """
 
     def __init__(self, always: Mapping[str, Any]) -> None:
         """Creates a formatter; `always`: fields of every line."""
@@ -67,8 +73,8 @@ class JsonLines(logging.Formatter):
 class LogHandler(logging.Handler):
     """Formats a line where it is logged and queues it for the thread that writes.
 
-    A line is suppressed if there is no room, or if LINES_PER_S_MAX of its event came in the same second; the next line
-    counts them.
+    A line is suppressed if there is no room, or if LINES_PER_S_MAX of its event came in the same
+    second; the next line counts them.
 
     Attributes:
       latest: the newest line of each event of the service that is a warning or an error.
@@ -92,7 +98,8 @@ class LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queues a line or drops it; never waits."""
-        second, event = int(record.created), str(record.msg)
+        second = int(record.created)
+        event = str(record.msg)
         if second != self._second:
             self._second = second
             self._counts.clear()
@@ -116,7 +123,9 @@ class LogHandler(logging.Handler):
             self.handleError(record)
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Writes what is queued and ends the thread; gives up after a time, as stderr may block for good."""
+        """Writes what is queued and ends the thread; gives up after a time, as stderr may block for
+        good.
+        """
         super().close()
         self._lines.put(None)
         self._thread.join(timeout_s)
@@ -132,13 +141,15 @@ class LogHandler(logging.Handler):
 
 
 def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
-    """Sends the service's events, and the warnings of libraries, to a stream as JSON lines; may be called again.
+    """Sends the service's events, and the warnings of libraries, to a stream as JSON lines; may be
+    called again.
 
     What is queued is written when the interpreter exits; call `shutdown` before `os._exit`.
 
     Args:
       level: least severity of the service's events.
-      stream: to a file or pipe; None: where stderr leads now, also while `runtime.native_output` silences it.
+      stream: to a file or pipe; None: where stderr leads now, also while `runtime.native_output`
+        silences it.
       always: fields of every line.
     """
     shutdown()
@@ -163,7 +174,9 @@ def shutdown(timeout_s: float = 1.0) -> None:
 
 
 def latest_problems() -> list[dict[str, Any]]:
-    """Returns the newest line of each of the service's events that is a warning or an error, since `configure`."""
+    """Returns the newest line of each of the service's events that is a warning or an error, since
+    `configure`.
+    """
     return [orjson.loads(line) for handler in _handlers() for line in list(handler.latest.values())]
 
 
@@ -177,7 +190,9 @@ def _handlers() -> list[LogHandler]:
 
 
 def _unbuffered(stream: TextIO) -> io.FileIO:
-    """Returns a file of the same stream without a buffer: a thread that waits in its lock would crash the exit."""
+    """Returns a file of the same stream without a buffer: a thread that waits in its lock would
+    crash the exit.
+    """
     descriptor = os.dup(stream.fileno())
     os.set_blocking(descriptor, True)
     return io.FileIO(descriptor, "w")

@@ -1,10 +1,11 @@
-"""Every metric of the service, declared once. `docs/reference/metrics.md` is generated from this module.
+"""Every metric of the service, declared once. `docs/reference/metrics.md` is generated from this
+module.
 
-Labels are bounded: transports, calls, phases, codes, reasons and states are closed sets; models, features, stores,
-towers and parts come from manifests, never from requests.
+Labels are bounded: transports, calls, phases, codes, reasons and states are closed sets; models,
+features, stores, towers and parts come from manifests, never from requests.
 
-With several workers (PROMETHEUS_MULTIPROC_DIR is set before prometheus_client is imported) each process keeps its
-metrics in files of that directory, and every process renders the metrics of all.
+With several workers (PROMETHEUS_MULTIPROC_DIR is set before prometheus_client is imported) each
+process keeps its metrics in files of that directory, and every process renders the metrics of all.
 """
 
 from __future__ import annotations
@@ -43,7 +44,16 @@ CALLS = (
     "other",
 )
 PHASES = ("decode", "queue", "lookup", "compute", "search", "encode")
-REJECTIONS = ("requests", "queue", "deadline", "bytes", "draining", "expired", "cancelled")
+REJECTIONS = (
+    "requests",
+    "queue",
+    "deadline",
+    "bytes",
+    "shard",
+    "draining",
+    "expired",
+    "cancelled",
+)
 STATES = ("loading", "available", "kept", "retiring", "failed")
 LOAD_OUTCOMES = ("available", "failed", "damaged")
 RECORD_OUTCOMES = ("written", "dropped", "failed")
@@ -59,116 +69,137 @@ Merge = Literal["livesum", "livemin", "livemax", "livemostrecent"]
 """How the values of several workers become one."""
 
 COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "requests": ("Requests answered", ("transport", "call", "code")),
-    "rejected_requests": ("Requests not computed", ("call", "reason")),
-    "examples": ("Queries, contexts or examples computed", ("call",)),
-    "candidates": ("Candidates scored", ("call",)),
+    "requests": ("Completed requests, by code", ("transport", "call", "code")),
+    "rejected_requests": (
+        "Requests rejected or abandoned before they were computed",
+        ("call", "reason"),
+    ),
+    "examples": ("Queries, contexts or examples that were computed", ("call",)),
+    "candidates": ("Candidates that were scored", ("call",)),
     "degraded": (
-        "Recommendations in which some candidates were not ranked, for lack of time",
+        "Recommendations in which some candidates were not ranked because time was short",
         ("model",),
     ),
     "filtered_searches": (
-        "Queries with a filter, by how their neighbors were found: index, exact or none",
+        "Queries with a filter, by the search that found their neighbors",
         ("path",),
     ),
-    "filters": ("Filters of requests: `cached` ones were compiled before", ("outcome",)),
-    "feature_examples": ("Examples for which the feature was looked up", ("model", "feature")),
-    "oov_ids": ("Ids that are not in the feature's table", ("model", "feature")),
+    "filters": (
+        "Filters in requests; a `cached` filter was compiled for an earlier request",
+        ("outcome",),
+    ),
+    "feature_examples": ("Examples for which a feature was looked up", ("model", "feature")),
+    "oov_ids": ("Ids that are not in the table of the feature", ("model", "feature")),
     "missing_contexts": (
-        "Contexts that got the defaults because their store lacks the id",
+        "Contexts that used default values because the context store has no such id",
         ("model", "store"),
     ),
     "tower_examples": (
-        "Examples that each part of a tower ran on; `whole`: a tower without parts",
+        "Examples on which a part of a tower ran; the part `whole` is a tower without parts",
         ("model", "tower", "part"),
     ),
     "shard_failures": (
-        "Calls to shards that failed, some of which another replica answered",
+        "Failed calls to shards; another replica may have served the call",
         ("shard", "code"),
     ),
     "shard_hedges": (
-        "Calls to shards that were sent to a second replica, as the first took long",
+        "Calls to shards that were also sent to a second replica because the first was slow",
         ("shard",),
     ),
     "shard_bytes": ("Bytes received from shards", ("shard",)),
     "lost_rows": (
-        "Rows read as unknown because no replica of their shard could be reached",
+        "Rows treated as unknown because no replica of their shard could be reached",
         ("model", "table"),
     ),
-    "loads": ("Versions loaded, failed, or found damaged later", ("model", "outcome")),
-    "scrubbed_bytes": ("Table bytes compared with their checksums", ("model",)),
-    "prefetched_bytes": ("Table bytes read into memory after a load", ("model",)),
+    "loads": (
+        "Versions that were loaded, failed to load, or were later found damaged",
+        ("model", "outcome"),
+    ),
+    "scrubbed_bytes": (
+        "Bytes of tables and vectors that were compared with their checksums",
+        ("model",),
+    ),
+    "prefetched_bytes": (
+        "Bytes of tables that were prefetched into memory after a load",
+        ("model",),
+    ),
     "recorded_requests": (
-        "Sampled requests written to the request log, dropped or failed",
+        "Sampled requests, by what happened when they were recorded",
         ("outcome",),
     ),
     "log_lines_dropped": ("Log lines that could not be written", ()),
     "page_faults": (
-        "Page faults: `major` ones waited for the disk, `minor` ones did not",
+        "Page faults; a `major` fault reads from disk, a `minor` fault does not",
         ("kind",),
     ),
 }
 HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
     "request_seconds": (
-        "Time from the complete body to the finished answer",
+        "Time from the last byte of the request to the complete response",
         ("transport", "call"),
         _SECONDS,
     ),
     "phase_seconds": ("Time that a call spent in one phase", ("call", "phase"), _SECONDS),
-    "shard_seconds": ("Time of a call to a shard: rows or search", ("shard", "call"), _SECONDS),
-    "batch_requests": ("Requests computed as one batch", ("call",), _SIZES),
+    "shard_seconds": ("Time of a call to a shard", ("shard", "call"), _SECONDS),
+    "batch_requests": ("Number of requests in a batch", ("call",), _SIZES),
 }
 GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
-    "ready": ("1 when the service can answer", (), "livemin"),
-    "workers": ("Processes that serve", (), "livesum"),
-    "inflight_requests": ("Requests admitted and not yet answered", (), "livesum"),
-    "queue_requests": ("Requests waiting to be computed", (), "livesum"),
+    "ready": ("1 if the service accepts calls, else 0", (), "livemin"),
+    "workers": ("Running worker processes", (), "livesum"),
+    "inflight_requests": ("Requests in progress", (), "livesum"),
+    "queue_requests": ("Requests that wait for computation", (), "livesum"),
     "queue_candidates": (
-        "Candidates, or queries, of the requests waiting to be computed",
+        "Candidates or queries in the requests that wait for computation",
         (),
         "livesum",
     ),
-    "filter_cache_bytes": ("Memory of compiled filters", (), "livesum"),
+    "filter_cache_bytes": ("Memory of the filter cache", (), "livesum"),
     "versions": ("Versions of a model in a state", ("model", "state"), "livemax"),
     "current_version": (
-        "Version that answers requests without a version; 0: none",
+        "Version that serves requests without a version; 0 if there is none",
         ("model",),
         "livemax",
     ),
-    "load_seconds": ("Time of the newest load", ("model",), "livemostrecent"),
+    "load_seconds": ("Duration of the most recent load", ("model",), "livemostrecent"),
     "model_memory_bytes": (
-        "Most memory of the loaded versions, without their tables",
+        "Maximum memory of the loaded versions, without their tables",
         ("model",),
         "livesum",
     ),
-    "model_table_bytes": ("Bytes of the mapped tables", ("model",), "livemax"),
+    "model_table_bytes": ("Size of the mapped tables", ("model",), "livemax"),
     "model_resident_table_bytes": (
-        "Bytes of the mapped tables that are in memory",
+        "Size of the part of the mapped tables that is in memory",
         ("model",),
         "livemax",
     ),
-    "shard_replicas": ("Replicas of a shard that answer", ("shard",), "livemin"),
+    "shard_replicas": ("Replicas of a shard that respond", ("shard",), "livemin"),
     "denied_ids": ("Ids on the deny list", ("model",), "livemin"),
-    "desired_state_revision": ("Revision of the desired state that is followed", (), "livemin"),
-    "desired_state_readable": ("1 when the desired state can be read", (), "livemin"),
-    "root_readable": ("1 when the root can be listed", (), "livemin"),
-    "root_scanned_timestamp_seconds": ("When the root was last listed, Unix time", (), "livemin"),
+    "desired_state_revision": ("Revision of the desired state that is in effect", (), "livemin"),
+    "desired_state_readable": ("1 if the desired state can be read, else 0", (), "livemin"),
+    "root_readable": ("1 if the root can be listed, else 0", (), "livemin"),
+    "root_scanned_timestamp_seconds": ("Unix time of the last scan of the root", (), "livemin"),
     "certificate_expiry_timestamp_seconds": (
-        "When a file's first certificate expires",
+        "Unix time at which the first certificate in the file expires",
         ("certificate",),
         "livemin",
     ),
     "process_start_timestamp_seconds": (
-        "When the newest process started, Unix time",
+        "Unix time at which the newest process started",
         (),
         "livemax",
     ),
-    "build_info": ("1 for what is running", ("product", "format", "rows"), "livemax"),
+    "build_info": (
+        "1; the labels describe the running build",
+        ("product", "format", "rows"),
+        "livemax",
+    ),
 }
 
 
 def _series(metric: Metric, labels: tuple[str, ...]) -> Callable[..., Metric]:
-    """Returns what gives the series of a metric by label values, each made once: `labels()` costs more than a count."""
+    """Returns a function that finds the series of a metric by label values. It caches them, because
+    `labels()` costs more than a count.
+    """
     return cache(metric.labels if labels else lambda: metric)
 
 
@@ -205,7 +236,7 @@ class Metrics:
             for name, (text, labels, merge) in GAUGES.items()
         }
         for key in product(("http", "grpc"), CALLS, ("INTERNAL", "DATA_LOSS")):
-            self._counters["requests"](*key).inc(0)  # so that `increase` sees the first
+            self._counters["requests"](*key).inc(0)  # `increase` then sees the first
         for outcome in RECORD_OUTCOMES:
             self._counters["recorded_requests"](outcome).inc(0)
         rows = "numpy" if native.Rows is None else "compiled"
@@ -214,7 +245,14 @@ class Metrics:
         self._gauges["workers"]().set(1)
 
     def request_finished(self, transport: str, call: str, code: str, seconds: float) -> None:
-        """Counts an answer. `transport`: http or grpc; `call`: one of CALLS; `code`: OK or a Code's value."""
+        """Counts a completed request.
+
+        Args:
+          transport: "http" or "grpc".
+          call: One of CALLS.
+          code: "OK", or the value of a Code.
+          seconds: The duration of the request.
+        """
         self._counters["requests"](transport, call, code).inc()
         self._histograms["request_seconds"](transport, call).observe(seconds)
 
@@ -243,7 +281,9 @@ class Metrics:
             self._gauges["load_seconds"](model).set(seconds)
 
     def versions(self, states: Mapping[str, Mapping[str, int]], current: Mapping[str, int]) -> None:
-        """Sets how many versions each model has in each of STATES, and which is current; others count as zero."""
+        """Sets how many versions each model has in each of STATES, and which is current; others
+        count as zero.
+        """
         with self._lock:
             self._models.update(states, current)
             for model in self._models:
@@ -257,7 +297,9 @@ class Metrics:
         self._gauges["root_scanned_timestamp_seconds"]().set_to_current_time()
 
     def flush(self) -> None:
-        """Brings counters up to date that are kept elsewhere; call it once a second, for other workers."""
+        """Brings counters up to date that are kept elsewhere; call it once a second, for other
+        workers.
+        """
         usage = resource.getrusage(resource.RUSAGE_SELF)
         with self._lock:
             for (model, features), examples in self._lookups.items():
@@ -273,7 +315,9 @@ class Metrics:
                 self._flushed[series] = total
 
     def render(self) -> bytes:
-        """Returns the text of `/metrics`, of content type CONTENT_TYPE; takes milliseconds, so run it in a thread."""
+        """Returns the text of `/metrics`, of content type CONTENT_TYPE; takes milliseconds, so run
+        it in a thread.
+        """
         self.flush()
         if self._directory:
             forget_dead_workers(Path(self._directory))

@@ -1,7 +1,7 @@
 """Records a sample of the answered requests on disk, for the next model version to be tested with.
 
-A model's directory holds a bounded number of files of bounded size, one JSON object a line; the oldest file gives way
-to a new one. A line that is damaged or incomplete is skipped when it is read.
+A model's directory holds a bounded number of files of bounded size, one JSON object a line; the
+oldest file gives way to a new one. A line that is damaged or incomplete is skipped when it is read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from service.observability.metrics import Metrics
 
 BODY_BYTES_MAX = 256 << 10
 """Requests with a larger body are not recorded."""
-_DIRECTORY, _SUFFIX = ".rowcast-recordings", ".jsonl"
+_DIRECTORY = ".rowcast-recordings"
+_SUFFIX = ".jsonl"
 _QUEUE_SIZE_MAX = 64
 
 _log = logging.logger(__name__)
@@ -59,7 +60,9 @@ class RequestWriter:
           file_bytes: of one file.
           files_max: of all processes together.
         """
-        self._directory, self._file_bytes, self._files_max = directory, file_bytes, files_max
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._files_max = files_max
         self._descriptor = -1
 
     def append(self, request: RecordedRequest) -> None:
@@ -82,7 +85,8 @@ class RequestWriter:
 
     def close(self) -> None:
         """Closes the file."""
-        descriptor, self._descriptor = self._descriptor, -1
+        descriptor = self._descriptor
+        self._descriptor = -1
         if descriptor >= 0:
             os.close(descriptor)
 
@@ -98,11 +102,14 @@ class RequestWriter:
 
 
 class RequestLog:
-    """Takes the requests that were answered and records a sample of them, in a thread of its own."""
+    """Takes the requests that were answered and records a sample of them, in a thread
+    of its own.
+    """
 
     def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
         """Starts the thread."""
-        self._settings, self._metrics = settings, metrics
+        self._settings = settings
+        self._metrics = metrics
         self._queue: queue.Queue[tuple[str, RecordedRequest] | None] = queue.Queue(_QUEUE_SIZE_MAX)
         self._thread = threading.Thread(
             target=self._write_forever, name="rowcast-request-log", daemon=True
@@ -118,7 +125,8 @@ class RequestLog:
           protobuf: whether the body is a protobuf message; JSON otherwise.
           body: as it came, decompressed.
         """
-        if random.random() >= self._settings.record_rate or len(body) > BODY_BYTES_MAX:  # noqa: S311 - no secret
+        # no secret
+        if random.random() >= self._settings.record_rate or len(body) > BODY_BYTES_MAX:  # noqa: S311
             return
         try:
             self._queue.put_nowait((model, RecordedRequest(call, protobuf, body, time.time())))
@@ -135,10 +143,8 @@ class RequestLog:
 
     def _write_forever(self) -> None:
         files_max = 2 * self._settings.workers
-        directory, file_bytes = (
-            record_directory(self._settings),
-            self._settings.record_max_bytes // files_max,
-        )
+        directory = record_directory(self._settings)
+        file_bytes = self._settings.record_max_bytes // files_max
         writers: dict[str, RequestWriter] = {}
         last_problem = ""
         while (item := self._queue.get()) is not None:
@@ -161,7 +167,9 @@ class RequestLog:
 
 
 def record_directory(settings: ServiceSettings) -> Path:
-    """Returns the directory of all recorded requests; under the root, it has a name that no model has."""
+    """Returns the directory of all recorded requests; under the root, it has a name that no model
+    has.
+    """
     return settings.record_dir or settings.root / _DIRECTORY
 
 

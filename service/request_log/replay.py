@@ -1,7 +1,9 @@
-"""Replays recorded requests against a model version before it is served: they warm it up, and show what it breaks.
+"""Replays recorded requests against a model version before it is served: they warm it up, and show
+what it breaks.
 
-A version is rejected for a recorded request only if the current version still answers it; a request that both fail is
-itself at fault. Ids that a version's candidates or vocabularies no longer hold are data, as they are to clients.
+A version is rejected for a recorded request only if the current version still answers it; a request
+that both fail is itself at fault. Ids that a version's candidates or vocabularies no longer hold
+are data, as they are to clients.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
 from service.engine.context import Execution
 from service.engine.engine import COMPUTE
-from service.engine.validation import NoSuchCandidate
+from service.engine.features.lookup import NoSuchCandidate
 from service.errors import ServiceError
-from service.models.loader import LoadRejected
-from service.models.manager import VersionManager
-from service.models.version import ModelVersion
 from service.observability import logging
 from service.request_log.record import RecordedRequest, read_newest, record_directory
+from service.versions.lifecycle import VersionManager
+from service.versions.loader import LoadRejected
+from service.versions.version import ModelVersion
 
 REQUESTS_MAX = 256
 SECONDS_MAX = 30.0
@@ -34,10 +36,12 @@ class Replay:
     """Tests new versions with what clients sent to the current one."""
 
     def __init__(self, settings: ServiceSettings, versions: VersionManager) -> None:
-        self._settings, self._versions = settings, versions
+        self._settings = settings
+        self._versions = versions
 
     def check(self, model_version: ModelVersion, throttle: Callable[[], object]) -> None:
-        """Replays the newest recorded requests of the model, for a bounded time; nothing if nothing is recorded.
+        """Replays the newest recorded requests of the model, for a bounded time; nothing if nothing
+        is recorded.
 
         Args:
           throttle: called after each request.
@@ -48,7 +52,9 @@ class Replay:
         recorded = read_newest(directory, REQUESTS_MAX) if self._settings.record_rate else []
         if not recorded:
             return
-        until, replayed, failed = time.monotonic() + SECONDS_MAX, 0, list[str]()
+        until = time.monotonic() + SECONDS_MAX
+        replayed = 0
+        failed = list[str]()
         with ExitStack() as leases:
             current = None
             with suppress(ServiceError):  # there is nothing to compare with
@@ -71,11 +77,16 @@ class Replay:
             extra=logging.fields(**facts, requests=replayed, failed=len(failed)),
         )
         if failed and current is not None:
-            what = f"{len(failed)} of {replayed} recorded requests that version {current.version} answers fail"
-            raise LoadRejected(f"{what}; the newest, {failed[0]}")
+            what = (
+                f"{len(failed)} of {replayed} recorded requests that version {current.version} "
+                "served fail"
+            )
+            raise LoadRejected(f"{what}; the newest failure is of {failed[0]}")
 
     def _problem(self, model_version: ModelVersion, recorded: RecordedRequest) -> Exception | None:
-        """Returns what keeps a version from answering a request; None: nothing, or ids that it does not know."""
+        """Returns what keeps a version from answering a request; None: nothing, or ids that it does
+        not know.
+        """
         try:
             request, _ = OPERATIONS[recorded.call].read(
                 recorded.body, recorded.protobuf, None, self._settings

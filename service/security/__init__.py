@@ -1,1 +1,1 @@
-"""Authentication and TLS: tokens, certificates, and the files that hold them. Independent of protocols."""
+"""Authentication and TLS: tokens, certificates, and the files that hold them."""

@@ -27,7 +27,8 @@ def authorize(principal: Principal | None, model: str) -> None:
 
     Args:
       principal: None: authentication is off, everything is allowed.
-      model: as the request names it; empty: the only one there is, which a client of some models has to name.
+      model: as the request names it; empty: the only one there is, which a client of some models
+        has to name.
     Raises:
       PermissionDenied: it may not.
     """
@@ -45,7 +46,7 @@ def authorize_all(principal: Principal | None) -> None:
     """
     if principal is not None and principal.models is not None:
         raise PermissionDenied(
-            f"this concerns every model; this token is for {_listed(principal.models)}"
+            f"the request concerns every model; this token is for {_listed(principal.models)}"
         )
 
 

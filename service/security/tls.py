@@ -1,4 +1,6 @@
-"""The certificate of the service and the authorities of client certificates: files that may be replaced at any time."""
+"""The certificate of the service and the authorities of client certificates: files that may be
+replaced at any time.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,17 @@ from service.config import ServiceSettings, SettingsError
 from service.observability.logging import fields, logger
 from service.security.watched_files import WatchedFiles
 
-SERVER, CLIENT_CA = "server", "client_ca"
+SERVER = "server"
+CLIENT_CA = "client_ca"
 WARNING_DAYS = 14
 _DAY_S = 86_400
 
 _log = logger(__name__)
 
 Report = Callable[[str, float], None]
-"""Takes SERVER or CLIENT_CA, and when the first certificate of that file expires, seconds since 1970."""
+"""Takes SERVER or CLIENT_CA, and when the first certificate of that file expires, seconds since
+1970.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,9 @@ class CertificateSet:
 
 
 class Certificates:
-    """Certificates that are reloaded when their files change: new connections get the new ones. Thread safe."""
+    """Certificates that are reloaded when their files change: new connections get the new ones.
+    Thread safe.
+    """
 
     def __init__(
         self,
@@ -77,7 +84,9 @@ class Certificates:
             raise SettingsError(f"--tls-cert, --tls-key or --tls-client-ca: {problem}") from problem
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Returns a context for a listening socket, which gives every new connection the newest context."""
+        """Returns a context for a listening socket, which gives every new connection the newest
+        context.
+        """
         context = self._set.value().context
 
         def use_newest(
@@ -90,11 +99,14 @@ class Certificates:
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Returns credentials of a gRPC server, which take newer files at the next connection."""
-        served, lock = self._set.value().grpc, threading.Lock()
+        served = self._set.value().grpc
+        lock = threading.Lock()
 
         def newer() -> grpc.ServerCertificateConfiguration | None:
-            """Returns None unless the files have changed: gRPC's core crashes if it replaces a configuration while
-            other handshakes use it (grpc/grpc#36693), so it must not at every connection."""
+            """Returns None unless the files have changed: gRPC's core crashes if it replaces a
+            configuration while other handshakes use it (grpc/grpc#36693), so it must not at every
+            connection.
+            """
             nonlocal served
             newest = self._set.value().grpc
             with lock:
@@ -115,21 +127,22 @@ def _read(chain: Path, key: Path, client_ca: Path | None, report: Report) -> Cer
     pair = key.read_bytes(), chain.read_bytes()
     authorities = None if client_ca is None else client_ca.read_bytes()
     try:
-        context.load_cert_chain(
-            chain, key, password=lambda: b""
-        )  # without one, OpenSSL prompts on the terminal
+        # Without one, OpenSSL prompts on the terminal.
+        context.load_cert_chain(chain, key, password=lambda: b"")
         if client_ca is not None:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-            context.options |= (
-                ssl.OP_NO_TICKET
-            )  # a resumed session would skip the check against new authorities
+            # A resumed session would skip the check against new authorities.
+            context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         _report_expiry(SERVER, chain, report)
         if client_ca is not None:
             _report_expiry(CLIENT_CA, client_ca, report)
     except (ssl.SSLError, ValueError) as problem:
-        expected = "a certificate chain, its key without a password and, if set, authorities of clients, all as PEM"
+        expected = (
+            "a certificate chain, its key without a password and, if set, authorities of "
+            "clients, all as PEM"
+        )
         raise ValueError(
             f"{[*map(str, filter(None, (chain, key, client_ca)))]} are not {expected}: {problem}"
         ) from problem
@@ -142,10 +155,13 @@ def _report_expiry(name: str, file: Path, report: Report) -> None:
     )
     report(name, expires.timestamp())
     days_left = (expires.timestamp() - time.time()) / _DAY_S
-    event, level = "certificate_loaded", logging.INFO
+    event = "certificate_loaded"
+    level = logging.INFO
     if days_left < WARNING_DAYS:
-        event, level = "certificate_expires_soon", logging.WARNING
+        event = "certificate_expires_soon"
+        level = logging.WARNING
     if days_left <= 0:
-        event, level = "certificate_expired", logging.ERROR
+        event = "certificate_expired"
+        level = logging.ERROR
     what = {"certificate": name, "file": str(file), "days_left": round(days_left, 1)}
     _log.log(level, event, extra=fields(expires=expires.isoformat(), **what))

@@ -1,6 +1,6 @@
 """Tokens of clients: a file of names and tokens, and the comparison with what a request carries.
 
-# name  token (or sha256: and its digest in hex)  models, separated by commas; left out: every model; -: none
+# name  token (or sha256: and its digest in hex)  models, by commas; left out: all; -: none
 ranker    sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 ads       4mBq1Zk9cV2xW7yT8uE3rA5s                                                  ads,ads_next
 """
@@ -55,8 +55,8 @@ class TokenStore:
     def authenticate(self, authorization: str | None) -> Principal:
         """Returns the principal of the token that a request carries.
 
-        Digests are looked up, never tokens: nobody can choose a digest close to another one, so the time of the search
-        reveals nothing.
+        Digests are looked up, never tokens: nobody can choose a digest close to another one, so the
+        time of the search reveals nothing.
 
         Args:
           authorization: the header's value, `Bearer <token>`.
@@ -84,7 +84,8 @@ def _read_tokens(file: Path) -> Mapping[bytes, Principal]:
 
     Raises:
       OSError: it cannot be read.
-      ValueError: a line is no name and token, or there is none; the message names the line, never the token.
+      ValueError: a line is no name and token, or there is none; the message names the line, never
+        the token.
     """
     principals: dict[bytes, Principal] = {}
     try:

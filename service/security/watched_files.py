@@ -1,4 +1,6 @@
-"""Files that are read again when they change. A change that cannot be used leaves the previous content in effect."""
+"""Files that are read again when they change. A change that cannot be used leaves the previous
+content in effect.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Generic, TypeVar
 from service.observability.logging import fields, logger
 
 INTERVAL_S = 1.0
-"""Pause between two checks of the files' state; requests make them, so they must be rare to cost nothing."""
+"""Pause between two checks of the files' state; requests make them, so they must be rare to cost
+nothing.
+"""
 
 _log = logger(__name__)
 
@@ -24,23 +28,29 @@ class WatchedFiles(Generic[Value]):
         """Reads the files.
 
         Args:
-          files: all that `read` opens; links are followed, so a mounted secret can be replaced as a whole.
+          files: all that `read` opens; links are followed, so a mounted secret can be replaced as a
+            whole.
           read: returns their content; may raise OSError or ValueError.
           kind: of content, for the log.
         Raises:
           OSError: a file cannot be read.
           ValueError: a file has not the content expected.
         """
-        self._files, self._read, self._kind = files, read, kind
+        self._files = files
+        self._read = read
+        self._kind = kind
         self._state = self._current_state()
         self._value = read()
         self._next_check = time.monotonic() + INTERVAL_S
 
     def value(self) -> Value:
-        """Returns the content, at most INTERVAL_S old; logs the outcome of reading it again once a change."""
+        """Returns the content, at most INTERVAL_S old; logs the outcome of reading it again once a
+        change.
+        """
         if time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + INTERVAL_S
-            state, known = self._current_state(), self._state
+            state = self._current_state()
+            known = self._state
             self._state = state  # before the files are read: a change meanwhile counts as another
             if state != known:
                 what = {"kind": self._kind, "files": [str(file) for file in self._files]}

@@ -1,0 +1,1 @@
+"""Models that are partitioned over machines: routers and shards."""

@@ -3,8 +3,8 @@
 HOST:PORT         one address
 dns:NAME:PORT     every address of a name, such as that of a headless service
 file:PATH         a line each
-ray:HOST:PORT     every replica of the applications of Ray Serve that have a `shard` in their `args`; HOST:PORT is Ray's
-                  dashboard, whose REST API lists them
+ray:HOST:PORT     every replica of the applications of Ray Serve that have `shard` in their `args`;
+                  HOST:PORT is Ray's dashboard, whose REST API lists them
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from service.config import ServiceSettings, SettingsError
 _TIMEOUT_S = 5.0
 _GRPC_PORT = ServiceSettings.model_fields["grpc_port"].default
 _SERVING = {"RUNNING", "UPDATING", "RECOVERING", "PENDING_MIGRATION"}
-"""States of a replica that answers. A controller of Serve that begins again has all RECOVERING for a moment."""
+"""States of a replica that answers. A controller of Serve that begins again has all RECOVERING for
+a moment.
+"""
 _HOST_PORT = re.compile(r"(.+):([0-9]{1,5})")
 
 
@@ -36,12 +38,15 @@ def check(source: str) -> None:
     if spelled is None or not 0 < int(spelled[2]) < 1 << 16:
         expected = "HOST:PORT, dns:NAME:PORT, file:PATH or ray:HOST:PORT"
         raise SettingsError(
-            f"--shard-addresses (or ROWCAST_SHARD_ADDRESSES) holds {source!r}; {expected} was expected"
+            f"--shard-addresses (or ROWCAST_SHARD_ADDRESSES) holds {source!r}; {expected} was "
+            "expected"
         )
 
 
 def name_of(source: str) -> str:
-    """Returns the name that the certificates at a source's addresses are for; empty: each is for its own host."""
+    """Returns the name that the certificates at a source's addresses are for; empty: each is for
+    its own host.
+    """
     kind, _, rest = source.partition(":")
     return rest.rpartition(":")[0] if kind == "dns" else ""
 
@@ -67,7 +72,9 @@ async def resolve(source: str) -> list[str]:
 
 
 def _replicas_of_ray(dashboard: str) -> list[str]:
-    """Returns the addresses of replicas. Source: docs.ray.io, Serve REST API, GET /api/serve/applications/."""
+    """Returns the addresses of replicas. Source: docs.ray.io, Serve REST API, GET
+    /api/serve/applications/.
+    """
     request = urllib.request.Request(f"http://{dashboard}/api/serve/applications/")
     if token := _ray_token():
         request.add_header("authorization", f"Bearer {token}")
@@ -83,16 +90,16 @@ def _replicas_of_ray(dashboard: str) -> list[str]:
                     f"{each['node_ip']}:{args.get('grpc_port', _GRPC_PORT)}" for each in serving
                 )
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as problem:
-        raise OSError(
-            f"{dashboard} does not answer as the dashboard of Ray: {problem!r}"
-        ) from problem
+        raise OSError(f"{dashboard} is not a dashboard of Ray: {problem!r}") from problem
     if not found:  # a head node that begins again knows of none
         raise OSError(f"{dashboard} lists no replica of a shard")
     return sorted(found)
 
 
 def _ray_token() -> str:
-    """Returns the token of the Ray cluster; empty: there is none. Source: docs.ray.io, Ray token authentication."""
+    """Returns the token of the Ray cluster; empty: there is none. Source: docs.ray.io, Ray token
+    authentication.
+    """
     if token := os.environ.get("RAY_AUTH_TOKEN"):
         return token
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")

@@ -1,4 +1,6 @@
-"""One process that serves a shard, as a front sees it: what it holds, its calls in progress, how long they take."""
+"""One process that serves a shard, as a router sees it: what it holds, its calls in progress, how
+long they take.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class Replica:
 
     Attributes:
       shard: which it serves; None: it has not answered yet.
-      least_bytes: of the tables that it shards.
+      min_bytes: of the tables that it shards.
       bundles: what it has loaded.
       problem: why it cannot be called; empty: it can.
       inflight: calls in progress.
@@ -52,11 +54,14 @@ class Replica:
           credentials: of TLS; None: plain text.
           metadata: returns that of the next call.
         """
-        self.address, self.least_bytes = address, 0
+        self.address = address
+        self.min_bytes = 0
         self.shard: ShardNumber | None = None
         self.bundles = frozenset[Key]()
-        self.problem, self.inflight = "it has not answered yet", 0
-        self._metadata, self._recent = metadata, deque[float](maxlen=_RECENT)
+        self.problem = "it has not responded yet"
+        self.inflight = 0
+        self._metadata = metadata
+        self._recent = deque[float](maxlen=_RECENT)
         named = [("grpc.ssl_target_name_override", name)] if name else []
         if credentials is None:
             self._channel = grpc.aio.insecure_channel(address, _OPTIONS)
@@ -74,7 +79,8 @@ class Replica:
         except grpc.aio.AioRpcError as problem:
             self.problem = f"{problem.code().name}: {problem.details()}"
             return
-        self.shard, self.least_bytes = ShardNumber(answer.number, answer.total), answer.least_bytes
+        self.shard = ShardNumber(answer.number, answer.total)
+        self.min_bytes = answer.min_bytes
         self.bundles = frozenset(
             [(each.model, each.version, each.fingerprint) for each in answer.bundles]
         )
@@ -99,7 +105,9 @@ class Replica:
         return answer
 
     def percentile_s(self, percentile: float) -> float:
-        """Returns how long the slowest of the recent calls took, but for the slowest 100 - percentile %."""
+        """Returns how long the slowest of the recent calls took, but for the slowest 100 -
+        percentile %.
+        """
         return (
             float(np.percentile(self._recent, percentile))
             if len(self._recent) >= _RECENT // 8

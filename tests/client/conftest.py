@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rowcast_client.commands import main
 
+from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.client.servers import Way
 from tests.e2e.process import Process
-from tests.service.small_bundle import SmallBundle, write_small_bundle
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class RunningService:
 def service(
     small_towers: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningService]:
-    """A service of the models "movies", whose candidates are integers, and "named", whose candidates are strings."""
+    """A service of the models "movies", whose candidates are integers, and "named", whose
+    candidates are strings.
+    """
     place = tmp_path_factory.mktemp("service")
     root = place / "bundles"
     root.mkdir()

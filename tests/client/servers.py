@@ -87,7 +87,8 @@ def http_server(replies: list[Any], tls: ssl.SSLContext | None = None) -> Iterat
     ending: list[Callable[[], object]] = []
 
     async def serve() -> None:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
         ending.append(lambda: loop.call_soon_threadsafe(stop.set))
         listening = await asyncio.start_server(converse, "127.0.0.1", 0, ssl=tls)
         scheme = "https" if tls else "http"

@@ -1,4 +1,6 @@
-"""What the calls reject before anything is sent: each error names the argument and what was given."""
+"""What the calls reject before anything is sent: each error names the argument and what
+was given.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
         {"vectors": [1.0], "context_ids": 7},
         r"exactly one of features \(or context_ids\)",
     ),
-    (calls.retrieve, (5,), {}, "features are a dict"),
+    (calls.retrieve, (5,), {}, "features must be a dict"),
     (calls.retrieve, (VIEWER,), {"k": "3"}, "k is '3'"),
     (calls.retrieve, (VIEWER,), {"k": 1.5}, "k is 1.5"),
     (calls.retrieve, (VIEWER,), {"k": True}, "k is True"),
@@ -44,29 +46,39 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.retrieve, (), {"context_ids": 5.0}, "context_ids holds 5.0"),
     (calls.retrieve, (), {"context_ids": {5}}, "context_ids holds set"),
     (calls.recommend, (VIEWER,), {"formula": 5}, "formula is 5"),
-    (calls.rank, (5, [1]), {}, "features are a dict"),
-    (calls.rank, (VIEWER,), {}, "candidates must be given"),
+    (calls.rank, (5, [1]), {}, "features must be a dict"),
+    (calls.rank, (VIEWER,), {}, "candidates are missing"),
     (calls.rank, (VIEWER, "abc"), {}, "candidates is 'abc'"),
-    (calls.rank, (VIEWER, [[1], [2]]), {}, "candidates of one context are a list of ids"),
-    (calls.rank, ([VIEWER, VIEWER], [1, 2]), {}, "candidates of one context are a list of ids"),
+    (calls.rank, (VIEWER, [[1], [2]]), {}, "candidates must be a list of ids for one context"),
+    (
+        calls.rank,
+        ([VIEWER, VIEWER], [1, 2]),
+        {},
+        "candidates must be a list of ids for one context",
+    ),
     (calls.rank, (VIEWER, [1, [2]]), {}, "mixes ids and lists"),
     (calls.rank, ([VIEWER, VIEWER], [[1]]), {}, r"2 contexts were sent with candidates \[1\]"),
-    (calls.rank, (VIEWER, [1]), {"features": {"year": 5}}, "feature 'year' is a int"),
-    (calls.rank, ([VIEWER], [[1]]), {"features": 5}, "are a list of dicts"),
-    (calls.rank, ([VIEWER], [[1]]), {"features": [5]}, "are a list of dicts"),
+    (calls.rank, (VIEWER, [1]), {"features": {"year": 5}}, "feature 'year' is of type int"),
+    (calls.rank, ([VIEWER], [[1]]), {"features": 5}, "must be a list of dicts"),
+    (calls.rank, ([VIEWER], [[1]]), {"features": [5]}, "must be a list of dicts"),
     (
         calls.rank,
         ([VIEWER], [[1]]),
         {"features": [{"year": 5}]},
-        "'year' of the candidates of context 0 is a int",
+        "'year' of the candidates of context 0 is of type int",
     ),
     (
         calls.rank,
         ([VIEWER], [[1, 2]]),
         {"features": [{"mood": "ab"}]},
-        "'mood' of the candidates of context 0 is a str",
+        "'mood' of the candidates of context 0 is of type str",
     ),
-    (calls.rank, ([VIEWER], [[1]]), {"features": [{"year": Column([1])}]}, "context 0 is a Column"),
+    (
+        calls.rank,
+        ([VIEWER], [[1]]),
+        {"features": [{"year": Column([1])}]},
+        "context 0 is of type Column",
+    ),
     (
         calls.rank,
         ([VIEWER, VIEWER], [[1], [2]]),
@@ -74,13 +86,13 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
         "expected the same",
     ),
     (calls.embed, (VIEWER,), {"tower": 5}, "tower is 5"),
-    (calls.lookup, (5, [1]), {}, "feature 5 is named by a int"),
+    (calls.lookup, (5, [1]), {}, "name of feature 5 is of type int"),
     (calls.lookup, ("user", 5), {}, "ids is 5"),
 ]
 
 
 @pytest.mark.parametrize(("call", "arguments", "options", "message"), CASES)
-def test_call_with_what_cannot_be_sent_is_rejected_by_name(
+def test_call_with_an_invalid_argument_names_it(
     call: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):

@@ -1,4 +1,6 @@
-"""Contexts by id, formulas and the whole description of a model, of a running service by every way to send calls."""
+"""Contexts by id, formulas and the whole description of a model, of a running service by every way
+to send calls.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ import numpy as np
 import pytest
 from rowcast_client import InvalidArgument, calls
 
+from tests.bundles.small import STORED_USERS
 from tests.client.conftest import RunningService
 from tests.client.servers import WAYS
 from tests.client.test_client_service import same_by_all_ways
 from tests.service import reference
-from tests.service.small_pieces import STORED_USERS
 
 FORMULA = "watch^0.5 * exp(-0.1 * rating)"
 
@@ -41,7 +43,7 @@ def test_rank_by_context_ids_is_the_same_by_all_ways(service: RunningService) ->
     np.testing.assert_allclose(answer[1].scores, expected, 1e-4, 1e-4)
 
 
-def test_what_is_sent_overrides_what_is_stored_by_all_ways(service: RunningService) -> None:
+def test_sent_features_override_stored_ones_by_all_ways(service: RunningService) -> None:
     movies = service.movies.ids[:2].tolist()
     call = calls.rank(
         [{"mood": [0.5, 0.25]}, {"mood": [1, 2]}],

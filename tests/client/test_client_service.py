@@ -1,4 +1,6 @@
-"""Every call against a running service, by every client and transport: as computed by numpy, and the same by all."""
+"""Every call against a running service, by every client and transport: as computed by numpy, and
+the same by all.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,13 @@ from rowcast_client import (
 )
 from rowcast_client.calls import Call
 
+from tests.bundles.small import SmallBundle
 from tests.client.conftest import RunningService
 from tests.client.servers import WAYS
-from tests.service import small_model
-from tests.service.small_bundle import SmallBundle
+from tests.models import linear
 
-USER, HOUR = 7, 0.5
+USER = 7
+HOUR = 0.5
 ONCE = Retries(attempts_max=1)
 FEATURES = {"user": USER, "history": [1007, 1021], "city": "nowhere", "hour": HOUR}
 OTHER = {"user": 8, "history": [], "city": "nowhere", "hour": 0.25}
@@ -64,7 +67,7 @@ def query_vector(bundle: SmallBundle, features: dict[str, Any]) -> NDArray[np.fl
         "city": city[None],
         "hour": np.array([features["hour"]]),
     }
-    vector: NDArray[np.float64] = small_model.formula("query", bundle.edition, inputs)["vector"][0]
+    vector: NDArray[np.float64] = linear.formula("query", bundle.edition, inputs)["vector"][0]
     return vector
 
 
@@ -97,7 +100,9 @@ def test_retrieve_by_features_finds_the_nearest_with_their_attributes(
         assert neighbor.attributes["genres"] == list(service.movies.genres[place])
 
 
-def test_retrieve_of_several_queries_answers_each_in_its_place(service: RunningService) -> None:
+def test_retrieve_of_several_queries_returns_results_in_their_order(
+    service: RunningService,
+) -> None:
     together = same_by_all_ways(service, calls.retrieve([FEATURES, OTHER], k=4, model="movies"))
     for features, neighbors in zip((FEATURES, OTHER), together, strict=True):
         alone = same_by_all_ways(service, calls.retrieve(features, k=4, model="movies"))
@@ -157,7 +162,7 @@ def test_retrieve_with_a_filter_finds_the_nearest_that_match_and_explains(
     (explained,) = answer.explanations
     assert 0 < len(expected) < 20
     assert (explained.matches, explained.selectivity) == (len(expected), len(expected) / 40)
-    assert "left by the filter" in explained.shortfall
+    assert "candidates pass the filter" in explained.shortfall
 
 
 def test_retrieve_with_several_queries_merges_them_by_all_ways(service: RunningService) -> None:
@@ -201,7 +206,8 @@ def test_rank_scores_candidates_in_the_order_sent(service: RunningService) -> No
     }
     call = calls.rank(context, candidates, heads=["watch", "rating"], model="movies")
     answer = same_by_all_ways(service, call)
-    movies, genres = service.movies.tables["movies"], service.movies.tables["genres"]
+    movies = service.movies.tables["movies"]
+    genres = service.movies.tables["genres"]
     recent = np.zeros((3, 8))
     recent[0] = movies[1]
     names = ("comedy", "drama", "action", "horror", "other")
@@ -220,7 +226,7 @@ def test_rank_scores_candidates_in_the_order_sent(service: RunningService) -> No
         ),
         "year": service.movies.years[places],
     }
-    expected = small_model.formula("ranking", service.movies.edition, inputs)
+    expected = linear.formula("ranking", service.movies.edition, inputs)
     assert answer[0].ids.tolist() == candidates
     assert [one.position for one in answer[0]] == [0, 1, 2]
     np.testing.assert_allclose(answer[0].scores, expected["score"], rtol=1e-4, atol=1e-4)
@@ -237,7 +243,7 @@ def test_rank_with_k_returns_the_best_first(service: RunningService) -> None:
     assert best[0].scores.tolist() == every[0].scores[order].tolist()
 
 
-def test_rank_of_several_contexts_answers_each_in_its_place(service: RunningService) -> None:
+def test_rank_of_several_contexts_returns_results_in_their_order(service: RunningService) -> None:
     lists = [service.movies.ids[:4].tolist(), service.movies.ids[7:9].tolist()]
     contexts = [{"user": 7, "liked": [1007]}, {"user": 8, "liked": []}]
     together = same_by_all_ways(service, calls.rank(contexts, lists, model="movies"))

@@ -156,7 +156,7 @@ def test_pack_requests_of_columns_takes_them_as_packed() -> None:
         ("\ud800", "not Unicode text"),
     ],
 )
-def test_pack_requests_of_what_is_no_feature_value_names_feature_and_fault(
+def test_pack_requests_of_an_invalid_feature_value_names_feature_and_problem(
     value: Any, message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match="feature 'history'") as caught:
@@ -165,7 +165,7 @@ def test_pack_requests_of_what_is_no_feature_value_names_feature_and_fault(
 
 
 def test_pack_requests_of_a_name_that_is_no_text_is_rejected() -> None:
-    with pytest.raises(InvalidArgument, match="feature 5 is named by a int"):
+    with pytest.raises(InvalidArgument, match="name of feature 5 is of type int"):
         pack_requests({5: 1})  # type: ignore[dict-item]
 
 
@@ -175,23 +175,23 @@ def test_pack_requests_where_kinds_differ_between_requests_is_rejected() -> None
 
 
 @pytest.mark.parametrize("requests", [[], "user=5", 5, [5], [{"user": 1}, 5]])
-def test_pack_requests_of_what_is_no_request_is_rejected(requests: Any) -> None:
+def test_pack_requests_of_another_type_is_rejected(requests: Any) -> None:
     with pytest.raises(InvalidArgument, match="request"):
         pack_requests(requests)
 
 
 def test_pack_requests_where_one_lacks_a_feature_names_it() -> None:
-    with pytest.raises(InvalidArgument, match="'hour' is in some of the 2 requests only"):
+    with pytest.raises(InvalidArgument, match="'hour' is in only some of the 2 requests"):
         pack_requests([{"user": 1, "hour": 3}, {"user": 2}])
 
 
 @pytest.mark.parametrize("ids", ["abc", 5, [1.5], {"a": 1}, [None], [1, "a"]])
-def test_pack_ids_of_what_is_no_list_of_ids_is_rejected(ids: Any) -> None:
+def test_pack_ids_of_another_type_is_rejected(ids: Any) -> None:
     with pytest.raises(InvalidArgument, match="exclude"):
         pack_ids("exclude", ids)
 
 
-def test_pack_vectors_returns_how_many_each_of_several_arrays_has() -> None:
+def test_pack_vectors_of_several_arrays_returns_their_sizes() -> None:
     assert pack_vectors([0.5, 1.0]) == (struct.pack("<2f", 0.5, 1.0), None)
     assert pack_vectors(np.ones((3, 2))) == (struct.pack("<6f", *[1] * 6), None)
     assert pack_vectors([np.ones((2, 2)), np.ones((1, 2))]) == (
@@ -201,6 +201,6 @@ def test_pack_vectors_returns_how_many_each_of_several_arrays_has() -> None:
 
 
 @pytest.mark.parametrize("vectors", [[], ["a"], [[1.0], [1.0, 2.0]], np.ones((2, 2, 2, 2))])
-def test_pack_vectors_of_what_is_no_vector_is_rejected(vectors: Any) -> None:
+def test_pack_vectors_of_another_shape_is_rejected(vectors: Any) -> None:
     with pytest.raises(InvalidArgument, match="vectors"):
         pack_vectors(vectors)

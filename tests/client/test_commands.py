@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,27 @@ def test_parse_feature_of_a_written_value_takes_its_natural_kind(
 
 @pytest.mark.parametrize("text", ["user", "=5", ":=5", "user:={"])
 def test_parse_feature_of_anything_else_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected name=value|no JSON"):
+    with pytest.raises(ValueError, match=r"expected name=value|not valid JSON"):
         parse_feature(text)
+
+
+@pytest.mark.parametrize("serving", [http_server, grpc_server])
+def test_rowcast_takes_options_of_the_connection_before_and_after_the_command(
+    serving: Any, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+) -> None:
+    embed = ("embed", "-f", "user=5", "--model", "m")
+    printed = []
+    for before in (True, False):
+        with serving([OK]) as server:
+            options = ("--url", server.url, "--timeout", "5", "--json")
+            assert rowcast(*(*options, *embed) if before else (*embed, *options)) == 0
+        printed.append(json.loads(capsys.readouterr().out))
+    assert printed[0] == printed[1]
+
+
+def test_rowcast_prints_its_version(rowcast: Rowcast, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rowcast("--version") == 0
+    assert capsys.readouterr().out == f"rowcast {version('rowcast-client')}\n"
 
 
 @pytest.mark.parametrize("serving", [http_server, grpc_server])
@@ -168,7 +188,7 @@ def test_rowcast_rejected_prints_one_sentence_and_exits_by_code(
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert printed.err.startswith(
-        "BAD_ANSWER: " if isinstance(reply, bytes) else f"{reply.code}: a sentence"
+        "INVALID_RESPONSE: " if isinstance(reply, bytes) else f"{reply.code}: a sentence"
     )
 
 
@@ -183,7 +203,7 @@ def test_rowcast_of_a_service_that_is_not_ready_exits_4(
     assert capsys.readouterr().err.startswith("NOT_READY: ")
 
 
-def test_rowcast_of_nobody_exits_5_and_names_the_address(
+def test_rowcast_of_an_address_without_service_exits_5_and_names_it(
     monkeypatch: pytest.MonkeyPatch, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with http_server([OK]) as server:

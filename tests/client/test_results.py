@@ -12,13 +12,13 @@ PACKED = Neighbors(
 ANSWER = Retrieved("m", 1, PACKED, np.array([0, 2, 2, 3]), searched=9)
 
 
-def test_answer_has_the_rows_of_each_request_in_its_place() -> None:
+def test_results_hold_the_rows_of_each_request_in_order() -> None:
     assert [neighbors.ids.tolist() for neighbors in ANSWER] == [[5, 6], [], [7]]
     assert ANSWER[-1][0] == Neighbor(7, 1.0, {"title": "c"})
     assert [len(neighbors) for neighbors in ANSWER[1:]] == [0, 1]
 
 
-def test_neighbors_are_read_as_plain_values_by_place_or_in_slices() -> None:
+def test_neighbors_are_plain_values_by_index_or_slice() -> None:
     first, second = ANSWER[0]
     assert (second.id, second.attributes["title"], second.retrieval_score) == (6, None, None)
     assert type(first.id) is int
@@ -28,6 +28,6 @@ def test_neighbors_are_read_as_plain_values_by_place_or_in_slices() -> None:
 
 
 @pytest.mark.parametrize("values", [ANSWER, PACKED])
-def test_place_outside_an_answer_is_an_index_error(values: Retrieved | Neighbors) -> None:
+def test_results_index_out_of_range_is_an_index_error(values: Retrieved | Neighbors) -> None:
     with pytest.raises(IndexError):
         values[3]

@@ -1,4 +1,6 @@
-"""Filters and the other options of retrieve and recommend: the same request as the JSON that people write."""
+"""Filters and the other options of retrieve and recommend: the same request as the JSON that people
+write.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from rowcast_client.calls import Call
 from service.codec import protobuf
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
-from service.engine.requests import Condition, Crowding, Target
+from service.engine.calls import Condition, Crowding, Target
 from tests.client.plain import plain
 
 SETTINGS = ServiceSettings(root=Path.cwd())
@@ -60,7 +62,7 @@ def written(call: str, **body: Any) -> Any:
     ],
 )
 @pytest.mark.parametrize("call", [calls.retrieve, calls.recommend])
-def test_filter_is_the_one_of_its_json(
+def test_filter_equals_its_json(
     call: Callable[..., Call[Any]], built: Any, conditions: Any
 ) -> None:
     assert sent(call(VIEWER, filter=built)) == written(call.__name__, filter=conditions)
@@ -91,13 +93,14 @@ def test_filter_keeps_the_kinds_of_its_values() -> None:
         ({"mean": {"allow": [0.5]}}, "filter.mean.allow holds 0.5"),
     ],
 )
-def test_filter_that_cannot_be_sent_is_rejected_by_name(filter: Any, message: str) -> None:  # noqa: A002 - as the option
+# as the option
+def test_filter_that_cannot_be_sent_is_rejected_by_name(filter: Any, message: str) -> None:  # noqa: A002
     with pytest.raises(InvalidArgument, match=message):
         calls.retrieve(VIEWER, filter=filter)
 
 
 def test_conditions_that_cannot_both_be_sent_are_rejected() -> None:
-    with pytest.raises(InvalidArgument, match=r"filter\.genres\.allow is given twice"):
+    with pytest.raises(InvalidArgument, match=r"filter\.genres\.allow was given twice"):
         where("genres").any_of("Drama") & where("genres").any_of("Comedy")
 
 
@@ -115,7 +118,7 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("call", [calls.retrieve, calls.recommend])
-def test_every_option_is_the_one_of_its_json(call: Callable[..., Call[Any]]) -> None:
+def test_every_option_equals_its_json(call: Callable[..., Call[Any]]) -> None:
     given = sent(call(VIEWER, **OPTIONS, crowding=("seller", 3)))
     assert given == written(call.__name__, **OPTIONS, crowding={"attribute": "seller", "max": 3})
     assert sent(call(VIEWER)) == written(call.__name__)
@@ -126,7 +129,7 @@ def test_every_option_is_the_one_of_its_json(call: Callable[..., Call[Any]]) -> 
     [
         (
             {"crowding": "seller"},
-            r"crowding is 'seller': expected an attribute and a number, \('seller', 3\)",
+            r"crowding is 'seller': expected an attribute and a number, such as \('seller', 3\)",
         ),
         ({"crowding": ("seller", "3")}, "crowding is"),
         ({"crowding": (5, 3)}, "crowding is"),

@@ -1,4 +1,6 @@
-"""Both transports against small servers of the test's own: retries, deadlines, broken connections, strange answers."""
+"""Both transports against small servers of the test's own: retries, deadlines, broken connections,
+strange answers.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ import numpy as np
 import pytest
 from rowcast_client import (
     AsyncClient,
-    BadAnswer,
     Client,
     DeadlineExceeded,
     Internal,
     InvalidArgument,
+    InvalidResponse,
     NotFound,
     NotReady,
     Overloaded,
@@ -68,7 +70,7 @@ def way(request: pytest.FixtureRequest) -> Way:
     return chosen
 
 
-def test_client_of_a_service_that_answers_returns_arrays_and_version(way: Way) -> None:
+def test_client_returns_arrays_and_version(way: Way) -> None:
     with way.server([OK]) as server:
         answer = way.send(server.url, EMBED)
     assert (answer.model, answer.version) == ("m", 7)
@@ -107,7 +109,7 @@ def test_client_of_a_service_that_stays_overloaded_ends_with_its_error(way: Way)
     assert str(caught.value) == "a sentence (request id abc-2)"
 
 
-def test_client_that_has_to_wait_past_its_deadline_gives_up_at_once(way: Way) -> None:
+def test_client_with_a_retry_after_beyond_its_deadline_fails_at_once(way: Way) -> None:
     reply = Reply("OVERLOADED", 429, "RESOURCE_EXHAUSTED", "30")
     started = time.monotonic()
     with way.server([reply]) as server, pytest.raises(Overloaded):
@@ -129,7 +131,7 @@ def test_client_rejected_raises_the_services_error_and_never_tries_again(
     assert caught.value.request_id == server.requests[0][1]["x-request-id"]
 
 
-def test_client_sends_what_is_left_of_the_deadline(way: Way) -> None:
+def test_client_sends_the_remaining_time_as_the_deadline(way: Way) -> None:
     with way.server([OVERLOADED, OK]) as server:
         way.send(server.url, EMBED, timeout_s=3)
     left = [
@@ -142,17 +144,17 @@ def test_client_sends_what_is_left_of_the_deadline(way: Way) -> None:
     assert left[1] <= left[0] - 0.19
 
 
-def test_client_of_a_service_that_never_answers_ends_with_the_deadline_and_names_the_address(
+def test_client_of_a_service_that_never_responds_ends_with_the_deadline_and_names_the_address(
     way: Way,
 ) -> None:
     started = time.monotonic()
     with way.server([None]) as server, pytest.raises(DeadlineExceeded) as caught:
         way.send(server.url, EMBED, timeout_s=0.3)
-    assert caught.value.message == f"{server.url} did not answer within 0.3 s"
+    assert caught.value.message == f"{server.url} did not respond within 0.3 s"
     assert 0.3 <= time.monotonic() - started < 3
 
 
-def test_client_of_nobody_tries_again_and_names_the_address(way: Way) -> None:
+def test_client_of_an_address_without_service_tries_again_and_names_it(way: Way) -> None:
     with way.server([OK]) as server:
         gone = server.url
     with pytest.raises(Unreachable) as caught:
@@ -169,23 +171,20 @@ def test_client_keeps_one_connection_for_many_calls() -> None:
     assert server.connections == 2
 
 
-def test_client_of_what_is_no_rowcast_service_is_reported() -> None:
+def test_client_of_another_service_is_an_error() -> None:
     page = http_page(b"hi", "text/html", "404 Not Found")
     with (
         http_server([page]) as server,
         Client(server.url) as client,
-        pytest.raises(BadAnswer) as caught,
+        pytest.raises(InvalidResponse) as caught,
     ):
         client.models()
-    assert (
-        f"{server.url} does not answer as a rowcast service would: status 404"
-        in caught.value.message
-    )
+    assert f"{server.url} is not a rowcast service: status 404" in caught.value.message
     text = http_page(b"hi", "text/html")
     with (
         http_server([text]) as server,
         Client(server.url) as client,
-        pytest.raises(BadAnswer, match="text/html"),
+        pytest.raises(InvalidResponse, match="text/html"),
     ):
         client.models()
 
@@ -202,11 +201,14 @@ def test_client_whose_connection_breaks_tries_again() -> None:
     assert len(server.requests) == 3
 
 
-def test_client_of_a_message_that_does_not_hold_together_is_reported(way: Way) -> None:
+def test_client_of_a_malformed_response_is_an_error(way: Way) -> None:
     broken = pb.EmbedResponse(vectors=b"12345", dim=1).SerializeToString()
     if way.transport == "http":
         broken = http_page(broken)
-    with way.server([broken]) as server, pytest.raises(BadAnswer, match="does not hold together"):
+    with (
+        way.server([broken]) as server,
+        pytest.raises(InvalidResponse, match="inconsistent response"),
+    ):
         way.send(server.url, EMBED)
 
 
@@ -268,10 +270,8 @@ def test_client_shows_its_token_and_its_certificate(way: Way) -> None:
 def tls_of(way: Way, mutual: bool) -> Any:
     """TLS of a server, which may require a certificate of its clients."""
     if way.transport == "grpc":
-        pair, authorities = (
-            (KEY.read_bytes(), CERTIFICATE.read_bytes()),
-            CERTIFICATE.read_bytes() if mutual else None,
-        )
+        pair = (KEY.read_bytes(), CERTIFICATE.read_bytes())
+        authorities = CERTIFICATE.read_bytes() if mutual else None
         return grpc.ssl_server_credentials([pair], authorities, require_client_auth=mutual)
     tls = ssl.create_default_context(
         ssl.Purpose.CLIENT_AUTH, cafile=CERTIFICATE if mutual else None
@@ -288,7 +288,7 @@ def tls_of(way: Way, mutual: bool) -> Any:
         ({"url": 8080}, "address 8080 cannot be used"),
         ({"url": "ftp://host"}, "expected http://host:port"),
         ({"url": "http://host:99999"}, "cannot be read"),
-        ({"url": "http://user:secret@host"}, "carries more than"),
+        ({"url": "http://user:secret@host"}, "has more than"),
         ({"url": "grpc://host:1/path"}, "has a path"),
         ({"url": "http://host", "timeout_s": 0}, "timeout_s is 0"),
         ({"url": "http://host", "timeout_s": float("nan")}, "timeout_s is nan"),
@@ -304,7 +304,10 @@ def tls_of(way: Way, mutual: bool) -> Any:
             {"url": "grpcs://host", "cert_file": __file__, "key_file": __file__},
             f"and key_file '{__file__}' are no",
         ),
-        ({"url": "https://host", "cert_file": __file__}, "cert_file and key_file go together"),
+        (
+            {"url": "https://host", "cert_file": __file__},
+            "cert_file and key_file must be set together",
+        ),
         (
             {"url": "https://host", "token": "line\nsecret: x"},
             "header 'authorization' cannot be sent",

@@ -1,4 +1,6 @@
-"""What `deploy/` has: its variables are settings, and what it says about rights, limits and timeouts is in it."""
+"""Checks the files of `deploy/`: their variables are settings, and rights, limits and timeouts are
+as documented.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ yaml: Any = import_module("yaml")
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML with compose's tag for what replaces the other file's value."""
+    """Reads YAML with compose's tag for a value that replaces the value of the other file."""
 
 
 _Loader.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
@@ -35,7 +37,9 @@ def documents(name: str) -> list[Any]:
 
 
 def longest_drain_s(variables: dict[str, str]) -> float:
-    """The longest time from SIGTERM to the exit: requests over HTTP, then what they have left to compute."""
+    """Returns the maximum time from SIGTERM to the exit: the delay, then requests over HTTP, then
+    their computation.
+    """
     delay_s = float(variables.get(f"{PREFIX}DRAIN_DELAY_S", DEFAULTS["drain_delay_s"]))
     return delay_s + 2 * float(DEFAULTS["drain_timeout_s"])
 
@@ -48,7 +52,7 @@ def longest_drain_s(variables: dict[str, str]) -> float:
         "kubernetes/rowcast.yaml",
         "kubernetes/sharded/kustomization.yaml",
         "kubernetes/sharded/shards.yaml",
-        "kubernetes/sharded/fronts.yaml",
+        "kubernetes/sharded/routers.yaml",
         "rowcast-serve.service",
         "README.md",
     ],
@@ -92,7 +96,9 @@ def test_kubernetes_runs_without_rights_and_over_tls() -> None:
 
 
 def built(directory: Path) -> dict[tuple[str, str], Any]:
-    """Returns what `kubectl kustomize` builds, by kind and name, once it fits the schemas of Kubernetes."""
+    """Returns the objects that `kubectl kustomize` builds, by kind and name, validated against the
+    Kubernetes schemas.
+    """
     validation = pytest.importorskip("kubernetes_validate")
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
@@ -113,7 +119,7 @@ def test_kustomization_builds_objects_of_the_schemas_of_kubernetes() -> None:
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
-    """What an overlay of the base with the component `sharded` builds."""
+    """Builds an overlay of the base with the component `sharded`."""
     overlay = tmp_path_factory.mktemp("overlay")
     base = os.path.relpath((DEPLOY / "kubernetes").resolve(), overlay.resolve())
     (overlay / "kustomization.yaml").write_text(
@@ -133,7 +139,7 @@ def test_overlay_of_the_how_to_builds(tmp_path: Path) -> None:
     )
     found = built(tmp_path)
     (config,) = (each["data"] for (kind, _), each in found.items() if kind == "ConfigMap")
-    assert (config["SHARDS"], config["ROWCAST_SHARD_LEAST_BYTES"]) == ("16", str(1 << 30))
+    assert (config["SHARDS"], config["ROWCAST_SHARD_MIN_BYTES"]) == ("16", str(1 << 30))
     assert found["StatefulSet", "rowcast-shards"]["spec"]["replicas"] == 32
 
 
@@ -141,15 +147,13 @@ def variables_of(container: Any) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container["env"] if "value" in each}
 
 
-def test_shards_run_with_the_rights_of_fronts_and_where_fronts_look_for_them(
+def test_shards_run_with_the_rights_of_routers_at_the_addresses_that_routers_use(
     sharded: dict[tuple[str, str], Any],
 ) -> None:
-    fronts, shards = (
-        sharded["Deployment", "rowcast"]["spec"],
-        sharded["StatefulSet", "rowcast-shards"]["spec"],
-    )
+    routers = sharded["Deployment", "rowcast"]["spec"]
+    shards = sharded["StatefulSet", "rowcast-shards"]["spec"]
     service = sharded["Service", "rowcast-shards"]
-    for spec in (fronts, shards):
+    for spec in (routers, shards):
         pod = spec["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"]
         assert not pod["automountServiceAccountToken"]
@@ -159,10 +163,10 @@ def test_shards_run_with_the_rights_of_fronts_and_where_fronts_look_for_them(
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
             mounted = {mount["name"] for mount in container["volumeMounts"]}
             assert mounted <= claims | {volume["name"] for volume in pod["volumes"]}
-    front, shard = (
-        variables_of(spec["template"]["spec"]["containers"][0]) for spec in (fronts, shards)
+    router, shard = (
+        variables_of(spec["template"]["spec"]["containers"][0]) for spec in (routers, shards)
     )
-    assert front[f"{PREFIX}SHARD_ADDRESSES"] == f"dns:rowcast-shards:{shard[f'{PREFIX}GRPC_PORT']}"
+    assert router[f"{PREFIX}SHARD_ADDRESSES"] == f"dns:rowcast-shards:{shard[f'{PREFIX}GRPC_PORT']}"
     assert (service["spec"]["clusterIP"], shards["serviceName"]) == ("None", "rowcast-shards")
     assert service["spec"]["selector"].items() <= shards["template"]["metadata"]["labels"].items()
     assert shards["template"]["spec"]["terminationGracePeriodSeconds"] > longest_drain_s(shard)
@@ -173,7 +177,8 @@ def test_pods_of_shards_are_numbered_and_a_disruption_stops_one_replica(
     sharded: dict[tuple[str, str], Any],
 ) -> None:
     (config,) = (each["data"] for (kind, _), each in sharded.items() if kind == "ConfigMap")
-    spec, total = sharded["StatefulSet", "rowcast-shards"]["spec"], int(config["SHARDS"])
+    spec = sharded["StatefulSet", "rowcast-shards"]["spec"]
+    total = int(config["SHARDS"])
     serve, pull = (each["args"][0] for each in spec["template"]["spec"]["containers"])
     numbers = []
     for pod in range(spec["replicas"]):
@@ -184,15 +189,13 @@ def test_pods_of_shards_are_numbered_and_a_disruption_stops_one_replica(
         ).stdout
         numbers.append(str(ShardNumber.parse(said.split()[-1])))
     assert sorted(numbers) == sorted([f"{number}/{total}" for number in range(1, total + 1)] * 2)
-    assert serve.split("--shard ")[1] in pull, "what is pulled is what is served"
+    assert serve.split("--shard ")[1] in pull, "pull and serve use different shard numbers"
     assert sharded["PodDisruptionBudget", "rowcast-shards"]["spec"]["maxUnavailable"] == 1
 
 
 def test_ray_service_runs_what_serve_deploy_does_and_fits_its_schemas() -> None:
-    validation, jsonschema = (
-        pytest.importorskip("kubernetes_validate"),
-        pytest.importorskip("jsonschema"),
-    )
+    validation = pytest.importorskip("kubernetes_validate")
+    jsonschema = pytest.importorskip("jsonschema")
     ray_service, service = documents("kubernetes/rayservice.yaml")
     jsonschema.validate(
         ray_service, json.loads((Path(__file__).parent / "rayservice.schema.json").read_text())
@@ -212,7 +215,8 @@ def test_ray_service_runs_what_serve_deploy_does_and_fits_its_schemas() -> None:
         assert pod["spec"]["securityContext"]["runAsNonRoot"]
     workers = cluster["workerGroupSpecs"][0]["template"]
     assert service["spec"]["selector"].items() <= workers["metadata"]["labels"].items()
-    settings, (container,) = application["applications"][0]["args"], workers["spec"]["containers"]
+    settings = application["applications"][0]["args"]
+    (container,) = workers["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"http": settings["http_port"], "grpc": settings["grpc_port"]}
     assert settings["root"] in {mount["mountPath"] for mount in container["volumeMounts"]}
@@ -220,10 +224,8 @@ def test_ray_service_runs_what_serve_deploy_does_and_fits_its_schemas() -> None:
 
 
 def test_serve_accepts_the_application_and_the_service_its_settings() -> None:
-    schema, ray_serve = (
-        pytest.importorskip("ray.serve.schema"),
-        pytest.importorskip("service.ray_serve"),
-    )
+    schema = pytest.importorskip("ray.serve.schema")
+    ray_serve = pytest.importorskip("service.ray_serve")
     (config,) = documents("ray/replicas.yaml")
     (application,) = schema.ServeDeploySchema.model_validate(config).applications
     ray_serve.replicas(application.args)
@@ -233,23 +235,21 @@ def test_serve_accepts_the_application_and_the_service_its_settings() -> None:
     ray_serve.UserConfig.of(deployment.user_config)
 
 
-def test_shards_on_ray_are_all_there_and_fit_their_fronts() -> None:
-    schema, ray_serve = (
-        pytest.importorskip("ray.serve.schema"),
-        pytest.importorskip("service.ray_serve"),
-    )
+def test_shards_on_ray_are_complete_and_match_their_routers() -> None:
+    schema = pytest.importorskip("ray.serve.schema")
+    ray_serve = pytest.importorskip("service.ray_serve")
     (config,) = documents("ray/shards.yaml")
-    *shards, front = schema.ServeDeploySchema.model_validate(config).applications
-    settings = [ray_serve.read_options(each.args, root="/") for each in (*shards, front)]
+    *shards, router = schema.ServeDeploySchema.model_validate(config).applications
+    settings = [ray_serve.read_options(each.args, root="/") for each in (*shards, router)]
     assert [str(each.shard) for each in settings[:-1]] == [
         f"{number + 1}/{len(shards)}" for number in range(len(shards))
     ]
     assert settings[-1].shard_addresses
-    assert len({each.shard_least_bytes for each in settings}) == 1
+    assert len({each.shard_min_bytes for each in settings}) == 1
     assert len({port for each in settings for port in (each.http_port, each.grpc_port)}) == 2 * len(
         settings
     )
-    for application in (*shards, front):
+    for application in (*shards, router):
         (deployment,) = application.deployments
         assert deployment.name == ray_serve.DEPLOYMENT
         ray_serve.UserConfig.of(deployment.user_config)
@@ -278,7 +278,8 @@ def test_systemd_unit_waits_for_the_longest_drain() -> None:
 
 
 def test_proxies_keep_idle_connections_for_less_time_than_the_service() -> None:
-    nginx, haproxy = (DEPLOY / "nginx.conf").read_text(), (DEPLOY / "haproxy.cfg").read_text()
+    nginx = (DEPLOY / "nginx.conf").read_text()
+    haproxy = (DEPLOY / "haproxy.cfg").read_text()
     upstreams = re.findall(r"upstream \w+ \{(.*?)\}", nginx, re.DOTALL)
     idle = [re.findall(r"keepalive_timeout (\d+)s", each) for each in upstreams]
     idle.append(re.findall(r"timeout http-keep-alive (\d+)s", haproxy))

@@ -1,4 +1,4 @@
-"""Alerts, the dashboard and documentation name metrics that exist."""
+"""Checks that alerts, the dashboard and the documentation name metrics that exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ yaml: Any = import_module("yaml")
 
 
 def served_names() -> set[str]:
-    """Every metric on the page of a service that has answered nothing yet."""
+    """Returns every metric that a service exposes before its first request."""
     return set(
         re.findall(r"^# TYPE (rowcast_\w+)", metrics.Metrics().render().decode(), re.MULTILINE)
     )
@@ -37,7 +37,7 @@ def dashboard() -> Any:
 
 
 def metrics_of(expression: str) -> set[str]:
-    """The metrics that a query names, histograms without the suffixes of their series."""
+    """Returns the metrics that a query names, histograms without the suffixes of their series."""
     return {
         re.sub(r"_(bucket|sum|count)$", "", name)
         for name in re.findall(r"\browcast_\w+", expression)
@@ -57,7 +57,7 @@ def test_alerts_and_their_tests_name_metrics_that_are_served() -> None:
 
 
 @pytest.mark.parametrize("panel", dashboard()["panels"], ids=lambda panel: panel["title"])
-def test_panel_asks_for_metrics_and_labels_that_are_served_and_names_alerts_that_exist(
+def test_panel_queries_metrics_and_labels_that_are_served_and_names_alerts_that_exist(
     panel: Any,
 ) -> None:
     for query in panel["targets"]:

@@ -1,4 +1,6 @@
-"""A running `rowcast-serve`: started on free ports, its log read line by line, stopped by a signal."""
+"""A running `rowcast-serve`: started on free ports, its log read line by line, stopped
+by a signal.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ PROGRAM = [str(Path(sys.executable).with_name("rowcast-serve"))]
 
 def until(what: Callable[[], bool]) -> None:
     """Waits for what a thread or another process brings about in its own time."""
-    end, pause_s = time.monotonic() + WAIT_S, 0.005
+    end = time.monotonic() + WAIT_S
+    pause_s = 0.005
     while not what():
         assert time.monotonic() < end
         time.sleep(pause_s)
@@ -66,7 +69,9 @@ class Lines:
         self._lines.put(None)
 
     def event(self, name: str, **fields: object) -> dict[str, Any]:
-        """Waits for a log line with these fields that was not returned before, whatever other lines came first."""
+        """Waits for a log line with these fields that was not returned before, whatever other lines
+        came first.
+        """
         expected = {"event": name, **fields}
         while True:
             for place, line in enumerate(self._unread):

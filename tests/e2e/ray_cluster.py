@@ -1,4 +1,6 @@
-"""A Ray cluster of this machine with Serve on it, used as operators do: by configurations sent to its REST API."""
+"""A Ray cluster of this machine with Serve on it, used as operators do: by configurations sent to
+its REST API.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import httpx
 
 from tests.e2e.process import WAIT_S, until
 
-APPLICATION, DEPLOYMENT = "rowcast", "replicas"
+APPLICATION = "rowcast"
+DEPLOYMENT = "replicas"
 
 
 def free_port() -> int:
@@ -30,10 +33,11 @@ class ServeCluster:
     """
 
     def __init__(self, cores: int = 2) -> None:
+        # Ray lowers the priority of its workers by default.
         os.environ |= {
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",
-        }  # else they yield to all others
+        }
         from ray.cluster_utils import Cluster
 
         self.ports = {name: free_port() for name in ("http", "grpc", "ingress")}
@@ -73,12 +77,14 @@ class ServeCluster:
         self._put([application])
 
     def deploy_shards(self, root: Path, total: int, **user_config: Any) -> None:
-        """Sends a configuration of shards, each an application of one replica, and of a front of theirs."""
+        """Sends a configuration of shards, each an application of one replica, and of a router of
+        theirs.
+        """
         host = self._nodes.head_node.node_ip_address  # where Ray says that the replicas are
         shared = {
             "root": str(root),
             "host": host,
-            "shard_least_bytes": 1,
+            "shard_min_bytes": 1,
             "poll_interval_s": 0.05,
             "drain_delay_s": 0.2,
         }
@@ -88,18 +94,29 @@ class ServeCluster:
         parts[APPLICATION] = {"shard_addresses": [f"ray:{self._dashboard}"], "host": "127.0.0.1"}
         ports = {name: (free_port(), free_port()) for name in parts}
         ports[APPLICATION] = self.ports["http"], self.ports["grpc"]
-        self._put([
-            {
-                "name": name,
-                "route_prefix": "/" if name == APPLICATION else f"/{name}",
-                "import_path": "service.ray_serve:replicas",
-                "args": {**shared, "http_port": ports[name][0], "grpc_port": ports[name][1], **args},
-                "deployments": [
-                    {"name": DEPLOYMENT, "ray_actor_options": {"num_cpus": 0.5}, "user_config": user_config}
-                ],
-            }
-            for name, args in parts.items()
-        ])  # fmt: skip
+        self._put(
+            [
+                {
+                    "name": name,
+                    "route_prefix": "/" if name == APPLICATION else f"/{name}",
+                    "import_path": "service.ray_serve:replicas",
+                    "args": {
+                        **shared,
+                        "http_port": ports[name][0],
+                        "grpc_port": ports[name][1],
+                        **args,
+                    },
+                    "deployments": [
+                        {
+                            "name": DEPLOYMENT,
+                            "ray_actor_options": {"num_cpus": 0.5},
+                            "user_config": user_config,
+                        }
+                    ],
+                }
+                for name, args in parts.items()
+            ]
+        )
 
     def _put(self, applications: list[dict[str, Any]]) -> None:
         ingress = {"host": "127.0.0.1", "port": self.ports["ingress"]}

@@ -13,13 +13,14 @@ import httpx
 import psutil
 import pytest
 
+from tests.bundles.small import SmallBundle
 from tests.e2e.process import PROGRAM, WAIT_S, Process, until
 from tests.service import reference
-from tests.service.small_bundle import SmallBundle
 
 Write = Callable[..., SmallBundle]
 Launch = Callable[..., Process]
-RETRIEVE, BODY = "/v1/models/movies:retrieve", {"features": {"user": 3}, "k": 2}
+RETRIEVE = "/v1/models/movies:retrieve"
+BODY = {"features": {"user": 3}, "k": 2}
 each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
 
 
@@ -41,7 +42,8 @@ def is_ready(client: httpx.Client) -> bool:
 
 def versions_of(service: Process, path: str = "movies") -> set[int | None]:
     """The versions that answer on connections of their own, which reach every worker."""
-    call, alone = f"/v1/models/{path}:retrieve", {"connection": "close"}
+    call = f"/v1/models/{path}:retrieve"
+    alone = {"connection": "close"}
     with client_of(service) as client:
         return {client.post(call, json=BODY, headers=alone).json().get("version") for _ in range(8)}
 

@@ -1,4 +1,6 @@
-"""Candidates that operators withdraw: gone from every worker when the command returns, and for good."""
+"""Candidates that operators withdraw: gone from every worker when the command returns, and for
+good.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def test_denied_candidates_never_come_back_from_any_worker(write: Write, launch:
     service = launch("--workers", "2")
     wait_for(service, "2")
     assert found_by_any(service) == every
-    done, acknowledged = threading.Event(), list[float]()
+    done = threading.Event()
+    acknowledged = list[float]()
     answers = list[tuple[float, set[int]]]()
 
     def ask() -> None:
@@ -92,9 +95,8 @@ def test_deny_list_that_cannot_be_written_is_an_error_and_denies_nothing(
     write: Write, launch: Launch
 ) -> None:
     small = write()
-    service = launch(
-        "--workers", "2", "--state-file", "/proc/rowcast-state.json"
-    )  # nobody may write there
+    # No file can be written in /proc.
+    service = launch("--workers", "2", "--state-file", "/proc/rowcast-state.json")
     wait_for(service, "2")
     done = ctl(service, "deny", "add", "movies", str(small.ids[0]))
     assert (done.returncode, done.stdout) == (4, "")

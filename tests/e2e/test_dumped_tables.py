@@ -1,9 +1,12 @@
-"""A model with tables out of dumps, from files that SOK and HugeCTR wrote to answers of a service."""
+"""A model with tables out of dumps, from files that SOK and HugeCTR wrote to answers of
+a service.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,12 +23,14 @@ from export.frameworks.loading import load_tensorflow
 from tests.e2e.process import Process
 from tests.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
 from tests.export.movies_job import toml
+from tests.export.traced_models import MODELS
 
-USERS, ITEMS = 3000, 500
+USERS = 3000
+ITEMS = 500
 RECIPE: dict[str, Any] = {
     "model": "shop",
     "checkpoint": {"path": "checkpoint", "object_path": "model"},
-    "code": {"factory": "dumped_model.py:build", "table_threshold": 100},
+    "code": {"factory": "dumped.py:build", "table_threshold": 100},
     "output": {"root": "bundles"},
     "inputs": {
         "user": {"dtype": "int64"},
@@ -50,7 +55,9 @@ RECIPE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Shop:
-    """The project's folder, the keys of its dumps, and the model that holds all their rows under their positions."""
+    """The project's folder, the keys of its dumps, and the model that holds all their rows under
+    their positions.
+    """
 
     folder: Path
     users: NDArray[np.int64]
@@ -61,7 +68,8 @@ class Shop:
         self, user: int, hour: int, history: list[int], items: list[int]
     ) -> NDArray[np.float32]:
         tf = load_tensorflow()
-        n, places = len(items), {int(key): place for place, key in enumerate(self.items)}
+        n = len(items)
+        places = {int(key): place for place, key in enumerate(self.items)}
         person = int(np.flatnonzero(self.users == user)[0])
         inputs = {
             "user": tf.fill([n], tf.constant(person, tf.int64)),
@@ -96,12 +104,14 @@ def write_recipe(folder: Path, **parts: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    folder, random = tmp_path_factory.mktemp("shop"), np.random.default_rng(9)
+    folder = tmp_path_factory.mktemp("shop")
+    random = np.random.default_rng(9)
     tf = load_tensorflow()
-    from tests.e2e.dumped_model import build
+    from tests.models.dumped import build
 
     tf.keras.utils.set_random_seed(4)
-    original, small = build(USERS, ITEMS), build()
+    original = build(USERS, ITEMS)
+    small = build()
     tf.train.Checkpoint(model=small).write(str(folder / "checkpoint"))
     for name in ("hours", "deep"):
         getattr(original, name).set_weights(getattr(small, name).get_weights())
@@ -112,9 +122,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
         for size in ((USERS, 8), (USERS, 1), (ITEMS, 8))
     }
     original.users.set_weights([rows[USERS, 8]])
-    order = random.permutation(
-        USERS
-    )  # the second table of the same users was dumped in another order
+    # The second table of the same users was dumped in another order.
+    order = random.permutation(USERS)
     original.user_bias.set_weights([rows[USERS, 1]])
     original.items.embedding_tables[next(iter(original.items.embedding_tables))].assign(
         rows[ITEMS, 8]
@@ -126,7 +135,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
         [(users, rows[USERS, 8]), (users[order], rows[USERS, 1][order])],
     )
     hugectr_dump(folder / "dumps/items", items, rows[ITEMS, 8], np.zeros(ITEMS, np.uint64))
-    (folder / "dumped_model.py").write_text(Path(__file__).with_name("dumped_model.py").read_text())
+    shutil.copy(MODELS / "dumped.py", folder)
     return Shop(folder, users, items, original)
 
 
@@ -140,7 +149,7 @@ def served(shop: Shop) -> Iterator[Process]:
     process.kill()
 
 
-def test_service_answers_by_keys_as_the_original_does(shop: Shop, served: Process) -> None:
+def test_service_looks_up_by_keys_as_the_original_does(shop: Shop, served: Process) -> None:
     history = [int(key) for key in shop.items[[4, 7, 4, 499]]]
     candidates = [int(key) for key in shop.items[::25]]
     user = int(shop.users[2999])
@@ -159,12 +168,13 @@ def test_service_answers_by_keys_as_the_original_does(shop: Shop, served: Proces
             np.testing.assert_allclose(
                 found, shop.scores(user, 13, history, candidates), rtol=1e-4, atol=1e-5
             )
+            # 5 is not an item.
             np.testing.assert_allclose(
                 scores(request | {"history": [5, *history]}), found, rtol=1e-5
-            )  # 5 is no item
+            )
 
 
-def test_verify_holds_a_bundle_to_its_dumps(shop: Shop, served: Process) -> None:
+def test_verify_compares_a_bundle_with_its_dumps(shop: Shop, served: Process) -> None:
     assert served.process.poll() is None
     code, output = export(
         "verify", shop.folder / "bundles/shop/1", "--recipe", write_recipe(shop.folder), "--full"
@@ -187,7 +197,7 @@ def test_verify_holds_a_bundle_to_its_dumps(shop: Shop, served: Process) -> None
             2,
             "did you mean 'bias_0'",
         ),
-        ({"tables": RECIPE["tables"] | {"users": {"dump": "no"}}}, 2, "no is no directory"),
+        ({"tables": RECIPE["tables"] | {"users": {"dump": "no"}}}, 2, "no is not a directory"),
         ({"tables": RECIPE["tables"] | {"users": {"dump": "dumps/items"}}}, 0, ""),
         (
             {"tables": RECIPE["tables"] | {"user_bias": {"dump": "dumps/items"}}},

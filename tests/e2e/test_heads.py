@@ -1,4 +1,6 @@
-"""A multi-head ranker with a context store as a process: called over both transports, and what it reports."""
+"""A multi-head ranker with a context store as a process: called over both transports, and what it
+reports.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,9 @@ import numpy as np
 import pytest
 from rowcast_client import Client, InvalidArgument
 
+from tests.bundles.small import STORED_USERS, SmallBundle, write_small_bundle
 from tests.e2e.process import Process
 from tests.service import reference
-from tests.service.small_bundle import SmallBundle, write_small_bundle
-from tests.service.small_pieces import STORED_USERS
 
 FORMULA = "watch^0.5 * exp(-0.1 * rating)"
 

@@ -1,4 +1,6 @@
-"""The service as the image installs it: from its wheel, by the pinned versions, without TensorFlow."""
+"""The service as the image installs it: from its wheel, by the pinned versions, without
+TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ import pytest
 from rowcast_client import Client
 
 from examples import replay, trained
+from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.e2e.process import PROGRAM, Process
 from tests.golden.write_examples import unpacked
-from tests.service.small_bundle import SmallBundle, write_small_bundle
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +80,9 @@ def bundle(
 def serving(
     root: Path, directory: Path, *program: str, require: Sequence[str] = ("movies",)
 ) -> Iterator[tuple[int, str, str]]:
-    """A running service: its process id, and its HTTP and gRPC addresses. It has to drain with exit status 0."""
+    """A running service: its process id, and its HTTP and gRPC addresses. It has to drain with exit
+    status 0.
+    """
     models = [option for name in require for option in ("--require", name)]
     service = Process(root, *models, program=program or PROGRAM, directory=directory)
     try:
@@ -133,7 +137,7 @@ def test_install_of_serve_has_no_tensorflow_and_its_program_starts(
     assert names - {"rowcast"} <= pinned
 
 
-def test_install_of_serve_answers_over_both_transports(
+def test_install_of_serve_serves_over_both_transports(
     installed: Path, bundle: tuple[Path, SmallBundle], tmp_path: Path
 ) -> None:
     root, small = bundle
@@ -142,7 +146,7 @@ def test_install_of_serve_answers_over_both_transports(
         assert_answers(grpc, small)
 
 
-def test_install_of_serve_answers_for_every_example_as_its_trained_model_did(
+def test_install_of_serve_gives_the_scores_of_every_trained_example(
     installed: Path, tmp_path: Path
 ) -> None:
     root = unpacked(tmp_path / "examples")

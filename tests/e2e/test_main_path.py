@@ -1,6 +1,7 @@
 """The main path with real processes and sockets: a model is trained, exported, served and queried.
 
-Every answer is compared with what TensorFlow computes from the original model, restored from the same checkpoint.
+Every answer is compared with what TensorFlow computes from the original model, restored from the
+same checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from rowcast_client import Client, NotReady, Retries, Unreachable
 
 from bundle.format.manifest import dump
-from bundle.storage.staging import read_manifest
+from bundle.storage.catalog import read_manifest
 from export.model.code import load_factory
 from tests.e2e.process import WAIT_S, Process, until
 from tests.export.forked_runs import ForkedRuns
@@ -37,7 +38,7 @@ from tests.export.movies_job import (
     write_project,
     year_of,
 )
-from tests.export.traced_models import HERE, movies_recipe, save_checkpoint
+from tests.export.traced_models import MODELS, movies_recipe, save_checkpoint
 
 Array = NDArray[Any]
 Example = dict[str, Any]
@@ -49,13 +50,19 @@ EXAMPLES: list[Example] = [
 
 
 class Original:
-    """The uncut model of one checkpoint: for each example its query, and every candidate's vector and score."""
+    """The uncut model of one checkpoint: for each example its query, and every candidate's vector
+    and score.
+    """
 
-    def __init__(self, prefix: Path, tables: Mapping[str, Array]) -> None:
-        self.prefix, self.tables = prefix, tables
-        model = load_factory("tower_models.py:build_movies", HERE)()
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+        model = load_factory("two_towers.py:build_movies", MODELS)()
         tf.train.Checkpoint(model=model).restore(str(prefix)).expect_partial()
-        self.queries, self.scores = [], []
+        self.tables: dict[str, Array] = {
+            config.name: table.numpy() for config, table in model.embedding.embedding_tables.items()
+        }
+        self.queries = []
+        self.scores = []
         for example in EXAMPLES:
             history = [MOVIE_IDS.index(movie) for movie in example["history"]]
             found = model(
@@ -98,12 +105,13 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory) -> World:
-    base, originals = tmp_path_factory.mktemp("world"), {}
+    base = tmp_path_factory.mktemp("world")
+    originals = {}
     for version, seed in ((1, 5), (2, 6)):
         checkpoints = base / f"checkpoints-{version}"
         checkpoints.mkdir()
-        prefix, tables = save_checkpoint(movies_recipe(), checkpoints, seed)
-        originals[version] = Original(prefix, tables)
+        prefix = save_checkpoint(movies_recipe(), checkpoints, seed)
+        originals[version] = Original(prefix)
         project = write_project(base, recipe_of(prefix))
         assert forked.run(["run", str(project), "--version", str(version)], base / "output") == 0
     return World(originals, base / "bundles/movies", forked)
@@ -167,7 +175,9 @@ def drop(bundle: Path, root: Path, version: int) -> None:
 
 
 def check_retrieved(client: Client, world: World, place: int, k: int = 5) -> int:
-    """Requests neighbors and compares them with the original of the version that answered; returns that version."""
+    """Requests neighbors and compares them with the original of the version that answered; returns
+    that version.
+    """
     answer = client.retrieve(EXAMPLES[place], k=k, attributes=["title", "year"])
     ids, scores = world.originals[answer.version].nearest(place, k)
     assert answer[0].ids.tolist() == ids
@@ -203,7 +213,7 @@ def check_all(client: Client, world: World, version: int) -> None:
     assert np.array_equal(rows.vectors, original.tables["movies"][[4, 0]])
 
 
-def test_exported_model_answers_as_the_original_over_both_transports(
+def test_exported_model_gives_the_results_of_the_original_over_both_transports(
     world: World, root: Path, serve: Serve
 ) -> None:
     drop(world.bundles / "1", root, 1)
@@ -225,7 +235,8 @@ def test_service_begins_empty_switches_without_a_failed_call_and_rejects_a_broke
     drop(world.bundles / "1", root, 1)
     service.event("version_available")
     assert service.get("/readyz") == 200
-    finished, problems = threading.Event(), []
+    finished = threading.Event()
+    problems = []
     seen: list[list[int]] = []
 
     def ask_on(client: Client, versions: list[int]) -> None:
@@ -273,21 +284,25 @@ def test_service_begins_empty_switches_without_a_failed_call_and_rejects_a_broke
     assert service.stop() == 0
 
 
-def test_sigterm_answers_what_is_in_flight_and_exits_0(
+def test_sigterm_completes_requests_in_flight_and_exits_0(
     world: World, root: Path, serve: Serve
 ) -> None:
     drop(world.bundles / "1", root, 1)
-    # A request may still be on its way when the signal comes: then the test is repeated with another process.
+    # A request may still be on its way when the signal comes: then the test is repeated with
+    # another process.
     assert any(ended_while_it_answered(serve(), world) for _ in range(8))
 
 
 def ended_while_it_answered(service: Served, world: World) -> bool:
-    """Ends a service that is busy; returns whether it answered a call that began before the signal."""
+    """Ends a service that is busy; returns whether it answered a call that began before
+    the signal.
+    """
     service.event("version_available")
     contexts = [EXAMPLES[place % len(EXAMPLES)] for place in range(100)]
     answers: list[tuple[float, float]] = []
     clients = service.clients(retries=Retries(attempts_max=1)).values()
-    busy, problems = threading.Barrier(1 + len(clients)), []
+    busy = threading.Barrier(1 + len(clients))
+    problems = []
 
     def ask_on(client: Client) -> None:
         with client:
@@ -315,9 +330,8 @@ def ended_while_it_answered(service: Served, world: World) -> bool:
     assert service.process.wait(WAIT_S) == 0
     for caller in callers:
         caller.join(WAIT_S)
-    assert len(problems) == len(
-        callers
-    )  # each ended with the error that a draining service gives, nothing else
+    # Each ended with the error that a draining service gives, nothing else.
+    assert len(problems) == len(callers)
     return any(began < signalled < ended for began, ended in answers)
 
 

@@ -1,4 +1,6 @@
-"""docs/tutorials/first-model.md, followed word by word: its files are written and run, and it shows what is printed."""
+"""docs/tutorials/first-model.md, followed word by word: its files are written and run, and it shows
+what is printed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def printed(program: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_page_leads_a_model_from_training_to_answers(
+def test_models_page_leads_from_training_to_a_response(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_tensorflow()

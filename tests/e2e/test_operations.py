@@ -1,4 +1,6 @@
-"""What operators do to a running service: versions, commands, recordings, certificates and tokens."""
+"""What operators do to a running service: versions, commands, recordings, certificates
+and tokens.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,15 @@ from tests.service.grpc_api.requests import call, lookup, retrieve
 from tests.service.security.authorities import Authority
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-OLD, NEW = "old-0123456789abcdef", "new-0123456789abcdef"
+OLD = "old-0123456789abcdef"
+NEW = "new-0123456789abcdef"
 
 workers = pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 
 
 @workers
 @pytest.mark.slow
-def test_ctl_arranges_versions_that_a_restart_keeps(
-    workers: str, write: Write, launch: Launch
-) -> None:
+def test_ctl_sets_a_state_that_a_restart_keeps(workers: str, write: Write, launch: Launch) -> None:
     write()
     service = launch("--workers", workers)
     wait_for(service, workers)
@@ -79,9 +80,8 @@ def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(
     ):
         until(lambda: is_ready(client))
         assert client.post(RETRIEVE, json=BODY).status_code == 200
-        assert (
-            client.post("/v1/models/movies/versions/1:retrieve", json=BODY).status_code == 200
-        )  # not recorded
+        # The call was not recorded.
+        assert client.post("/v1/models/movies/versions/1:retrieve", json=BODY).status_code == 200
         assert client.post(RETRIEVE, json={"k": 2}).status_code == 400
         assert call(channel, "Lookup", lookup(5)).code == "OK"
         until(lambda: len(read_newest(root / ".rowcast-recordings/movies", 9)) == 2)
@@ -101,12 +101,13 @@ def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(
 
 
 @workers
-def test_new_versions_under_load_cost_no_failed_or_mixed_answer(
+def test_new_versions_under_load_cause_no_failed_or_mixed_response(
     workers: str, write: Write, launch: Launch
 ) -> None:
     expected = {1: nearest(write())}
     service = launch("--workers", workers)
-    answers, done = list[tuple[str, Any]](), threading.Event()
+    answers = list[tuple[str, Any]]()
+    done = threading.Event()
     message = retrieve().SerializeToString()
 
     def send(transport: int) -> None:
@@ -139,8 +140,10 @@ def test_service_takes_new_certificates_and_tokens_while_it_serves(
     workers: str, write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
-    before, after = Authority(tmp_path, "before"), Authority(tmp_path, "after")
-    signed, tokens = before.sign("server"), tmp_path / "tokens"
+    before = Authority(tmp_path, "before")
+    after = Authority(tmp_path, "after")
+    signed = before.sign("server")
+    tokens = tmp_path / "tokens"
     tokens.write_text(f"ranker {OLD}\n")
     secrets = (
         "--tls-cert",

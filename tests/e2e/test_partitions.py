@@ -1,4 +1,6 @@
-"""One corpus with a whole index and indexes in partitions: exported, verified, served, and compared."""
+"""One corpus with a whole index and indexes in partitions: exported, verified, served, and
+compared.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from rowcast_client import Client, where
 
-from bundle.storage.staging import read_manifest
+from bundle.storage.catalog import read_manifest
 from tests.e2e.process import Process
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import (
@@ -41,7 +43,7 @@ QUERIES = [
 @pytest.fixture(scope="module")
 def exported(forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("partitions")
-    recipe = changed(recipe_of(save_checkpoint(movies_recipe(), base)[0]), "indexes", INDEXES)
+    recipe = changed(recipe_of(save_checkpoint(movies_recipe(), base)), "indexes", INDEXES)
     project = write_project(base, changed(recipe, "verify.examples", "examples.jsonl"))
     write_examples(base, example_requests())
     assert forked.run(["plan", str(project)], base / "plan") == 0
@@ -60,7 +62,7 @@ def client(exported: Path) -> Iterator[Client]:
     process.kill()
 
 
-def test_plan_run_explain_and_verify_tell_the_partitions(
+def test_plan_run_explain_and_verify_show_the_partitions(
     exported: Path, forked: ForkedRuns
 ) -> None:
     base = exported.parents[2]
@@ -91,7 +93,7 @@ def test_plan_run_explain_and_verify_tell_the_partitions(
 
 
 @pytest.mark.parametrize("name", ["thirds", "halves"])
-def test_partitions_answer_as_the_whole_index(client: Client, name: str) -> None:
+def test_partitions_find_the_same_as_the_whole_index(client: Client, name: str) -> None:
     hits = 0
     for query in QUERIES:
         whole, exact = (
@@ -127,10 +129,8 @@ def test_run_killed_between_partitions_keeps_those_that_are_built(
 ) -> None:
     project = exported.parents[2]
     shutil.copytree(project, tmp_path / "job", ignore=shutil.ignore_patterns("bundles"))
-    command, output = (
-        ["run", str(tmp_path / "job/recipe.toml"), "--version", "1"],
-        tmp_path / "output",
-    )
+    command = ["run", str(tmp_path / "job/recipe.toml"), "--version", "1"]
+    output = tmp_path / "output"
     assert forked.run(command, output, noted=NOTED_TWO_OF_THIRDS) == -signal.SIGKILL
     place = "indexes/thirds/scann"
     built = {

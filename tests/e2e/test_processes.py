@@ -1,4 +1,6 @@
-"""`rowcast-serve` as real processes: what it does at start and at its end, with one worker and with several."""
+"""`rowcast-serve` as real processes: what it does at start and at its end, with one worker and with
+several.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from service.processes import listen
+from service.workers import listen
+from tests.bundles.sparse_tables import NAME, add_sparse_table
 from tests.e2e.process import PROGRAM, WAIT_S, Process, until
 from tests.e2e.services import (
     BODY,
@@ -36,12 +39,13 @@ from tests.e2e.services import (
     workers_of,
 )
 from tests.service.grpc_api.requests import call, retrieve
-from tests.sparse_tables import NAME, add_sparse_table
 
 
 @contextmanager
 def half_sent(service: Process) -> Iterator[Callable[[], bytes]]:
-    """A request in progress, half of its body sent; the value sends the rest and returns the answer."""
+    """A request in progress, half of its body sent; the value sends the rest and returns the
+    answer.
+    """
     body = json.dumps(BODY).encode()
     with socket.create_connection(
         ("127.0.0.1", service.ports["http"]), timeout=WAIT_S
@@ -64,12 +68,12 @@ def half_sent(service: Process) -> Iterator[Callable[[], bytes]]:
     [
         (
             "--root /nowhere",
-            "--root (or ROWCAST_ROOT) is '/nowhere': '/nowhere' is no directory; create it first",
+            "--root (or ROWCAST_ROOT) is '/nowhere': '/nowhere' is not a directory; create it",
         ),
         ("--max-k 0", "--max-k (or ROWCAST_MAX_K) is '0': "),
         ("--htpp-port 1", "--htpp-port"),
         ("--record-rate 1 --record-dir /dev/null/x", "--record-dir"),
-        ("--admin-host 0.0.0.0", "--admin-tokens must be given"),
+        ("--admin-host 0.0.0.0", "set --admin-tokens, too"),
         ("--tokens {}/none", "{}/none"),
         ("--tokens {}/bad", "{}/bad"),
         ("--admin-tokens {}/bad", "{}/bad"),
@@ -199,12 +203,13 @@ def test_service_that_drains_loses_no_request(workers: str, write: Write, launch
 
 
 @each_number_of_workers
-def test_service_under_load_that_is_terminated_answers_every_request(
+def test_service_under_load_that_is_terminated_completes_every_request(
     workers: str, write: Write, launch: Launch
 ) -> None:
     write()
     service = launch("--workers", workers, "--drain-delay-s", "0.2")
-    statuses, stopping = list[int](), threading.Event()
+    statuses = list[int]()
+    stopping = threading.Event()
 
     def send(_: int) -> None:
         with client_of(service) as client:
@@ -227,7 +232,7 @@ def test_service_under_load_that_is_terminated_answers_every_request(
     assert set(statuses) == {200}
 
 
-def test_service_gives_up_a_request_that_outlasts_the_drain(write: Write, launch: Launch) -> None:
+def test_service_cancels_a_request_that_outlasts_the_drain(write: Write, launch: Launch) -> None:
     write()
     service = launch("--drain-timeout-s", "0.2")
     service.event("ready")
@@ -282,7 +287,8 @@ def test_service_notifies_systemd(
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(WAIT_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        service, received = launch("--workers", workers), list[bytes]()
+        service = launch("--workers", workers)
+        received = list[bytes]()
         for awaited in ({b"READY=1", b"WATCHDOG=1"}, {b"STOPPING=1"}):
             while not awaited <= set(received):
                 received.append(manager.recv(100))

@@ -1,4 +1,4 @@
-"""Shards and fronts over what was pulled for each of them, in roots of their own or in one."""
+"""Shards and routers over what was pulled for each of them, in roots of their own or in one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from service.cli.bundle_source import EXIT_DESTINATION
 from tests.e2e.process import PROGRAM, WAIT_S, Process, until
 from tests.e2e.services import Write, client_of, is_ready
 
-ALL = ("--shard-least-bytes", "1")
-RECOMMEND, BODY = (
-    "/v1/models/movies:recommend",
-    {"features": {"user": 3, "recent": [1000, 1007]}, "k": 5},
-)
+ALL = ("--shard-min-bytes", "1")
+RECOMMEND = "/v1/models/movies:recommend"
+BODY = {"features": {"user": 3, "recent": [1000, 1007]}, "k": 5}
 Start = Callable[..., Process]
 
 
@@ -72,14 +70,14 @@ def ask(service: Process) -> Any:
     return answer.json()
 
 
-def front(start: Start, root: Path, shards: list[Process]) -> Process:
+def router(start: Start, root: Path, shards: list[Process]) -> Process:
     addresses = [
         text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.ports['grpc']}")
     ]
     return start(root, *addresses, *ALL)
 
 
-def test_shards_and_fronts_answer_from_the_files_that_were_pulled_for_them(
+def test_shards_and_routers_serve_from_the_files_that_were_pulled_for_them(
     write: Write, root: Path, start: Start, tmp_path: Path
 ) -> None:
     write(partitions=3, users=True, parts=True)
@@ -89,41 +87,41 @@ def test_shards_and_fronts_answer_from_the_files_that_were_pulled_for_them(
         pull(root, place, "--shard", number)
         assert not list(place.glob("movies/1/towers"))
         shards.append(start(place, "--shard", number, *ALL))
-    pull(root, tmp_path / "front", "--front")
-    assert not list((tmp_path / "front").glob("movies/1/tables/*/rows*"))
-    assert ask(front(start, tmp_path / "front", shards)) == ask(start(root))
+    pull(root, tmp_path / "router", "--router")
+    assert not list((tmp_path / "router").glob("movies/1/tables/*/rows*"))
+    assert ask(router(start, tmp_path / "router", shards)) == ask(start(root))
 
 
-def test_a_version_without_the_files_of_a_shard_is_named_and_served_once_they_are_pulled(
+def test_version_without_the_files_of_a_shard_is_named_and_served_once_they_are_pulled(
     write: Write, root: Path, start: Start, tmp_path: Path
 ) -> None:
     write()
-    pull(root, tmp_path / "one", "--front")
+    pull(root, tmp_path / "one", "--router")
     shard = start(tmp_path / "one", "--shard", "1/1", *ALL)
     assert "of the bundle is missing" in shard.event("version_failed")["problem"]
-    service = front(start, tmp_path / "one", [shard])
+    service = router(start, tmp_path / "one", [shard])
     pull(root, tmp_path / "one", "--shard", "1/1")
     assert ask(service) == ask(start(root))
 
 
-def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_fronts_wait_for_it(
+def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_routers_wait_for_it(
     write: Write, root: Path, start: Start, tmp_path: Path, disk: Path
 ) -> None:
-    full, other, fronts = (
-        (disk, "--shard", "1/2"),
-        (tmp_path / "2", "--shard", "2/2"),
-        (tmp_path / "front", "--front"),
-    )
+    full = (disk, "--shard", "1/2")
+    other = (tmp_path / "2", "--shard", "2/2")
+    routers = (tmp_path / "router", "--router")
     write(version=1, partitions=3)
-    for each in (full, other, fronts):
+    for each in (full, other, routers):
         pull(root, *each)
-    service = front(start, fronts[0], [start(place, *role, *ALL) for place, *role in (full, other)])
+    service = router(
+        start, routers[0], [start(place, *role, *ALL) for place, *role in (full, other)]
+    )
     assert ask(service)["version"] == 1
     write(version=2, partitions=3)
     filler = disk / "filler"
     with filler.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free)
-    for each in (other, fronts):
+    for each in (other, routers):
         pull(root, *each)
     refused = try_pull(root, *full)
     assert refused.returncode == EXIT_DESTINATION
@@ -140,15 +138,16 @@ def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_fronts_wait
     assert ask(service) == ask(start(root))
 
 
-def test_restarted_shard_answers_for_the_version_before_until_every_shard_has_the_newest(
+def test_restarted_shard_serves_the_previous_version_until_every_shard_has_the_newest(
     write: Write, root: Path, start: Start, tmp_path: Path
 ) -> None:
-    late, early = (tmp_path / "1", "--shard", "1/2"), (tmp_path / "2", "--shard", "2/2")
+    late = (tmp_path / "1", "--shard", "1/2")
+    early = (tmp_path / "2", "--shard", "2/2")
     write(version=1, partitions=3)
     for each in (late, early):
         pull(root, *each)
     shards = [start(place, *role, *ALL) for place, *role in (late, early)]
-    service = front(start, root, shards)
+    service = router(start, root, shards)
     before = ask(service)
     write(version=2, partitions=3)
     pull(root, *early)

@@ -1,4 +1,6 @@
-"""Replicas on Ray Serve: one answer by every way in, and no failed request while they are replaced and updated."""
+"""Replicas on Ray Serve: one answer by every way in, and no failed request while they are replaced
+and updated.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ import pytest
 from rowcast_client import Client
 from rowcast_client.errors import RowcastError
 
+from tests.bundles.small import write_small_bundle
 from tests.e2e.process import WAIT_S, until
 from tests.e2e.ray_cluster import ServeCluster
 from tests.e2e.services import BODY, RETRIEVE, assert_found, nearest
-from tests.service.small_bundle import write_small_bundle
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +33,8 @@ class Site:
     """Bundles in a store, and the cluster whose replicas pull them to the root of their node."""
 
     def __init__(self, directory: Path, towers: Path) -> None:
-        self.root, store = directory / "root", directory / "store"
+        self.root = directory / "root"
+        store = directory / "store"
         self.root.mkdir()
         self.bundles = {
             version: write_small_bundle(store, towers, "movies", version) for version in (1, 2)
@@ -50,7 +53,9 @@ class Site:
 
     @contextmanager
     def callers(self) -> Iterator[dict[str, Callable[[], int]]]:
-        """A caller by each way in, which returns the version that answered. None through the ingress tries again."""
+        """A caller by each way in, which returns the version that answered. None through the
+        ingress tries again.
+        """
         url = {
             way: f"{'grpc' if way == 'grpc' else 'http'}://127.0.0.1:{self.cluster.ports[way]}"
             for way in WAYS
@@ -78,7 +83,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterat
 
 @contextmanager
 def load(site: Site) -> Iterator[dict[str, list[int]]]:
-    """Calls by every way in, one after the other, meanwhile; yields the versions that answered. None may fail."""
+    """Calls by every way in, one after the other, meanwhile; yields the versions that answered.
+    None may fail.
+    """
     ended = threading.Event()
     answered: dict[str, list[int]] = {way: [] for way in WAYS}
     failures: list[str] = []
@@ -104,7 +111,7 @@ def load(site: Site) -> Iterator[dict[str, list[int]]]:
     assert failures == []
 
 
-def test_replicas_answer_alike_over_http_grpc_and_the_ingress(site: Site) -> None:
+def test_replicas_respond_alike_over_http_grpc_and_the_ingress(site: Site) -> None:
     site.deploy(1)
     assert len(site.cluster.wait(2)) == 2
     for way in ("http", "ingress"):
@@ -148,11 +155,12 @@ def test_pin_of_an_older_version_is_followed(site: Site) -> None:
         assert client.retrieve({"user": 3}, k=2, label="next").version == 2
 
 
-def test_killed_replica_is_replaced_while_the_other_answers(site: Site) -> None:
+def test_killed_replica_is_replaced_while_the_other_serves(site: Site) -> None:
     site.deploy(2)
     before = site.cluster.wait(2)
     killed = min(before)
-    # What was on its way to the killed one is lost; the client tries again, Serve's ingress does not.
+    # What was on its way to the killed one is lost; the client tries again, Serve's ingress does
+    # not.
     with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
         os.kill(killed, signal.SIGKILL)
         assert {client.retrieve({"user": 3}, k=2).version for _ in range(100)} == {2}
@@ -212,11 +220,11 @@ def test_replica_is_added_for_requests_that_serve_does_not_route(site: Site) -> 
             {"user_config": {"bundles": ["/nowhere/movies"]}},
             "/nowhere/movies is empty or does not exist",
         ),
-        ({"args": {"root": "/nowhere"}}, "'/nowhere' is no directory; create it first"),
-        ({"args": {"max_kk": 1}}, "args has 'max_kk', which is no setting"),
+        ({"args": {"root": "/nowhere"}}, "'/nowhere' is not a directory; create it first"),
+        ({"args": {"max_kk": 1}}, "args has 'max_kk', which is not a setting"),
     ],
 )
-def test_wrong_configuration_is_named_and_the_replicas_before_it_stay(
+def test_wrong_configuration_is_named_and_the_earlier_replicas_stay(
     site: Site, wrong: dict[str, Any], message: str
 ) -> None:
     site.deploy(2)
@@ -227,7 +235,7 @@ def test_wrong_configuration_is_named_and_the_replicas_before_it_stay(
         assert callers["grpc"]() == 2
 
 
-def test_front_finds_the_shards_that_serve_places(site: Site) -> None:
+def test_router_finds_the_shards_of_the_ray_application(site: Site) -> None:
     site.cluster.deploy_shards(site.root, 2, bundles=[str(site.bundles[2].directory)])
     site.cluster.wait(1)
     with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:

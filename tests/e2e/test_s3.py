@@ -1,7 +1,9 @@
-"""A bundle's way over S3, with real processes and sockets: exported from there to there, pulled, verified.
+"""A bundle's way over S3, with real processes and sockets: exported from there to there, pulled,
+verified.
 
-The store is moto's server. Between it and the programs is a valve that counts bytes and stops passing them at a mark,
-where a program is killed; the next run of the same command may not send or fetch again what was whole.
+The store is moto's server. Between it and the programs is a valve that counts bytes, stops passing
+them at a mark, where a program is killed, cuts connections and throttles; the next run of the same
+command may not send or fetch again what was whole.
 """
 
 from __future__ import annotations
@@ -10,8 +12,6 @@ import json
 import os
 import re
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,19 @@ import numpy as np
 import pytest
 
 from tests.e2e.valve import Valve
-from tests.export.checkpoint.bundles import write_bundle
+from tests.export.checkpoint.orbax_trees import write_step
+from tests.export.checkpoint.tensor_bundles import write_bundle
 
 pytestmark = pytest.mark.slow
 
-boto3 = pytest.importorskip("boto3", reason="needs moto[server]")
-PROGRAMS = Path(sys.executable).parent
-TABLES, ROWS, DIM = 20, 512, 512
+pytest.importorskip("boto3", reason="needs moto[server]")
+from tests.e2e.s3_server import PROGRAMS, SECRET, environment, s3_client, s3_server  # noqa: E402
+
+TABLES = 20
+ROWS = 512
+DIM = 512
 TABLE_BYTES = ROWS * DIM * 4
 BYTES = TABLES * TABLE_BYTES
-SECRET = "the-secret-of-this-test"
 PATIENCE_S = 90
 
 
@@ -41,17 +44,15 @@ class Programs:
     """The programs as a user calls them, with the store behind a valve."""
 
     def __init__(self, valve: Valve, directory: Path) -> None:
-        self.valve, self._directory = valve, directory
+        self.valve = valve
+        self._directory = directory
         self._environment = {
             **{
                 name: value
                 for name, value in os.environ.items()
                 if not name.startswith(("AWS_", "FSSPEC_", "ROWCAST_"))
             },
-            "AWS_ACCESS_KEY_ID": "testing",
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "FSSPEC_S3_ENDPOINT_URL": valve.url,
+            **environment(valve.url),
         }
 
     def start(self, *words: object) -> subprocess.Popen[str]:
@@ -89,22 +90,8 @@ class Programs:
 @pytest.fixture(scope="module")
 def store() -> Iterator[int]:
     """Port of an S3 server with a checkpoint in it."""
-    server = subprocess.Popen(
-        [PROGRAMS / "moto_server", "-H", "127.0.0.1", "-p", "0"], stderr=subprocess.PIPE, text=True
-    )
-    assert server.stderr is not None
-    port = next(
-        int(found[1])
-        for line in server.stderr
-        if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line))
-    )
-    draining = threading.Thread(target=server.stderr.read, daemon=True)
-    draining.start()
-    yield port
-    server.kill()
-    server.wait()
-    draining.join()
-    server.stderr.close()
+    with s3_server() as port:
+        yield port
 
 
 @pytest.fixture
@@ -114,24 +101,23 @@ def programs(store: int, tmp_path: Path) -> Iterator[Programs]:
         yield Programs(valve, tmp_path)
 
 
+def put(port: int, directory: Path, bucket: str, prefix: str) -> None:
+    """Copies the files of a directory into a new bucket."""
+    with s3_client(port) as client:
+        client.create_bucket(Bucket=bucket)
+        for file in sorted(directory.rglob("*")):
+            if file.is_file():
+                client.upload_file(str(file), bucket, f"{prefix}/{file.relative_to(directory)}")
+
+
 def put_checkpoint(port: int, directory: Path) -> None:
     write_bundle(
         directory / "ckpt-7", {f"t{number:02}": values(number) for number in range(TABLES)}, files=2
     )
-    client = boto3.client(
-        "s3",
-        endpoint_url=f"http://127.0.0.1:{port}",
-        aws_access_key_id="testing",
-        aws_secret_access_key=SECRET,
-        region_name="us-east-1",
-    )
-    client.create_bucket(Bucket="models")
-    for file in directory.iterdir():
-        client.upload_file(str(file), "models", f"training/{file.name}")
-    client.close()
+    put(port, directory, "models", "training")
 
 
-def test_bundle_goes_from_s3_over_s3_to_a_host_whatever_is_killed(
+def test_bundle_is_exported_from_s3_to_s3_and_pulled_despite_kills(
     store: int, programs: Programs, tmp_path: Path
 ) -> None:
     (tmp_path / "made").mkdir()
@@ -169,3 +155,85 @@ def test_bundle_goes_from_s3_over_s3_to_a_host_whatever_is_killed(
         path.read_bytes() for path in tmp_path.rglob("*") if path.suffix in (".journal", ".json")
     )
     assert SECRET.encode() not in written
+
+
+def test_orbax_checkpoint_is_exported_from_s3(
+    store: int, programs: Programs, tmp_path: Path
+) -> None:
+    leaves = {"params.movies.embedding": values(0), "step": np.array(7)}
+    for step in ("6", "7"):
+        write_step(tmp_path / "run", step, leaves)
+    put(store, tmp_path / "run", "orbax", "run")
+    page = programs.done("rowcast-export", "inspect", "s3://orbax/run")
+    assert (page["checkpoint"], page["step"], page["storage"]) == ("run/7", 7, "Orbax")
+
+    export = ("rowcast-export", "tables", "s3://orbax/run", tmp_path / "root", "--full")
+    page = programs.done(*export)
+    file = tmp_path / "root/tables/1/tables/movies/rows-00000-of-00001.bin"
+    np.testing.assert_array_equal(np.fromfile(file, "<f4").reshape(ROWS, DIM), values(0))
+
+    held = tmp_path / "run/7/default"
+    for data in (held / "d").iterdir():
+        data.unlink()
+    put(store, tmp_path / "run", "lost", "run")
+    code, _, err = programs.run(*export[:2], "s3://lost/run", *export[3:])
+    assert code == 3
+    assert re.search(r"Orbax checkpoint s3://lost/run/7/default .* NOT_FOUND: .*/d/\w+", err)
+
+
+LARGE = np.arange(48 << 18, dtype=np.float32).reshape(48, -1)
+"""A table of 48 MiB, which is sent in three parts. Its rows are few: moto reads a whole object for
+each range.
+"""
+
+
+@pytest.fixture(scope="module")
+def bucket(store: int) -> str:
+    with s3_client(store) as client:
+        client.create_bucket(Bucket="large")
+    return "s3://large"
+
+
+def pulled_rows(programs: Programs, url: str, root: Path) -> np.ndarray[Any, Any]:
+    bundle = Path(programs.done("rowcast-serve", "pull", url, root)["bundle"])
+    segments = sorted(bundle.glob("tables/large/*.bin"))
+    return np.concatenate([np.fromfile(file, "<f4") for file in segments]).reshape(LARGE.shape)
+
+
+def test_export_to_a_store_that_throttles_and_drops_connections_succeeds(
+    programs: Programs, bucket: str, tmp_path: Path
+) -> None:
+    write_bundle(tmp_path / "ckpt-1", {"large": LARGE})
+    url = f"{bucket}/disturbed"
+    programs.valve.cut_at(20 << 20, 44 << 20)
+    programs.valve.throttle(9)
+    page = programs.done(
+        "rowcast-export", "tables", tmp_path / "ckpt-1", url, "--table", "large=large"
+    )
+    assert page["bundle"] == f"{url}/tables/1"
+    assert programs.valve.undone == 0
+    assert programs.valve.sent < 3 * LARGE.nbytes
+    np.testing.assert_array_equal(pulled_rows(programs, url, tmp_path / "root"), LARGE)
+
+
+def test_exporters_of_one_version_in_s3_publish_one_of_them(
+    store: int, programs: Programs, bucket: str, tmp_path: Path
+) -> None:
+    write_bundle(tmp_path / "ckpt-1", {"large": LARGE})
+    (tmp_path / "other").mkdir()
+    write_bundle(tmp_path / "other/ckpt-1", {"large": LARGE + 1})
+    url = f"{bucket}/contended"
+    options = ("--table", "large=large", "--version", 1, "--scratch")
+    first = ("rowcast-export", "tables", tmp_path / "ckpt-1", url, *options, tmp_path / "first")
+    second = ("rowcast-export", "tables", tmp_path / "other/ckpt-1", url, *options)
+
+    programs.valve.stop_at(sent=10 << 20)
+    with programs.start(*first) as frozen:
+        assert programs.valve.reached.wait(PATIENCE_S)
+        with Valve(store) as passage:
+            passage.open()
+            Programs(passage, tmp_path).done(*second, tmp_path / "second")
+        programs.valve.open()
+        _, told = frozen.communicate(timeout=PATIENCE_S)
+    assert (frozen.returncode, "another run has published" in told) == (6, True)
+    np.testing.assert_array_equal(pulled_rows(programs, url, tmp_path / "root"), LARGE + 1)

@@ -1,4 +1,6 @@
-"""Fronts and shards in processes of their own: the answers of one process, whatever fails beside a last replica."""
+"""Routers and shards in processes of their own: the answers of one process, whatever fails beside a
+last replica.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from tests.service.cases import LIMITS
 from tests.service.grpc_api.requests import call
 from tests.service.security.authorities import Authority
 
-ALL = ("--shard-least-bytes", "1")
+ALL = ("--shard-min-bytes", "1")
 OPTIONS = [
     text for name, value in LIMITS.items() for text in (f"--{name.replace('_', '-')}", str(value))
 ]
@@ -37,7 +39,7 @@ def shard(launch: Launch, number: str, *options: str) -> Process:
     return started
 
 
-def front(launch: Launch, shards: list[Process], *options: str) -> Process:
+def router(launch: Launch, shards: list[Process], *options: str) -> Process:
     addresses = [
         text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.ports['grpc']}")
     ]
@@ -63,17 +65,17 @@ def ready(service: Process) -> Process:
 
 @pytest.fixture
 def cluster(write: Write, launch: Launch) -> tuple[Process, list[Process], Process]:
-    """A front, two replicas of each of two shards, and one process that has everything."""
+    """A router, two replicas of each of two shards, and one process that has everything."""
     write(users=True, parts=True, row_types={"movies": "int8", "users": "linked"}, partitions=3)
     shards = [shard(launch, number) for number in ("1/2", "1/2", "2/2", "2/2")]
     alone = launch(*OPTIONS)
-    return ready(front(launch, shards, *OPTIONS)), shards, ready(alone)
+    return ready(router(launch, shards, *OPTIONS)), shards, ready(alone)
 
 
 CASES = (*cases.CASES, *reordering_cases.CASES)
 
 
-def test_a_front_answers_as_one_process_does(
+def test_router_responds_as_one_process_does(
     cluster: tuple[Process, list[Process], Process],
 ) -> None:
     service, _, alone = cluster
@@ -85,11 +87,13 @@ def test_a_front_answers_as_one_process_does(
 
 
 @pytest.mark.slow
-def test_operators_see_who_holds_what(cluster: tuple[Process, list[Process], Process]) -> None:
+def test_operators_see_which_replica_holds_which_shard(
+    cluster: tuple[Process, list[Process], Process],
+) -> None:
     service, shards, alone = cluster
     found = json.loads(ctl(service, "topology").stdout)
     (process,) = found["processes"]
-    assert found["role"] == "front"
+    assert found["role"] == "router"
     addresses = {each["address"]: each["shard"] for each in process["shards"]}
     numbers = ("1/2", "1/2", "2/2", "2/2")
     assert addresses == {
@@ -102,12 +106,13 @@ def test_operators_see_who_holds_what(cluster: tuple[Process, list[Process], Pro
     assert json.loads(ctl(alone, "topology").stdout)["role"] == ""
 
 
-def test_a_lost_replica_is_not_noticed_and_a_lost_shard_is_named(
+def test_lost_replica_fails_no_request_and_lost_shard_is_named(
     cluster: tuple[Process, list[Process], Process],
 ) -> None:
     service, shards, alone = cluster
     body = {"context": {"user": 3, "recent": [1000, 1007]}, "candidates": [1000, 1007, 1014]}
-    done, answers = threading.Event(), list[tuple[int, Any]]()
+    done = threading.Event()
+    answers = list[tuple[int, Any]]()
 
     def ask() -> None:
         with client_of(service) as client:
@@ -136,7 +141,7 @@ def test_a_lost_replica_is_not_noticed_and_a_lost_shard_is_named(
 
 
 @pytest.mark.slow
-def test_a_stalled_replica_costs_half_of_the_deadline_at_most(
+def test_stalled_replica_costs_at_most_half_of_the_deadline(
     cluster: tuple[Process, list[Process], Process],
 ) -> None:
     service, shards, _ = cluster
@@ -150,13 +155,11 @@ def test_a_stalled_replica_costs_half_of_the_deadline_at_most(
 
 
 @pytest.mark.slow
-def test_a_call_that_takes_longer_than_usual_is_sent_to_a_second_replica(
-    write: Write, launch: Launch
-) -> None:
+def test_slow_call_is_sent_to_a_second_replica(write: Write, launch: Launch) -> None:
     write()
     shards = [shard(launch, "1/1") for _ in range(2)]
     service = ready(
-        front(launch, shards, "--shard-hedge-percentile", "99", "--request-timeout-s", "3600")
+        router(launch, shards, "--shard-hedge-percentile", "99", "--request-timeout-s", "3600")
     )
     body = {"feature": "user", "ids": [1, 49]}
     with client_of(service) as client:
@@ -172,7 +175,7 @@ def test_a_call_that_takes_longer_than_usual_is_sent_to_a_second_replica(
 
 
 @pytest.mark.slow
-def test_lost_rows_count_as_unknown_where_the_table_says_so(write: Write, launch: Launch) -> None:
+def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch: Launch) -> None:
     written = write()
     tables = {
         name: each.model_copy(update={"unavailable": "unknown"})
@@ -182,8 +185,9 @@ def test_lost_rows_count_as_unknown_where_the_table_says_so(write: Write, launch
         dump(written.manifest.model_copy(update={"tables": tables}))
     )
     shards = [shard(launch, number) for number in ("1/2", "2/2")]
-    service = ready(front(launch, shards))
-    near, far = {"feature": "user", "ids": [1, 2]}, {"feature": "user", "ids": [1, 2, 26, 27]}
+    service = ready(router(launch, shards))
+    near = {"feature": "user", "ids": [1, 2]}
+    far = {"feature": "user", "ids": [1, 2, 26, 27]}
     with (
         client_of(service) as client,
         grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel,
@@ -209,12 +213,12 @@ def test_lost_rows_count_as_unknown_where_the_table_says_so(write: Write, launch
         )
 
 
-def test_a_new_version_is_served_once_every_shard_has_it(
+def test_new_version_is_served_once_every_shard_has_it(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
     shards = [shard(launch, number) for number in ("1/2", "2/2")]
-    service = ready(front(launch, shards))
+    service = ready(router(launch, shards))
     body = {"feature": "user", "ids": list(range(50))}
     answers = list[tuple[int, Any]]()
     with client_of(service) as client:
@@ -230,29 +234,27 @@ def test_a_new_version_is_served_once_every_shard_has_it(
 
 
 @pytest.mark.slow
-def test_shards_that_do_not_fit_each_other_are_refused_before_any_request(
-    write: Write, launch: Launch
-) -> None:
+def test_inconsistent_shards_are_rejected_before_any_request(write: Write, launch: Launch) -> None:
     write()
     halves = [shard(launch, number) for number in ("1/2", "2/2")]
     third = shard(launch, "3/3")
     for shards, problem in (
         ([halves[0]], "no address holds shard 2/2"),
-        ([halves[0], third], "do not fit each other"),
+        ([halves[0], third], "do not match"),
     ):
-        service = front(launch, shards)
+        service = router(launch, shards)
         assert problem in service.event("version_failed")["problem"]
         with client_of(service) as client:
             assert not is_ready(client)
         service.kill()
-    service = front(launch, [*halves, third])
+    service = router(launch, [*halves, third])
     service.event("version_failed")
     third.kill()
     ready(service)  # an address that does not answer any more is no other shard
 
 
 @pytest.mark.slow
-def test_a_front_waits_for_a_shard_that_comes_later(
+def test_router_waits_for_a_shard_that_starts_later(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
@@ -267,12 +269,10 @@ def test_a_front_waits_for_a_shard_that_comes_later(
 
 
 @pytest.mark.slow
-def test_an_address_that_becomes_another_shard_is_not_read_as_before(
-    write: Write, launch: Launch
-) -> None:
+def test_address_that_becomes_another_shard_is_recognized(write: Write, launch: Launch) -> None:
     write()
     shards = [shard(launch, number) for number in ("1/2", "2/2")]
-    service = ready(front(launch, shards))
+    service = ready(router(launch, shards))
     port = str(shards[0].ports["grpc"])
     body = {"feature": "user", "ids": [1, 30]}
     with client_of(service) as client:
@@ -287,17 +287,18 @@ def test_an_address_that_becomes_another_shard_is_not_read_as_before(
         until(lambda: answer(client, "lookup", body) == expected)
 
 
-def test_shards_answer_fronts_alone_and_only_with_the_token(
+def test_shards_accept_only_calls_with_the_token(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
-    tokens, token = tmp_path / "tokens", tmp_path / "token"
-    tokens.write_text("front 0123456789abcdef0123\n")
+    tokens = tmp_path / "tokens"
+    token = tmp_path / "token"
+    tokens.write_text("router 0123456789abcdef0123\n")
     token.write_text("0123456789abcdef0123\n")
     shards = [shard(launch, number, "--tokens", str(tokens)) for number in ("1/2", "2/2")]
-    refused = front(launch, shards)
+    refused = router(launch, shards)
     assert "UNAUTHENTICATED" in refused.event("version_failed")["problem"]
-    ready(front(launch, shards, "--shard-token", str(token)))
+    ready(router(launch, shards, "--shard-token", str(token)))
     with client_of(shards[0], "0123456789abcdef0123") as client:
         code, content = answer(client, "lookup", {"feature": "user", "ids": [1]})
     assert (code, content["error"]["code"]) == (501, "UNIMPLEMENTED")
@@ -305,12 +306,14 @@ def test_shards_answer_fronts_alone_and_only_with_the_token(
 
 
 @pytest.mark.slow
-def test_fronts_and_shards_know_each_other_by_certificates(
+def test_routers_and_shards_authenticate_by_certificates(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
-    authority, other = Authority(tmp_path, "ours"), Authority(tmp_path, "another")
-    signed, foreign = authority.sign("shard"), other.sign("front")
+    authority = Authority(tmp_path, "ours")
+    other = Authority(tmp_path, "another")
+    signed = authority.sign("shard")
+    foreign = other.sign("router")
     tls = (
         "--tls-cert",
         str(signed.cert),
@@ -322,7 +325,7 @@ def test_fronts_and_shards_know_each_other_by_certificates(
     shards = [shard(launch, number, *tls) for number in ("1/2", "2/2")]
     trusting = ("--shard-ca", str(authority.file))
     for cert, key in ((foreign.cert, foreign.key), (signed.cert, signed.key)):
-        service = front(launch, shards, *trusting, "--tls-cert", str(cert), "--tls-key", str(key))
+        service = router(launch, shards, *trusting, "--tls-cert", str(cert), "--tls-key", str(key))
         if cert == foreign.cert:
             assert "no shard can be reached" in service.event("version_failed")["problem"]
         else:
@@ -330,7 +333,7 @@ def test_fronts_and_shards_know_each_other_by_certificates(
 
 
 @pytest.mark.slow
-def test_certificates_are_for_the_name_that_addresses_come_from(
+def test_certificates_match_the_name_that_addresses_are_resolved_from(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
@@ -345,7 +348,7 @@ def test_certificates_are_for_the_name_that_addresses_come_from(
     ready(launch(*trusting, f"dns:localhost:{port}"))
 
 
-def test_a_shard_whose_addresses_are_gone_counts_as_lost(
+def test_shard_without_addresses_counts_as_lost(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
@@ -359,7 +362,7 @@ def test_a_shard_whose_addresses_are_gone_counts_as_lost(
     assert count_of(service, 'rowcast_shard_replicas{shard="2/2"}') == 1
 
 
-def test_calls_in_progress_at_an_address_that_is_gone_are_answered(
+def test_calls_in_progress_at_a_removed_address_complete(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
@@ -381,7 +384,7 @@ def test_calls_in_progress_at_an_address_that_is_gone_are_answered(
         assert asked.result()[0] == 200
 
 
-def test_a_shard_names_what_is_wrong_with_a_call(write: Write, launch: Launch) -> None:
+def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch) -> None:
     write(row_types={"movies": "int8"})
     held = shard(launch, "1/1")
     with grpc.insecure_channel(f"127.0.0.1:{held.ports['grpc']}") as channel:
@@ -408,7 +411,7 @@ def test_a_shard_names_what_is_wrong_with_a_call(write: Write, launch: Launch) -
         )
         code, message = refused(tables=["users"], counts=[3], positions=[1, 2])
         assert code == invalid
-        assert "one of each of 1 tables, of 2 positions" in message
+        assert "counts has 1 values with the sum 3" in message
         code, message = refused(tables=["users", "movies"], counts=[1, 1], positions=[1, 2])
         assert code == invalid
         assert "tables of one row layout were expected" in message

@@ -1,4 +1,6 @@
-"""Trains an example's tiny version and exports it in this process, then serves it in another and asks it."""
+"""Trains an example's tiny version and exports it in this process, then serves it in another and
+asks it.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,19 @@ class Asked:
 
 
 def ask(name: str, folder: Path) -> Asked:
-    """Does with a tiny version what `make demo-models` does; the service is a process of its own."""
+    """Does with a tiny version what `make demo-models` does; the service is a process
+    of its own.
+    """
     manifest = train_and_export(name, folder).manifest
     return Asked(folder, manifest, demo_models.serve_and_ask(name, folder))
 
 
 def train_and_export(name: str, folder: Path, model: str | None = None) -> Published:
-    """Trains an example's tiny version in `folder` and exports it; `model`, if given, is what it is called."""
-    example, settings = demo_models.EXAMPLES[name], ExportSettings()
+    """Trains an example's tiny version in `folder` and exports it; `model`, if given, is what it is
+    called.
+    """
+    example = demo_models.EXAMPLES[name]
+    settings = ExportSettings()
     tf.config.run_functions_eagerly(True)  # a step or two are not worth a graph
     try:
         import_module(f"examples.{example.package}.train").train(

@@ -1,4 +1,6 @@
-"""What the page on sizes shows is what the script prints; the chance of losing a shard agrees with drawn failures."""
+"""What the page on sizes shows is what the script prints; the chance of losing a shard agrees with
+drawn failures.
+"""
 
 from __future__ import annotations
 

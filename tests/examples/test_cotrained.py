@@ -1,4 +1,6 @@
-"""Of a co-trained model only the ranking is exported, and of its tables those that the ranking reads."""
+"""Of a co-trained model only the ranking is exported, and of its tables those that the ranking
+reads.
+"""
 
 import pytest
 
@@ -16,7 +18,7 @@ def test_service_ranks_as_tensorflow_does(cotrained: Asked) -> None:
     assert cotrained.shown.within
 
 
-def test_only_the_tables_of_the_ranking_leave(cotrained: Asked) -> None:
+def test_only_the_tables_of_the_ranking_are_exported(cotrained: Asked) -> None:
     assert set(cotrained.manifest.tables) == RANKING
     assert set(cotrained.manifest.towers) == {"ranking"}
 

@@ -15,7 +15,7 @@ def dcn(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("dcn_v2_low_rank", tmp_path_factory.mktemp("dcn_v2"))
 
 
-def test_service_answers_dcn_as_tensorflow_does(dcn: Asked) -> None:
+def test_service_ranks_dcn_as_tensorflow_does(dcn: Asked) -> None:
     assert dcn.shown.within
     assert [form.kind for form in dcn.manifest.towers["ranking"].forms] == ["saved_model", "litert"]
 

@@ -1,4 +1,6 @@
-"""`make demo-scale` as plain processes: every answer is that of one process, while a replica is killed."""
+"""`make demo-scale` as plain processes: every answer is that of one process, while a replica is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_demo_gives_the_answers_of_one_process() -> None:
+def test_demo_gives_the_responses_of_one_process() -> None:
     command = [sys.executable, "-m", "examples.quickstart.demo_scale", "--plain"]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=400

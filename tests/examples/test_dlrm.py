@@ -12,7 +12,7 @@ def dlrm(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("dlrm", tmp_path_factory.mktemp("dlrm"))
 
 
-def test_service_answers_dlrm_as_tensorflow_does(dlrm: Asked) -> None:
+def test_service_ranks_dlrm_as_tensorflow_does(dlrm: Asked) -> None:
     assert dlrm.shown.within
 
 
@@ -30,7 +30,7 @@ def test_bundle_of_dlrm_has_26_tables_and_a_compiled_tower(dlrm: Asked) -> None:
     ]
 
 
-def test_clicks_are_the_same_for_a_seed_and_can_be_told_from_ids() -> None:
+def test_clicks_are_the_same_for_a_seed_and_depend_on_ids() -> None:
     draws = [
         criteo.Clicks([50] * 26, criteo.MULTI_HOT_SIZES, seed=5).impressions(500) for _ in range(2)
     ]

@@ -27,7 +27,7 @@ def write_files(directory: Path) -> None:
     )
 
 
-def test_made_data_has_the_shape_of_movielens() -> None:
+def test_synthetic_data_has_the_shape_of_movielens() -> None:
     made = data.make()
     ratings = made.ratings
     assert len(made.movies.ids) == 9_700
@@ -44,7 +44,7 @@ def test_made_data_has_the_shape_of_movielens() -> None:
     assert "made up" in made.source
 
 
-def test_made_data_has_the_movies_that_the_docs_ask_for() -> None:
+def test_synthetic_data_has_the_movies_of_the_docs() -> None:
     pages = [ROOT / "README.md", ROOT / "client" / "README.md"]
     asked = re.compile(
         r'(?:candidates|history|exclude|"id|"ids|--candidates)"?[ :=]+\[?(\d[\d, ]*)'
@@ -53,21 +53,23 @@ def test_made_data_has_the_movies_that_the_docs_ask_for() -> None:
         int(each)
         for page in pages
         for found in asked.findall(page.read_text())
-        for each in found.split(",")
+        for each in re.findall(r"\d+", found)
     }
-    assert {1, 260, 296, 318, 593, 1196} <= ids
+    assert {1, 260, 1196} <= ids
     assert ids <= set(data.make().movies.ids.tolist())
 
 
-def test_made_data_same_seed_is_the_same_and_another_seed_is_not() -> None:
-    first, again, other = data.make(3, SMALL), data.make(3, SMALL), data.make(4, SMALL)
+def test_synthetic_data_depends_on_the_seed_alone() -> None:
+    first = data.make(3, SMALL)
+    again = data.make(3, SMALL)
+    other = data.make(4, SMALL)
     assert np.array_equal(first.ratings.movies, again.ratings.movies)
     assert np.array_equal(first.ratings.timestamps, again.ratings.timestamps)
     assert first.movies.genres == again.movies.genres
     assert not np.array_equal(first.ratings.movies, other.ratings.movies)
 
 
-def test_made_viewers_watch_few_clusters() -> None:
+def test_synthetic_viewers_watch_few_clusters() -> None:
     made = generated.generate(SMALL, np.random.default_rng(5))
     cluster_of = dict(zip(made.movie_ids.tolist(), made.clusters.tolist(), strict=True))
     user = made.users == 1
@@ -75,7 +77,7 @@ def test_made_viewers_watch_few_clusters() -> None:
     assert np.sort(counts)[-3:].sum() >= 0.7 * counts.sum()
 
 
-def test_made_sequels_follow_their_movies_and_nothing_is_watched_twice() -> None:
+def test_synthetic_sequels_follow_their_movies_and_no_movie_is_watched_twice() -> None:
     frequent = {}
     for share in (0.0, 0.5):
         made = data.make(5, replace(SMALL, users=60, ratings=3_000, sequels=share)).ratings
@@ -156,7 +158,7 @@ def test_download_unpacks_what_the_site_sends_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"no archive", b""])
-def test_download_of_nothing_usable_says_so_and_leaves_nothing(
+def test_download_of_an_unusable_file_is_an_error_and_leaves_no_file(
     tmp_path: Path, content: bytes | None
 ) -> None:
     archive = tmp_path / "site.zip"
@@ -176,7 +178,7 @@ def test_download_of_a_foreign_archive_is_refused(tmp_path: Path) -> None:
         data.download(tmp_path / "build", (tmp_path / "site.zip").as_uri())
 
 
-def test_find_without_directory_or_site_makes_data_and_says_why(
+def test_find_without_directory_or_site_makes_synthetic_data_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreachable(*_: object) -> Path:

@@ -30,7 +30,7 @@ def test_measure_looks_at_ten_places_only() -> None:
     assert quality.ndcg.value == 0
 
 
-def test_measure_of_a_perfect_answer_is_one() -> None:
+def test_measure_of_a_perfect_list_is_one() -> None:
     quality = evaluate.measure("x", [ask([100], list(range(1, 13)))], [np.arange(1, 11)])
     assert (quality.hit_rate.value, quality.ndcg.value) == (1, 1)
 
@@ -106,7 +106,8 @@ def test_popularity_leaves_out_what_was_seen_and_orders_ties_by_id() -> None:
 def test_companions_are_what_was_watched_before_by_the_same_viewer_closest_first() -> None:
     encoded = encode(small())  # one viewer watched rows 0, 1, 2, 3, another 3, 2, 0
     found = companions.count(encoded, np.arange(7))
-    # 0 was watched 2 times, 1 once, 2 and 3 twice; closeness is 10 over the root of (times + 10) of both.
+    # 0 was watched 2 times, 1 once, 2 and 3 twice; closeness is 10 over the root of (times + 10) of
+    # both.
     assert [found.movies[row].tolist() for row in range(4)] == [[2, 3], [0], [1, 0, 3], [1, 0, 2]]
     assert found.closeness[1, :2].tolist() == pytest.approx([10 / math.sqrt(12 * 11), 0])
     assert found.closeness[3, :3].tolist() == pytest.approx(

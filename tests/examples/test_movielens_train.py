@@ -1,4 +1,6 @@
-"""The example's model, trained for real on planted data: what it finds, and what its checkpoint holds."""
+"""The example's model, trained for real on planted data: what it finds, and what its checkpoint
+holds.
+"""
 
 import json
 import os
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from bundle.format.manifest import EmbeddedFeature
-from bundle.storage.staging import read_manifest
+from bundle.storage.catalog import read_manifest
 from examples.movielens import data, generated
 from examples.movielens.examples import FIRST_USER_ROW, Encoded, Sampler, encode, split_newest
 from examples.movielens.settings import Settings
@@ -44,7 +46,8 @@ def trained(
 
     out = tmp_path_factory.mktemp("trained")
     model = train.train(made, out, SETTINGS)
-    encoded, parts = encode(made), data.split(made.ratings)
+    encoded = encode(made)
+    parts = data.split(made.ratings)
     seen = np.union1d(parts.train, parts.validation)
     found = train.quality(model, encoded, parts.test, seen, SETTINGS)
     return out, {quality.name: quality.hit_rate.value for quality in found}
@@ -87,7 +90,7 @@ def test_checkpoint_holds_four_tables_with_slots_and_sizes(
     assert len(slots) == 4
 
 
-def test_files_beside_the_checkpoint_speak_of_real_ids(
+def test_files_beside_the_checkpoint_hold_real_ids(
     trained: tuple[Path, dict[str, float]], made: data.MovieLens
 ) -> None:
     from pyarrow import parquet
@@ -116,8 +119,10 @@ def test_build_model_in_a_fresh_process_reads_the_sizes_and_imports_nothing_of_r
     code = (
         "import runpy, sys\n"
         f"model = runpy.run_path({str(EXAMPLE / 'model.py')!r})['build_model']()\n"
-        "packages = {name.split('.')[0] for name in sys.modules} & {'bundle', 'export', 'service', 'examples'}\n"
-        "print(sorted(packages), len(model.trainable_variables), model.embedding.embedding_tables is not None)\n"
+        "packages = {name.split('.')[0] for name in sys.modules} & {'bundle', 'export', 'service', "
+        "'examples'}\n"
+        "print(sorted(packages), len(model.trainable_variables), model.embedding.embedding_tables "
+        "is not None)\n"
     )
     environment = {"MOVIELENS_DIR": str(trained[0]), "PATH": "/usr/bin:/bin"}
     run = subprocess.run(
@@ -130,7 +135,7 @@ def test_build_model_in_a_fresh_process_reads_the_sizes_and_imports_nothing_of_r
     assert run.stdout.split("\n")[-2] == "[] 20 True"
 
 
-def test_build_model_without_a_training_says_what_to_run(tmp_path: Path) -> None:
+def test_build_model_without_a_training_names_the_command_to_run(tmp_path: Path) -> None:
     from examples.movielens.model import read_sizes
 
     with pytest.raises(FileNotFoundError, match=r"python -m examples\.movielens\.train"):
@@ -166,7 +171,8 @@ def test_sampler_offers_no_watched_movie_as_negative_and_no_future_as_history(
         for at, user in enumerate(batch.users):
             allowed = batch.movies[batch.allowed[at]]
             assert [movie for movie in allowed if (user, movie) in watched] == [batch.movies[at]]
-            begin, end = batch.histories.offsets[at], batch.histories.offsets[at + 1]
+            begin = batch.histories.offsets[at]
+            end = batch.histories.offsets[at + 1]
             history = [place[user, movie] for movie in batch.histories.values[begin:end]]
             target = place[user, batch.movies[at]]
             assert all(earlier < target for earlier in history)

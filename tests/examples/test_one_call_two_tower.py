@@ -1,4 +1,6 @@
-"""Two towers out of one call of one layer: the service finds what exact search over the original's vectors finds."""
+"""Two towers out of one call of one layer: the service finds what exact search over the original's
+vectors finds.
+"""
 
 import pytest
 

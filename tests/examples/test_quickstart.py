@@ -1,4 +1,6 @@
-"""The quick start as a user runs it: the committed bundle is served and asked over both transports."""
+"""The quick start as a user runs it: the committed bundle is served and asked over both
+transports.
+"""
 
 from __future__ import annotations
 

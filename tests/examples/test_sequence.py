@@ -13,7 +13,7 @@ def sequence(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("sequence", tmp_path_factory.mktemp("sequence"))
 
 
-def test_service_answers_the_sequence_model_as_tensorflow_does(sequence: Asked) -> None:
+def test_service_ranks_the_sequence_model_as_tensorflow_does(sequence: Asked) -> None:
     assert sequence.shown.within
     assert [form.kind for form in sequence.manifest.towers["ranking"].forms] == [
         "saved_model",
@@ -22,10 +22,8 @@ def test_service_answers_the_sequence_model_as_tensorflow_does(sequence: Asked) 
 
 
 def test_history_is_a_sequence_whose_lengths_make_the_mask(sequence: Asked) -> None:
-    history, lengths = (
-        sequence.manifest.features["history@movies"],
-        sequence.manifest.features["history@lengths"],
-    )
+    history = sequence.manifest.features["history@movies"]
+    lengths = sequence.manifest.features["history@lengths"]
     assert isinstance(history, EmbeddedFeature)
     assert isinstance(lengths, DenseFeature)
     assert (history.kind, history.length, history.table) == ("sequence", 5, "movies")

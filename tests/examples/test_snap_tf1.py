@@ -15,7 +15,7 @@ def snap(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("snap_tf1", tmp_path_factory.mktemp("snap_tf1"))
 
 
-def test_service_answers_snap_as_the_session_does(snap: Asked) -> None:
+def test_service_ranks_snap_as_the_session_does(snap: Asked) -> None:
     assert snap.shown.within
     assert [form.kind for form in snap.manifest.towers["ranking"].forms] == [
         "saved_model",

@@ -1,4 +1,6 @@
-"""Wide & Deep over rows and over hashed ids, from prebatched records to answers that equal the trained models'."""
+"""Wide & Deep over rows and over hashed ids, from prebatched records to answers that equal the
+trained models'.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return ask(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def test_service_answers_wide_deep_as_tensorflow_does(asked: Asked) -> None:
+def test_service_ranks_wide_deep_as_tensorflow_does(asked: Asked) -> None:
     assert asked.shown.within
     assert [form.kind for form in asked.manifest.towers["ranking"].forms] == [
         "saved_model",
@@ -54,7 +56,7 @@ def test_every_category_is_embedded_by_the_models_own_rule(asked: Asked) -> None
     assert len(numbers) == (10 if hashed else 50)
 
 
-def test_record_holds_a_batch_and_reads_back_as_it_was_drawn(tmp_path: Path) -> None:
+def test_record_of_a_batch_reads_back(tmp_path: Path) -> None:
     sizes = train.SIZES["tiny"]
     files = data.write_batches(data.Impressions(sizes, seed=2), tmp_path, records=2, batch=64)
     drawn = data.Impressions(sizes, seed=2)

@@ -1,12 +1,13 @@
-"""`rowcast-export` in children of a process that has imported all it needs but used none: quick to start, real to kill.
+"""`rowcast-export` in children of a process that has imported all it needs but used none: quick to
+start, real to kill.
 
 Options of when a run dies:
   noted: N       right after its N-th step was noted in the journal
   unnoted: N     right before it: the step's files are there, the journal does not know
   seconds: S     whatever it is doing then
   operation: N   right before the N-th file or directory that it makes, renames or removes
-  stops: N       it does not die but stops right after its N-th step, which its status reports too, until SIGCONT
-  damages: {after: STEP, file: PATH}   it does not die either: a part of a staged file turns to zeros
+  stops: N       it stops right after its N-th step, which its status reports, until SIGCONT
+  damages: {after: STEP, file: PATH}   a part of a staged file turns to zeros
   file_bytes: N  it does not die either: no file that it writes can be larger
 """
 
@@ -101,9 +102,8 @@ def _die_when(dies: Mapping[str, Any]) -> None:
     if "file_bytes" in dies:
         resource.setrlimit(resource.RLIMIT_FSIZE, (dies["file_bytes"], resource.RLIM_INFINITY))
     if "seconds" in dies:
-        signal.signal(
-            signal.SIGALRM, signal.SIG_DFL
-        )  # ends the process where it stands, as SIGKILL does
+        # Ends the process where it stands, as SIGKILL does.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, dies["seconds"])
     Staging.finish = finish_and_die  # type: ignore[assignment, method-assign]
 
@@ -115,8 +115,7 @@ def _child(arguments: list[str], output: Path, dies: Mapping[str, Any]) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     sys.argv = ["rowcast-export", *arguments]
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # ignored where the tests run in a shell's background
+    # Ignored where the tests run in a shell's background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _die_when(dies)
     main()

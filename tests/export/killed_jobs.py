@@ -1,4 +1,6 @@
-"""Jobs that are killed and begun again: then the bundle is that of an undisturbed run, and nothing was done twice."""
+"""Jobs that are killed and begun again: then the bundle is that of an undisturbed run, and nothing
+was done twice.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bundle.storage import journal
-from tests.export.checkpoint.bundles import write_bundle
+from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import facts, hidden, visible
 
@@ -44,10 +46,13 @@ class Expected:
 
 
 def write_tables(directory: Path, rows: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Writes a checkpoint of tables that are whole, sliced by rows, by columns and both, in two data files."""
+    """Writes a checkpoint of tables that are whole, sliced by rows, by columns and both, in two
+    data files.
+    """
     random = np.random.default_rng(7)
     third = rows // 3
-    above, below = (0, third), (third, rows - third)
+    above = (0, third)
+    below = (third, rows - third)
     slices: list[Any] = [
         None,
         [[above, (0, -1)], [below, (0, -1)]],
@@ -81,8 +86,11 @@ def undisturbed(forked: ForkedRuns, job: Job, place: Path) -> Expected:
 
 
 def resume(forked: ForkedRuns, job: Job, place: Path, expected: Expected) -> None:
-    """Runs a job that was killed again, by the same command, and compares the bundle with the undisturbed one."""
-    root, output = place / "bundles", place / "output"
+    """Runs a job that was killed again, by the same command, and compares the bundle with the
+    undisturbed one.
+    """
+    root = place / "bundles"
+    output = place / "output"
     bundle = root / job.model / "1"
     if bundle.is_dir():  # killed between its rename and its end
         assert forked.run(job.arguments(root), output) == 6, output.read_text()
@@ -97,8 +105,11 @@ def resume(forked: ForkedRuns, job: Job, place: Path, expected: Expected) -> Non
 
 
 def journaled(parent: Path) -> Mapping[str, tuple[int, int]]:
-    """Returns the files that a killed run noted as finished, each with what changes when it is written again."""
-    noted, staged = parent / ".staging-1.journal", parent / ".staging-1"
+    """Returns the files that a killed run noted as finished, each with what changes when it is
+    written again.
+    """
+    noted = parent / ".staging-1.journal"
+    staged = parent / ".staging-1"
     if not noted.exists():
         return {}
     copied = parent.parent.parent / "journal"

@@ -1,4 +1,6 @@
-"""A whole export job for the movies of tower_models.py: recipe, vocabulary and corpus, and what it should write."""
+"""A whole export job of the model Movies in two_towers.py: recipe, vocabulary and corpus, and what
+it should write.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from bundle.format.manifest import Manifest
-from bundle.storage import staging
+from bundle.storage import catalog, integrity
 from export.checkpoint.reader import open_checkpoint
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
@@ -20,8 +22,8 @@ from export.jobs.staged import Published
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
 from export.towers.savedmodels import content_of_saved_model
-from tests.export.checkpoint.bundles import GRAPH
-from tests.export.traced_models import HERE, movies_recipe
+from tests.export.checkpoint.tensor_bundles import GRAPH
+from tests.export.traced_models import MODELS, movies_recipe
 
 MOVIES = 40
 MOVIE_IDS = [100 + 7 * row for row in range(MOVIES)]
@@ -88,7 +90,7 @@ def recipe_of(checkpoint: Path) -> Recipe:
     return {
         "model": "movies",
         "checkpoint": {"path": str(checkpoint), "object_path": "model"},
-        "code": {"factory": "tower_models.py:build_movies"},
+        "code": {"factory": "two_towers.py:build_movies"},
         "output": {"root": "bundles"},
         **parts,
         "vocabularies": {"movies": {"file": "movie_ids.txt", "dtype": "int64"}},
@@ -147,7 +149,8 @@ def changed(recipe: Recipe, path: str, value: Any) -> Recipe:
 def write_project(directory: Path, recipe: Recipe) -> Path:
     """Writes all that a job reads but the checkpoint; returns the recipe's path."""
     directory.mkdir(parents=True, exist_ok=True)
-    shutil.copy(HERE / "tower_models.py", directory)
+    factory = recipe.get("code", {}).get("factory", "two_towers.py:build_movies")
+    shutil.copy(MODELS / factory.partition(":")[0], directory)
     (directory / "movie_ids.txt").write_text("".join(f"{movie}\n" for movie in MOVIE_IDS))
     write_corpus(directory / "movies.csv")
     path = directory / "recipe.toml"
@@ -179,10 +182,11 @@ def hidden(root: Path) -> list[str]:
 def facts(bundle: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The manifest and files of a bundle without what differs from run to run.
 
-    That is when it began, costs of searches, and the numbers that TensorFlow gives to the functions of a SavedModel.
+    That is when it began, costs of searches, and the numbers that TensorFlow gives to the functions
+    of a SavedModel.
     """
-    manifest: Manifest = staging.read_manifest(bundle)
-    staging.check_files(bundle, manifest, "full")
+    manifest: Manifest = catalog.read_manifest(bundle)
+    integrity.check_files(bundle, manifest, "full")
     content = manifest.model_dump(mode="json")
     content["created"] = ""
     for index in content["indexes"].values():

@@ -1,4 +1,4 @@
-"""Traces of the models of ranking_models.py, and runs of their parts."""
+"""Traces of the models in rankers.py, and runs of their parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from export.graph.pruning import TracedPart, TracedTower
 from export.model.tracing import trace_towers
 from export.recipe.schema import ExportJob
 from runtime.tower_inputs import tower_inputs
-from tests.export.traced_models import HERE, IDS, RAGGED, recipe
+from tests.export.traced_models import IDS, MODELS, RAGGED, recipe
 
 Values = dict[str, NDArray[Any]]
 
@@ -31,8 +31,8 @@ def ranking_recipe(
         "outputs": {name: name for name in outputs},
         "result": next(iter(outputs)),
     }
-    code = {"factory": f"ranking_models.py:{function}"}
-    return recipe("", inputs, {"ranking": tower | parts.pop("tower", {})}, {"code": code} | parts)
+    towers = {"ranking": tower | parts.pop("tower", {})}
+    return recipe(f"rankers.py:{function}", inputs, towers, parts)
 
 
 def experts_recipe(**parts: Any) -> ExportJob:
@@ -44,7 +44,7 @@ def traced(
     function: str, outputs: Iterable[str], inputs: Mapping[str, Any] = FEATURES
 ) -> TracedTower:
     tf.keras.utils.set_random_seed(3)  # else each run has other weights
-    return trace_towers(ranking_recipe(function, outputs, inputs), HERE).towers[0]
+    return trace_towers(ranking_recipe(function, outputs, inputs), MODELS).towers[0]
 
 
 def made_values(tower: TracedTower, n: int) -> Values:
@@ -65,7 +65,8 @@ def run(tower: TracedTower | TracedPart, values: Values, n: int) -> Values:
 
 
 def run_parts(parts: Iterable[TracedPart], values: Values, n: int, candidates: int = 1) -> Values:
-    """Runs parts as a service does: those of a context once for every `candidates` examples, which share its features.
+    """Runs parts as a service does: those of a context once for every `candidates` examples, which
+    share its features.
 
     Values of what is computed per context are those of each context's first example.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from export.errors import CheckpointError, DestinationError
 from export.jobs.executors import LocalExecutor
-from export.tables.shards import carry_out
+from export.tables.segments import carry_out
 from export.tables.tasks import RestTask, TableTask
 
 
@@ -25,7 +25,9 @@ def process_id(number: int) -> tuple[int, int]:
 
 
 def copy_and_look(task: TableTask | RestTask) -> tuple[int, bool, int]:
-    """Does a table task; returns its process, whether that has TensorFlow, and the most memory it held, in bytes."""
+    """Does a table task; returns its process, whether that has TensorFlow, and the most memory it
+    held, in bytes.
+    """
     carry_out(task)
     loaded = "tensorflow" in sys.modules or "libtensorflow" in Path("/proc/self/maps").read_text()
     peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
@@ -37,6 +39,11 @@ def refuse_three(number: int) -> int:
     if number == 3:
         raise CheckpointError("three is not read")
     return number
+
+
+def touch(mark: str) -> str:
+    Path(mark).touch()
+    return mark
 
 
 def die(number: int) -> int:
@@ -53,7 +60,9 @@ def die_once(mark: str) -> str:
 
 
 def fail_storage(mark: str) -> int:
-    """Fails: for ever, or twice if the file that counts its tries is called `passes`; as full if it is called so."""
+    """Fails: for ever, or twice if the file that counts its tries is called `passes`; as full if it
+    is called so.
+    """
     with Path(mark).open("a+") as file:
         print(file=file)
         file.seek(0)
@@ -68,7 +77,9 @@ def fail_storage(mark: str) -> int:
 
 
 def hold(pipe: str) -> None:
-    """Writes its process id to a pipe, then keeps the pipe open until something ends this process or this call."""
+    """Writes its process id to a pipe, then keeps the pipe open until something ends this process
+    or this call.
+    """
     with open(pipe, "w") as out:
         print(os.getpid(), file=out, flush=True)
         threading.Event().wait()

@@ -1,8 +1,8 @@
-"""Recipes, checkpoints and tables for models of this directory: those of tower_models.py if no file is named."""
+"""Recipes, checkpoints and traces of the models in tests/models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -24,35 +24,68 @@ from export.model.vocabularies import as_array
 from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob
 from export.verify.examples import Examples, make_examples
-from tests.conftest import write_table
+from tests.bundles.tables import write_table
 
-HERE = Path(__file__).parent
+MODELS = Path(__file__).parents[1] / "models"
+"""Factories are in files of this directory."""
 IDS = {"dtype": "int64"}
 RAGGED = {"dtype": "int64", "kind": "ragged"}
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def recipe(
-    function: str,
+    factory: str,
     inputs: Mapping[str, Any],
     towers: Mapping[str, Any],
-    parts: Mapping[str, Any] = MappingProxyType({}),
+    sections: Mapping[str, Any] = NOTHING,
 ) -> ExportJob:
+    """Returns a recipe.
+
+    Args:
+      factory: `file.py:function`, a file in tests/models.
+      inputs: The recipe's `inputs`.
+      towers: The recipe's `towers`.
+      sections: Other sections, or replacements of those above.
+    """
     return ExportJob.model_validate(
         {
             "model": "tested",
             "checkpoint": {"path": "ckpt", "object_path": "model"},
-            "code": {"factory": function if ":" in function else f"tower_models.py:{function}"},
+            "code": {"factory": factory},
             "inputs": inputs,
             "towers": towers,
             "output": {"root": "bundles"},
         }
-        | dict(parts)
+        | dict(sections)
     )
 
 
-def movies_recipe(function: str = "build_movies", **parts: Any) -> ExportJob:
+def tower_recipe(
+    factory: str,
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, str] = NOTHING,
+    *,
+    code: Mapping[str, Any] = NOTHING,
+    **sections: Any,
+) -> ExportJob:
+    """Returns a recipe of one query tower, `tower`, whose result is the first of its outputs."""
+    tower: dict[str, Any] = {"role": "query", "outputs": outputs}
+    if outputs:
+        tower["result"] = next(iter(outputs))
     return recipe(
-        function,
+        factory, inputs, {"tower": tower}, {"code": {"factory": factory, **code}, **sections}
+    )
+
+
+def one_table_recipe(function: str, **inputs: Any) -> ExportJob:
+    """Returns a recipe of a model in one_table.py."""
+    return recipe(f"one_table.py:{function}", {"item": IDS, **inputs}, {"tower": {"role": "query"}})
+
+
+def movies_recipe(function: str = "build_movies", **sections: Any) -> ExportJob:
+    """Returns a recipe of two towers and a ranker over one call of a TFRS layer."""
+    return recipe(
+        f"two_towers.py:{function}",
         {
             "user_id": IDS,
             "history": RAGGED,
@@ -72,13 +105,14 @@ def movies_recipe(function: str = "build_movies", **parts: Any) -> ExportJob:
                 "max_abs_error": {"int8": 1.0},
             },
         },
-        parts,
+        sections,
     )
 
 
-def ads_recipe(**parts: Any) -> ExportJob:
+def ads_recipe(**sections: Any) -> ExportJob:
+    """Returns a recipe of the mid-level API, with weights, a sequence and sparse bags."""
     return recipe(
-        "build_ads",
+        "mid_level.py:build_ads",
         {
             "ad": IDS,
             "clicks": {"dtype": "int32", "kind": "ragged"},
@@ -97,12 +131,8 @@ def ads_recipe(**parts: Any) -> ExportJob:
                 "result": "click",
             },
         },
-        parts,
+        sections,
     )
-
-
-def one_recipe(function: str, **inputs: Any) -> ExportJob:
-    return recipe(function, {"item": IDS, **inputs}, {"tower": {"role": "query"}})
 
 
 @dataclass(frozen=True)
@@ -123,39 +153,62 @@ class TracedCheckpoint:
 
 
 def save_checkpoint(
-    job: ExportJob, directory: Path, seed: int = 5, beside: Sequence[int] = ()
-) -> tuple[Path, dict[str, NDArray[np.float32]]]:
-    """Builds the whole model with random weights and saves it as a training script would, slots beside tables.
+    job: ExportJob,
+    directory: Path,
+    seed: int = 5,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    beside: Callable[[Any], Mapping[str, Any]] = lambda _: NOTHING,
+) -> Path:
+    """Builds the whole model with random weights, and saves it as a training script would.
 
-    `beside` is the shape of the weight of an object that the model had in training and its code lacks now.
+    Args:
+      job: The recipe.
+      directory: Where the checkpoint is written.
+      seed: Other seeds give other weights.
+      inputs: A batch. Models that make their variables in the first call are called with it.
+      beside: Returns objects that the training script saves beside the model; it may change the
+        model.
+
+    Returns:
+      The prefix of the checkpoint.
     """
     load_tensorflow()  # as the exporter needs it, before the model imports it
-    model = load_factory(job.code.factory, HERE)()
-    if beside:
-        model.gone = tf.train.Checkpoint(weight=tf.Variable(tf.zeros(beside)))
+    model = load_factory(job.code.factory, MODELS)()
+    if inputs is not None:
+        model(dict(inputs))
+    objects = beside(model)
+
     random = np.random.default_rng(seed)
-    parts = list(tf.train.TrackableView(model).descendants())
-    for variable in [
-        part for part in parts if isinstance(part, tf.Variable) and part.dtype == tf.float32
-    ]:
+    for variable in _float_variables(model):
         values = random.normal(0, 0.3, variable.shape).astype(np.float32)
         variable.assign(np.abs(values) if "variance" in variable.name else values)
-    prefix = tf.train.Checkpoint(model=model, step=tf.Variable(3)).write(str(directory / "ckpt-3"))
-    tables = {}
-    for layer in [part for part in parts if hasattr(part, "embedding_tables")]:
-        tables.update(
-            {config.name: table.numpy() for config, table in layer.embedding_tables.items()}
-        )
-    return Path(prefix), tables
+    checkpoint = tf.train.Checkpoint(model=model, step=tf.Variable(3), **objects)
+    return Path(checkpoint.write(str(directory / "ckpt-3")))
 
 
-def save_and_trace(job: ExportJob, directory: Path) -> TracedCheckpoint:
-    return trace_checkpoint(save_checkpoint(job, directory)[0], job, HERE, directory)
+def _float_variables(model: Any) -> list[Any]:
+    # Tables of TPU layers are not among a Keras model's variables, and those of Keras 3 are not
+    # TensorFlow's.
+    tracked = tf.train.TrackableView(model).descendants()
+    variables = [part for part in tracked if isinstance(part, tf.Variable)]
+    variables += getattr(model, "variables", ())
+    by_identity = {id(each): each for each in variables if "float32" in str(each.dtype)}
+    return list(by_identity.values())
 
 
-def trace_checkpoint(prefix: Path, job: ExportJob, base: Path, directory: Path) -> TracedCheckpoint:
+def save_and_trace(
+    job: ExportJob, directory: Path, inputs: Mapping[str, Any] | None = None, **options: Any
+) -> TracedCheckpoint:
+    """Saves a checkpoint, with options of `save_checkpoint`, and traces the model."""
+    prefix = save_checkpoint(job, directory, inputs=inputs, **options)
+    return trace_checkpoint(prefix, job, directory)
+
+
+def trace_checkpoint(prefix: Path, job: ExportJob, directory: Path) -> TracedCheckpoint:
     """Traces a recipe's model, and opens the tables and vocabularies that its features read."""
-    model, checkpoint = trace_towers(job, base), open_checkpoint(prefix)
+    model = trace_towers(job, MODELS)
+    checkpoint = open_checkpoint(prefix)
     features = describe_features(model.spec, job)
     keys = TrainedModel(model.root, checkpoint, "model").table_keys(model.tables)
     keys |= {name: part.key for name, part in job.tables.items() if part.key is not None}

@@ -10,10 +10,10 @@ from bundle.format.manifest import Table
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.tables.plan import Writing, plan_tables
-from export.tables.shards import carry_out, check_sources, manifest_table
+from export.tables.segments import carry_out, check_sources, manifest_table
 from export.verify.table_rows import verify_tables
 
-SHARDS = Writing(16)
+SEGMENTS = Writing(16)
 """Of a few rows."""
 
 
@@ -22,10 +22,12 @@ def copied_tables(
     inventory: Inventory,
     directory: Path,
     names: Sequence[str] | None = None,
-    writing: Writing = SHARDS,
+    writing: Writing = SEGMENTS,
     **how: Any,
 ) -> dict[str, Table]:
-    """Copies tables, or all; verifies some rows and all; returns them as a manifest describes them."""
+    """Copies tables, or all; verifies some rows and all; returns them as a manifest
+    describes them.
+    """
     wanted = list(names or (table.name for table in inventory.tables))
     plan = plan_tables(
         checkpoint,
@@ -35,6 +37,8 @@ def copied_tables(
         writing=dict.fromkeys(wanted, writing),
         **how,
     )
+    for task in reversed(plan.unpacked):
+        carry_out(task)
     receipts = [carry_out(task) for task in reversed(plan.work)]
     check_sources(plan, receipts)
     tables = {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
@@ -57,6 +61,6 @@ def copied(
     """Copies and verifies tables, or all; returns the bytes of each."""
     tables = copied_tables(checkpoint, inventory, directory, names, **how)
     return {
-        name: b"".join((directory / shard.file).read_bytes() for shard in table.shards)
+        name: b"".join((directory / segment.file).read_bytes() for segment in table.segments)
         for name, table in tables.items()
     }

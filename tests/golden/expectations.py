@@ -1,4 +1,6 @@
-"""What every case of write_checkpoints needs: values, and what a checkpoint of them must be read as."""
+"""What every case of write_checkpoints needs: values, and what a checkpoint of them must be read
+as.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def finish(
     slots: Sequence[str] | Mapping[str, Sequence[str]],
     **facts: Any,
 ) -> None:
-    """Writes down what is expected: values as unsigned integers of their width, the slots that each table has."""
+    """Writes down what is expected: values as unsigned integers of their width, the slots that each
+    table has.
+    """
     arrays = {name: np.asarray(each) for name, each in values.items()}
     bits = {name: each.view(f"u{each.itemsize}") for name, each in arrays.items()}
     named: Any = {name.replace("/", "|"): each for name, each in bits.items()}

@@ -1,4 +1,6 @@
-"""Every way of looking ids up that TensorFlow has, as a manifest describes it, with ids to look up."""
+"""Every way of looking ids up that TensorFlow has, as a manifest describes it, with ids
+to look up.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,15 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.format import manifest as entries
 
-ROWS, DIM, EXAMPLES = 97, 5, 17
-KEYS = tuple(
-    range(1000, 1000 + 7 * 40, 7)
-)  # of the vocabulary of integers; that of strings has the same as text
+ROWS = 97
+DIM = 5
+EXAMPLES = 17
+# Keys of the integer vocabulary; the string vocabulary has the same keys as text.
+KEYS = tuple(range(1000, 1000 + 7 * 40, 7))
 BOUNDARIES = (-1.5, 0.0, 0.25, 3.0)
-COMBINERS, WEIGHTS, BOTH = ("sum", "mean", "sqrtn"), ("none", "positive", "any"), (False, True)
+COMBINERS = ("sum", "mean", "sqrtn")
+WEIGHTS = ("none", "positive", "any")
+BOTH = (False, True)
 HASH = entries.HashIds(buckets=ROWS)
 BUCKETS = entries.BucketIds(boundaries=BOUNDARIES)
 

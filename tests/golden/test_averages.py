@@ -1,4 +1,6 @@
-"""Moving averages that optimizers keep: what is exported equals what the averaged model predicts."""
+"""Moving averages that optimizers keep: what is exported equals what the averaged model
+predicts.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,16 @@ from export.model.roots import open_job
 from export.recipe.schema import ExportJob
 from runtime.litert import CompiledTower
 from tests.export.movies_job import export
-from tests.golden import averaged_models
-from tests.golden.averaged_models import FACTORIES, ITEMS, PRICES
-from tests.golden.rankers import saved_model_scores, write_recipe
+from tests.golden.served_rankers import saved_model_scores, write_recipe
+from tests.models import averaged
+from tests.models.averaged import FACTORIES, ITEMS, PRICES
 
 v1 = tf.compat.v1
 
 
 def recipe(folder: Path, kind: str, averages: bool = True, **more: Any) -> Path:
-    factory, root = (
-        f"{averaged_models.__file__}:{FACTORIES[kind]}",
-        "" if kind == "tf1" else ', object_path = "model"',
-    )
+    factory = f"{averaged.__file__}:{FACTORIES[kind]}"
+    root = "" if kind == "tf1" else ', object_path = "model"'
     inputs = {"item": {"dtype": "int64"}, "price": {"dtype": "float32"}}
     checkpoint = f", averages = {str(averages).lower()}{root}"
     return write_recipe(folder, factory, inputs, (), checkpoint=checkpoint, **more)
@@ -65,10 +65,10 @@ def answers(bundle: Path, page: Manifest) -> NDArray[Any]:
         pytest.param("tf1", True, 10_000, marks=pytest.mark.slow),
     ],
 )
-def test_bundle_holds_the_averages_of_tables_and_weights_if_it_is_asked_to(
+def test_bundle_holds_the_averages_of_tables_and_weights_if_the_recipe_selects_them(
     kind: str, averages: bool, threshold: int, tmp_path: Path
 ) -> None:
-    predicted = averaged_models.train(kind, tmp_path / "ckpt" / "model")
+    predicted = averaged.train(kind, tmp_path / "ckpt" / "model")
     assert np.abs(predicted[False] - predicted[True]).max() > 0.01
     page = export(
         recipe(tmp_path, kind, averages, code=f", table_threshold = {threshold}")
@@ -81,7 +81,7 @@ def test_bundle_holds_the_averages_of_tables_and_weights_if_it_is_asked_to(
 
 @pytest.mark.parametrize("kind", ["keras 3", pytest.param("tf1", marks=pytest.mark.slow)])
 def test_self_contained_saved_model_holds_the_averages(kind: str, tmp_path: Path) -> None:
-    predicted = averaged_models.train(kind, tmp_path / "ckpt" / "model")
+    predicted = averaged.train(kind, tmp_path / "ckpt" / "model")
     inline = recipe(tmp_path, kind, output=', tables = "inline"', code=", table_threshold = 0")
     scores = saved_model_scores(inline, {"item": ITEMS, "price": PRICES})
     np.testing.assert_allclose(scores, predicted[True], rtol=1e-5, atol=1e-5)
@@ -90,7 +90,7 @@ def test_self_contained_saved_model_holds_the_averages(kind: str, tmp_path: Path
 def test_average_is_a_slot_variable_of_its_variable_which_a_table_may_be_named_after(
     tmp_path: Path,
 ) -> None:
-    averaged_models.train("slots", tmp_path / "model")
+    averaged.train("slots", tmp_path / "model")
     checkpoint = open_checkpoint(tmp_path)
     (table,) = recognise(checkpoint).tables
     (average,) = (slot for slot in table.slots if slot.name == "average")
@@ -130,7 +130,7 @@ def one_name_for_two(prefix: Path) -> None:
 
 
 def two_averages(prefix: Path) -> None:
-    model = averaged_models.build()
+    model = averaged.build()
     tf.train.Checkpoint(model=model, first=averaging(model), second=averaging(model)).write(
         str(prefix)
     )

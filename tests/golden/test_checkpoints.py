@@ -1,4 +1,6 @@
-"""Checkpoints that TensorFlow itself wrote, read and copied without it: every table, bit for bit."""
+"""Checkpoints that TensorFlow itself wrote, read and copied without it: every table,
+bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ CASES = (
     *("stacks_2x4", "stacks_4x2_adam", "stacks_off", "stacks_of_two_objects"),
 )
 DAMAGES = 10
-"""Of each case; `python -m tests.soak.damaged_checkpoints` tries as many as there is time."""
+"""Of each case; `python -m benchmarks.soak.damaged_checkpoints` tries as many as there is time."""
 NOT_COPIED = ("sharded_float64", "sharded_int32", "sharded_int64")
 
 
@@ -78,7 +80,9 @@ PAGE = Path(__file__).parents[2].joinpath("docs/reference/checkpoints.md").read_
 SHOWN = re.findall(
     r"^```\n\$ rowcast-export (inspect (\S+).*)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE
 )
-"""What docs/reference/checkpoints.md shows: a command, the case it is given, and all that it prints."""
+"""What docs/reference/checkpoints.md shows: a command, the case it is given, and all that it
+prints.
+"""
 
 
 class Case(NamedTuple):
@@ -117,7 +121,8 @@ def test_checkpoint_of_tensorflow_is_recognised_and_copied_bit_for_bit(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     case = read_case(written / name)
-    checkpoint, facts = open_checkpoint(case.directory), case.facts
+    checkpoint = open_checkpoint(case.directory)
+    facts = case.facts
     found = recognise(checkpoint, Statements(facts.get("named", {}), tuple(facts.get("mod", ()))))
     assert {table.name: (table.rows, table.dim) for table in found.tables} == {
         name: each.shape for name, each in case.bits.items()
@@ -203,7 +208,9 @@ def test_page_shows_every_kind_of_checkpoint() -> None:
 
 
 def _lasting(text: str) -> str:
-    """Returns what is printed without what is another in every run: sums of values, the order of a set of Keras'."""
+    """Returns what is printed without what is another in every run: sums of values, the order of a
+    set of Keras'.
+    """
     return re.sub(
         r"_all_variables/\d", "_all_variables/N", re.sub(r"(crc32c|sha256):[0-9a-f]+", r"\1", text)
     )

@@ -1,4 +1,6 @@
-"""Every example's tiny bundle, as it was once written, answers today as its trained model did then."""
+"""Every example's tiny bundle, as it was once written, answers today as its trained
+model did then.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bundle.storage.staging import check_files, read_manifest
+from bundle.storage.catalog import read_manifest
+from bundle.storage.integrity import check_files
 from examples import replay, served, trained
 from examples.demo_models import EXAMPLES
 from tests.golden.write_examples import ARCHIVES, BYTES_MAX, unpacked
@@ -37,7 +40,7 @@ def test_every_example_has_a_small_golden_bundle() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_golden_example_answers_as_its_trained_model_did(
+def test_golden_example_gives_the_scores_of_its_trained_model(
     name: str, root: Path, service: served.Service
 ) -> None:
     check_files(root / name / "1", read_manifest(root / name / "1"), tables="full")

@@ -1,4 +1,6 @@
-"""Random computations of ids: where rules tell them, they make the integers that TensorFlow makes, bit for bit."""
+"""Random computations of ids: where rules tell them, they make the integers that TensorFlow makes,
+bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ class Computation:
     """
 
     def __init__(self, seed: int) -> None:
-        self._random, self._kept = np.random.default_rng(seed), list[Any]()
+        self._random = np.random.default_rng(seed)
+        self._kept = list[Any]()
         self.sent = [INTEGERS, INTEGERS_32, TEXTS][seed % 3]
         traced = tf.compat.v1.wrap_function(
             self._steps, [tf.TensorSpec([None], tf.constant(self.sent).dtype)]
@@ -61,10 +64,8 @@ class Computation:
         captured = {inner.name: outer for outer, inner in traced.graph.captures}
         (sent,) = [each for each in traced.inputs if each.name not in captured]
         self.made = traced(tf.constant(self.sent)).numpy().astype(np.int64)
-        self.ids, self.call = (
-            traced.outputs[0],
-            CallGraph({sent.name: Source("x", "dense")}, captured),
-        )
+        self.ids = traced.outputs[0]
+        self.call = CallGraph({sent.name: Source("x", "dense")}, captured)
 
     def _steps(self, ids: Any) -> Any:
         for _ in range(self._random.integers(1, 6)):
@@ -83,7 +84,8 @@ class Computation:
         )(texts)
 
     def _of_integers(self, ids: Any) -> Any:
-        dtype, random = ids.dtype, self._random
+        dtype = ids.dtype
+        random = self._random
         constant = tf.constant(
             int(random.choice(_CONSTANTS[: 11 if dtype == tf.int32 else 13])), dtype
         )
@@ -144,7 +146,8 @@ def named(rule: IdRule) -> OneInput:
 
 def rows_inside(page: OneInput, found: ResolvedIds, made: Computation) -> NDArray[np.int64]:
     """Returns what a self-contained SavedModel makes of ids by a rule."""
-    sent, tables = tf.constant(made.sent), {}
+    sent = tf.constant(made.sent)
+    tables = {}
     for rule, keys in zip(vocabularies_of(page), found.keys, strict=True):
         places = tf.range(len(keys), dtype=tf.int64)
         known = tf.constant(keys, tf.string if isinstance(keys[0], str) else tf.int64)
@@ -156,7 +159,7 @@ def rows_inside(page: OneInput, found: ResolvedIds, made: Computation) -> NDArra
     return rows
 
 
-def test_computations_that_rules_tell_make_tensorflow_s_integers() -> None:
+def test_id_computations_give_the_integers_of_tensorflow() -> None:
     told: Counter[str] = Counter()
     for seed in range(CONFIGURATIONS):
         made = Computation(seed)

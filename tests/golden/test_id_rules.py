@@ -1,4 +1,6 @@
-"""Ids by rules, whatever is sent, against TensorFlow's own operations and Keras' layers: all the same."""
+"""Ids by rules, whatever is sent, against TensorFlow's own operations and Keras' layers: all the
+same.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ CHARACTERS = st.one_of(
 TEXTS = st.lists(st.text(CHARACTERS, max_size=30), min_size=1, max_size=6)
 WORDS = ["a", "b", "ab", "ba", "a b", "A", "\u00e9", "\u00a0", "i\u0307", "\u65e5"]
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
-LOWER, STRIP = entries.TextStep(do="lower"), entries.TextStep(do="replace_any", what=PUNCTUATION)
+LOWER = entries.TextStep(do="lower")
+STRIP = entries.TextStep(do="replace_any", what=PUNCTUATION)
 STANDARDS: dict[str | None, tuple[entries.TextStep, ...]] = {
     None: (),
     "lower": (LOWER,),
@@ -40,7 +43,8 @@ LISTED = entries.VocabularyIds(vocabulary="words", first_row=2)
 
 @pytest.mark.parametrize("size", [300, 9000])  # hashed one by one, and several thousand at a time
 def test_hash_has_the_buckets_of_string_to_hash_bucket_fast(size: int) -> None:
-    random, buckets = np.random.default_rng(0), 2**62 - 1
+    random = np.random.default_rng(0)
+    buckets = 2**62 - 1
     texts = [
         "",
         "a",
@@ -69,9 +73,8 @@ def test_buckets_are_those_of_bucketize(dtype: Any) -> None:
     boundaries = [-10.0, -0.1, 0.0, 0.1, 0.3, 1.0, 1.0, 16777217.0]
     exact = np.array(boundaries, np.float32)
     beside = np.concatenate([np.nextafter(exact, np.float32(end)) for end in (-1e9, 1e9)])
-    normal = beside[
-        np.abs(beside) > np.finfo(np.float32).tiny
-    ]  # TensorFlow takes denormal numbers for 0
+    # TensorFlow takes denormal numbers for 0.
+    normal = beside[np.abs(beside) > np.finfo(np.float32).tiny]
     values = np.concatenate([exact, normal, np.linspace(-20, 20, 301, dtype=np.float32)]).astype(
         dtype
     )

@@ -1,7 +1,8 @@
 """Features against every lookup that TensorFlow has, on a CPU, in one process.
 
-Gathers must be equal bit for bit; combined vectors are float32 sums of the same products in another order. All of the
-cases are one call of thousands of ids to the reader, which gives the bits that each has alone.
+Gathers must be equal bit for bit; combined vectors are float32 sums of the same products in another
+order. All of the cases are one call of thousands of ids to the reader, which gives the bits that
+each has alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bundle.features.columns import Column, Place
 from bundle.features.reader import FeatureReader
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
-from tests.conftest import write_table
+from tests.bundles.tables import write_table
 from tests.golden.lookup_cases import (
     BOUNDARIES,
     DIM,
@@ -38,7 +39,8 @@ CASES = generate()
 SENT = {name: columns_of(case, seed) for seed, (name, case) in enumerate(CASES.items())}
 STORED = np.random.default_rng(11).standard_normal((ROWS, DIM)).astype(np.float32)
 TABLE = tf.constant(STORED)
-embedding, fc = tf.tpu.experimental.embedding, tf.feature_column
+embedding = tf.tpu.experimental.embedding
+fc = tf.feature_column
 TEXTS = [str(key) for key in KEYS]
 
 
@@ -92,14 +94,19 @@ def weights_of(case: Case, column: Column) -> Any:
 
 
 def by_serving(case: Case, column: Column) -> Any:
-    ids, weights, length = ids_of(case, column), weights_of(case, column), case.entry.length
+    ids = ids_of(case, column)
+    weights = weights_of(case, column)
+    length = case.entry.length
     combiner = case.options[0] if case.options else case.entry.combiner or "mean"
     table = embedding.TableConfig(ROWS, DIM, combiner=combiner, name="t")
     shaped = case.call == "shaped"
+    output_shape = None
+    if shaped:
+        output_shape = [EXAMPLES, length] if length else [EXAMPLES]
     config = embedding.FeatureConfig(
         table,
         max_sequence_length=(length or 0) if case.ids[0].width is None and not shaped else 0,
-        output_shape=([EXAMPLES, length] if length else [EXAMPLES]) if shaped else None,
+        output_shape=output_shape,
     )
     weighted = None if weights is None else [weights]
     return embedding.serving_embedding_lookup(
@@ -108,7 +115,8 @@ def by_serving(case: Case, column: Column) -> Any:
 
 
 def by_safe_lookup(case: Case, column: Column) -> Any:
-    entry, weights = case.entry, weights_of(case, column)
+    entry = case.entry
+    weights = weights_of(case, column)
     return tf.nn.safe_embedding_lookup_sparse(
         TABLE,
         ids_of(case, column),
@@ -120,7 +128,8 @@ def by_safe_lookup(case: Case, column: Column) -> Any:
 
 
 def by_plain_lookup(case: Case, column: Column) -> Any:
-    entry, weights = case.entry, weights_of(case, column)
+    entry = case.entry
+    weights = weights_of(case, column)
     return tf.nn.embedding_lookup_sparse(
         TABLE, ids_of(case, column), weights, entry.combiner, max_norm=entry.max_norm
     )
@@ -131,7 +140,8 @@ def by_embedding_layer(case: Case, column: Column) -> Any:
 
 
 def by_column(case: Case, column: Column) -> Any:
-    rule, text = case.entry.ids, case.ids[0].text
+    rule = case.entry.ids
+    text = case.ids[0].text
     default = case.entry.unknown.row
     if rule.kind == "identity":
         category = fc.categorical_column_with_identity("f", ROWS, default)
@@ -155,10 +165,8 @@ def by_column(case: Case, column: Column) -> Any:
 
 
 def by_crossed_column(case: Case, given: dict[str, Column]) -> Any:
-    vocabulary, identity = (
-        fc.categorical_column_with_vocabulary_list,
-        fc.categorical_column_with_identity,
-    )
+    vocabulary = fc.categorical_column_with_vocabulary_list
+    identity = fc.categorical_column_with_identity
     made: dict[str, Callable[[str], Any]] = {
         "row or 5": lambda read: identity(read, ROWS, 5),
         "known": lambda read: vocabulary(read, TEXTS),
@@ -206,7 +214,8 @@ CALLS: dict[str, Callable[[Case, Any], Any]] = {
 def test_feature_agrees_with_tensorflow(
     name: str, reader: FeatureReader, found: dict[str, NDArray[np.float32]]
 ) -> None:
-    case, sent = CASES[name], SENT[name]
+    case = CASES[name]
+    sent = SENT[name]
     alone = reader.activation(name, sent, EXAMPLES).values
     written = np.empty((EXAMPLES, alone.size // EXAMPLES), np.float32)
     reader.write([Place(written, (name,), (written.shape[1],))], sent, EXAMPLES)

@@ -1,7 +1,9 @@
-"""Checkpoints that Orbax itself wrote (orbax.tar.xz), read and copied without it: every table, bit for bit.
+"""Checkpoints that Orbax itself wrote (orbax.tar.xz), read and copied without it: every table, bit
+for bit.
 
-Each case holds its checkpoint, `values.npz` (what it must be read as) and, of stacks, the trainer's `layout.pb`. All
-were written on four CPU devices of two cores each by flax with optax, keras-rs 0.4.0 and jax-tpu-embedding 0.1.0.
+Each case holds its checkpoint, `values.npz` (what it must be read as) and, of stacks, the trainer's
+`layout.pb`. All were written on four CPU devices of two cores each by flax with optax, keras-rs
+0.4.0 and jax-tpu-embedding 0.1.0.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ import pytest
 
 from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Statements
+from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, NotConvertible
+from export.verify.stated_layouts import check_padding
 from tests.golden.copies import copied
 from tests.hostile.damage import case_files, trial
 from tests.hostile.ordeal import deadline, endure, memory_limit
@@ -83,7 +86,7 @@ def test_tree_of_a_checkpointer_is_copied_by_named_keys(
 
 
 @pytest.mark.parametrize("name", ["jax_stacks", "keras_rs_stacks"])
-def test_stack_is_copied_as_its_trainer_says_and_refused_where_no_layout_does(
+def test_stack_with_a_recorded_layout_is_copied_and_without_one_is_rejected(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(written / name)
@@ -98,8 +101,37 @@ def test_stack_is_copied_as_its_trainer_says_and_refused_where_no_layout_does(
     assert copied(checkpoint, stated, tmp_path) == as_bytes(values_of(written / name))
 
 
+@pytest.mark.parametrize("name", ["jax_stacks", "keras_rs_stacks"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"cores": cores, "rotation": 0} for cores in (1, 2, 4, 16, 32)),
+        *({"rotation": rotation} for rotation in (1, 3, 7)),
+        {"rows": 27},
+    ],
+)
+def test_stack_contradicts_a_layout_that_is_not_its_trainers(
+    name: str, wrong: dict[str, int], written: Path
+) -> None:
+    """Rows behind the last row of a table are NaN, and their accumulators as they began."""
+    checkpoint = open_checkpoint(written / name)
+
+    def check(change: dict[str, int]) -> None:
+        layouts = {}
+        for table, recorded in read_layouts(written / name / "layout.pb").items():
+            stated = recorded.model_dump(exclude_none=True, exclude={"core_rows"}) | change
+            stated["offset"] = stated["offset"] * (recorded.cores or 1) // stated["cores"]
+            layouts[table] = StatedTable(**stated)
+        found = recognise(checkpoint, Statements(layouts=layouts))
+        check_padding(checkpoint, found.tables, [table.name for table in found.tables])
+
+    check({})
+    with pytest.raises(NotConvertible, match="correct cores, offset, rotation and rows"):
+        check(wrong)
+
+
 @pytest.mark.parametrize("name", ["loose_zarr2", "loose_zarr3"])
-def test_chunk_that_is_gone_is_told_and_never_read_as_zeros(
+def test_missing_chunk_is_an_error_and_never_read_as_zeros(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     case = shutil.copytree(written / name, tmp_path / "case")
@@ -118,7 +150,7 @@ def test_chunk_that_is_gone_is_told_and_never_read_as_zeros(
 
 
 @pytest.mark.parametrize("name", ["packed_zarr2", "packed_zarr3"])
-def test_data_file_that_is_missing_or_cut_short_is_told(
+def test_data_file_missing_or_cut_short_is_an_error(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     case = shutil.copytree(written / name, tmp_path / "case")
@@ -150,7 +182,7 @@ def test_orbax_checkpoint_with_any_damage_gives_values_or_a_typed_error(
     "shape", ["[1000000000000, 1000000000]", "[0, 0]", "[-1, 4]", "[]", "[1e400]", "null"]
 )
 @pytest.mark.parametrize("name", ["loose_zarr2", "loose_zarr3"])
-def test_orbax_array_that_claims_another_shape_is_told(
+def test_orbax_array_with_another_shape_is_an_error(
     name: str, shape: str, written: Path, tmp_path: Path
 ) -> None:
     case = shutil.copytree(written / name, tmp_path / "case")

@@ -13,13 +13,19 @@ from rowcast_client import RowcastError
 
 from export.frameworks.loading import load_tensorflow
 from tests.export.movies_job import export
-from tests.golden import models
-from tests.golden.rankers import Inputs, assert_ranked, saved_model_scores, serving, write_recipe
+from tests.golden.served_rankers import (
+    Inputs,
+    assert_ranked,
+    saved_model_scores,
+    serving,
+    write_recipe,
+)
+from tests.models import lookup_rankers as models
 
 tf = load_tensorflow()
 N = 24
 Sent = dict[str, Any]
-BEYOND = "looks up itself may lie beyond its tables"
+BEYOND = "an id may be beyond a table that the tower reads itself"
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,9 @@ def entry(dtype: str, *shape: int, **more: Any) -> dict[str, Any]:
 def bags(
     random: np.random.Generator, low: int, high: int, longest: int = 5, last: int = 3
 ) -> list[list[int]]:
-    """The first is empty; the last has `last` ids: `embedding_lookup_sparse` itself drops empty ones there."""
+    """The first is empty; the last has `last` ids: `embedding_lookup_sparse` itself drops empty
+    ones there.
+    """
     sizes = [0, *random.integers(0, longest + 1, N - 2).tolist(), last]
     return [random.integers(low, high, size).tolist() for size in sizes]
 
@@ -247,10 +255,8 @@ def train(ranker: Ranker, sent: Sent, directory: Path) -> dict[str, Any]:
 def recipe_of(
     ranker: Ranker, directory: Path, output: str = "", contexts: tuple[str, ...] = ()
 ) -> Path:
-    factory, told = (
-        f"{models.__file__}:{ranker.factory}",
-        {"checkpoint": ', object_path = "model"', "output": output},
-    )
+    factory = f"{models.__file__}:{ranker.factory}"
+    told = {"checkpoint": ', object_path = "model"', "output": output}
     return write_recipe(
         directory, factory, ranker.inputs, ranker.heads, contexts, code=ranker.code, **told
     )
@@ -289,7 +295,8 @@ def test_self_contained_saved_model_gives_the_scores_of_the_trained_model(tmp_pa
 def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(
     tmp_path: Path,
 ) -> None:
-    ranker, tags = next(each for each in RANKERS if each.factory == "Bags"), [3, 1 << 33, 3, 77]
+    ranker = next(each for each in RANKERS if each.factory == "Bags")
+    tags = [3, 1 << 33, 3, 77]
     sent = ranker.sent(np.random.default_rng(7))
     trained = train(ranker, {**sent, "tags": [tags] * N}, tmp_path)
     export(recipe_of(ranker, tmp_path, contexts=("tags",)))

@@ -1,4 +1,6 @@
-"""A ranker trained by a program of TF1 and saved by its Saver: what is served equals what its session predicts."""
+"""A ranker trained by a program of TF1 and saved by its Saver: what is served equals what its
+session predicts.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,11 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import EmbeddedFeature
 from tests.export.movies_job import export
-from tests.golden import tf1_ranker
-from tests.golden.rankers import assert_ranked, serving, write_recipe
+from tests.golden.served_rankers import assert_ranked, serving, write_recipe
+from tests.models import tf1
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`layer.add_variable` is deprecated"
-)  # TF1's linear_model does it
+# TF1's linear_model does so.
+pytestmark = pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")
 
 v1 = tf.compat.v1
 N = 12
@@ -64,7 +65,9 @@ def fed() -> dict[str, Any]:
 
 
 def train(prefix: Path) -> dict[str, NDArray[Any]]:
-    """Trains for a step, saves as programs of TF1 do, and returns the predictions for what is fed."""
+    """Trains for a step, saves as programs of TF1 do, and returns the predictions for
+    what is fed.
+    """
     with tf.Graph().as_default(), v1.Session() as session:
         inputs = {
             name: v1.sparse_placeholder(told["dtype"])
@@ -72,7 +75,7 @@ def train(prefix: Path) -> dict[str, NDArray[Any]]:
             else v1.placeholder(told["dtype"], [None, *told.get("shape", [])])
             for name, told in INPUTS.items()
         }
-        predictions = tf1_ranker.build()(inputs)
+        predictions = tf1.build()(inputs)
         loss = tf.reduce_mean(predictions["click"] - predictions["buy"])
         step = v1.train.AdagradOptimizer(0.5).minimize(loss, v1.train.get_global_step())
         session.run([v1.global_variables_initializer(), v1.tables_initializer()])
@@ -83,12 +86,10 @@ def train(prefix: Path) -> dict[str, NDArray[Any]]:
     return found
 
 
-def test_tf1_served_answers_equal_the_sessions_predictions(tmp_path: Path) -> None:
+def test_tf1_ranker_served_gives_the_predictions_of_the_session(tmp_path: Path) -> None:
     predicted = train(tmp_path / "ckpt" / "model.ckpt")
     page = export(
-        write_recipe(
-            tmp_path, f"{tf1_ranker.__file__}:build", INPUTS, ("click", "buy"), (*CONTEXT,)
-        )
+        write_recipe(tmp_path, f"{tf1.__file__}:build", INPUTS, ("click", "buy"), (*CONTEXT,))
     ).manifest
     rules = {
         name: each.ids.kind

@@ -1,4 +1,6 @@
-"""A tutorial model of TensorFlow Recommenders, served over both transports without TensorFlow, is what was trained."""
+"""A tutorial model of TensorFlow Recommenders, served over both transports without TensorFlow, is
+what was trained.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import pytest
 
 from export.frameworks.loading import load_tensorflow
 from tests.export.movies_job import export
-from tests.golden import tutorial_models as tutorial
-from tests.golden.rankers import assert_ranked, serving
+from tests.golden.served_rankers import assert_ranked, serving
+from tests.models import tutorials as tutorial
 
 tf = load_tensorflow()
 RECIPE = """
@@ -24,7 +26,9 @@ inputs.movie_title.dtype = "string"
 towers.query = {{ role = "query", outputs = {{ vector = "query" }} }}
 towers.candidate = {{ role = "candidate", outputs = {{ vector = "candidate" }} }}
 towers.ranking = {{ role = "ranking", outputs = {{ score = "score" }} }}
-candidates.movies = {{ file = "movies.csv", id = "movie_title", features = {{ movie_title = "movie_title" }} }}
+candidates.movies.file = "movies.csv"
+candidates.movies.id = "movie_title"
+candidates.movies.features = {{ movie_title = "movie_title" }}
 indexes.movies = {{ corpus = "movies", query_tower = "query", candidate_tower = "candidate" }}
 """
 TITLES = ["STAR wars!", "Toy\tStory  (1971) of an unknown word", "?", ""]

@@ -1,7 +1,7 @@
 """Writes the golden bundle and what a service answers from it.
 
-`python -m tests.golden.write_bundle` makes `tests/golden/bundle/`; run it only for a new format version: every later
-reader must open the committed one and answer as it did.
+`python -m tests.golden.write_bundle` makes `tests/golden/bundle/`; run it only for a new format
+version: every later reader must open the committed one and answer as it did.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from bundle.format.manifest import (
     Unknown,
     VocabularyIds,
 )
-from bundle.storage.staging import read_manifest
-from service.engine.requests import Ranking, Retrieval, Target
+from bundle.storage.catalog import read_manifest
+from service.engine.calls import Ranking, Retrieval, Target
+from tests.bundles.small import write_small_bundle
+from tests.bundles.towers import compiled_towers
 from tests.service.running import RunningService
-from tests.service.small_bundle import compiled_towers, write_small_bundle
 
 BUNDLE = Path(__file__).parent / "bundle"
 CONTEXT = {

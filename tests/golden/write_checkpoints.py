@@ -1,7 +1,10 @@
-"""Writes checkpoints with TensorFlow's own code, each with what it must be read as. Run by test_checkpoints.py.
+"""Writes checkpoints with TensorFlow's own code, each with what it must be read as. Run by
+test_checkpoints.py.
 
-Each case is a directory: the checkpoint, `values.npz` (table -> the bits of its values) and `facts.json`.
-Usage: TF_USE_LEGACY_KERAS=1 KERAS_BACKEND=tensorflow python -m tests.golden.write_checkpoints DIRECTORY
+Each case is a directory: the checkpoint, `values.npz` (table -> the bits of its values) and
+`facts.json`.
+Usage: TF_USE_LEGACY_KERAS=1 KERAS_BACKEND=tensorflow python -m tests.golden.write_checkpoints
+DIRECTORY
 """
 
 from __future__ import annotations
@@ -66,7 +69,9 @@ def custom_optimizer() -> Any:
 
 
 def mid_level_plain(directory: Path, optimizer: Any, slots: Sequence[str]) -> None:
-    """TPUEmbeddingV0, for TPUs without embedding hardware; the strategy it asks for is stood in for."""
+    """TPUEmbeddingV0, for TPUs without embedding hardware; the strategy it asks for is stood in
+    for.
+    """
 
     class StandIn(tpu_strategy.TPUStrategyV2):  # type: ignore[misc]  # TensorFlow has no types
         def __init__(self) -> None:
@@ -83,10 +88,13 @@ def mid_level_plain(directory: Path, optimizer: Any, slots: Sequence[str]) -> No
 
 
 def mid_level_hosts(directory: Path) -> None:
-    """The mid-level API as TPUStrategy saves it: a slice per host. Logical CPU devices stand for the hosts."""
+    """The mid-level API as TPUStrategy saves it: a slice per host. Logical CPU devices stand for
+    the hosts.
+    """
     configs, values = table_configs({"users": 101, "tiny": 2})
     tables = embedding.TPUEmbedding(configs, embedding.Adagrad(0.1))
-    tables._using_tpu, tables._hosts = True, [f"/device:CPU:{host}" for host in range(HOSTS)]
+    tables._using_tpu = True
+    tables._hosts = [f"/device:CPU:{host}" for host in range(HOSTS)]
     for config in configs.values():
         config.table.initializer = lambda shape, dtype=None, shard_info=None: tf.zeros(
             shard_info.shape if shard_info else shape
@@ -97,16 +105,16 @@ def mid_level_hosts(directory: Path) -> None:
         for part in variables["parameters"].variables:
             part.assign(values[name][row : row + part.shape[0]])
             row += part.shape[0]
-    tables._built, tables._using_tpu = (
-        True,
-        False,
-    )  # a save would fetch the tables from a TPU otherwise
+    tables._built = True
+    tables._using_tpu = False  # a save would fetch the tables from a TPU otherwise
     tf.train.Checkpoint(embedding=tables).save(str(directory / "ckpt"))
     finish(directory, values, ["accumulators"], step=None, origin="TPUEmbedding")
 
 
 def tfrs_layer(directory: Path, optimizer: Any, slots: Sequence[str]) -> None:
-    """The TFRS layer in a Keras model, trained for one step with a Keras optimizer of the older kind."""
+    """The TFRS layer in a Keras model, trained for one step with a Keras optimizer of the older
+    kind.
+    """
     configs, _ = table_configs({"users": 101, "genres": 7})
     layer = tfrs.layers.embedding.TPUEmbedding(configs, optimizer)
 
@@ -130,7 +138,9 @@ def tfrs_layer(directory: Path, optimizer: Any, slots: Sequence[str]) -> None:
 
 
 def partial_layer(directory: Path) -> None:
-    """PartialTPUEmbedding: one table on the TPU, two small ones as Keras layers, of which two features share one."""
+    """PartialTPUEmbedding: one table on the TPU, two small ones as Keras layers, of which two
+    features share one.
+    """
     rows = {"users": 101, "genres": 7, "ages": 5}
     tables = {name: embedding.TableConfig(count, DIM, name=name) for name, count in rows.items()}
     reads = {"user": "users", "genre": "genres", "other_genre": "genres", "age": "ages"}
@@ -157,7 +167,9 @@ def partial_layer(directory: Path) -> None:
 
 
 def sharded_variable_case(directory: Path, dtype: str) -> None:
-    """A variable in row slices, each on a device of its own, as a parameter-server strategy saves it."""
+    """A variable in row slices, each on a device of its own, as a parameter-server strategy saves
+    it.
+    """
     values = tf.cast(random_values(100, 1) * 100, dtype)
     parts = []
     for device, (low, high) in enumerate(pairwise([0, 34, 67, 100])):
@@ -178,7 +190,9 @@ def sharded_variable_case(directory: Path, dtype: str) -> None:
 
 
 def size_limited(directory: Path) -> None:
-    """Variables cut by a size limit: irregular slices over many files, and values that begin at any byte."""
+    """Variables cut by a size limit: irregular slices over many files, and values that begin at any
+    byte.
+    """
     values = {"emb": random_values(200, 1), "other": random_values(200, 2)}
     checkpoint = tf.train.Checkpoint(
         flag=tf.Variable(True), **{name: tf.Variable(each) for name, each in values.items()}

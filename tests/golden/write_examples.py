@@ -1,7 +1,9 @@
-"""Writes the golden bundle of every example's tiny version, with requests and the trained model's answers to them.
+"""Writes the golden bundle of every example's tiny version, with requests and the trained model's
+answers to them.
 
-`python -m tests.golden.write_examples [NAME ...]` makes `tests/golden/examples/<name>.tar.xz`. They are written again
-only where an example changes: every later reader opens them and answers as they say.
+`python -m tests.golden.write_examples [NAME ...]` makes `tests/golden/examples/<name>.tar.xz`. They
+are written again only where an example changes: every later reader opens them and answers as they
+say.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def write(name: str, scratch: Path) -> None:
 
 
 def unpacked(directory: Path) -> Path:
-    """Unpacks all of them into a directory, which becomes a root with a model for each example; returns it."""
+    """Unpacks all of them into a directory, which becomes a root with a model for each example;
+    returns it.
+    """
     for archive in ARCHIVES.glob("*.tar.xz"):
         with tarfile.open(archive) as tar:
             tar.extractall(directory, filter="data")

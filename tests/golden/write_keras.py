@@ -1,4 +1,6 @@
-"""Checkpoints, SavedModels and files of weights, archives and whole models, of tf-keras and of Keras 3."""
+"""Checkpoints, SavedModels and files of weights, archives and whole models, of tf-keras and of
+Keras 3.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ ROWS = {"movies": 101, "genres": 7}
 
 
 def trained(kit: Any, dtype: str = "float32") -> Any:
-    """A functional model of tf-keras or Keras 3, trained for one step, so that its optimizer has state."""
+    """A functional model of tf-keras or Keras 3, trained for one step, so that its optimizer has
+    state.
+    """
     inputs = [kit.Input((1,), dtype="int64") for _ in ROWS]
     layers = [
         kit.layers.Embedding(rows, DIM, name=name, dtype=dtype) for name, rows in ROWS.items()
@@ -134,11 +138,9 @@ def keras_optimizers(
     values: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     for number, (name, (make, _)) in enumerate(kinds.items()):
-        layer, dense, optimizer = (
-            kit.layers.Embedding(9, DIM, name=name),
-            kit.layers.Dense(2),
-            make(kit.optimizers),
-        )
+        layer = kit.layers.Embedding(9, DIM, name=name)
+        dense = kit.layers.Dense(2)
+        optimizer = make(kit.optimizers)
         dense(layer(np.zeros(1, np.int64)))
         layer.embeddings.assign(random_values(9, number))
         trained = [layer.embeddings, dense.kernel]
@@ -152,7 +154,9 @@ def keras_optimizers(
 
 
 class Attributes(keras.Model):  # type: ignore[misc]  # Keras has no types
-    """A subclassed model of Keras 3, whose variables bear its name, and whose layers are attributes."""
+    """A subclassed model of Keras 3, whose variables bear its name, and whose layers are
+    attributes.
+    """
 
     def __init__(self, **tables: Any) -> None:
         super().__init__()

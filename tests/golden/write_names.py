@@ -1,4 +1,6 @@
-"""Checkpoints of TF1's Saver, which saves names and no objects, and what is saved without either."""
+"""Checkpoints of TF1's Saver, which saves names and no objects, and what is saved
+without either.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def partitioned(name: str, axis: int, parts: int) -> Any:
 def feature_column(
     directory: Path, optimizer: str, axis: int = 0, parts: int = 1, sharded: bool = False
 ) -> None:
-    """A variable named as a feature column names its table, trained with one of TF1's optimizers."""
+    """A variable named as a feature column names its table, trained with one of TF1's
+    optimizers.
+    """
     make, slots = OPTIMIZERS[optimizer]
     with session() as opened:
         step = v1.train.get_or_create_global_step()
@@ -96,7 +100,9 @@ def bare(directory: Path) -> None:
 
 
 def spread_by_mod(directory: Path) -> None:
-    """Rows that the `mod` strategy reads from partitions; TensorFlow's own lookup says which row is which."""
+    """Rows that the `mod` strategy reads from partitions; TensorFlow's own lookup says which row is
+    which.
+    """
     with session() as opened:
         cut = partitioned("users", 0, 4)
         rows = v1.nn.embedding_lookup(list(cut), tf.range(ROWS), partition_strategy="mod")
@@ -116,9 +122,11 @@ def spread_by_mod(directory: Path) -> None:
 
 def merged_grid(directory: Path) -> None:
     """One save of several tasks, merged: a grid of rows and columns over as many data files."""
-    values, tasks = random_values(ROWS, 1), []
+    values = random_values(ROWS, 1)
+    tasks = []
     for task, (row, column) in enumerate((row, column) for row in (0, 20) for column in (0, 3)):
-        height, width = (20, 30)[row > 0], (3, 5)[column > 0]
+        height = (20, 30)[row > 0]
+        width = (3, 5)[column > 0]
         tasks.append(str(directory / f"task_{task}"))
         tf.raw_ops.SaveV2(
             prefix=tasks[-1],

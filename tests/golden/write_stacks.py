@@ -1,4 +1,5 @@
-"""SparseCore checkpoints by TPUEmbeddingV2 itself: its stacking, sharding, rotation, padding and layouts, on CPUs.
+"""SparseCore checkpoints by TPUEmbeddingV2 itself: its stacking, sharding, rotation, padding and
+layouts, on CPUs.
 
 Only the strategy is stood in for: its TPU chips are logical CPU devices.
 """
@@ -44,7 +45,9 @@ class StandIn(tpu_strategy.TPUStrategyV2):  # type: ignore[misc]  # TensorFlow h
 
 
 def padded(values: np.ndarray[Any, Any]) -> Callable[..., Any]:
-    """An initializer that puts a table's values into the padded shape it is asked for, with ones around them."""
+    """An initializer that puts a table's values into the padded shape it is asked for, with ones
+    around them.
+    """
 
     def initialize(shape: Any, dtype: Any = None) -> Any:
         rows, dim = values.shape

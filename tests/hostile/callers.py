@@ -21,7 +21,10 @@ CALL = b"POST /v1/models/movies:retrieve HTTP/1.1\r\nhost: x\r\n"
 LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 LARGE = b"GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n"
 TOKEN = "token-of-the-tests-0123456789"
-DATA, HEADERS, RST_STREAM, CONTINUATION = 0, 1, 3, 9
+DATA = 0
+HEADERS = 1
+RST_STREAM = 3
+CONTINUATION = 9
 RESET = struct.pack("ii", 1, 0)
 Attack = Callable[[int], None]
 
@@ -52,7 +55,9 @@ def send(connection: socket.socket, data: bytes) -> bool:
 
 
 def read(connection: socket.socket, count: int = 1 << 16) -> bytes:
-    """Returns what the service sends next; nothing if it sends nothing for long, or has closed the connection."""
+    """Returns what the service sends next; nothing if it sends nothing for long, or has closed the
+    connection.
+    """
     try:
         return connection.recv(count)
     except OSError:
@@ -73,7 +78,9 @@ def post(body: bytes, *headers: str) -> bytes:
 
 
 def assert_rejected(opened: Sequence[socket.socket], *statuses: int) -> None:
-    """Each is rejected with one of the statuses, or since so many came at once; at least one for what it sent."""
+    """Each is rejected with one of the statuses, or since so many came at once; at least one for
+    what it sent.
+    """
     found = [int(read(connection)[9:12] or 0) for connection in opened]  # 0: it was closed instead
     assert set(statuses) & set(found), found
     assert set(found) <= {*statuses, 429}, found
@@ -115,8 +122,8 @@ def huge_headers(port: int) -> None:
 
 
 def gzip_bodies(port: int) -> None:
-    """Bounds: max_inflight_bytes for 200 bodies that become 15 MiB each; max_request_bytes for bombs of 256 MiB; and
-    max_values, counted before anything is parsed, for `[],[],...`."""
+    """Bounds: max_inflight_bytes for 200 bodies that become 15 MiB each; max_request_bytes for
+    bombs of 256 MiB; and max_values, counted before anything is parsed, for `[],[],...`."""
     sent: tuple[tuple[int, bytes, tuple[int, ...]], ...] = (
         (200, b'{"features": {"user": 3}}' + b" " * 15 * MIB, (200, 504)),
         (20, bytes(256 * MIB), (413, 504)),
@@ -129,7 +136,9 @@ def gzip_bodies(port: int) -> None:
 
 
 def invalid_requests(port: int) -> None:
-    """Bytes that are no HTTP, no JSON, no protobuf, or no request; headers that contradict the body or each other."""
+    """Bytes that are no HTTP, no JSON, no protobuf, or no request; headers that contradict the body
+    or each other.
+    """
     chance = random.Random(7)
     bodies = [
         b"",
@@ -181,7 +190,9 @@ def invalid_requests(port: int) -> None:
 
 
 def never_read(port: int) -> None:
-    """Bound: what the kernel and one write buffer take of an answer, for 1.4 MB asked for 50 times a connection."""
+    """Bound: what the kernel and one write buffer take of an answer, for 1.4 MB asked for 50 times
+    a connection.
+    """
     with connections(port, 30) as opened:
         for connection in opened:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -190,11 +201,11 @@ def never_read(port: int) -> None:
 
 
 def hang_up(port: int) -> None:
-    """Clients that reset their connections behind whole requests, and within bodies, which wait or are computed."""
-    whole, half = (
-        post(b'{"features": {"user": 3}}'),
-        CALL + b"content-length: 100000\r\n\r\n" + bytes(50_000),
-    )
+    """Clients that reset their connections behind whole requests, and within bodies, which wait or
+    are computed.
+    """
+    whole = post(b'{"features": {"user": 3}}')
+    half = CALL + b"content-length: 100000\r\n\r\n" + bytes(50_000)
     for _ in range(20):
         with connections(port, 40, whole * 3, half) as opened:
             for connection in opened:
@@ -202,7 +213,9 @@ def hang_up(port: int) -> None:
 
 
 def idle_connections(port: int) -> None:
-    """10,000 connections that send nothing, or as many as this machine's limit on open files allows."""
+    """10,000 connections that send nothing, or as many as this machine's limit on open files
+    allows.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = 10_000 if hard == resource.RLIM_INFINITY or hard > 12_000 else 1_000
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(count + 2_000, hard)), hard))
@@ -277,7 +290,8 @@ def large_messages(port: int) -> None:
 def secured(port: int, count: int) -> Iterator[list[socket.socket]]:
     """Connections over TLS, of clients that trust anyone."""
     context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     with ExitStack() as closing, connections(port, count) as plain:
         yield [closing.enter_context(context.wrap_socket(connection)) for connection in plain]
 

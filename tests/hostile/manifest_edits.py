@@ -25,7 +25,8 @@ def sealed(manifest: Json) -> bytes:
 
 
 def setting(path: str, value: Any) -> Callable[[Json], None]:
-    """Returns the edit that sets one field, named as `tables.users.rows`; a list's item by its number.
+    """Returns the edit that sets one field, named as `tables.users.rows`; a list's item by its
+    number.
 
     A value that is a function is called with what is there.
     """

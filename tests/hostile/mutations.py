@@ -1,6 +1,8 @@
-"""Makes hostile checkpoints of sound ones: bytes, blocks, entries and messages changed, with checksums that fit again.
+"""Makes hostile checkpoints of sound ones: bytes, blocks, entries and messages changed, with
+checksums that fit again.
 
-A crc proves nothing against whoever writes it: every change but the crudest is sealed as its maker would.
+A crc proves nothing against whoever writes it: every change but the crudest is sealed as its maker
+would.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from export.checkpoint.formats.coding import read_varint
 from export.checkpoint.formats.sstable import read_table
-from tests.export.checkpoint.bundles import block, entry, joined, sealed, table, text_data, varint
+from tests.export.checkpoint.tensor_bundles import (
+    block,
+    entry,
+    joined,
+    sealed,
+    table,
+    text_data,
+    varint,
+)
 
 Files = dict[str, bytes]
 Pairs = dict[bytes, bytes]
@@ -93,7 +103,9 @@ def flip(rng: random.Random, data: bytes) -> bytes:
 
 
 def reword(rng: random.Random, message: bytes, depth: int = 0) -> bytes:
-    """Changes one field of a message: its value, its kind, how often it is there, or one of what it holds."""
+    """Changes one field of a message: its value, its kind, how often it is there, or one of what it
+    holds.
+    """
     fields = _fields(message)
     if not fields or rng.random() < 0.1:
         return flip(rng, message)
@@ -143,7 +155,9 @@ def change_entries(rng: random.Random, files: Files) -> None:
 
 
 def change_blocks(rng: random.Random, files: Files) -> None:
-    """The index' blocks, sealed anew: entries with their prefixes and restart points, handles, kinds, the footer."""
+    """The index' blocks, sealed anew: entries with their prefixes and restart points, handles,
+    kinds, the footer.
+    """
     name, pairs = _index(files)
     body = block(sorted(pairs.items()), interval=rng.choice([1, 2, 16, 1000]))[:-5]
     kind = rng.randrange(4)
@@ -171,16 +185,16 @@ def change_text(rng: random.Random, files: Files) -> None:
         return change_entries(rng, files)
     key = rng.choice(texts)
     fields = {number: value for number, _, value in _fields(pairs[key])}
-    shard, offset, size = (int(fields.get(number, 0)) for number in (3, 4, 5))
+    segment, offset, size = (int(fields.get(number, 0)) for number in (3, 4, 5))
     holders = sorted(each for each in files if ".data-" in each)
-    data = files[holders[shard % len(holders)]]
+    data = files[holders[segment % len(holders)]]
     stored = data[offset : offset + size]
     text = stored[read_varint(stored, 0)[1] + 4 :]
     for _ in range(rng.choice([1, 1, 3, 10])):
         text = reword(rng, text)
     written, crc = text_data(text)
-    files[holders[shard % len(holders)]] = data + written
-    pairs[key] = entry(7, (), len(data), written, crc, shard)
+    files[holders[segment % len(holders)]] = data + written
+    pairs[key] = entry(7, (), len(data), written, crc, segment)
     files[name] = table(pairs.items())
     return None
 

@@ -1,4 +1,6 @@
-"""What a checkpoint goes through when it is inspected, planned and read: only values or typed errors may come of it."""
+"""What a checkpoint goes through when it is inspected, planned and read: only values or typed
+errors may come of it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class TooSlow(BaseException):
 
 @contextmanager
 def deadline(cpu_s: float = CPU_S_MAX) -> Iterator[None]:
-    """Ends what runs longer; processor time of this process, so that a busy machine does not count."""
+    """Ends what runs longer; processor time of this process, so that a busy machine
+    does not count.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TooSlow(f"more than {cpu_s} s of processor time")
@@ -91,7 +95,8 @@ def endure(prefix: Path) -> str:
         except ExportError as problem:
             refused = str(problem)
     try:
-        for task in plan_tables(checkpoint, inventory, prefix.parent / "out").tasks:
+        plan = plan_tables(checkpoint, inventory, prefix.parent / "out")
+        for task in (*plan.unpacked, *plan.tasks):
             place = (prefix.parent / "out" / task.file).resolve()
             assert place.is_relative_to((prefix.parent / "out").resolve())
     except ExportError as problem:

@@ -1,4 +1,6 @@
-"""Hostile clients of a running service: its memory stays bounded, and the others are answered meanwhile."""
+"""Hostile clients of a running service: its memory stays bounded, and the others are answered
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ import httpx
 import pytest
 
 from service.grpc_api.servicer import SERVICE
+from tests.bundles.small import write_small_bundle
 from tests.e2e.process import Process, until
 from tests.e2e.services import BODY, RETRIEVE, client_of, count_of
 from tests.hostile.callers import (
@@ -33,19 +36,18 @@ from tests.hostile.callers import (
 )
 from tests.service.clients import SIMPLE
 from tests.service.security.authorities import Authority
-from tests.service.small_bundle import write_small_bundle
 
 MAX_GROWTH_BYTES = 256 * MIB
-"""Of one attack: max_inflight_bytes, two bodies of 16 MiB that are joined or decoded, 10 KiB for each of 10,000
-connections, and what allocators keep; far below the gigabytes that are sent and decompressed."""
+"""Of one attack: max_inflight_bytes, two bodies of 16 MiB that are joined or decoded, 10 KiB for
+each of 10,000 connections, and what allocators keep; far below the gigabytes that are sent and
+decompressed.
+"""
 LIMITS = (
     *("--request-timeout-s", "20", "--body-timeout-s", "2", "--keep-alive-s", "5"),
     *("--max-concurrent-requests", "64", "--max-inflight-bytes", str(64 * MIB)),
 )
-RANK, RANKING = (
-    "/v1/models/movies:rank",
-    {"context": {"user": 5}, "candidates": [1000, 1007, 1014, 1021]},
-)
+RANK = "/v1/models/movies:rank"
+RANKING = {"context": {"user": 5}, "candidates": [1000, 1007, 1014, 1021]}
 
 
 class Attacked:
@@ -55,7 +57,8 @@ class Attacked:
         self.authority = authority
         secrets: list[str] = []
         if authority is not None:
-            signed, tokens = authority.sign("server"), root.parent / "tokens"
+            signed = authority.sign("server")
+            tokens = root.parent / "tokens"
             tokens.write_text(f"tests {TOKEN}\n")
             secrets = [
                 "--tls-cert",
@@ -111,15 +114,15 @@ def secured_service(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def endure(port: str, attack: Attack, service: Attacked) -> None:
-    """Attacks an endpoint; checks that others are answered meanwhile, and that the service stays small."""
+    """Attacks an endpoint; checks that others are answered meanwhile, and that the service stays
+    small.
+    """
     process = Path(f"/proc/{service.process.process.pid}")
     (process / "clear_refs").write_text("5")  # from here on its peak is counted
-    before, done, answers, failures = (
-        _memory(process, "VmRSS"),
-        threading.Event(),
-        Counter[str](),
-        list[str](),
-    )
+    before = _memory(process, "VmRSS")
+    done = threading.Event()
+    answers = Counter[str]()
+    failures = list[str]()
 
     def send(way: str) -> None:
         metadata = (("authorization", f"Bearer {TOKEN}"),)
@@ -167,8 +170,8 @@ def _memory(process: Path, name: str) -> int:
 
 
 def _is_overload(problem: Exception) -> bool:
-    """Whether a request was rejected since there were too many; gRPC's core cancels some of more than 1,000 calls that
-    wait to be accepted."""
+    """Whether a request was rejected since there were too many; gRPC's core cancels some of more
+    than 1,000 calls that wait to be accepted."""
     if isinstance(problem, httpx.HTTPStatusError):
         return problem.response.status_code == 429
     overload = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED}
@@ -182,7 +185,7 @@ def _is_overload(problem: Exception) -> bool:
         *(("grpc", attack) for attack in GRPC_ATTACKS),
     ],
 )
-def test_service_under_attack_stays_small_and_answers_others(
+def test_service_under_attack_stays_small_and_serves_other_clients(
     port: str, attack: Attack, service: Attacked
 ) -> None:
     endure(port, attack, service)
@@ -191,13 +194,13 @@ def test_service_under_attack_stays_small_and_answers_others(
 @pytest.mark.parametrize(
     ("port", "attack"), [*(("http", attack) for attack in TLS_ATTACKS), ("grpc", no_handshakes)]
 )
-def test_service_with_tls_under_attack_stays_small_and_answers_others(
+def test_service_with_tls_under_attack_stays_small_and_serves_other_clients(
     port: str, attack: Attack, secured_service: Attacked
 ) -> None:
     endure(port, attack, secured_service)
 
 
-def test_grpc_messages_that_never_end_do_not_hold_other_calls(root: Path) -> None:
+def test_grpc_messages_that_never_end_do_not_block_other_calls(root: Path) -> None:
     """Bound: half a second for each message, while half of the 64 slots are held."""
     service = Attacked(root, None)
     with service.channel() as channel:
@@ -209,7 +212,7 @@ def test_grpc_messages_that_never_end_do_not_hold_other_calls(root: Path) -> Non
     service.process.kill()
 
 
-def test_admin_listener_held_by_silent_connections_answers_operators(service: Attacked) -> None:
+def test_admin_listener_with_silent_connections_serves_operators(service: Attacked) -> None:
     with connections(service.ports["admin"], 100) as silent:
         for connection in silent[:50]:
             send(connection, b"GET ")

@@ -1,4 +1,6 @@
-"""Checkpoints of a few bytes that claim much, which a reader that believed them would never finish."""
+"""Checkpoints of a few bytes that claim much, which a reader that believed them would
+never finish.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.export.checkpoint.bundles import (
+from bundle.arithmetic import ceil_div
+from tests.export.checkpoint.tensor_bundles import (
     GRAPH,
     SUFFIX,
     block,
@@ -32,10 +35,13 @@ from tests.hostile.ordeal import deadline, endure, memory_limit
 FLOOR_BYTES = 8 << 20
 """What a trial may hold beside the file: mostly what Python and rich take for the page."""
 HELD_PER_BYTE = 256
-"""An entry of 13 bytes, or a table of 34, becomes objects of Python: specs, plan, page; each of bounded size."""
+"""An entry of 13 bytes, or a table of 34, becomes objects of Python: specs, plan, page; each of
+bounded size.
+"""
 Claim = Callable[[Path], None]
 Pair = tuple[bytes, bytes]
-MANY, FEW = 4_000, 1_500
+MANY = 4_000
+FEW = 1_500
 KEY = f"emb/embeddings{SUFFIX}"
 
 
@@ -80,7 +86,8 @@ def sliced(shape: tuple[int, ...], boxes: Iterable[tuple[tuple[int, int], ...]])
 
 def keys_that_unfold(prefix: Path) -> None:
     """Entries of ten bytes whose keys have 60 000 bytes each."""
-    head, long = header(), b"k" * 60_000
+    head = header()
+    long = b"k" * 60_000
     entries = [
         varint(0) + varint(0) + varint(len(head)) + head,
         varint(0) + varint(len(long)) + varint(2) + long,
@@ -101,7 +108,9 @@ def text_of_an_exabyte(prefix: Path) -> None:
 
 
 def slices_that_share_their_bytes(prefix: Path) -> None:
-    """5 000 slices, one after the other in the variable, in one place of the file: 20 MB of 4 KB."""
+    """5 000 slices, one after the other in the variable, in one place of the file: 20
+    MB of 4 KB.
+    """
     boxes = [((1000 * number, 1000),) for number in range(5000)]
     stored = entry(1, (1000,), 0, bytes(4000))
     write(
@@ -114,7 +123,8 @@ def slices_that_share_their_bytes(prefix: Path) -> None:
 def slices_that_overlap(prefix: Path) -> None:
     """Every slice holds the 1 000 rows in the middle."""
     boxes = [((number, 1000), (0, -1)) for number in range(1000)]
-    key, pairs = "column/embedding_weights", []
+    key = "column/embedding_weights"
+    pairs = []
     for number, box in enumerate(boxes):
         pairs.append((slice_key(key, box), entry(1, (1000, 1), 4000 * number, 4000, 0)))
     write(prefix, [(key.encode(), sliced((2000, 1), boxes)), *pairs], bytes(4_000_000))
@@ -128,7 +138,8 @@ def slices_like_bricks(prefix: Path) -> None:
         for at in range(count)
         for box in (((0, at + 1), (at, 1)), ((at + 1, count - at), (at, 1)))
     ]
-    pairs, offset = [(KEY.encode(), sliced((count + 1, count), boxes))], 0
+    pairs = [(KEY.encode(), sliced((count + 1, count), boxes))]
+    offset = 0
     for box in boxes:
         pairs.append((slice_key(KEY, box), entry(1, (box[0][1], 1), offset, 4 * box[0][1], 0)))
         offset += 4 * box[0][1]
@@ -183,9 +194,12 @@ def messages_in_messages(prefix: Path) -> None:
 
 
 def write_stack(prefix: Path, layouts: bytes, rows: int, objects: int = 1) -> None:
-    """A stack of [rows, 1] that holds what the layouts say, in embedding objects that share it and the layouts."""
+    """A stack of [rows, 1] that holds what the layouts say, in embedding objects that share it and
+    the layouts.
+    """
     stored, crc = text_data(layouts)
-    key, at = f"e/s{SUFFIX}", 4 * rows
+    key = f"e/s{SUFFIX}"
+    at = 4 * rows
     nodes = [node({f"o{number}": 1 + number for number in range(objects)})]
     nodes += [
         node({"_variables": 1 + objects + number, "_sparse_core_table_layouts": 1 + 3 * objects})
@@ -205,7 +219,7 @@ def write_stack(prefix: Path, layouts: bytes, rows: int, objects: int = 1) -> No
 def layout(name: str, cores: int, core_rows: int, rows: int = 1, offset: int = 0) -> bytes:
     numbers = ((3, cores), (4, 1), (5, core_rows), (8, offset))
     shapes = field(6, varint(rows) + varint(1)) + field(
-        7, varint(-(-rows // cores) * cores) + varint(1)
+        7, varint(ceil_div(rows, cores) * cores) + varint(1)
     )
     said = (
         field(1, name)
@@ -303,7 +317,7 @@ CLAIMS |= {name: partial(write_raw, index=index) for name, index in TABLES.items
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=list(CLAIMS))
-def test_checkpoint_that_claims_much_is_told_in_time_and_memory_of_its_own_size(
+def test_checkpoint_with_huge_sizes_is_rejected_in_time_and_memory_of_its_own_size(
     tmp_path: Path, claim: Claim
 ) -> None:
     claim(tmp_path / "c")

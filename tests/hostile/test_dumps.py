@@ -1,4 +1,6 @@
-"""Dumps that are damaged or claim much: rows of the sizes that their files have, or a typed error, in bounded time."""
+"""Dumps that are damaged or claim much: rows of the sizes that their files have, or a typed error,
+in bounded time.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def test_damaged_dump_gives_values_or_a_typed_error(tmp_path: Path, kind: str) -
             trial(seed, files, Path(directory))
 
 
-def test_dump_that_claims_a_terabyte_is_planned_without_being_read(tmp_path: Path) -> None:
+def test_dump_of_a_terabyte_is_planned_without_being_read(tmp_path: Path) -> None:
     for name, kind, dtype, size in (("t-key", 0, 1, 8 << 34), ("t-weight", 1, 5, 64 << 34)):
         (tmp_path / name).write_bytes(head(kind, dtype))
         os.truncate(tmp_path / name, 296 + size)

@@ -1,4 +1,6 @@
-"""Layout files that are damaged or claim much: a layout that fits its variable, or a typed error."""
+"""Layout files that are damaged or claim much: a layout that fits its variable, or a
+typed error.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,6 @@ from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import ExportError
 from export.tables.plan import plan_tables
-from tests.export.checkpoint.bundles import write_bundle
 from tests.export.checkpoint.inventory.test_layout_file import (
     KEY,
     SPEC_TEXT,
@@ -25,6 +26,7 @@ from tests.export.checkpoint.inventory.test_layout_file import (
     spec_bytes,
     stated,
 )
+from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.hostile.mutations import NUMBERS, flip, reword
 from tests.hostile.ordeal import deadline
 
@@ -93,7 +95,7 @@ def _renumbered(rng: random.Random, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_layout_file_that_claims_much_is_refused(
+def test_layout_file_with_huge_sizes_is_rejected(
     checkpoint: Checkpoint, tmp_path: Path, name: str
 ) -> None:
     assert endure(checkpoint, tmp_path / name, CLAIMS[name])

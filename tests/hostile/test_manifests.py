@@ -1,4 +1,6 @@
-"""Hostile manifests, made from a sound one: each is refused by its typed error, which names what is wrong."""
+"""Hostile manifests, made from a sound one: each is refused by its typed error, which names what is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +13,31 @@ import pytest
 
 from bundle.errors import BundleError, DigestMismatch, FormatError, UnknownFormat
 from bundle.format.manifest import MANIFEST_BYTES_MAX, parse
-from bundle.storage.staging import read_manifest
+from bundle.storage.catalog import read_manifest
 from tests.hostile.manifest_edits import Json, sealed, setting
 
 IN_PARTS = Path(__file__).parents[1] / "golden/bundle/root/movies/1/manifest.json"
 """Of a tower in parts."""
-SHARD = "tables/users/rows-00001-of-00003.bin"
+SEGMENT = "tables/users/rows-00001-of-00003.bin"
 ROWS = 1 << 21
 """More rows than the checksums of blocks are of."""
 GONE = "names 'gone', which the manifest does not have"
 ASCEND = "boundaries must be finite in float32 and ascend"
 EDITS: list[tuple[str, Any, str]] = [
-    ("tables.users.shards.1.first_row", lambda row: row - 1, "row 20 expected, .* begins at 19"),
-    ("tables.users.shards", lambda shards: [shards[0], shards[2]], "must follow one another"),
-    ("tables.users.shards", [], "shards hold 0 rows"),
-    ("tables.users.shards.1.file", "tables/users/rows-00000-of-00003.bin", "shards overlap in"),
+    ("tables.users.segments.1.first_row", lambda row: row - 1, "row 20 expected, .* begins at 19"),
+    (
+        "tables.users.segments",
+        lambda segments: [segments[0], segments[2]],
+        "must follow one another",
+    ),
+    ("tables.users.segments", [], "segments hold 0 rows"),
+    ("tables.users.segments.1.file", "tables/users/rows-00000-of-00003.bin", "segments overlap in"),
     (
         "tables.users",
-        lambda it: it | {"rows": ROWS, "shards": [it["shards"][0] | {"rows": ROWS}]},
+        lambda it: it | {"rows": ROWS, "segments": [it["segments"][0] | {"rows": ROWS}]},
         "block checksums",
     ),
-    ("tables.users", lambda it: it | {"dtype": "int8", "scales": it["shards"]}, "manifest"),
+    ("tables.users", lambda it: it | {"dtype": "int8", "scales": it["segments"]}, "manifest"),
     ("tables.users.dtype", "int8", "scales"),
     ("tables.brands.dtype", "float16", "scales belong to int8 rows, the table's are float16"),
     ("tables", {}, GONE.replace("gone", "users")),
@@ -61,15 +67,15 @@ EDITS: list[tuple[str, Any, str]] = [
         "greater than or equal to 1",
     ),
     ("tables.users.error", {"source_dtype": "float64"}, "tables.users.error"),
-    ("tables.users.shards.0.crc32c", 1 << 32, "less than 4294967296"),
+    ("tables.users.segments.0.crc32c", 1 << 32, "less than 4294967296"),
     ("tables", [], "valid dictionary"),
     ("candidates.movies.attributes", {"title": "string"}, GONE.replace("gone", "year")),
     ("candidates.movies.filters.title.values", None, "candidates.movies.filters.title.values"),
     ("files", lambda files: [*files, files[0]], "files lists a path twice"),
     (
         "files",
-        lambda files: [*files, {"path": SHARD, "bytes": 1, "crc32c": 1}],
-        "whose digests its shards carry",
+        lambda files: [*files, {"path": SEGMENT, "bytes": 1, "crc32c": 1}],
+        "whose digests its segments carry",
     ),
     ("files", None, "valid tuple"),
     ("files.0.crc32c", -1, "greater than or equal to 0"),
@@ -292,9 +298,7 @@ def test_features_that_read_places_of_different_numbers_are_refused(manifest: Js
 
 
 @pytest.mark.parametrize(("path", "value", "told"), PARTS)
-def test_parts_of_a_tower_that_do_not_hold_together_are_refused(
-    path: str, value: Any, told: str
-) -> None:
+def test_inconsistent_parts_of_a_tower_are_rejected(path: str, value: Any, told: str) -> None:
     manifest = json.loads(IN_PARTS.read_bytes())
     setting(f"towers.ranking.{path}", value)(manifest)
     with pytest.raises(FormatError, match=told):
@@ -313,7 +317,7 @@ def test_manifest_without_a_field_is_refused_by_its_name(manifest: Json, lost: s
 
 
 @pytest.mark.parametrize("value", [4, 0, -1, True, 1.0, "1", None, 1.5, [1], 10**30])
-def test_format_version_that_is_not_known_says_so(manifest: Json, value: Any) -> None:
+def test_unknown_format_version_is_named(manifest: Json, value: Any) -> None:
     with pytest.raises(UnknownFormat, match="newer product version"):
         parse(sealed(manifest | {"format_version": value}))
 
@@ -336,7 +340,7 @@ def test_format_version_that_is_not_known_says_so(manifest: Json, value: Any) ->
         *(b'{"format_version": 1}', b'{"format_version": 1, "digest": 3}'),
     ],
 )
-def test_bytes_that_are_no_manifest_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_manifest_are_rejected(data: bytes) -> None:
     with pytest.raises((FormatError, DigestMismatch)):
         parse(data)
 
@@ -354,7 +358,8 @@ def test_manifest_with_damaged_bytes_is_refused_or_read_right(
 ) -> None:
     sound = (committed_bundle / "manifest.json").read_bytes()
     for seed in range(100):
-        rng, data = random.Random(seed), bytearray(sound)
+        rng = random.Random(seed)
+        data = bytearray(sound)
         for _ in range(rng.choice([1, 5, 50])):
             data[rng.randrange(60 * fits, len(data))] ^= rng.randrange(1, 256)
         try:
@@ -363,4 +368,4 @@ def test_manifest_with_damaged_bytes_is_refused_or_read_right(
             continue
         assert fits
         for table in manifest.tables.values():
-            assert sum(shard.rows for shard in table.shards) == table.rows
+            assert sum(segment.rows for segment in table.segments) == table.rows

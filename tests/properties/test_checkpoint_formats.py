@@ -1,4 +1,6 @@
-"""The encodings of a checkpoint: what is written is read, and this writer agrees with the tests' own."""
+"""The encodings of a checkpoint: what is written is read, and this writer agrees with the tests'
+own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.checkpoint.formats.sstable import read_table, write_table
-from tests.export.checkpoint import bundles
+from tests.export.checkpoint import tensor_bundles as bundles
 
 
 @given(

@@ -1,4 +1,6 @@
-"""Filters by their definition: a truth table for each condition and candidate, against both transports' answers."""
+"""Filters by their definition: a truth table for each condition and candidate, against both
+transports' answers.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ import numpy as np
 import pytest
 
 from service.codec.stubs import embedding_service_pb2 as pb
+from tests.bundles.small import GENRE_NAMES, SmallBundle, write_small_bundle
 from tests.service.cases import Case
 from tests.service.clients import Clients
 from tests.service.running import RunningService
-from tests.service.small_bundle import GENRE_NAMES, SmallBundle, write_small_bundle
 
 CASES = 10_000
 SIZE = 60
@@ -40,7 +42,9 @@ def values_of(small: SmallBundle, attribute: str, at: int) -> list[Any]:
 
 
 def meets(values: list[Any], condition: Mapping[str, Any]) -> bool:
-    """Whether a candidate with these values meets a condition: the truth table of docs/how-to/filter.md."""
+    """Whether a candidate with these values meets a condition: the truth table of
+    docs/how-to/filter.md.
+    """
     if any(value in condition.get("deny", ()) for value in values):
         return False
     if "allow" in condition and not any(value in condition["allow"] for value in values):
@@ -95,9 +99,10 @@ def served(
 
 
 @pytest.mark.slow
-def test_filters_mean_what_their_truth_table_says(served: tuple[SmallBundle, Clients]) -> None:
+def test_filters_match_their_truth_table(served: tuple[SmallBundle, Clients]) -> None:
     small, clients = served
-    random, seen = Random(20), set[int]()
+    random = Random(20)
+    seen = set[int]()
     for number in range(CASES // 2):  # each over HTTP as JSON and over gRPC
         attributes = random.sample(
             ["genres", "year", "rating", "studio", "classic"], random.randint(0, 3)

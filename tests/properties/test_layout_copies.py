@@ -1,9 +1,12 @@
-"""Stacks and partitions, cut into slices in any way, copied and verified: every row of every table, and every crc."""
+"""Stacks and partitions, cut into slices in any way, copied and verified: every row of every table,
+and every crc.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bundle.arithmetic import ceil_div
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Inventory
-from export.checkpoint.layouts import Layout, SparseCore, stored_rows
+from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
+from export.checkpoint.layouts import Layout, Mod, SparseCore, StoredOrder, stored_rows
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, VerificationFailed
 from export.tables.plan import Writing
 from export.verify.table_rows import verify_tables
-from tests.export.checkpoint.bundles import write_bundle
+from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.golden.copies import copied, copied_tables
 
 Values = np.ndarray[Any, Any]
@@ -29,12 +33,15 @@ Opened = tuple[Checkpoint, Inventory]
 def stack(
     cores: int, rows: list[int], dim: int, columns: int, chips: int
 ) -> tuple[Values, dict[str, Values], list[Layout], list[Any]]:
-    """Lays tables out as a SparseCore stack does, with garbage for padding; returns it, the tables and the slices."""
+    """Lays tables out as a SparseCore stack does, with garbage for padding; returns it, the tables
+    and the slices.
+    """
     random = np.random.default_rng(len(rows) * 100 + cores)
-    offsets = np.cumsum([0, *(-(-count // (8 * cores)) * 8 for count in rows)]).tolist()
+    offsets = np.cumsum([0, *(ceil_div(count, 8 * cores) * 8 for count in rows)]).tolist()
     core_rows = offsets[-1] + 3
     stored = random.standard_normal((cores * core_rows, columns)).astype(np.float32)
-    tables, layouts = {}, []
+    tables = {}
+    layouts = []
     for which, count in enumerate(rows):
         layout = SparseCore(cores, core_rows, offsets[which], which * (cores // chips) % cores)
         values = random.standard_normal((count, dim)).astype(np.float32)
@@ -54,7 +61,9 @@ def opened(
     boxes: Any,
     spoiled: bytes = b"",
 ) -> Opened:
-    """Writes a checkpoint of one variable in slices, of which a bit may be flipped; returns it and its tables."""
+    """Writes a checkpoint of one variable in slices, of which a bit may be flipped; returns it and
+    its tables.
+    """
     write_bundle(directory / "ckpt", {"stack": stored}, boxes={"stack": boxes}, files=2)
     for path in directory.glob("*.data*"):
         data = path.read_bytes()
@@ -100,6 +109,63 @@ def test_sparse_core_stack_any_shape_gives_every_table_and_every_crc(
         written = copied(checkpoint, inventory, out, chosen, writing=writing, budget_bytes=budget)
     if writing.dtype is None:
         assert written == {name: tables[name].tobytes() for name in chosen}
+
+
+@settings(max_examples=30)
+@given(
+    stored=st.tuples(st.integers(1, 90), st.integers(1, 9)),
+    left_out=st.tuples(st.integers(0, 89), st.integers(0, 8)),
+    cuts=st.sets(st.integers(1, 89), max_size=3),
+    writing=st.builds(
+        Writing, st.sampled_from([None, 7, 24]), st.sampled_from([None, "int8", "float16"])
+    ),
+    budget=st.sampled_from([200, 4000, 1 << 20]),
+)
+def test_plain_variable_with_padding_rows_and_columns_gives_the_table_and_every_crc(
+    stored: tuple[int, int],
+    left_out: tuple[int, int],
+    cuts: set[int],
+    writing: Writing,
+    budget: int,
+) -> None:
+    values = np.random.default_rng(sum(stored)).standard_normal(stored).astype(np.float32)
+    rows, dim = (max(1, size - gone) for size, gone in zip(stored, left_out, strict=True))
+    ends = [0, *sorted(cut for cut in cuts if cut < stored[0]), stored[0]]
+    boxes: Any = [[(low, high - low), (0, -1)] for low, high in pairwise(ends)]
+    said = StatedTable(key="t", kind="plain", rows=rows, dim=dim)
+    with tempfile.TemporaryDirectory() as directory:
+        write_bundle(Path(directory, "ckpt"), {"t": values}, boxes={"t": boxes}, files=2)
+        checkpoint = open_checkpoint(Path(directory))
+        inventory = recognise(checkpoint, Statements(layouts={"t": said}))
+        out = Path(directory, "out")
+        written = copied(checkpoint, inventory, out, writing=writing, budget_bytes=budget)
+    if writing.dtype is None:
+        assert written == {"t": np.ascontiguousarray(values[:rows, :dim]).tobytes()}
+
+
+@settings(max_examples=50)
+@given(
+    cores=st.integers(1, 9),
+    rows=st.integers(1, 60),
+    offset=st.integers(0, 5),
+    rotation=st.integers(0, 8),
+    mod=st.booleans(),
+)
+def test_stored_order_is_the_order_of_the_stored_rows(
+    cores: int, rows: int, offset: int, rotation: int, mod: bool
+) -> None:
+    sizes = [ceil_div(rows - lane, cores) if lane < rows else 0 for lane in range(cores)]
+    layout: Layout = SparseCore(cores, 70, offset, rotation % cores)
+    if mod:
+        layout = Mod((0, *np.cumsum(sizes)[:-1].tolist()))
+    order = StoredOrder(layout, rows)
+    ranks = np.arange(rows)
+    expected = np.argsort(stored_rows(layout, ranks))
+    np.testing.assert_array_equal(order.rows_at(ranks), expected)
+    np.testing.assert_array_equal(order.ranks_of(expected), ranks)
+    order = StoredOrder(layout, rows, descending=True)
+    np.testing.assert_array_equal(order.rows_at(ranks), expected[::-1])
+    np.testing.assert_array_equal(order.ranks_of(expected[::-1]), ranks)
 
 
 @pytest.mark.parametrize(("table", "column"), [(0, 0), (None, 0), (0, 7), (1, 0)])

@@ -1,4 +1,6 @@
-"""Tables of any dtype, cut into shards anyhow: compiled code and numpy read and combine the rows that were written."""
+"""Tables of any dtype, cut into segments anyhow: compiled code and numpy read and combine the rows
+that were written.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ compiled = pytest.mark.skipif(
 
 
 class Stored(NamedTuple):
-    """Rows of a dtype, their scales, where both are cut into shards, and how many other bytes lie before each."""
+    """Rows of a dtype, their scales, where both are cut into segments, and how many other bytes lie
+    before each.
+    """
 
     dtype: str
     values: NDArray[Any]
@@ -49,11 +53,9 @@ class Stored(NamedTuple):
 
 @st.composite
 def tables(draw: st.DrawFn, finite: bool = False) -> Stored:
-    dtype, dim, rows = (
-        draw(st.sampled_from(sorted(STORED))),
-        draw(st.sampled_from(DIMS)),
-        draw(st.integers(1, 300)),
-    )
+    dtype = draw(st.sampled_from(sorted(STORED)))
+    dim = draw(st.sampled_from(DIMS))
+    rows = draw(st.integers(1, 300))
     random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     if not finite and draw(st.booleans()):
         values = np.frombuffer(
@@ -73,16 +75,19 @@ def tables(draw: st.DrawFn, finite: bool = False) -> Stored:
     return Stored(dtype, values.reshape(rows, dim), scales, cuts, draw(st.integers(0, 70)))
 
 
-def write_shards(
+def write_segments(
     root: Path, name: str, data: NDArray[Any], cuts: list[int], before: int
-) -> list[entries.Shard]:
-    """Writes rows into one file, cut into shards, each with other bytes before it; the later ones in front."""
-    raw, found = bytearray(), []
+) -> list[entries.Segment]:
+    """Writes rows into one file, cut into segments, each with other bytes before it; the later ones
+    in front.
+    """
+    raw = bytearray()
+    found = []
     for first, end in reversed(list(pairwise([0, *cuts, len(data)]))):
         raw += b"\xff" * before
         place = len(raw)
         found.append(
-            entries.Shard(
+            entries.Segment(
                 file=name, offset=place, first_row=first, rows=end - first, crc32c=0, blocks=()
             )
         )
@@ -99,8 +104,8 @@ def opened(table: Stored, use_native: bool) -> Iterator[TableReader]:
             "rows": len(table.values),
             "dim": table.values.shape[1],
             "dtype": table.dtype,
-            "shards": write_shards(root, "rows", table.values, table.cuts[0], table.before),
-            "scales": write_shards(root, "scales", table.scales, table.cuts[1], table.before)
+            "segments": write_segments(root, "rows", table.values, table.cuts[0], table.before),
+            "scales": write_segments(root, "scales", table.scales, table.cuts[1], table.before)
             if table.dtype == "int8"
             else (),
             "source": {"layout": "plain", "key": "k"},
@@ -111,7 +116,8 @@ def opened(table: Stored, use_native: bool) -> Iterator[TableReader]:
 
 
 def assert_same_bits(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
-    # Of a NaN only that it is one: which of two an addition keeps, and whether it is quietened, is the CPU's choice.
+    # Of a NaN only that it is one: which of two an addition keeps, and whether it is quietened, is
+    # the CPU's choice.
     one, other = (
         np.where(np.isnan(each), np.float32(0), each).view(np.uint32) for each in (found, expected)
     )
@@ -207,9 +213,11 @@ def test_compiled_bags_have_the_bits_of_numpys(
 @pytest.mark.parametrize("dtype", sorted(STORED))
 def test_compiled_rows_of_a_long_call_have_the_bits_of_numpys(dtype: str, dim: int) -> None:
     random = np.random.default_rng(3)  # a call of several windows of rows
-    values, scales = random.standard_normal((300, dim)) * 50, random.random(300).astype(np.float32)
+    values = random.standard_normal((300, dim)) * 50
+    scales = random.random(300).astype(np.float32)
     table = Stored(dtype, values.astype(STORED[dtype]), scales, [[100], [7, 9]], 5)
-    rows, offsets = random.integers(-1, 300, 7000), np.array([0, 2040, 2060, 2060, 4500, 7000])
+    rows = random.integers(-1, 300, 7000)
+    offsets = np.array([0, 2040, 2060, 2060, 4500, 7000])
     with opened(table, True) as reader, opened(table, False) as reference:
         assert_same_bits(reader.take(rows), reference.take(rows))
         assert_same_bits(reader.bags(rows, offsets, "mean"), reference.bags(rows, offsets, "mean"))

@@ -1,4 +1,6 @@
-"""Random JSON, bytes and packed columns over each transport: answered or rejected, alike, and the service goes on."""
+"""Random JSON, bytes and packed columns over each transport: answered or rejected, alike, and the
+service goes on.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from hypothesis import strategies as st
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import Code
+from tests.bundles.small import write_small_bundle
 from tests.service.cases import LIMITS, Case
 from tests.service.clients import Clients
 from tests.service.running import RunningService
-from tests.service.small_bundle import write_small_bundle
 
 _FINE = {"OK", *(code.value for code in Code)} - {"INTERNAL", "DATA_LOSS", "CANCELLED"}
 _bounded = settings(max_examples=100, suppress_health_check=list(HealthCheck))
@@ -106,7 +108,7 @@ def damaged(draw: st.DrawFn, body: bytes) -> bytes:
 
 @_bounded
 @given(name=st.sampled_from(sorted(OPERATIONS)), value=_values, data=st.data())
-def test_service_given_any_json_answers_or_rejects(
+def test_service_given_any_json_responds_or_rejects(
     name: str, value: Any, data: st.DataObject, clients: Clients
 ) -> None:
     field = data.draw(st.sampled_from(["features", "context", "requests", "vector", *_shown[name]]))
@@ -131,7 +133,7 @@ def test_service_given_any_json_answers_or_rejects(
     ids=st.binary(max_size=16),
     data=st.data(),
 )
-def test_service_given_any_message_answers_or_rejects_alike(
+def test_service_given_any_message_responds_or_rejects_alike(
     name: str,
     features: dict[str, pb.Column],
     raw: bytes,
@@ -152,9 +154,10 @@ def test_service_given_any_message_answers_or_rejects_alike(
         Case(name, "any", None, message=each) for each in (raw, data.draw(damaged(whole.body())))
     ]
     for case in (whole, *others):
-        (code, answer), by_grpc = clients.by_http(case, protobuf=True), clients.by_grpc(case)
+        (code, answer) = clients.by_http(case, protobuf=True)
+        by_grpc = clients.by_grpc(case)
         assert code in _FINE
-        if "send it once" not in str(answer):  # the path of HTTP names the model, too
+        if "send the model once" not in str(answer):  # the path of HTTP names the model, too
             assert (code, answer) == by_grpc
 
 

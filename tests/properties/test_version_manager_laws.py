@@ -1,4 +1,6 @@
-"""Whatever comes, goes, breaks and is requested: no request holds a version that was closed, none is left open."""
+"""Whatever comes, goes, breaks and is requested: no request holds a version that was closed, none
+is left open.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from service.config import ServiceSettings
 from service.errors import ServiceError
-from service.models.desired_state import DesiredModel, RolledBack
-from service.models.manager import Lease, VersionManager
-from service.models.policy import arrangement, ranked
-from service.models.version import ModelVersion
+from service.versions.desired_state import DesiredModel, RolledBack
+from service.versions.lifecycle import Lease, VersionManager
+from service.versions.policy import arrangement, ranked
+from service.versions.version import ModelVersion
 
 VERSIONS = st.integers(1, 5)
 SETS = st.sets(VERSIONS).map(tuple)
@@ -37,13 +39,17 @@ class Opened:
 
 
 class Managing(RuleBasedStateMachine):
-    """A model whose versions are loaded, wanted, found damaged, leased and released in any order."""
+    """A model whose versions are loaded, wanted, found damaged, leased and released in
+    any order.
+    """
 
     leases = Bundle("leases")
 
     def __init__(self) -> None:
         super().__init__()
-        self.manager, self.wanted, self.settings = VersionManager(), DesiredModel(), SETTINGS
+        self.manager = VersionManager()
+        self.wanted = DesiredModel()
+        self.settings = SETTINGS
         self.opened: list[Opened] = []
         self.held: list[tuple[Lease, Opened]] = []
         self.known: set[int] = set()

@@ -22,7 +22,8 @@ def _vectors(size: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
 def _reference(
     vectors: NDArray[np.float32], query: NDArray[np.float32], distance: Distance
 ) -> NDArray[np.float64]:
-    wide, wide_query = vectors.astype(np.float64), query.astype(np.float64)
+    wide = vectors.astype(np.float64)
+    wide_query = query.astype(np.float64)
     if distance == "squared_l2":
         return np.array([-float(np.sum((row - wide_query) ** 2)) for row in wide])
     dots = np.array([float(np.sum(row * wide_query)) for row in wide])
@@ -33,7 +34,8 @@ def _reference(
 
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
 def test_exact_search_equals_float64_sort(distance: Distance) -> None:
-    vectors, queries = _vectors(700, 12), _vectors(3, 12, seed=1)
+    vectors = _vectors(700, 12)
+    queries = _vectors(3, 12, seed=1)
 
     positions, scores = ExactIndex(vectors, distance).search(queries, 9)
 
@@ -46,7 +48,8 @@ def test_exact_search_equals_float64_sort(distance: Distance) -> None:
 
 
 def test_exact_search_over_several_blocks_equals_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors, queries = _vectors(500, 8), _vectors(4, 8, seed=1)
+    vectors = _vectors(500, 8)
+    queries = _vectors(4, 8, seed=1)
     whole = ExactIndex(vectors, "dot_product").search(queries, 20)
     monkeypatch.setattr("runtime.exact._BLOCK_BYTES", 4 * 8 * 37)
 
@@ -60,10 +63,8 @@ def test_exact_search_over_several_blocks_equals_one(monkeypatch: pytest.MonkeyP
 def test_exact_search_finds_the_same_in_whatever_order_and_threads_blocks_are_scored(
     distance: Distance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors, queries = (
-        _vectors(500, 8).round(),
-        _vectors(4, 8, seed=1).round(),
-    )  # of many equal scores
+    vectors = _vectors(500, 8).round()
+    queries = _vectors(4, 8, seed=1).round()  # of many equal scores
     monkeypatch.setattr("runtime.exact._BLOCK_BYTES", 4 * 8 * 37)
     index = ExactIndex(vectors, distance)
 
@@ -106,7 +107,8 @@ def test_exact_search_k_beyond_the_vectors_is_filled() -> None:
 
 
 def test_exact_search_among_allowed_positions_finds_only_those() -> None:
-    vectors, queries = _vectors(300, 6), _vectors(2, 6, seed=1)
+    vectors = _vectors(300, 6)
+    queries = _vectors(2, 6, seed=1)
     allowed = np.array([299, 5, 17, 4, 200])
 
     positions, scores = ExactIndex(vectors, "squared_l2").search(queries, 4, allowed)
@@ -148,7 +150,8 @@ def test_exact_squared_l2_distinguishes_neighbors_far_from_the_origin() -> None:
 
 
 def test_exact_scores_are_those_of_the_search() -> None:
-    vectors, queries = _vectors(50, 6), _vectors(1, 6, seed=1)
+    vectors = _vectors(50, 6)
+    queries = _vectors(1, 6, seed=1)
     index = ExactIndex(vectors, "cosine")
     positions, scores = index.search(queries, 50)
 
@@ -247,10 +250,8 @@ def test_rank_exactly_scores_depend_on_nothing_but_vector_and_query(
 def test_block_search_finds_what_ranking_all_exactly_does(
     distance: Distance, offset: float
 ) -> None:
-    vectors, queries = (
-        _vectors(500, 8).round() + np.float32(offset),
-        _vectors(5, 8, seed=1).round(),
-    )  # many equal
+    vectors = _vectors(500, 8).round() + np.float32(offset)
+    queries = _vectors(5, 8, seed=1).round()  # many equal
     vectors[::9] = 0
     queries = normalised(queries) if distance == "cosine" else queries + np.float32(offset)
     counts = [1, 5, 20, 499, 700]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from runtime.errors import InvalidInput, TowerUnreadable
 from runtime.litert import CompiledTower
 
-F32, INT8 = "compiled-f32.tflite", "compiled-int8.tflite"
+F32 = "compiled-f32.tflite"
+INT8 = "compiled-int8.tflite"
 
 
 def _query_inputs(n: int) -> dict[str, NDArray[np.float32]]:
@@ -99,7 +100,9 @@ def test_compiled_tower_outputs_are_owned_by_the_caller(towers: Path) -> None:
     np.testing.assert_array_equal(first, kept)
 
 
-def test_compiled_tower_many_threads_each_get_their_own_answer(towers: Path) -> None:
+def test_compiled_tower_called_by_many_threads_returns_to_each_its_own_outputs(
+    towers: Path,
+) -> None:
     tower = CompiledTower(towers / "query" / F32)
     wanted = {
         n: CompiledTower(towers / "query" / F32).run(_query_inputs(n))["vector"]
@@ -126,14 +129,16 @@ def test_compiled_tower_many_threads_each_get_their_own_answer(towers: Path) -> 
 
 @pytest.mark.parametrize("form", [F32, INT8])
 def test_compiled_tower_takes_inputs_from_its_buffers(towers: Path, form: str) -> None:
-    tower, other = CompiledTower(towers / "query" / form), CompiledTower(towers / "query" / form)
+    tower = CompiledTower(towers / "query" / form)
+    other = CompiledTower(towers / "query" / form)
     for n in (5, 3, 3, 200, 5):
         inputs = _query_inputs(n)
         buffers = tower.buffers(n)
         assert {name: (buffer.shape, buffer.dtype) for name, buffer in buffers.items()} == {
             name: (value.shape, value.dtype) for name, value in inputs.items()
         }
-        buffers["user"][...], buffers["history"][...] = inputs["user"], inputs["history"]
+        buffers["user"][...] = inputs["user"]
+        buffers["history"][...] = inputs["history"]
         wanted = other.run(inputs)
         np.testing.assert_array_equal(tower.run(buffers)["vector"], wanted["vector"])
         swapped = tower.run({**buffers, "user": inputs["user"][::-1].copy()})["norm"]
@@ -143,7 +148,9 @@ def test_compiled_tower_takes_inputs_from_its_buffers(towers: Path, form: str) -
 
 def test_compiled_tower_buffers_are_each_threads_own_and_used_again(towers: Path) -> None:
     tower = CompiledTower(towers / "query" / F32)
-    first, again, elsewhere = tower.buffers(8), tower.buffers(5), []
+    first = tower.buffers(8)
+    again = tower.buffers(5)
+    elsewhere = []
     thread = threading.Thread(target=lambda: elsewhere.append(tower.buffers(8)))
     thread.start()
     thread.join(20)
@@ -241,7 +248,8 @@ def test_compiled_tower_truncated_or_missing_file_is_unreadable(
 
 
 def test_compiled_tower_prepared_and_released_threads_give_the_same_bits(towers: Path) -> None:
-    tower, inputs = CompiledTower(towers / "query" / F32), _query_inputs(3)
+    tower = CompiledTower(towers / "query" / F32)
+    inputs = _query_inputs(3)
     tower.prepare_thread()
     answers: list[dict[str, NDArray[Any]]] = [tower.run(inputs)]
     tower.prepare_thread()

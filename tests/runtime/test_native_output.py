@@ -24,7 +24,10 @@ from pathlib import Path
 import numpy as np
 from runtime.litert import CompiledTower
 tower = CompiledTower(Path(sys.argv[1]))
-inputs = {each.name: np.zeros([size or 2 for size in each.shape], each.dtype) for each in tower.inputs}
+inputs = {
+    each.name: np.zeros([size or 2 for size in each.shape], each.dtype)
+    for each in tower.inputs
+}
 print(len(tower.run(inputs)["norm"]))
 """
 

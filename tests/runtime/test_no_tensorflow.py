@@ -27,8 +27,12 @@ print(json.dumps({
     "best": int(found[0, 0]) == int(np.argmax(vectors @ vector[0])),
     "scann": "scann_pybind" in maps,
     "litert": "litert" in maps,
-    "tensorflow": sorted({line.split("/")[-1] for line in maps.splitlines() if "libtensorflow" in line}),
-    "modules": sorted(name for name in sys.modules if name.split(".")[0] in ("tensorflow", "tf_keras", "keras")),
+    "tensorflow": sorted(
+        {line.split("/")[-1] for line in maps.splitlines() if "libtensorflow" in line}
+    ),
+    "modules": sorted(
+        name for name in sys.modules if name.split(".")[0] in ("tensorflow", "tf_keras", "keras")
+    ),
 }))
 """
 

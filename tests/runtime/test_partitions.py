@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bundle.format import paths
 from bundle.format.manifest import Distance
-from bundle.tables.shards import RowRange
+from bundle.tables.segments import RowRange
 from runtime.errors import IndexUnreadable, InvalidInput
 from runtime.exact import normalised
 from runtime.partitions import PartitionedIndex, load_index, partition_rows
@@ -21,7 +21,8 @@ from runtime.scann_build import build_files
 from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
-SIZE, DIM = 1000, 16
+SIZE = 1000
+DIM = 16
 TREE = {"num_leaves": 8, "leaves_to_search": 8, "dimensions_per_block": 2, "reorder": SIZE}
 """Settings by which every candidate is scored exactly."""
 Written = Callable[[Distance, Kind, int], tuple[Vectors, list[Path]]]
@@ -34,7 +35,8 @@ def _vectors(size: int, seed: int = 0) -> Vectors:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """Writes an index in partitions; returns its vectors and directories."""
-    vectors, known = _vectors(SIZE), dict[tuple[Any, ...], list[Path]]()
+    vectors = _vectors(SIZE)
+    known = dict[tuple[Any, ...], list[Path]]()
 
     def write(distance: Distance, kind: Kind, partitions: int) -> tuple[Vectors, list[Path]]:
         if (distance, kind, partitions) not in known:
@@ -72,7 +74,7 @@ def test_partitions_hold_every_row_once_and_are_found_again_by_their_number(
 
 
 @pytest.mark.parametrize(("size", "partitions"), [(10, 3), (9, 5), (7, 7), (5, 1)])
-def test_partitions_that_leave_a_row_for_the_last_are_as_many_as_asked_for(
+def test_partition_rows_makes_as_many_partitions_as_requested_if_none_is_empty(
     size: int, partitions: int
 ) -> None:
     assert len(partition_rows(size, partitions)) == partitions
@@ -112,10 +114,8 @@ def test_candidates_of_brute_force_partitions_are_the_nearest_best_first(
     written: Written, distance: Distance
 ) -> None:
     vectors, directories = written(distance, "brute_force", 3)
-    index, one = (
-        load_index(directories, distance, vectors),
-        load_index(written(distance, "brute_force", 1)[1], distance, vectors),
-    )
+    index = load_index(directories, distance, vectors)
+    one = load_index(written(distance, "brute_force", 1)[1], distance, vectors)
     for query in _queries(distance):
         for pool in (1, 20, SIZE):
             found, scores = index.scored_candidates(query, pool)
@@ -148,15 +148,15 @@ def test_few_leaves_of_each_partition_fill_the_end_with_nothing(written: Written
         assert set(np.searchsorted([334, 668], positions[row, :count], "right")) == {0, 1, 2}, (
             "all partitions are searched"
         )
-    own = [
-        each.search(_queries("dot_product"), 1, leaves_to_search=1)[1] for each in index.partitions
-    ]  # type: ignore[attr-defined]
+    partitions = index.partitions  # type: ignore[attr-defined]
+    own = [each.search(_queries("dot_product"), 1, leaves_to_search=1)[1] for each in partitions]
     np.testing.assert_array_equal(scores[:, 0], np.max(own, axis=0)[:, 0])
 
 
 def test_settings_of_a_search_replace_those_written_in_every_partition(written: Written) -> None:
     vectors, directories = written("dot_product", "tree_ah", 3)
-    index, queries = load_index(directories, "dot_product", vectors), _queries("dot_product", 20)
+    index = load_index(directories, "dot_product", vectors)
+    queries = _queries("dot_product", 20)
     best = index.search(queries, 10)[1].sum()
     assert index.search(queries, 10, leaves_to_search=1)[1].sum() < best
     assert index.search(queries, 10, reorder=10)[1].sum() < best
@@ -195,3 +195,9 @@ def test_files_of_a_range_of_rows_are_those_of_its_vectors(tmp_path: Path) -> No
         vectors[150:151], 1
     )
     assert found[0, 0] == np.argmax(vectors[120:320] @ vectors[150])
+
+
+def test_more_vectors_than_positions_have_bits_for_are_rejected(tmp_path: Path) -> None:
+    vectors = np.broadcast_to(np.zeros((1, DIM), np.float32), ((1 << 32) + 1, DIM))
+    with pytest.raises(IndexUnreadable, match="has 4294967297 vectors; positions have 32 bits"):
+        load_index([tmp_path / "items/scann"], "cosine", vectors)

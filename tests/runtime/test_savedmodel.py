@@ -35,9 +35,10 @@ if device == "gpu":
     except DeviceMissing as problem:
         print(problem)
         sys.exit(NO_GPU)
-else:  # a second CPU, which stands in for a GPU: what a GPU's machine runs is this, with the GPU's name
+else:  # a second CPU in the place of a GPU: a machine with one runs the same, with the GPU's name
     (cpu,) = tensorflow.config.list_physical_devices("CPU")
-    tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 2)
+    devices = [tensorflow.config.LogicalDeviceConfiguration()] * 2
+    tensorflow.config.set_logical_device_configuration(cpu, devices)
 random = np.random.default_rng(1)
 inputs = {
     "user": random.normal(size=(7, 32)).astype(np.float32),
@@ -50,7 +51,11 @@ spec = Tower(
     outputs=(TowerOutput(name="vector", dtype="float32", shape=(None, 64)),
              TowerOutput(name="norm", dtype="float32", shape=(None,))),
     result="vector",
-    forms=(TowerForm(kind="saved_model", precision="f32", path="query/saved_model", max_abs_error={}),),
+    forms=(
+        TowerForm(
+            kind="saved_model", precision="f32", path="query/saved_model", max_abs_error={}
+        ),
+    ),
 )
 tower = open_tower(root, spec)
 there = tower.run(inputs)
@@ -78,12 +83,16 @@ for name, directory in (("gone", root / "gone"), ("damaged", root / "damaged" / 
         SavedModelTower(directory)
     except TowerUnreadable as rejection:
         seen[name] = str(rejection)
-# TensorFlow adds up a product in an order that hangs on how many rows there are, so that the last bits do too.
+# TensorFlow adds up a product in an order that depends on how many rows there are, so the last
+# bits do, too.
 ranking = SavedModelTower(root / "ranking" / "saved_model")
 x = random.normal(size=(500, 40)).astype(np.float32)
 whole = ranking.run({"x": x})["score"]
 seen["batches"] = max(
-    float((np.abs(ranking.run({"x": x[first : first + size]})["score"] - part) / (1 + np.abs(part))).max())
+    float(
+        (np.abs(ranking.run({"x": x[first : first + size]})["score"] - part) / (1 + np.abs(part)))
+        .max()
+    )
     for first, size in [(0, 1), (499, 1), (0, 2), (13, 3), (7, 16), (100, 200), (1, 499)]
     for part in [whole[first : first + size]]
 )
@@ -98,7 +107,8 @@ found = elsewhere.run(inputs)
 ran = context.context().export_run_metadata()
 context.context().disable_run_metadata()
 seen["of_limit"] = max(
-    float((np.abs(found[name] - value) / (1e-5 + 1e-5 * np.abs(value))).max()) for name, value in there.items()
+    float((np.abs(found[name] - value) / (1e-5 + 1e-5 * np.abs(value))).max())
+    for name, value in there.items()
 )
 nodes = [node for one in ran.function_graphs for part in one.partition_graphs for node in part.node]
 seen["products"] = sorted({node.device[-5:] for node in nodes if "MatMul" in node.op})
@@ -137,14 +147,14 @@ def test_saved_model_tower_gives_the_values_of_a_compiled_one(towers: Path) -> N
     assert seen["same_inputs"] is True
     assert seen["difference"] < 1e-5
     assert seen["output_dtype"] == "float32"
-    assert (
-        seen["batches"] <= 1e-5
-    )  # what a score may differ by in another batch: docs/explanation/towers.md
+    # What a score may differ by in another batch: docs/explanation/towers.md.
+    assert seen["batches"] <= 1e-5
     assert (seen["here"], seen["devices"], seen["of_limit"]) == (["CPU:0"], ["CPU:1"], 0)
+    # Compares all of it, not only what it returns.
     assert (seen["products"], seen["computed"]) == (
         ["CPU:1"],
         ["CPU:1"],
-    )  # all of it, not only what it returns
+    )
     assert seen["rounded"] is False
     assert "lacks inputs ['history']" in seen["missing"]
     assert "float32[7, 5]" in seen["shape"]
@@ -170,5 +180,5 @@ def test_saved_model_tower_without_tensorflow_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
 
-    with pytest.raises(LibraryMissing, match=r"rowcast\[savedmodel\]"):
+    with pytest.raises(LibraryMissing, match=r"pip install '\.\[savedmodel\]'"):
         SavedModelTower(towers / "query" / "saved_model")

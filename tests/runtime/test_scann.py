@@ -33,7 +33,8 @@ def _vectors(size: int, dim: int = 16, seed: int = 0) -> NDArray[np.float32]:
 def _reference(
     vectors: NDArray[np.float32], queries: NDArray[np.float32], distance: Distance
 ) -> NDArray[np.float64]:
-    wide, wide_queries = vectors.astype(np.float64), queries.astype(np.float64)
+    wide = vectors.astype(np.float64)
+    wide_queries = queries.astype(np.float64)
     if distance == "cosine":
         wide = wide / np.sqrt((wide**2).sum(1, keepdims=True))
         wide_queries = wide_queries / np.sqrt((wide_queries**2).sum(1, keepdims=True))
@@ -65,7 +66,8 @@ def tree(trees: dict[Distance, tuple[ScannIndex, Path]]) -> Path:
 def test_brute_force_scores_and_order_equal_float64(
     tmp_path: Path, distance: Distance, n: int
 ) -> None:
-    vectors, queries = _vectors(600), _vectors(n, seed=1)
+    vectors = _vectors(600)
+    queries = _vectors(n, seed=1)
     write_index(vectors, distance, "brute_force", {}, tmp_path / "scann")
 
     positions, scores = ScannIndex.load(tmp_path / "scann", distance, vectors).search(queries, 7)
@@ -84,7 +86,9 @@ def test_brute_force_scores_and_order_equal_float64(
 def test_tree_finds_most_and_all_with_every_leaf(
     trees: dict[Distance, tuple[ScannIndex, Path]], distance: Distance
 ) -> None:
-    vectors, queries, (index, _) = _vectors(4000), _vectors(50, seed=1), trees[distance]
+    vectors = _vectors(4000)
+    queries = _vectors(50, seed=1)
+    (index, _) = trees[distance]
     best = np.argsort(-_reference(vectors, queries, distance), axis=1)[:, :10]
 
     few, _ = index.search(queries, 10, leaves_to_search=1, reorder=10)
@@ -102,10 +106,12 @@ def test_tree_finds_most_and_all_with_every_leaf(
 
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
 @pytest.mark.parametrize("n", [1, 5, 40])
-def test_loaded_tree_answers_as_the_built_one_and_scores_exactly_by_the_vectors_in_their_file(
+def test_loaded_tree_finds_the_same_as_the_built_one_and_rescores_with_the_mapped_vectors(
     trees: dict[Distance, tuple[ScannIndex, Path]], distance: Distance, n: int
 ) -> None:
-    vectors, queries, (built, directory) = _vectors(4000), _vectors(n, seed=1), trees[distance]
+    vectors = _vectors(4000)
+    queries = _vectors(n, seed=1)
+    (built, directory) = trees[distance]
 
     positions, scores = ScannIndex.load(directory, distance, vectors).search(queries, 10)
 
@@ -117,7 +123,8 @@ def test_loaded_tree_answers_as_the_built_one_and_scores_exactly_by_the_vectors_
 
 def test_tree_that_holds_its_vectors_too_is_read_without_them(tree: Path, tmp_path: Path) -> None:
     """As bundles were written before: `dataset.npy` beside the codes."""
-    directory, vectors = tmp_path / "scann", _vectors(4000)
+    directory = tmp_path / "scann"
+    vectors = _vectors(4000)
     shutil.copytree(tree, directory)
     np.save(directory / "dataset.npy", vectors[::-1])
     with (directory / "scann_assets.pbtxt").open("a") as assets:
@@ -134,7 +141,9 @@ def test_tree_that_holds_its_vectors_too_is_read_without_them(tree: Path, tmp_pa
 def test_written_settings_are_what_a_loaded_index_uses(
     trees: dict[Distance, tuple[ScannIndex, Path]], tmp_path: Path
 ) -> None:
-    vectors, queries, (built, _) = _vectors(4000), _vectors(40, seed=1), trees["dot_product"]
+    vectors = _vectors(4000)
+    queries = _vectors(40, seed=1)
+    (built, _) = trees["dot_product"]
     built.write(tmp_path / "scann", leaves_to_search=1, reorder=12)
 
     loaded = ScannIndex.load(tmp_path / "scann", "dot_product", vectors)
@@ -203,8 +212,11 @@ def test_k_beyond_the_written_reorder_is_still_met(tree: Path) -> None:
 
 @pytest.mark.parametrize("k", [10, 300])
 @pytest.mark.parametrize("n", [2, 40])
-def test_queries_are_answered_with_the_bits_of_each_alone(tree: Path, k: int, n: int) -> None:
-    index, queries = ScannIndex.load(tree, "dot_product", _vectors(4000)), _vectors(n, seed=3)
+def test_search_of_several_queries_gives_each_the_bits_of_a_search_alone(
+    tree: Path, k: int, n: int
+) -> None:
+    index = ScannIndex.load(tree, "dot_product", _vectors(4000))
+    queries = _vectors(n, seed=3)
 
     positions, scores = index.search(queries, k, leaves_to_search=1)
 
@@ -213,7 +225,7 @@ def test_queries_are_answered_with_the_bits_of_each_alone(tree: Path, k: int, n:
     assert scores.tobytes() == np.concatenate([found for _, found in alone]).tobytes()
 
 
-def test_no_queries_give_empty_answers(tree: Path) -> None:
+def test_search_without_queries_returns_empty_arrays(tree: Path) -> None:
     positions, scores = ScannIndex.load(tree, "dot_product", _vectors(4000)).search(
         np.empty((0, 16), np.float32), 5
     )

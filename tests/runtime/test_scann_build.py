@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from bundle.format.manifest import Distance
+from bundle.tables.segments import RowRange
 from runtime import scann_build, vectors
-from runtime.errors import InvalidIndex, InvalidInput
+from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
 from runtime.exact import ExactIndex, normalised
-from runtime.scann import CODES, DATASET, TOKENS, ScannIndex, encode
-from runtime.scann_build import build_files
+from runtime.scann import CODES, DATASET, TOKENS, Kind, ScannIndex, encode
+from runtime.scann_build import build_files, match_stored
 from runtime.vectors import VectorFile
 
-N, DIM = 6000, 18
+N = 6000
+DIM = 18
 TREE = {"num_leaves": 20, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 10}
 
 
@@ -46,7 +48,8 @@ def _recall(index: ScannIndex, file: VectorFile, distance: Distance) -> float:
 def test_build_files_block_by_block_gives_the_codes_of_one_build(
     file: VectorFile, tmp_path: Path, distance: Distance
 ) -> None:
-    built, whole = tmp_path / "built", tmp_path / "whole"
+    built = tmp_path / "built"
+    whole = tmp_path / "whole"
     build_files(file, distance, "tree_ah", TREE, built)
 
     whole.mkdir()
@@ -104,7 +107,7 @@ def test_vector_file_reads_what_an_array_holds(file: VectorFile) -> None:
 
 
 @pytest.mark.parametrize("distance", ["dot_product", "cosine", "squared_l2"])
-def test_exact_index_over_a_file_answers_as_over_an_array(
+def test_exact_index_over_a_file_finds_the_same_as_over_an_array(
     file: VectorFile, distance: Distance
 ) -> None:
     queries = np.random.default_rng(6).normal(size=(5, DIM)).astype(np.float32)
@@ -114,3 +117,30 @@ def test_exact_index_over_a_file_answers_as_over_an_array(
 
     np.testing.assert_array_equal(found, right)
     np.testing.assert_array_equal(scores, wanted)
+
+
+@pytest.mark.parametrize("kind", ["tree_ah", "brute_force"])
+@pytest.mark.parametrize("distance", ["dot_product", "cosine", "squared_l2"])
+@pytest.mark.parametrize("size", [20, N])
+def test_match_stored_finds_the_vectors_at_their_positions(
+    file: VectorFile, tmp_path: Path, kind: Kind, distance: Distance, size: int
+) -> None:
+    own = VectorFile(file.path, DIM, RowRange(0, size))
+    built = tmp_path / "built"
+    build_files(own, distance, kind, TREE if kind == "tree_ah" else {}, built)
+    rows = np.arange(0, size, max(1, size // 100))
+
+    assert match_stored(built, own, rows, distance, kind).all()
+
+    file[:][::-1].astype("<f4").tofile(tmp_path / "reversed.bin")
+    other = VectorFile(tmp_path / "reversed.bin", DIM, RowRange(N - size, size))
+    assert match_stored(built, other, rows, distance, kind).mean() < 0.2
+
+
+def test_match_stored_of_damaged_codes_is_rejected(file: VectorFile, tmp_path: Path) -> None:
+    build_files(file, "cosine", "tree_ah", TREE, tmp_path / "built")
+    codes = tmp_path / "built" / CODES
+    codes.write_bytes(codes.read_bytes()[:200])
+
+    with pytest.raises(IndexUnreadable, match=CODES):
+        match_stored(tmp_path / "built", file, np.arange(5), "cosine", "tree_ah")

@@ -10,7 +10,8 @@ from runtime.errors import TowerUnreadable
 from runtime.litert import CompiledTower
 from runtime.towers import open_tower
 
-F32, INT8 = "compiled-f32.tflite", "compiled-int8.tflite"
+F32 = "compiled-f32.tflite"
+INT8 = "compiled-int8.tflite"
 
 
 def _query_spec(**changes: str) -> Tower:

@@ -1,6 +1,7 @@
 """Writes small towers as flatbuffers and SavedModels, with their weights for the reference.
 
-In a process of its own, so that the tests of packages without TensorFlow stay in a process without TensorFlow.
+In a process of its own, so that the tests of packages without TensorFlow stay in a process without
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.tensorflow_process import with_tensorflow
+from tests.models.tensorflow_process import with_tensorflow
 
 
 def write_tower_files(directory: Path) -> None:

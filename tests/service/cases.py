@@ -1,4 +1,6 @@
-"""The table of requests that every transport answers alike: each as JSON, and as a protobuf message made of it here."""
+"""The table of requests that every transport answers alike: each as JSON, and as a protobuf message
+made of it here.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ REQUESTS: dict[str, Any] = {
     "embed": pb.EmbedRequest,
     "lookup": pb.LookupRequest,
 }
-BAD, LARGE, GONE, NAN = "INVALID_ARGUMENT", "TOO_LARGE", "NOT_FOUND", float("nan")
+BAD = "INVALID_ARGUMENT"
+LARGE = "TOO_LARGE"
+GONE = "NOT_FOUND"
+NAN = float("nan")
 _DENSE = {"hour", "mood", "year"}
 """Features whose columns have no offsets: their values are taken by shape."""
 
@@ -38,7 +43,8 @@ class Case:
 
     Attributes:
       json: a JSON value, or raw bytes.
-      message: fields of the message, or raw bytes; None: the message with the content of the JSON value.
+      message: fields of the message, or raw bytes; None: the message with the content of the JSON
+        value.
     """
 
     call: str
@@ -84,7 +90,9 @@ def ids(values: Sequence[Any]) -> pb.Ids:
 
 
 def column(entries: Sequence[Any], *, dense: bool = False) -> pb.Column:
-    """The column of one entry for each example: a value, a list of values, or a list with weights."""
+    """The column of one entry for each example: a value, a list of values, or a list
+    with weights.
+    """
     weighted = [each for each in entries if isinstance(each, dict)]
     weights = f32(*[weight for each in weighted for weight in each["weights"]])
     lists = [each.get("ids", []) if isinstance(each, dict) else each for each in entries]
@@ -125,7 +133,9 @@ def condition(body: Mapping[str, Any]) -> pb.Condition:
 
 
 def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the message with the content of a JSON body, written apart from the service's readers."""
+    """Fields of the message with the content of a JSON body, written apart from the service's
+    readers.
+    """
     options = {
         "k",
         "attributes",
@@ -136,13 +146,11 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
         "formula",
         "min_score",
         "recall",
-    } | (
-        {"feature"}
-        if call == "lookup"
-        else set()
-        if call == "rank"
-        else {"candidates", "diversity", "explain"}
-    )
+    }
+    if call == "lookup":
+        options.add("feature")
+    elif call != "rank":
+        options |= {"candidates", "diversity", "explain"}
     fields = {name: value for name, value in body.items() if name in options}
     if call == "lookup":
         return fields | ({"ids": column(body["ids"])} if "ids" in body else {})
@@ -264,11 +272,20 @@ CASES = (
     Case("retrieve", "an empty bag", user(history=[])),
     Case("retrieve", "unknown ids in a bag", user(history=[1, 1000])),
     Case("retrieve", "a dense number", user(hour=7.0)),
-    Case("retrieve", "a dense number as int32", user(hour=7), "OK",
-        {"features": {"user": column([5]), "hour": pb.Column(int32s=i32(7))}}),
+    Case(
+        "retrieve",
+        "a dense number as int32",
+        user(hour=7),
+        "OK",
+        {"features": {"user": column([5]), "hour": pb.Column(int32s=i32(7))}},
+    ),
     Case("retrieve", "a list", _LISTED),
     Case("retrieve", "a vector", {"vector": [0.5] * 8}),
-    Case("retrieve", "vectors", {"requests": [{"vector": [0.5] * 8}, {"vector": [1, 0, 0, 0, 0, 0, 0, -1]}]}),
+    Case(
+        "retrieve",
+        "vectors",
+        {"requests": [{"vector": [0.5] * 8}, {"vector": [1, 0, 0, 0, 0, 0, 0, -1]}]},
+    ),
     Case("retrieve", "an id", {"id": 1000}),
     Case("retrieve", "ids", {"requests": [{"id": 1000}, {"id": "1014"}]}),
     Case("retrieve", "a context by id", {"k": 3, "context_id": 7}),
@@ -289,23 +306,69 @@ CASES = (
     Case("retrieve", "an unknown model", user(), GONE, model="books"),
     Case("retrieve", "an unknown version", user(), GONE, version=7),
     Case("retrieve", "an empty filter", {"filter": {}, **user()}),
-    Case("retrieve", "a filter by values of a list", filtered(genres={"allow": ["drama", "horror", "opera"]})),
-    Case("retrieve", "a filter by a value too many have", {"k": 50, **filtered(genres={"deny": ["drama"]})}),
-    Case("retrieve", "a filter in which deny wins",
-        {"k": 50, **filtered(genres={"allow": ["drama", "comedy"], "deny": ["comedy"]})}),
-    Case("retrieve", "a filter by integers", filtered(year={"allow": [1995, "1996", 3], "deny": [1996]})),
-    Case("retrieve", "a filter by bounds", {"k": 50, **filtered(year={"ge": 1991, "lt": 2010}, rating={"gt": 0.5})}),
-    Case("retrieve", "a filter by fractions of integers", {"k": 50, **filtered(year={"gt": 1994.5, "le": 1999.5})}),
+    Case(
+        "retrieve",
+        "a filter by values of a list",
+        filtered(genres={"allow": ["drama", "horror", "opera"]}),
+    ),
+    Case(
+        "retrieve",
+        "a filter by a value too many have",
+        {"k": 50, **filtered(genres={"deny": ["drama"]})},
+    ),
+    Case(
+        "retrieve",
+        "a filter in which deny wins",
+        {"k": 50, **filtered(genres={"allow": ["drama", "comedy"], "deny": ["comedy"]})},
+    ),
+    Case(
+        "retrieve",
+        "a filter by integers",
+        filtered(year={"allow": [1995, "1996", 3], "deny": [1996]}),
+    ),
+    Case(
+        "retrieve",
+        "a filter by bounds",
+        {"k": 50, **filtered(year={"ge": 1991, "lt": 2010}, rating={"gt": 0.5})},
+    ),
+    Case(
+        "retrieve",
+        "a filter by fractions of integers",
+        {"k": 50, **filtered(year={"gt": 1994.5, "le": 1999.5})},
+    ),
     Case("retrieve", "a filter by truth", {"k": 50, **filtered(classic={"allow": [True]})}),
-    Case("retrieve", "a filter by bounds, allow and deny",
-        {"k": 50, **filtered(year={"ge": 1991, "allow": [1989, 1992, 93], "deny": [93]}, classic={"deny": [True]})}),
+    Case(
+        "retrieve",
+        "a filter by bounds, allow and deny",
+        {
+            "k": 50,
+            **filtered(
+                year={"ge": 1991, "allow": [1989, 1992, 93], "deny": [93]}, classic={"deny": [True]}
+            ),
+        },
+    ),
     Case("retrieve", "a filter that denies nothing", {"k": 50, **filtered(year={"deny": []})}),
     Case("retrieve", "a filter that denies no words", {"k": 50, **filtered(genres={"deny": []})}),
     Case("retrieve", "bounds that contradict each other", filtered(year={"ge": 2010, "lt": 2000})),
-    Case("retrieve", "a filter of a list and exclusions",
-        {"k": 9, "filter": {"year": {"ge": 2000}}, "requests": [{**user(1), "exclude": [1105]}, user(2)]}),
-    Case("retrieve", "a filter beside an id", {"k": 50, "id": 1000, "filter": {"classic": {"allow": [True]}}}),
-    Case("retrieve", "an exact search with a filter", {"exact": True, **filtered(genres={"allow": ["drama"]})}),
+    Case(
+        "retrieve",
+        "a filter of a list and exclusions",
+        {
+            "k": 9,
+            "filter": {"year": {"ge": 2000}},
+            "requests": [{**user(1), "exclude": [1105]}, user(2)],
+        },
+    ),
+    Case(
+        "retrieve",
+        "a filter beside an id",
+        {"k": 50, "id": 1000, "filter": {"classic": {"allow": [True]}}},
+    ),
+    Case(
+        "retrieve",
+        "an exact search with a filter",
+        {"exact": True, **filtered(genres={"allow": ["drama"]})},
+    ),
     Case("retrieve", "a filter by no attribute", filtered(yer={"ge": 1990}), BAD),
     Case("retrieve", "a filter by what has no index", filtered(title={"allow": ["x"]}), BAD),
     Case("retrieve", "a filter with nothing in it", filtered(year={}), BAD),
@@ -316,42 +379,96 @@ CASES = (
     Case("retrieve", "a filter by bounds of words", filtered(genres={"ge": 5}), BAD),
     Case("retrieve", "a filter by bounds of truth", filtered(classic={"le": 1}), BAD),
     Case("retrieve", "a filter by single doubles", filtered(rating={"allow": [1]}), BAD),
-    Case("retrieve", "a filter by a bound that is no number",
-        b'{"filter": {"rating": {"ge": NaN}}, "features": {"user": 5}}', BAD,
-        message_of("retrieve", filtered(rating={"ge": NAN}))),
-    Case("retrieve", "a filter by an infinite bound",
-        b'{"filter": {"rating": {"lt": 1e999}}, "features": {"user": 5}}', BAD,
-        message_of("retrieve", filtered(rating={"lt": float("inf")}))),
+    Case(
+        "retrieve",
+        "a filter by a bound that is no number",
+        b'{"filter": {"rating": {"ge": NaN}}, "features": {"user": 5}}',
+        BAD,
+        message_of("retrieve", filtered(rating={"ge": NAN})),
+    ),
+    Case(
+        "retrieve",
+        "a filter by an infinite bound",
+        b'{"filter": {"rating": {"lt": 1e999}}, "features": {"user": 5}}',
+        BAD,
+        message_of("retrieve", filtered(rating={"lt": float("inf")})),
+    ),
     Case("retrieve", "a filter of too many values", filtered(year={"allow": [7] * 301}), LARGE),
-    Case("retrieve", "a filter by too many attributes", filtered(**{f"a{n}": {"ge": 1} for n in range(11)}), LARGE),
+    Case(
+        "retrieve",
+        "a filter by too many attributes",
+        filtered(**{f"a{n}": {"ge": 1} for n in range(11)}),
+        LARGE,
+    ),
     Case("retrieve", "a recall", {"recall": 0.9, **user()}),
     Case("retrieve", "a recall beyond one", {"recall": 1.5, **user()}, BAD),
     Case("retrieve", "a negative recall", {"recall": -0.5, **user()}, BAD),
     Case("retrieve", "vectors merged", {"k": 6, "vectors": [[0.5] * 8, [1, 0, 0, 0, 0, 0, 0, -1]]}),
-    Case("retrieve", "ids merged, in a list", {"k": 6, "requests": [{"ids": [1000, "1014"]}, {"ids": [1007]}]}),
-    Case("retrieve", "ids merged with a filter and exclusions",
-        {"k": 50, "ids": [1000, 1014], "exclude": [1021], "filter": {"year": {"ge": 1991}}}),
-    Case("retrieve", "no vectors to merge", {"requests": [{"vectors": [[0.5] * 8]}, {"vectors": []}]}, BAD),
+    Case(
+        "retrieve",
+        "ids merged, in a list",
+        {"k": 6, "requests": [{"ids": [1000, "1014"]}, {"ids": [1007]}]},
+    ),
+    Case(
+        "retrieve",
+        "ids merged with a filter and exclusions",
+        {"k": 50, "ids": [1000, 1014], "exclude": [1021], "filter": {"year": {"ge": 1991}}},
+    ),
+    Case(
+        "retrieve",
+        "no vectors to merge",
+        {"requests": [{"vectors": [[0.5] * 8]}, {"vectors": []}]},
+        BAD,
+    ),
     Case("retrieve", "too many vectors to merge", {"vectors": [[0.5] * 8] * 9}, LARGE),
     Case("retrieve", "a vector of another dim", {"vector": [1.0] * 7}, BAD),
-    Case("retrieve", "a vector with NaN", b'{"vector": [NaN,0,0,0,0,0,0,0]}', BAD, {"vectors": f32(NAN, *[0] * 7)}),
-    Case("retrieve", "a vector with infinity", b'{"vector": [1e999,0,0,0,0,0,0,0]}', BAD,
-        {"vectors": f32(float("inf"), *[0] * 7)}),
+    Case(
+        "retrieve",
+        "a vector with NaN",
+        b'{"vector": [NaN,0,0,0,0,0,0,0]}',
+        BAD,
+        {"vectors": f32(NAN, *[0] * 7)},
+    ),
+    Case(
+        "retrieve",
+        "a vector with infinity",
+        b'{"vector": [1e999,0,0,0,0,0,0,0]}',
+        BAD,
+        {"vectors": f32(float("inf"), *[0] * 7)},
+    ),
     Case("retrieve", "a vector whose scores overflow", {"vector": [3e38] * 8}, BAD),
     Case("retrieve", "a dense number that overflows", user(hour=3e38), BAD),
     Case("retrieve", "the id of no candidate", {"id": 3}, BAD),
     Case("retrieve", "a fraction as id", user(1.5), BAD),
-    Case("retrieve", "NaN as id", b'{"features": {"user": NaN}}', BAD, {"features": {"user": column([NAN])}}),
+    Case(
+        "retrieve",
+        "NaN as id",
+        b'{"features": {"user": NaN}}',
+        BAD,
+        {"features": {"user": column([NAN])}},
+    ),
     Case("retrieve", "a word where integers are ids", user("ann"), BAD),
     Case("retrieve", "a number where strings are ids", user(city=1.5), BAD),
     Case("retrieve", "a string as number", user(hour="7"), BAD),
-    Case("retrieve", "NaN as number", b'{"features": {"user": 5, "hour": NaN}}', BAD,
-        {"features": columns([{"user": 5, "hour": NAN}])}),
+    Case(
+        "retrieve",
+        "NaN as number",
+        b'{"features": {"user": 5, "hour": NaN}}',
+        BAD,
+        {"features": columns([{"user": 5, "hour": NAN}])},
+    ),
     Case("retrieve", "several values of a single", user([1, 2]), BAD),
     Case("retrieve", "no value of a single", user([]), BAD),
     Case("retrieve", "a word in a bag of integers", user(history=["x"]), BAD),
-    Case("retrieve", "weights where none are taken", user(history={"ids": [1000], "weights": [1]}), BAD),
-    Case("retrieve", "too many queries", {"requests": [user(number) for number in range(9)]}, LARGE),
+    Case(
+        "retrieve",
+        "weights where none are taken",
+        user(history={"ids": [1000], "weights": [1]}),
+        BAD,
+    ),
+    Case(
+        "retrieve", "too many queries", {"requests": [user(number) for number in range(9)]}, LARGE
+    ),
     Case("retrieve", "too many values", user(history=[1000] * 301), LARGE),
     Case("retrieve", "too many exclusions", {"exclude": [7] * 301, **user()}, LARGE),
     Case("retrieve", "an undecodable body", b"{", BAD, b"\xff\xff\xff"),
@@ -359,49 +476,117 @@ CASES = (
     Case("retrieve", "an oversized body", b" " * 16_385, LARGE, bytes(16_385)),
     Case("rank", "ids", rank([1000, 1021])),
     Case("rank", "the same candidate twice", rank([1000, 1000])),
-    Case("rank", "the best k with heads", rank([1000, 1007, 1014, "1021"], k=2, heads=["watch", "rating"])),
+    Case(
+        "rank",
+        "the best k with heads",
+        rank([1000, 1007, 1014, "1021"], k=2, heads=["watch", "rating"]),
+    ),
     Case("rank", "features alone", {"context": {"user": 5}, "features": _FILM}),
-    Case("rank", "ids with a feature overridden", rank([1000, 1007], features={"year": [0.5, 0.75]})),
+    Case(
+        "rank", "ids with a feature overridden", rank([1000, 1007], features={"year": [0.5, 0.75]})
+    ),
     Case("rank", "every kind of context feature", context(**_EVERY_KIND)),
     Case("rank", "a list", _RANKED),
-    Case("rank", "a context by id", {"context_id": 7, "candidates": [1000, 1021], "heads": ["watch"]}),
+    Case(
+        "rank", "a context by id", {"context_id": 7, "candidates": [1000, 1021], "heads": ["watch"]}
+    ),
     Case("rank", "contexts by id, one feature overridden", {"requests": _STORED}),
     Case("rank", "an unknown context beside what has no default", {"context_id": 999, **rank()}),
-    Case("rank", "a formula with heads",
-        rank([1000, 1007, 1014], formula="watch^0.7 * exp(-rating)", heads=["rating"], k=2)),
+    Case(
+        "rank",
+        "a formula with heads",
+        rank([1000, 1007, 1014], formula="watch^0.7 * exp(-rating)", heads=["rating"], k=2),
+    ),
     Case("rank", "an unknown context", {"context_id": 999, "candidates": [1000]}, BAD),
-    Case("rank", "two contexts for one request", {"requests": [{"context_id": 7, "candidates": [1000]}, rank()]}, BAD,
-        {"context_ids": ids([7, 3]), "candidate_ids": ids([1000])}),
-    Case("rank", "context ids of another type", {"context_id": 0.5, "candidates": [1000]}, BAD,
-        {"context_ids": ids(["seven"]), "candidate_ids": ids([1000])}),
+    Case(
+        "rank",
+        "two contexts for one request",
+        {"requests": [{"context_id": 7, "candidates": [1000]}, rank()]},
+        BAD,
+        {"context_ids": ids([7, 3]), "candidate_ids": ids([1000])},
+    ),
+    Case(
+        "rank",
+        "context ids of another type",
+        {"context_id": 0.5, "candidates": [1000]},
+        BAD,
+        {"context_ids": ids(["seven"]), "candidate_ids": ids([1000])},
+    ),
     Case("rank", "a formula that ends early", rank(formula="watch *"), BAD),
     Case("rank", "a formula without a value", rank(formula="log(-watch)"), BAD),
     Case("rank", "no such candidate", rank([7]), BAD),
-    Case("rank", "a fraction as candidate", rank([1.5]), BAD,
-        {"context": columns([{"user": 5}]), "candidates": {"movie": column([1.5])}}),
-    Case("rank", "a candidate feature missing", {"context": {"user": 5}, "features": {"movie": [1000]}}, BAD),
-    Case("rank", "candidate features of several lengths", rank([1000, 1007], features={"year": [0.5]}), BAD),
-    Case("rank", "an unknown id that its feature rejects",
-        {"context": {"user": 5}, "features": {**_FILM, "movie": [1000, 5]}}, BAD),
+    Case(
+        "rank",
+        "a fraction as candidate",
+        rank([1.5]),
+        BAD,
+        {"context": columns([{"user": 5}]), "candidates": {"movie": column([1.5])}},
+    ),
+    Case(
+        "rank",
+        "a candidate feature missing",
+        {"context": {"user": 5}, "features": {"movie": [1000]}},
+        BAD,
+    ),
+    Case(
+        "rank",
+        "candidate features of different lengths",
+        rank([1000, 1007], features={"year": [0.5]}),
+        BAD,
+    ),
+    Case(
+        "rank",
+        "an unknown id that its feature rejects",
+        {"context": {"user": 5}, "features": {**_FILM, "movie": [1000, 5]}},
+        BAD,
+    ),
     Case("rank", "nothing to rank", {"context": {"user": 5}}, BAD),
     Case("rank", "an unknown head", rank(heads=["x"]), BAD),
     Case("rank", "an unknown tower", rank(tower="x"), GONE),
-    Case("rank", "a candidate feature as context", {"context": {"year": 0.5}, "candidates": [1000]}, BAD),
+    Case(
+        "rank",
+        "a candidate feature as context",
+        {"context": {"year": 0.5}, "candidates": [1000]},
+        BAD,
+    ),
     Case("rank", "a negative k", rank(k=-1), BAD),
     Case("rank", "too many candidates", rank([1000] * 61), LARGE),
-    Case("rank", "a weight that is no number", _NAN_WEIGHT, BAD,
-        message_of("rank", context(liked={"ids": [1000], "weights": [NAN]}))),
-    Case("rank", "fewer weights than ids", context(liked={"ids": [1000, 1007], "weights": [1]}), BAD),
+    Case(
+        "rank",
+        "a weight that is no number",
+        _NAN_WEIGHT,
+        BAD,
+        message_of("rank", context(liked={"ids": [1000], "weights": [NAN]})),
+    ),
+    Case(
+        "rank", "fewer weights than ids", context(liked={"ids": [1000, 1007], "weights": [1]}), BAD
+    ),
     Case("rank", "weights without ids", context(liked={"weights": [1]}), BAD),
     Case("rank", "a dense value of another shape", context(mood=[1.0, 2.0, 3.0]), BAD),
-    Case("rank", "weights whose sum overflows", context(liked={"ids": [1000] * 4, "weights": [3e38] * 4}), BAD),
+    Case(
+        "rank",
+        "weights whose sum overflows",
+        context(liked={"ids": [1000] * 4, "weights": [3e38] * 4}),
+        BAD,
+    ),
     Case("rank", "an empty body", b"", BAD, b""),
     Case("recommend", "features", {"k": 5, "attributes": ["title"], **user()}),
     Case("recommend", "a list", {"k": 2, "candidates": 5, "requests": _EXCLUDING}),
-    Case("recommend", "contexts by id",
-        {"k": 3, "candidates": 20, "requests": [{"context_id": 7}, {"context_id": 21}], "formula": "watch * 2"}),
-    Case("recommend", "a filter",
-        {"k": 5, "candidates": 20, **filtered(genres={"deny": ["drama"]}, year={"gt": 1992})}),
+    Case(
+        "recommend",
+        "contexts by id",
+        {
+            "k": 3,
+            "candidates": 20,
+            "requests": [{"context_id": 7}, {"context_id": 21}],
+            "formula": "watch * 2",
+        },
+    ),
+    Case(
+        "recommend",
+        "a filter",
+        {"k": 5, "candidates": 20, **filtered(genres={"deny": ["drama"]}, year={"gt": 1992})},
+    ),
     Case("recommend", "a filter with nothing in it", filtered(year={}), BAD),
     Case("recommend", "fewer candidates than k", {"k": 5, "candidates": 2, **user()}, BAD),
     Case("recommend", "negative candidates", {"candidates": -1, **user()}, BAD),
@@ -410,16 +595,25 @@ CASES = (
     Case("recommend", "too many to rank", {"requests": [user(1), user(2)]}, LARGE),
     Case("recommend", "a formula of what is no output", {"formula": "wach", **user()}, BAD),
     Case("embed", "a query", {"tower": "query", **user()}),
-    Case("embed", "candidates in a list", {"tower": "candidate", "requests": [{"features": each} for each in _MOVIES]}),
+    Case(
+        "embed",
+        "candidates in a list",
+        {"tower": "candidate", "requests": [{"features": each} for each in _MOVIES]},
+    ),
     Case("embed", "a tower that is not named", user(), BAD),
     Case("embed", "an unknown tower", {"tower": "x", **user()}, GONE),
     Case("embed", "an unknown model", {"tower": "query", **user()}, GONE, model="x"),
     Case("lookup", "integers", {"feature": "user", "ids": [3, 3, 10**12, 0]}),
     Case("lookup", "strings", {"feature": "genres", "ids": ["drama", "x"]}),
     Case("lookup", "nothing", {"feature": "user", "ids": []}),
-    Case("lookup", "an unknown id that its feature rejects", {"feature": "movie", "ids": [1000, 5]}, BAD),
+    Case(
+        "lookup",
+        "an unknown id that its feature rejects",
+        {"feature": "movie", "ids": [1000, 5]},
+        BAD,
+    ),
     Case("lookup", "an unknown feature", {"feature": "x", "ids": [1]}, GONE),
     Case("lookup", "a dense feature", {"feature": "hour", "ids": [1]}, BAD),
     Case("lookup", "no ids", {"feature": "user"}, BAD),
     Case("lookup", "too many ids", {"feature": "user", "ids": [1] * 301}, LARGE),
-)  # fmt: skip
+)

@@ -33,14 +33,12 @@ class Clients:
 
     def by_http(self, case: Case, protobuf: bool, **headers: str) -> tuple[str, Any]:
         """Returns the code, and the answer's body or the message of the failure."""
-        path = f"/v1/models/{case.model}{f'/versions/{case.version}' if case.version else ''}:{case.call}"
-        body = (
-            case.body()
-            if protobuf
-            else case.json
-            if isinstance(case.json, bytes)
-            else json.dumps(case.json).encode()
-        )
+        version = f"/versions/{case.version}" if case.version else ""
+        path = f"/v1/models/{case.model}{version}:{case.call}"
+        if protobuf:
+            body = case.body()
+        else:
+            body = case.json if isinstance(case.json, bytes) else json.dumps(case.json).encode()
         kind = PROTOBUF if protobuf else {"content-type": "application/json"}
         answer = self.http.post(
             path, content=body, headers={"x-request-id": "agree", **kind, **headers}

@@ -15,7 +15,9 @@ from tests.service.running import RunningService
 
 @pytest.fixture
 def serve(root: Path) -> Iterator[Callable[..., RunningService]]:
-    """Starts services in this process, with both transports on loopback; ends them after the test."""
+    """Starts services in this process, with both transports on loopback; ends them
+    after the test.
+    """
     started: list[RunningService] = []
 
     def start(**settings: Any) -> RunningService:
@@ -31,7 +33,8 @@ def serve(root: Path) -> Iterator[Callable[..., RunningService]]:
 def stream(tmp_path: Path) -> Iterator[TextIO]:
     """Has this process log to a file."""
     root = stdlib.getLogger()
-    handlers, level = root.handlers, root.level
+    handlers = root.handlers
+    level = root.level
     with (tmp_path / "log").open("w") as lines:
         logging.configure("info", lines)
         yield lines

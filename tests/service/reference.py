@@ -1,4 +1,6 @@
-"""What a small bundle must answer, computed in float64 by dictionaries and loops, without any code of the service."""
+"""What a small bundle must answer, computed in float64 by dictionaries and loops, without any code
+of the service.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.service import small_model
-from tests.service.small_bundle import (
+from tests.bundles.small import (
     CITIES,
     CITY_DEFAULT,
     GENRE_NAMES,
+    STORED_USERS,
     UNKNOWN_GENRE_ROW,
     SmallBundle,
 )
-from tests.service.small_pieces import STORED_USERS
+from tests.models import linear
 
 Array = NDArray[Any]
 
@@ -46,7 +48,7 @@ def query_vector(
         "city": small.tables["cities"][farmhash.fingerprint64(city) % CITIES][None],
         "hour": np.array([hour]),
     }
-    vector: Array = small_model.formula("query", small.edition, inputs)["vector"][0]
+    vector: Array = linear.formula("query", small.edition, inputs)["vector"][0]
     return vector
 
 
@@ -85,8 +87,13 @@ def excluded_by(small: SmallBundle, conditions: Mapping[str, Mapping[str, Any]])
 
 
 def meets(value: Any, condition: Mapping[str, Any]) -> bool:
-    """Whether a value of an attribute, a list of them or None meets a condition: the rules, one by one."""
-    values = value if isinstance(value, list) else [] if value is None else [value]
+    """Whether a value of an attribute, a list of them or None meets a condition: the rules, one by
+    one.
+    """
+    if value is None:
+        values = []
+    else:
+        values = value if isinstance(value, list) else [value]
     tokens = {
         name: [int(each) if values and type(values[0]) is int else each for each in condition[name]]
         for name in ("allow", "deny")
@@ -107,8 +114,8 @@ def meets(value: Any, condition: Mapping[str, Any]) -> bool:
 
 
 def ranked(small: SmallBundle, movie: Any, user: int, **context: Any) -> dict[str, float]:
-    """Every output of the ranking tower for one stored candidate. context: liked (id -> weight), recent, hour, mood;
-    genres and year override what is stored."""
+    """Every output of the ranking tower for one stored candidate. context: liked (id -> weight),
+    recent, hour, mood; genres and year override what is stored."""
     place = small.ids.tolist().index(movie)
     movies = small.tables["movies"].astype(np.float64)
     liked: Mapping[Any, float] = context.get("liked", {})
@@ -133,7 +140,7 @@ def ranked(small: SmallBundle, movie: Any, user: int, **context: Any) -> dict[st
     }
     return {
         name: float(value[0])
-        for name, value in small_model.formula("ranking", small.edition, inputs).items()
+        for name, value in linear.formula("ranking", small.edition, inputs).items()
     }
 
 
@@ -152,7 +159,9 @@ def _genres(small: SmallBundle, genres: Sequence[str]) -> Array:
 
 
 def answers(small: SmallBundle, call: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The results of a JSON body, without attributes and with numbers in float64, one for each of its requests."""
+    """The results of a JSON body, without attributes and with numbers in float64, one for each of
+    its requests.
+    """
     if call == "lookup":
         return [
             {"vectors": [_looked_up(small, body["feature"], each).tolist() for each in body["ids"]]}
@@ -205,7 +214,8 @@ def _gain(
 ) -> float:
     """Maximal marginal relevance of one candidate beside those that are chosen."""
     scores = {each["id"]: each["score"] for each in every}
-    low, high = min(scores.values()), max(scores.values())
+    low = min(scores.values())
+    high = max(scores.values())
     own, *others = (
         small.vectors[small.ids.tolist().index(each)].astype(np.float64)
         for each in (movie, *chosen)
@@ -224,7 +234,9 @@ def _chosen(
     """The best k of what was found that min_score, crowding and diversity leave."""
     left = sorted(found, key=lambda each: -each["score"])
     left = [each for each in left if each["score"] >= body.get("min_score", -math.inf)]
-    chosen, every, crowding = list[dict[str, Any]](), left, body.get("crowding")
+    chosen = list[dict[str, Any]]()
+    every = left
+    crowding = body.get("crowding")
     while left and len(chosen) < (body.get("k") or 10):
         ids = [each["id"] for each in chosen]
         best = max(
@@ -342,7 +354,7 @@ def _embedded(
         "genres": _genres(small, features["genres"]),
         "year": np.array([features["year"]]),
     }
-    return {"vector": small_model.formula("candidate", small.edition, inputs)["vector"][0].tolist()}
+    return {"vector": linear.formula("candidate", small.edition, inputs)["vector"][0].tolist()}
 
 
 _COMPUTE: dict[str, Any] = {

@@ -1,44 +1,143 @@
-"""The requests of `cases` whose candidates are reordered: by a formula, a least score, crowding and diversity."""
+"""The requests of `cases` whose candidates are reordered: by a formula, a least score, crowding and
+diversity.
+"""
 
 from __future__ import annotations
 
 from tests.service.cases import BAD, LARGE, NAN, Case, ids, user
 
 CASES = (
-    Case("retrieve", "a formula of the score and attributes",
-        {"formula": "score * 2 - rating + (year - 2000) / 5", **user()}),
-    Case("retrieve", "a formula over few candidates", {"k": 3, "candidates": 6, "formula": "-score", **user()}),
+    Case(
+        "retrieve",
+        "a formula of the score and attributes",
+        {"formula": "score * 2 - rating + (year - 2000) / 5", **user()},
+    ),
+    Case(
+        "retrieve",
+        "a formula over few candidates",
+        {"k": 3, "candidates": 6, "formula": "-score", **user()},
+    ),
     Case("retrieve", "a least score", {"min_score": 1.0, "k": 40, **user()}),
-    Case("retrieve", "crowding", {"k": 12, "crowding": {"attribute": "studio", "max": 1}, **user()}),
-    Case("retrieve", "crowding in a list", {"k": 6, "candidates": 6, "crowding": {"attribute": "studio", "max": 1},
-        "requests": [user(1), {**user(2), "exclude": [1000]}]}),
+    Case(
+        "retrieve", "crowding", {"k": 12, "crowding": {"attribute": "studio", "max": 1}, **user()}
+    ),
+    Case(
+        "retrieve",
+        "crowding in a list",
+        {
+            "k": 6,
+            "candidates": 6,
+            "crowding": {"attribute": "studio", "max": 1},
+            "requests": [user(1), {**user(2), "exclude": [1000]}],
+        },
+    ),
     Case("retrieve", "diversity", {"k": 8, "diversity": 0.5, **user()}),
-    Case("retrieve", "all of these", {"k": 6, "formula": "score + rating", "min_score": 0, "diversity": 0.3,
-        "crowding": {"attribute": "studio", "max": 2}, "id": 1014}),
+    Case(
+        "retrieve",
+        "all of these",
+        {
+            "k": 6,
+            "formula": "score + rating",
+            "min_score": 0,
+            "diversity": 0.3,
+            "crowding": {"attribute": "studio", "max": 2},
+            "id": 1014,
+        },
+    ),
     Case("retrieve", "a formula of what is no number", {"formula": "title", **user()}, BAD),
     Case("retrieve", "a formula without a value", {"formula": "log(0 * score)", **user()}, BAD),
     Case("retrieve", "fewer candidates than k", {"k": 5, "candidates": 4, **user()}, BAD),
-    Case("retrieve", "too many candidates", {"diversity": 0.5, "requests": [user(1), user(2)]}, LARGE),
+    Case(
+        "retrieve", "too many candidates", {"diversity": 0.5, "requests": [user(1), user(2)]}, LARGE
+    ),
     Case("retrieve", "diversity above one", {"diversity": 1.5, **user()}, BAD),
-    Case("retrieve", "diversity that is no number", b'{"diversity": NaN, "id": 1000}', BAD,
-        {"diversity": NAN, "ids": ids([1000])}),
-    Case("retrieve", "a least score that is no number", b'{"min_score": NaN, "id": 1000}', BAD,
-        {"min_score": NAN, "ids": ids([1000])}),
-    Case("retrieve", "crowding of an unknown attribute", {"crowding": {"attribute": "x", "max": 1}, **user()}, BAD),
-    Case("retrieve", "crowding of lists", {"crowding": {"attribute": "genres", "max": 1}, **user()}, BAD),
-    Case("retrieve", "crowding of fractions", {"crowding": {"attribute": "rating", "max": 1}, **user()}, BAD),
-    Case("retrieve", "crowding by truth", {"k": 5, "crowding": {"attribute": "classic", "max": 1}, **user()}),
+    Case(
+        "retrieve",
+        "diversity that is no number",
+        b'{"diversity": NaN, "id": 1000}',
+        BAD,
+        {"diversity": NAN, "ids": ids([1000])},
+    ),
+    Case(
+        "retrieve",
+        "a least score that is no number",
+        b'{"min_score": NaN, "id": 1000}',
+        BAD,
+        {"min_score": NAN, "ids": ids([1000])},
+    ),
+    Case(
+        "retrieve",
+        "crowding of an unknown attribute",
+        {"crowding": {"attribute": "x", "max": 1}, **user()},
+        BAD,
+    ),
+    Case(
+        "retrieve",
+        "crowding of lists",
+        {"crowding": {"attribute": "genres", "max": 1}, **user()},
+        BAD,
+    ),
+    Case(
+        "retrieve",
+        "crowding of fractions",
+        {"crowding": {"attribute": "rating", "max": 1}, **user()},
+        BAD,
+    ),
+    Case(
+        "retrieve",
+        "crowding by truth",
+        {"k": 5, "crowding": {"attribute": "classic", "max": 1}, **user()},
+    ),
     Case("retrieve", "a formula of truth", {"formula": "score + 5 * classic", **user()}),
-    Case("retrieve", "a filter, ids merged, crowding and diversity", {"k": 6, "ids": [1000, 1014], "diversity": 0.4,
-        "crowding": {"attribute": "studio", "max": 2}, "filter": {"year": {"ge": 1995}}, "exclude": [1105]}),
+    Case(
+        "retrieve",
+        "a filter, ids merged, crowding and diversity",
+        {
+            "k": 6,
+            "ids": [1000, 1014],
+            "diversity": 0.4,
+            "crowding": {"attribute": "studio", "max": 2},
+            "filter": {"year": {"ge": 1995}},
+            "exclude": [1105],
+        },
+    ),
     Case("retrieve", "crowding without max", {"crowding": {"attribute": "studio"}, **user()}, BAD),
-    Case("recommend", "a formula of outputs, the retrieval's score and attributes",
-        {"k": 5, "formula": "watch + 0.1 * retrieval_score + year / 100", **user()}),
-    Case("recommend", "a formula without outputs", {"k": 5, "formula": "retrieval_score - year", **user()}),
-    Case("recommend", "a least score, crowding and diversity", {"k": 6, "min_score": -1, "diversity": 0.4,
-        "crowding": {"attribute": "studio", "max": 1}, **user()}),
-    Case("recommend", "a filter and crowding", {"k": 5, "crowding": {"attribute": "classic", "max": 2},
-        "filter": {"year": {"lt": 2010}}, **user()}),
+    Case(
+        "recommend",
+        "a formula of outputs, the retrieval's score and attributes",
+        {"k": 5, "formula": "watch + 0.1 * retrieval_score + year / 100", **user()},
+    ),
+    Case(
+        "recommend",
+        "a formula without outputs",
+        {"k": 5, "formula": "retrieval_score - year", **user()},
+    ),
+    Case(
+        "recommend",
+        "a least score, crowding and diversity",
+        {
+            "k": 6,
+            "min_score": -1,
+            "diversity": 0.4,
+            "crowding": {"attribute": "studio", "max": 1},
+            **user(),
+        },
+    ),
+    Case(
+        "recommend",
+        "a filter and crowding",
+        {
+            "k": 5,
+            "crowding": {"attribute": "classic", "max": 2},
+            "filter": {"year": {"lt": 2010}},
+            **user(),
+        },
+    ),
     Case("recommend", "diversity below zero", {"diversity": -0.5, **user()}, BAD),
-    Case("recommend", "crowding of an unknown attribute", {"crowding": {"attribute": "x", "max": 1}, **user()}, BAD),
-)  # fmt: skip
+    Case(
+        "recommend",
+        "crowding of an unknown attribute",
+        {"crowding": {"attribute": "x", "max": 1}, **user()},
+        BAD,
+    ),
+)

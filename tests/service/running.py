@@ -1,4 +1,6 @@
-"""A serving worker in a thread of the test process: uvicorn and grpc.aio on loopback, wired by `service/app.py`."""
+"""A serving worker in a thread of the test process: uvicorn and grpc.aio on loopback, wired by
+`service/app.py`.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
 from bundle.features.reader import Column
-from runtime.towers import Tensor, Tower
+from runtime.tower import Tensor, Tower
 from service.app import Worker
 from service.config import ServiceSettings
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
-from service.models.version import ModelVersion
 from service.observability.logging import JsonLines
+from service.versions.version import ModelVersion
 from tests.e2e.process import until
 
 Result = TypeVar("Result")
@@ -166,7 +168,8 @@ class WaitingTower:
 
     def __init__(self, network: Tower) -> None:
         self._network = network
-        self.entered, self.release = threading.Event(), threading.Event()
+        self.entered = threading.Event()
+        self.release = threading.Event()
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -196,7 +199,7 @@ def column(
     *values: Any, offsets: Sequence[int] | None = None, weights: Sequence[float] | None = None
 ) -> Column:
     """A column of int64, str or float32 values."""
-    kind = object if isinstance(values[0] if values else 0, str) else None
+    kind = object if values and isinstance(values[0], str) else None
     array = np.array(values, kind) if values else np.empty(0, np.int64)
     return Column(
         array.astype(np.float32) if array.dtype == np.float64 else array,

@@ -1,4 +1,6 @@
-"""Settings from options, the environment and defaults, and the options that the command line makes of them."""
+"""Settings from options, the environment and defaults, and the options that the command line makes
+of them.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def test_read_settings_with_an_unknown_variable_is_rejected_with_the_nearest_nam
     variable: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, "1")
-    with pytest.raises(SettingsError, match=f"{variable}, which is no setting; .*{remedy}"):
+    with pytest.raises(SettingsError, match=f"{variable}, which is not a setting; .*{remedy}"):
         read_settings({})
 
 
@@ -98,7 +100,7 @@ def test_read_settings_leaves_variables_of_other_programs_alone(
             r"--tls-key \(or ROWCAST_TLS_KEY\) is not given: --tls-cert and --tls-key must",
         ),
         ({"tls_client_ca": "ca.pem"}, "--tls-client-ca .*require TLS"),
-        ({"root": Path("/nowhere")}, "--root .*'/nowhere' is no directory"),
+        ({"root": Path("/nowhere")}, "--root .*'/nowhere' is not a directory"),
         ({"colour": "red"}, "--colour"),
     ],
 )
@@ -109,20 +111,21 @@ def test_read_settings_out_of_limits_names_the_setting(
         read_settings(options)
 
 
-@pytest.mark.parametrize(("given", "what"), [("films", "one model's"), ("films/3", "a bundle")])
+@pytest.mark.parametrize(("given", "what"), [("films", "one model"), ("films/3", "one bundle")])
 def test_read_settings_with_a_directory_below_the_root_names_the_root(
     tmp_path: Path, given: str, what: str
 ) -> None:
     (tmp_path / "films/3").mkdir(parents=True)
     (tmp_path / "films/3/manifest.json").touch()
     with pytest.raises(
-        SettingsError, match=f"is {what}; give the root above it, '{re.escape(str(tmp_path))}'"
+        SettingsError,
+        match=f"is the directory of {what}; set the root above it, '{re.escape(str(tmp_path))}'",
     ):
         read_settings({"root": tmp_path / given})
     assert read_settings({"root": tmp_path}).root == tmp_path
 
 
-def test_read_settings_without_a_root_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_settings_without_a_root_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROWCAST_ROOT")
     with pytest.raises(SettingsError, match=r"--root \(or ROWCAST_ROOT\) must be given"):
         read_settings({})
@@ -144,13 +147,9 @@ def test_help_lists_every_setting_with_its_type_unit_limits_and_variable() -> No
         assert f"--{name.replace('_', '-')}" in shown
         assert f"[env: ROWCAST_{name.upper()}]" in shown
         assert field.description
-        unit = (
-            "second"
-            if name.endswith("_s") and "bytes" not in name
-            else "byte"
-            if "bytes" in name
-            else ""
-        )
+        unit = "second" if name.endswith("_s") else ""
+        if "bytes" in name:
+            unit = "byte"
         assert unit in field.description.lower(), name
 
 

@@ -1,4 +1,6 @@
-"""What of the Ray Serve application needs no cluster: versions, settings, ports and the number of replicas."""
+"""What of the Ray Serve application needs no cluster: versions, settings, ports and the number of
+replicas.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def test_supported_ray_is_accepted(version: str) -> None:
 def test_other_ray_is_named_with_the_remedy(version: str) -> None:
     with pytest.raises(
         SettingsError,
-        match=rf"Ray {version} is installed; 2\.60 .* pip install 'rowcast\[serve,ray\]'",
+        match=rf"Ray {version} is installed; 2\.60 .* `pip install '\.\[serve,ray\]'`",
     ):
         ray_serve.check_ray(version)
 
@@ -40,7 +42,7 @@ def test_other_ray_is_named_with_the_remedy(version: str) -> None:
     ("args", "message"),
     [
         ({}, "args has no 'root'"),
-        ({"root": "/bundles", "max_kk": 5}, "args has 'max_kk', which is no setting"),
+        ({"root": "/bundles", "max_kk": 5}, "args has 'max_kk', which is not a setting"),
         (
             {"root": "/bundles", "workers": 4},
             "args has 'workers', which has no meaning in a replica",
@@ -77,7 +79,7 @@ def test_port_is_shared_by_the_replicas_of_one_deployment_alone() -> None:
     claim = partial(ray_serve.claim_port, "127.0.0.1", port)
     refused = pytest.raises(
         SettingsError,
-        match=f"port {port} of this node is that of a/replicas; give b/replicas another",
+        match=f"port {port} of this node is used by a/replicas; set another",
     )
     with claim("a/replicas"), claim("a/replicas"), refused, claim("b/replicas"):
         pass

@@ -1,4 +1,6 @@
-"""The same request over HTTP as JSON and as protobuf, and over gRPC: one answer, the reference's, and one code."""
+"""The same request over HTTP as JSON and as protobuf, and over gRPC: one answer, the reference's,
+and one code.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ import pytest
 
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
+from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.service import cases, reference, reordering_cases
 from tests.service.cases import LIMITS, MODEL, Case, user
 from tests.service.clients import SIMPLE, Clients
 from tests.service.engine.served import SlowTower
 from tests.service.grpc_api.requests import call
 from tests.service.running import FailingTower, RunningService
-from tests.service.small_bundle import SmallBundle, write_small_bundle
 
 CASES = (*cases.CASES, *reordering_cases.CASES)
 RESPONSES: dict[str, Any] = {
@@ -50,7 +52,9 @@ def clients(small: SmallBundle) -> Iterator[Clients]:
 
 @pytest.fixture
 def fresh(write: Callable[..., Any], serve: Callable[..., RunningService]) -> Iterator[Clients]:
-    """A service that a test may break, which computes one request at a time, beside the event loop."""
+    """A service that a test may break, which computes one request at a time, beside the
+    event loop.
+    """
     write()
     clients = Clients(serve(max_concurrent_requests=1, retry_after_s=2.5, inline_max_us=0))
     yield clients
@@ -66,7 +70,8 @@ def _ids(message: pb.Ids) -> list[Any]:
 
 
 def _attribute(message: pb.Attribute) -> list[Any]:
-    kind, values = message.WhichOneof("values"), list[Any]()
+    kind = message.WhichOneof("values")
+    values = list[Any]()
     if kind == "lists":
         values = [list(entry.values) for entry in message.lists.values]
     elif kind == "strings":
@@ -79,7 +84,9 @@ def _attribute(message: pb.Attribute) -> list[Any]:
 
 
 def _results(name: str, message: Any) -> dict[str, Any]:
-    """The content of a message, in the JSON form of a list of results; written apart from the service's writers."""
+    """The content of a message, in the JSON form of a list of results; written apart from the
+    service's writers.
+    """
     head: dict[str, Any] = {"model": message.model.name, "version": message.model.version}
     if name == "lookup" or name == "embed":
         rows = [
@@ -142,7 +149,9 @@ def _float32(value: Any) -> Any:
 
 
 def _is_as_expected(found: Any, expected: Any) -> bool:
-    """Whether an answer has what the reference computed, numbers to float32's precision; it may have more fields."""
+    """Whether an answer has what the reference computed, numbers to float32's precision; it may
+    have more fields.
+    """
     if isinstance(expected, dict):
         return all(_is_as_expected(found[name], value) for name, value in expected.items())
     if isinstance(expected, list):
@@ -158,7 +167,7 @@ def test_table_has_every_call_and_no_case_twice() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.call} {case.name}")
-def test_transports_given_the_same_request_answer_alike(
+def test_transports_given_the_same_request_respond_alike(
     case: Case, clients: Clients, small: SmallBundle
 ) -> None:
     found = clients.all(case)
@@ -203,9 +212,7 @@ def test_transports_explain_alike(clients: Clients) -> None:
                 count / 40 for count in matches
             ]
             assert {each["path"] for each in explanations} == {"exact"}
-            assert all(
-                "candidates are left by the filter" in each["shortfall"] for each in explanations
-            )
+            assert all("candidates pass the filter" in each["shortfall"] for each in explanations)
         assert found[1] == found[2]
 
 
@@ -281,7 +288,7 @@ def test_transports_of_a_full_service_reject_with_when_to_retry(fresh: Clients) 
     fresh.expect("INTERNAL")
 
 
-def test_transports_with_too_little_time_to_rank_all_answer_in_part_by_retrieval(
+def test_transports_with_too_little_time_to_rank_all_append_the_order_of_retrieval(
     write: Callable[..., Any], serve: Callable[..., RunningService]
 ) -> None:
     write()

@@ -1,0 +1,1 @@
+"""Turns ids into rows: hashes, vocabularies, crosses, texts."""

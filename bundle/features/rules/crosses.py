@@ -25,7 +25,8 @@ class Key:
 
     def __init__(self, name: str, entry: CrossKey, vocabularies: Mapping[str, Vocabulary]) -> None:
         """Begins the key of input `name`."""
-        self.name, self.entry = name, entry
+        self.name = name
+        self.entry = entry
         self._text = Text(entry.steps) if entry.steps else None
         self._rule: Rule | None = None
         if entry.ids is not None or entry.dtype == "int64":
@@ -60,7 +61,9 @@ class Key:
 
 
 class Crossed:
-    """Row = hash of one value of each input together, mod `buckets`; the values of the last input vary fastest."""
+    """Row = hash of one value of each input together, mod `buckets`; the values of the last input
+    vary fastest.
+    """
 
     def __init__(
         self, names: Sequence[str], entry: CrossedIds, vocabularies: Mapping[str, Vocabulary]
@@ -79,8 +82,10 @@ class Crossed:
           columns: of each input.
           n: examples in each of them.
         Raises:
-          FeatureError: a column does not fit its input, or there are more than `COMBINATIONS_MAX` combinations.
-        Source: TensorFlow 2.20, core/kernels/sparse_cross_op.cc, HashCrosser and ProductIterator (the rule).
+          FeatureError: a column does not fit its input, or there are more than `COMBINATIONS_MAX`
+            combinations.
+        Source: TensorFlow 2.20, core/kernels/sparse_cross_op.cc, HashCrosser and ProductIterator
+        (the rule).
         """
         sent = [key.packed(column, n) for key, column in zip(self._keys, columns, strict=True)]
         lengths = np.array([np.diff(offsets) for _, offsets in sent])
@@ -111,7 +116,9 @@ class Crossed:
 
 
 class Joined:
-    """Row = what a rule makes of one value of each input, written one after another with texts between them."""
+    """Row = what a rule makes of one value of each input, written one after another with texts
+    between them.
+    """
 
     def __init__(
         self, names: Sequence[str], entry: JoinedIds, vocabularies: Mapping[str, Vocabulary]

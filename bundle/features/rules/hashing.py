@@ -1,4 +1,6 @@
-"""The hashes that TensorFlow makes of ids: FarmHash Fingerprint64, and SipHash-2-4 where there is a key."""
+"""The hashes that TensorFlow makes of ids: FarmHash Fingerprint64, and SipHash-2-4 where there is a
+key.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,8 @@ def _turned(hashes: Hashes, bits: int) -> Hashes:
 def _siphashes(texts: Sequence[str], key: tuple[int, int]) -> Hashes:
     """Returns the SipHash-2-4 of strings in UTF-8; those of one length are hashed together.
 
-    Source: Aumasson, Bernstein: SipHash, a fast short-input PRF, 2012 (the formula); TensorFlow 2.20,
+    Source: Aumasson, Bernstein: SipHash, a fast short-input PRF, 2012 (the formula); TensorFlow
+    2.20,
       core/platform/strong_hash.h (the use).
     """
     padded = [
@@ -100,8 +103,12 @@ def _siphash(words: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> Hash
 def _siphash_round(
     a: Hashes, b: Hashes, c: Hashes, d: Hashes
 ) -> tuple[Hashes, Hashes, Hashes, Hashes]:
-    a, c = a + b, c + d
-    b, d = _turned(b, 64 - 13) ^ a, _turned(d, 64 - 16) ^ c
-    a, c = _turned(a, 32) + d, c + b
-    b, d = _turned(b, 64 - 17) ^ c, _turned(d, 64 - 21) ^ a
+    a = a + b
+    c = c + d
+    b = _turned(b, 64 - 13) ^ a
+    d = _turned(d, 64 - 16) ^ c
+    a = _turned(a, 32) + d
+    c = c + b
+    b = _turned(b, 64 - 17) ^ c
+    d = _turned(d, 64 - 21) ^ a
     return a, b, _turned(c, 32), d

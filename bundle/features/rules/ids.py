@@ -1,4 +1,6 @@
-"""One input's ids -> rows, by the rules of the manifest. The train/serve skew lives or dies here."""
+"""One input's ids -> rows, by the rules of the manifest. The train/serve skew lives or
+dies here.
+"""
 
 from __future__ import annotations
 
@@ -70,13 +72,16 @@ class Rule:
 def resolve_all(
     rules: Sequence[Rule], features: Sequence[str], columns: Sequence[Values]
 ) -> list[Rows]:
-    """Returns what `resolve` does of each rule and column, evaluating those that are alike together."""
+    """Returns what `resolve` does of each rule and column, evaluating those that are alike
+    together.
+    """
     found: list[NDArray[Any]] = [_NO_ROWS] * len(rules)
     groups: dict[Any, list[int]] = {}
     for place, (rule, values) in enumerate(zip(rules, columns, strict=True)):
         groups.setdefault((rule.alike, values.dtype), []).append(place)
     for places in groups.values():
-        sent, evaluate = [columns[place] for place in places], rules[places[0]].evaluate
+        sent = [columns[place] for place in places]
+        evaluate = rules[places[0]].evaluate
         try:
             made = split(
                 evaluate(features[places[0]], np.concatenate(sent) if len(sent) > 1 else sent[0]),
@@ -113,7 +118,8 @@ def split(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[An
 
 def within(rows: Rows, limits: NDArray[np.uint64] | int) -> Rows:
     """Returns rows with -1 in place of those outside [0, limit)."""
-    # Seen as unsigned, negative rows are huge: one comparison finds both ends. Counting is much cheaper than any().
+    # Seen as unsigned, negative rows are huge: one comparison finds both ends. Counting is much
+    # cheaper than any().
     beyond = rows.view(np.uint64) >= np.asarray(limits, np.uint64)
     return np.where(beyond, -1, rows) if np.count_nonzero(beyond) else rows
 
@@ -160,19 +166,21 @@ def _evaluation(
 def cast(entry: Cast, feature: str, values: Values) -> Rows:
     """Casts what is sent to integers.
 
-    Source: TensorFlow 2.20, core/kernels/cast_op_impl.h: static_cast, which on x86-64 gives the smallest integer of
-    a number beyond the integers (the rule).
+    Source: TensorFlow 2.20, core/kernels/cast_op_impl.h: static_cast, which on x86-64 gives the
+    smallest integer of a number beyond the integers (the rule).
     """
     if entry.of == "int64":
         return integers(feature, values).astype(entry.to).astype(np.int64)
-    found, limits = _ROUNDED[entry.rounding](numbers(feature, values)), np.iinfo(entry.to)
+    found = _ROUNDED[entry.rounding](numbers(feature, values))
+    limits = np.iinfo(entry.to)
     # Beyond the largest integer there is no float32 below the next power of two.
     beyond = (found < np.float32(limits.min)) | (found >= np.float32(limits.max))
     return np.where(beyond, limits.min, np.where(beyond, np.float32(0), found).astype(np.int64))
 
 
 def _computed(operations: Sequence[IdOperation], feature: str, values: Values) -> Rows:
-    # Source: TensorFlow 2.20, core/kernels/cwise_ops.h, google::floor_div, floor_mod and mod (the rules).
+    # Source: TensorFlow 2.20, core/kernels/cwise_ops.h, google::floor_div, floor_mod and mod (the
+    # rules).
     found = integers(feature, values)
     for each in operations:
         operation = _OPERATIONS[each.do]
@@ -191,8 +199,8 @@ def _masked(entry: HashIds, feature: str, values: Values) -> Rows:
 
 
 def _listed(entry: VocabularyIds, vocabulary: Vocabulary, feature: str, values: Values) -> Rows:
-    # Source: TensorFlow 2.20, python/ops/lookup_ops.py, IdTableWithHashBuckets.lookup; tf-keras 2.20 and Keras 3.12,
-    # layers/preprocessing/index_lookup.py, _lookup_dense (the rules).
+    # Source: TensorFlow 2.20, python/ops/lookup_ops.py, IdTableWithHashBuckets.lookup; tf-keras
+    # 2.20 and Keras 3.12, layers/preprocessing/index_lookup.py, _lookup_dense (the rules).
     rows = vocabulary.find(feature, values)
     unknown = rows < 0
     rows = np.where(unknown, rows, rows + entry.first_row)

@@ -1,8 +1,9 @@
 """A text -> the words that ids are: changed and split as TensorFlow's operations of strings do.
 
 All is done on UTF-8 bytes, of which `lower` and `upper` know ASCII letters only.
-Source: TensorFlow 2.20, core/kernels/: string_lower_op.cc, string_strip_op.cc, static_regex_replace_op.cc (RE2),
-string_split_op.cc, unicode_ops.cc and string_ngrams_op.cc (the rules).
+Source: TensorFlow 2.20, core/kernels/: string_lower_op.cc, string_strip_op.cc,
+static_regex_replace_op.cc (RE2), string_split_op.cc, unicode_ops.cc and string_ngrams_op.cc (the
+rules).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Text:
 
     def __init__(self, steps: Sequence[TextStep], words: TextIds | None = None) -> None:
         """Takes how a text is changed, and what says how it is split."""
-        self._steps, self._entry = [_change(step) for step in steps], words
+        self._steps = [_change(step) for step in steps]
+        self._entry = words
 
     def changed(self, feature: str, values: Values) -> Values:
         """Returns [m] object: each text, changed.
@@ -35,7 +37,9 @@ class Text:
         return _objects([text.decode() for text in self._bytes(feature, values)])
 
     def words(self, feature: str, values: Values) -> tuple[Values, Offsets]:
-        """Returns [k] object, the words of m texts end to end, and [m + 1] int64 offsets; raises as `changed`."""
+        """Returns [k] object, the words of m texts end to end, and [m + 1] int64 offsets; raises as
+        `changed`.
+        """
         entry = self._entry
         assert entry is not None  # noqa: S101 - asked of texts that are split
         if entry.split == "characters":
@@ -65,7 +69,8 @@ class Text:
 
 
 def _change(step: TextStep) -> Callable[[bytes], bytes]:
-    what, by = step.what.encode(), step.by.encode()
+    what = step.what.encode()
+    by = step.by.encode()
     if step.do == "replace_any":
         if not by:
             return lambda text: text.translate(None, what)

@@ -1,0 +1,1 @@
+"""Storage formats: TensorBundle, HDF5, Orbax and dumped tables."""

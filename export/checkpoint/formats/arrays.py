@@ -1,86 +1,123 @@
-"""Rows of a variable that is kept in chunks, mostly compressed: Orbax' zarr arrays, HDF5 datasets in chunks.
+"""Rows of a variable that is stored in encoded chunks: Orbax's zarr arrays, chunked HDF5 datasets.
 
-A chunk cannot be entered in its middle, so rows are read in ascending order, each chunk decoded once. A chunk that is
-too large to be held is decoded piece by piece (`chunk_pieces`).
+tensorstore and h5py find and decode the chunks. A chunk cannot be entered in its middle, so rows
+are read window by window: a window is as many whole bands of chunks (chunks side by side, from the
+first column to the last) as WINDOW_BYTES hold, and at least one. The library keeps the decoded
+chunks of one window. Rows that are read window after window, in either direction, cost one
+decoding of each chunk.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import tempfile
-from bisect import bisect_right
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from importlib.metadata import version as installed_version
+from itertools import product
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from export.checkpoint.datafiles import check_unchanged
-from export.checkpoint.formats.chunk_pieces import ChunkPieces, piece_format
+from bundle.arithmetic import ceil_div
+from bundle.format.checksums import extend
+from export.checkpoint.datafiles import changed, check_unchanged
 from export.checkpoint.formats.hdf5 import open_hdf5
+from export.checkpoint.source_sums import SourceSum
 from export.checkpoint.variables import ArrayStore
 from export.errors import CheckpointError
+from object_store.locations import is_url
+from object_store.stamps import Stamp, local_stamp
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 HDF5 = "hdf5"
-BAND_BYTES_MAX = 16 << 20
-"""A band of chunks, side by side, is decoded as a whole up to this size."""
-BLOCK_BYTES = 4 << 20
-"""Decoded bytes held at a time of a larger chunk."""
+WINDOW_BYTES = 16 << 20
+_STORED_BYTES = 16 << 20
+"""Stored bytes that are summed at a time."""
+_NODES_BYTES = 8 << 20
+"""Nodes of an OCDBT store's tree that are kept, apart from chunks."""
+_HDF5_SLOTS = 1 << 14
+"""Places in h5py's cache of chunks: two chunks of a window should not compete for one."""
+_COPIES = 2
+"""Of a window while it is decoded: as stored and decoded."""
+_CHUNK_KEY = re.compile(rb"(?:c[./])?(\d+)(?:[./]\d+)*")
+"""Of zarr 2 (`3.0`, `3/0`) and zarr 3 (`c/3/0`): the first number counts chunks along the rows."""
 
 
 def load_tensorstore(what: str) -> Any:
     """Imports tensorstore.
 
     Args:
-      what: is to be read with it.
+      what: The thing that is to be read with it, for the error.
+
     Raises:
-      CheckpointError: it is not installed; says how.
+      CheckpointError: It is not installed; the error says how to install it.
     """
     try:
         import tensorstore
     except ImportError as problem:
         raise CheckpointError(
-            f"{what} is read with tensorstore, which is missing: pip install 'rowcast[orbax]'"
+            f"{what} is read with tensorstore, which is not installed; in a checkout of rowcast, "
+            "run `pip install '.[orbax]'`"
         ) from problem
     return tensorstore
 
 
-def held_bytes(
-    shape: Sequence[int], chunk: Sequence[int], itemsize: int, *, in_pieces: bool
-) -> int:
-    """Returns the most bytes that are held to read rows of an array.
+def decoder_of(store: ArrayStore) -> str:
+    """Returns the library that decodes an array, and its version, e.g. `tensorstore 0.1.86`."""
+    library = "h5py" if json.loads(store.spec)["driver"] == HDF5 else "tensorstore"
+    return f"{library} {installed_version(library)}"
+
+
+def held_bytes(shape: Sequence[int], chunk: Sequence[int], itemsize: int) -> int:
+    """Returns the most bytes that reading rows of an array holds.
 
     Args:
-      shape: of the array.
-      chunk: extent of what is decoded as a whole.
-      itemsize: bytes of a value.
-      in_pieces: whether a chunk can be decoded piece by piece.
+      shape: The shape of the array.
+      chunk: The extents of a chunk, which is decoded as a whole.
+      itemsize: Bytes of a value.
     """
-    band = min(chunk[0], shape[0]) * math.prod(tuple(shape[1:])) * itemsize if shape else itemsize
-    held = 2 * BLOCK_BYTES if in_pieces and band > BAND_BYTES_MAX else band
-    return 3 * held  # as stored, decoded, and put together
+    band = _band_bytes(shape, chunk, itemsize)
+    bands = ceil_div(shape[0], chunk[0]) if shape else 1
+    return _COPIES * min(max(band, WINDOW_BYTES), bands * band)
+
+
+def _band_bytes(shape: Sequence[int], chunk: Sequence[int], itemsize: int) -> int:
+    """Returns the decoded bytes of chunks side by side. Chunks at an edge are decoded whole."""
+    if not shape:
+        return itemsize
+    columns = (ceil_div(size, side) * side for size, side in zip(shape[1:], chunk[1:], strict=True))
+    return chunk[0] * math.prod(columns) * itemsize
 
 
 class ArrayRows:
-    """Rows of a chunked variable. A row behind the last that was read costs only what lies between the two."""
+    """Rows of a chunked variable. Used as a context, it checks at the end that the files are still
+    those that it opened.
+    """
 
     def __init__(self, store: ArrayStore) -> None:
         """Opens the array.
 
         Raises:
-          CheckpointError: it changed, cannot be opened, or a library is missing that it needs.
+          CheckpointError: It changed, lacks chunks, cannot be opened, or a library that reads it
+            is missing.
         """
+        if store.absent:
+            raise CheckpointError(absent_chunks(store))
         self._stamps = {} if store.stamp is None else {store.file: store.stamp}
         check_unchanged(self._stamps)
-        what = json.loads(store.spec)
-        self._array = _Dataset(what) if what["driver"] == HDF5 else _Zarr(what)
-        self._blocks: Iterator[Bytes] = iter(())
-        self._first, self._block = -1, np.empty((0, 0), np.uint8)
+        spec = json.loads(store.spec)
+        watched = spec["driver"] != HDF5 and store.file and not is_url(store.file)
+        self._tree = store.file if watched else None
+        self._before = _file_stamps(self._tree)
+        self._array = _Dataset(spec) if spec["driver"] == HDF5 else _Zarr(spec)
+        self._window = -1
+        self._first_read = self._array.rows
+        self._end_read = 0
 
     def __enter__(self) -> Self:
         return self
@@ -91,178 +128,262 @@ class ArrayRows:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._blocks, self._first, self._block = iter(()), -1, self._block[:0]
+        self._array.close()
+        self._window = -1
         if error is None:
-            check_unchanged(self._stamps)
+            self._check_unchanged()
 
     def read_into(self, first: int, rows: Bytes) -> None:
         """Fills [n, bytes of a row] with stored rows from `first` on.
 
         Raises:
-          CheckpointError: a chunk is damaged or cannot be read.
+          CheckpointError: A chunk is missing, damaged or cannot be read; names it and its file.
         """
-        done = 0
-        while done < len(rows):
-            self._reach(first + done)
-            here = self._block[first + done - self._first :][: len(rows) - done]
-            rows[done : done + len(here)] = here
-            done += len(here)
+        if first + len(rows) > self._array.rows:
+            raise CheckpointError(
+                f"array {self._array.name!r} has {self._array.rows} rows, none at "
+                f"{first + len(rows) - 1}: the checkpoint changed; read one that is complete"
+            )
+        self._first_read = min(self._first_read, first)
+        self._end_read = max(self._end_read, first + len(rows))
+
+        size = self._array.window_rows
+        windows = range(first // size, ceil_div(first + len(rows), size))
+        # Rows may also be read from the last to the first: begin with the window that is decoded.
+        for window in reversed(windows) if self._window in windows[1:] else windows:
+            if window != self._window:
+                self._array.forget()
+                self._window = window
+            low = max(first, window * size)
+            high = min(first + len(rows), (window + 1) * size)
+            rows[low - first : high - first] = self._array.read(low, high - low)
 
     def read_each(self, ranges: Iterable[tuple[int, int]], rows: Bytes) -> None:
-        """Fills [n, bytes of a stored row] with ranges of stored rows, one behind the other: first row and how many."""
+        """Fills [n, bytes of a stored row] with ranges of stored rows, one after the other.
+
+        Args:
+          ranges: First row and number of rows of each range.
+          rows: The rows to fill.
+        """
         at = 0
         for first, count in ranges:
             self.read_into(first, rows[at : at + count])
             at += count
 
-    def sums(self) -> tuple[()]:
-        """Returns nothing: the storage tells no checksum that could be held against values."""
-        return ()
+    def stored_sums(self, first: int, end: int) -> tuple[SourceSum, ...]:
+        """Sums the chunks that hold rows [first, end) as they are stored. Decodes nothing.
+
+        Raises:
+          CheckpointError: A chunk cannot be read, or a file changed since the array was opened.
+        """
+        self._array.forget()
+        self._window = -1
+        count = crc = 0
+        for piece in self._array.stored(first, end):
+            count += len(piece)
+            crc = extend(crc, piece)
+        self._check_unchanged()
+        return (SourceSum(file=self._array.name, slice_offset=first, bytes=count, crc32c=crc),)
+
+    def sums(self) -> tuple[SourceSum, ...]:
+        """Returns the sums of all rows that were read; errors as of `stored_sums`."""
+        return self.stored_sums(self._first_read, max(self._first_read, self._end_read))
 
     def damaged(self) -> None:
         """Returns nothing: a chunk that cannot be decoded is refused when it is read."""
 
-    def _reach(self, row: int) -> None:
-        """Makes the block the one that holds a row; goes on from the last one, unless whole chunks lie between."""
-        end = self._first + len(self._block)
-        if not self._first <= row < end and not row - row % self._array.band_rows <= end <= row:
-            self._blocks, self._first, self._block = self._decoded(row), row, self._block[:0]
-        while row >= self._first + len(self._block):
-            self._first += len(self._block)
-            block = next(self._blocks, None)
-            if block is None:
-                raise CheckpointError(
-                    f"an array has no row {row}: the checkpoint changed; read one that is complete"
-                )
-            self._block = block
+    def _check_unchanged(self) -> None:
+        check_unchanged(self._stamps)
+        now = _file_stamps(self._tree)
+        for file in self._before.keys() | now.keys():
+            if self._before.get(file) != now.get(file):
+                raise changed(file)
 
-    def _decoded(self, first: int) -> Iterator[Bytes]:
-        """Yields the rows from the one given on, to the last."""
-        array = self._array
-        while first < array.rows:
-            chunk, low = divmod(first, array.band_rows)
-            rows = min(array.rows - first, array.band_rows - low)
-            yield from array.blocks(chunk, low, low + rows)
-            first += rows
+
+def absent_chunks(store: ArrayStore) -> str:
+    """Says that chunks of an array are not stored, why that may be, and what to do."""
+    return (
+        f"{store.absent} of its chunks are not stored ({store.file}): they were lost, or held only "
+        "zeros, which Orbax left out of zarr 3 arrays before version 0.10 and which look the same; "
+        "restore the checkpoint with the training program and save it with Orbax 0.10 or later"
+    )
 
 
 class _Zarr:
-    def __init__(self, what: dict[str, Any]) -> None:
-        tensorstore = load_tensorstore(f"array {what['kvstore']['path']!r}")
-        self._what = what
-        limits = {"cache_pool": {"total_bytes_limit": 0}, "data_copy_concurrency": {"limit": 1}}
-        with _told(what):
-            self._array = tensorstore.open(
-                what, read=True, open=True, context=tensorstore.Context(limits)
-            ).result()
-            metadata = self._array.spec().to_json()["metadata"]
-        shape, chunk = self._array.shape or (1,), self._array.chunk_layout.read_chunk.shape or (1,)
-        self.rows, self.band_rows = shape[0], max(1, chunk[0])
-        self._row_bytes = math.prod(shape[1:]) * self._array.dtype.numpy_dtype.itemsize
-        form = piece_format(metadata)
-        large = form is not None and self.band_rows * self._row_bytes > BAND_BYTES_MAX
-        self._pieces = (
-            ChunkPieces(self._array.kvstore, form, self._row_bytes)
-            if form is not None and large
-            else None
-        )
+    """A zarr array, which tensorstore reads.
 
-    def blocks(self, chunk: int, low: int, high: int) -> Iterator[Bytes]:
-        first = chunk * self.band_rows
-        with _told(self._what):
-            pieces = (
-                None if self._pieces is None else self._pieces.blocks(chunk, low, high, BLOCK_BYTES)
-            )
-            if pieces is not None:
-                yield from pieces
-                return
-            step = (
-                high - low if self._pieces is None else max(1, BLOCK_BYTES // self._row_bytes)
-            )  # not stored: filled
-            for row in range(first + low, first + high, step):
-                part = (
-                    self._array[row : min(row + step, first + high)]
-                    if self._array.rank
-                    else self._array
-                )
-                yield _as_bytes(part.read().result(), self._row_bytes)
+    Attributes:
+      name: Its path in the checkpoint.
+      rows: Its rows.
+      window_rows: Rows of a window.
+    """
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._spec = spec | {"fill_missing_data_reads": False, "recheck_cached_data": "open"}
+        self.name = str(spec["kvstore"]["path"]).rstrip("/").rpartition("/")[2]
+        self._tensorstore = load_tensorstore(f"array {self.name!r}")
+        self._array = self._open(WINDOW_BYTES)
+        shape = self._array.shape
+        chunk = self._array.chunk_layout.read_chunk.shape
+        itemsize = self._array.dtype.numpy_dtype.itemsize
+        band_bytes = max(1, _band_bytes(shape, chunk, itemsize))
+        self.rows = shape[0] if shape else 1
+        self.window_rows = max(1, chunk[0] if shape else 1) * max(1, WINDOW_BYTES // band_bytes)
+        # A chunk that its cache cannot hold would be decoded again for each read of its rows.
+        self._window_bytes = max(WINDOW_BYTES, band_bytes + (1 << 20))
+        self._large = band_bytes > WINDOW_BYTES
+        if self._large:
+            self.forget()
+
+    def _open(self, cache_bytes: int) -> Any:
+        context = self._tensorstore.Context(
+            {
+                "cache_pool": {"total_bytes_limit": cache_bytes},
+                "cache_pool#nodes": {"total_bytes_limit": _NODES_BYTES},
+                "data_copy_concurrency": {"limit": 1},
+            }
+        )
+        with _described(self.name):
+            return self._tensorstore.open(self._spec, read=True, context=context).result()
+
+    def forget(self) -> None:
+        """Drops the decoded chunks, unless they are small: the next window needs the memory."""
+        if self._large:
+            self._array = None
+
+    def close(self) -> None:
+        """Drops all that is held."""
+        self._array = None
+
+    def read(self, first: int, count: int) -> Bytes:
+        """Returns [count, bytes of a row]."""
+        if self._array is None:
+            self._array = self._open(self._window_bytes)
+        with _described(self.name):
+            array = self._array if self._array.rank else self._array[self._tensorstore.newaxis]
+            values = array[first : first + count].read(order="C").result()
+        return _as_bytes(values, count)
+
+    def stored(self, first: int, end: int) -> Iterator[bytes]:
+        """Yields the stored bytes of the chunks that hold rows [first, end), piece by piece."""
+        array = self._open(0)
+        rows = max(1, array.chunk_layout.write_chunk.shape[0])
+        wanted = range(first // rows, ceil_div(end, rows))
+        with _described(self.name):
+            keys = [
+                (int(found[1]), key)
+                for key in array.kvstore.list().result()
+                if (found := _CHUNK_KEY.fullmatch(key)) and int(found[1]) in wanted
+            ]
+            for _, key in sorted(keys):
+                if self._remote:
+                    empty = array.kvstore.read(key, byte_range=slice(0, 0)).result()
+                    yield empty.stamp.generation
+                else:
+                    yield from _pieces(array.kvstore, key)
+
+    @property
+    def _remote(self) -> bool:
+        kvstore = self._spec["kvstore"]
+        return bool(kvstore.get("base", kvstore)["driver"] != "file")
 
 
 class _Dataset:
-    def __init__(self, what: dict[str, Any]) -> None:
-        self._what = what
-        self._file = open_hdf5(what["path"], what["member"])
-        with _told(what):
-            self._dataset = self._file[what["dataset"]]
-        shape = self._dataset.shape or (1,)
-        self.rows, self.band_rows = shape[0], max(1, (self._dataset.chunks or shape)[0])
-        self._row_bytes = math.prod(shape[1:]) * self._dataset.dtype.itemsize
+    """A dataset in chunks, which h5py reads; attributes as of `_Zarr`."""
 
-    def blocks(self, chunk: int, low: int, high: int) -> Iterator[Bytes]:
-        first = chunk * self.band_rows
-        with _told(self._what):
-            where = slice(first + low, first + high) if self._dataset.shape else ()
-            yield _as_bytes(np.asarray(self._dataset[where]), self._row_bytes)
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.name = spec["dataset"]
+        self._path = spec["path"]
+        self._file = open_hdf5(self._path, spec["member"])
+        with _described(self.name, self._path):
+            dataset = self._file[self.name]
+            shape = dataset.shape
+            self._chunk = dataset.chunks or shape
+            band_bytes = max(1, _band_bytes(shape, self._chunk, dataset.dtype.itemsize))
+            # An open dataset keeps the cache that it was opened with, for all who open it.
+            del dataset
+            self._dataset = _with_cache(self._file, self.name, max(WINDOW_BYTES, band_bytes))
+        self.rows = shape[0]
+        self.window_rows = max(1, self._chunk[0]) * max(1, WINDOW_BYTES // band_bytes)
+
+    def forget(self) -> None:
+        """Does nothing: the library makes room before it decodes a chunk."""
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def read(self, first: int, count: int) -> Bytes:
+        """Returns [count, bytes of a row]."""
+        with _described(self.name, self._path, first, first + count):
+            values = self._dataset[first : first + count]
+        return _as_bytes(values, count)
+
+    def stored(self, first: int, end: int) -> Iterator[bytes]:
+        """Yields the stored bytes of the chunks that hold rows [first, end)."""
+        starts = [range(first - first % self._chunk[0], end, self._chunk[0])] + [
+            range(0, size, side)
+            for size, side in zip(self._dataset.shape[1:], self._chunk[1:], strict=True)
+        ]
+        with _described(self.name, self._path, first, end):
+            for offset in product(*starts):
+                yield self._dataset.id.read_direct_chunk(offset)[1]
 
 
-def _as_bytes(values: np.ndarray[Any, Any], row_bytes: int) -> Bytes:
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(-1, row_bytes)
+def _with_cache(file: Any, name: str, cache_bytes: int) -> Any:
+    """Opens a dataset with a cache for its decoded chunks."""
+    import h5py
+
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access.set_chunk_cache(_HDF5_SLOTS, cache_bytes + (1 << 20), 1.0)
+    return h5py.Dataset(h5py.h5d.open(file.id, name.encode(), access))
+
+
+def _as_bytes(values: Any, count: int) -> Bytes:
+    """Returns [count, bytes of a row] of the values of rows, without a copy where they are in
+    order.
+    """
+    return np.ascontiguousarray(values).reshape(count, -1).view(np.uint8)
+
+
+def _pieces(kvstore: Any, key: bytes) -> Iterator[bytes]:
+    """Yields a stored value piece by piece."""
+    at = 0
+    while True:
+        try:
+            piece = kvstore.read(key, byte_range=slice(at, at + _STORED_BYTES)).result().value
+        except ValueError:  # The value ends before: its size is told in no other way.
+            yield kvstore.read(key, byte_range=slice(at, None)).result().value
+            return
+        yield piece
+        at += len(piece)
+
+
+def _file_stamps(told_by: str | None) -> dict[str, Stamp]:
+    """Returns the stamps of all files beside the one that describes an array, and below."""
+    if told_by is None:
+        return {}
+    files = (file for file in Path(told_by).parent.rglob("*") if file.is_file())
+    return {str(file): local_stamp(file.stat()) for file in files}
 
 
 @contextmanager
-def _told(what: dict[str, Any]) -> Iterator[None]:
-    """Turns what a library says of a damaged array into an error that names it."""
+def _described(name: str, file: str = "", first: int = 0, end: int = 0) -> Iterator[None]:
+    """Turns what a library says of a damaged array into an error that names the array.
+
+    Args:
+      name: The array.
+      file: Its file; "" where the library names it, and the chunk, as tensorstore does.
+      first: The first row that is read.
+      end: The row after the last one; 0 where no rows are read yet.
+    """
     try:
         yield
     except (OSError, ValueError, RuntimeError, KeyError) as problem:
-        name = what["dataset"] if what["driver"] == HDF5 else what["kvstore"]["path"]
-        reason = str(problem).splitlines()[0][:200]
+        rows = f", chunks of rows {first} to {end}" if end else ""
+        where = f"{rows} in {file}" if file else ""
+        reason = str(problem).partition(" [tensorstore_spec")[0].splitlines()[0][:400]
         raise CheckpointError(
-            f"array {name!r} cannot be read: {reason}; it is damaged, copy the checkpoint anew"
+            f"array {name!r}{where} cannot be read: {reason}; it is damaged or incomplete, copy "
+            "the checkpoint anew"
         ) from problem
-
-
-class SpooledRows(ArrayRows):
-    """Rows that are read lane by lane, again and again: put aside in one pass, so that a chunk is decoded once."""
-
-    def __init__(
-        self, store: ArrayStore, row_bytes: int, ranges: Sequence[tuple[int, int]], scratch: str
-    ) -> None:
-        """Reads rows and puts them aside.
-
-        Args:
-          store: of the variable.
-          row_bytes: of a stored row.
-          ranges: stored rows [first, end) that will be read; none overlap.
-          scratch: directory of the file that holds them; it is nameless, and gone when it is closed.
-        Raises:
-          CheckpointError: a chunk is damaged or cannot be read.
-          OSError: the disk is full.
-        """
-        super().__init__(store)
-        self._row_bytes = row_bytes
-        self._ranges = sorted(ranges)
-        self._places = [0, *accumulate(end - first for first, end in self._ranges)]
-        self._file = tempfile.SpooledTemporaryFile(BLOCK_BYTES, dir=scratch)  # noqa: SIM115
-        step = max(1, BLOCK_BYTES // row_bytes)
-        buffer = np.empty((step, row_bytes), np.uint8)
-        for first, end in self._ranges:
-            for row in range(first, end, step):
-                rows = buffer[: min(step, end - row)]
-                super().read_into(row, rows)
-                self._file.write(rows.data)
-
-    def read_into(self, first: int, rows: Bytes) -> None:
-        """Fills [n, bytes of a row] with stored rows from `first` on, all of one range."""
-        at = bisect_right(self._ranges, (first, math.inf)) - 1
-        self._file.seek((self._places[at] + first - self._ranges[at][0]) * self._row_bytes)
-        self._file.readinto(rows.data)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
-        super().__exit__(kind, error, trace)

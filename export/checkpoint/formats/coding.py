@@ -1,4 +1,5 @@
-"""How LevelDB and TensorFlow write integers and checksums, and the error of bytes that no writer would leave.
+"""How LevelDB and TensorFlow write integers and checksums, and the error of bytes that no writer
+would leave.
 
 Source: TensorFlow 2.20, tensorflow/core/lib/core/coding.cc and core/lib/hash/crc32c.h.
 """

@@ -1,16 +1,20 @@
-"""Lists what a parameter server dumped: for each table a file of keys and a file of vectors, in the same order.
+"""Lists what a parameter server dumped: for each table a file of keys and a file of vectors, in the
+same order.
 
-SOK's `sok.dump` writes `<table>-key`, `<table>-weight` and, for each slot variable, `<table>-<optimizer>-<slot>` into
-one directory; the Saver of SOK 1 writes `<table>_keys.file` and `<table>_values.file`. HugeCTR, and what its parameter
-server (HPS) loads, has a directory for each table with `key`, `emb_vector` and perhaps `slot_id`; its embedding
-collections have a directory each, `embedding_collection_<c>`: `meta_data`, and for each table, which have numbers and
-no names, `key<t>` (uint32 or int64) and `weight<t>` (float32, of mixed precision too). None keeps checksums.
+SOK's `sok.dump` writes `<table>-key`, `<table>-weight` and, for each slot variable,
+`<table>-<optimizer>-<slot>` into one directory; the Saver of SOK 1 writes `<table>_keys.file` and
+`<table>_values.file`. HugeCTR, and what its parameter server (HPS) loads, has a directory for each
+table with `key`, `emb_vector` and perhaps `slot_id`; its embedding collections have a directory
+each, `embedding_collection_<c>`: `meta_data`, and for each table, which have numbers and no names,
+`key<t>` (uint32 or int64) and `weight<t>` (float32, of mixed precision too). None keeps checksums.
 
-Source: NVIDIA-Merlin/HugeCTR at 2f2016f: sparse_operation_kit/dump_load.py, write_file_head (296 bytes: name, kind of
-file, name of the slot variable, dtype; numbers big-endian, values as the machine has them); docs/source/api/
-python_interface.md, save_params_to_files (keys are always int64, vectors float32); HugeCTR/embedding_storage/weight_io/
-parameter_IO.cpp: dump_metadata, dump_embedding_weight, write_file_head. At 2794cd2: sparse_operation_kit/kit_cc/
-kit_cc_infra/src/parameters/raw_param.cc, dump_to_file (the same, without heads).
+Source: NVIDIA-Merlin/HugeCTR at 2f2016f: sparse_operation_kit/dump_load.py, write_file_head (296
+bytes: name, kind of file, name of the slot variable, dtype; numbers big-endian, values as the
+machine has them); docs/source/api/ python_interface.md, save_params_to_files (keys are always
+int64, vectors float32); HugeCTR/embedding_storage/weight_io/
+parameter_IO.cpp: dump_metadata, dump_embedding_weight, write_file_head. At 2794cd2:
+sparse_operation_kit/kit_cc/ kit_cc_infra/src/parameters/raw_param.cc, dump_to_file (the same,
+without heads).
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from export.checkpoint.variables import (
     can_be,
 )
 from export.errors import CheckpointError
-from runtime.object_store import local_stamp
+from object_store.stamps import local_stamp
 
 KEY_DTYPES = ("int32", "int64", "uint32", "uint64")
 _SOK_HEAD = struct.Struct(">256xI32xI")
@@ -45,7 +49,9 @@ _SOK_1 = "the Saver of SOK 1"
 _COLLECTION = re.compile(r"embedding_collection_(\d{1,9})", re.ASCII)
 _COLLECTION_WRITER = "HugeCTR's embedding_dump"
 _COLLECTION_KEY_DTYPES = ("uint32", "int64")
-_META_HEAD, _META_TABLE_BYTES, _FILE_HEAD = struct.Struct("<5i"), 16, struct.Struct("<32i")
+_META_HEAD = struct.Struct("<5i")
+_META_TABLE_BYTES = 16
+_FILE_HEAD = struct.Struct("<32i")
 _COLLECTION_TABLES_MAX = 1 << 16
 
 
@@ -59,7 +65,8 @@ def list_dump(directory: Path) -> Listing:
     """Lists a dump's tables; reads no more than the heads of files.
 
     Raises:
-      CheckpointError: a file is missing, cut short, or not of the size that its sibling asks for; names it.
+      CheckpointError: a file is missing, cut short, or not of the size that its sibling asks for;
+        names it.
       OSError: it cannot be read.
     """
     listed = [_sok_table(directory, name) for name in sorted(_sok_tables(directory))]
@@ -72,9 +79,10 @@ def list_dump(directory: Path) -> Listing:
         listed += _collection_tables(directory, path)
     if not listed:
         raise CheckpointError(
-            f"{directory} holds no dumped table: neither `<table>-key` and `<table>-weight`, as sok.dump writes them, "
-            "nor `<table>_keys.file` and `<table>_values.file`, as SOK 1 does, nor `key` and `emb_vector`, "
-            "nor `embedding_collection_0`, as HugeCTR does"
+            f"{directory} holds no dumped table: neither `<table>-key` and `<table>-weight`, as "
+            "sok.dump writes them, "
+            "nor `<table>_keys.file` and `<table>_values.file`, as SOK 1 does, nor `key` and "
+            "`emb_vector`, nor `embedding_collection_0`, as HugeCTR does"
         )
     digest = hashlib.sha256()
     entries = {entry.key: entry for table in listed for entry in table.entries}
@@ -140,10 +148,8 @@ class _Values(NamedTuple):
 
 
 def _sok_table(directory: Path, name: str) -> DumpedTable:
-    keys, vectors = (
-        _sok_values(directory / f"{name}-key", 0),
-        _sok_values(directory / f"{name}-weight", 1),
-    )
+    keys = _sok_values(directory / f"{name}-key", 0)
+    vectors = _sok_values(directory / f"{name}-weight", 1)
     beside = sorted(
         path for path in directory.iterdir() if path.name.startswith(f"{name}-") and path.is_file()
     )
@@ -156,8 +162,8 @@ def _sok_values(path: Path, kind: int) -> _Values:
     header, dtype = _SOK_HEAD.unpack(_head(path, _SOK_HEAD.size, "SOK"))
     if header != kind or dtype >= len(_SOK_DTYPES):
         raise CheckpointError(
-            f"dump file {path} does not begin as SOK begins {_SOK_KINDS[kind]} (kind {header}, dtype {dtype}); it is "
-            "damaged, or another program's"
+            f"dump file {path} does not begin as SOK begins {_SOK_KINDS[kind]} (kind {header}, "
+            f"dtype {dtype}); it is damaged, or another program's"
         )
     return _values(path, _SOK_DTYPES[dtype], "SOK", _SOK_HEAD.size)
 
@@ -170,15 +176,14 @@ def _saved_table(directory: Path, name: str) -> DumpedTable:
 
 
 def _hugectr_table(directory: Path, path: Path) -> DumpedTable:
-    keys, vectors = (
-        _values(path / "key", "int64", "HugeCTR"),
-        _values(path / "emb_vector", "float32", "HugeCTR"),
-    )
+    keys = _values(path / "key", "int64", "HugeCTR")
+    vectors = _values(path / "emb_vector", "float32", "HugeCTR")
     if (path / "slot_id").is_file():
         slot = _values(path / "slot_id", "uint64", "HugeCTR")
         if slot.size != keys.size:
             raise CheckpointError(
-                f"dump file {slot.path} is of {slot.size} rows, {keys.path} of {keys.size}; copy it anew"
+                f"dump file {slot.path} is of {slot.size} rows, {keys.path} of {keys.size}; copy "
+                "it anew"
             )
     return _table(directory, path.name, keys, vectors, {})
 
@@ -186,38 +191,42 @@ def _hugectr_table(directory: Path, path: Path) -> DumpedTable:
 def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
     """Yields the tables of one embedding collection, called by its number and theirs.
 
-    `meta_data`: int32 number of tables, kind of keys, kind of vectors, 0, 0; then of every table its int32 number; of
-    every table its uint64 keys; of every table its int32 dim.
+    `meta_data`: int32 number of tables, kind of keys, kind of vectors, 0, 0; then of every table
+    its int32 number; of every table its uint64 keys; of every table its int32 dim.
     """
     meta = path / "meta_data"
     tables, kind, *_ = _META_HEAD.unpack(_head(meta, _META_HEAD.size, _COLLECTION_WRITER))
-    total, expected = meta.stat().st_size, _META_HEAD.size + _META_TABLE_BYTES * tables
+    total = meta.stat().st_size
+    expected = _META_HEAD.size + _META_TABLE_BYTES * tables
     kinds = _COLLECTION_KEY_DTYPES
     if not 1 <= tables <= _COLLECTION_TABLES_MAX or not 0 <= kind < len(kinds) or total != expected:
         raise CheckpointError(
-            f"dump file {meta} of {total} bytes does not tell embedding tables as HugeCTR does ({tables} tables, key "
+            f"dump file {meta} of {total} bytes does not tell embedding tables as HugeCTR does "
+            f"({tables} tables, key "
             f"type {kind}, which is {expected} bytes); it is damaged, or another program's"
         )
     data = _head(meta, total, _COLLECTION_WRITER)[_META_HEAD.size :]
     numbers = struct.unpack_from(f"<{tables}i", data)
     if numbers != tuple(range(tables)):
-        # It writes the first tables under these numbers, whichever were asked for: table_id counts from 0 there.
+        # It writes the first tables under these numbers, whichever were asked for: table_id counts
+        # from 0 there.
         raise CheckpointError(
-            f"dump file {meta} lists tables {', '.join(map(str, numbers[:8]))}, not all from 0 on; HugeCTR then writes "
+            f"dump file {meta} lists tables {', '.join(map(str, numbers[:8]))}, not all from 0 on; "
+            "HugeCTR then writes "
             "other tables than it lists: call embedding_dump without table names"
         )
-    counts, dims = (
-        struct.unpack_from(f"<{tables}Q", data, 4 * tables),
-        struct.unpack_from(f"<{tables}i", data, 12 * tables),
-    )
+    counts = struct.unpack_from(f"<{tables}Q", data, 4 * tables)
+    dims = struct.unpack_from(f"<{tables}i", data, 12 * tables)
     for number, (keys, dim) in enumerate(zip(counts, dims, strict=True)):
         key_file = _collection_values(path / f"key{number}", 1, number, kinds[kind])
         vector_file = _collection_values(path / f"weight{number}", 2, number, "float32")
         for file, size in ((key_file, keys), (vector_file, keys * dim)):
             if file.size != size:
                 raise CheckpointError(
-                    f"dump file {file.path} holds {file.size} values, {meta} tells {keys} keys of dim {dim}: it was "
-                    "cut short or is of another dump; or several processes dumped a table that lay on their GPUs "
+                    f"dump file {file.path} holds {file.size} values, {meta} tells {keys} keys of "
+                    f"dim {dim}: it was "
+                    "cut short or is of another dump; or several processes dumped a table that lay "
+                    "on their GPUs "
                     "together, whose vectors HugeCTR cannot read back itself: dump from one process"
                 )
         name = f"{path.name.removeprefix('embedding_')}_table_{number}"
@@ -228,8 +237,8 @@ def _collection_values(path: Path, kind: int, number: int, dtype: str) -> _Value
     header = _FILE_HEAD.unpack(_head(path, _FILE_HEAD.size, _COLLECTION_WRITER))
     if header != (kind, number, *(0,) * 30):
         raise CheckpointError(
-            f"dump file {path} does not begin as HugeCTR begins {_SOK_KINDS[kind - 1]} of table {number} "
-            f"(kind {header[0]}, table {header[1]}); it is damaged, or another program's"
+            f"dump file {path} does not begin as HugeCTR begins {_SOK_KINDS[kind - 1]} of table "
+            f"{number} (kind {header[0]}, table {header[1]}); it is damaged, or another program's"
         )
     return _values(path, dtype, _COLLECTION_WRITER, _FILE_HEAD.size)
 
@@ -274,7 +283,9 @@ def _values(path: Path, dtype: str, writer: str, offset: int = 0) -> _Values:
 def _table(
     directory: Path, name: str, keys: _Values, vectors: _Values, slots: dict[str, _Values]
 ) -> DumpedTable:
-    """Puts the files of a table together, whose sizes must agree; keys of entries are paths within the directory."""
+    """Puts the files of a table together, whose sizes must agree; keys of entries are paths within
+    the directory.
+    """
     rows = keys.size
     if keys.dtype not in KEY_DTYPES or vectors.dtype in KEY_DTYPES:
         raise CheckpointError(
@@ -287,13 +298,14 @@ def _table(
     dim, rest = divmod(vectors.size, rows)
     if rest or not dim or not can_be((rows, dim)):
         raise CheckpointError(
-            f"dump file {vectors.path} holds {vectors.size} values, which {rows} keys cannot share evenly: one of the "
-            "two was cut short, or they are not of one dump; copy both anew"
+            f"dump file {vectors.path} holds {vectors.size} values, which {rows} keys cannot share "
+            "evenly: one of the two was cut short, or they are not of one dump; copy both anew"
         )
     for slot, file in slots.items():
         if file.size != vectors.size:
             raise CheckpointError(
-                f"dump file {file.path} holds {file.size} values of {slot!r}, the table {vectors.size}; copy it anew"
+                f"dump file {file.path} holds {file.size} values of {slot!r}, the table "
+                f"{vectors.size}; copy it anew"
             )
 
     def entry(file: _Values, *shape: int) -> Entry:

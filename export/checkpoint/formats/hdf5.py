@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from bundle.arithmetic import ceil_div
 from export.errors import CheckpointError
 
 LISTING_S = 120
@@ -72,7 +73,8 @@ def open_hdf5(path: str, member: str | None) -> Any:
         import h5py
     except ImportError as problem:
         raise CheckpointError(
-            f"{path} is read with h5py, which is missing: pip install 'rowcast[export]'"
+            f"{path} is read with h5py, which is not installed; in a checkout of rowcast, run "
+            "`pip install '.[export]'`"
         ) from problem
     try:
         return h5py.File(path if member is None else zipfile.ZipFile(path).open(member), "r")
@@ -103,7 +105,8 @@ def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Cont
         answer = orjson.loads(done.stdout)
     except orjson.JSONDecodeError as problem:
         raise CheckpointError(
-            f"{path} cannot be listed: the HDF5 library ended with code {done.returncode}; it is damaged, copy it anew"
+            f"{path} cannot be listed: the HDF5 library ended with code {done.returncode}; it is "
+            "damaged, copy it anew"
         ) from problem
     if "error" in answer:
         raise CheckpointError(answer["error"])
@@ -157,14 +160,16 @@ def _datasets(opened: Any, names: dict[str, str]) -> Iterator[Dataset]:
 
 
 def _problem(dataset: Any) -> str:
-    """Says why values cannot be read: what was never written would be zeros, and what lies elsewhere any file's."""
+    """Says why values cannot be read: what was never written would be zeros, and what lies
+    elsewhere any file's.
+    """
     if dataset.external is not None or dataset.is_virtual:
         return "its values lie in other files, as Keras never puts them"
     if dataset.chunks is None:
         missing = int(dataset.size > 0 and dataset.id.get_storage_size() == 0)
     else:
         chunks = math.prod(
-            -(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)
+            ceil_div(size, chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)
         )
         missing = chunks - dataset.id.get_num_chunks()
     return (

@@ -1,8 +1,10 @@
-"""Lists what Keras saved in HDF5: `.weights.h5`, a `.keras` archive, a whole model in `.h5`. No array is read.
+"""Lists what Keras saved in HDF5: `.weights.h5`, a `.keras` archive, a whole model in `.h5`. No
+array is read.
 
-A dataset that is contiguous, as Keras writes all, is a slice of the file: its rows are read without h5py. In an archive
-the file lies as it is (Keras stores it uncompressed), so a dataset is a slice of the archive. HDF5 keeps no checksums;
-the archive keeps the crc32 of the whole file, which is checked when it is opened, up to CHECKED_BYTES_MAX.
+A dataset that is contiguous, as Keras writes all, is a slice of the file: its rows are read without
+h5py. In an archive the file lies as it is (Keras stores it uncompressed), so a dataset is a slice
+of the archive. HDF5 keeps no checksums; the archive keeps the crc32 of the whole file, which is
+checked when it is opened, up to CHECKED_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from export.checkpoint.variables import (
     can_be,
 )
 from export.errors import CheckpointError
-from runtime.object_store import local_stamp
+from object_store.stamps import local_stamp
 
 CHECKED_BYTES_MAX = 256 << 20
 WEIGHTS = "model.weights.h5"
@@ -43,7 +45,8 @@ _HDF = b"\x89HDF\r\n\x1a\n"
 
 
 def find_keras(path: Path) -> Path | None:
-    """Returns the Keras file that a path means: itself, or the only one in a directory. None: it is or has none.
+    """Returns the Keras file that a path means: itself, or the only one in a directory. None: it is
+    or has none.
 
     Raises:
       CheckpointError: a directory holds several.
@@ -51,9 +54,8 @@ def find_keras(path: Path) -> Path | None:
     if path.is_file():
         with path.open("rb") as file:
             head = file.read(len(_HDF))
-        zipped = head[: len(_ZIP)] == _ZIP and not told_by_name(
-            path
-        )  # PyTorch and numpy write zip files too
+        # PyTorch and NumPy write zip files, too.
+        zipped = head[: len(_ZIP)] == _ZIP and not told_by_name(path)
         return path if head == _HDF or zipped or path.name.endswith(".weights.json") else None
     found = [
         child
@@ -72,7 +74,8 @@ def find_keras(path: Path) -> Path | None:
 
 
 def list_keras(path: Path) -> Listing:
-    """Lists a Keras file, or the files of a sharded save; of an archive, the fingerprint is of its content.
+    """Lists a Keras file, or the files of a sharded save; of an archive, the fingerprint is of its
+    content.
 
     Raises:
       CheckpointError: it is damaged, cut short, or no file of Keras; or h5py is missing.
@@ -92,7 +95,8 @@ def list_keras(path: Path) -> Listing:
             raise CheckpointError(
                 f"{path} names {file.name}, which is not beside it; copy all files of the save"
             )
-        start, status = 0, file.stat()
+        start = 0
+        status = file.stat()
         stamp = f"{status.st_size} {status.st_mtime_ns}"
         if archived:
             start, size, crc, model = _member(file)
@@ -119,18 +123,21 @@ def _shards(index: Path) -> list[str]:
 
 
 def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
-    """Returns where the weights lie in a .keras archive: first byte, size, crc32; and the model's configuration."""
+    """Returns where the weights lie in a .keras archive: first byte, size, crc32; and the model's
+    configuration.
+    """
     try:
         with zipfile.ZipFile(archive) as file, archive.open("rb") as raw:
             if WEIGHTS not in file.namelist():
                 raise CheckpointError(
-                    f"{archive} is a zip file without {WEIGHTS}, no archive of Keras (PyTorch writes "
-                    "such files too, which are not read here)"
+                    f"{archive} is a zip file without {WEIGHTS}, no archive of Keras (PyTorch "
+                    "writes such files too, which are not read here)"
                 )
             info = file.getinfo(WEIGHTS)
             if info.compress_type != zipfile.ZIP_STORED:
                 raise CheckpointError(
-                    f"{WEIGHTS} in {archive} is compressed; unzip the archive and give that file instead"
+                    f"{WEIGHTS} in {archive} is compressed; unzip the archive and give that file "
+                    "instead"
                 )
             raw.seek(info.header_offset)
             magic, name, extra = _LOCAL_HEADER.unpack(raw.read(_LOCAL_HEADER.size))
@@ -161,8 +168,12 @@ def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
 
 
 def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry:
-    """Returns a dataset: a slice of the file if it is contiguous, of which the listed part begins at `start`."""
-    key, shape, dtype = dataset.key, dataset.shape, _dtype(dataset)
+    """Returns a dataset: a slice of the file if it is contiguous, of which the listed part begins
+    at `start`.
+    """
+    key = dataset.key
+    shape = dataset.shape
+    dtype = _dtype(dataset)
     if not can_be(shape):
         raise CheckpointError(
             f"{file}: {key!r} has the shape {list(shape)}, which nothing can have; copy it anew"
@@ -172,7 +183,8 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
     if dtype not in NUMPY_DTYPES:
         return Entry(key, dtype, shape, ())
     itemsize = NUMPY_DTYPES[dtype].itemsize
-    status, count = file.stat(), math.prod(shape) * itemsize
+    status = file.stat()
+    count = math.prod(shape) * itemsize
     if dataset.offset >= 0:
         if start + dataset.offset + count > status.st_size or dataset.stored_bytes != count:
             raise CheckpointError(f"{file} is cut short: {key!r} lies behind its end; copy it anew")
@@ -193,7 +205,7 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
         "member": WEIGHTS if archived else None,
         "dataset": key,
     }
-    held = held_bytes(shape, chunk, itemsize, in_pieces=False)
+    held = held_bytes(shape, chunk, itemsize)
     return Entry(
         key,
         dtype,
@@ -204,7 +216,9 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
 
 
 def _dtype(dataset: Dataset) -> str:
-    """Returns a dataset's dtype by TensorFlow's name; Keras writes bfloat16 as two bytes with an attribute."""
+    """Returns a dataset's dtype by TensorFlow's name; Keras writes bfloat16 as two bytes with an
+    attribute.
+    """
     if dataset.dtype == "|V2" and dataset.told_dtype == "bfloat16":
         return "bfloat16"
     if re.fullmatch(r"[<|][fiub]\d+", dataset.dtype):

@@ -1,4 +1,5 @@
-"""The object graph of a checkpoint: which Python objects held which variables, under which attribute names.
+"""The object graph of a checkpoint: which Python objects held which variables, under which
+attribute names.
 
 A graph may have cycles and several paths to one node, as Python objects do.
 """
@@ -56,17 +57,20 @@ class ObjectGraph:
 
     @cached_property
     def holders(self) -> tuple[tuple[int, Node], ...]:
-        """Number and node of whatever holds others: of a large graph few, as most nodes are variables."""
+        """Number and node of whatever holds others: of a large graph few, as most nodes are
+        variables.
+        """
         return tuple(
             (index, node) for index, node in enumerate(self.nodes) if node.children or node.slots
         )
 
     @cached_property
     def paths(self) -> Mapping[int, str]:
-        """The shortest attribute path from the root to each reachable node, joined by `.`; "" for the root.
+        """The shortest attribute path from the root to each reachable node, joined by `.`; "" for
+        the root.
 
-        A node behind a path of more than PATH_CHARS_MAX characters has none here: a chain of objects would otherwise
-        cost memory by the square of its length.
+        A node behind a path of more than PATH_CHARS_MAX characters has none here: a chain of
+        objects would otherwise cost memory by the square of its length.
         """
         paths = {0: ""}
         queue = [0]
@@ -114,7 +118,8 @@ def _node(proto: Any) -> Node:
     key = full_name = ""
     for attribute in proto.attributes:
         if attribute.name == "VARIABLE_VALUE" or not key:
-            key, full_name = attribute.checkpoint_key, attribute.full_name
+            key = attribute.checkpoint_key
+            full_name = attribute.full_name
     slots = [
         SlotVariable(slot.original_variable_node_id, slot.slot_name, slot.slot_variable_node_id)
         for slot in proto.slot_variables

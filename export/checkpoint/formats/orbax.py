@@ -1,39 +1,48 @@
-"""Finds and lists an Orbax checkpoint: a tree of arrays, each a zarr array by its dotted path; no array is read.
+"""Finds and lists an Orbax checkpoint: a tree of arrays, each a zarr array by its dotted path. No
+array is read.
 
-    <root>/<step>/<item>/   CheckpointManager: a directory per step, in it one per item, mostly `default`
+    <root>/<step>/<item>/   CheckpointManager: one per step, in it one per item, mostly `default`
     <root>/<item>/          Orbax' newer functions, without steps
     <item>/                 a Checkpointer alone
 
-An item holds `_METADATA` (the tree: steps of each leaf's path, kind of its value) and its arrays, in an OCDBT store
-(`manifest.ocdbt`, `d/`) or as directories.
-Source: tensorstore 0.1.86, kvstore/ocdbt; Orbax 0.12.8, checkpoint/_src/{metadata/tree,path/atomicity,path/step,
-serialization/tensorstore_utils}.py.
+An item holds `_METADATA` (the tree: steps of each leaf's path, kind of its value) and its arrays,
+in an OCDBT store (`manifest.ocdbt`, `d/`) or as directories.
+
+Chunks of zeros are stored, too, in zarr 2, where Orbax states no fill value, and in zarr 3 since
+Orbax 0.10, which says so in the tree (`store_array_data_equal_to_fill_value`). There, a chunk that
+is not stored was lost. In an older zarr 3 array it may have been zeros: such an array is listed
+with the number of its `absent` chunks, and not read.
+Source: tensorstore 0.1.86, kvstore/ocdbt; Orbax 0.12.8,
+checkpoint/_src/{metadata/tree,path/atomicity,path/step, serialization/tensorstore_utils}.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
+from bundle.arithmetic import ceil_div
 from export.checkpoint.formats.arrays import held_bytes, load_tensorstore
-from export.checkpoint.formats.chunk_pieces import piece_format
 from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Listing, Storage, can_be
 from export.errors import CheckpointError
-from runtime.object_store import local_stamp
+from object_store.locations import Location
+from object_store.remote_path import RemotePath
+from object_store.stamps import Stamp, local_stamp
 
-MANIFEST, TREE, STEP, COMMITTED = (
-    "manifest.ocdbt",
-    "_METADATA",
-    "_CHECKPOINT_METADATA",
-    "commit_success.txt",
-)
+MANIFEST = "manifest.ocdbt"
+TREE = "_METADATA"
+STEP = "_CHECKPOINT_METADATA"
+COMMITTED = "commit_success.txt"
 _UNFINISHED = ".orbax-checkpoint-tmp"
 _DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 """tensorstore's name of the format, by the file that describes an array."""
@@ -53,14 +62,16 @@ class OrbaxPlace(NamedTuple):
       step: as the directory's name says it.
     """
 
-    directory: Path
-    items: Mapping[str, Path]
+    directory: Location
+    items: Mapping[str, Location]
     step: int | None
 
     @property
     def name(self) -> str:
         """Name of the checkpoint, e.g. `run1/1200`."""
-        directory = self.directory.absolute()
+        directory = self.directory
+        if isinstance(directory, Path):
+            directory = directory.absolute()
         return (
             f"{directory.parent.name}/{directory.name}"
             if directory.name.isdigit()
@@ -68,43 +79,46 @@ class OrbaxPlace(NamedTuple):
         )
 
 
-def find_orbax(path: Path) -> OrbaxPlace | None:
-    """Returns the Orbax checkpoint that a directory holds, the newest complete one of several steps; None: it has none.
+def find_orbax(path: Location) -> OrbaxPlace | None:
+    """Returns the Orbax checkpoint that a directory holds, the newest complete one of several
+    steps; None: it has none.
 
     Raises:
-      CheckpointError: there is none but one that is being saved, or whose save was interrupted.
+      CheckpointError: There is none but one that is being saved, or whose save was interrupted.
     """
-    found = _at(path)
-    there = [found] if found is not None else _steps(path)
-    complete = [place for place in there if _is_complete(place)]
-    if complete:
-        return complete[-1]
-    started = [place.directory for place in there] or [
-        child for child in path.iterdir() if _UNFINISHED in child.name
-    ]
-    if started:
+    if isinstance(path, Path) and ".." in path.parts:
+        path = path.resolve()  # tensorstore takes no `..`, and its name would be one
+    unfinished: list[Location] = []
+    here = _at(path)
+    for place in _steps(path) if here is None else [here]:
+        if _is_complete(place):
+            return place
+        unfinished.append(place.directory)
+    if here is None:
+        unfinished += [child for child in _children(path) if _UNFINISHED in child.name]
+    if unfinished:
         raise CheckpointError(
-            f"Orbax checkpoint {started[-1]} is not complete: it is being saved, or the save was interrupted; wait for "
-            "it, or take an older one"
+            f"Orbax checkpoint {unfinished[0]} is not complete: it is being saved, or the save was "
+            "interrupted; wait for it, or take an older one"
         )
     return None
 
 
 def list_orbax(place: OrbaxPlace) -> Listing:
-    """Lists the arrays of a checkpoint by their dotted paths, after the item's name if there are several.
+    """Lists the arrays of a checkpoint by their dotted paths, after the item's name if there are
+    several.
 
     Raises:
       CheckpointError: its listing is damaged, or tensorstore is missing.
     """
-    digest = (
-        hashlib.sha256()
-    )  # a file that ends with its own crc32c, as OCDBT's do, has the crc32c of every other
+    # A file that ends with its own crc32c, as OCDBT's do, has the crc32c of every other.
+    digest = hashlib.sha256()
     entries: dict[str, Entry] = {}
     problems: list[str] = []
     for name, directory in place.items.items():
         for file in (directory.parent / STEP, directory / STEP, directory / MANIFEST):
-            digest.update(_bytes_of(file))
-        tree = (directory / TREE).read_bytes() if (directory / TREE).is_file() else None
+            digest.update(_content(file) or b"")
+        tree = _content(directory / TREE)
         digest.update(tree or b"")
         held, wrong = _list_item(directory, tree, f"{name}." if name else "")
         entries |= held
@@ -113,15 +127,13 @@ def list_orbax(place: OrbaxPlace) -> Listing:
     return Listing(f"sha256:{digest.hexdigest()[:16]}", entries, storage)
 
 
-def _at(directory: Path) -> OrbaxPlace | None:
+def _at(directory: Location) -> OrbaxPlace | None:
     """Returns what a directory holds, taken as a step or as an item."""
     if _is_item(directory):
         step = directory.parent if (directory.parent / STEP).is_file() else directory
         return OrbaxPlace(step, {"": directory}, _step(step))
     items = {
-        child.name: child
-        for child in sorted(directory.iterdir())
-        if child.is_dir() and _is_item(child)
+        child.name: child for child in _children(directory) if child.is_dir() and _is_item(child)
     }
     if not items or (
         any(_step(child) is not None for child in items.values())
@@ -133,17 +145,19 @@ def _at(directory: Path) -> OrbaxPlace | None:
     )
 
 
-def _is_item(directory: Path) -> bool:
+def _is_item(directory: Location) -> bool:
     return (directory / MANIFEST).is_file() or (directory / TREE).is_file()
 
 
-def _step(directory: Path) -> int | None:
+def _step(directory: Location) -> int | None:
     found = _STEP_NAME.match(directory.name)
     return int(found[1]) if found else None
 
 
 def _is_complete(place: OrbaxPlace) -> bool:
-    """Returns whether a checkpoint was committed: renamed when it was, or marked so where a store cannot rename."""
+    """Returns whether a checkpoint was committed: renamed when it was, or marked so where a store
+    cannot rename.
+    """
     if _UNFINISHED in place.directory.name:
         return False
     for directory in (place.directory, *place.items.values()):
@@ -153,60 +167,126 @@ def _is_complete(place: OrbaxPlace) -> bool:
     return True
 
 
-def _steps(root: Path) -> list[OrbaxPlace]:
-    """Returns the checkpoints in the step directories of a root, the newest last."""
-    steps = [child for child in root.iterdir() if _step(child) is not None and child.is_dir()]
-    found = [(_step(child) or 0, place) for child in steps if (place := _at(child)) is not None]
-    return [place for _, place in sorted(found, key=lambda each: each[0])]
+def _children(directory: Location) -> list[Location]:
+    return sorted(directory.iterdir(), key=str)
 
 
-def _bytes_of(file: Path) -> bytes:
-    """Returns what a file holds; nothing if there is none."""
-    return file.read_bytes() if file.is_file() else b""
+def _steps(root: Location) -> Iterator[OrbaxPlace]:
+    """Yields the checkpoints in the step directories of a root, the newest first."""
+    steps = [(step, child) for child in _children(root) if (step := _step(child)) is not None]
+    for _, child in sorted(steps, key=lambda each: each[0], reverse=True):
+        if child.is_dir() and (place := _at(child)) is not None:
+            yield place
+
+
+def _content(file: Location) -> bytes | None:
+    """Returns what a file holds; None if there is none."""
+    try:
+        return (
+            file.read(0, file.stamp().bytes) if isinstance(file, RemotePath) else file.read_bytes()
+        )
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+
+
+def _stamp(file: Location) -> Stamp:
+    return file.stamp() if isinstance(file, RemotePath) else local_stamp(file.stat())
+
+
+def _kvstore(directory: Location) -> dict[str, Any]:
+    """Returns tensorstore's description of a directory. Credentials are never part of it:
+    tensorstore takes them from the environment, as the store's other libraries do.
+    """
+    if isinstance(directory, Path):
+        return {"driver": "file", "path": f"{directory.absolute()}/"}
+    protocol, _, path = directory.url.partition("://")
+    bucket, _, inner = path.partition("/")
+    place = {"bucket": bucket, "path": f"{inner}/" if inner else ""}
+    if protocol in ("gs", "gcs"):
+        return {"driver": "gcs", **place}
+    if protocol in ("s3", "s3a"):
+        return {"driver": "s3", **place, **_s3_access()}
+    raise CheckpointError(
+        f"Orbax checkpoint {directory} is in a store that tensorstore does not read here: s3, gs "
+        "and the disks of this machine were expected; copy it to one of them"
+    )
+
+
+def _s3_access() -> dict[str, Any]:
+    """Returns where s3fs finds a store and how it signs requests, as tensorstore takes it."""
+    from fsspec.config import conf
+
+    told = conf.get("s3", {})
+    endpoint = (
+        told.get("endpoint_url")
+        or os.environ.get("AWS_ENDPOINT_URL_S3")
+        or os.environ.get("AWS_ENDPOINT_URL")
+    )
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    access: dict[str, Any] = {}
+    if endpoint:
+        access["endpoint"] = endpoint
+    if region:
+        access["aws_region"] = region
+    if str(told.get("anon", "")).lower() in ("true", "1"):
+        access["aws_credentials"] = {"type": "anonymous"}
+    elif "AWS_ACCESS_KEY_ID" in os.environ:  # its search for others logs what it does not find
+        access["aws_credentials"] = {"type": "environment"}
+    return access
 
 
 def _list_item(
-    directory: Path, tree_json: bytes | None, prefix: str
+    directory: Location, tree_json: bytes | None, prefix: str
 ) -> tuple[dict[str, Entry], list[str]]:
-    """Returns every array of an item, by the metadata that each keeps beside its chunks, and what is missing.
+    """Returns every array of an item, by the metadata that each keeps beside its chunks, and what
+    is missing.
 
     Args:
-      directory: of the item.
-      tree_json: of its tree; None if it has none.
-      prefix: of the arrays' names.
+      directory: The item's directory.
+      tree_json: The item's tree; None if it has none.
+      prefix: The prefix of the arrays' names.
     """
     tensorstore = load_tensorstore(f"Orbax checkpoint {directory}")
     packed = (directory / MANIFEST).is_file()
-    base = {"driver": "file", "path": f"{directory.absolute()}/"}
+    base = _kvstore(directory)
     try:
         files = tensorstore.KvStore.open(base).result()
-        stored, ends = _stored(tensorstore.ocdbt, files) if packed else ([], {})
-        problems = list(_file_problems(directory, ends))
+        problems = list(
+            _file_problems(directory, _ends(tensorstore.ocdbt, files) if packed else {})
+        )
         tree = None if tree_json is None else orjson.loads(tree_json)
-        complete = bool(
-            tree and tree.get("store_array_data_equal_to_fill_value")
-        )  # chunks of zeros, too
+        complete = bool(tree and tree.get("store_array_data_equal_to_fill_value"))
+
         where = {"driver": "ocdbt", "base": base, "path": ""} if packed else base
         context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
         store = tensorstore.KvStore.open(where, context=context).result()
+        keys = sorted(store.list().result())
+        leaves = _listed_leaves(keys) if tree is None else list(_leaves(tree))
+        reads = [store.read(f"{path}/{file}") for path, file, _ in leaves]
+
         entries: dict[str, Entry] = {}
-        for path, file, is_array in _listed_leaves(stored) if tree is None else _leaves(tree):
-            read = store.read(f"{path}/{file}").result()
-            if read.state == "missing":
+        for (path, file, is_array), read in zip(leaves, reads, strict=True):
+            stored = read.result()
+            if stored.state == "missing":
                 if is_array:
                     raise ValueError(f"it has no array {path!r}")
                 continue
-            metadata = orjson.loads(read.value)
-            told_by = directory / MANIFEST if packed else directory / path / file
+            metadata = orjson.loads(stored.value)
+            told_by = directory / MANIFEST if packed else directory / f"{path}/{file}"
             kvstore = where | {"path": f"{where['path']}{path}/"}
-            spec = {
-                "driver": _DRIVERS[file],
-                "kvstore": kvstore,
-                "fill_missing_data_reads": not complete,
-            }
-            entries[prefix + path] = entry = _entry(prefix + path, metadata, spec, told_by)
-            if complete and not packed:
-                problems += _missing_chunks(entry, metadata)
+            if packed:
+                kvstore["cache_pool"] = "cache_pool#nodes"
+            spec = {"driver": _DRIVERS[file], "kvstore": kvstore}
+            entry = _entry(prefix + path, metadata, spec, told_by)
+            absent = _absent_chunks(entry, metadata, keys, path)
+            if absent and (complete or metadata.get("fill_value") is None):
+                problems.append(
+                    f"array {entry.key!r}: {absent} of {_chunk_count(entry, metadata)} chunks are "
+                    f"missing in {directory}; copy all files"
+                )
+            elif absent and entry.array is not None:
+                entry = entry._replace(array=entry.array._replace(absent=absent))
+            entries[entry.key] = entry
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         reason = str(problem).splitlines()[0][:200]
         raise CheckpointError(
@@ -216,7 +296,9 @@ def _list_item(
 
 
 def _leaves(tree: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Yields the leaves of a tree: dotted path, the file that describes its array, and whether it must have one."""
+    """Yields the leaves of a tree: dotted path, the file that describes its array, and whether it
+    must have one.
+    """
     file = "zarr.json" if tree.get("use_zarr3") else ".zarray"
     for leaf in tree["tree_metadata"].values():
         value = leaf["value_metadata"]
@@ -228,71 +310,89 @@ def _leaves(tree: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
             )
 
 
-def _listed_leaves(names: Iterable[str]) -> Iterator[tuple[str, str, bool]]:
-    """Yields the arrays that a store has, where no tree tells them."""
-    for name in names:
-        path, _, file = name.rpartition("/")
-        if file in _DRIVERS:
-            yield path, file, True
+def _listed_leaves(keys: Iterable[bytes]) -> list[tuple[str, str, bool]]:
+    """Returns the arrays that a store has, where no tree tells them."""
+    split = (key.decode().rpartition("/") for key in keys)
+    return [(path, file, True) for path, _, file in split if file in _DRIVERS]
 
 
-def _stored(ocdbt: Any, files: Any) -> tuple[list[str], dict[str, int]]:
-    """Returns every key of an OCDBT store, by its B+tree, and how far its values reach into each data file."""
+def _ends(ocdbt: Any, files: Any) -> dict[str, int]:
+    """Returns how far the values of an OCDBT store reach into each data file, by its B+tree."""
     versions = ocdbt.dump(files).result()["versions"]
     root = versions[-1]["root"].get("location") if versions else None
-    waiting = [(root, b"")] if root else []
-    keys: list[str] = []
+    waiting = [root] if root else []
     ends: dict[str, int] = {}
-    for location, prefix in waiting:  # grows while it is walked
+    for location in waiting:  # grows while it is walked
         if len(waiting) > _NODES_MAX:
             raise ValueError(f"more than {_NODES_MAX} nodes")
         for entry in ocdbt.dump(files, location).result()["entries"]:
             if "location" in entry:
-                waiting.append((entry["location"], prefix + entry["subtree_common_prefix"]))
-                continue
-            keys.append((prefix + entry["key"]).decode())
-            if (
-                "indirect_value" in entry
-            ):  # `value:<directory>:<file>:<offset>:<bytes>`; a small value is in the node
+                waiting.append(entry["location"])
+            elif "indirect_value" in entry:
+                # `value:<directory>:<file>:<offset>:<bytes>`; a small value is in the node
                 _, folder, file, offset, count = entry["indirect_value"].rsplit(":", 4)
                 ends[folder + file] = max(ends.get(folder + file, 0), int(offset) + int(count))
-    return keys, ends
+    return ends
 
 
-def _file_problems(directory: Path, ends: Mapping[str, int]) -> Iterator[str]:
-    for file, end in ends.items():
-        path = directory / file
-        if not path.is_file():
-            yield f"data file {path} is missing; copy all files of the checkpoint"
-        elif path.stat().st_size < end:
-            yield f"data file {path} has {path.stat().st_size} bytes of {end}: it was cut short; copy it anew"
+def _file_problems(directory: Location, ends: Mapping[str, int]) -> Iterator[str]:
+    """Yields what is wrong with the data files of an OCDBT store."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for file in ends:
+        folder, _, name = file.rpartition("/")
+        folders[folder].append(name)
+    for folder, names in folders.items():
+        place = directory / folder
+        listed = place.listing() if isinstance(place, RemotePath) else None
+        for name in names:
+            path = place / name
+            end = ends[f"{folder}/{name}" if folder else name]
+            if isinstance(path, Path):
+                size = path.stat().st_size if path.is_file() else None
+            else:
+                size = listed[name].bytes if listed and name in listed else None
+            if size is None:
+                yield f"data file {path} is missing; copy all files of the checkpoint"
+            elif size < end:
+                yield (
+                    f"data file {path} has {size} bytes of {end}: it was cut short; copy it anew"
+                )
 
 
-def _missing_chunks(entry: Entry, metadata: dict[str, Any]) -> Iterator[str]:
-    """Yields what is wrong with an array that lies in a directory of its own, each chunk a file."""
-    assert entry.array is not None  # noqa: S101
-    directory = Path(entry.array.file).parent
+def _chunk_count(entry: Entry, metadata: dict[str, Any]) -> int:
+    """Returns how many values an array's chunks are stored in; several may share one (a shard)."""
     sizes = metadata.get("chunks") or metadata.get("chunk_grid", {}).get("configuration", {}).get(
         "chunk_shape", ()
     )
-    count = math.prod(
-        -(-size // max(1, chunk)) for size, chunk in zip(entry.shape, sizes, strict=True)
+    return math.prod(
+        ceil_div(size, max(1, chunk)) for size, chunk in zip(entry.shape, sizes, strict=True)
     )
-    found = sum(1 for file in directory.rglob("*") if file.is_file() and file.name not in _DRIVERS)
-    if found < count:
-        yield f"array {entry.key!r}: {count - found} of {count} chunks are missing in {directory}; copy all files"
 
 
-def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Path) -> Entry:
+def _absent_chunks(entry: Entry, metadata: dict[str, Any], keys: Sequence[bytes], path: str) -> int:
+    """Returns how many values of an array's chunks are not stored.
+
+    Args:
+      entry: The array.
+      metadata: Its metadata.
+      keys: All keys of the store, in order.
+      path: The array's path in the store.
+    """
+    low = bisect_left(keys, f"{path}/".encode())
+    high = bisect_left(keys, f"{path}0".encode())  # "0" follows "/"
+    found = sum(1 for key in keys[low:high] if key.rpartition(b"/")[2].decode() not in _DRIVERS)
+    return max(0, _chunk_count(entry, metadata) - found)
+
+
+def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Location) -> Entry:
     """Returns an array by its metadata, `.zarray` or `zarr.json`."""
     shape = tuple(int(size) for size in metadata["shape"])
     if spec["driver"] == "zarr":
-        dtype, chunk = _numpy_name(str(metadata["dtype"])), metadata["chunks"]
+        dtype = _numpy_name(str(metadata["dtype"]))
+        chunk = metadata["chunks"]
     else:
-        dtype, chunk = (
-            str(metadata["data_type"]),
-            metadata["chunk_grid"]["configuration"]["chunk_shape"],
-        )
+        dtype = str(metadata["data_type"])
+        chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"]
         for codec in metadata["codecs"]:
             chunk = (
                 codec["configuration"]["chunk_shape"]
@@ -307,10 +407,8 @@ def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Pa
     ):
         raise ValueError(f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}")
     itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
-    held = held_bytes(shape, chunk, itemsize, in_pieces=piece_format(metadata) is not None)
-    array = ArrayStore(
-        orjson.dumps(spec).decode(), chunk, held, str(told_by), local_stamp(told_by.stat())
-    )
+    held = held_bytes(shape, chunk, itemsize)
+    array = ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(told_by), _stamp(told_by))
     return Entry(key, dtype, shape, (), array)
 
 
@@ -319,10 +417,10 @@ def _numpy_name(dtype: str) -> str:
     return dtype if dtype == "bfloat16" or dtype.startswith("[") else np.dtype(dtype).name
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Location) -> dict[str, Any]:
     """Returns the JSON object that a file holds."""
     try:
-        found = orjson.loads(path.read_bytes())
+        found = orjson.loads(_content(path) or b"")
     except orjson.JSONDecodeError as problem:
         raise CheckpointError(
             f"{path} is no JSON: {problem}; copy the checkpoint anew"

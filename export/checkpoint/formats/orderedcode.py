@@ -1,9 +1,10 @@
 """Keys of slices: an encoding whose byte order is the order of (name, starts, lengths).
 
-A sliced variable has one entry under its plain name that lists its slices; each slice has an entry of its own under the
-key made here.
+A sliced variable has one entry under its plain name that lists its slices; each slice has an entry
+of its own under the key made here.
 
-Source: TensorFlow 2.20, tensorflow/core/lib/strings/ordered_code.cc, tensorflow/core/util/saved_tensor_slice_util.cc.
+Source: TensorFlow 2.20, tensorflow/core/lib/strings/ordered_code.cc,
+tensorflow/core/util/saved_tensor_slice_util.cc.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def slice_key(name: str, extents: Sequence[tuple[int, int]]) -> bytes:
 
     Args:
       name: the variable's key.
-      extents: start and length on each axis; length WHOLE_AXIS where the slice was declared to span the axis.
+      extents: start and length on each axis; length WHOLE_AXIS where the slice was declared to span
+        the axis.
     """
     return (
         _rising(0)
@@ -30,9 +32,8 @@ def slice_key(name: str, extents: Sequence[tuple[int, int]]) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    return (
-        text.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x01"
-    )  # 0xff, escaped as well, is no byte of UTF-8
+    # 0xff, escaped as well, is no byte of UTF-8.
+    return text.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x01"
 
 
 def _rising(number: int) -> bytes:
@@ -41,7 +42,9 @@ def _rising(number: int) -> bytes:
 
 
 def _signed(number: int) -> bytes:
-    """Encodes a signed integer in n bytes that hold 7n - 1 bits; the length stands in the leading bits."""
+    """Encodes a signed integer in n bytes that hold 7n - 1 bits; the length stands in the leading
+    bits.
+    """
     magnitude = ~number if number < 0 else number
     if magnitude < 64:
         return bytes([0x80 ^ (number & 0xFF)])

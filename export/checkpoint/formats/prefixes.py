@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import parse_text
 from export.checkpoint.formats.sstable import MAGIC
 from export.errors import CheckpointError
-from runtime.object_store import Place, RemotePath, is_url, located
+from object_store.locations import Location, is_url, located
+from object_store.remote_path import RemotePath
 
 STATE_FILE = "checkpoint"
-_SAVE = "is not read here; save its tables by tf.train.Checkpoint from there, then name them with --table NAME=KEY"
+_SAVE = (
+    "is not read here; load it in a program that also imports TensorFlow, write each table as an "
+    "array by tf.train.Checkpoint(NAME=tf.Variable(array)).write(PATH), then export PATH with "
+    "--table NAME=NAME"
+)
 _BY_SUFFIX = {
     **dict.fromkeys((".pt", ".pth", ".distcp"), f"a checkpoint of PyTorch, which {_SAVE}"),
     ".safetensors": f"a file of safetensors, which {_SAVE}",
@@ -39,11 +43,12 @@ ORBAX_PARTS = ("manifest.ocdbt", "_CHECKPOINT_METADATA", "_METADATA")
 STATE_BYTES_MAX = 1 << 20
 
 
-def find_prefix(path: Place) -> Place:
+def find_prefix(path: Location) -> Location:
     """Returns the prefix of the checkpoint that a path or a URL means.
 
     Args:
-      path: a directory (the checkpoint that its state file names, else the newest), a prefix, or its `.index` file.
+      path: a directory (the checkpoint that its state file names, else the newest), a prefix, or
+        its `.index` file.
     Raises:
       CheckpointError: there is none, or it is of another kind; says which and what to do.
     """
@@ -59,28 +64,28 @@ def find_prefix(path: Place) -> Place:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
 
 
-def _beside(prefix: Place, suffix: str) -> Place:
+def _beside(prefix: Location, suffix: str) -> Location:
     return prefix.with_name(prefix.name + suffix)
 
 
-def _indexes(directory: Place) -> list[Place]:
+def _indexes(directory: Location) -> list[Location]:
     """Returns the index files in a directory."""
     return [file for file in _within(directory) if file.suffix == ".index" and file.is_file()]
 
 
-def _within(directory: Place) -> list[Place]:
+def _within(directory: Location) -> list[Location]:
     return sorted(directory.iterdir(), key=str)
 
 
-def _modified(file: Place) -> Any:
-    return file.modified() if isinstance(file, RemotePath) else file.stat().st_mtime_ns
+def _modified(file: Location) -> float:
+    return (file.modified_s() or 0.0) if isinstance(file, RemotePath) else file.stat().st_mtime
 
 
-def _size(file: Place) -> int:
+def _size(file: Location) -> int:
     return file.stamp().bytes if isinstance(file, RemotePath) else file.stat().st_size
 
 
-def _read(file: Place, first: int, count: int) -> bytes:
+def _read(file: Location, first: int, count: int) -> bytes:
     """Returns `count` bytes from `first`; fewer at the end of the file."""
     if isinstance(file, RemotePath):
         return file.read(first, min(count, _size(file) - first))
@@ -89,7 +94,7 @@ def _read(file: Place, first: int, count: int) -> bytes:
         return stream.read(count)
 
 
-def _in_directory(directory: Place) -> Place:
+def _in_directory(directory: Location) -> Location:
     state = directory / STATE_FILE
     if state.is_file():
         return _from_state(state)
@@ -102,7 +107,8 @@ def _in_directory(directory: Place) -> Place:
         remote = "it is read from this machine's disks only; copy it there first"
         missing = "it holds no tree of arrays; give the directory of a step, or of all steps"
         raise CheckpointError(
-            f"{directory} is an Orbax checkpoint: {remote if isinstance(directory, RemotePath) else missing}"
+            f"{directory} is an Orbax checkpoint: "
+            f"{remote if isinstance(directory, RemotePath) else missing}"
         )
     if (directory / "saved_model.pb").is_file() and (
         directory / "variables" / "variables.index"
@@ -119,8 +125,10 @@ def _in_directory(directory: Place) -> Place:
     )
 
 
-def _from_state(state: Place) -> Place:
-    """Returns the prefix that a state file names; one that was moved with its directory is found beside it."""
+def _from_state(state: Location) -> Location:
+    """Returns the prefix that a state file names; one that was moved with its directory is found
+    beside it.
+    """
     try:
         named = os.fsdecode(
             parse_text("CheckpointState", _read(state, 0, STATE_BYTES_MAX)).model_checkpoint_path
@@ -129,7 +137,8 @@ def _from_state(state: Place) -> Place:
         named = ""
     if not named:
         raise CheckpointError(
-            f"state file {state} names no model_checkpoint_path; give the checkpoint's prefix instead"
+            f"state file {state} names no model_checkpoint_path; give the checkpoint's prefix "
+            "instead"
         )
     stated = located(named) if is_url(named) else state.parent / named
     for prefix in (stated, state.parent / stated.name):
@@ -141,34 +150,41 @@ def _from_state(state: Place) -> Place:
             )
     present = ", ".join(sorted(file.stem for file in _indexes(state.parent))[-5:]) or "none"
     raise CheckpointError(
-        f"state file {state} names {named!r}, which is not there (complete beside it: {present}); give a prefix"
+        f"state file {state} names {named!r}, which is not there (complete beside it: {present}); "
+        "give a prefix"
     )
 
 
 def _unfinished(prefix: str) -> str:
     return (
-        f"checkpoint {prefix} is not complete: {Path(prefix).name}_temp is there, its .index is not, so it is being "
-        "saved or the save was interrupted; wait for it, or take an older one"
+        f"checkpoint {prefix} is not complete: {Path(prefix).name}_temp is there, its .index is "
+        "not, so it is being saved or the save was interrupted; wait for it, or take an older one"
     )
 
 
-def _missing(path: Place) -> str:
+def _missing(path: Location) -> str:
     if _beside(path, "_temp").is_dir():
         return _unfinished(str(path))
     if path.parent.is_dir():
         if any(file.name.startswith(f"{path.name}.data-") for file in _within(path.parent)):
-            return f"checkpoint {path} has data files but no {path.name}.index: the save or the copy did not finish"
+            return (
+                f"checkpoint {path} has data files but no {path.name}.index: the save or the "
+                "copy did not finish"
+            )
         present = ", ".join(sorted(file.stem for file in _indexes(path.parent))[-5:])
         return f"checkpoint {path} does not exist" + (f"; beside it: {present}" if present else "")
     return f"checkpoint {path} does not exist"
 
 
-def told_by_name(file: Place) -> str:
+def told_by_name(file: Location) -> str:
     """Says what a file is whose name alone tells it, and what to do; "" of any other."""
     if ".data-" in file.name:
         return f"a data file of a checkpoint; give its prefix, {file.name.split('.data-')[0]}"
     if file.suffix == ".meta":
-        return f"the graph beside a checkpoint of TF1; give its prefix, {file.name.removesuffix('.meta')}"
+        return (
+            "the graph beside a checkpoint of TF1; give its prefix, "
+            f"{file.name.removesuffix('.meta')}"
+        )
     if file.name == STATE_FILE:
         return f"a state file; give its directory, {file.parent}"
     if file.name in ORBAX_PARTS:
@@ -176,20 +192,22 @@ def told_by_name(file: Place) -> str:
     return _BY_SUFFIX.get(file.suffix, "")
 
 
-def _kind_of(file: Place) -> str:
+def _kind_of(file: Location) -> str:
     """Says what a file is by its name or its first and last bytes, and what to do.
 
     Raises:
       OSError: it cannot be read.
     """
-    head, tail = _read(file, 0, 8), _read(file, max(0, _size(file) - len(MAGIC)), len(MAGIC))
+    head = _read(file, 0, 8)
+    tail = _read(file, max(0, _size(file) - len(MAGIC)), len(MAGIC))
     kinds = [
         told_by_name(file),
         *(kind for begins, kind in _BY_HEAD.items() if head.startswith(begins)),
     ]
     if tail == MAGIC:
         kinds.append(
-            "a V1 checkpoint (a Saver with write_version=V1), which is not read here; save it with a V2 Saver"
+            "a V1 checkpoint (a Saver with write_version=V1), which is not read here; save it with "
+            "a V2 Saver"
         )
     kind = next(filter(None, kinds), "no checkpoint; give a directory, a prefix or an .index file")
     return f"{file} is {kind}"

@@ -1,10 +1,13 @@
-"""The protobuf messages of checkpoints and of TFRecords, as far as they are read, in a descriptor pool of their own.
+"""The protobuf messages of checkpoints and of TFRecords, as far as they are read, in a descriptor
+pool of their own.
 
-TensorFlow registers its messages in the process-wide pool, and its import fails where it finds them there already.
+TensorFlow registers its messages in the process-wide pool, and its import fails where it finds them
+there already.
 
-Source: TensorFlow 2.20, tensorflow/core/protobuf/{tensor_bundle,trackable_object_graph}.proto, core/framework/
-{tensor_shape,tensor_slice,versions}.proto, core/tpu/kernels/sparse_core_layout.proto, python/training/
-checkpoint_state.proto, core/example/{example,feature}.proto; jax-tpu-embedding 0.1.0,
+Source: TensorFlow 2.20, tensorflow/core/protobuf/{tensor_bundle,trackable_object_graph}.proto,
+core/framework/ {tensor_shape,tensor_slice,versions}.proto,
+core/tpu/kernels/sparse_core_layout.proto, python/training/ checkpoint_state.proto,
+core/example/{example,feature}.proto; jax-tpu-embedding 0.1.0,
 sparsecore/lib/proto/embedding_spec.proto.
 """
 
@@ -23,28 +26,28 @@ from export.checkpoint.formats.coding import Malformed
 _MESSAGES = {
     "BundleHeaderProto": "int32 num_shards = 1; int32 endianness = 2; VersionDef version = 3",
     "VersionDef": "int32 producer = 1; int32 min_consumer = 2",
-    "BundleEntryProto": "int32 dtype = 1; TensorShapeProto shape = 2; int32 shard_id = 3; int64 offset = 4; "
-    "int64 size = 5; fixed32 crc32c = 6; repeated TensorSliceProto slices = 7",
+    "BundleEntryProto": "int32 dtype = 1; TensorShapeProto shape = 2; int32 shard_id = 3; int64 "
+    "offset = 4; int64 size = 5; fixed32 crc32c = 6; repeated TensorSliceProto slices = 7",
     "TensorShapeProto": "repeated Dim dim = 2; bool unknown_rank = 3",
     "Dim": "int64 size = 1",
     "TensorSliceProto": "repeated Extent extent = 1",
     "Extent": "int64 start = 1; optional int64 length = 2",
     "TrackableObjectGraph": "repeated TrackableObject nodes = 1",
-    "TrackableObject": "repeated ObjectReference children = 1; repeated SerializedTensor attributes = 2; "
-    "repeated SlotVariableReference slot_variables = 3",
+    "TrackableObject": "repeated ObjectReference children = 1; repeated SerializedTensor "
+    "attributes = 2; repeated SlotVariableReference slot_variables = 3",
     "ObjectReference": "int32 node_id = 1; string local_name = 2",
     "SerializedTensor": "string name = 1; string full_name = 2; string checkpoint_key = 3",
     "SlotVariableReference": "int32 original_variable_node_id = 1; string slot_name = 2; "
     "int32 slot_variable_node_id = 3",
     "SparseCoreTableLayouts": "repeated SparseCoreTableLayout tables = 1",
-    "SparseCoreTableLayout": "string table_name = 1; string stacked_table_name = 2; int64 num_sparse_cores = 3; "
+    "SparseCoreTableLayout": "string table_name = 1; string stacked_table_name = 2; int64 "
+    "num_sparse_cores = 3; "
     "int64 total_rows_per_sparse_core_shard = 5; repeated int64 unsharded_shape = 6; "
-    "int64 sparse_core_shard_row_offset = 8; "
-    "int64 sparse_core_shard_rotation = 9",
+    "int64 sparse_core_shard_row_offset = 8; int64 sparse_core_shard_rotation = 9",
     "CheckpointState": "bytes model_checkpoint_path = 1",
     "EmbeddingSpecProto": "repeated StackedTableSpecProto stacked_table_specs = 1",
-    "StackedTableSpecProto": "string stack_name = 1; int64 stack_vocab_size = 2; int64 num_sparsecores = 9; "
-    "repeated TableSpecProto table_specs = 10",
+    "StackedTableSpecProto": "string stack_name = 1; int64 stack_vocab_size = 2; int64 "
+    "num_sparsecores = 9; repeated TableSpecProto table_specs = 10",
     "TableSpecProto": "string table_name = 1; int64 vocab_size = 2; int64 embedding_dim = 3; "
     "int64 row_offset_in_shard = 9; int64 shard_rotation = 10",
     "Example": "Features features = 1",
@@ -55,7 +58,9 @@ _MESSAGES = {
     "FloatList": "repeated float value = 1",
     "Int64List": "repeated int64 value = 1",
 }
-"""Fields of each message, in the language of .proto files. Whatever else a message holds is passed over."""
+"""Fields of each message, in the language of .proto files. Whatever else a message holds is passed
+over.
+"""
 
 
 def _pool() -> DescriptorPool:
@@ -69,12 +74,14 @@ def _pool() -> DescriptorPool:
                 FieldDescriptorProto.LABEL_REPEATED if "repeated" in label else field.LABEL_OPTIONAL
             )
             if kind in _MESSAGES:
-                field.type, field.type_name = field.TYPE_MESSAGE, f".rowcast.{kind}"
+                field.type = field.TYPE_MESSAGE
+                field.type_name = f".rowcast.{kind}"
             else:
                 field.type = getattr(field, f"TYPE_{kind.upper()}")
             if "optional" in label:
                 message.oneof_decl.add(name=f"_{field_name}")
-                field.oneof_index, field.proto3_optional = 0, True
+                field.oneof_index = 0
+                field.proto3_optional = True
     pool = DescriptorPool()
     pool.Add(file)
     return pool

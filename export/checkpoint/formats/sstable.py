@@ -1,14 +1,17 @@
-"""LevelDB's sorted string table, the file format of a checkpoint's index: bytes -> sorted (key, value) pairs.
+"""LevelDB's sorted string table, the file format of a checkpoint's index: bytes -> sorted (key,
+value) pairs.
 
     data blocks | metaindex block | index block | footer (48 bytes)
     footer   two block handles (offset, size as varints), zeros up to byte 40, 8 bytes of magic
-    block    entries, u32 offsets of restart points, u32 their number; then a type byte and a masked crc32c
-    entry    varints: bytes shared with the previous key, further key bytes, value bytes; key tail; value
+    block    entries, u32 offsets of restart points, u32 their number; a type byte, a masked crc32c
+    entry    varints: bytes shared with the previous key, key bytes, value bytes; key tail; value
 
-Everything is checked before it is believed: handles lie inside the file, blocks follow one another, each block matches
-its crc, keys rise strictly, and the keys together cannot outgrow the file by more than a fixed factor.
+Everything is checked before it is believed: handles lie inside the file, blocks follow one another,
+each block matches its crc, keys rise strictly, and the keys together cannot outgrow the file by
+more than a fixed factor.
 
-Source: TensorFlow 2.20, tensorflow/core/lib/io/{format,block,table}.cc; LevelDB doc/table_format.md.
+Source: TensorFlow 2.20, tensorflow/core/lib/io/{format,block,table}.cc; LevelDB
+doc/table_format.md.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ FOOTER_BYTES = 48
 TRAILER_BYTES = 5
 KEY_BYTES_MAX = 64 << 10
 EXPANSION_MAX = 16
-"""Key bytes per file byte that shared prefixes may unfold to: TensorFlow writes every sixteenth key in full."""
+"""Key bytes per file byte that shared prefixes may unfold to: TensorFlow writes every sixteenth key
+in full.
+"""
 EXPANSION_FLOOR_BYTES = 1 << 20
 
 _COMPRESSIONS = {1: "snappy"}
@@ -43,14 +48,15 @@ def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
     """
     if len(data) < FOOTER_BYTES or data[-len(MAGIC) :] != MAGIC:
         raise Malformed(
-            "it does not end with the magic number of a sorted string table: cut short, or another kind of file"
+            "it does not end with the magic number of a sorted string table: cut short, or another "
+            "kind of file"
         )
     footer = data[-FOOTER_BYTES:]
-    at = read_varint(footer, read_varint(footer, 0)[1])[
-        1
-    ]  # the metaindex block is empty in every checkpoint
+    # The metaindex block is empty in every checkpoint.
+    at = read_varint(footer, read_varint(footer, 0)[1])[1]
     index = _block(data, *_handle(footer, at))
-    allowance, end = EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data), 0
+    allowance = EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data)
+    end = 0
     pairs: list[tuple[bytes, bytes]] = []
     handles: list[tuple[bytes, bytes]] = []
     _add_entries(handles, index, allowance)
@@ -82,7 +88,8 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
         )
     if kind != 0:
         raise Malformed(
-            f"the block at byte {offset} is compressed ({_COMPRESSIONS.get(kind, f'type {kind}')}), which TensorFlow's "
+            f"the block at byte {offset} is compressed "
+            f"({_COMPRESSIONS.get(kind, f'type {kind}')}), which TensorFlow's "
             "V2 checkpoints never are"
         )
     if size < 4:
@@ -96,12 +103,16 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
 
 
 def _add_entries(pairs: list[tuple[bytes, bytes]], block: bytes, allowance: int) -> int:
-    """Adds a block's entries to those before; keys must rise, and their bytes stay within the allowance.
+    """Adds a block's entries to those before; keys must rise, and their bytes stay within the
+    allowance.
 
     Returns:
       What is left of the allowance.
     """
-    at, end, length, key = 0, len(block), 0, b""
+    at = 0
+    end = len(block)
+    length = 0
+    key = b""
     last = pairs[-1][0] if pairs else None
     while at < end:
         shared, at = read_varint(block, at)
@@ -116,7 +127,8 @@ def _add_entries(pairs: list[tuple[bytes, bytes]], block: bytes, allowance: int)
         allowance -= length
         if length > KEY_BYTES_MAX or allowance < 0:
             raise Malformed(
-                f"its keys unfold to more than {KEY_BYTES_MAX} bytes each or {EXPANSION_MAX} times the file"
+                f"its keys unfold to more than {KEY_BYTES_MAX} bytes each or {EXPANSION_MAX} times "
+                "the file"
             )
         if last is not None and key <= last:
             raise Malformed("its keys do not rise")
@@ -127,7 +139,8 @@ def _add_entries(pairs: list[tuple[bytes, bytes]], block: bytes, allowance: int)
 
 
 def write_table(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Returns a sorted string table of (key, value) pairs whose keys rise strictly: the inverse of `read_table`.
+    """Returns a sorted string table of (key, value) pairs whose keys rise strictly: the inverse of
+    `read_table`.
 
     All lie in one block, each key in full: an index is read as a whole, and once.
     """
@@ -140,7 +153,8 @@ def write_table(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def _append(out: bytearray, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Appends a block of pairs with its trailer; returns its handle."""
-    body, restarts = bytearray(), []
+    body = bytearray()
+    restarts = []
     for key, value in pairs:
         restarts.append(len(body))
         body += varint(0) + varint(len(key)) + varint(len(value)) + key + value

@@ -1,9 +1,13 @@
-"""TensorFlow's V2 checkpoint, the TensorBundle: `P.index` lists variables, `P.data-*` hold their bytes.
+"""TensorFlow's V2 checkpoint, the TensorBundle: `P.index` lists variables, `P.data-*` hold their
+bytes.
 
-Why an own reader, and what it promises: docs/adr/0001-checkpoints-are-read-without-tensorflow.md. An index is written,
-too: an entry may point anywhere into any data file, so a new checkpoint over old bytes costs no more than its index.
+Why an own reader, and what it promises: docs/adr/0001-checkpoints-are-read-without-tensorflow.md.
+An index is written,
+too: an entry may point anywhere into any data file, so a new checkpoint over old bytes costs no
+more than its index.
 
-Source: TensorFlow 2.20, tensorflow/core/util/tensor_bundle/tensor_bundle.cc, core/framework/types.proto.
+Source: TensorFlow 2.20, tensorflow/core/util/tensor_bundle/tensor_bundle.cc,
+core/framework/types.proto.
 """
 
 from __future__ import annotations
@@ -25,14 +29,19 @@ from export.checkpoint.formats.protos import decode, message
 from export.checkpoint.formats.sstable import read_table, write_table
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, can_be
 from export.errors import CheckpointError
-from runtime.object_store import Place, RemotePath, Stamp, local_stamp
+from object_store.locations import Location
+from object_store.remote_path import RemotePath
+from object_store.stamps import Stamp, local_stamp
 
 FORMAT_VERSION = 1
 INDEX_BYTES_MAX = 256 << 20
 DTYPE_NAMES = {
-    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64", 9: "int64",
-    10: "bool", 11: "qint8", 12: "quint8", 13: "qint32", 14: "bfloat16", 15: "qint16", 16: "quint16", 17: "uint16",
-    18: "complex128", 19: "float16", 20: "resource", 21: "variant", 22: "uint32", 23: "uint64", 24: "float8_e5m2",
+    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string",
+    8: "complex64", 9: "int64",
+    10: "bool", 11: "qint8", 12: "quint8", 13: "qint32", 14: "bfloat16", 15: "qint16",
+    16: "quint16", 17: "uint16",
+    18: "complex128", 19: "float16", 20: "resource", 21: "variant", 22: "uint32", 23: "uint64",
+    24: "float8_e5m2",
     25: "float8_e4m3fn", 29: "int4", 30: "uint4",
 }  # fmt: skip
 _DTYPE_NUMBERS = {name: number for number, name in DTYPE_NAMES.items()}
@@ -46,8 +55,9 @@ def data_file(prefix: Path, number: int, count: int) -> Path:
     return Path(f"{prefix}.data-{number:05d}-of-{count:05d}")
 
 
-def read_index(prefix: Place) -> Listing:
-    """Reads the index of a checkpoint, by its path without `.index`; `file_problems` looks at the data files.
+def read_index(prefix: Location) -> Listing:
+    """Reads the index of a checkpoint, by its path without `.index`; `file_problems` looks at the
+    data files.
 
     Raises:
       CheckpointError: the index is missing, damaged or hostile.
@@ -57,9 +67,8 @@ def read_index(prefix: Place) -> Listing:
     try:
         stored = dict(read_table(data))
         find = _finder(prefix, _file_count(stored.pop(b"", None), path))
-        names = {
-            key: key.decode() for key in stored if key[0]
-        }  # keys of slices begin with a zero byte
+        # Keys of slices begin with a zero byte.
+        names = {key: key.decode() for key in stored if key[0]}
         entries = {name: _entry(name, stored[key], stored, find) for key, name in names.items()}
     except OSError as problem:
         raise CheckpointError(
@@ -73,7 +82,8 @@ def read_index(prefix: Place) -> Listing:
 
 
 def write_index(prefix: Path, entries: Mapping[str, Entry], data_files: int) -> None:
-    """Writes the index of a checkpoint over data files that are there already: the inverse of `read_index`.
+    """Writes the index of a checkpoint over data files that are there already: the inverse of
+    `read_index`.
 
     Args:
       prefix: the checkpoint's path without `.index`.
@@ -81,7 +91,8 @@ def write_index(prefix: Path, entries: Mapping[str, Entry], data_files: int) -> 
       data_files: how many there are.
     Raises:
       OSError: the file cannot be written.
-      ValueError: an entry does not fit an index: an unknown dtype or file, or a slice without a crc.
+      ValueError: an entry does not fit an index: an unknown dtype or file, or a slice without a
+        crc.
     """
     numbers = {str(data_file(prefix, number, data_files)): number for number in range(data_files)}
     header = message(
@@ -124,7 +135,9 @@ def read_string(data: bytes, crc32c: int) -> bytes | None:
 
 
 def file_problems(entries: Mapping[str, Entry]) -> Iterator[str]:
-    """Yields what is wrong with data files: one is gone or cut short, or cannot hold all that lies in it."""
+    """Yields what is wrong with data files: one is gone or cut short, or cannot hold all that lies
+    in it.
+    """
     needed: dict[str, tuple[int, str, Stamp | None]] = {}
     claimed: dict[str, int] = {}
     for key, entry in entries.items():
@@ -135,16 +148,19 @@ def file_problems(entries: Mapping[str, Entry]) -> Iterator[str]:
                 claimed[part.file] = claimed.get(part.file, 0) + part.bytes
     for file, (end, key, stamp) in needed.items():
         if stamp is None:
-            yield f"data file {file} cannot be read: {_why_unreadable(file)}; copy all files of the checkpoint"
+            yield (
+                f"data file {file} cannot be read: {_why_unreadable(file)}; copy all files of "
+                "the checkpoint"
+            )
         elif stamp.bytes < end:
             yield (
-                f"data file {file} has {stamp.bytes} bytes, but {key!r} ends at byte {end}: it was cut short; "
-                "copy it anew"
+                f"data file {file} has {stamp.bytes} bytes, but {key!r} ends at byte {end}: it was "
+                "cut short; copy it anew"
             )
         elif stamp.bytes < claimed[file]:
             yield (
-                f"data file {file} has {stamp.bytes} bytes, its variables claim {claimed[file]}: they cannot all lie "
-                "in it; copy the checkpoint anew or take an older one"
+                f"data file {file} has {stamp.bytes} bytes, its variables claim {claimed[file]}: "
+                "they cannot all lie in it; copy the checkpoint anew or take an older one"
             )
 
 
@@ -156,11 +172,10 @@ def _why_unreadable(file: str) -> str:
     return os.strerror(errno.ENOENT)
 
 
-def _finder(prefix: Place, count: int) -> _FindFile:
+def _finder(prefix: Location, count: int) -> _FindFile:
     """Returns what finds the data files of a checkpoint by their numbers."""
-    listed = (
-        prefix.parent.listing() if isinstance(prefix, RemotePath) else None
-    )  # one request for them all
+    # One request for them all.
+    listed = prefix.parent.listing() if isinstance(prefix, RemotePath) else None
 
     @cache
     def find(number: int) -> tuple[str, Stamp | None]:
@@ -177,7 +192,7 @@ def _finder(prefix: Place, count: int) -> _FindFile:
     return find
 
 
-def _file_bytes(path: Place) -> bytes:
+def _file_bytes(path: Location) -> bytes:
     try:
         size = path.stamp().bytes if isinstance(path, RemotePath) else path.stat().st_size
         if size > INDEX_BYTES_MAX:
@@ -191,11 +206,12 @@ def _file_bytes(path: Place) -> bytes:
         ) from problem
 
 
-def _file_count(data: bytes | None, path: Place) -> int:
+def _file_count(data: bytes | None, path: Location) -> int:
     """Returns the number of data files that a BundleHeaderProto tells."""
     if data is None:
         raise CheckpointError(
-            f"{path} is a sorted string table without a header, so no checkpoint index; give the prefix of a checkpoint"
+            f"{path} is a sorted string table without a header, so no checkpoint index; give the "
+            "prefix of a checkpoint"
         )
     header = decode("BundleHeaderProto", data)
     if header.endianness != 0:
@@ -205,8 +221,8 @@ def _file_count(data: bytes | None, path: Place) -> int:
         )
     if header.version.min_consumer > FORMAT_VERSION:
         raise CheckpointError(
-            f"checkpoint index {path} asks for a reader of format {header.version.min_consumer}; this one knows "
-            f"{FORMAT_VERSION}; a newer product version may read it"
+            f"checkpoint index {path} asks for a reader of format {header.version.min_consumer}; "
+            f"this one knows {FORMAT_VERSION}; a newer product version may read it"
         )
     if header.num_shards < 0:
         raise Malformed(f"its header claims {header.num_shards} data files")
@@ -214,9 +230,12 @@ def _file_count(data: bytes | None, path: Place) -> int:
 
 
 def _entry(name: str, data: bytes, stored: MutableMapping[bytes, bytes], find: _FindFile) -> Entry:
-    """Returns a variable: stored whole, or cut into slices that are `stored` and need not cover it."""
+    """Returns a variable: stored whole, or cut into slices that are `stored` and need
+    not cover it.
+    """
     proto = decode("BundleEntryProto", data)
-    dtype, shape = _dtype(proto), _shape(proto)
+    dtype = _dtype(proto)
+    shape = _shape(proto)
     if not proto.slices:
         return Entry(name, dtype, shape, (_slice(name, proto, (0,) * len(shape), shape, find),))
     parts = []
@@ -232,7 +251,8 @@ def _entry(name: str, data: bytes, stored: MutableMapping[bytes, bytes], find: _
             raise Malformed(
                 f"{name!r} lists a slice {extents} that the index does not hold, or lists it twice"
             )
-        part, starts = decode("BundleEntryProto", held), tuple([start for start, _ in extents])
+        part = decode("BundleEntryProto", held)
+        starts = tuple([start for start, _ in extents])
         lengths = zip(shape, extents, strict=True)
         sizes = tuple([total if length == WHOLE_AXIS else length for total, (_, length) in lengths])
         inside = all(
@@ -241,8 +261,8 @@ def _entry(name: str, data: bytes, stored: MutableMapping[bytes, bytes], find: _
         )
         if not inside or (_dtype(part), _shape(part)) != (dtype, sizes):
             raise Malformed(
-                f"{name!r} of shape {shape} lists a slice at {starts} of shape {sizes} and stores one of shape "
-                f"{_shape(part)}, {_dtype(part)}, which does not fit"
+                f"{name!r} of shape {shape} lists a slice at {starts} of shape {sizes} and stores "
+                f"one of shape {_shape(part)}, {_dtype(part)}, which does not fit"
             )
         parts.append(_slice(name, part, starts, sizes, find))
     return Entry(name, dtype, shape, tuple(parts))
@@ -290,10 +310,13 @@ def _form(dtype: str, shape: tuple[int, ...]) -> Any:
 def _stored(dtype: str, part: Slice, numbers: Mapping[str, int]) -> bytes:
     if part.crc32c is None or part.file not in numbers:
         raise ValueError(
-            f"bytes {part.offset} of {part.file} have no crc32c, or the file is none of the checkpoint's"
+            f"bytes {part.offset} of {part.file} have no crc32c, or the file is none of the "
+            "checkpoint's"
         )
     proto = _form(dtype, part.shape)
-    proto.shard_id, proto.offset, proto.size = numbers[part.file], part.offset, part.bytes
+    proto.shard_id = numbers[part.file]
+    proto.offset = part.offset
+    proto.size = part.bytes
     proto.crc32c = mask(part.crc32c)
     data: bytes = proto.SerializeToString()
     return data

@@ -1,0 +1,1 @@
+"""Recognizes tables and slot variables among the variables."""

@@ -22,7 +22,9 @@ from export.checkpoint.variables import Entry
 
 
 class Found(NamedTuple):
-    """A table under its short name, and a longer name that is taken where several tables have the short one."""
+    """A table under its short name, and a longer name that is taken where several tables have the
+    short one.
+    """
 
     table: TableSpec
     longer: str
@@ -30,7 +32,8 @@ class Found(NamedTuple):
 
 @dataclass
 class Findings:
-    """Tables, slot variables and the rest; each rule adds to it, and no rule takes what an earlier one has found.
+    """Tables, slot variables and the rest; each rule adds to it, and no rule takes what an earlier
+    one has found.
 
     Attributes:
       tables: by name.
@@ -89,7 +92,9 @@ class Findings:
         return tables | keys | set(self.slots) | {each.key for each in self.duplicates}
 
     def inventory(self, step: int | None = None) -> Inventory:
-        """Returns what was found, sorted: tables with their slot variables, and every other variable."""
+        """Returns what was found, sorted: tables with their slot variables, and every other
+        variable.
+        """
         own: dict[str, list[SlotSpec]] = {table.key: [] for table in self.tables.values()}
         for slot in sorted(
             (slot for slot in self.slots.values() if slot.of in own), key=lambda slot: slot.name
@@ -142,7 +147,8 @@ def table_spec(
 ) -> TableSpec:
     """Returns a table of a variable of rank 2; it takes the whole of it by default."""
     stored = (entry.shape[0], entry.shape[1])
-    rows, dim = stored[0] if rows is None else rows, stored[1] if dim is None else dim
+    rows = stored[0] if rows is None else rows
+    dim = stored[1] if dim is None else dim
     return TableSpec(
         name=name,
         key=entry.key,

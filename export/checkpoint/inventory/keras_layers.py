@@ -1,14 +1,18 @@
-"""What a Keras file tells of its datasets: which are tables of Embedding layers, which an optimizer's.
+"""What a Keras file tells of its datasets: which are tables of Embedding layers, which an
+optimizer's.
 
-    layers/embedding_1/vars/0               Keras 3 and tf-keras: in a list of layers, the class is the name
+    layers/embedding_1/vars/0            Keras 3, tf-keras: the class is the name in a list
     tower/query_table/vars/0                an attribute of the model: the class is not said
     model_weights/<layer>/.../embeddings:0  a whole model in .h5: the variable is named
     optimizer/vars/3, optimizer_weights/...
 
-The configuration in a `.keras` archive or a whole model names the class of every layer, and Keras 3 the layer of every
-dataset: together they are exact. Without them an Embedding that is an attribute of a model is a candidate.
+The configuration in a `.keras` archive or a whole model names the class of every layer, and Keras 3
+the layer of every
+dataset: together they are exact. Without them an Embedding that is an attribute of a model is a
+candidate.
 
-Source: Keras 3.15, src/saving/saving_lib.py and src/legacy/saving/legacy_h5_format.py; tf-keras 2.20, the same files.
+Source: Keras 3.15, src/saving/saving_lib.py and src/legacy/saving/legacy_h5_format.py; tf-keras
+2.20, the same files.
 """
 
 from __future__ import annotations
@@ -42,10 +46,12 @@ def find_in_layers(found: Findings) -> None:
         if state:
             found.add_slot(state[1].removesuffix(":0"), key, "")
             continue
-        weight, named = _WEIGHT.fullmatch(key), _NAMED.fullmatch(key)
+        weight = _WEIGHT.fullmatch(key)
+        named = _NAMED.fullmatch(key)
         if not (weight or named) or not may_be_table(entry):
             continue
-        path = weight["path"] if weight else named["path"] if named else ""
+        matched = weight or named
+        path = matched["path"] if matched else ""
         name = storage.layer_names.get(key, "")
         listed = _LISTED.fullmatch(path) is not None
         if (
@@ -62,17 +68,23 @@ def find_in_layers(found: Findings) -> None:
 
 
 def step_keys(keys: Iterable[str]) -> list[str]:
-    """Returns the datasets that may be the training step: an optimizer's first variable, or its `iteration`."""
+    """Returns the datasets that may be the training step: an optimizer's first variable, or its
+    `iteration`.
+    """
     return list(filter(_STEP.fullmatch, keys))
 
 
 def _is_default(name: str, classes: Mapping[str, str]) -> bool:
-    """Tells whether a layer has the name that Keras gives an Embedding, and no configuration says that it is none."""
+    """Tells whether a layer has the name that Keras gives an Embedding, and no configuration says
+    that it is none.
+    """
     return _DEFAULT_NAME.fullmatch(name) is not None and not classes
 
 
 def _by_place(path: str, ordered: list[str], found: Findings) -> str:
-    """Returns the name of an Embedding in the model's own list of layers, by its number among them."""
+    """Returns the name of an Embedding in the model's own list of layers, by its number
+    among them.
+    """
     head, _, place = path.rpartition("/")
     number = (
         int(place.rpartition("_")[2])
@@ -90,7 +102,9 @@ def _by_place(path: str, ordered: list[str], found: Findings) -> str:
 
 
 def _classes(config: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yields name and class of every layer of a model's configuration, those of nested models too."""
+    """Yields name and class of every layer of a model's configuration, those of nested
+    models too.
+    """
     inner = config.get("config") if isinstance(config, Mapping) else None
     layers = inner.get("layers") if isinstance(inner, Mapping) else None
     for layer in layers if isinstance(layers, list) and depth < _DEPTH_MAX else ():

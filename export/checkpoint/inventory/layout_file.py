@@ -1,6 +1,8 @@
-"""The layout file: how tables lie in variables, where a checkpoint does not say it (docs/reference/checkpoints.md).
+"""The layout file: how tables lie in variables, where a checkpoint does not say it
+(docs/reference/checkpoints.md).
 
-TOML or JSON, written by hand; or jax-tpu-embedding's EmbeddingSpecProto, as its trainer wrote it.
+TOML or JSON, written by hand: a statement. Or jax-tpu-embedding's EmbeddingSpecProto, as its
+trainer wrote it: a record.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import decode, parse_text
-from export.checkpoint.inventory.specs import StatedTable
+from export.checkpoint.inventory.specs import RecordedTable, StatedTable
 from export.errors import UsageError
 from export.recipe.schema import explain
 
 FILE_BYTES_MAX = 64 << 20
-_TEXT, _BINARY = (".textproto", ".pbtxt", ".txtpb"), (".pb", ".binpb")
+_TEXT = (".textproto", ".pbtxt", ".txtpb")
+_BINARY = (".pb", ".binpb")
 
 
 class _LayoutFile(BaseModel):
@@ -29,22 +33,21 @@ class _LayoutFile(BaseModel):
     tables: dict[str, StatedTable]
 
 
-def read_layouts(path: Path) -> dict[str, StatedTable]:
+def read_layouts(path: Path) -> Mapping[str, StatedTable]:
     """Reads a layout file, by its suffix: .toml, .json, or an EmbeddingSpecProto (.textproto, .pb).
 
     Returns:
-      Tables by their names.
+      Tables by their names; those of an EmbeddingSpecProto are RecordedTables.
     Raises:
-      UsageError: it is not there, too large, or not what its suffix says; names the place and the value.
+      UsageError: it is not there, too large, or not what its suffix says; names the place and the
+        value.
     """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise UsageError(f"layout file {path} has more than {FILE_BYTES_MAX} bytes")
         data = path.read_bytes()
         if path.suffix in (*_TEXT, *_BINARY):
-            return _stacked(
-                (parse_text if path.suffix in _TEXT else decode)("EmbeddingSpecProto", data)
-            )
+            return read_embedding_spec(data, text=path.suffix in _TEXT)
         if path.suffix == ".toml":
             return _LayoutFile.model_validate(tomllib.loads(data.decode())).tables
         if path.suffix == ".json":
@@ -61,15 +64,26 @@ def read_layouts(path: Path) -> dict[str, StatedTable]:
             f"layout file {path}: {message}; see docs/reference/checkpoints.md"
         ) from problem
     raise UsageError(
-        f"layout file {path} ends in {path.suffix!r}; .toml, .json, {', '.join((*_TEXT, *_BINARY))} are read"
+        f"layout file {path} ends in {path.suffix!r}; .toml, .json, "
+        f"{', '.join((*_TEXT, *_BINARY))} are read"
     )
 
 
-def _stacked(spec: Any) -> dict[str, StatedTable]:
-    """Returns the tables that an EmbeddingSpecProto tells; the key of each is the name of its stack."""
-    tables: dict[str, StatedTable] = {}
+def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, RecordedTable]:
+    """Returns the tables of an EmbeddingSpecProto; the key of each is the name of its stack.
+
+    Args:
+      data: the message.
+      text: whether it is in protobuf's text format.
+    Raises:
+      Malformed: the bytes are no such message, or contradict themselves.
+      ValueError: (pydantic's) a number is none that a table can have.
+    """
+    spec = (parse_text if text else decode)("EmbeddingSpecProto", data)
+    tables: dict[str, RecordedTable] = {}
     for stack in spec.stacked_table_specs:
-        cores, rows = stack.num_sparsecores, stack.stack_vocab_size
+        cores = stack.num_sparsecores
+        rows = stack.stack_vocab_size
         if not stack.stack_name or cores < 1 or rows < 1 or rows % cores:
             raise Malformed(f"stack {stack.stack_name!r} of {rows} rows on {cores} cores")
         for table in stack.table_specs:
@@ -77,7 +91,7 @@ def _stacked(spec: Any) -> dict[str, StatedTable]:
                 raise Malformed(f"a table without table_name in stack {stack.stack_name!r}")
             if table.table_name in tables:
                 raise Malformed(f"it tells table {table.table_name!r} twice")
-            tables[table.table_name] = StatedTable(
+            tables[table.table_name] = RecordedTable(
                 key=stack.stack_name,
                 kind="sparse_core",
                 rows=table.vocab_size,

@@ -1,7 +1,9 @@
-"""Tables that a name of TF1 tells, where a checkpoint has no objects: feature columns' and Keras layers'.
+"""Tables that a name of TF1 tells, where a checkpoint has no objects: feature columns' and Keras
+layers'.
 
-A feature column names its variable `<scope>/<column>_embedding/embedding_weights`, a Keras layer `<layer>/embeddings`.
-Any other variable of rank 2 might be a table or the kernel of a Dense layer: the user must name it.
+A feature column names its variable `<scope>/<column>_embedding/embedding_weights`, a Keras layer
+`<layer>/embeddings`. Any other variable of rank 2 might be a table or the kernel of a Dense layer:
+the user must name it.
 
 Source: TensorFlow 2.20, python/feature_column/feature_column_v2.py, EmbeddingColumn.
 """
@@ -18,8 +20,10 @@ _ENDS = "embedding_weights", "embeddings"
 _TABLE = re.compile(r"(?:(.*)/)?([^/]+)/(embedding_weights|embeddings)")
 
 DIV_OR_MOD = (
-    "saved by TF1 in slices, read as contiguous row ranges (the `div` strategy); a table trained with the `mod` "
-    "strategy comes out in the wrong order, and the checkpoint does not distinguish them: --mod NAME says so"
+    "saved by TF1 in slices, read as contiguous row ranges (the `div` strategy); a table trained "
+    "with the `mod` "
+    "strategy comes out in the wrong order, and the checkpoint does not distinguish them: --mod "
+    "NAME says so"
 )
 
 

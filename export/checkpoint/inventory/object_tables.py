@@ -1,4 +1,6 @@
-"""Tables that an object graph tells: TPU embedding objects with their SparseCore stacks, TFRS layers, Keras layers."""
+"""Tables that an object graph tells: TPU embedding objects with their SparseCore stacks, TFRS
+layers, Keras layers.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,15 @@ _EMBEDDINGS_KEY = re.compile(rf"(^|/)_?embeddings{re.escape(VARIABLE_SUFFIX)}$")
 _LISTED_KEY = re.compile(rf"(^|/)(_all_variables|variables)/\d+{re.escape(VARIABLE_SUFFIX)}$")
 _EMBEDDINGS_NAME = re.compile(r"(?:^|.*/)([^/]+)/(embeddings|embedding_weights)$")
 _ADAPTED = (
-    "its Keras layer adds LoRA weights, variables of their own, to its rows; save the model by `save_weights`, which "
-    "joins them"
+    "its Keras layer adds LoRA weights, variables of their own, to its rows; save the model by "
+    "`save_weights`, which joins them"
 )
 _ANEW = "the checkpoint contradicts itself; take another one or save it anew"
 
 
 def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
-    """Finds TPUEmbedding objects: `_variables` holds, by table or stack, `parameters` and slot variables.
+    """Finds TPUEmbedding objects: `_variables` holds, by table or stack, `parameters` and slot
+    variables.
 
     Raises:
       CheckpointError: the layouts of an object contradict its stacks.
@@ -80,8 +83,9 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
 def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapping[str, int]]]]:
     """Yields each TPUEmbedding object with the nodes of its variables.
 
-    A Keras optimizer also has a child `_variables`; only an embedding object's hold `parameters` each. What several
-    objects hold is taken as the first one's: a thousand objects that share a thousand variables are a million.
+    A Keras optimizer also has a child `_variables`; only an embedding object's hold `parameters`
+    each. What several objects hold is taken as the first one's: a thousand objects that share a
+    thousand variables are a million.
     """
     seen: set[int] = set()
     for index, node in graph.holders:
@@ -106,7 +110,8 @@ def _saved_layouts(found: Findings, graph: ObjectGraph, index: int) -> tuple[Sav
         return parse_table_layouts(found.checkpoint.read_string(node.key))
     except Malformed as problem:
         raise CheckpointError(
-            f"the SparseCore layouts ({node.key!r}) in checkpoint {found.checkpoint.name} cannot be read: {problem}"
+            f"the SparseCore layouts ({node.key!r}) in checkpoint {found.checkpoint.name} cannot "
+            f"be read: {problem}"
         ) from problem
 
 
@@ -123,8 +128,9 @@ def _unstacked(
             members[each.stack].append(each)
         elif each.stack not in absent:
             raise CheckpointError(
-                f"the SparseCore layouts in checkpoint {found.checkpoint.name} put table {each.name!r} into "
-                f"stack {each.stack!r}, which it does not hold (stacks: {', '.join(sorted(stacks)) or 'none'}): {_ANEW}"
+                f"the SparseCore layouts in checkpoint {found.checkpoint.name} put table "
+                f"{each.name!r} into stack {each.stack!r}, which it does not hold (stacks: "
+                f"{', '.join(sorted(stacks)) or 'none'}): {_ANEW}"
             )
     for name, stack in stacks.items():
         if not members[name]:
@@ -148,13 +154,16 @@ def _unstacked(
             check_stack(tables)
         except LayoutContradiction as problem:
             raise CheckpointError(
-                f"stack {name!r} ({stack.key!r}) in checkpoint {found.checkpoint.name}: {problem}: {_ANEW}"
+                f"stack {name!r} ({stack.key!r}) in checkpoint {found.checkpoint.name}: {problem}: "
+                f"{_ANEW}"
             ) from problem
         yield from tables
 
 
 def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
-    """Finds the small tables of PartialTPUEmbedding: Keras layers, by the name of the feature that reads them."""
+    """Finds the small tables of PartialTPUEmbedding: Keras layers, by the name of the feature that
+    reads them.
+    """
     tables: list[Found] = []
     for layers in dict.fromkeys(
         node.children.get("_keras_embedding_layers") for _, node in graph.holders
@@ -176,8 +185,8 @@ def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
                     f" (also read by {', '.join(map(repr, names[1:]))})" if len(names) > 1 else ""
                 )
                 note = (
-                    f"called by its feature {names[0]!r}{others}, as the checkpoint does not hold the name of a small "
-                    f"table; --table NAME={names[0]} gives it"
+                    f"called by its feature {names[0]!r}{others}, as the checkpoint does not hold "
+                    f"the name of a small table; --table NAME={names[0]} gives it"
                 )
                 tables.append(
                     Found(table_spec(names[0], entry, "PartialTPUEmbedding", path, note=note), path)
@@ -186,7 +195,9 @@ def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
 
 
 def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
-    """Finds Keras Embedding layers and feature columns by the names that they give their variables."""
+    """Finds Keras Embedding layers and feature columns by the names that they give
+    their variables.
+    """
     taken = found.taken()
     adapted = {
         graph.nodes[node.children["_embeddings"]].key
@@ -214,7 +225,8 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
         path = graph.paths.get(index, "")
         layer = path.rpartition(".")[0]
         attribute = layer.rpartition(".")[2]
-        # Keras 3 names variables of a subclassed model's layers after the model, a functional model's after the layers.
+        # Keras 3 names variables of a subclassed model's layers after the model, a functional
+        # model's after the layers.
         usable = full_name is not None and not (
             path.endswith("._embeddings") and attribute and not attribute.isdigit()
         )
@@ -229,7 +241,9 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
 
 
 def _identity(full_name: str, entry: Entry) -> tuple[object, ...]:
-    """Returns what two variables share only if they are one: the name in a SavedModel's list, and all values."""
+    """Returns what two variables share only if they are one: the name in a SavedModel's list, and
+    all values.
+    """
     pieces = tuple((part.starts, part.shape, part.crc32c) for part in entry.slices)
     known = (
         full_name and _LISTED_KEY.search(entry.key) and all(crc is not None for _, _, crc in pieces)

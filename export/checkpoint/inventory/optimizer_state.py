@@ -1,10 +1,11 @@
-"""Optimizers' variables: what an object graph, or a name of TF1, tells to be the slot variable of another variable.
+"""Optimizers' variables: what an object graph, or a name of TF1, tells to be the slot variable of
+another variable.
 
 Never by shape: Adam's moments have the shape and dtype of their table.
 
-Source: TensorFlow 2.20, python/training/slot_creator.py and the optimizers beside it; tensorflow 2.15,
-python/tpu/tpu_embedding.py (slot variables of TPUEstimator); tf-keras 2.20, optimizers/optimizer.py; Keras 3.15,
-src/optimizers/base_optimizer.py.
+Source: TensorFlow 2.20, python/training/slot_creator.py and the optimizers beside it; tensorflow
+2.15, python/tpu/tpu_embedding.py (slot variables of TPUEstimator); tf-keras 2.20,
+optimizers/optimizer.py; Keras 3.15, src/optimizers/base_optimizer.py.
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ _LISTED_AVERAGE = "model_variables_moving_average"
 AVERAGE_SLOTS = frozenset({"average", _LISTED_AVERAGE})
 """What an average of an object graph is called here."""
 AVERAGE = "ExponentialMovingAverage"
-"""Of the weights: no optimizer's state, and what some models serve; left out unless the user names it."""
+"""Of the weights: no optimizer's state, and what some models serve; left out unless the user names
+it.
+"""
 
 
 def find_slots(found: Findings, graph: ObjectGraph) -> None:
-    """Finds the optimizers' variables of an object graph: of Keras' older kind (slot variables) and newer (a list)."""
+    """Finds the optimizers' variables of an object graph: of Keras' older kind (slot variables) and
+    newer (a list).
+    """
     keys_by_name: dict[str, str] = {}
     flat_names: dict[int, dict[str, str]] = {}
     seen = {-1}  # a list belongs to one optimizer: a thousand that share a long one are hostile
@@ -71,7 +76,8 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
 def _owners(
     graph: ObjectGraph, optimizer: Mapping[str, int], seen: set[int]
 ) -> dict[int, tuple[str, str]]:
-    """Returns name and variable of a Keras 3 optimizer's states: its lists follow that of the variables it trains.
+    """Returns name and variable of a Keras 3 optimizer's states: its lists follow that of the
+    variables it trains.
 
     Lists that were `seen` are left out; the others are added.
     """
@@ -91,7 +97,9 @@ def _owners(
 
 
 def _named_owner(found: Findings, state: Node, keys_by_name: Mapping[str, str]) -> tuple[str, str]:
-    """Returns slot and variable that tf-keras names a state after: `[<optimizer>/]<slot>/<name of the variable>`."""
+    """Returns slot and variable that tf-keras names a state after:
+    `[<optimizer>/]<slot>/<name of the variable>`.
+    """
     rest = state.full_name
     for _ in range(_SCOPES_MAX):
         slot, separator, rest = rest.partition("/")
@@ -103,7 +111,9 @@ def _named_owner(found: Findings, state: Node, keys_by_name: Mapping[str, str]) 
 
 
 def _flat_names(graph: ObjectGraph, trained: int) -> dict[str, str]:
-    """Returns the variables that a Keras 3 optimizer trains, by their names as it writes them into those of states."""
+    """Returns the variables that a Keras 3 optimizer trains, by their names as it writes them into
+    those of states.
+    """
     variables = [graph.nodes[node] for node in graph.nodes[trained].children.values()]
     return _unique((each.full_name.replace("/", "_"), each.key) for each in variables)
 
@@ -119,9 +129,11 @@ def _unique(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 def _flatly_named_owner(
     found: Findings, state: Node, keys_by_flat_name: Mapping[str, str]
 ) -> tuple[str, str]:
-    """Returns slot and variable that Keras 3 names a state after: `<optimizer>/<name of the variable>_<slot>`.
+    """Returns slot and variable that Keras 3 names a state after:
+    `<optimizer>/<name of the variable>_<slot>`.
 
-    What tells the states of an optimizer that keeps them in no list or an incomplete one, as Adafactor and Muon do.
+    What tells the states of an optimizer that keeps them in no list or an incomplete one, as
+    Adafactor and Muon do.
     """
     name = rest = state.full_name.rpartition("/")[2]
     for _ in range(_SCOPES_MAX):
@@ -141,9 +153,10 @@ def _same_shape(found: Findings, key: str, of: str) -> bool:
 def find_named_slots(found: Findings) -> None:
     """Finds the optimizers' variables of a checkpoint that has names alone.
 
-    A name tells a slot variable only if the variable that it belongs to is there, with the same shape. An optimizer
-    that its user named (`AdamOptimizer(name="mine")`: `<variable>/mine`, `<variable>/mine_1`) is recognised by several
-    variables that have state of that name, or by one that is a table by its own name.
+    A name tells a slot variable only if the variable that it belongs to is there, with the same
+    shape. An optimizer that its user named (`AdamOptimizer(name="mine")`: `<variable>/mine`,
+    `<variable>/mine_1`) is recognised by several variables that have state of that name, or by one
+    that is a table by its own name.
     """
     behind: dict[str, list[tuple[str, str, str]]] = {}
     for key, entry in found.checkpoint.entries.items():
@@ -176,7 +189,9 @@ def _saver_slot(key: str) -> tuple[str, str]:
 
 
 def _keras_slot(key: str) -> tuple[str, str]:
-    """Splits `<scope>/<optimizer>/<variable>/<slot>`, as Keras' older optimizers name their state in TF1's graphs."""
+    """Splits `<scope>/<optimizer>/<variable>/<slot>`, as Keras' older optimizers name their state
+    in TF1's graphs.
+    """
     path, _, slot = key.rpartition("/")
     if slot in _KERAS_SLOTS:
         parts = path.split("/")
@@ -187,7 +202,9 @@ def _keras_slot(key: str) -> tuple[str, str]:
 
 
 def _owner(found: Findings, name: str, state: Entry) -> str:
-    """Returns the variable a slot belongs to: `name`, or what is left of it without the scopes of the optimizer."""
+    """Returns the variable a slot belongs to: `name`, or what is left of it without the scopes of
+    the optimizer.
+    """
     for _ in range(_SCOPES_MAX):
         entry = found.checkpoint.entries.get(name)
         if entry is not None and entry.shape == state.shape:

@@ -1,15 +1,18 @@
-"""What the paths of an Orbax tree tell: optimizer states, embedding tables, stacks of jax-tpu-embedding and keras-rs.
+"""What the paths of an Orbax tree tell: optimizer states, embedding tables, stacks of
+jax-tpu-embedding and keras-rs.
 
-    opt_state..., optimizer_variables...                       optax's and Keras' states: slot variables
-    ...embedding   ...embedding.value   ...embeddings          the table of flax' Embed, nnx' Embed, Keras' Embedding
-    ...sc_embedding_variables.<stack>.table, .slot.<n>         jax-tpu-embedding: tables spread over sparse cores
-    ...var:<stack>:table, var:<stack>:table:slot:<name>        keras-rs' DistributedEmbedding: the same
+    opt_state..., optimizer_variables...                 states of optax and Keras: slot variables
+    ...embedding   ...embedding.value   ...embeddings    a table of Flax, nnx or Keras
+    ...sc_embedding_variables.<stack>.table, .slot.<n>   jax-tpu-embedding: tables on SparseCores
+    ...var:<stack>:table, var:<stack>:table:slot:<name>  keras-rs, DistributedEmbedding: the same
 
-A tree has no classes, only names, and any program may choose these; a matrix with another name is a candidate. How many
-sparse cores a stack lies on, and which tables, the checkpoint does not say: a layout file does.
+A tree has no classes, only names, and any program may choose these; a matrix with another name is a
+candidate. How many sparse cores a stack lies on, and which tables, no path says: an item that
+jax-tpu-embedding saved beside it (`recorded_stacks.py`) or a layout file does.
 
-Source: flax 0.12.8, linen/linear.py and nnx/nn/linear.py; optax 0.2.8; Keras 3.15, Model.get_state_tree; keras-rs
-0.4.0, layers/embedding/jax/distributed_embedding.py; jax-tpu-embedding 0.1.0, sparsecore/lib/flax.
+Source: flax 0.12.8, linen/linear.py and nnx/nn/linear.py; optax 0.2.8; Keras 3.15,
+Model.get_state_tree; keras-rs 0.4.0, layers/embedding/jax/distributed_embedding.py;
+jax-tpu-embedding 0.1.0, sparsecore/lib/flax.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ _STACK_SLOT = re.compile(
     r"(?P<jax>.+)\.slot\.(?P<number>.+)|(?P<keras>(?:.*\.)?var:.+:table):slot:(?P<name>.+)"
 )
 _SPREAD = (
-    "it is a SparseCore stack, and how its rows are spread over cores is not in the checkpoint; say it with --layout "
-    "FILE (docs/reference/checkpoints.md)"
+    "it is a SparseCore stack, and how its rows are spread over cores is not in the checkpoint; "
+    "say it with --layout FILE (docs/reference/checkpoints.md)"
 )
 
 
@@ -72,7 +75,9 @@ def find_in_tree(found: Findings) -> None:
 
 
 def step_keys(keys: Iterable[str]) -> list[str]:
-    """Returns the leaves that may be the training step, the likeliest first: the program's own, then an optimizer's."""
+    """Returns the leaves that may be the training step, the likeliest first: the program's own,
+    then an optimizer's.
+    """
     likely = [(key, _leaf(key)) for key in keys if key.endswith(_STEP_ENDS)]
     own = [key for key, leaf in likely if leaf in ("step", "global_step")]
     return sorted(own, key=len) + [
@@ -116,9 +121,11 @@ def _by_tail(weights: Iterable[str], separators: str = ".") -> dict[str, str]:
 
 
 def _state(key: str, weights: Mapping[str, str], named: Mapping[str, str]) -> tuple[str, str, str]:
-    """Returns what a state is called, its key, and the weight that it is of, "" where the path does not say it.
+    """Returns what a state is called, its key, and the weight that it is of, "" where the path does
+    not say it.
 
-    optax repeats the path of the weight behind its own field; Keras writes `<layer>_<weight>_<state>` as one name.
+    optax repeats the path of the weight behind its own field; Keras writes
+    `<layer>_<weight>_<state>` as one name.
     """
     tail = key.removesuffix(".value")
     root = ""

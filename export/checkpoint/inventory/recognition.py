@@ -1,7 +1,8 @@
 """Sorts a checkpoint's variables: which are tables, which slot variables, which the rest.
 
-They are told apart by what the training program recorded, never by shape: Adam's moments have the shape and dtype of
-their table, and a slot's key can read like that of another table. What no record tells, the user says.
+They are told apart by what the training program recorded, never by shape: Adam's moments have the
+shape and dtype of their table, and a slot's key can read like that of another table. What no record
+tells, the user says.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from export.checkpoint.inventory.object_tables import (
     find_partial_layers,
 )
 from export.checkpoint.inventory.optimizer_state import find_named_slots, find_slots
+from export.checkpoint.inventory.recorded_stacks import find_recorded_stacks
 from export.checkpoint.inventory.specs import Inventory, Statements
-from export.checkpoint.inventory.statements import name_tables, state_layouts, state_mod
+from export.checkpoint.inventory.stated_tables import name_tables, state_layouts, state_mod
 from export.checkpoint.reader import Checkpoint
 
 
@@ -29,8 +31,8 @@ def recognise(
 
     Args:
       checkpoint: an open checkpoint.
-      said: by the user; a mapping is that of `Statements.named`. It adds tables, renames recognised ones, and wins over
-        a recognised table of the same name.
+      said: by the user; a mapping is that of `Statements.named`. It adds tables, renames recognised
+        ones, and wins over a recognised table of the same name.
     Raises:
       CheckpointError: the object graph is damaged, or a saved layout contradicts its variable.
       NotConvertible: a named variable is not there, is a slot variable, or cannot hold the table.
@@ -46,6 +48,7 @@ def recognise(
         find_keras_layers(found, graph)
     elif checkpoint.storage.kind == "Orbax":
         orbax_tree.find_in_tree(found)
+        find_recorded_stacks(found)
     elif checkpoint.storage.kind == "Keras":
         keras_layers.find_in_layers(found)
     elif checkpoint.storage.kind == "TensorFlow":
@@ -62,16 +65,19 @@ def recognise(
 def _step(checkpoint: Checkpoint) -> int | None:
     """Returns the training step: what the program calls so, else what its optimizer counted.
 
-    The largest count: an optimizer that wraps another, such as Keras 3's LossScaleOptimizer, may leave its own at 0.
+    The largest count: an optimizer that wraps another, such as Keras 3's LossScaleOptimizer, may
+    leave its own at 0.
     """
     if checkpoint.storage.step is not None:
         return checkpoint.storage.step
     if checkpoint.storage.kind == "Orbax":
         return next(_integers(checkpoint, orbax_tree.step_keys(checkpoint.entries)), None)
     graph = checkpoint.graph
-    named, counters = ["global_step"], []
+    named = ["global_step"]
+    counters = []
     if checkpoint.storage.kind == "Keras":
-        named, counters = [], keras_layers.step_keys(checkpoint.entries)
+        named = []
+        counters = keras_layers.step_keys(checkpoint.entries)
     if graph is not None:
         named = [node.key for name in ("step", "global_step") if (node := graph.child(0, name))]
         for _, node in graph.holders:
@@ -87,5 +93,7 @@ def _integers(checkpoint: Checkpoint, keys: Iterable[str]) -> Iterator[int]:
     """Yields the values of those variables that are single integers."""
     for key in dict.fromkeys(keys):
         entry = checkpoint.entries.get(key)
-        if entry is not None and entry.shape == () and entry.dtype in ("int64", "int32", "uint32"):
+        if entry is None or (entry.array is not None and entry.array.absent):
+            continue  # A count of 0, which older releases of Orbax did not store, or a lost one.
+        if entry.shape == () and entry.dtype in ("int64", "int32", "uint32"):
             yield int(checkpoint.read_all(key))

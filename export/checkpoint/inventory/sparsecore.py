@@ -1,9 +1,10 @@
-"""The layouts that a SparseCore embedding object saves beside its stacks: which table lies where in which stack.
+"""The layouts that a SparseCore embedding object saves beside its stacks: which table lies where in
+which stack.
 
 Checked against the stacks: a layout that contradicts a variable would be read as wrong rows.
 
-Source: TensorFlow 2.20, tensorflow/core/tpu/kernels/sparse_core_layout.proto and python/tpu/tpu_embedding_v3.py; which
-rows a layout means: `export.checkpoint.layouts`.
+Source: TensorFlow 2.20, tensorflow/core/tpu/kernels/sparse_core_layout.proto and
+python/tpu/tpu_embedding_v3.py; which rows a layout means: `export.checkpoint.layouts`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from bundle.arithmetic import ceil_div
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import decode
 from export.checkpoint.inventory.specs import TableSpec
@@ -61,49 +63,55 @@ def check_stack(tables: Iterable[TableSpec]) -> None:
     ):
         if (one.cores, one.core_rows) != (other.cores, other.core_rows):
             raise LayoutContradiction(
-                f"tables {before.name!r} and {after.name!r} of one stack have {one.cores} and {other.cores} cores"
+                f"tables {before.name!r} and {after.name!r} of one stack have {one.cores} and "
+                f"{other.cores} cores"
             )
         if other.offset < one.offset + _core_rows(before, one):
             raise LayoutContradiction(
-                f"tables {before.name!r} and {after.name!r} overlap: both hold row {other.offset} of each core's shard"
+                f"tables {before.name!r} and {after.name!r} overlap: both hold row {other.offset} "
+                "of each core's shard"
             )
 
 
 def _check_fits(table: TableSpec, layout: SparseCore) -> None:
-    name, stored = table.name, table.stored
+    name = table.name
+    stored = table.stored
     if not 1 <= layout.cores <= CORES_MAX or layout.core_rows < 1:
         raise LayoutContradiction(
-            f"table {name!r} lies on {layout.cores} cores of {layout.core_rows} rows each; expected were 1 to "
-            f"{CORES_MAX} cores and 1 row or more"
+            f"table {name!r} lies on {layout.cores} cores of {layout.core_rows} rows each; "
+            f"expected were 1 to {CORES_MAX} cores and 1 row or more"
         )
     if layout.cores * layout.core_rows != stored[0]:
         raise LayoutContradiction(
-            f"table {name!r} lies on {layout.cores} cores of {layout.core_rows} rows each, which makes "
-            f"{layout.cores * layout.core_rows} rows; its variable has {stored[0]}"
+            f"table {name!r} lies on {layout.cores} cores of {layout.core_rows} rows each, which "
+            f"makes {layout.cores * layout.core_rows} rows; its variable has {stored[0]}"
         )
     if table.rows < 1 or not 1 <= table.dim <= stored[1]:
         raise LayoutContradiction(
-            f"table {name!r} has the shape [{table.rows}, {table.dim}]; expected were 1 row or more and 1 to "
-            f"{stored[1]} columns"
+            f"table {name!r} has the shape [{table.rows}, {table.dim}]; expected were 1 row or "
+            f"more and 1 to {stored[1]} columns"
         )
     if not 0 <= layout.rotation < layout.cores:
         raise LayoutContradiction(
-            f"table {name!r} is rotated by {layout.rotation}; expected was 0 to {layout.cores - 1}, less than its cores"
+            f"table {name!r} is rotated by {layout.rotation}; expected was 0 to "
+            f"{layout.cores - 1}, less than its cores"
         )
     if layout.offset < 0 or layout.offset + _core_rows(table, layout) > layout.core_rows:
         raise LayoutContradiction(
-            f"table {name!r} takes rows {layout.offset} to {layout.offset + _core_rows(table, layout)} of each core's "
+            f"table {name!r} takes rows {layout.offset} to "
+            f"{layout.offset + _core_rows(table, layout)} of each core's "
             f"shard, which has {layout.core_rows}"
         )
 
 
 def _core_rows(table: TableSpec, layout: SparseCore) -> int:
     """Returns the most rows of a table that one core holds."""
-    return -(-table.rows // layout.cores)
+    return ceil_div(table.rows, layout.cores)
 
 
 def _saved_layout(proto: Any) -> SavedLayout:
-    name, stack = proto.table_name, proto.stacked_table_name
+    name = proto.table_name
+    stack = proto.stacked_table_name
     shape = tuple(proto.unsharded_shape)
     if not name or not stack:
         raise Malformed(f"a layout of table {name!r} in stack {stack!r}; both need a name")

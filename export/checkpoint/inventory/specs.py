@@ -1,4 +1,6 @@
-"""What is in a checkpoint: tables, slot variables, the rest. Frozen; knows meaning, never storage."""
+"""What is in a checkpoint: tables, slot variables, the rest. Frozen; knows meaning,
+never storage.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,27 @@ Origin = Literal[
     "feature column",
     "named",
     "layout file",
+    "embedding spec",
     "dump",
 ]
-"""Who wrote a table: the mid-level API, the TFRS layers around it, a Keras or Flax layer, a feature column; or
-the user said so, by naming its variable or in a layout file; or a parameter server dumped it."""
+"""Who wrote a table: the mid-level API, the TFRS layers around it, a Keras or Flax layer, a feature
+column; or the user said so, by naming its variable or in a layout file; or jax-tpu-embedding's
+trainer recorded it in an EmbeddingSpecProto; or a parameter server dumped it.
+"""
+
+STATED_NOTE = (
+    "its layout is stated, not recorded by the training program: if the statement is wrong, ids "
+    "get the rows of other ids"
+)
+"""Said of every table whose rows come out in an order that only the user knows."""
 
 
 class StatedTable(BaseModel):
     """A table as a layout file states it; what is None is taken from the checkpoint.
 
     Attributes:
-      key: of its variable, or the name of its stack, which stands somewhere in the key of one variable.
+      key: of its variable, or the name of its stack, which stands somewhere in the key of one
+        variable.
       kind: of its layout.
       rows, dim: of the table without padding.
       partitions: of a mod layout.
@@ -68,12 +80,17 @@ class StatedTable(BaseModel):
         return self
 
 
+class RecordedTable(StatedTable):
+    """A table as the training program recorded it, in an EmbeddingSpecProto."""
+
+
 @dataclass(frozen=True, slots=True)
 class Statements:
     """What the user says where a checkpoint cannot.
 
     Attributes:
-      named: table name -> its variable (key, key without its suffix, attribute path) or the name it was recognised by.
+      named: table name -> its variable (key, key without its suffix, attribute path) or the name it
+        was recognised by.
       mod: names of tables whose rows TF1's `mod` strategy spread over partitions.
       layouts: tables of a layout file, by name.
     """
@@ -111,11 +128,14 @@ class TableSpec:
       stored: rows and columns of the variable: at least the table's.
       origin: who wrote it.
       path: attribute path of its variable in the object graph; "" where there is none.
-      slices, files: how many slices (or chunks) its variable is cut into, and data files that hold them.
+      slices, files: how many slices (or chunks) its variable is cut into, and data files that hold
+        them.
       bytes: of the table's values as stored, without padding.
       slots: slot variables of its variable; tables of a stack share them.
       note: what the user should know, or "".
-      keys: key of the variable that holds the id of each row; "": ids are rows, or the model's rules make them rows.
+      keys: key of the variable that holds the id of each row; "": ids are rows, or the model's
+        rules make them rows.
+      stated: whether the user states the layout, which the training program did not record.
     """
 
     name: str
@@ -133,6 +153,7 @@ class TableSpec:
     slots: tuple[SlotSpec, ...] = ()
     note: str = ""
     keys: str = ""
+    stated: bool = False
 
 
 def may_be_table(entry: Entry) -> bool:
@@ -207,7 +228,8 @@ class Inventory:
         """Returns a table by its name.
 
         Raises:
-          NotConvertible: there is none, or it cannot be exported; says what there is and how to name a variable.
+          NotConvertible: there is none, or it cannot be exported; says what there is and how to
+            name a variable.
         """
         for table in self.tables:
             if table.name == name:
@@ -215,13 +237,15 @@ class Inventory:
         for refused in self.refused:
             if refused.name == name:
                 raise NotConvertible(
-                    f"table {name!r} in checkpoint {self.checkpoint} cannot be exported: {refused.reason}"
+                    f"table {name!r} in checkpoint {self.checkpoint} cannot be exported: "
+                    f"{refused.reason}"
                 )
         names = [table.name for table in self.tables]
         close = difflib.get_close_matches(name, names[:2000], n=1)
         hint = f"did you mean {close[0]!r}?" if close else self.naming_help()
         raise NotConvertible(
-            f"checkpoint {self.checkpoint} has no table {name!r} (recognised: {', '.join(names) or 'none'}); {hint}"
+            f"checkpoint {self.checkpoint} has no table {name!r} (recognized: "
+            f"{', '.join(names) or 'none'}); {hint}"
         )
 
     def naming_help(self) -> str:
@@ -234,7 +258,6 @@ class Inventory:
             return "no other variable has the shape of a table"
         more = len(self.candidates) - len(lines)
         return (
-            "name a variable with --table NAME=KEY (in a recipe: tables.NAME.key); those with the shape of a table: "
-            + "; ".join(lines)
-            + (f"; and {more} more" if more else "")
+            "name a variable with --table NAME=KEY (in a recipe: tables.NAME.key); those with the "
+            "shape of a table: " + "; ".join(lines) + (f"; and {more} more" if more else "")
         )

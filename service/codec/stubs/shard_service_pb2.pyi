@@ -26,16 +26,16 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("number", "total", "least_bytes", "bundles")
+    __slots__ = ("number", "total", "min_bytes", "bundles")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
-    LEAST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
     BUNDLES_FIELD_NUMBER: _ClassVar[int]
     number: int
     total: int
-    least_bytes: int
+    min_bytes: int
     bundles: _containers.RepeatedCompositeFieldContainer[Bundle]
-    def __init__(self, number: _Optional[int] = ..., total: _Optional[int] = ..., least_bytes: _Optional[int] = ..., bundles: _Optional[_Iterable[_Union[Bundle, _Mapping]]] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., total: _Optional[int] = ..., min_bytes: _Optional[int] = ..., bundles: _Optional[_Iterable[_Union[Bundle, _Mapping]]] = ...) -> None: ...
 
 class RowsRequest(_message.Message):
     __slots__ = ("bundle", "rows")

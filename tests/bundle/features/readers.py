@@ -13,7 +13,7 @@ from bundle.features.reader import FeatureReader
 from bundle.format import manifest as entries
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import StringKeys, Vocabulary
-from tests.conftest import write_table
+from tests.bundles.tables import write_table
 
 STORED = np.random.default_rng(0).standard_normal((64, 3)).astype("<f4")
 

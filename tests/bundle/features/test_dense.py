@@ -19,8 +19,9 @@ def feature(take: str, dtype: str = "int64", **more: Any) -> Dense:
     return Dense("bag", DenseFeature.model_validate(told), drop_weights=True)
 
 
-def test_strings_are_padded_with_empty_ones_and_no_others_are_taken() -> None:
-    asked, texts = feature("padded", "string"), np.array(["a", "b", "", "ö"], object)
+def test_dense_strings_are_padded_with_empty_strings_and_numbers_are_rejected() -> None:
+    asked = feature("padded", "string")
+    texts = np.array(["a", "b", "", "ö"], object)
     assert asked.activation({"bag": Column(texts, OFFSETS)}, 3).values.tolist() == [
         ["a", "b", ""],
         ["", "", ""],
@@ -44,7 +45,7 @@ def test_strings_are_padded_with_empty_ones_and_no_others_are_taken() -> None:
         ("weights", Column(IDS, OFFSETS), 3, [[1, 1, 0], [0, 0, 0], [1, 1, 0]]),
     ],
 )
-def test_bags_and_their_weights_have_zeros_behind_them(
+def test_dense_bags_and_their_weights_are_padded_with_zeros(
     take: str, column: Column, n: int, expected: Any
 ) -> None:
     dtype = {"padded": "int64", "weights": "float32"}[take]
@@ -53,19 +54,19 @@ def test_bags_and_their_weights_have_zeros_behind_them(
     assert found.tolist() == expected
 
 
-def test_bags_of_more_than_fit_are_refused_by_their_example() -> None:
+def test_dense_bag_that_is_too_long_is_rejected_with_its_example() -> None:
     with pytest.raises(FeatureError, match="example 1 has 4 values; a tower takes 3 at most"):
         feature("padded").activation({"bag": Column(IDS, np.array([0, 0, 4]))}, 2)
 
 
-def test_weights_that_are_not_one_each_are_refused() -> None:
+def test_dense_bag_with_another_number_of_weights_is_rejected() -> None:
     with pytest.raises(FeatureError, match="2 weights for 4 values"):
         feature("weights", "float32").activation(
             {"bag": Column(IDS, OFFSETS, np.ones(2, np.float32))}, 3
         )
 
 
-def test_default_of_bags_is_padded_with_its_weights() -> None:
+def test_dense_default_of_a_bag_is_padded_with_its_weights() -> None:
     told = {"ids": [4, 9], "weights": [2, 0.5]}
     assert feature("padded", default=told).activation({}, 2).values.tolist() == [[4, 9, 0]] * 2
     assert feature("weights", "float32", default=told).activation({}, 1).values.tolist() == [

@@ -20,7 +20,7 @@ from bundle.format.manifest import (
     IdRule,
     Unknown,
 )
-from bundle.storage.staging import read_manifest
+from bundle.storage.catalog import read_manifest
 from tests.bundle.features.readers import column
 
 
@@ -67,7 +67,7 @@ def test_single_reads_the_row_of_each_id_its_default_or_that_of_its_unknown_rule
 @pytest.mark.parametrize(
     "ids", [IdentityIds(), ComputedIds(operations=(IdOperation(do="add", by=-7),))]
 )
-def test_rows_below_0_are_counted_from_the_end_where_the_feature_says_so(
+def test_negative_rows_count_from_the_end_if_the_feature_requires_it(
     reader: FeatureReader, ids: IdRule
 ) -> None:
     entry = EmbeddedFeature(kind="single", table="users", role="context", ids=ids, from_end=True)
@@ -178,7 +178,7 @@ def test_dense_keeps_shape_and_type_and_takes_its_default_where_it_is_left_out(
         ("user", column(1, offsets=[0, 1, 1])),
     ],
 )
-def test_values_that_do_not_fit_are_refused_by_the_features_name(
+def test_value_that_does_not_fit_is_rejected_with_the_name_of_the_feature(
     reader: FeatureReader, name: str, sent: Column | None
 ) -> None:
     columns = {} if sent is None else {name: sent}
@@ -237,7 +237,7 @@ def test_default_that_does_not_fit_is_refused_when_opened(
         )
 
 
-def test_open_features_of_files_that_are_not_as_the_manifest_says_is_refused(
+def test_open_features_of_files_that_contradict_the_manifest_is_rejected(
     sample_bundle: Path,
 ) -> None:
     manifest = read_manifest(sample_bundle)
@@ -247,6 +247,6 @@ def test_open_features_of_files_that_are_not_as_the_manifest_says_is_refused(
             sample_bundle,
             manifest.model_copy(update={"vocabularies": {**manifest.vocabularies, "names": wrong}}),
         )
-    (sample_bundle / manifest.tables["users"].shards[1].file).unlink()
+    (sample_bundle / manifest.tables["users"].segments[1].file).unlink()
     with pytest.raises(DigestMismatch, match="rows-00001-of-00003"):
         open_features(sample_bundle, manifest)

@@ -1,4 +1,6 @@
-"""Features over tables whose rows are fetched: what they read where the table is here, and lost rows as unknown ids."""
+"""Features over tables whose rows are fetched: what they read where the table is here, and lost
+rows as unknown ids.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from bundle.features.sources import FetchedRows, RemoteRows, RemoteTable
 from bundle.format.manifest import EmbeddedFeature, Unknown
 from bundle.tables.reader import TableReader
 from tests.bundle.features.readers import STORED
-from tests.conftest import write_table
+from tests.bundles.tables import write_table
 
 Rows = NDArray[np.int64]
 ROWS, DIM = STORED.shape
@@ -74,7 +76,8 @@ def remote() -> FeatureReader:
 
 
 def bag(values: list[list[int]], weights: bool = False) -> Column:
-    flat, offsets = [each for one in values for each in one], np.cumsum([0, *map(len, values)])
+    flat = [each for one in values for each in one]
+    offsets = np.cumsum([0, *map(len, values)])
     return Column(
         np.array(flat, np.int64),
         offsets,
@@ -98,7 +101,8 @@ def sent(singles: list[int], bags: list[list[int]]) -> dict[str, Column]:
 def test_fetched_rows_give_the_bits_of_mapped_ones(
     tables: dict[str, TableReader], singles: list[int], bags: list[list[int]]
 ) -> None:
-    columns, reader = sent(singles, bags), remote()
+    columns = sent(singles, bags)
+    reader = remote()
     here = FeatureReader(FEATURES, tables, {}).activations(FEATURES, columns, 2)
     wanted = reader.wanted(FEATURES, columns, 2)
     there = reader.activations(FEATURES, columns, 2, fetched(tables, wanted))
@@ -119,16 +123,13 @@ def test_lost_rows_are_read_as_those_of_unknown_ids(
     tables: dict[str, TableReader], singles: list[int], bags: list[list[int]], lost: frozenset[int]
 ) -> None:
     def without(value: Any) -> Any:
-        return (
-            [without(each) for each in value]
-            if isinstance(value, list)
-            else -9
-            if value in lost
-            else value
-        )
+        if isinstance(value, list):
+            return [without(each) for each in value]
+        return -9 if value in lost else value
 
     names = [name for name in FEATURES if name != "refusing"]
-    columns, reader = sent(singles, bags), remote()
+    columns = sent(singles, bags)
+    reader = remote()
     found = reader.activations(
         names, columns, 2, fetched(tables, reader.wanted(names, columns, 2), lost)
     )
@@ -139,10 +140,11 @@ def test_lost_rows_are_read_as_those_of_unknown_ids(
         assert found[name].values.tobytes() == expected[name].values.tobytes(), name
 
 
-def test_a_feature_that_refuses_unknown_ids_refuses_lost_rows(
+def test_lost_rows_of_a_feature_that_refuses_unknown_ids_are_rejected(
     tables: dict[str, TableReader],
 ) -> None:
-    columns, reader = {"refusing": Column(np.array([3, 40]))}, remote()
+    columns = {"refusing": Column(np.array([3, 40]))}
+    reader = remote()
     found = fetched(tables, reader.wanted(["refusing"], columns, 2), frozenset({40}))
     with pytest.raises(UnknownRefused, match="40"):
         reader.activations(["refusing"], columns, 2, found)
@@ -155,7 +157,8 @@ def test_arrays_of_towers_are_filled_from_fetched_rows(
 
     array = np.empty((2, 2 * DIM), np.float32)
     places = [Place(array, ("single", "zeros"), (DIM, 2 * DIM))]
-    columns, reader = sent([3, -1], [[], []]), remote()
+    columns = sent([3, -1], [[], []])
+    reader = remote()
     found = fetched(tables, reader.wanted(["single", "zeros"], columns, 2))
     unknown = reader.write(places, columns, 2, found)
     assert unknown == {"single": 1, "zeros": 1}

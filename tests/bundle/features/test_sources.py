@@ -1,4 +1,6 @@
-"""Indicators, places, empty rows and small tables where TensorFlow has no word; tests/golden has the rest."""
+"""Indicators, places, empty rows and small tables where TensorFlow has no word; tests/golden has
+the rest.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from bundle.features.reader import FeatureReader
 from bundle.format import manifest as entries
 from bundle.tables.reader import TableReader
 from tests.bundle.features.readers import open_reader
-from tests.conftest import write_table
+from tests.bundles.tables import write_table
 
 
 def indicator(**changes: Any) -> entries.EmbeddedFeature:
@@ -41,7 +43,7 @@ def test_indicator_is_1_at_the_row_of_its_id_and_zeros_of_an_unknown_one(
     assert reader.activation("one", {}, 2).values.tolist() == [[0, 0, 1]] * 2
 
 
-def test_indicator_of_a_bag_adds_weights_and_reads_its_empty_row_where_nothing_is(
+def test_indicator_of_a_bag_adds_weights_and_of_an_empty_bag_is_its_empty_row(
     reader: FeatureReader,
 ) -> None:
     weights = np.array([0.5, 2, -1, 4], np.float32)
@@ -69,7 +71,7 @@ def test_place_of_an_example_with_another_number_of_values_is_refused(
 
 
 @pytest.mark.parametrize("count", [2, 20])
-def test_places_are_features_like_inputs_of_their_own_few_or_many(
+def test_places_of_one_input_read_the_same_rows_as_separate_inputs(
     tmp_path: Path, count: int
 ) -> None:
     ids = np.random.default_rng(1).integers(-1, 66, (5, count))
@@ -80,7 +82,8 @@ def test_places_are_features_like_inputs_of_their_own_few_or_many(
     expected = open_reader(tmp_path, **alone).activations(alone, columns, 5)
     reader = open_reader(tmp_path, **wide)
     for offsets in (None, np.arange(6) * count):
-        sent, out = {"wide": Column(ids.reshape(-1), offsets)}, np.empty((5, 3 * count), np.float32)
+        sent = {"wide": Column(ids.reshape(-1), offsets)}
+        out = np.empty((5, 3 * count), np.float32)
         found = reader.activations(wide, sent, 5)
         unknown = reader.write(
             [Place(out, tuple(wide), tuple(range(3, 3 * count + 1, 3)))], sent, 5
@@ -101,7 +104,7 @@ def at(place: int, places: int) -> dict[str, Any]:
     return {"inputs": ("wide",), "place": place, "places": places}
 
 
-def test_place_takes_no_weights_and_a_default_for_all_places(reader: FeatureReader) -> None:
+def test_place_with_weights_or_a_default_of_another_size_is_rejected(reader: FeatureReader) -> None:
     weighted = Column(np.array([0, 1]), None, np.ones(2, np.float32))
     with pytest.raises(FeatureError, match="'wide': weights were sent; the feature takes none"):
         reader.activation("second", {"wide": weighted}, 1)
@@ -132,7 +135,7 @@ def tables(tmp_path: Path) -> dict[str, TableReader]:
     }
 
 
-def test_features_of_many_small_tables_read_what_each_reads_alone(
+def test_features_of_many_small_tables_read_the_same_together_as_alone(
     tables: dict[str, TableReader],
 ) -> None:
     random = np.random.default_rng(6)

@@ -14,7 +14,7 @@ from bundle.format.checksums import (
 )
 
 
-def test_crc32c_of_known_strings_is_the_published_value() -> None:
+def test_crc32c_of_known_strings_equals_the_published_values() -> None:
     # Source: RFC 3720, B.4.
     assert crc32c(bytes(32)) == 0x8A9136AA
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
@@ -32,7 +32,8 @@ def test_combine_of_random_cuts_equals_the_crc_of_the_whole() -> None:
     data = rng.randbytes(5000)
     for _ in range(50):
         cut = rng.randrange(len(data) + 1)
-        front, back = data[:cut], data[cut:]
+        front = data[:cut]
+        back = data[cut:]
         assert combine(crc32c(front), crc32c(back), len(back)) == google_crc32c.value(data)
         assert extend(crc32c(front), back) == google_crc32c.value(data)
     assert joined(

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from bundle.format import manifest as entries
 from bundle.format.fields import StrictModel
-from bundle.storage.staging import read_manifest
+from bundle.storage.catalog import read_manifest
 from bundle.tables.reader import TableReader
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "format.md").read_text()
@@ -56,7 +56,7 @@ def values_of(part: Any) -> list[Any]:
     ]
 
 
-def test_page_tells_the_format_version_and_block_size() -> None:
+def test_format_page_states_the_format_version_and_the_block_size() -> None:
     assert PAGE.startswith(f"# The bundle format, version {entries.FORMAT_VERSION}\n")
     assert f"{entries.BLOCK_BYTES >> 20} MiB block" in PAGE
 
@@ -77,9 +77,7 @@ def test_page_example_reads_every_row_with_manifest_and_mmap_alone(committed_bun
                 names["read_row"](committed_bundle, name, row, "scales")
                 for row in range(table.rows)
             ]
-            stored, factors = (
-                np.frombuffer(b"".join(rows), np.int8),
-                np.frombuffer(b"".join(scales), "<f4"),
-            )
+            stored = np.frombuffer(b"".join(rows), np.int8)
+            factors = np.frombuffer(b"".join(scales), "<f4")
             expected = stored.reshape(table.rows, -1) * factors[:, np.newaxis]
             assert (reader.gather(np.arange(table.rows)) == expected).all()

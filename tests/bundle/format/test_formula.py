@@ -54,7 +54,7 @@ def in_python(text: str, place: int) -> float:
         ),
     ],
 )
-def test_formula_is_what_python_makes_of_it(text: str) -> None:
+def test_formula_equals_python(text: str) -> None:
     formula = parse_formula(text)
     found = formula.evaluate(HEADS)
     assert found.dtype == np.float32
@@ -85,7 +85,7 @@ FORMULAS = st.recursive(
 
 
 @given(FORMULAS)
-def test_any_formula_is_what_python_makes_of_it_or_undefined(text: str) -> None:
+def test_any_formula_equals_python_or_is_undefined(text: str) -> None:
     try:
         formula = parse_formula(text)
     except FormulaError:
@@ -107,7 +107,8 @@ def test_any_formula_is_what_python_makes_of_it_or_undefined(text: str) -> None:
     try:
         found = formula.evaluate(HEADS)
     except FormulaUndefined:
-        # Python's exp overflows where numpy's is infinite, and what is made of that may be finite again.
+        # Python's exp overflows where numpy's is infinite, and what is made of that may be finite
+        # again.
         assert not np.isfinite(right).all() or float(np.abs(right).max()) > 1e37
         return
     defined = np.isfinite(right)
@@ -139,13 +140,15 @@ def test_any_formula_is_what_python_makes_of_it_or_undefined(text: str) -> None:
         ("click^" * 150 + "2", f"more than {DEPTH_MAX}"),
     ],
 )
-def test_formula_that_is_none_tells_where_and_what_was_expected(text: str, told: str) -> None:
+def test_formula_with_a_syntax_error_names_the_position_and_what_was_expected(
+    text: str, told: str
+) -> None:
     with pytest.raises(FormulaError, match=told):
         parse_formula(text)
 
 
 @given(st.text(st.sampled_from("ab1.e+-*/^(), \n\tlogminx"), max_size=60))
-def test_any_text_is_a_formula_or_told(text: str) -> None:
+def test_any_text_is_parsed_or_rejected_with_a_format_error(text: str) -> None:
     with contextlib.suppress(FormulaError):
         assert parse_formula(text).names
 

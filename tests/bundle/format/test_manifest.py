@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bundle.format.manifest import dump, parse
-from bundle.storage.staging import read_manifest
+import pytest
+
+from bundle.errors import FormatError
+from bundle.format.manifest import MANIFEST_BYTES_MAX, dump, parse
+from bundle.storage.catalog import read_manifest
 
 
 def test_manifest_written_twice_has_the_same_bytes(committed_bundle: Path) -> None:
@@ -11,3 +14,10 @@ def test_manifest_written_twice_has_the_same_bytes(committed_bundle: Path) -> No
     data = (committed_bundle / "manifest.json").read_bytes()
     assert dump(manifest) == dump(parse(data)) == data
     assert data.startswith(b'{\n  "format_version": 1,\n  "digest": ')
+
+
+def test_manifest_larger_than_the_limit_of_readers_is_not_written(committed_bundle: Path) -> None:
+    manifest = read_manifest(committed_bundle)
+    large = manifest.model_copy(update={"created": "x" * MANIFEST_BYTES_MAX})
+    with pytest.raises(FormatError, match=f"readers take {MANIFEST_BYTES_MAX}"):
+        dump(large)

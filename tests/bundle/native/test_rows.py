@@ -33,11 +33,11 @@ WANTED = np.array([3, 1])
         ("int8", 6, [(MEMORY, 0, 10)], [(MEMORY, 0, 9)]),
     ],
 )
-def test_rows_that_would_leave_their_memory_are_refused(
+def test_rows_outside_their_memory_are_rejected(
     dtype: str, dim: int, values: Any, scales: Any
 ) -> None:
     assert native.Rows is not None
-    with pytest.raises(ValueError, match=r"row|shard|dtype"):
+    with pytest.raises(ValueError, match=r"row|segment|dtype"):
         native.Rows(dtype, dim, values, scales)
 
 
@@ -52,7 +52,7 @@ def test_rows_that_would_leave_their_memory_are_refused(
         ),
     ],
 )
-def test_out_that_cannot_hold_the_rows_is_refused(out: Any) -> None:
+def test_output_that_cannot_hold_the_rows_is_rejected(out: Any) -> None:
     with pytest.raises(ValueError, match=r"float32 array \[2, 6\]"):
         ROWS.take(WANTED, out)
     with pytest.raises(ValueError, match=r"float32 array \[2, 6\]"):
@@ -60,7 +60,7 @@ def test_out_that_cannot_hold_the_rows_is_refused(out: Any) -> None:
 
 
 @pytest.mark.parametrize("offsets", [[], [0, 3], [-1, 2], [0, 2, 1], [2, 0]])
-def test_offsets_that_leave_the_rows_are_refused(offsets: list[int]) -> None:
+def test_offsets_outside_the_rows_are_rejected(offsets: list[int]) -> None:
     with pytest.raises(ValueError, match="offsets"):
         ROWS.bags(WANTED, np.array(offsets, np.int64), "sum", None, None)
 

@@ -60,7 +60,7 @@ print(residency.bring_in(data, 0) == data.size)
 """
 
 
-def test_file_that_was_cut_short_ends_nobody(tmp_path: Path) -> None:
+def test_warm_of_a_file_that_was_cut_short_does_not_end_the_process(tmp_path: Path) -> None:
     uncached(tmp_path / "f", 10 * mmap.PAGESIZE)
     command = [sys.executable, "-c", _CUT, str(tmp_path / "f")]
     found = subprocess.run(

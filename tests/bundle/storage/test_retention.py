@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bundle.errors import NotCommitted
-from bundle.storage import retention, staging
+from bundle.storage import catalog, retention, staging
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_sweep_old_keeps_the_newest_and_the_spared(root: Path) -> None:
     assert sorted(os.listdir(root / "m")) == ["0", "1", "4", "5", "7"]
 
 
-def test_sweep_old_version_that_is_held_stays_until_it_is_let_go(root: Path) -> None:
+def test_sweep_old_keeps_a_held_version_until_it_is_released(root: Path) -> None:
     held = retention.hold(root / "m" / "2")
     assert retention.sweep_old(root, "m", 1, spare=5) == ([1, 3, 4], [2])
     assert held is not None
@@ -38,10 +38,10 @@ def test_sweep_old_version_that_is_held_stays_until_it_is_let_go(root: Path) -> 
     assert retention.sweep_old(root, "m", 1, spare=5) == ([2], [])
 
 
-def test_sweep_old_version_that_a_killed_process_held_goes(root: Path) -> None:
+def test_sweep_old_removes_a_version_whose_holder_was_killed(root: Path) -> None:
     code = (
-        "import sys, pathlib; from bundle.storage import retention; retention.hold(pathlib.Path(sys.argv[1])); "
-        "print(1, flush=True); input()"
+        "import sys, pathlib; from bundle.storage import retention; "
+        "retention.hold(pathlib.Path(sys.argv[1])); print(1, flush=True); input()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, root / "m" / "2"],
@@ -57,12 +57,12 @@ def test_sweep_old_version_that_a_killed_process_held_goes(root: Path) -> None:
 
 def test_sweep_old_finishes_what_a_killed_sweep_began(root: Path) -> None:
     (root / "m" / "2").rename(root / "m" / ".swept-2")
-    assert staging.committed_versions(root, "m") == [1, 3, 4, 5]
+    assert catalog.committed_versions(root, "m") == [1, 3, 4, 5]
     retention.sweep_old(root, "m", 9, spare=5)
     assert sorted(os.listdir(root / "m")) == ["0", "1", "3", "4", "5", "7"]
 
 
-def test_hold_version_that_is_gone_is_refused(root: Path) -> None:
+def test_hold_of_a_removed_version_is_rejected(root: Path) -> None:
     with pytest.raises(NotCommitted, match="removed"):
         retention.hold(root / "m" / "9")
 

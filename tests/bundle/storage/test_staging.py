@@ -12,14 +12,10 @@ import pytest
 from bundle.errors import DestinationExists, DigestMismatch, FormatError, VersionBusy
 from bundle.format import paths
 from bundle.format.manifest import Manifest
-from bundle.storage.staging import (
-    Staging,
-    check_files,
-    committed_versions,
-    next_version,
-    read_manifest,
-)
-from bundle.tables.reader import ShardWriter
+from bundle.storage.catalog import read_manifest
+from bundle.storage.integrity import check_files
+from bundle.storage.staging import Staging
+from bundle.tables.reader import SegmentWriter
 
 KEY = "key"
 
@@ -40,7 +36,9 @@ def visible(root: Path) -> list[str]:
 
 
 def copied(stage: Staging, bundle: Path) -> Manifest:
-    """Fills a staging directory with a committed bundle's files; returns a manifest of the staged version."""
+    """Fills a staging directory with a committed bundle's files; returns a manifest of the staged
+    version.
+    """
     manifest = read_manifest(bundle)
     for path in [file.path for file in manifest.files] + [
         s.file for t in manifest.tables.values() for s, _ in t.extents()
@@ -80,13 +78,13 @@ def test_commit_without_a_file_of_the_manifest_or_of_another_version_publishes_n
     assert visible(tmp_path) == []
 
 
-def test_begin_of_a_version_that_is_there_is_refused(sample_bundle: Path) -> None:
+def test_staging_of_a_committed_version_is_rejected(sample_bundle: Path) -> None:
     with pytest.raises(DestinationExists, match="never overwritten"):
         Staging(sample_bundle.parents[1], "movies", 1)
     assert sorted(os.listdir(sample_bundle.parent)) == ["1"]
 
 
-def test_commit_when_the_version_appeared_meanwhile_keeps_the_other(
+def test_commit_of_a_version_that_appeared_meanwhile_keeps_the_other(
     committed_bundle: Path, tmp_path: Path
 ) -> None:
     stage = Staging(tmp_path, "movies", 2)
@@ -118,7 +116,7 @@ def test_commit_on_a_full_disk_leaves_nothing_visible_and_can_be_resumed(
     assert visible(tmp_path) == ["2"]
 
 
-def test_step_that_a_full_disk_or_a_forgetful_run_left_is_done_again(
+def test_step_that_failed_or_was_forgotten_is_not_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Staging(tmp_path, "movies", 1) as stage:
@@ -135,15 +133,7 @@ def test_step_that_a_full_disk_or_a_forgetful_run_left_is_done_again(
     assert finished(tmp_path, "before", "during", "after", "wrong") == [True, False, True, False]
 
 
-def test_second_run_on_a_version_is_refused_while_the_first_lives(tmp_path: Path) -> None:
-    with Staging(tmp_path, "movies", 1):
-        with pytest.raises(VersionBusy, match="version 1"):
-            Staging(tmp_path, "movies", 1)
-        Staging(tmp_path, "movies", 2).close()
-    Staging(tmp_path, "movies", 1).close()
-
-
-def test_run_that_was_killed_lets_go_of_its_lock_and_is_resumed(tmp_path: Path) -> None:
+def test_staging_of_a_killed_run_is_unlocked_and_resumed(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys\n"
         "from bundle.storage.staging import Staging\n"
@@ -166,7 +156,7 @@ def test_run_that_was_killed_lets_go_of_its_lock_and_is_resumed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("damage", [b"", b"whola", b"whole and more"])
-def test_step_whose_file_was_damaged_since_is_not_finished(tmp_path: Path, damage: bytes) -> None:
+def test_step_whose_file_was_damaged_is_not_finished(tmp_path: Path, damage: bytes) -> None:
     with Staging(tmp_path, "movies", 1) as stage:
         (stage.directory / "whole").write_bytes(b"whole")
         stage.finish("whole", KEY)
@@ -190,19 +180,7 @@ def test_step_with_a_directory_covers_its_files(tmp_path: Path) -> None:
     assert finished(tmp_path, "towers") == [False]
 
 
-@pytest.mark.parametrize("torn", [1, 5, 9, 30])
-def test_journal_torn_by_a_crash_loses_its_last_line_only(tmp_path: Path, torn: int) -> None:
-    with Staging(tmp_path, "movies", 1) as stage:
-        stage.finish("a", KEY, 1)
-        stage.finish("b", KEY, "payload")
-    journal = tmp_path / "movies" / ".staging-1.journal"
-    journal.write_bytes(journal.read_bytes()[:-torn])
-    with Staging(tmp_path, "movies", 1) as again:
-        again.finish("c", KEY)
-    assert finished(tmp_path, *"abc") == [True, False, True]
-
-
-def test_step_whose_key_is_another_is_done_again(tmp_path: Path) -> None:
+def test_step_with_another_key_is_not_finished(tmp_path: Path) -> None:
     with Staging(tmp_path, "movies", 1) as stage:
         (stage.directory / "old").write_bytes(b"old")
         stage.finish("old", "inputs of before")
@@ -222,39 +200,40 @@ def test_worker_that_outlives_its_run_publishes_nothing(
     committed_bundle: Path, tmp_path: Path
 ) -> None:
     with Staging(tmp_path, "movies", 1) as stage:
-        orphan = ShardWriter(stage.directory / "shard", stage.attempts)
+        orphan = SegmentWriter(stage.directory / "segment", stage.attempts)
         orphan.write(b"half")
     with Staging(tmp_path, "movies", 1) as again:
         assert list(again.directory.iterdir()) == [again.attempts]
-        with ShardWriter(again.directory / "shard", again.attempts) as writer:
+        with SegmentWriter(again.directory / "segment", again.attempts) as writer:
             writer.write(b"whole")
         orphan.write(b" and more")
         with pytest.raises(FileNotFoundError):
             orphan.close()
         with pytest.raises(FileNotFoundError):
-            ShardWriter(again.directory / "shard", stage.attempts)  # a task that starts late
-        assert (again.directory / "shard").read_bytes() == b"whole"
+            SegmentWriter(again.directory / "segment", stage.attempts)  # a task that starts late
+        assert (again.directory / "segment").read_bytes() == b"whole"
         again.commit(copied(again, committed_bundle))
     assert os.listdir(tmp_path / "movies") == ["1"]
 
 
-def test_two_attempts_at_one_file_never_mix(tmp_path: Path) -> None:
+def test_segment_writers_of_one_file_never_mix(tmp_path: Path) -> None:
     with Staging(tmp_path, "movies", 1) as stage:
-        first, second = (ShardWriter(stage.directory / "shard", stage.attempts) for _ in range(2))
+        first, second = (
+            SegmentWriter(stage.directory / "segment", stage.attempts) for _ in range(2)
+        )
         first.write(b"the same")
         second.write(b"the ")
         first.close()
         second.write(b"same")
-        assert (stage.directory / "shard").read_bytes() == b"the same"
+        assert (stage.directory / "segment").read_bytes() == b"the same"
         second.close()
-        assert (stage.directory / "shard").read_bytes() == b"the same"
+        assert (stage.directory / "segment").read_bytes() == b"the same"
         assert list(stage.attempts.iterdir()) == []
 
 
-def test_versions_count_directories_but_only_manifests_are_committed(sample_bundle: Path) -> None:
-    root = sample_bundle.parents[1]
-    assert (next_version(root, "movies"), committed_versions(root, "movies")) == (2, [1])
-    for name in ("12", "007", "-3", "x", "0"):
-        (sample_bundle.parent / name).mkdir()
-    assert (next_version(root, "movies"), committed_versions(root, "movies")) == (13, [1])
-    assert (next_version(root, "new"), committed_versions(root, "new")) == (1, [])
+def test_staging_of_a_version_that_another_run_writes_is_rejected(tmp_path: Path) -> None:
+    with Staging(tmp_path, "movies", 1):
+        with pytest.raises(VersionBusy, match="version 1"):
+            Staging(tmp_path, "movies", 1)
+        Staging(tmp_path, "movies", 2).close()
+    Staging(tmp_path, "movies", 1).close()

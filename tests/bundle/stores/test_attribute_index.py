@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import DigestMismatch, FormatError
 from bundle.format import manifest
-from bundle.storage import arrow, staging
+from bundle.storage import arrow, catalog
 from bundle.stores import writer as store_writer
 from bundle.stores.attribute_index import (
     AttributeIndex,
@@ -136,7 +136,7 @@ def test_index_compares_bounds_exactly(tmp_path: Path, kind: str) -> None:
     ),
     st.lists(st.text(max_size=3)),
 )
-def test_index_of_any_lists_finds_what_a_search_through_all_finds(
+def test_attribute_index_of_any_lists_finds_the_same_as_a_scan(
     tmp_path_factory: pytest.TempPathFactory, values: list[Any], wanted: list[str]
 ) -> None:
     index = written(tmp_path_factory.mktemp("lists"), "list<string>", values)
@@ -172,7 +172,8 @@ def table(values: Any, ends: Any) -> pa.Table:
     return pa.table({"value": values, "end": ends})
 
 
-INTEGERS, ENDS = pa.array([1, 2, 5]), pa.array([2, 3, 6])
+INTEGERS = pa.array([1, 2, 5])
+ENDS = pa.array([2, 3, 6])
 UNSOUND = {
     "no column of ends": pa.table({"value": INTEGERS}),
     "values of another type": table(pa.array(["1", "2", "5"], pa.large_string()), ENDS),
@@ -191,19 +192,22 @@ UNSOUND = {
 
 
 @pytest.mark.parametrize("name", UNSOUND)
-def test_index_with_values_that_no_writer_makes_is_refused(tmp_path: Path, name: str) -> None:
+def test_attribute_index_with_invalid_values_is_rejected(tmp_path: Path, name: str) -> None:
     written(tmp_path, "int64", [1, 2, 5, 1, 5, 5])
     arrow.write(tmp_path / ENTRY.values, UNSOUND[name])
     with pytest.raises(FormatError, match=r"values\.arrow"):
         AttributeIndex(tmp_path, ENTRY, "int64", 6)
 
 
-def test_index_with_positions_that_no_writer_makes_is_refused(tmp_path: Path) -> None:
+def test_attribute_index_with_invalid_positions_is_rejected(tmp_path: Path) -> None:
     written(tmp_path, "int64", [1, 2, 5, 1, 5, 5])
     rows = (tmp_path / ENTRY.rows).read_bytes()
     for size in (5, 0):
         with pytest.raises(FormatError, match=f"position 5; the corpus has {size}"):
             AttributeIndex(tmp_path, ENTRY, "int64", size)
+    many = (1 << 32) + 1
+    with pytest.raises(FormatError, match=f"positions of 32 bits, .* the corpus has {many}"):
+        AttributeIndex(tmp_path, ENTRY, "int64", many)
     for changed in (b"", rows[:-1], rows[:-4], rows + b"\0" * 4):
         (tmp_path / ENTRY.rows).write_bytes(changed)
         with pytest.raises(FormatError, match="ends at position 6"):
@@ -214,13 +218,12 @@ def test_index_with_positions_that_no_writer_makes_is_refused(tmp_path: Path) ->
 
 
 def test_check_compares_an_index_with_its_store(sample_bundle: Path) -> None:
-    corpus = staging.read_manifest(sample_bundle).candidates["movies"]
+    corpus = catalog.read_manifest(sample_bundle).candidates["movies"]
     for attribute in corpus.filters:
         check_attribute_index(sample_bundle, corpus, attribute)
     rows = sample_bundle / corpus.filters["title"].rows
-    rows.write_bytes(
-        rows.read_bytes()[4:] + rows.read_bytes()[:4]
-    )  # sound, but of other candidates
+    # The index is sound, but it was built from other candidates.
+    rows.write_bytes(rows.read_bytes()[4:] + rows.read_bytes()[:4])
     with pytest.raises(FormatError, match="'title' as it is stored"):
         check_attribute_index(sample_bundle, corpus, "title")
     swapped = corpus.model_copy(update={"filters": {"year": corpus.filters["title"]}})

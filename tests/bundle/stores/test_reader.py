@@ -43,7 +43,7 @@ def write(path: Path, ids: Any = IDS, **changed: Any) -> CandidateStore:
     return CandidateStore(path, Corpus(file="s", **vars(written)))
 
 
-def test_store_written_is_the_store_opened(tmp_path: Path) -> None:
+def test_store_reads_back_after_it_was_written(tmp_path: Path) -> None:
     written = write_store(tmp_path / "s", IDS, FEATURES, ATTRIBUTES)
     assert (written.size, written.id_dtype, written.features) == (3, "int64", tuple(FEATURES))
     assert written.attributes == {
@@ -67,7 +67,8 @@ def test_store_written_is_the_store_opened(tmp_path: Path) -> None:
 
 
 def test_store_returns_numbers_of_attributes_and_codes_of_equal_values(tmp_path: Path) -> None:
-    store, positions = write(tmp_path / "s"), np.array([2, 1, 0, 0])
+    store = write(tmp_path / "s")
+    positions = np.array([2, 1, 0, 0])
     numbers = store.numbers(positions, ["year", "score", "seen"])
     assert {name: values.tolist() for name, values in numbers.items()} == {
         "year": [2001, 0, 1999, 1999],
@@ -96,7 +97,8 @@ def test_store_returns_features_as_they_were_sent(tmp_path: Path) -> None:
     assert found["age"].values.dtype == np.float32
     assert found["grid"].values.tolist() == [4, 5, 0, 1, 4, 5]
     assert found["grid"].offsets is None
-    genres, tags = found["genres"], found["tags"]
+    genres = found["genres"]
+    tags = found["tags"]
     assert genres.offsets is not None
     assert tags.offsets is not None
     assert tags.weights is not None
@@ -121,15 +123,16 @@ def test_store_positions_and_ids_are_inverse(tmp_path: Path, ids: Any, unknown: 
     assert store.positions(unknown).tolist() == [-1, -1]
 
 
-def test_store_positions_of_what_is_no_id_of_its_kind_raise(tmp_path: Path) -> None:
-    numbers, names = write(tmp_path / "n"), write(tmp_path / "s", objects("a", "b", "c"))
+def test_store_positions_of_ids_of_another_type_raise(tmp_path: Path) -> None:
+    numbers = write(tmp_path / "n")
+    names = write(tmp_path / "s", objects("a", "b", "c"))
     assert numbers.positions(objects("-2")).tolist() == [1]
     for store, ids in ((numbers, objects("x")), (numbers, np.array([1.0])), (names, np.array([1]))):
         with pytest.raises(UnknownCandidate, match=f"^excluded candidate {ids.tolist()[0]!r} is"):
             store.positions(ids, "excluded candidate")
 
 
-def test_store_asked_for_what_it_does_not_hold_raises(tmp_path: Path) -> None:
+def test_store_read_of_an_unknown_feature_or_position_raises(tmp_path: Path) -> None:
     store = write(tmp_path / "s")
     for position in (-1, 3, 1 << 40):
         where = np.array([0, position])
@@ -176,7 +179,7 @@ FEATURES_REFUSED = (
         *((IDS, {"f": column}, {}, "'f'") for column in FEATURES_REFUSED),
     ],
 )
-def test_write_store_with_what_it_cannot_hold_names_it_and_writes_nothing(
+def test_write_store_of_an_unsupported_value_names_it_and_writes_nothing(
     tmp_path: Path, ids: Any, columns: Any, attributes: Any, told: str
 ) -> None:
     with pytest.raises(FormatError, match=told):
@@ -193,7 +196,7 @@ def test_write_store_with_what_it_cannot_hold_names_it_and_writes_nothing(
         ({"attributes": {"title": "int64"}}, "'title'"),
     ],
 )
-def test_store_that_is_not_what_the_manifest_says_is_refused(
+def test_store_that_contradicts_the_manifest_is_rejected(
     tmp_path: Path, changed: dict[str, Any], problem: str
 ) -> None:
     written = write_store(tmp_path / "s", IDS, FEATURES, ATTRIBUTES)
@@ -218,9 +221,7 @@ def test_store_that_is_not_what_the_manifest_says_is_refused(
         },
     ],
 )
-def test_store_with_features_that_no_writer_makes_is_refused(
-    tmp_path: Path, columns: dict[str, Any]
-) -> None:
+def test_store_with_invalid_features_is_rejected(tmp_path: Path, columns: dict[str, Any]) -> None:
     arrow.write(tmp_path / "s", pa.table({"id": pa.array(IDS), **columns}))
     with pytest.raises(FormatError, match="'f'"):
         CandidateStore(
@@ -230,7 +231,7 @@ def test_store_with_features_that_no_writer_makes_is_refused(
 
 
 @pytest.mark.parametrize("ids", [np.array([5, 5, 7]), objects("a", "b", "a")])
-def test_check_store_finds_what_opening_finds(tmp_path: Path, ids: Any) -> None:
+def test_check_store_rejects_the_same_stores_as_opening(tmp_path: Path, ids: Any) -> None:
     written = write_store(tmp_path / "s", IDS, FEATURES, ATTRIBUTES)
     check_store(tmp_path / "s", Corpus(file="s", **vars(written)))
 

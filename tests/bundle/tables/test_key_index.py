@@ -19,7 +19,7 @@ def written(path: Path, *parts: NDArray[np.int64]) -> KeyIndex:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 5, 8, 9, 17, 1000, 70_000])
-def test_every_key_has_its_row_and_no_other_has_one(tmp_path: Path, size: int) -> None:
+def test_key_index_finds_the_row_of_each_key_and_of_no_other(tmp_path: Path, size: int) -> None:
     every = [*range(-size + 4, size, 2), -(1 << 63), (1 << 63) - 2]
     keys = np.random.default_rng(size).permutation(every[-size:])
     index = written(tmp_path / "k", *np.array_split(keys, 3))
@@ -30,7 +30,7 @@ def test_every_key_has_its_row_and_no_other_has_one(tmp_path: Path, size: int) -
     assert (tmp_path / "k").stat().st_size == index_bytes(size)
 
 
-def test_key_that_comes_twice_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+def test_key_index_with_a_repeated_key_names_it_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="key -7 comes twice, as row 1 and row 4"):
         written(tmp_path / "k", np.array([3, -7, 5]), np.array([9, -7]))
     assert not list(tmp_path.iterdir())
@@ -38,7 +38,7 @@ def test_key_that_comes_twice_is_named_and_leaves_nothing(tmp_path: Path) -> Non
         written(tmp_path / "k")
 
 
-def test_index_of_another_size_or_none_is_refused(tmp_path: Path) -> None:
+def test_key_index_of_another_size_or_without_a_header_is_rejected(tmp_path: Path) -> None:
     written(tmp_path / "k", np.arange(10))
     with pytest.raises(DigestMismatch, match="one of 11 keys has"):
         KeyIndex(tmp_path / "k", 11)

@@ -7,27 +7,30 @@ import numpy as np
 import pytest
 
 from bundle.errors import RowOutOfRange
-from bundle.format.manifest import Shard
+from bundle.format.manifest import Segment
 from bundle.tables.maps import MappedRows
 
 WIDTH = 12
 
 
-def scattered(root: Path, shards: int, files: int) -> tuple[list[Shard], np.ndarray]:
-    """Writes shards of one to five rows into files in turn, amid other bytes, the later rows often in front."""
+def scattered(root: Path, segments: int, files: int) -> tuple[list[Segment], np.ndarray]:
+    """Writes segments of one to five rows into files in turn, amid other bytes, the later rows
+    often in front.
+    """
     random = np.random.default_rng(5)
-    rows = random.integers(1, 6, shards)
+    rows = random.integers(1, 6, segments)
     stored = random.integers(0, 256, (rows.sum(), WIDTH), np.uint8)
     firsts = np.concatenate([[0], np.cumsum(rows)])
     contents = [bytearray() for _ in range(files)]
     pages = []
-    for number in random.permutation(shards):
+    for number in random.permutation(segments):
         file = int(number) % files
         contents[file] += os.urandom(int(random.integers(0, 9)))
-        first, end = int(firsts[number]), int(firsts[number + 1])
+        first = int(firsts[number])
+        end = int(firsts[number + 1])
         place = len(contents[file])
         pages.append(
-            Shard(
+            Segment(
                 file=f"f{file}",
                 offset=place,
                 first_row=first,
@@ -42,7 +45,7 @@ def scattered(root: Path, shards: int, files: int) -> tuple[list[Shard], np.ndar
     return sorted(pages, key=lambda page: page.first_row), stored
 
 
-def test_shards_of_one_file_share_one_map(tmp_path: Path) -> None:
+def test_segments_of_one_file_share_one_map(tmp_path: Path) -> None:
     pages, _ = scattered(tmp_path, 3000, 2)
     mapped = MappedRows(tmp_path, pages, WIDTH)
     held = [

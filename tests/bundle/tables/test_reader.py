@@ -6,27 +6,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bundle.arithmetic import ceil_div
 from bundle.errors import RowOutOfRange
 from bundle.format import manifest as entries
 from bundle.format.checksums import crc32c
 from bundle.storage.residency import PIECE_BYTES
-from bundle.tables.reader import SYNC_BYTES, ShardWriter, TableReader
+from bundle.tables.reader import SYNC_BYTES, SegmentWriter, TableReader
 
 SOURCE = entries.TableSource(layout="plain", key="k")
 
 
 def table(file: str, offset: int, rows: int, dim: int, dtype: str = "float32") -> entries.Table:
     size = rows * dim * (4 if dtype == "float32" else 2)
-    shard = entries.Shard(
+    segment = entries.Segment(
         file=file,
         offset=offset,
         first_row=0,
         rows=rows,
         crc32c=0,
-        blocks=(0,) * -(-size // entries.BLOCK_BYTES),
+        blocks=(0,) * ceil_div(size, entries.BLOCK_BYTES),
     )
     return entries.Table.model_validate(
-        {"rows": rows, "dim": dim, "dtype": dtype, "shards": (shard,), "source": SOURCE}
+        {"rows": rows, "dim": dim, "dtype": dtype, "segments": (segment,), "source": SOURCE}
     )
 
 
@@ -51,10 +52,10 @@ def test_warm_brings_rows_and_scales_into_memory(tmp_path: Path, native: bool) -
     for name, size in (("t", 3 + rows), ("s", 4 * rows)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size)
-    shards = table("t", 3, rows, 1).shards
-    page = {"rows": rows, "dim": 1, "dtype": "int8", "shards": shards, "source": SOURCE}
-    page["scales"] = (shards[0].model_copy(update={"file": "s", "offset": 0, "blocks": ()}),)
-    page["shards"] = (shards[0].model_copy(update={"blocks": ()}),)
+    segments = table("t", 3, rows, 1).segments
+    page = {"rows": rows, "dim": 1, "dtype": "int8", "segments": segments, "source": SOURCE}
+    page["scales"] = (segments[0].model_copy(update={"file": "s", "offset": 0, "blocks": ()}),)
+    page["segments"] = (segments[0].model_copy(update={"blocks": ()}),)
     reader = TableReader(tmp_path, entries.Table.model_validate(page), native=native)
     assert 0 <= reader.resident_bytes() <= 5 * rows + 3
     assert rows * 5 <= sum(reader.warm()) <= rows * 5 + 3
@@ -66,28 +67,29 @@ def test_warm_brings_rows_and_scales_into_memory(tmp_path: Path, native: bool) -
     assert reader.resident_bytes() == 0
 
 
-def test_shard_writer_left_by_an_exception_removes_its_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), ShardWriter(tmp_path / "t") as writer:  # noqa: PT012
+def test_segment_writer_left_by_an_exception_removes_its_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), SegmentWriter(tmp_path / "t") as writer:  # noqa: PT012
         writer.write(b"abc")
         raise KeyError
     assert not (tmp_path / "t").exists()
 
 
 @pytest.mark.parametrize("placed", [False, True])
-def test_shard_written_in_pieces_is_whole_and_so_is_its_digest(
+def test_segment_written_in_pieces_is_whole_and_so_is_its_digest(
     tmp_path: Path, placed: bool
 ) -> None:
     data = np.random.default_rng(3).integers(0, 256, 2 * SYNC_BYTES + 5, np.uint8)
     parts = np.array_split(data, 7)
     pieces = list(zip(accumulate(map(len, parts), initial=0), parts, strict=False))
-    with ShardWriter(tmp_path / "deep" / "t", size=data.size if placed else None) as writer:
+    with SegmentWriter(tmp_path / "deep" / "t", size=data.size if placed else None) as writer:
         for at, piece in reversed(pieces) if placed else pieces:
             if placed:
                 writer.place(at, piece)
             else:
                 writer.write(piece)
     assert (np.fromfile(tmp_path / "deep" / "t", np.uint8) == data).all()
-    digest, starts = writer.close(), range(0, data.size, entries.BLOCK_BYTES)
+    digest = writer.close()
+    starts = range(0, data.size, entries.BLOCK_BYTES)
     assert (digest.bytes, digest.crc32c) == (data.size, crc32c(data))
     assert digest.blocks == tuple(
         crc32c(data[start : start + entries.BLOCK_BYTES]) for start in starts

@@ -7,37 +7,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bundle.storage.staging import check_files, read_manifest
+from bundle.storage.catalog import read_manifest
+from bundle.storage.integrity import check_files
 from bundle.tables.reader import TableReader
 from bundle.tables.sharding import (
     ShardNumber,
-    held_by_front,
+    held_by_router,
     held_by_shard,
     of_rows,
     row_range,
     sharded_tables,
 )
-from tests.conftest import write_int8_table
+from tests.bundles.tables import write_int8_table
 
 SHARDS = st.integers(1, 40).flatmap(lambda total: st.tuples(st.integers(1, total), st.just(total)))
 
 
 @given(rows=st.integers(1, 1000), total=st.integers(1, 40))
-def test_shards_hold_every_row_once_and_about_equally_many(rows: int, total: int) -> None:
+def test_row_ranges_of_all_shards_hold_every_row_once_in_similar_numbers(
+    rows: int, total: int
+) -> None:
     ranges = [row_range(rows, ShardNumber(number, total)) for number in range(1, total + 1)]
     assert [row for each in ranges for row in range(each.first, each.end)] == list(range(rows))
     assert max(each.rows for each in ranges) - min(each.rows for each in ranges) <= 1
 
 
 @given(SHARDS)
-def test_a_number_is_read_as_it_is_written(shard: tuple[int, int]) -> None:
+def test_shard_number_parses_its_own_text(shard: tuple[int, int]) -> None:
     assert ShardNumber.parse(str(ShardNumber(*shard))) == shard
 
 
 @pytest.mark.parametrize(
     "text", ["", "1", "0/4", "5/4", "1/0", "a/b", "1/4/2", "-1/4", "1 / 4", "01/4"]
 )
-def test_other_numbers_are_refused(text: str) -> None:
+def test_shard_number_of_any_other_text_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is no shard"):
         ShardNumber.parse(text)
 
@@ -72,24 +75,24 @@ def test_stored_rows_are_the_bytes_of_the_bundle(
     assert scales.shape == (3, 4 if dtype == "int8" else 0)
 
 
-def test_what_is_held_is_checked_and_nothing_else(committed_bundle: Path) -> None:
+def test_check_files_of_a_shard_reads_only_the_files_that_it_holds(committed_bundle: Path) -> None:
     manifest = read_manifest(committed_bundle)
-    front = held_by_front(manifest, 1)
-    assert not front.tables
-    assert front.features == manifest.features
+    router = held_by_router(manifest, 1)
+    assert not router.tables
+    assert router.features == manifest.features
     shards = [held_by_shard(manifest, ShardNumber(number, 2), 1) for number in (1, 2)]
     for table in manifest.tables.values():
-        for each in table.shards:
+        for each in table.segments:
             (committed_bundle / each.file).rename(committed_bundle / f"{each.file}.away")
-    check_files(committed_bundle, front, "full")
+    check_files(committed_bundle, router, "full")
     for shard in shards:
         with pytest.raises(Exception, match="missing"):
             check_files(committed_bundle, shard, "full")
     for table in manifest.tables.values():
-        for each in table.shards:
+        for each in table.segments:
             (committed_bundle / f"{each.file}.away").rename(committed_bundle / each.file)
     for shard in shards:
         assert set(shard.tables) == set(manifest.tables)
         check_files(committed_bundle, shard, "full")
     assert set(sharded_tables(manifest, 1 << 40)) == set()
-    assert held_by_front(manifest, 1 << 40).tables == manifest.tables
+    assert held_by_router(manifest, 1 << 40).tables == manifest.tables

@@ -34,7 +34,7 @@ def test_integer_keys_find_what_a_dictionary_finds(keys: list[int]) -> None:
 
 
 @pytest.mark.parametrize("high", [5000, 1 << 40, (1 << 63) - 1])
-def test_integer_keys_find_many_at_once_as_one_by_one(high: int) -> None:
+def test_integer_keys_find_the_same_rows_at_once_and_one_by_one(high: int) -> None:
     random = np.random.default_rng(3)
     keys = np.unique(
         np.concatenate(
@@ -52,7 +52,7 @@ def test_integer_keys_find_many_at_once_as_one_by_one(high: int) -> None:
 
 
 @pytest.mark.parametrize("keys", [[1, 1], [1, 2, 3, 2], [5, 4, 5], [0, 1, 2, 2]])
-def test_integer_keys_with_a_key_twice_are_refused_by_name(keys: list[int]) -> None:
+def test_integer_keys_with_a_repeated_key_name_it(keys: list[int]) -> None:
     twice = next(key for key in keys if keys.count(key) > 1)
     with pytest.raises(FormatError, match=f"id {twice} comes twice"):
         IntegerKeys(np.array(keys, np.int64))
@@ -67,10 +67,11 @@ def test_string_keys_find_exact_strings_only() -> None:
         StringKeys(["b", "a", "b"])
 
 
-def test_vocabulary_written_is_the_vocabulary_opened(tmp_path: Path) -> None:
+def test_vocabulary_reads_back_after_it_was_written(tmp_path: Path) -> None:
     write_vocabulary(tmp_path / "s", objects("x", "y"))
     write_vocabulary(tmp_path / "i", np.array([7, 3], np.int64))
-    texts, numbers = Vocabulary.open(tmp_path / "s"), Vocabulary.open(tmp_path / "i")
+    texts = Vocabulary.open(tmp_path / "s")
+    numbers = Vocabulary.open(tmp_path / "i")
     assert (texts.size, texts.dtype, numbers.size, numbers.dtype) == (2, "string", 2, "int64")
     assert texts.find("f", objects("y", "z", "x")).tolist() == [1, -1, 0]
     assert numbers.find("f", np.array([3, 4, 7])).tolist() == [1, -1, 0]
@@ -86,7 +87,7 @@ def test_vocabulary_written_is_the_vocabulary_opened(tmp_path: Path) -> None:
         ({"key": pa.array(["a", "a"])}, "twice"),
     ],
 )
-def test_vocabulary_that_is_none_is_refused(
+def test_file_that_is_no_vocabulary_is_rejected(
     tmp_path: Path, table: dict[str, Any], problem: str
 ) -> None:
     arrow.write(tmp_path / "v", pa.table(table))

@@ -1,9 +1,11 @@
 """Files of dumped tables, byte by byte as SOK and HugeCTR write them.
 
-Source: NVIDIA-Merlin/HugeCTR at 2f2016f, sparse_operation_kit/dump_load.py: write_file_head, then `numpy.tofile` of
-keys and of vectors; HugeCTR/src/embeddings/localized_slot_sparse_embedding_hash.cu, dump_parameters: `key` as long
-long, `slot_id` as size_t, `emb_vector` as float; HugeCTR/embedding_storage/weight_io/parameter_IO.cpp: dump_metadata,
-dump_embedding_weight, write_file_head. At 2794cd2, raw_param.cc of sparse_operation_kit/kit_cc: dump_to_file.
+Source: NVIDIA-Merlin/HugeCTR at 2f2016f, sparse_operation_kit/dump_load.py: write_file_head, then
+`numpy.tofile` of keys and of vectors;
+HugeCTR/src/embeddings/localized_slot_sparse_embedding_hash.cu, dump_parameters: `key` as long long,
+`slot_id` as size_t, `emb_vector` as float; HugeCTR/embedding_storage/weight_io/parameter_IO.cpp:
+dump_metadata, dump_embedding_weight, write_file_head. At 2794cd2, raw_param.cc of
+sparse_operation_kit/kit_cc: dump_to_file.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ DTYPES = {
     "float32": 5,
     "float64": 6,
 }
-KEYS, VECTORS, SLOT = 0, 1, 2
+KEYS = 0
+VECTORS = 1
+SLOT = 2
 
 
 def head(kind: int, dtype: int, slot: str = "", name: str = "") -> bytes:
@@ -84,7 +88,9 @@ def collection_dump(
     collection: int = 0,
     mixed: bool = False,
 ) -> Path:
-    """Writes what HugeCTR's `embedding_dump` writes of one embedding collection; returns the collection's directory."""
+    """Writes what HugeCTR's `embedding_dump` writes of one embedding collection; returns the
+    collection's directory.
+    """
     directory = root / f"embedding_collection_{collection}"
     directory.mkdir(parents=True, exist_ok=True)
     count = len(tables)

@@ -1,4 +1,6 @@
-"""Writes checkpoints as Orbax lays them out, with tensorstore alone. Orbax' own: tests/golden/test_orbax.py."""
+"""Writes checkpoints as Orbax lays them out, with tensorstore alone. Orbax' own:
+tests/golden/test_orbax.py.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,24 @@ Leaves = Mapping[str, np.ndarray[Any, Any] | None]
 """By dotted path; None is a leaf without an array."""
 
 
-def write_item(directory: Path, leaves: Leaves, *, chunk_rows: int = 1 << 20) -> None:
-    """Writes one item: a tree in an OCDBT store of zarr 2 arrays."""
+def write_item(
+    directory: Path,
+    leaves: Leaves,
+    *,
+    chunk_rows: int = 1 << 20,
+    zarr3: bool = False,
+    zeros: bool | None = True,
+) -> None:
+    """Writes one item: a tree of arrays in an OCDBT store.
+
+    Args:
+      directory: where it is written.
+      leaves: what it holds.
+      chunk_rows: rows of a chunk.
+      zarr3: whether the arrays are in zarr 3; else in zarr 2.
+      zeros: whether chunks of zeros are stored, as Orbax does since 0.10; None: they are not, and
+        the tree does not say it.
+    """
     directory.mkdir(parents=True)
     tree = {}
     for path, values in leaves.items():
@@ -27,18 +45,28 @@ def write_item(directory: Path, leaves: Leaves, *, chunk_rows: int = 1 << 20) ->
         tree[str(tuple(path.split(".")))] = {"key_metadata": steps, "value_metadata": told}
         if values is not None:
             chunks = [min(chunk_rows, values.shape[0]), *values.shape[1:]] if values.shape else []
-            metadata = {"shape": values.shape, "chunks": chunks, "dtype": values.dtype.str}
+            metadata: dict[str, Any] = {"shape": values.shape}
+            if zarr3:
+                grid = {"name": "regular", "configuration": {"chunk_shape": chunks}}
+                metadata |= {"data_type": values.dtype.name, "chunk_grid": grid}
+            else:
+                metadata |= {"chunks": chunks, "dtype": values.dtype.str}
             base = {"driver": "file", "path": f"{directory}/"}
-            spec = {"driver": "zarr", "metadata": metadata, "create": True}
+            driver = "zarr3" if zarr3 else "zarr"
+            spec = {"driver": driver, "metadata": metadata, "create": True}
+            spec["store_data_equal_to_fill_value"] = bool(zeros)
             where = {"driver": "ocdbt", "base": base, "path": f"{path}/"}
             tensorstore.open(spec | {"kvstore": where}).result().write(values).result()
-    (directory / "_METADATA").write_text(
-        json.dumps({"tree_metadata": tree, "use_ocdbt": True, "use_zarr3": False})
-    )
+    page = {"tree_metadata": tree, "use_ocdbt": True, "use_zarr3": zarr3}
+    if zeros is not None:
+        page["store_array_data_equal_to_fill_value"] = True
+    (directory / "_METADATA").write_text(json.dumps(page))
 
 
 def write_step(root: Path, step: str, leaves: Leaves, *, committed: bool = True) -> Path:
-    """Writes a step as a CheckpointManager does; one that is not committed is as a store without renaming has it."""
+    """Writes a step as a CheckpointManager does; one that is not committed is as a store without
+    renaming has it.
+    """
     write_item(root / step / "default", leaves)
     told = {
         "item_handlers": {},

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bundle.arithmetic import ceil_div
 from export.checkpoint.datafiles import REQUEST_BYTES, DataFiles
 from export.errors import CheckpointError
-from runtime.object_store import RemotePath
-from tests.stores import CountedStore
+from object_store.remote_path import RemotePath
+from tests.object_store.memory_stores import CountedStore
 
 BYTES = 9 << 20
 
@@ -35,15 +36,16 @@ def read(files: DataFiles, file: RemotePath | Path, offset: int, count: int) -> 
     return buffer.tobytes()
 
 
-def test_read_from_a_store_asks_for_its_bytes_once_in_bounded_requests(file: RemotePath) -> None:
+def test_read_from_a_store_requests_each_byte_once_in_bounded_requests(file: RemotePath) -> None:
     places = [(5_000_000, 128), (17, 1), (0, BYTES)]
     with DataFiles({file.url: file.stamp()}) as files:
         for place in places:
             files.prefetch(file.url, *place)
         for at, count in places:
             assert read(files, file, at, count) == content()[at : at + count]
-    requests, count = CountedStore.asked[file.parent.name], CountedStore.moved[file.parent.name]
-    assert (requests, count) == (2 + -(-BYTES // REQUEST_BYTES), 129 + BYTES)
+    requests = CountedStore.requests[file.parent.name]
+    count = CountedStore.bytes_read[file.parent.name]
+    assert (requests, count) == (2 + ceil_div(BYTES, REQUEST_BYTES), 129 + BYTES)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_read_from_a_store_asks_for_its_bytes_once_in_bounded_requests(file: Rem
         ("data", 0, True, "changed while"),
     ],
 )
-def test_file_in_a_store_that_is_gone_short_or_changed_is_told(
+def test_file_in_a_store_that_is_missing_short_or_changed_is_an_error(
     file: RemotePath, name: str, offset: int, stamped: bool, what: str
 ) -> None:
     stamps = {file.url: file.stamp()} if stamped else None

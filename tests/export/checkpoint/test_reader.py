@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
-from tests.export.checkpoint.bundles import GRAPH, node, object_graph, write_bundle
+from object_store.remote_path import RemotePath
+from tests.export.checkpoint.tensor_bundles import GRAPH, node, object_graph, write_bundle
+from tests.object_store.memory_stores import uploaded
 
-ROWS, DIM = 37, 6
+ROWS = 37
+DIM = 6
 VALUES = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32)
 
 
@@ -47,7 +51,7 @@ def test_read_all_flipped_byte_is_found(tmp_path: Path) -> None:
         open_checkpoint(tmp_path).read_all("v")
 
 
-def test_read_file_cut_short_after_opening_is_told(tmp_path: Path) -> None:
+def test_read_of_a_file_that_was_cut_short_after_opening_is_an_error(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"v": VALUES})
     checkpoint = open_checkpoint(tmp_path)
     data = tmp_path / "c.data-00000-of-00001"
@@ -70,7 +74,7 @@ def test_read_file_cut_short_after_opening_is_told(tmp_path: Path) -> None:
         ("text", 0, 1, "holds string values"),
     ],
 )
-def test_read_of_what_is_not_there_or_no_number_is_refused(
+def test_read_of_a_missing_or_non_numeric_variable_is_rejected(
     tmp_path: Path, key: str, first: int, count: int, what: str
 ) -> None:
     write_bundle(tmp_path / "c", {"v": VALUES, "text": b"abc", "scalar": np.array(1.0)})
@@ -103,13 +107,71 @@ def test_graph_is_there_if_the_checkpoint_has_one(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "broken").graph  # noqa: B018
 
 
-def test_name_that_is_no_utf8_can_be_told(tmp_path: Path) -> None:
+def test_variable_name_that_is_not_utf8_can_be_printed(tmp_path: Path) -> None:
     write_bundle(tmp_path / os.fsdecode(b"ckpt-\xff\x1b"), {"v": VALUES})
     assert open_checkpoint(tmp_path).name == "ckpt-\\xff\x1b"
 
 
-def test_open_checkpoint_of_a_zip_file_of_pytorch_says_what_it_is(tmp_path: Path) -> None:
+def test_open_checkpoint_of_a_pytorch_file_names_the_format(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.ckpt", "w") as file:
         file.writestr("archive/data.pkl", b"x")
     with pytest.raises(CheckpointError, match="PyTorch"):
         open_checkpoint(tmp_path / "x.ckpt")
+
+
+STORED = np.arange(600, dtype=np.float32).reshape(100, 6)
+
+
+@pytest.fixture(params=["memory", "local"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> RemotePath:
+    """A directory with two checkpoints and a state file that names the first."""
+    for name, factor in (("ckpt-1", 1), ("ckpt-2", 2)):
+        write_bundle(
+            tmp_path / "made" / name, {"t": factor * STORED, "s": np.zeros(3, np.float32)}, files=2
+        )
+    (tmp_path / "made" / "checkpoint").write_text('model_checkpoint_path: "ckpt-1"\n')
+    return uploaded(tmp_path / "made", RemotePath(f"{request.param}://{tmp_path}/store"))
+
+
+@pytest.mark.parametrize("given", ["", "ckpt-1", "ckpt-1.index"])
+def test_open_checkpoint_directory_prefix_or_index_in_a_store_means_the_same(
+    directory: RemotePath, given: str
+) -> None:
+    checkpoint = open_checkpoint(directory / given if given else directory)
+    assert str(checkpoint.prefix) == f"{directory}/ckpt-1"
+    assert checkpoint.name == "ckpt-1"
+    np.testing.assert_array_equal(checkpoint.read("t", 7, 50), STORED[7:57])
+    np.testing.assert_array_equal(checkpoint.read_all("t"), STORED)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("ckpt-3", "does not exist; beside it: ckpt-1, ckpt-2"),
+        ("ckpt-1.data-00000-of-00002", "is a data file of"),
+    ],
+)
+def test_open_checkpoint_that_is_not_in_the_store_is_an_error(
+    directory: RemotePath, given: str, what: str
+) -> None:
+    with pytest.raises(CheckpointError, match=re.escape(what)):
+        open_checkpoint(directory / given)
+
+
+def test_open_checkpoint_without_a_data_file_in_the_store_is_an_error(
+    directory: RemotePath,
+) -> None:
+    (directory / "ckpt-1.data-00001-of-00002").remove()
+    with pytest.raises(CheckpointError, match=r"data-00001-of-00002 cannot be read: No such file"):
+        open_checkpoint(directory)
+
+
+def test_check_unchanged_of_a_checkpoint_that_was_saved_again_is_an_error(
+    directory: RemotePath,
+) -> None:
+    checkpoint = open_checkpoint(directory)
+    checkpoint.check_unchanged()
+    file = directory / "ckpt-1.data-00000-of-00002"
+    file.write(file.read(0, file.stamp().bytes))
+    with pytest.raises(CheckpointError, match="data-00000-of-00002 changed while it was read"):
+        checkpoint.check_unchanged()

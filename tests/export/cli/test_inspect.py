@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.export.checkpoint.bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
+from tests.export.checkpoint.tensor_bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
 from tests.export.commands import Command
+from tests.export.traced_models import TracedCheckpoint
 
 TABLE = np.zeros((8, 3), np.float32)
 
 
-def test_inspect_tells_every_variable_once_and_shows_what_is_left_out(
+def test_inspect_lists_every_variable_once_and_what_is_left_out(
     command: Command, tmp_path: Path
 ) -> None:
     graph = object_graph(
@@ -51,7 +54,7 @@ def test_inspect_tells_every_variable_once_and_shows_what_is_left_out(
     assert "w/.ATTR" in text
 
 
-def test_inspect_of_a_checkpoint_that_lacks_a_file_tells_what_it_holds_and_exits_3(
+def test_inspect_of_a_checkpoint_without_a_data_file_lists_its_tables_and_exits_3(
     command: Command, tmp_path: Path
 ) -> None:
     variables: dict[str, Any] = {
@@ -68,3 +71,23 @@ def test_inspect_of_a_checkpoint_that_lacks_a_file_tells_what_it_holds_and_exits
     assert (done.code, page["complete"], set(page["tables"])) == (3, False, {"user", "item"})
     assert "c.data-00000-of-00003 cannot be read: No such file" in done.message
     assert "incomplete: data file" in command("inspect", tmp_path / "c").out
+
+
+def test_inspect_lists_tables_and_imports_no_tensorflow(movies: TracedCheckpoint) -> None:
+    program = (
+        "import sys, export.cli.main\n"
+        f"sys.argv = ['rowcast-export', 'inspect', {str(movies.prefix)!r}, '--json']\n"
+        "try: export.cli.main.main()\n"
+        "finally: assert 'tensorflow' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    page = json.loads(done.stdout)
+    assert {name: (table["rows"], table["dim"]) for name, table in page["tables"].items()} == {
+        "users": (50, 8),
+        "movies": (40, 8),
+        "hours": (24, 4),
+        "genres/all": (9, 4),
+    }
+    assert done.stderr == ""

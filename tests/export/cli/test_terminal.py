@@ -37,7 +37,7 @@ def ran(end: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_kept_clean_native_lines_go_aside_and_prints_to_stderr() -> None:
+def test_kept_clean_hides_native_lines_and_sends_prints_to_stderr() -> None:
     done = ran("fine")
     assert (done.stdout, done.stderr) == ("result\n", "model code says\nprogress\nnative again\n")
 
@@ -60,7 +60,7 @@ def test_kept_clean_shows_native_lines_with_a_bug_alone(end: str, shown: str, na
 HOSTILE = "a\x1b[31m\x07b\u202ec\x9b2Jd\udcff[bold]e"
 
 
-def test_names_cannot_command_the_terminal() -> None:
+def test_names_cannot_control_the_terminal() -> None:
     screen = io.StringIO()
     Console(file=screen, width=100, force_terminal=True, color_system=None).print(
         Shown(Text(HOSTILE))

@@ -1,4 +1,6 @@
-"""TFRecord files of Examples, written by the rule of the format: what the reader is held to without TensorFlow."""
+"""TFRecord files of Examples, written by the rule of the format: what the reader is held to without
+TensorFlow.
+"""
 
 from __future__ import annotations
 

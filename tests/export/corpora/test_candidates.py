@@ -10,9 +10,11 @@ from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Unknown
 from bundle.stores.reader import CandidateStore
-from bundle.tables.reader import ShardWriter, TableReader
+from bundle.tables.reader import SegmentWriter, TableReader
 from export.corpora import candidates
 from export.corpora.candidates import write_vectors
+from export.corpora.files import locate_corpus
+from export.corpora.reading import CorpusReader
 from export.errors import NotConvertible
 from export.recipe.schema import CorpusPart
 from tests.export.corpora.written import write
@@ -65,16 +67,16 @@ def _table() -> NDArray[np.float32]:
 
 
 def _reader(base: Path, features: dict[str, Feature]) -> FeatureReader:
-    file = paths.table_shard("movies", 0, 1)
-    writer = ShardWriter(base / file)
+    file = paths.table_segment("movies", 0, 1)
+    writer = SegmentWriter(base / file)
     writer.write(_table().tobytes())
     digest = writer.close()
     table = manifest.Table(
         rows=ROWS,
         dim=8,
         dtype="float32",
-        shards=(
-            manifest.Shard(
+        segments=(
+            manifest.Segment(
                 file=file, first_row=0, rows=ROWS, crc32c=digest.crc32c, blocks=digest.blocks
             ),
         ),
@@ -93,7 +95,7 @@ def _stage(base: Path, towers: Path, lines: list[str]) -> Path:
     return source
 
 
-def test_write_vectors_are_the_tower_over_the_rows_in_the_files_order_whatever_the_batch(
+def test_write_vectors_of_any_batch_size_are_in_the_order_of_the_file(
     towers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = np.random.default_rng(1).permutation(ROWS)[:500]
@@ -127,7 +129,8 @@ def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(
 ) -> None:
     source = _stage(tmp_path, towers, ["3,1", "4,1"])
     part = CorpusPart(file="movies.csv", id="id", features={"movie": "id"})
-    with_default, without = _features(year_default=1.0), _features()
+    with_default = _features(year_default=1.0)
+    without = _features()
     corpus = write(tmp_path, part, with_default, source.parent)
 
     write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, with_default))
@@ -164,3 +167,18 @@ def test_write_vectors_unfit_candidate_is_named(
         write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
 
     assert told in str(refusal.value)
+
+
+def test_more_candidates_than_positions_have_bits_for_are_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "CANDIDATES_MAX", 3)
+    rows = "".join(f"{row},{row}\n" for row in range(4))
+    (tmp_path / "movies.csv").write_text("id,year\n" + rows)
+    with pytest.raises(NotConvertible, match=r"candidates\.movies: its files hold 4 candidates"):
+        write(tmp_path / "bundle", PART, _features(), tmp_path)
+    assert not (tmp_path / "bundle" / paths.candidate_store("movies")).exists()
+
+    reader = CorpusReader(locate_corpus(tmp_path, "movies", PART), "movies", PART, _features())
+    contexts = candidates.write_candidates(tmp_path, "users.arrow", reader, searched=False)
+    assert contexts.size == 4

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from bundle.format import paths
-from export.corpora.indexes import build_index, recall_of_tables
+from export.corpora.indexes import build_index
+from export.corpora.recall import recall_of_tables
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexPart
+from runtime.exact import ExactIndex
 from runtime.partitions import load_index
 from runtime.scann import ScannIndex
 
@@ -54,24 +56,26 @@ def _exact(vectors: Vectors, query: Vectors) -> set[int]:
     )
 
 
-def test_tree_index_over_100_000_vectors_tells_its_true_recall(tmp_path: Path) -> None:
-    vectors, queries = _clustered(100_000, 32, 200, seed=1), _clustered(60, 32, 200, seed=2)
+def test_tree_index_over_100_000_vectors_records_its_true_recall(tmp_path: Path) -> None:
+    vectors = _clustered(100_000, 32, 200, seed=1)
+    queries = _clustered(60, 32, 200, seed=2)
     base = _stage(tmp_path, vectors)
 
     index = build_index(base, "movies", _part(value=0.9, queries=60), queries)
 
     assert (index.kind, index.dim, index.parameters["num_leaves"]) == ("tree_ah", 32, 316)
-    assert (
-        0.9 <= index.recall.value <= 1
-    )  # which setting is the cheapest is measured, and may be a better one
+    # The cheapest setting is found by measuring, and may have a higher recall.
+    assert 0.9 <= index.recall.value <= 1
     loaded = ScannIndex.load(base / index.directory, "dot_product", vectors)
     hits = sum(
         len(_exact(vectors, query) & {*loaded.search(query[np.newaxis], 10)[0][0]})
-        for query in queries
+        for query in queries[1::2]
     )
-    # ScaNN adds up in the order that its threads and batches give: a tie of 600 neighbors may fall the other way.
-    assert index.recall.value == pytest.approx(hits / 600, abs=1.5 / 600)
-    assert (index.recall.k, index.recall.queries, index.recall.target) == (10, 60, 0.9)
+    # ScaNN adds up in the order that its threads and batches give: a tie of 300 neighbors may fall
+    # the other way.
+    assert index.recall.value == pytest.approx(hits / 300, abs=1.5 / 300)
+    assert (index.recall.queries, index.recall.chosen_on) == (30, 30)
+    assert (index.recall.k, index.recall.target) == (10, 0.9)
     assert index.recall.low < index.recall.value
     costs = [point.relative_cost for point in index.curve]
     assert costs == sorted(costs)
@@ -80,14 +84,15 @@ def test_tree_index_over_100_000_vectors_tells_its_true_recall(tmp_path: Path) -
     assert min(recalls) < 0.9 <= max(recalls)
     chosen = {name: index.parameters[name] for name in ("leaves_to_search", "reorder")}
     reaching = [point for point in index.curve if point.recall >= 0.9]
-    assert reaching[0].parameters == chosen
+    assert chosen in [point.parameters for point in reaching]
 
 
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
 def test_small_corpus_is_searched_by_brute_force_with_recall_one(
     tmp_path: Path, distance: Any
 ) -> None:
-    vectors, queries = _clustered(3000, 16, 20, seed=1), _clustered(40, 16, 20, seed=2)
+    vectors = _clustered(3000, 16, 20, seed=1)
+    queries = _clustered(40, 16, 20, seed=2)
 
     index = build_index(
         _stage(tmp_path, vectors), "movies", _part(distance=distance, value=1.0), queries
@@ -95,12 +100,15 @@ def test_small_corpus_is_searched_by_brute_force_with_recall_one(
 
     assert (index.kind, index.parameters) == ("brute_force", {})
     assert index.recall.value == 1
-    assert index.recall.queries == 40
+    assert (index.recall.queries, index.recall.chosen_on) == (40, 0)
     assert [point.parameters for point in index.curve] == [{}]
 
 
-def test_target_out_of_reach_fails_and_tells_the_best_and_the_cure(tmp_path: Path) -> None:
-    vectors, queries = _clustered(5000, 16, 50, seed=1), _clustered(50, 16, 50, seed=2)
+def test_recall_target_out_of_reach_fails_with_the_best_setting_and_the_remedy(
+    tmp_path: Path,
+) -> None:
+    vectors = _clustered(5000, 16, 50, seed=1)
+    queries = _clustered(50, 16, 50, seed=2)
     part = _part(kind="tree_ah", value=0.99, parameters={"leaves_to_search": 1, "reorder": 10})
 
     with pytest.raises(VerificationFailed) as failure:
@@ -108,9 +116,9 @@ def test_target_out_of_reach_fails_and_tells_the_best_and_the_cure(tmp_path: Pat
 
     told = str(failure.value)
     assert "recall@10 is 0." in told
-    assert "at best (with {'leaves_to_search': 1, 'reorder': 10})" in told
+    assert "on 50 queries (with {'leaves_to_search': 1, 'reorder': 10})" in told
     assert "lower indexes.movies.recall.value" in told
-    assert not (tmp_path / paths.index_directory("movies")).exists()
+    assert (tmp_path / paths.index_directory("movies")).exists()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +131,7 @@ def test_target_out_of_reach_fails_and_tells_the_best_and_the_cure(tmp_path: Pat
         (300, (3, 8), {"leaves": 3}, "unknown key 'leaves'; known: num_leaves"),
     ],
 )
-def test_what_cannot_be_built_is_refused(
+def test_index_that_cannot_be_built_is_rejected(
     tmp_path: Path, size: int, queries: tuple[int, int], part: dict[str, int], problem: str
 ) -> None:
     given = _part(kind="tree_ah" if part else "auto", parameters=part)
@@ -158,15 +166,17 @@ def test_directory_that_cannot_be_written_is_a_destination_error(tmp_path: Path)
         build_index(tmp_path, "movies", _part(), vectors[:5])
 
 
-def test_recall_of_tables_is_that_of_what_converted_rows_find_among_trained_ones(
+def test_recall_of_tables_compares_converted_rows_with_trained_rows(
     tmp_path: Path,
 ) -> None:
-    trained, queries = _clustered(2000, 16, 20, seed=1), _clustered(60, 16, 20, seed=2)
+    trained = _clustered(2000, 16, 20, seed=1)
+    queries = _clustered(60, 16, 20, seed=2)
     noise = np.random.default_rng(5)
     vectors, asked = (
         each + noise.normal(0, 0.05, each.shape).astype(np.float32) for each in (trained, queries)
     )
-    base, part = _stage(tmp_path, vectors), _part(queries=40)
+    base = _stage(tmp_path, vectors)
+    part = _part(queries=40)
     page = build_index(base, "movies", part, asked)
     trained.tofile(base / "aside")
 
@@ -186,8 +196,9 @@ def test_recall_of_tables_is_that_of_what_converted_rows_find_among_trained_ones
         )
 
 
-def test_tree_in_partitions_tells_the_recall_of_what_is_merged(tmp_path: Path) -> None:
-    vectors, queries = _clustered(64_000, 16, 200, seed=1), _clustered(60, 16, 200, seed=2)
+def test_tree_in_partitions_records_the_recall_of_the_merged_results(tmp_path: Path) -> None:
+    vectors = _clustered(64_000, 16, 200, seed=1)
+    queries = _clustered(60, 16, 200, seed=2)
     base = _stage(tmp_path, vectors)
 
     index = build_index(base, "movies", _part(value=0.9, queries=60, partitions=3), queries)
@@ -202,15 +213,15 @@ def test_tree_in_partitions_tells_the_recall_of_what_is_merged(tmp_path: Path) -
     loaded = load_index([base / each for each in index.directories], "dot_product", vectors)
     hits = sum(
         len(_exact(vectors, query) & {*loaded.search(query[np.newaxis], 10)[0][0]})
-        for query in queries
+        for query in queries[1::2]
     )
-    assert index.recall.value == pytest.approx(hits / 600, abs=1.5 / 600)
+    assert index.recall.value == pytest.approx(hits / 300, abs=1.5 / 300)
     assert index.recall.value >= 0.9
     assert max(point.recall for point in index.curve) >= 0.9
 
 
 @pytest.mark.parametrize(("size", "asked", "found"), [(10, 3, 3), (5, 4, 3), (7, 7, 7)])
-def test_brute_force_in_partitions_finds_what_is_exact(
+def test_brute_force_in_partitions_is_exact(
     tmp_path: Path, size: int, asked: int, found: int
 ) -> None:
     vectors = _clustered(size, 8, 3, seed=1)
@@ -221,11 +232,12 @@ def test_brute_force_in_partitions_finds_what_is_exact(
 
 
 def test_partitions_are_built_once_each_and_others_are_swept(tmp_path: Path) -> None:
-    vectors, done = _clustered(300, 8, 5, seed=1), list[str]()
+    vectors = _clustered(300, 8, 5, seed=1)
+    done = list[str]()
     base = _stage(tmp_path, vectors)
 
     def run(partitions: int) -> list[str]:
-        def once(place: str, make: Callable[[], None]) -> None:
+        def once(place: str, _: object, make: Callable[[], None]) -> None:
             if place not in done:
                 make()
                 done.append(place)
@@ -240,6 +252,51 @@ def test_partitions_are_built_once_each_and_others_are_swept(tmp_path: Path) -> 
     assert len(list((base / "indexes/movies/scann").iterdir())) == 3
     assert run(1) == ["indexes/movies/scann"]
     assert not list((base / "indexes/movies/scann").glob("partition-*"))
+
+
+def test_setting_is_judged_by_other_queries_than_chose_it(tmp_path: Path) -> None:
+    vectors = _clustered(500, 16, 50, seed=1).repeat(10, axis=0)
+    easy = vectors[::125]  # whose ten neighbors are equal to them, and so in one leaf
+    hard = _clustered(40, 16, 50, seed=3)
+    queries = np.stack([easy, hard], axis=1).reshape(80, 16)
+    part = _part(kind="tree_ah", distance="squared_l2", value=0.9)
+
+    index = build_index(_stage(tmp_path, vectors), "movies", part, queries)
+
+    written = ScannIndex.load(tmp_path / index.directory, "squared_l2", vectors)
+    easy_share = _share_found(written, vectors, easy, leaves_to_search=1)
+    assert easy_share > _share_found(written, vectors, hard, leaves_to_search=1) + 0.1
+    assert index.recall.value == pytest.approx(_share_found(written, vectors, hard), abs=2 / 400)
+    assert index.recall.value >= 0.9
+    assert (index.recall.queries, index.recall.chosen_on) == (40, 40)
+
+
+def _share_found(index: ScannIndex, vectors: Vectors, queries: Vectors, **setting: int) -> float:
+    exact, _ = ExactIndex(vectors, index.distance).search(queries, 10)
+    found, _ = index.search(queries, 10, **setting)
+    return float(np.mean([len({*a} & {*b}) / 10 for a, b in zip(exact, found, strict=True)]))
+
+
+def test_partitions_do_not_depend_on_recall_or_queries(tmp_path: Path) -> None:
+    vectors = _clustered(5000, 16, 50, seed=1)
+    base = _stage(tmp_path, vectors)
+    built: list[object] = []
+
+    def once(_: str, inputs: object, make: Callable[[], None]) -> None:
+        if inputs not in built:
+            make()
+            built.append(inputs)
+
+    for seed, changes in enumerate(({"value": 0.5}, {"value": 0.95}, {"value": 0.9, "k": 5})):
+        part = _part(kind="tree_ah", **changes)
+        queries = _clustered(50, 16, 50, seed=seed)
+        index = build_index(base, "movies", part, queries, once=once)
+        assert index.recall.value >= changes["value"]
+
+    assert len(built) == 1
+    more_leaves = _part(kind="tree_ah", parameters={"num_leaves": 90})
+    build_index(base, "movies", more_leaves, vectors[:50], once=once)
+    assert len(built) == 2
 
 
 @pytest.mark.parametrize(
@@ -265,6 +322,6 @@ def test_partitions_that_cannot_be_built_are_refused(
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 1.5, 1 << 17])
-def test_partitions_that_are_no_count_are_refused(partitions: object) -> None:
+def test_invalid_number_of_partitions_is_rejected(partitions: object) -> None:
     with pytest.raises(ValidationError, match="partitions"):
         _part(partitions=partitions)

@@ -82,7 +82,7 @@ lines",,,1987.5,,2;-3e2
 """
 
 
-def test_corpus_csv_becomes_what_a_caller_would_send(tmp_path: Path) -> None:
+def test_corpus_csv_becomes_the_columns_that_a_client_would_send(tmp_path: Path) -> None:
     named = {name: name for name in ("genres", "cast", "year", "rated", "place")}
     attributes = ("title", "genres", "year", "rated")
     features = {"movie": "id", "decade": "year", **named}
@@ -104,7 +104,7 @@ def test_corpus_csv_becomes_what_a_caller_would_send(tmp_path: Path) -> None:
     }
 
 
-def test_corpus_csv_kinds_are_told_by_the_whole_column_not_its_start(tmp_path: Path) -> None:
+def test_corpus_csv_type_of_a_column_follows_from_all_its_cells(tmp_path: Path) -> None:
     # pyarrow's own reader would take the kinds of the first block, and then fail.
     rows = "".join(f"{row},{row if row < 199_999 else 'x9'}\n" for row in range(200_000))
     content = _read_text(
@@ -185,12 +185,11 @@ def test_wrong_value_names_file_row_and_column(
     read: Callable[..., Written]
     content: Any
     if isinstance(cells, list):
-        read, content = (
-            _read_text,
-            "id,c\n" + "".join(f"{row},{cell}\n" for row, cell in enumerate(cells)),
-        )
+        read = _read_text
+        content = "id,c\n" + "".join(f"{row},{cell}\n" for row, cell in enumerate(cells))
     else:
-        read, content = _read_columns, {"id": list(range(len(cells))), "c": cells}
+        read = _read_columns
+        content = {"id": list(range(len(cells))), "c": cells}
 
     with pytest.raises(NotConvertible) as refusal:
         read(tmp_path, content, **part)
@@ -209,7 +208,7 @@ def test_numbers_of_a_bag_are_bags_of_one_and_nulls_are_empty(tmp_path: Path) ->
     ]
 
 
-def test_inputs_of_a_cross_are_read_each_as_its_key_says(tmp_path: Path) -> None:
+def test_inputs_of_a_cross_are_read_by_the_types_of_its_keys(tmp_path: Path) -> None:
     columns = {
         "id": pa.array([1, 2]),
         "shelf": pa.array([["a", "7"], ["b"]]),

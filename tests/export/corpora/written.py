@@ -32,7 +32,9 @@ def write(
 def held(
     directory: Path, part: CorpusPart, features: Mapping[str, Feature], name: str = "items"
 ) -> dict[str, Any]:
-    """Writes a corpus; returns its ids, its attributes and, for each candidate, the values of its features."""
+    """Writes a corpus; returns its ids, its attributes and, for each candidate, the values of its
+    features.
+    """
     corpus = write(directory / "bundle", part, features, directory, name)
     store = CandidateStore(directory / "bundle" / corpus.file, corpus)
     everyone = np.arange(store.size)

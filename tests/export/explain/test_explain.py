@@ -1,4 +1,6 @@
-"""What `explain` draws: as text and as a page, of bundles and of recipes, whatever things are called."""
+"""What `explain` draws: as text and as a page, of bundles and of recipes, whatever things are
+called.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,12 @@ import pytest
 
 from bundle.format import manifest
 from bundle.format.manifest import Manifest
-from bundle.storage.staging import read_manifest
+from bundle.storage.catalog import read_manifest
 from export.explain.drawing import Drawing, draw_bundle
+from export.explain.image import explain_image
 from export.explain.page import explain_page
 from export.explain.text import WIDTH, explain_text
-from tests.conftest import write_sample_bundle
+from tests.bundles.sample import write_sample_bundle
 from tests.export.commands import Command
 from tests.export.movies_job import Recipe, changed, write_project
 
@@ -24,7 +27,9 @@ HOSTILE = "<script>alert(1)</script>\"'&\u202e"
 
 
 def ranker(features: int, tables: int) -> Manifest:
-    """A page of a ranker in parts over many features, each of which reads one of some tables, and some numbers."""
+    """A page of a ranker in parts over many features, each of which reads one of some tables, and
+    some numbers.
+    """
     source = manifest.TableSource(layout="plain", key="model/table/.ATTRIBUTES/VARIABLE_VALUE")
     pages: dict[str, manifest.Feature] = {
         f"f{number}": manifest.EmbeddedFeature(
@@ -67,7 +72,7 @@ def ranker(features: int, tables: int) -> Manifest:
     )
     held = {
         f"t{number}": manifest.Table.model_construct(
-            rows=1000 + number, dim=16, dtype="float32", shards=(), source=source
+            rows=1000 + number, dim=16, dtype="float32", segments=(), source=source
         )
         for number in range(tables)
     }
@@ -111,6 +116,20 @@ def test_page_of_hundreds_lists_each_once_folds_the_lists_and_loads_nothing() ->
     assert "<script" not in page
     assert HOSTILE in unescape(page)
     assert not re.search(r"(src|href)=|url\(|@import|https?://", page)
+
+
+def test_image_is_one_svg_with_a_background_that_loads_nothing() -> None:
+    image = explain_image(drawn(40, 4))
+    root = ElementTree.fromstring(image)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    view = [float(number) for number in root.attrib["viewBox"].split()]
+    background = next(root.iter("{http://www.w3.org/2000/svg}rect"))
+    assert [float(background.attrib[name]) for name in ("x", "y", "width", "height")] == view
+    texts = ["".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "wide 3" in texts
+    assert {"features", "tables", "towers", "outputs", "looked up once per context"} <= {*texts}
+    assert "<script" not in image
+    assert not re.search(r"(src|href)=|url\(|@import|https?://(?!www\.w3\.org/2000/svg)", image)
 
 
 def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() -> None:
@@ -158,9 +177,8 @@ def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() 
         4,
     ]
     assert f"Index {HOSTILE}: recall@7 of settings by cost, 0.95 asked for" in unescape(shown)
-    assert (
-        shown.count("of settings by cost") == 2
-    )  # its heading and its label; brute force has nothing to choose
+    # The heading and the label of one index; exact search has no settings to choose.
+    assert shown.count("of settings by cost") == 2
     assert "<script" not in shown
     assert "index whole: q finds c, 3 partitions, recall@7 0.9700" in shown
 
@@ -202,7 +220,8 @@ def test_text_shows_what_is_sent_and_what_is_done_to_ids_and_rows(
 def test_explain_of_a_bundle_writes_text_page_and_json(
     command: Command, sample: Path, tmp_path: Path
 ) -> None:
-    done, page = command("explain", sample, "--html", tmp_path / "page.html"), read_manifest(sample)
+    done = command("explain", sample, "--html", tmp_path / "page.html")
+    page = read_manifest(sample)
     assert done.code == 0, done.err
     assert "features -> tables" in done.out
     assert re.search(
@@ -223,8 +242,13 @@ def test_explain_of_a_bundle_writes_text_page_and_json(
 def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(
     command: Command, recipe: Recipe, tmp_path: Path
 ) -> None:
-    done = command("explain", write_project(tmp_path, recipe), "--html", tmp_path / "page.html")
+    image = tmp_path / "image.svg"
+    done = command(
+        "explain", write_project(tmp_path, recipe), "--html", tmp_path / "page.html", "--svg", image
+    )
     assert done.code == 0, done.err
+    assert done.out.endswith(f"\nand as an image: {image}\n")
+    assert image.read_text().startswith("<svg ")
     told = " ".join(done.out.split())
     assert (
         "<- history context, bag, mean; place in vocabulary movies; unknown: zeros; may be left out"
@@ -234,7 +258,8 @@ def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(
     assert "index movies: query finds movies" in told
     assert "filtered by genres, year: 4 bytes for each value of a candidate" in told
     assert re.search(
-        r"query finds movies; each million of candidates: \S+ MiB of disk, at most \S+ \S+ of memory",
+        r"query finds movies; each million of candidates: \S+ MiB of disk, at most \S+ \S+ of "
+        r"memory",
         told,
     )
     assert not (tmp_path / "bundles").exists()
@@ -246,9 +271,11 @@ def test_explain_of_what_it_cannot_draw_exits_with_the_cure(
     assert command("explain", tmp_path).code == 2
     assert command("explain", tmp_path / "no.toml").code == 2
     inline = write_project(tmp_path, changed(recipe, "output.tables", "inline"))
-    assert "keeps its tables inside" in command("explain", inline).message
+    assert "tables are written inline" in command("explain", inline).message
     done = command("explain", sample, "--html", tmp_path / "no/page.html")
     assert (done.code, "choose a file that can be written" in done.message) == (6, True)
+    done = command("explain", sample, "--svg", tmp_path / "no/image.svg")
+    assert (done.code, f"--svg {tmp_path / 'no/image.svg'}" in done.message) == (6, True)
     damaged = tmp_path / "movies/1"
     damaged.mkdir(parents=True)
     (damaged / "manifest.json").write_bytes(

@@ -40,5 +40,5 @@ def test_release_that_moved_a_hook_point_names_the_release_to_install() -> None:
         HookPoint("tensorflow.python.ops.array_ops", "no_such_function").find()
 
 
-def test_library_that_no_model_imports_is_left_alone() -> None:
+def test_hooks_leave_libraries_alone_that_no_model_imports() -> None:
     assert HookPoint("no_such_library.layers", "Embedding.call").find() is None

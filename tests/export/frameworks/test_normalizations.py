@@ -18,13 +18,12 @@ from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
 from runtime.towers import open_tower
 from tests.export.movies_job import export
-from tests.export.traced_models import recipe
+from tests.export.traced_models import MODELS, recipe
 
-HERE = Path(__file__).parent
 RECIPE = """
 model = "normalised"
 checkpoint = { path = "ckpt", object_path = "model" }
-code.factory = "FOLDER/normalization_models.py:build_FACTORY"
+code.factory = "FOLDER/normalizations.py:build_FACTORY"
 output = { root = "bundles" }
 inputs.n = { dtype = "float32", shape = [2] }
 towers.query = { role = "query" }
@@ -53,14 +52,14 @@ def test_towers_normalize_by_the_checkpoints_values_or_are_refused(
     factory: str, trained: int | None, keras: str, tmp_path: Path
 ) -> None:
     tf = load_tensorflow()
-    model = load_factory(f"normalization_models.py:build_plain_{keras}", HERE)()
+    model = load_factory(f"normalizations.py:build_plain_{keras}", MODELS)()
     if trained is not None:
         model.norm.adapt(numbers(trained))
     sent = numbers(5)
     expected = model({"n": tf.constant(sent)}).numpy()
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
     path = tmp_path / "recipe.toml"
-    path.write_text(RECIPE.replace("FOLDER", str(HERE)).replace("FACTORY", f"{factory}_{keras}"))
+    path.write_text(RECIPE.replace("FOLDER", str(MODELS)).replace("FACTORY", f"{factory}_{keras}"))
     if factory == "adapted" and trained != 1:  # the code is not that of the checkpoint
         with pytest.raises(VerificationFailed, match="the original model gives"):
             export(path)
@@ -75,25 +74,23 @@ def test_towers_normalize_by_the_checkpoints_values_or_are_refused(
     "ignore:Even though the `tf.config.experimental_run_functions_eagerly`"
 )  # adapt()
 @pytest.mark.parametrize("keras", ["2", "3"])
-def test_invented_numbers_are_those_that_a_normalization_layer_expects(
+def test_synthetic_numbers_have_the_mean_and_variance_of_the_normalization_layer(
     keras: str, tmp_path: Path
 ) -> None:
     tf = load_tensorflow()
-    factory = f"normalization_models.py:build_plain_{keras}"
+    factory = f"normalizations.py:build_plain_{keras}"
     trained = np.random.default_rng(3).normal([1980, 5], [10, 0.5], (64, 2)).astype(np.float32)
-    model = load_factory(factory, HERE)()
+    model = load_factory(factory, MODELS)()
     model.norm.adapt(trained)
     model({"n": tf.constant(trained)})
     prefix = Path(tf.train.Checkpoint(model=model).write(str(tmp_path / "model")))
     job = recipe(factory, {"n": {"dtype": "float32", "shape": [2]}}, {"query": {"role": "query"}})
-    spec = trace_towers(job, HERE).spec
+    spec = trace_towers(job, MODELS).spec
     pages = describe_features(spec, job)
-    examples, read_rows = (
-        make_examples(spec, pages, {}, 200),
-        checkpoint_rows(open_checkpoint(prefix), {}),
-    )
+    examples = make_examples(spec, pages, {}, 200)
+    read_rows = checkpoint_rows(open_checkpoint(prefix), {})
     reference, _ = finite_results(
-        Reference(job, HERE, spec, prefix, read_rows, examples, FeatureReader(pages, {}, {}))
+        Reference(job, MODELS, spec, prefix, read_rows, examples, FeatureReader(pages, {}, {}))
     )
     found = reference.examples.columns["n"].values.reshape(200, 2)
     around_zero = examples.columns["n"].values.reshape(200, 2)

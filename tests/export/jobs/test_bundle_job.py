@@ -3,16 +3,20 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bundle.storage import staging
+from bundle.storage import catalog, journal
+from bundle.storage.staging import Staging
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.tables.reader import TableReader
+from runtime.scann import write_index
 from tests.bundle.features.readers import objects
+from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.commands import Command
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import (
@@ -28,12 +32,16 @@ from tests.export.movies_job import (
     write_project,
     year_of,
 )
-from tests.export.traced_models import TracedCheckpoint
+from tests.export.traced_models import IDS, TracedCheckpoint, save_checkpoint
+from tests.export.traced_models import recipe as traced_recipe
 
 Facts = tuple[dict[str, Any], dict[str, bytes]]
 KILLED = -signal.SIGKILL
-STEPS, TABLE_STEPS = 19, 9
-"""created, a vocabulary, a store, two filters, four tables, three towers in seven forms, vectors, index (in two)."""
+STEPS = 19
+TABLE_STEPS = 9
+"""created, a vocabulary, a store, two filters, four tables, three towers in seven forms, vectors,
+index (in two).
+"""
 
 
 def job_of(project: Path) -> list[str]:
@@ -48,7 +56,7 @@ def expected(undisturbed: Path) -> Facts:
 def test_run_every_table_is_external_and_bit_equal(
     undisturbed: Path, movies: TracedCheckpoint
 ) -> None:
-    page = staging.read_manifest(undisturbed)
+    page = catalog.read_manifest(undisturbed)
     assert set(page.tables) == set(movies.tables)
     for name, values in movies.tables.items():
         rows = TableReader(undisturbed, page.tables[name]).gather(np.arange(len(values)))
@@ -65,7 +73,7 @@ def test_run_every_table_is_external_and_bit_equal(
                 assert all(values.tobytes()[:largest] not in path.read_bytes() for path in held)
 
 
-def test_run_manifest_tells_what_was_verified(expected: Facts, undisturbed: Path) -> None:
+def test_run_records_in_the_manifest_what_was_verified(expected: Facts, undisturbed: Path) -> None:
     page, _ = expected
     assert hidden(undisturbed.parents[1]) == []
     assert page["version"] == 1
@@ -85,7 +93,7 @@ def test_run_manifest_tells_what_was_verified(expected: Facts, undisturbed: Path
 
 
 def test_run_filters_find_the_candidates_of_each_value(undisturbed: Path) -> None:
-    corpus = staging.read_manifest(undisturbed).candidates["movies"]
+    corpus = catalog.read_manifest(undisturbed).candidates["movies"]
     indexes = {
         name: AttributeIndex(undisturbed, entry, corpus.attributes[name], corpus.size)
         for name, entry in corpus.filters.items()
@@ -106,7 +114,8 @@ def test_run_filters_find_the_candidates_of_each_value(undisturbed: Path) -> Non
 def test_run_killed_at_every_step_resumes_to_the_same_bundle(
     forked: ForkedRuns, project: Path, expected: Facts
 ) -> None:
-    # Each run notes the step that the one before left unnoted, and is killed with the files of the next one written.
+    # Each run notes the step that the one before left unnoted, and is killed with the files of the
+    # next one written.
     for unnoted in (1, *[2] * (STEPS - 1)):
         assert forked.run(job_of(project), project.parent / "output", unnoted=unnoted) == KILLED
         assert visible(project.parent / "bundles") == []
@@ -146,7 +155,7 @@ def edit(base: Path, file: str, before: str, after: str) -> None:
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            ("tower_models.py", 'dense(16, "relu")', 'dense(16, "selu")'),
+            ("two_towers.py", 'dense(16, "relu")', 'dense(16, "selu")'),
             STEPS - 1,
             marks=pytest.mark.slow,
         ),
@@ -162,7 +171,7 @@ def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(
 ) -> None:
     base = project.parent
     assert forked.run(job_of(project), base / "output", noted=noted) == KILLED
-    shards = {
+    segments = {
         path.name: path.stat().st_ino
         for path in (base / "bundles/movies/.staging-1/tables").rglob("*.bin")
     }
@@ -173,7 +182,9 @@ def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(
     assert forked.run(job_of(project), base / "output") == 0, (base / "output").read_text()
 
     bundle = base / "bundles/movies/1"
-    assert {path.name: path.stat().st_ino for path in (bundle / "tables").rglob("*.bin")} == shards
+    assert {
+        path.name: path.stat().st_ino for path in (bundle / "tables").rglob("*.bin")
+    } == segments
     fresh = write_project(tmp_path / "fresh", recipe)
     edit(fresh.parent, *change)
     assert forked.run(job_of(fresh), tmp_path / "output") == 0
@@ -192,10 +203,8 @@ def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(
 def test_check_that_fails_keeps_what_is_finished(
     forked: ForkedRuns, recipe: Recipe, tmp_path: Path, key: str, value: Any, told: str
 ) -> None:
-    project, staged = (
-        write_project(tmp_path, changed(recipe, key, value)),
-        tmp_path / "bundles/movies/.staging-1",
-    )
+    project = write_project(tmp_path, changed(recipe, key, value))
+    staged = tmp_path / "bundles/movies/.staging-1"
     write_examples(
         tmp_path, [example_requests()[0] | {"year": float("nan")}, *example_requests()[1:]]
     )
@@ -226,7 +235,7 @@ def test_run_while_another_writes_the_version_exits_6_and_the_other_publishes(
 
 
 @pytest.mark.slow
-def test_run_that_is_interrupted_exits_130_says_so_and_resumes(
+def test_run_that_is_interrupted_exits_130_with_a_message_and_resumes(
     forked: ForkedRuns, project: Path, tmp_path: Path
 ) -> None:
     pid = forked.start(job_of(project), tmp_path / "output", stops=1)
@@ -243,7 +252,7 @@ def test_run_that_is_interrupted_exits_130_says_so_and_resumes(
 
 
 @pytest.mark.slow
-def test_run_whose_staged_files_were_damaged_while_it_lay_writes_them_again(
+def test_run_resumed_with_damaged_staged_files_writes_them_again(
     forked: ForkedRuns, project: Path, expected: Facts
 ) -> None:
     assert forked.run(job_of(project), project.parent / "output", noted=TABLE_STEPS) == KILLED
@@ -255,3 +264,132 @@ def test_run_whose_staged_files_were_damaged_while_it_lay_writes_them_again(
     (staged / "vocabularies/movies.arrow").unlink()
     assert forked.run(job_of(project), project.parent / "output") == 0
     assert facts(project.parent / "bundles/movies/1") == expected
+
+
+CODES = "indexes/movies/scann/hashed_dataset.npy"
+NO_LEAVES = {"num_leaves": 20, "leaves_to_search": 1, "reorder": 1}
+
+
+def with_tree(recipe: Recipe, **recall: Any) -> Recipe:
+    """The recipe with a tree of few candidates and real queries."""
+    index = recipe["indexes"]["movies"] | {
+        "kind": "tree_ah",
+        "distance": "squared_l2",
+        "parameters": NO_LEAVES,
+        "recall": recall,
+    }
+    return changed(changed(recipe, "indexes.movies", index), "verify.examples", "examples.jsonl")
+
+
+def test_run_whose_recall_is_too_low_keeps_the_index_for_another_limit(
+    command: Command, recipe: Recipe, tmp_path: Path
+) -> None:
+    write_examples(tmp_path, example_requests())
+    failed = command("run", write_project(tmp_path, with_tree(recipe, value=1.0)))
+    assert failed.code == 5
+    assert "recall@10 is 0." in failed.message
+    codes = tmp_path / "bundles/movies/.staging-1" / CODES
+    built = codes.stat().st_ino
+
+    write_examples(tmp_path, example_requests()[1:])
+    lower = with_tree(recipe, value=0.01)
+    lower["indexes"]["movies"]["parameters"] = NO_LEAVES | {"leaves_to_search": 2}
+    done = command("run", write_project(tmp_path, lower))
+
+    assert done.code == 0, done.err
+    assert (tmp_path / "bundles/movies/1" / CODES).stat().st_ino == built
+    index = catalog.read_manifest(tmp_path / "bundles/movies/1").indexes["movies"]
+    assert index.parameters["leaves_to_search"] == 2
+
+
+def swap_vectors(staged: Path) -> None:
+    path = staged / "indexes/movies/vectors.bin"
+    vectors = np.fromfile(path, "<f4").reshape(MOVIES, -1)
+    vectors[[3, 8]] = vectors[[8, 3]]
+    vectors.tofile(path)
+
+
+def build_of_reversed_vectors(staged: Path) -> None:
+    directory = staged / "indexes/movies/scann"
+    vectors = np.fromfile(staged / "indexes/movies/vectors.bin", "<f4").reshape(MOVIES, -1)
+    built = dict.fromkeys(("num_leaves", "leaves_to_search", "reorder"), 1)
+    parameters = built | {"num_leaves": 20, "dimensions_per_block": 2}
+    write_index(vectors[::-1].copy(), "squared_l2", "tree_ah", parameters, directory)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (swap_vectors, "candidate 121 (row 4 of corpus 'movies') is not what the original model"),
+        (build_of_reversed_vectors, "it was built from other vectors, or in another order"),
+    ],
+)
+def test_run_after_a_failed_check_of_an_index_makes_it_again(
+    forked: ForkedRuns,
+    recipe: Recipe,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    told: str,
+) -> None:
+    write_examples(tmp_path, example_requests())
+    project = write_project(tmp_path, with_tree(recipe, value=0.01))
+    root = tmp_path / "bundles"
+    assert forked.run(job_of(project), tmp_path / "output", noted=STEPS) == KILLED
+    damage(root / "movies/.staging-1")
+    with Staging(root, "movies", 1) as stage:  # what is wrong counts as finished, and is whole
+        for step, entry in journal.read(root / "movies/.staging-1.journal").items():
+            if step.endswith(("vectors.bin", "scann")):
+                files = [stage.digests(file.path)[0] for file in entry.files]
+                stage.finish(step, entry.key, entry.payload, files)
+
+    assert forked.run(job_of(project), tmp_path / "output") == 5
+    assert told in (tmp_path / "output").read_text()
+    assert forked.run(job_of(project), tmp_path / "output") == 0, (tmp_path / "output").read_text()
+
+
+def test_run_after_other_keys_of_the_same_rows_writes_vectors_anew(
+    command: Command, tmp_path: Path
+) -> None:
+    job = traced_recipe(
+        "shared_call.py:build_keras_towers",
+        {"user": IDS, "item": IDS},
+        {
+            "query": {"role": "query", "outputs": {"vector": "query"}},
+            "candidate": {"role": "candidate", "outputs": {"vector": "candidate"}},
+        },
+    )
+    prefix = save_checkpoint(job, tmp_path)
+    keys = 1000 + 7 * np.arange(200)
+    rows = np.random.default_rng(6).normal(size=(200, 4)).astype(np.float32)
+    sok_dump(tmp_path / "dump", "items", keys, rows)
+    recipe = job.model_dump(mode="json", exclude_unset=True) | {
+        "tables": {"items": {"dump": str(tmp_path / "dump")}},
+        "features": {"item": {"role": "candidate", "ids": {"kind": "keyed"}}},
+        "candidates": {"items": {"file": "items.csv", "id": "item", "features": {"item": "item"}}},
+        "indexes": {
+            "items": {
+                "corpus": "items",
+                "query_tower": "query",
+                "candidate_tower": "candidate",
+                "kind": "tree_ah",
+                "parameters": {"num_leaves": 50, "leaves_to_search": 1, "reorder": 1},
+                "recall": {"value": 1.0},
+            }
+        },
+        "verify": {"examples": "examples.jsonl"},
+    }
+    recipe = changed(recipe, "checkpoint.path", str(prefix))
+    recipe["code"]["table_threshold"] = 10
+    project = write_project(tmp_path, recipe)
+    (tmp_path / "items.csv").write_text("item\n" + "".join(f"{key}\n" for key in keys))
+    write_examples(tmp_path, [{"user": n, "item": int(keys[n])} for n in range(20)])
+    failed = command("run", project)
+    assert failed.code == 5, failed.err
+
+    sok_dump(tmp_path / "dump", "items", np.roll(keys, 1), rows)
+    write_project(tmp_path, changed(recipe, "indexes.items.recall.value", 0.01))
+    done = command("run", project)
+
+    assert done.code == 0, done.err
+    vectors = np.fromfile(tmp_path / "bundles/tested/1/indexes/items/vectors.bin", "<f4")
+    np.testing.assert_allclose(vectors.reshape(200, 4), np.roll(rows, -1, axis=0), rtol=1e-6)

@@ -1,29 +1,37 @@
-"""Bundles go to a store whole, once, and are gone on with after a stop."""
+"""Bundles go to a store as objects that are named by their content, and are gone on with after a
+stop.
+"""
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bundle.storage import staging
-from export.jobs.leases import Lease
-from runtime.object_store import RemotePath, located
+from bundle.storage import catalog, integrity
+from export.tables.plan import UPLOADS
+from object_store.locations import located
+from object_store.remote_path import RemotePath
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
-from tests.export.checkpoint.bundles import write_bundle
+from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.export.commands import Command, CommandResult
 from tests.export.forked_runs import ForkedRuns
+from tests.object_store.memory_stores import SleepingClock, TroubledStore
 
 VALUES = {f"t{number}": np.full((1000, 8), number, np.float32) for number in range(3)}
+OTHER_VALUES = {name: values + 10 for name, values in VALUES.items()}
 STORES = ["memory", "local"]
+DAY_S = 86_400
 
 
 @pytest.fixture(params=STORES)
@@ -31,6 +39,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> RemotePath:
     place = located(f"{request.param}://{tmp_path}/store/bundles")
     assert isinstance(place, RemotePath)
     return place
+
+
+on_disk = pytest.mark.parametrize("store", ["local"], indirect=True)
+in_trouble = pytest.mark.parametrize("store", ["troubled"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _untroubled() -> Iterator[None]:
+    yield
+    TroubledStore.reset()
 
 
 @pytest.fixture
@@ -61,52 +79,299 @@ def export(
     return lambda *more: command(*given, *more)
 
 
-def shard_of(store: RemotePath, name: str) -> RemotePath:
-    return store / f"m/1/tables/{name}/rows-00000-of-00001.bin"
+def object_of(directory: RemotePath, content: bytes) -> RemotePath:
+    return directory / "objects" / hashlib.sha256(content).hexdigest()
 
 
-def assert_written(store: RemotePath) -> None:
-    for name, values in VALUES.items():
-        assert shard_of(store, name).read(0, 1 << 30) == values.tobytes()
+def assert_whole(store: RemotePath, root: Path, values: dict[str, np.ndarray] = VALUES) -> None:
+    """What a service downloads is what the checkpoint holds."""
+    bundle = pull(find_bundle(str(store)), root, None).bundle
+    manifest = catalog.read_manifest(bundle)
+    integrity.check_files(bundle, manifest, tables="full")
+    for name, trained in values.items():
+        rows = b"".join(
+            (bundle / segment.file).read_bytes() for segment in manifest.tables[name].segments
+        )
+        assert rows == trained.tobytes()
+
+
+def local(path: RemotePath) -> Path:
+    return Path(path.url.removeprefix("local://"))
 
 
 def test_publish_to_a_store_sends_once_what_a_service_pulls(
     export: Callable[..., CommandResult], store: RemotePath, tmp_path: Path
 ) -> None:
     assert export().json["bundle"] == f"{store}/m/1"
-    assert_written(store)
-    assert set((store / "m").listing()) == {"1"}
-    assert [path.name for path in (tmp_path / "scratch").rglob("*") if path.is_file()] == ["owner"]
-    assert pull(find_bundle(str(store)), tmp_path / "root", None).bundle == tmp_path / "root/m/1"
+    assert_whole(store, tmp_path / "root")
+    assert set((store / "m/1").listing()) == {"objects", "objects.json"}
+    assert [path for path in (tmp_path / "scratch").rglob("*") if path.is_file()] == []
     again = export("--version", 1)
     assert (again.code, f"{store}/m/1 is there already" in again.message) == (6, True)
-    (store / "m/9/tables/t0/rows-00000-of-00001.bin").write(b"unfinished")
+    (store / "m/9/objects/0123").write(b"unfinished")
     assert export().json["version"] == 2
 
 
-@pytest.mark.parametrize("store", ["local"], indirect=True)
+@pytest.mark.parametrize("scratch_is_lost", [False, True])
+@on_disk
 def test_publish_to_a_store_that_stopped_sends_again_only_what_is_not_there(
-    export: Callable[..., CommandResult], store: RemotePath
+    export: Callable[..., CommandResult], store: RemotePath, tmp_path: Path, scratch_is_lost: bool
 ) -> None:
-    obstacle = shard_of(store, "t2") / "in-the-way"
+    objects = {name: object_of(store / "m/1", VALUES[name].tobytes()) for name in VALUES}
+    obstacle = objects["t2"] / "in-the-way"
     obstacle.write(b"")
     assert export().code == 6
+    before = {name: os.stat(local(objects[name])) for name in ("t0", "t1")}
     obstacle.remove()
-    os.rmdir(obstacle.parent.url.removeprefix("local://"))
-    before = shard_of(store, "t1").modified()
-    shard_of(store, "t0").write(b"of another")
+    os.rmdir(local(objects["t2"]))
+    if scratch_is_lost:
+        shutil.rmtree(tmp_path / "scratch")
+
     assert export().code == 0
-    assert shard_of(store, "t1").modified() == before
-    assert_written(store)
+    for name, status in before.items():
+        assert os.stat(local(objects[name])) == status
+    assert_whole(store, tmp_path / "root")
 
 
-def test_publish_to_a_store_second_exporter_of_a_version_is_refused(
-    export: Callable[..., CommandResult], store: RemotePath
+@on_disk
+def test_publish_to_a_store_that_lost_an_object_sends_it_again(
+    export: Callable[..., CommandResult],
+    checkpoint: Path,
+    store: RemotePath,
+    forked: ForkedRuns,
+    tmp_path: Path,
 ) -> None:
-    with Lease(store / "m", 1, "another").hold():
-        done = export()
-    assert (done.code, "m/1 is being written by another run" in done.message) == (6, True)
+    run = ["tables", str(checkpoint), str(store), "--model", "m", "--scratch"]
+    arguments = [*run, str(tmp_path / "scratch"), *NAMED]
+    # The journal notes each segment twice: when it is written, and when it is sent.
+    assert forked.run(arguments, tmp_path / "output", noted=6) == -signal.SIGKILL
+    lost, *_ = (store / "m/1/objects").listing()
+    (store / "m/1/objects" / lost).remove()
     assert export().code == 0
+    assert_whole(store, tmp_path / "root")
+
+
+def files_of(directory: Path) -> dict[Path, tuple[int, int]]:
+    files = {path: path.stat() for path in directory.rglob("*") if path.is_file()}
+    return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
+
+
+def run_elsewhere(arguments: list[str]) -> None:
+    second = [sys.executable, "-m", "export.cli.main", *arguments]
+    subprocess.run(second, check=True, cwd=Path(__file__).parents[3], timeout=120)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("winner", [VALUES, OTHER_VALUES], ids=["same", "other"])
+@on_disk
+def test_exporter_that_was_frozen_while_another_published_changes_nothing(
+    forked: ForkedRuns,
+    checkpoint: Path,
+    store: RemotePath,
+    tmp_path: Path,
+    winner: dict[str, np.ndarray],
+) -> None:
+    (tmp_path / "winner").mkdir()
+    write_bundle(tmp_path / "winner/ckpt-1", winner)
+    options = [str(store), "--model", "m", "--version", "1", *NAMED, "--scratch"]
+    first = ["tables", str(checkpoint), *options, str(tmp_path / "first")]
+    frozen = forked.start(first, tmp_path / "output", stops=3)
+    assert forked.status() == -signal.SIGSTOP
+    run_elsewhere(["tables", str(tmp_path / "winner/ckpt-1"), *options, str(tmp_path / "second")])
+    published = files_of(local(store))
+
+    os.kill(frozen, signal.SIGCONT)
+    assert forked.status() == 6
+    assert "another run has published" in (tmp_path / "output").read_text()
+    assert published.items() <= files_of(local(store)).items()
+    assert_whole(store, tmp_path / "root", winner)
+
+
+@pytest.mark.slow
+@on_disk
+def test_exporters_from_a_copied_scratch_directory_publish_one_version(
+    forked: ForkedRuns, checkpoint: Path, store: RemotePath, tmp_path: Path
+) -> None:
+    run = ["tables", str(checkpoint), str(store), "--model", "m", "--version", "1", *NAMED]
+    first = [*run, "--scratch", str(tmp_path / "first")]
+    second = [*run, "--scratch", str(tmp_path / "second")]
+    assert forked.run(first, tmp_path / "output", noted=3) == -signal.SIGKILL
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+
+    frozen = forked.start(first, tmp_path / "output", stops=2)
+    assert forked.status() == -signal.SIGSTOP
+    run_elsewhere(second)
+    published = files_of(local(store))
+    os.kill(frozen, signal.SIGCONT)
+    assert forked.status() == 0  # the journal tells the same time of beginning: the same bundle
+    assert files_of(local(store)) == published
+    assert_whole(store, tmp_path / "root")
+
+
+@in_trouble
+def test_publish_to_a_store_that_throttles_waits_and_goes_on(
+    export: Callable[..., CommandResult],
+    store: RemotePath,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    slow_down = OSError(16, "Please reduce your request rate.")
+    TroubledStore.failures.extend(
+        [*[slow_down] * 5, ConnectionResetError(104, "reset by peer"), TimeoutError("timed out")]
+    )
+    assert export("--workers", 1).code == 0
+    assert len(pauses) == 7
+    assert pauses[0] < 1 < pauses[4] < 30
+    assert_whole(store, tmp_path / "root")
+
+
+@in_trouble
+def test_publish_to_a_store_that_does_not_recover_exits_6_with_its_url_and_resumes(
+    export: Callable[..., CommandResult],
+    store: RemotePath,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SleepingClock(monkeypatch)
+    assert not (store / "m/1/objects.json").is_file()
+    TroubledStore.failures.extend([OSError(16, "Please reduce your request rate.")] * 100)
+    done = export("--workers", 1)
+    assert done.code == 6
+    assert str(store) in done.err.splitlines()[-1]
+    assert "reduce your request rate" in done.err.splitlines()[-1]
+    assert 200 < clock.passed_s < 300
+    TroubledStore.failures.clear()
+    assert export().code == 0
+
+
+@in_trouble
+def test_publish_to_a_store_that_lists_late_overwrites_nothing(
+    export: Callable[..., CommandResult], store: RemotePath, tmp_path: Path
+) -> None:
+    assert export().json["version"] == 1
+    TroubledStore.lists = False
+    assert export().json["version"] == 2
+    assert export("--version", 2).code == 6
+    TroubledStore.lists = True
+    assert_whole(store, tmp_path / "root")
+
+
+@in_trouble
+def test_publish_to_a_store_holds_a_few_segments_on_the_local_disk(
+    command: Command, store: RemotePath, tmp_path: Path
+) -> None:
+    many = {f"t{number:02}": np.full((1000, 8), number, np.float32) for number in range(20)}
+    write_bundle(tmp_path / "ckpt-1", many)
+    named = [option for name in many for option in ("--table", f"{name}={name}")]
+    given = ["tables", tmp_path / "ckpt-1", store, "--model", "m", *named, "--workers", 1]
+    given += ["--scratch", tmp_path / "scratch"]
+    plan = command(*given, "--plan", "--json").json
+    segments = 1 + 1 + UPLOADS
+    assert plan["local_bytes"] == segments * 1000 * 8 * 4 < plan["written_bytes"]
+
+    TroubledStore.watched = tmp_path / "scratch"
+    assert command(*given, "--full").code == 0
+    assert 0 < max(TroubledStore.seen) <= segments
+    assert_whole(store, tmp_path / "root", many)
+
+
+@in_trouble
+def test_publish_to_a_store_compares_rows_that_it_reads_from_there(
+    command: Command, store: RemotePath, tmp_path: Path
+) -> None:
+    rows = np.arange(20_000 * 64, dtype=np.float32).reshape(20_000, 64)
+    write_bundle(tmp_path / "ckpt-1", {"t": rows})
+    given = ["tables", tmp_path / "ckpt-1", store, "--model", "m", "--table", "t=t"]
+    given += ["--scratch", tmp_path / "scratch", "--json"]
+    TroubledStore.flips = True
+    done = command(*given)
+    assert (done.code, "table 't': row" in done.err) == (5, True)
+    assert not (store / "m/1/objects.json").is_file()
+    TroubledStore.flips = False
+
+    # Groups of neighbors take a request each, so that a table takes a few hundred of them.
+    TroubledStore.reads = 0
+    verified = command(*given).json["verification"]["tables"]["t"]["rows_compared"]
+    assert 3000 < verified <= 4096
+    assert 100 < TroubledStore.reads < 400
+    assert_whole(store, tmp_path / "root", {"t": rows})
+
+
+@on_disk
+def test_publish_to_a_store_with_a_full_scratch_disk_exits_6_and_resumes(
+    export: Callable[..., CommandResult],
+    checkpoint: Path,
+    store: RemotePath,
+    forked: ForkedRuns,
+    tmp_path: Path,
+) -> None:
+    run = ["tables", str(checkpoint), str(store), "--model", "m", *NAMED]
+    run += ["--scratch", str(tmp_path / "scratch")]
+    assert forked.run(run, tmp_path / "output", file_bytes=10_000) == 6
+    assert "File too large" in (tmp_path / "output").read_text()
+    assert not (store / "m/1/objects.json").is_file()
+    assert export().code == 0
+    assert_whole(store, tmp_path / "root")
+
+
+@on_disk
+def test_publish_to_a_store_of_a_segment_that_was_damaged_sends_nothing_of_it(
+    checkpoint: Path, store: RemotePath, forked: ForkedRuns, tmp_path: Path
+) -> None:
+    segment = "tables/t1/rows-00000-of-00001.bin"
+    run = ["tables", str(checkpoint), str(store), "--model", "m", *NAMED]
+    run += ["--scratch", str(tmp_path / "scratch")]
+    damages = {"after": segment, "file": segment}
+    assert forked.run(run, tmp_path / "output", damages=damages) == 6
+    assert f"{segment} has changed since it was written" in (tmp_path / "output").read_text()
+    assert not (store / "m/1/objects.json").is_file()
+    assert not object_of(store / "m/1", VALUES["t1"].tobytes()).is_file()
+
+
+def aged(path: RemotePath, days: float) -> RemotePath:
+    """Makes a file older by the store's clock."""
+    written = local(path).stat().st_mtime - days * DAY_S
+    os.utime(local(path), (written, written))
+    return path
+
+
+@on_disk
+def test_clean_of_a_store_removes_old_objects_that_no_version_names(
+    export: Callable[..., CommandResult], command: Command, store: RemotePath, tmp_path: Path
+) -> None:
+    assert export().json["version"] == 1
+    for name in (store / "m/1/objects").listing():
+        aged(store / "m/1/objects" / name, 30)
+    lost = store / "m/1/objects/lost"
+    fresh = store / "m/1/objects/fresh"
+    given_up = store / "m/2/objects/given-up"
+    mark = store / "m/2/started"
+    resumed = store / "m/3/objects/resumed"
+    again = store / "m/3/started"
+    for file in (lost, fresh, given_up, mark, resumed, again):
+        file.write(b"x")
+    for file in (lost, given_up, mark, resumed):
+        aged(file, 8)
+
+    assert command("clean", store, "--older-than", 9, "--json").json["removed"] == []
+    cleaned = command("clean", store, "--json").json
+    assert sorted(cleaned["removed"]) == sorted(map(str, (lost, given_up, mark)))
+    assert cleaned["busy"] == [f"{store}/m/3"]
+    assert all(file.is_file() for file in (fresh, resumed, again))
+    assert_whole(store, tmp_path / "root")
+    assert command("clean", store, "--json").json["removed"] == []
+
+
+@on_disk
+def test_clean_of_a_store_counts_by_the_clock_of_the_store(
+    command: Command, store: RemotePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store / "m/2/objects/new").write(b"x")
+    later = time.time() + 30 * DAY_S
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert command("clean", store, "--json").json["removed"] == []
 
 
 @pytest.mark.parametrize(
@@ -139,36 +404,3 @@ def test_tables_to_a_url_stages_in_the_scratch_directory(
     page = command("tables", checkpoint, store, "--table", "a=t1", "--json").json
     assert page["bundle"] == f"{store}/tables/1"
     assert len(list((tmp_path / ".rowcast-scratch").iterdir())) == 1
-
-
-def files_of(directory: Path) -> dict[Path, tuple[int, int]]:
-    files = {path: path.stat() for path in directory.rglob("*") if path.is_file()}
-    return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
-
-
-@pytest.mark.slow
-def test_exporter_that_was_frozen_past_its_lease_damages_nothing(
-    forked: ForkedRuns, checkpoint: Path, tmp_path: Path
-) -> None:
-    store, versions = f"local://{tmp_path}/store", tmp_path / "store/m"
-    run = ["tables", str(checkpoint), store, "--model", "m", "--version", "1", *NAMED, "--scratch"]
-    assert (
-        forked.run([*run, str(tmp_path / "first")], tmp_path / "output", noted=1) == -signal.SIGKILL
-    )
-    frozen = forked.start(
-        [*run, str(tmp_path / "first")], tmp_path / "output", stops=len(VALUES)
-    )  # its own lease again
-    assert forked.status() == -signal.SIGSTOP
-    lease = json.loads((versions / ".lease-1.json").read_text())
-    (versions / ".lease-1.json").write_text(
-        json.dumps(lease | {"time": "2026-01-01T00:00:00+00:00"})
-    )
-    second = [sys.executable, "-m", "export.cli.main", *run, str(tmp_path / "second")]
-    subprocess.run(second, check=True, cwd=Path(__file__).parents[3], timeout=120)
-    before = files_of(versions)
-    os.kill(frozen, signal.SIGCONT)
-    assert forked.status() == 6
-    assert "was taken over by another run" in (tmp_path / "output").read_text()
-    assert files_of(versions) == before
-    staging.check_files(versions / "1", staging.read_manifest(versions / "1"), tables="full")
-    assert list((tmp_path / "first").rglob("*.bin")) != []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from export.jobs.attempts import ATTEMPTS_MAX
 from export.jobs.executors import LocalExecutor
 from export.tables.plan import plan_tables
 from tests.export import task_functions
-from tests.export.checkpoint.bundles import write_bundle
+from tests.export.checkpoint.tensor_bundles import write_bundle
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -64,8 +66,38 @@ def test_local_failure_of_a_task_is_the_failure_of_the_run(
         LocalExecutor(workers).run(function, range(5))
 
 
+def test_local_failure_ends_only_the_workers_of_the_run() -> None:
+    with subprocess.Popen(["sleep", "60"]) as unrelated:
+        context = multiprocessing.get_context("spawn")
+        others = context.Process(target=time.sleep, args=(60,))
+        others.start()
+        try:
+            with pytest.raises(CheckpointError, match="three is not read"):
+                LocalExecutor(2).run(task_functions.refuse_three, range(5))
+            assert others.is_alive()
+            assert multiprocessing.active_children() == [others]
+        finally:
+            others.kill()
+            others.join()
+            unrelated.kill()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_local_executor_waits_until_results_are_taken(workers: int, tmp_path: Path) -> None:
+    ahead: list[int] = []
+
+    def take(_task: object, _result: object) -> None:
+        time.sleep(0.2)  # long enough for idle workers to run ahead
+        ahead.append(len(list(tmp_path.iterdir())) - len(ahead))
+
+    tasks = [str(tmp_path / f"{number:02}") for number in range(12)]
+    LocalExecutor(workers).run(task_functions.touch, tasks, take)
+    assert len(ahead) == len(tasks)
+    assert max(ahead) <= workers + 1
+
+
 @pytest.mark.slow
-def test_local_storage_that_fails_is_tried_again_where_that_may_help(tmp_path: Path) -> None:
+def test_local_task_whose_storage_fails_is_tried_again_if_that_may_help(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
     marks = [str(tmp_path / name / "passes") for name in "ab"]
@@ -77,10 +109,12 @@ def test_local_storage_that_fails_is_tried_again_where_that_may_help(tmp_path: P
 
 
 @pytest.mark.parametrize(("sent", "to_group"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
-def test_local_ended_from_outside_leaves_no_worker_behind(
+def test_local_executor_that_is_ended_leaves_no_worker(
     tmp_path: Path, sent: signal.Signals, to_group: bool
 ) -> None:
-    """An orphan would write into the files of the next run. The pipe ends when the last worker has let go of it."""
+    """An orphan would write into the files of the next run. The pipe ends when the last worker has
+    let go of it.
+    """
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

@@ -23,7 +23,7 @@ from export.jobs.table_steps import copy_tables
 from export.recipe.settings import ExportSettings
 from export.tables.plan import Writing, plan_tables
 from tests.export import task_functions
-from tests.export.checkpoint.bundles import write_bundle
+from tests.export.checkpoint.tensor_bundles import write_bundle
 
 pytestmark = pytest.mark.slow
 
@@ -59,19 +59,20 @@ def test_ray_results_come_in_the_order_of_the_tasks_from_other_processes(
     assert os.getpid() not in {process for _, process in results}
 
 
-def test_ray_failures_of_tasks_come_back_as_themselves(
+def test_ray_failure_of_a_task_is_raised_with_its_own_type(
     executor: RayExecutor, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointError, match=r"^three is not read$"):
         executor.run(task_functions.refuse_three, range(5))
-    passes, broken = tmp_path / "passes", tmp_path / "broken"
+    passes = tmp_path / "passes"
+    broken = tmp_path / "broken"
     assert executor.run(task_functions.fail_storage, [str(passes)]) == [3]
     with pytest.raises(DestinationError, match="cannot be written: Input/output error"):
         executor.run(task_functions.fail_storage, [str(broken)])
     assert len(broken.read_text()) == ATTEMPTS_MAX
 
 
-def test_ray_worker_that_is_killed_is_replaced_so_many_times(
+def test_ray_worker_that_is_killed_is_replaced_a_limited_number_of_times(
     executor: RayExecutor, tmp_path: Path
 ) -> None:
     marks = [str(tmp_path / str(number)) for number in range(3)]
@@ -82,7 +83,7 @@ def test_ray_worker_that_is_killed_is_replaced_so_many_times(
         executor.run(task_functions.die, [0])
 
 
-def test_ray_worker_that_sees_other_files_is_told(cluster: Any) -> None:
+def test_ray_worker_that_sees_other_files_is_an_error(cluster: Any) -> None:
     own = "/proc/self/comm"  # the same path, and another file for each process
     with pytest.raises(
         UsageError,
@@ -94,12 +95,12 @@ def test_ray_worker_that_sees_other_files_is_told(cluster: Any) -> None:
     ) == [9]
 
 
-def test_ray_task_that_no_node_has_room_for_is_told(cluster: Any) -> None:
+def test_ray_task_that_fits_on_no_node_is_an_error(cluster: Any) -> None:
     with pytest.raises(UsageError, match="no Ray node gives more than"):
         RayExecutor(cluster.address, memory_bytes=1 << 50).run(task_functions.square, [1])
 
 
-def test_ray_cluster_that_is_not_there_is_told() -> None:
+def test_ray_cluster_that_cannot_be_reached_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         where = f"127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(UsageError, match=f"no Ray cluster can be used at {where}: .*refused"):
@@ -118,7 +119,8 @@ def test_ray_node_that_dies_in_the_middle_leaves_the_same_tables(
     checkpoint = open_checkpoint(tmp_path)
     pages: list[dict[str, manifest.Table]] = []
     staged: list[dict[str, bytes]] = []
-    node, calls = cluster.add_node(**NODE), itertools.count(1)
+    node = cluster.add_node(**NODE)
+    calls = itertools.count(1)
 
     def lose_node(_: int) -> None:
         if next(calls) == 30:
@@ -130,14 +132,14 @@ def test_ray_node_that_dies_in_the_middle_leaves_the_same_tables(
                 checkpoint,
                 recognise(checkpoint, {"t": "t"}),
                 stage.directory,
-                writing={"t": Writing(shard_rows=37)},
+                writing={"t": Writing(segment_rows=37)},
             )
             tables = copy_tables(plan, stage, ExportSettings(executor=where), moved)
             pages.append(tables)
             staged.append(
                 {
-                    shard.file: (stage.directory / shard.file).read_bytes()
-                    for shard in tables["t"].shards
+                    segment.file: (stage.directory / segment.file).read_bytes()
+                    for segment in tables["t"].segments
                 }
             )
     assert node not in cluster.list_all_nodes()

@@ -1,4 +1,6 @@
-"""Self-contained SavedModels, asked as a client does and held to the original model, which TensorFlow runs whole."""
+"""Self-contained SavedModels, asked as a client does and held to the original model, which
+TensorFlow runs whole.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.storage import staging
+from bundle.storage import catalog
 from export.checkpoint.formats.tensorbundle import data_file
 from export.frameworks.loading import load_tensorflow
 from export.jobs import saved_model_job
 from export.model.code import load_factory
-from export.saved_model.files import COPY_BYTES
-from tests.export.checkpoint.bundles import Box, write_bundle
+from export.saved_model import proofs
+from export.saved_model.files import COPY_BYTES, VariablesPlan
+from tests.export.checkpoint.tensor_bundles import Box, write_bundle
 from tests.export.commands import Command, refused
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import (
@@ -32,7 +35,7 @@ from tests.export.movies_job import (
     values_of,
     write_project,
 )
-from tests.export.traced_models import HERE, TracedCheckpoint, one_recipe, save_checkpoint
+from tests.export.traced_models import MODELS, TracedCheckpoint, one_table_recipe, save_checkpoint
 
 Values = NDArray[Any]
 Answers = dict[str, dict[str, Values]]
@@ -45,7 +48,7 @@ N = 50
 def original(made: TracedCheckpoint, tables: Mapping[str, Values]) -> Any:
     """The uncut model as TensorFlow restores it, with other values in its tables."""
     tf = load_tensorflow()
-    model = load_factory(made.job.code.factory, HERE)()
+    model = load_factory(made.job.code.factory, MODELS)()
     tf.train.Checkpoint(model=model).restore(str(made.prefix)).expect_partial()
     for part in tf.train.TrackableView(model).descendants():
         for config, table in getattr(part, "embedding_tables", {}).items():
@@ -93,7 +96,9 @@ def bags(count: int, of: list[Any], longest: int, seed: int) -> tuple[list[Any],
 
 @pytest.fixture(scope="module")
 def movie_tables(movies: TracedCheckpoint) -> dict[str, Values]:
-    """Stored as bfloat16, as float16 in slices that TensorFlow itself cannot restore, as a grid, and plainly."""
+    """Stored as bfloat16, as float16 in slices that TensorFlow itself cannot restore, as a grid,
+    and plainly.
+    """
     stored: dict[str, Values] = dict(movies.tables)
     stored["users"] = stored["users"].astype(ml_dtypes.bfloat16)
     stored["movies"] = stored["movies"].astype(np.float16)
@@ -117,12 +122,11 @@ def inlined(
     page = changed(page, "features.user_id", {"ids": {"kind": "hash", "dtype": "string"}})
     page = changed(page, "features.hour", {"unknown": {"rule": "row", "row": 2}})
     page = changed(page, "features.movie_id.unknown", {"rule": "refuse"})
-    return published(
-        forked, write_project(root / "project", page), noted=5
-    )  # and the next run resumes
+    # The next run resumes.
+    return published(forked, write_project(root / "project", page), noted=5)
 
 
-def test_savedmodel_lies_where_tensorflow_serving_looks_and_no_service_of_ours(
+def test_saved_model_is_found_by_tensorflow_serving_and_not_by_rowcast_serve(
     inlined: tuple[Path, dict[str, Any]],
 ) -> None:
     directory, page = inlined
@@ -136,8 +140,8 @@ def test_savedmodel_lies_where_tensorflow_serving_looks_and_no_service_of_ours(
         "variables",
     ]
     assert (directory / "assets" / "movie_ids.txt").is_file()
-    assert staging.committed_versions(root, "movies") == []
-    assert staging.next_version(root, "movies") == 8
+    assert catalog.committed_versions(root, "movies") == []
+    assert catalog.next_version(root, "movies") == 8
     assert hidden(root) == []
     report = json.loads((directory / "assets.extra" / "rowcast.json").read_text())
     assert report == {
@@ -156,7 +160,7 @@ def test_savedmodel_lies_where_tensorflow_serving_looks_and_no_service_of_ours(
     }
 
 
-def test_answers_to_raw_ids_are_those_of_the_original_model(
+def test_saved_model_called_with_raw_ids_returns_the_outputs_of_the_original_model(
     inlined: tuple[Path, dict[str, Any]], movies: TracedCheckpoint, movie_tables: dict[str, Values]
 ) -> None:
     tf = load_tensorflow()
@@ -164,7 +168,8 @@ def test_answers_to_raw_ids_are_those_of_the_original_model(
     users = [f"user-{number}" for number in range(N)]
     history, splits = bags(N, MOVIE_IDS, 4, 2)
     genres, genre_splits = bags(N, list(range(9)), 3, 3)
-    hours, movie_rows = random.integers(0, 24, N), random.integers(0, len(MOVIE_IDS), N)
+    hours = random.integers(0, 24, N)
+    movie_rows = random.integers(0, len(MOVIE_IDS), N)
     years = random.standard_normal(N).astype(np.float32)
     sent = {
         "user_id": users,
@@ -200,7 +205,8 @@ def test_unknown_ids_follow_each_features_rule(inlined: tuple[Path, dict[str, An
     tf = load_tensorflow()
     signatures = tf.saved_model.load(str(inlined[0])).signatures
     one = {"user_id": tf.constant(["a"]), "hour": tf.constant([2], tf.int64)}
-    none, known = tf.constant([0, 0], tf.int64), tf.constant([0, 1], tf.int64)
+    none = tf.constant([0, 0], tf.int64)
+    known = tf.constant([0, 1], tf.int64)
     empty = signatures["query"](**one, history=tf.constant([], tf.int64), history_1=none)["vector"]
     left_out = signatures["query"](**one, history=tf.constant([-5], tf.int64), history_1=known)[
         "vector"
@@ -219,11 +225,13 @@ def test_unknown_ids_follow_each_features_rule(inlined: tuple[Path, dict[str, An
 
 
 def stacked_ads(made: TracedCheckpoint, directory: Path) -> Path:
-    """The ads' checkpoint as two chips of two sparse cores each would lay it: `ads` and `words` in one stack.
+    """The ads' checkpoint as two chips of two sparse cores each would lay it: `ads` and `words` in
+    one stack.
 
     Returns a layout file that says so.
     """
-    cores, stack = 4, np.full((160, 8), np.nan, np.float32)
+    cores = 4
+    stack = np.full((160, 8), np.nan, np.float32)
     layouts = {}
     for name, rows, dim, offset, rotation in (("ads", 30, 4, 0, 0), ("words", 100, 6, 8, 2)):
         for row in range(rows):
@@ -242,7 +250,7 @@ def stacked_ads(made: TracedCheckpoint, directory: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_stack_is_served_as_it_lies_and_linked(
+def test_stack_is_linked_without_being_rewritten(
     ads: TracedCheckpoint, forked: ForkedRuns, tmp_path: Path
 ) -> None:
     recipe = changed(
@@ -253,6 +261,7 @@ def test_stack_is_served_as_it_lies_and_linked(
     recipe = changed(
         changed(recipe, "checkpoint.path", str(tmp_path / "ckpt-3")), "output.tables", "inline-link"
     )
+    recipe = changed(recipe, "verify.stated_layouts", "accept")
     directory, page = published(forked, write_project(tmp_path / "project", recipe))
     assert page["data"] == "linked"
     assert page["tables"]["words"]["layout"] == "sparse_core"
@@ -264,7 +273,7 @@ def test_stack_is_served_as_it_lies_and_linked(
     assert set(proof["max_abs_error"]["ranking"]) == {"click", "hidden"}
 
 
-def test_plan_tells_what_signatures_take_and_writes_nothing(
+def test_plan_lists_the_inputs_of_the_signatures_and_writes_nothing(
     command: Command, project: Path
 ) -> None:
     page = command("plan", project, "--tables", "inline", "--json").json
@@ -303,19 +312,56 @@ def test_plan_tells_what_signatures_take_and_writes_nothing(
         ),
     ],
 )
-def test_job_that_cannot_be_meant_is_refused(
+def test_invalid_inline_job_exits_2(
     command: Command, recipe: Recipe, tmp_path: Path, path: str, value: Any, told: str
 ) -> None:
     inline = changed(changed(recipe, "output.tables", "inline"), path, value)
     refused(command, write_project(tmp_path / "project", inline), 2, told)
 
 
+def add_gone_object(model: Any) -> dict[str, Any]:
+    """Adds an object that the model had in training and its code lacks now."""
+    tf = load_tensorflow()
+    model.gone = tf.train.Checkpoint(weight=tf.Variable(tf.zeros((3, 5))))
+    return {}
+
+
+def test_model_too_large_to_compare_is_published_only_as_unproved(
+    command: Command, monkeypatch: pytest.MonkeyPatch, recipe: Recipe, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(proofs, "RESERVE_BYTES", 1 << 60)  # more than any machine has free
+    inline = changed(recipe, "output.tables", "inline")
+    project = write_project(tmp_path / "project", inline)
+    refused(command, project, 5, "cannot be compared with the original model", "--unproved")
+
+    page = command("run", project, "--unproved", "--json").json
+
+    proof = page["verification"]
+    assert (proof["proved"], proof["examples"]) == (False, 0)
+    assert "not compared with the original model, by --unproved" in proof["note"]
+    bundle = write_project(tmp_path / "bundle", recipe)
+    done = command("run", bundle, "--unproved")
+    assert (done.code, "--unproved is for a self-contained" in done.message) == (2, True)
+
+
+def test_rows_are_read_from_written_files_where_memory_is_too_short_to_load_them(
+    command: Command, monkeypatch: pytest.MonkeyPatch, recipe: Recipe, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(VariablesPlan, "load_bytes", 1 << 60)  # more than any machine has free
+    project = write_project(tmp_path, changed(recipe, "output.tables", "inline"))
+
+    proof = command("run", project, "--json").json["verification"]
+
+    assert (proof["proved"], proof["loaded_by"]) == (True, [])
+    assert "not loaded here" in proof["note"]
+
+
 def test_large_keras_embedding_is_linked_too(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(saved_model_job, "SMALL_BYTES_MAX", 1 << 10)  # what counts as large
-    job = one_recipe("build_large_keras_table")
-    prefix, _ = save_checkpoint(job, tmp_path, beside=(3, 5))
+    job = one_table_recipe("build_large_keras_table")
+    prefix = save_checkpoint(job, tmp_path, beside=add_gone_object)
     recipe = changed(
         job.model_dump(mode="json", exclude_unset=True), "checkpoint.path", str(prefix)
     )
@@ -324,7 +370,7 @@ def test_large_keras_embedding_is_linked_too(
     assert "also holds gone.weight [3, 5], which the model code lacks" in note
     page = command("run", project, "--json").json
     assert page["notes"] == [note]
-    assert page["table_bytes"] == 20_000 * 3 * 4
+    assert page["table_bytes"] == 20_000 * 4 * 4
     assert page["verification"]["examples"] == 256
     values = values_of(prefix)
     table, kernel, bias = (

@@ -1,4 +1,6 @@
-"""`tables` and `inspect` with what the user says of a checkpoint, and of one that cannot be exported in full."""
+"""`tables` and `inspect` with what the user says of a checkpoint, and of one that cannot be
+exported in full.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,20 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
-from bundle.storage import staging
+from bundle.storage import catalog
 from bundle.tables.reader import TableReader
-from tests.export.checkpoint.bundles import GRAPH, SUFFIX, Box, node, object_graph, write_bundle
+from tests.export.checkpoint.tensor_bundles import (
+    GRAPH,
+    SUFFIX,
+    Box,
+    node,
+    object_graph,
+    write_bundle,
+)
 from tests.export.commands import Command
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import visible
@@ -26,7 +36,7 @@ BY_MOD = np.concatenate([np.arange(0, 10, 3), np.arange(1, 10, 3), np.arange(2, 
 def bundle(root: Path) -> dict[str, Any]:
     """What a service would read: rows of every table, features."""
     directory = root / "tables/1"
-    page = staging.read_manifest(directory)
+    page = catalog.read_manifest(directory)
     rows = {
         name: TableReader(directory, table).gather(np.arange(table.rows))
         for name, table in page.tables.items()
@@ -35,7 +45,7 @@ def bundle(root: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", ["--mod", "--layout"])
-def test_tables_of_partitions_come_out_in_order_when_the_user_says_mod(
+def test_tables_of_partitions_with_mod_are_in_the_order_of_ids(
     command: Command, tmp_path: Path, how: str
 ) -> None:
     write_bundle(
@@ -44,13 +54,49 @@ def test_tables_of_partitions_come_out_in_order_when_the_user_says_mod(
     layout = tmp_path / "layout.toml"
     layout.write_text('[tables.user]\nkey = "user/embeddings"\nkind = "mod"\n')
     said = {"--mod": "user", "--layout": layout}[how]
-    command("tables", tmp_path / "c", tmp_path / "out", how, said, "--json").json  # noqa: B018
+    run = ["tables", tmp_path / "c", tmp_path / "out", how, said]
+    done = command(*run)
+    assert (done.code, visible(tmp_path / "out")) == (5, [])
+    assert "'user': the layout of the rows is stated" in done.message
+    assert "--accept-stated-layouts" in done.message
+
+    page = command(*run, "--accept-stated-layouts", "--json").json
     np.testing.assert_array_equal(bundle(tmp_path / "out")["rows"]["user"], TABLE)
+    assert page["verification"]["tables"]["user"]["stated_layout"] == "accepted"
+    assert "table user: its layout is stated" in page["notes"][0]
+    assert catalog.read_manifest(tmp_path / "out/tables/1").tables["user"].source.stated is True
+    planned = command(*run, "--plan", "--json").json["tables"]["user"]
+    assert planned["stated"] is True
+    assert "its layout is stated" in planned["note"]
+    shown = command(*run, "--accept-stated-layouts").out
+    assert "if its stated layout is right: not verified" in " ".join(shown.split())
+    verified = command("verify", page["bundle"], "--checkpoint", tmp_path / "c")
+    assert "by its stated layout (accepted)" in " ".join(verified.out.split())
+    drawn = command("explain", page["bundle"], "--json").json
+    assert drawn["tables"][0]["source"] == "user/embeddings, mod, stated layout"
+
     page = command("inspect", tmp_path / "c", how, said, "--json").json
     assert page["tables"]["user"]["layout"] == {"kind": "mod", "starts": [0, 4, 7]}
+    assert page["tables"]["user"]["stated"] is True
 
 
-def test_tables_exports_what_it_can_and_tells_the_rest(command: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("part", "shape"), [("rows = 9", (9, 7)), ("dim = 5", (10, 5))])
+def test_tables_padding_of_a_plain_variable_is_cut_off(
+    command: Command, tmp_path: Path, part: str, shape: tuple[int, int]
+) -> None:
+    write_bundle(tmp_path / "c", {"emb": TABLE}, boxes={"emb": ROWS})
+    layout = tmp_path / "layout.toml"
+    layout.write_text(f'[tables.user]\nkey = "emb"\nkind = "plain"\n{part}\n')
+    done = command("tables", tmp_path / "c", tmp_path / "out", "--layout", layout)
+    assert done.code == 0, done.err
+    np.testing.assert_array_equal(
+        bundle(tmp_path / "out")["rows"]["user"], TABLE[: shape[0], : shape[1]]
+    )
+
+
+def test_tables_exports_the_convertible_tables_and_lists_the_others(
+    command: Command, tmp_path: Path
+) -> None:
     nodes = [
         node({"e": 1}),
         node({"_variables": 2}),
@@ -66,6 +112,22 @@ def test_tables_exports_what_it_can_and_tells_the_rest(command: Command, tmp_pat
     assert any("'a/b' cannot be called so" in note and "--table NAME=a/b" in note for note in notes)
     command("tables", tmp_path / "c", tmp_path / "other", "--table", "ab=a/b", "--json").json  # noqa: B018
     assert set(bundle(tmp_path / "other")["rows"]) == {"items", "ab"}
+
+
+def test_tables_lists_the_large_variables_that_it_leaves_out(
+    command: Command, tmp_path: Path
+) -> None:
+    with h5py.File(tmp_path / "m.weights.h5", "w") as file:
+        file.create_dataset("layers/embedding/vars/0", data=np.ones((50, 4), "f4"))
+        file.create_dataset("items/vars/0", data=np.ones((900, 4), "f4"))
+        file.create_dataset("deep/vars/0", data=np.ones((8, 1), "f4"))
+    told = "whether it is a table: items/vars/0 [900, 4]; --table NAME=KEY exports one"
+    page = command("tables", tmp_path / "m.weights.h5", tmp_path / "a", "--json").json
+    assert any(told in note for note in page["notes"])
+    named = ("--table", "items=items/vars/0", "--json")
+    page = command("tables", tmp_path / "m.weights.h5", tmp_path / "b", *named).json
+    assert page["notes"] == []
+    assert set(bundle(tmp_path / "b")["rows"]) == {"embedding", "items"}
 
 
 @pytest.mark.parametrize(
@@ -85,14 +147,26 @@ def test_tables_that_cannot_be_exported_exit_4_with_the_reason(
     assert told in done.message
 
 
+def test_tables_whose_names_are_ways_to_write_tables_are_selected(
+    command: Command, tmp_path: Path
+) -> None:
+    write_bundle(tmp_path / "c", dict.fromkeys(("copy", "link", "other"), TABLE))
+    named = [f"--table={name}={name}" for name in ("copy", "link", "other")]
+    done = command(
+        "tables", tmp_path / "c", tmp_path / "out", *named, "--only", "copy, link", "--json"
+    )
+    assert set(done.json["verification"]["tables"]) == {"copy", "link"}
+
+
 @pytest.mark.parametrize("failures", [2, 1000])
-def test_tables_whose_reads_bring_nothing_are_read_again_and_else_named(
+def test_tables_whose_reads_fail_are_read_again_and_then_named(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     """As a network filesystem answers while it fails."""
     write_bundle(tmp_path / "c", {"user/embeddings": TABLE})
     monkeypatch.setenv("ROWCAST_EXPORT_WORKERS", "1")
-    read, left = os.preadv, failures
+    read = os.preadv
+    left = failures
 
     def flaky(handle: int, buffers: Any, offset: int) -> int:
         nonlocal left
@@ -122,10 +196,22 @@ def test_tables_that_are_linked_are_verified_in_full_or_not_at_all(
     )
     assert full.code == 0, full.err
     checks = [
-        staging.read_manifest(tmp_path / f"out/tables/{version}").verification.tables
+        catalog.read_manifest(tmp_path / f"out/tables/{version}").verification.tables
         for version in (1, 2)
     ]
     assert [check["user"].rows_compared for check in checks] == [0, 5000]
+
+
+def test_tables_with_full_set_in_the_environment_compare_every_row(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = np.arange(5000 * 4, dtype=np.float32).reshape(5000, 4)
+    write_bundle(tmp_path / "c", {"user/embeddings": large})
+    monkeypatch.setenv("ROWCAST_EXPORT_FULL", "true")
+    done = command("tables", tmp_path / "c", tmp_path / "out", "--tables", "link")
+    assert done.code == 0, done.err
+    manifest = catalog.read_manifest(tmp_path / "out/tables/1")
+    assert manifest.verification.tables["user"].rows_compared == 5000
 
 
 def test_tables_of_a_checkpoint_that_was_saved_anew_after_a_kill_are_copied_again(

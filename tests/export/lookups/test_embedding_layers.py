@@ -9,16 +9,11 @@ import pytest
 from export.frameworks.loading import tf
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.lookups.parity_checks import (
-    HERE,
-    check_parity,
-    check_self_contained,
-    recipe,
-    train_and_trace,
-)
-from tests.export.traced_models import TracedCheckpoint
+from tests.export.parity_checks import check_parity, check_self_contained
+from tests.export.traced_models import MODELS, TracedCheckpoint, save_and_trace, tower_recipe
 
-ID, RAGGED = {"dtype": "int64"}, {"dtype": "int64", "kind": "ragged"}
+ID = {"dtype": "int64"}
+RAGGED = {"dtype": "int64", "kind": "ragged"}
 MID_LEVEL = {
     "item": ID,
     "bag": RAGGED,
@@ -53,12 +48,14 @@ def kinds(made: TracedCheckpoint) -> dict[str, tuple[str, str, int | None, str |
 def test_mid_level_layer_of_each_generation_equals_the_original(
     function: str, tmp_path: Path
 ) -> None:
-    # What was trained on TPUs is served by another program: V0 and V2 cannot be without TPUs, but their tables can.
-    made = train_and_trace(recipe("build_serving", MID_LEVEL), mid_level_inputs(), tmp_path)
+    # What was trained on TPUs is served by another program: V0 and V2 cannot be without TPUs, but
+    # their tables can.
+    job = tower_recipe("mid_level.py:build_serving", MID_LEVEL)
+    made = save_and_trace(job, tmp_path, mid_level_inputs())
     assert made.keys == KEYS
     if function != "build_serving":
-        job = recipe(function, MID_LEVEL)
-        made = dataclasses.replace(made, job=job, model=trace_towers(job, HERE))
+        job = tower_recipe(f"mid_level.py:{function}", MID_LEVEL)
+        made = dataclasses.replace(made, job=job, model=trace_towers(job, MODELS))
     assert kinds(made) == {
         "item": ("items", "single", None, None),
         "bag": ("items", "bag", None, "mean"),
@@ -81,17 +78,18 @@ def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -
         "tags": RAGGED,
         "words": {**ID, "kind": "sparse"},
     }
-    # TensorFlow's checkpoints of Keras 3 leave out layers in dicts: the training script saves them beside the model.
+    # TensorFlow's checkpoints of Keras 3 leave out layers in dicts: the training script saves them
+    # beside the model.
     keys = {
         f"embedding.{name}": {"key": f"{name}/.ATTRIBUTES/VARIABLE_VALUE"}
         for name in ("items", "tags")
     }
-    job = recipe("build_keras_rs", inputs, tables=keys)
+    job = tower_recipe("lookups.py:build_keras_rs", inputs, tables=keys)
 
     def tables(model: Any) -> dict[str, Any]:
         return {layer.name: layer.embeddings.value for layer in model.embedding._layers}
 
-    made = train_and_trace(job, given, tmp_path, tables)
+    made = save_and_trace(job, tmp_path, given, beside=tables)
     assert kinds(made) == {
         "item": ("embedding.items", "single", None, None),
         "recent": ("embedding.items", "sequence", 3, None),
@@ -112,7 +110,10 @@ def test_inputs_with_several_positions_or_readers_are_read_unchanged(
     inputs: dict[str, Any] = MID_LEVEL | (
         {"item": {**ID, "shape": [2]}} if call == "placed" else {}
     )
-    job = recipe("build_serving", inputs, towers={"tower": {"role": "query", "call": call}})
-    report = check_self_contained(train_and_trace(job, mid_level_inputs(), tmp_path), tmp_path)
+    job = tower_recipe(
+        "mid_level.py:build_serving", inputs, towers={"tower": {"role": "query", "call": call}}
+    )
+    made = save_and_trace(job, tmp_path, mid_level_inputs())
+    report = check_self_contained(made, tmp_path)
     assert set(report["tables"]) == {"items"}
     assert ("recent" in report["signatures"]["tower"]["inputs"]) == (call == "placed")

@@ -11,7 +11,8 @@ from export.frameworks.loading import tf
 from export.lookups.feature_columns import intercept_columns, no_lengths
 from export.lookups.records import Lookup
 
-fc, v1 = tf.feature_column, tf.compat.v1
+fc = tf.feature_column
+v1 = tf.compat.v1
 
 
 def dense(dtype: Any, *shape: int) -> Any:

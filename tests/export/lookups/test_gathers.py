@@ -14,8 +14,14 @@ from export.errors import NotConvertible
 from export.frameworks.loading import tf
 from export.graph.specs import DenseSpec, FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.lookups.parity_checks import HERE, check_parity, recipe, train_and_trace
-from tests.export.traced_models import TracedCheckpoint
+from tests.export.parity_checks import check_parity
+from tests.export.traced_models import (
+    MODELS,
+    TracedCheckpoint,
+    one_table_recipe,
+    save_and_trace,
+    tower_recipe,
+)
 
 ID = {"dtype": "int64"}
 EVERYTHING = {
@@ -48,8 +54,9 @@ def example_inputs() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
-    job = recipe("build_everything", EVERYTHING, {"vector": "vector", "score": "score"})
-    return train_and_trace(job, example_inputs(), tmp_path_factory.mktemp("everything"))
+    outputs = {"vector": "vector", "score": "score"}
+    job = tower_recipe("lookups.py:build_everything", EVERYTHING, outputs)
+    return save_and_trace(job, tmp_path_factory.mktemp("everything"), example_inputs())
 
 
 def test_every_kind_of_gather_becomes_features(everything: TracedCheckpoint) -> None:
@@ -103,7 +110,7 @@ def test_functional_model_with_masks_and_float_ids_equals_the_original(tmp_path:
         "recent": {"dtype": "int32", "shape": [3]},
     }
     given = {"item": tf.constant([[1.0]]), "recent": tf.ones([1, 3], tf.int32)}
-    made = train_and_trace(recipe("build_keras_2", inputs), given, tmp_path)
+    made = save_and_trace(tower_recipe("lookups.py:build_keras_2", inputs), tmp_path, given)
     assert set(made.model.spec.tables) == {"items"}
     assert isinstance(made.model.spec.features["recent@values"], DenseSpec)
     check_parity(made, tmp_path)
@@ -114,13 +121,13 @@ def test_functional_model_with_masks_and_float_ids_equals_the_original(tmp_path:
 def test_tables_of_billions_of_rows_are_traced_in_less_than_a_gigabyte() -> None:
     program = f"""
 import json, re, sys
-sys.path.insert(0, {str(HERE.parents[2])!r})
-from tests.export import traced_models
-from tests.export.lookups.parity_checks import HERE, recipe
+sys.path.insert(0, {str(MODELS.parents[1])!r})
 from tests.export.lookups.test_gathers import EVERYTHING
+from tests.export.traced_models import MODELS, one_table_recipe, tower_recipe
 from export.model.tracing import trace_towers
-traced = trace_towers(recipe("build_everything_huge", EVERYTHING, {{"vector": "vector"}}), HERE)
-layer = trace_towers(traced_models.one_recipe("build_huge"), traced_models.HERE)
+recipe = tower_recipe("lookups.py:build_everything_huge", EVERYTHING, {{"vector": "vector"}})
+traced = trace_towers(recipe, MODELS)
+layer = trace_towers(one_table_recipe("build_huge"), MODELS)
 rows = [table.rows for model in (traced, layer) for table in model.spec.tables.values()]
 # Not ru_maxrss, which knows the process that this one was forked from, too.
 peak = int(re.search(r"VmHWM:\\s+([0-9]+)", open("/proc/self/status").read())[1]) << 10
@@ -135,15 +142,15 @@ print(json.dumps({{"rows": rows, "peak": peak}}))
     assert told["peak"] < 1 << 30
 
 
-def test_tied_weights_stay_inside_and_the_plan_says_why(tmp_path: Path) -> None:
-    made = train_and_trace(
-        recipe("build_tied", {"item": ID}), {"item": tf.constant([1], tf.int64)}, tmp_path
-    )
+def test_tied_weights_stay_inside_with_a_note_of_the_reason(tmp_path: Path) -> None:
+    inputs = {"item": tf.constant([1], tf.int64)}
+    made = save_and_trace(one_table_recipe("build_tied"), tmp_path, inputs)
     assert not made.model.spec.tables
     (note,) = made.model.notes
     assert re.fullmatch(
-        r"table 'items' of 20000 rows \(312.5 KiB\) stays inside the towers: tower 'tower' reads it by operation .* "
-        r"\(MatMul\) \(gather_models.py:\d+\); to take it out, read it by lookups only",
+        r"table 'items' of 20000 rows \(312.5 KiB\) stays inside the towers: tower 'tower' reads "
+        r"it by operation .* "
+        r"\(MatMul\) \(one_table.py:\d+\); to take it out, read it by lookups only",
         note,
     )
     check_parity(made, tmp_path)
@@ -151,38 +158,43 @@ def test_tied_weights_stay_inside_and_the_plan_says_why(tmp_path: Path) -> None:
 
 def test_tied_weights_beyond_the_limit_are_refused() -> None:
     with pytest.raises(
-        NotConvertible, match=r"MatMul\) \(gather_models.py:\d+\), and is larger than code.inline"
+        NotConvertible, match=r"MatMul\) \(one_table.py:\d+\), and is larger than code.inline"
     ):
-        trace_towers(recipe("build_tied_huge", {"item": ID}), HERE)
+        trace_towers(one_table_recipe("build_tied_huge"), MODELS)
 
 
 def test_table_that_is_looked_up_in_a_condition_is_checked_against_the_limit() -> None:
-    traced = trace_towers(recipe("build_hidden", {"item": ID}), HERE)
+    traced = trace_towers(one_table_recipe("build_hidden"), MODELS)
     assert not traced.spec.tables
     (note,) = traced.notes
     assert re.search(
-        r"\[20000, 4\] .*312.5 KiB.* \(If\) \(gather_models.py:\d+\).*outside of tf.cond, tf.map_fn",
+        r"\[20000, 4\] .*312.5 KiB.* \(If\) \(one_table.py:\d+\).*outside of tf.cond, "
+        r"tf.map_fn",
         note,
+    )
+    limited = tower_recipe(
+        "one_table.py:build_hidden", {"item": ID}, code={"inline_bytes_max": 1000}
     )
     with pytest.raises(
         NotConvertible,
-        match=r"variable '.*' \[20000, 4\] .* reads it by operation .* \(If\) \(gather_mo",
+        match=r"variable '.*' \[20000, 4\] .* reads it by operation .* \(If\) \(one_tab",
     ):
-        trace_towers(recipe("build_hidden", {"item": ID}, code={"inline_bytes_max": 1000}), HERE)
+        trace_towers(limited, MODELS)
 
 
 def test_partial_tpu_embedding_tables_of_both_kinds_are_extracted(tmp_path: Path) -> None:
     one = tf.constant([1], tf.int64)
     inputs = {"small": ID, "large": {"dtype": "int64", "kind": "ragged"}}
     given = {"small": one, "large": tf.ragged.constant([[1, 2]], dtype=tf.int64)}
-    job = recipe("build_partial", inputs, code={"table_threshold": 10})
-    made = train_and_trace(job, given, tmp_path)
+    job = tower_recipe("lookups.py:build_partial", inputs, code={"table_threshold": 10})
+    made = save_and_trace(job, tmp_path, given)
     assert {name: table.rows for name, table in made.model.spec.tables.items()} == {
         "embedding.small": 100,
         "large": 101,
     }
     check_parity(made, tmp_path)
+    ragged = tower_recipe("lookups.py:build_partial", {**inputs, "small": inputs["large"]})
     with pytest.raises(
         NotConvertible, match=r"Only tf\.Tensor input is supported for Keras embedding"
     ):
-        trace_towers(recipe("build_partial", {**inputs, "small": inputs["large"]}), HERE)
+        trace_towers(ragged, MODELS)

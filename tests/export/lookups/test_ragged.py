@@ -10,13 +10,8 @@ from export.errors import NotConvertible
 from export.frameworks.loading import tf
 from export.graph.specs import FeatureSpec
 from export.model.tracing import trace_towers
-from tests.export.lookups.parity_checks import (
-    HERE,
-    check_parity,
-    check_self_contained,
-    recipe,
-    train_and_trace,
-)
+from tests.export.parity_checks import check_parity, check_self_contained
+from tests.export.traced_models import MODELS, save_and_trace, tower_recipe
 
 RAGGED = {"dtype": "int64", "kind": "ragged"}
 INPUTS = {"bag": RAGGED, "recent": RAGGED}
@@ -33,7 +28,8 @@ def bags() -> dict[str, Any]:
 def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(
     features: dict[str, Any], tmp_path: Path
 ) -> None:
-    made = train_and_trace(recipe("build_ragged", INPUTS, features=features), bags(), tmp_path)
+    job = tower_recipe("lookups.py:build_ragged", INPUTS, features=features)
+    made = save_and_trace(job, tmp_path, bags())
     embedded = {
         name: spec
         for name, spec in made.model.spec.features.items()
@@ -49,14 +45,19 @@ def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(
     assert signature["inputs"] == {"bag": ("bag", "bag_1"), "recent": ("recent", "recent_1")}
 
 
-WHY = r"its ids are those of input 'bag', whose ragged rows it reads \(gather_models.py:\d+\).*to_tensor\(shape="
+WHY = (
+    r"its ids are those of input 'bag', whose ragged rows it reads "
+    r"\(lookups.py:\d+\).*to_tensor\(shape="
+)
 
 
-@pytest.mark.parametrize("function", ["build_ragged_odd", "build_ragged_of_any_length"])
+@pytest.mark.parametrize(
+    "factory", ["lookups.py:build_ragged_odd", "lookups.py:build_ragged_of_any_length"]
+)
 def test_ragged_rows_that_are_not_reduced_stay_inside_the_tower_within_the_limit(
-    function: str, tmp_path: Path
+    factory: str, tmp_path: Path
 ) -> None:
-    made = train_and_trace(recipe(function, INPUTS), bags(), tmp_path)
+    made = save_and_trace(tower_recipe(factory, INPUTS), tmp_path, bags())
     assert not made.model.spec.tables
     assert re.search(
         f"'items' of 20000 rows .312.5 KiB. stays inside the towers: {WHY}", made.model.notes[0]
@@ -68,4 +69,4 @@ def test_ragged_rows_that_are_not_reduced_stay_inside_the_tower_within_the_limit
     with pytest.raises(
         NotConvertible, match=r"whose ragged rows it reads.*right after the lookup; or raise"
     ):
-        trace_towers(recipe(function, INPUTS, code={"inline_bytes_max": 1000}), HERE)
+        trace_towers(tower_recipe(factory, INPUTS, code={"inline_bytes_max": 1000}), MODELS)

@@ -1,3 +1,4 @@
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,7 +21,8 @@ def test_load_factory_file_beside_the_recipe_builds_independent_models(tmp_path:
         "import layers_of_mine\ndef build():\n    return [layers_of_mine.WIDTH]\n",
     )
     build = load_factory("code/model.py:build", tmp_path)
-    first, second = build(), build()
+    first = build()
+    second = build()
     assert first == second == [7]
     assert first is not second
 
@@ -28,9 +30,8 @@ def test_load_factory_file_beside_the_recipe_builds_independent_models(tmp_path:
 def test_load_factory_changed_file_is_loaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        sys, "dont_write_bytecode", False
-    )  # within a second and of one size: a compiled file looks new
+    # Within a second and of one size: a compiled file looks new.
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     path = write(tmp_path / "model.py", "def build():\n    return 1\n")
     assert load_factory("model.py:build", tmp_path)() == 1
     path.write_text("def build():\n    return 2\n")
@@ -43,7 +44,7 @@ def test_load_factory_package_beside_the_recipe_is_found(tmp_path: Path) -> None
     assert load_factory("rankers_a.small:build", tmp_path)() == "small"
 
 
-def test_load_factory_import_inside_the_function_is_found_and_the_path_left_as_it_was(
+def test_load_factory_import_inside_the_function_is_found_and_the_path_is_restored(
     tmp_path: Path,
 ) -> None:
     write(tmp_path / "late_of_mine.py", "VALUE = 3\n")
@@ -100,6 +101,27 @@ def test_factory_that_raises_names_the_error(text: str, message: str, tmp_path: 
     write(tmp_path / "model.py", f"{text}\n")
     with pytest.raises(NotConvertible, match=message):
         load_factory("model.py:build", tmp_path)()
+
+
+def test_model_code_with_another_backend_of_keras_is_rejected_with_the_remedy(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "model.py", 'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport keras\n')
+    code = (
+        "from pathlib import Path; from export.model.code import load_factory; "
+        f"load_factory('model.py:build', Path({str(tmp_path)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "NotConvertible: factory model.py:build: the model code makes Keras run on jax" in (
+        done.stderr
+    )
+    assert 'os.environ.setdefault("KERAS_BACKEND", "jax")' in done.stderr
 
 
 @pytest.mark.parametrize("reference", ["{name}.py:build", "{name}.model:build"])

@@ -65,7 +65,8 @@ def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
         ),
         (
             {"candidates": {"c": {"file": "c.csv", "id": "id", "features": {"zzzz": "z"}}}},
-            "candidates.c.features.zzzz: no tower takes a feature of that name; they take 2nd, recent, seen, user",
+            "candidates.c.features.zzzz: no tower takes a feature of that name; they take 2nd, "
+            "recent, seen, user",
         ),
         ({"features": {"2nd": {"unknown": {"rule": "refuse"}}}}, "features.2nd: it reads no table"),
         (

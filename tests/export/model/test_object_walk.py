@@ -72,15 +72,18 @@ def built(make: Callable[[], Any]) -> Any:
     [
         (
             Listed,
-            r"blocks \(test_object_walk.py:\d+\) has no 2, but there is blocks.2.kernel \[3, 3\], blocks.2.bias",
+            r"blocks \(test_object_walk.py:\d+\) has no 2, but there is blocks.2.kernel \[3, 3\], "
+            r"blocks.2.bias",
         ),
         (
             sequential,
-            r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is layer_with_weights-2.kernel",
+            r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is "
+            r"layer_with_weights-2.kernel",
         ),
         (
             functional,
-            r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is layer_with_weights-2.kernel",
+            r"the model \(.*py:\d+\) has no layer_with_weights-2, but there is "
+            r"layer_with_weights-2.kernel",
         ),
     ],
 )
@@ -88,7 +91,8 @@ def test_fewer_layers_than_in_training_are_refused_with_the_line(
     make: Callable[[int], Any], message: str, tmp_path: Path
 ) -> None:
     checkpoint = saved(make(3), tmp_path)
-    whole, fewer = built(lambda: make(3)), built(lambda: make(2))
+    whole = built(lambda: make(3))
+    fewer = built(lambda: make(2))
     assert (
         len(TrainedModel(whole, checkpoint, "model").find_weights(whole.trainable_variables)) == 6
     )
@@ -113,11 +117,12 @@ def test_layer_that_only_training_calls_is_accepted(tmp_path: Path) -> None:
 def test_layers_that_the_code_lacks_are_noted_but_no_optimizer_or_metric(tmp_path: Path) -> None:
     checkpoint = saved(Named("first", "second"), tmp_path)
     dense = {entry.key for entry in recognise(checkpoint).dense}
-    whole, fewer = built(lambda: Named("first", "second")), built(lambda: Named("first"))
+    whole = built(lambda: Named("first", "second"))
+    fewer = built(lambda: Named("first"))
     assert TrainedModel(whole, checkpoint, "model").note_unmatched_weights(dense) == ()
     TrainedModel(fewer, checkpoint, "model").find_weights(fewer.trainable_variables)
     (note,) = TrainedModel(fewer, checkpoint, "model").note_unmatched_weights(dense)
     assert (
-        "checkpoint model also holds second.kernel [3, 3], second.bias [3], which the model code lacks"
-        in note
+        "checkpoint model also holds second.kernel [3, 3], second.bias [3], which the model code "
+        "lacks" in note
     )

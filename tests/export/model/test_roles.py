@@ -44,7 +44,7 @@ STORES = {
 def job(**parts: Any) -> ExportJob:
     inputs = {name: {"dtype": "float32"} for name in MODEL.features}
     towers = {name: {"role": role, "inputs": list(read)} for name, (role, read) in READ.items()}
-    return recipe("build", inputs, towers, STORES | parts)
+    return recipe("model.py:build", inputs, towers, STORES | parts)
 
 
 def test_input_roles_follow_from_towers_and_stores() -> None:
@@ -61,7 +61,10 @@ def test_input_roles_follow_from_towers_and_stores() -> None:
 
 def test_input_roles_that_conflict_must_be_stated() -> None:
     both = STORES["candidates"]["items"] | {"features": {"user": "user"}}
-    message = "input 'user' is a context's by tower 'ask', and a candidate's by candidates.items; state .* features.user.role"
+    message = (
+        "input 'user' is a context's by tower 'ask', and a candidate's by candidates.items; "
+        "state .* features.user.role"
+    )
     with pytest.raises(UsageError, match=message):
         input_roles(MODEL, job(candidates={"items": both}))
     stated = job(candidates={"items": both}, features={"user": {"role": "candidate"}})

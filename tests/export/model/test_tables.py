@@ -17,7 +17,7 @@ from export.frameworks.loading import tf
 from export.frameworks.placeholders import remember_line
 from export.model.tables import recognise_tables
 from export.recipe.schema import ExportJob
-from tests.export.checkpoint.bundles import write_bundle
+from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.export.traced_models import TracedCheckpoint
 
 
@@ -34,7 +34,10 @@ def tables(
 
 def test_recognise_tables_follows_the_layout_file(movies: TracedCheckpoint, tmp_path: Path) -> None:
     users = tables(movies, tmp_path).table("users")
-    stated = f'[tables.users]\nkey = "{users.key}"\nkind = "sparse_core"\nrows = {users.rows}\ndim = {users.dim}\ncores = '
+    stated = (
+        f'[tables.users]\nkey = "{users.key}"\nkind = "sparse_core"\nrows = '
+        f"{users.rows}\ndim = {users.dim}\ncores = "
+    )
     (tmp_path / "layout.toml").write_text(stated + "2\n")
     found = tables(movies, tmp_path, checkpoint={"layout": "layout.toml"})
     assert (found.table("users").origin, found.table("users").layout.lanes) == ("layout file", 2)
@@ -49,7 +52,8 @@ def test_recognise_tables_follows_the_layout_file(movies: TracedCheckpoint, tmp_
 def test_recognise_tables_by_mod_follows_the_recipe(
     movies: TracedCheckpoint, tmp_path: Path
 ) -> None:
-    saved, key = open_checkpoint(movies.prefix), tables(movies, tmp_path).table("users").key
+    saved = open_checkpoint(movies.prefix)
+    key = tables(movies, tmp_path).table("users").key
     rows = len(movies.tables["users"])
     dealt = [np.arange(first, rows, 3) for first in range(3)]
     starts = np.cumsum([0, *map(len, dealt)]).tolist()
@@ -85,11 +89,17 @@ def test_recognise_tables_of_other_code_names_the_line(
         )
         recognise_tables(open_checkpoint(movies.prefix), model, movies.job, tmp_path)
 
-    message = r"'users' is \[51, 8\] in the model \(tower_models.py:\d+\) and \[50, 8\] in checkpoint .* not the one"
+    message = (
+        r"'users' is \[51, 8\] in the model \(two_towers.py:\d+\) and \[50, 8\] in "
+        r"checkpoint .* not the one"
+    )
     with pytest.raises(CheckpointError, match=message):
         found({}, rows=51)
     strange = tf.Variable([[1.0]])
     remember_line(strange)
-    message = r"'users' of the model \(test_tables.py:\d+\): checkpoint .* no table 'people' .*tables.NAME.key"
+    message = (
+        r"'users' of the model \(test_tables.py:\d+\): checkpoint .* no table 'people' "
+        r".*tables.NAME.key"
+    )
     with pytest.raises(NotConvertible, match=message):
         found({"users": strange}, config_name="people")

@@ -14,10 +14,10 @@ from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.towers.manifest_towers import check_limits
 from tests.export.traced_models import (
-    HERE,
     IDS,
+    MODELS,
     TracedCheckpoint,
-    one_recipe,
+    one_table_recipe,
     recipe,
     save_checkpoint,
 )
@@ -51,7 +51,8 @@ def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(
     shapes = {part.feature: part.shape for part in ads.model.spec.towers["ranking"].inputs}
     assert shapes["recent"] == (None, 3, 4)
     assert shapes["ad"] == (None, 4)
-    context, ranking = ads.model.spec.towers["context"], ads.model.spec.towers["ranking"]
+    context = ads.model.spec.towers["context"]
+    ranking = ads.model.spec.towers["ranking"]
     assert (context.result, context.keys) == ("result", {"result": None})
     assert (ranking.result, set(ranking.keys)) == ("click", {"click", "hidden"})
 
@@ -60,7 +61,7 @@ def test_trace_towers_squeezes_never_take_the_batch_and_shapes_are_kept() -> Non
     outputs = {name: name for name in ("number", "whole", "score")}
     ranking = {"role": "ranking", "outputs": outputs, "result": "score"}
     model = trace_towers(
-        recipe("shape_models.py:build_squeezed", {"item": IDS}, {"tower": ranking}), HERE
+        recipe("shapes.py:build_squeezed", {"item": IDS}, {"tower": ranking}), MODELS
     )
     (tower,) = model.towers
     assert {output.shape for output in tower.spec.outputs} == {(None,)}
@@ -75,78 +76,84 @@ def test_trace_towers_squeezes_never_take_the_batch_and_shapes_are_kept() -> Non
 
 
 def test_trace_towers_small_keras_embedding_stays_inside() -> None:
-    model = trace_towers(one_recipe("build_small_keras_table"), HERE)
+    model = trace_towers(one_table_recipe("build_small_keras_table"), MODELS)
     assert model.spec.tables == {}
     assert model.spec.features == {"item": DenseSpec("item", "int64", (), below=100)}
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("factory", "message"),
     [
         (
-            "build_computed_ids",
-            r"ids of feature 'item' are computed by operation .*\(Mul\) \(tower_models.py:\d+\) of the model",
+            "one_table.py:build_computed_ids",
+            r"ids of feature 'item' are computed by operation .*\(Mul\) \(one_table.py:\d+\) of "
+            r"the model",
         ),
         (
-            "build_in_a_condition",
-            "'item' is looked up inside a tf.function, tf.cond or tf.while_loop.*call the embedding",
+            "one_table.py:build_in_a_condition",
+            "'item' is looked up inside a tf.function, tf.cond or tf.while_loop.*call the "
+            "embedding",
         ),
         (
-            "build_reads_the_table",
-            r"reads table 'items' other than by its embedding layer \(tower_models.py:\d+\); no",
+            "one_table.py:build_reads_the_table",
+            r"reads table 'items' other than by its embedding layer \(one_table.py:\d+\); no",
         ),
         (
-            "build_reads_a_hash_table",
-            r"reads a resource that is not a variable .* \(tower_models.py:\d+\); do that",
+            "one_table.py:build_reads_a_hash_table",
+            r"reads a resource that is not a variable .* \(one_table.py:\d+\); do that",
         ),
         (
-            "build_runs_python",
-            r"TypeError: .* \(tower_models.py:\d+\); .*; and what tf.py_function .* .*: compute",
+            "one_table.py:build_runs_python",
+            r"TypeError: .* \(one_table.py:\d+\); .*; and what tf.py_function .* .*: compute",
         ),
         (
-            "build_raises",
-            r"call with inputs item raised ValueError: .*no such way.*\(tower_models.py:\d+\); each input has",
+            "one_table.py:build_raises",
+            r"call with inputs item raised ValueError: .*no such way.*\(one_table.py:\d+\); "
+            r"each input has",
         ),
         (
-            "shape_models.py:build_reads_early",
-            r"were read while the model was made \(.*shape_models.py:\d+\), .* they are constants",
+            "shapes.py:build_reads_early",
+            r"were read while the model was made \(.*shapes.py:\d+\), .* they are constants",
         ),
         (
-            "build_unknown_shape",
-            r"raised ValueError: The last dimension .* should be defined.*\(tower_models.py:\d+\)",
+            "shapes.py:build_unknown_shape",
+            r"raised ValueError: The last dimension .* should be defined.*\(shapes.py:\d+\)",
         ),
         (
-            "build_takes_values",
-            r"AttributeError: .*'numpy' \(tower_models.py:\d+\); a call is traced without values: .*NumPy's",
+            "one_table.py:build_takes_values",
+            r"AttributeError: .*'numpy' \(one_table.py:\d+\); a call is traced without values: "
+            r".*NumPy's",
         ),
         (
-            "build_takes_an_array",
-            r"NotImplementedError: .*\(tower_models.py:\d+\); a call is traced .*NumPy's",
+            "one_table.py:build_takes_an_array",
+            r"NotImplementedError: .*\(one_table.py:\d+\); a call is traced .*NumPy's",
         ),
         (
-            "build_goes_through",
-            r"Iterating over .*\(tower_models.py:\d+\); a call is traced .*tf.unstack",
+            "one_table.py:build_goes_through",
+            r"Iterating over .*\(one_table.py:\d+\); a call is traced .*tf.unstack",
         ),
         (
-            "build_decides",
-            r"as a Python `bool`.*\(tower_models.py:\d+\); a call is traced .*tf.where",
+            "one_table.py:build_decides",
+            r"as a Python `bool`.*\(one_table.py:\d+\); a call is traced .*tf.where",
         ),
         (
-            "build_wants_another_input",
-            r"KeyError: 'hour' \(tower_models.py:\d+\); it was given the inputs that the recipe declares: declare",
+            "one_table.py:build_wants_another_input",
+            r"KeyError: 'hour' \(one_table.py:\d+\); it was given the inputs that the recipe "
+            r"declares: declare",
         ),
         (
-            "build_wants_another_shape",
-            r"Dimensions must be equal.*\(tower_models.py:\d+\); each input has the kind, dtype and shape",
+            "one_table.py:build_wants_another_shape",
+            r"Dimensions must be equal.*\(one_table.py:\d+\); each input has the kind, dtype "
+            r"and shape",
         ),
-        ("build_a_fixed_batch", r"output 'result' has shape \(4, 2\); \[batch, ...\]"),
+        ("one_table.py:build_a_fixed_batch", r"output 'result' has shape \(4, 2\); \[batch, ...\]"),
     ],
 )
 def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(
-    function: str, message: str
+    factory: str, message: str
 ) -> None:
     with pytest.raises(NotConvertible, match=f"(?s){message}"):
-        trace_towers(one_recipe(function), HERE)
+        trace_towers(recipe(factory, {"item": IDS}, {"tower": {"role": "query"}}), MODELS)
 
 
 @pytest.mark.parametrize(
@@ -170,9 +177,13 @@ def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(
 def test_trace_towers_recipe_that_does_not_fit_the_model_is_refused(
     part: dict[str, object], message: str
 ) -> None:
-    job = recipe("build_plain", {"item": {"dtype": "int64"}}, {"tower": {"role": "query", **part}})
+    job = recipe(
+        "one_table.py:build_plain",
+        {"item": {"dtype": "int64"}},
+        {"tower": {"role": "query", **part}},
+    )
     with pytest.raises(UsageError, match=message):
-        trace_towers(job, HERE)
+        trace_towers(job, MODELS)
 
 
 PAIR = {"user": {"dtype": "int64"}, "item": {"dtype": "int64"}}
@@ -181,7 +192,8 @@ PAIR = {"user": {"dtype": "int64"}, "item": {"dtype": "int64"}}
 @pytest.mark.parametrize(
     ("calls", "problem", "message"),
     [
-        # Each call alone is fine: what follows knows tables by name, and would give one tower the other's table.
+        # Each call alone is fine: what follows knows tables by name, and would give one tower the
+        # other's table.
         (
             {"query": "query", "candidate": "candidate"},
             NotConvertible,
@@ -207,33 +219,29 @@ PAIR = {"user": {"dtype": "int64"}, "item": {"dtype": "int64"}}
 def test_trace_towers_calls_that_cannot_be_partitioned_name_why_and_the_cure(
     calls: dict[str, str], problem: type[Exception], message: str
 ) -> None:
-    towers = {
-        role: {
-            "role": role,
-            "call": call,
-            **({"inputs": ["user" if role == "query" else "item"]} if len(calls) > 1 else {}),
-        }
-        for role, call in calls.items()
-    }
+    towers: dict[str, Any] = {role: {"role": role, "call": call} for role, call in calls.items()}
+    if len(calls) > 1:
+        for role, tower in towers.items():
+            tower["inputs"] = ["user" if role == "query" else "item"]
     with pytest.raises(problem, match=message):
-        trace_towers(recipe("build_two_layers", PAIR, towers), HERE)
+        trace_towers(recipe("two_towers.py:build_two_layers", PAIR, towers), MODELS)
 
 
 def test_check_limits_limit_of_a_float32_tower_is_refused() -> None:
     job = recipe(
-        "build_plain",
+        "one_table.py:build_plain",
         {"item": {"dtype": "int64"}},
         {"tower": {"role": "query", "max_abs_error": {"f32": 1}}},
     )
     with pytest.raises(UsageError, match=r"max_abs_error\.f32: the tower computes in float32"):
-        check_limits(job, trace_towers(job, HERE).spec)
+        check_limits(job, trace_towers(job, MODELS).spec)
 
 
 def test_trace_towers_undeclared_weights_are_named(ads: TracedCheckpoint) -> None:
     changed = ads.job.model_dump()
     changed["inputs"]["click_weights"]["weights_for"] = None
     with pytest.raises(UsageError, match=r'write inputs.click_weights.weights_for = "clicks"'):
-        trace_towers(ExportJob.model_validate(changed), HERE)
+        trace_towers(ExportJob.model_validate(changed), MODELS)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +258,7 @@ def test_trace_towers_input_that_is_no_id_of_an_example_is_rejected(
     item: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(NotConvertible, match=message):
-        trace_towers(one_recipe("build_plain", item=item), HERE)
+        trace_towers(one_table_recipe("build_plain", item=item), MODELS)
 
 
 def test_trace_towers_error_inside_keras_layers_is_one_sentence(movies: TracedCheckpoint) -> None:
@@ -259,22 +267,21 @@ def test_trace_towers_error_inside_keras_layers_is_one_sentence(movies: TracedCh
     with pytest.raises(
         NotConvertible, match=r"\Afeature 'user_id' was given a dense tensor of shape [^\n]*\Z"
     ):
-        trace_towers(ExportJob.model_validate(changed), HERE)
+        trace_towers(ExportJob.model_validate(changed), MODELS)
 
 
 def test_trace_towers_input_that_would_be_sent_in_two_dtypes_is_refused(tmp_path: Path) -> None:
-    changed = one_recipe("build_reads_the_ids").model_dump(mode="json", exclude_unset=True)
+    changed = one_table_recipe("build_reads_the_ids").model_dump(mode="json", exclude_unset=True)
     changed["features"] = {"item": {"ids": {"kind": "hash", "dtype": "string"}}}
     changed["output"] = {"root": str(tmp_path), "tables": "inline"}
-    changed["checkpoint"]["path"] = str(
-        save_checkpoint(one_recipe("build_reads_the_ids"), tmp_path)[0]
-    )
+    prefix = save_checkpoint(one_table_recipe("build_reads_the_ids"), tmp_path)
+    changed["checkpoint"]["path"] = str(prefix)
     with pytest.raises(NotConvertible, match="input 'item' would be sent as int64 and as string"):
-        prepare_inline(ExportJob.model_validate(changed), HERE, ExportSettings())
+        prepare_inline(ExportJob.model_validate(changed), MODELS, ExportSettings())
 
 
 @pytest.mark.parametrize("function", ["build_large_keras_table", "build_called_keras_table"])
 def test_large_keras_embedding_stays_inside_where_it_may(function: str) -> None:
-    traced = trace_towers(one_recipe(function), HERE, inside=True)
-    assert {tuple(each.shape) for each in traced.towers[0].variables} == {(20_000, 3), (3, 2), (2,)}
+    traced = trace_towers(one_table_recipe(function), MODELS, inside=True)
+    assert {tuple(each.shape) for each in traced.towers[0].variables} == {(20_000, 4), (4, 4), (4,)}
     assert not traced.spec.tables

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from export.errors import CheckpointError, NotConvertible
 from export.frameworks.loading import tf
 from export.frameworks.named_graphs import NamedGraph, load_named
 from export.model.weights import TrainedModel
+from tests.export.checkpoint import single_tables
 
 v1 = tf.compat.v1
 CODE = "model_tf1.py:build"
@@ -82,10 +84,8 @@ class Listed(keras.Model):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks, self.out = (
-            [(keras.layers.Dense(3), keras.layers.Dense(2))],
-            keras.layers.Dense(1),
-        )
+        self.blocks = [(keras.layers.Dense(3), keras.layers.Dense(2))]
+        self.out = keras.layers.Dense(1)
 
     def call(self, inputs: Any) -> Any:
         ((first, second),) = self.blocks
@@ -136,3 +136,13 @@ def test_load_named_without_a_function_is_refused() -> None:
         NotConvertible, match=r"model\.py:wrong returned a Sequential, but the checkpoint has only"
     ):
         load_named("model.py:wrong", tf.keras.Sequential)
+
+
+@pytest.mark.parametrize("write", [single_tables.orbax, single_tables.keras])
+def test_weights_of_other_storages_are_refused_with_the_cure(
+    tmp_path: Path, write: Callable[[Path], Path]
+) -> None:
+    with pytest.raises(
+        CheckpointError, match=f"saved by {write.__name__.capitalize()}, without an object graph"
+    ):
+        TrainedModel(None, open_checkpoint(write(tmp_path)), "model").find_weights([])

@@ -53,11 +53,10 @@ def floats(rows: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
 def test_converted_values_are_the_nearest_with_ties_to_even(source: str, target: str) -> None:
     values = floats(500, 9).astype(NUMPY_DTYPES[source])
     stored, scales, error = converted(values, source, target)
-    exact, kind = values.astype(np.float64), stored.view(READ[target])
-    found, even = (
-        kind.astype(np.float64),
-        stored.view(np.uint32 if target == "float32" else np.uint16) % 2 == 0,
-    )
+    exact = values.astype(np.float64)
+    kind = stored.view(READ[target])
+    found = kind.astype(np.float64)
+    even = stored.view(np.uint32 if target == "float32" else np.uint16) % 2 == 0
     assert scales is None
     for end in (-np.inf, np.inf):
         apart = np.abs(found - exact)
@@ -94,7 +93,8 @@ def test_error_is_that_of_all_rows_as_they_are_read(source: str, target: str) ->
     values = floats(PIECE_VALUES // 5 + 100, 5, seed=3).astype(NUMPY_DTYPES[source])
     stored, scales, sums = converted(values, source, target)
     read = stored * scales[:, np.newaxis] if target == "int8" else stored.view(READ[target])
-    exact, read = values.astype(np.float64), read.astype(np.float64)
+    exact = values.astype(np.float64)
+    read = read.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(read, axis=1)
     alike = np.where(exact.any(axis=1), 0.0, 1.0)
     np.divide((exact * read).sum(axis=1), lengths, out=alike, where=lengths > 0)

@@ -1,4 +1,6 @@
-"""Tables that a parameter server dumped, on the command line: inspected, exported with their keys, verified."""
+"""Tables that a parameter server dumped, on the command line: inspected, exported with their keys,
+verified.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import pytest
 
 from bundle.features.columns import Column
 from bundle.features.reader import open_features
-from bundle.storage import staging
+from bundle.storage import catalog
 from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.commands import Command
 from tests.export.movies_job import visible
@@ -21,14 +23,14 @@ ROWS = RANDOM.standard_normal((IDS.size, 6)).astype(np.float32)
 
 
 def looked_up(bundle: Path, table: str, ids: list[int]) -> np.ndarray:
-    features = open_features(bundle, staging.read_manifest(bundle))
+    features = open_features(bundle, catalog.read_manifest(bundle))
     found = features.activation(table, {table: Column(np.array(ids, np.int64))}, len(ids)).values
     features.close()
     return np.asarray(found)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "uint32", "int32"])
-def test_tables_of_a_dump_answer_by_their_keys(
+def test_tables_of_a_dump_are_looked_up_by_their_keys(
     command: Command, tmp_path: Path, dtype: str
 ) -> None:
     keys = (
@@ -57,7 +59,7 @@ def test_tables_of_a_dump_answer_by_their_keys(
         (np.array([5, 9, 2**63], np.uint64), "the key of row 2 in 't-key' is 9223372036854775808"),
     ],
 )
-def test_dump_with_keys_that_are_no_ids_exits_3_and_leaves_nothing(
+def test_dump_with_invalid_keys_exits_3_and_leaves_no_files(
     command: Command,
     tmp_path: Path,
     keys: np.ndarray,
@@ -70,7 +72,7 @@ def test_dump_with_keys_that_are_no_ids_exits_3_and_leaves_nothing(
     assert visible(tmp_path / "out") == []
 
 
-def test_verify_finds_keys_that_lead_elsewhere(command: Command, tmp_path: Path) -> None:
+def test_verify_finds_keys_of_other_rows(command: Command, tmp_path: Path) -> None:
     sok_dump(tmp_path / "dump", "t", IDS, ROWS)
     command("tables", tmp_path / "dump", tmp_path / "out", "--json").json  # noqa: B018
     moved = IDS.copy()

@@ -1,4 +1,6 @@
-"""Tables that are linked instead of copied: what can be, what the page says of it, what stands in the way."""
+"""Tables that are linked instead of copied: what can be, what the page says of it, what stands in
+the way.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,17 @@ import pytest
 from bundle.format import manifest
 from bundle.tables.reader import TableReader
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Statements
+from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError, VerificationFailed
 from export.jobs.destinations import open_destination
 from export.tables.links import link_files
 from export.tables.plan import ExportPlan, Writing, plan_tables
-from export.tables.shards import manifest_table
+from export.tables.segments import manifest_table
 from export.verify.table_rows import verify_tables
-from tests.export.checkpoint.bundles import write_bundle
-from tests.export.tables.test_shards import CUTS as COPIED_CUTS
-from tests.export.tables.test_shards import VALUES, damage
+from tests.export.checkpoint.tensor_bundles import write_bundle
+from tests.export.tables.test_segments import CUTS as COPIED_CUTS
+from tests.export.tables.test_segments import VALUES, damage
 
 CUTS = COPIED_CUTS | {"mod": [[(0, 51), (0, -1)], [(51, 50), (0, -1)]]}
 
@@ -55,10 +57,10 @@ def test_linked_table_reads_as_the_checkpoint_without_a_byte_written(
     plan = planned(tmp_path, cut, values)
     assert (plan.tasks, plan.bytes, plan.read_bytes, plan.linked_bytes) == ((), 0, 0, values.nbytes)
     tables = linked(tmp_path, plan)
-    assert [shard.rows for shard in tables["t"].shards] == (
+    assert [segment.rows for segment in tables["t"].segments] == (
         [101] if cut == "whole" else [33, 1, 67]
     )
-    assert all(shard.blocks == () for shard in tables["t"].shards)
+    assert all(segment.blocks == () for segment in tables["t"].segments)
     rows = np.array([100, 0, 33, 33, 34, 32, 7])
     read = TableReader(tmp_path / "out", tables["t"]).gather(rows)
     assert np.array_equal(read, values.astype(np.float32)[rows])
@@ -84,10 +86,30 @@ def test_link_files_again_keeps_the_links_and_replaces_what_is_another_file(tmp_
         assert link.samefile(next(iter(plan.links)))
 
 
+def test_link_files_links_the_file_that_a_symbolic_link_leads_to(tmp_path: Path) -> None:
+    """Directories of snapshots hold symbolic links to the data files."""
+    planned(tmp_path / "snapshot")
+    real = tmp_path / "real"
+    (tmp_path / "snapshot").rename(real)
+    (tmp_path / "snapshot").mkdir()
+    for file in real.iterdir():
+        (tmp_path / "snapshot" / file.name).symlink_to(file)
+    checkpoint = open_checkpoint(tmp_path / "snapshot")
+    plan = plan_tables(
+        checkpoint,
+        recognise(checkpoint, Statements({"t": "t"})),
+        tmp_path / "out",
+        writing={"t": Writing(link=True)},
+    )
+    tables = linked(tmp_path, plan)
+    assert not any(path.is_symlink() for path in (tmp_path / "out").rglob("*"))
+    assert verify_tables(checkpoint, tmp_path / "out", tables, None)["t"].rows_compared == 101
+
+
 def test_linked_slice_that_is_damaged_is_found_by_a_full_comparison(tmp_path: Path) -> None:
     tables = linked(tmp_path, planned(tmp_path, "rows"))
-    shard = tables["t"].shards[0]
-    damage(tmp_path / "out", shard.offset + 5, shard.file)
+    segment = tables["t"].segments[0]
+    damage(tmp_path / "out", segment.offset + 5, segment.file)
     with pytest.raises(VerificationFailed, match="does not match its digests"):
         verify_tables(open_checkpoint(tmp_path), tmp_path / "out", tables, None)
 
@@ -100,13 +122,26 @@ def test_linked_slice_that_is_damaged_is_found_by_a_full_comparison(tmp_path: Pa
         ("whole", "float16", "converted from float32 to float16"),
     ],
 )
-def test_plan_tables_what_cannot_be_linked_is_copied_and_says_why(
+def test_plan_tables_table_that_cannot_be_linked_is_copied_with_the_reason(
     tmp_path: Path, cut: str, dtype: str | None, why: str
 ) -> None:
     plan = planned(tmp_path, cut, dtype=dtype)
     assert len(plan.tasks) == 1
     assert why in plan.to_json()["tables"]["t"]["note"]
     assert plan.links == {}
+
+
+@pytest.mark.parametrize("part", [{"rows": 100}, {"dim": 5}])
+def test_plan_tables_table_without_its_padding_is_copied_not_linked(
+    tmp_path: Path, part: dict[str, int]
+) -> None:
+    write_bundle(tmp_path / "ckpt", {"t": VALUES})
+    checkpoint = open_checkpoint(tmp_path)
+    said = Statements(layouts={"t": StatedTable(key="t", kind="plain", **part)})
+    way = {"t": Writing(link=True)}
+    plan = plan_tables(checkpoint, recognise(checkpoint, said), tmp_path / "out", writing=way)
+    assert plan.links == {}
+    assert "padding is cut off" in plan.to_json()["tables"]["t"]["note"]
 
 
 def test_link_files_data_file_that_is_gone_is_named(tmp_path: Path) -> None:
@@ -117,7 +152,7 @@ def test_link_files_data_file_that_is_gone_is_named(tmp_path: Path) -> None:
         linked(tmp_path, plan)
 
 
-def test_refuse_links_to_another_filesystem_is_told_by_the_plan(tmp_path: Path) -> None:
+def test_refuse_links_to_another_filesystem_is_a_destination_error(tmp_path: Path) -> None:
     elsewhere = Path("/dev/shm")
     if elsewhere.stat().st_dev == tmp_path.stat().st_dev:
         elsewhere = Path("/proc")

@@ -13,10 +13,10 @@ from export.towers.compiled import compile_tower
 from export.towers.manifest_towers import describe_tower
 from export.towers.savedmodels import write_saved_model
 from tests.export.traced_models import (
-    HERE,
+    MODELS,
     TracedCheckpoint,
     movies_recipe,
-    one_recipe,
+    one_table_recipe,
     save_checkpoint,
 )
 
@@ -32,9 +32,9 @@ from tests.export.traced_models import (
 def test_compile_tower_with_an_operation_that_litert_lacks_returns_the_reason(
     function: str, missing: str, tmp_path: Path
 ) -> None:
-    job = one_recipe(function)
-    prefix, _ = save_checkpoint(job, tmp_path)
-    model = trace_towers(job, HERE)
+    job = one_table_recipe(function)
+    prefix = save_checkpoint(job, tmp_path)
+    model = trace_towers(job, MODELS)
     trained = TrainedModel(model.root, open_checkpoint(prefix), "model")
     write_saved_model(model.towers[0], trained, tmp_path / "saved_model")
     made = compile_tower(tmp_path / "saved_model", "f32", tmp_path / "compiled.tflite")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from export.graph.pruning import TracedTower
+from export.towers.division import split_tower
 from export.towers.packing import pack
-from export.towers.parts import split_tower
 from tests.export.ranking_parts import AGE, FEATURES, made_values, run, run_parts, traced
 from tests.export.traced_models import IDS
 
@@ -25,9 +25,8 @@ def test_pack_of_many_features_takes_one_tensor_in_the_order_that_joins_them(
     assert (only.name, only.shape) == ("packed_float32", (None, 183))
     assert only.features[:91] == (*reversed(NAMES), "age")
     joins = [each for each in packed.function.graph.get_operations() if each.type == "ConcatV2"]
-    assert [len(join.inputs) for join in joins] == [
-        3
-    ]  # of the user's vector with the item's; the long one is gone
+    # The user's vector is joined with the item's; the long join is gone.
+    assert [len(join.inputs) for join in joins] == [3]
     values = made_values(wide, 7)
     np.testing.assert_allclose(
         run(packed, values, 7)["score"], run(wide, values, 7)["score"], rtol=1e-6, atol=1e-6

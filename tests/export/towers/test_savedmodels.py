@@ -18,7 +18,9 @@ def written(movies: TracedCheckpoint, number: int, directory: Path) -> Path:
 def test_write_saved_model_again_has_the_same_content_unless_weights_differ(
     movies: TracedCheckpoint, tmp_path: Path
 ) -> None:
-    """TensorFlow counts functions up over the process, and a resumed run has traced fewer of them."""
+    """TensorFlow counts functions up over the process, and a resumed run has traced
+    fewer of them.
+    """
     contents = [content_of_saved_model(written(movies, 2, tmp_path / name)) for name in "ab"]
     assert contents[0] == contents[1]
     (variable, *_) = movies.model.towers[2].variables

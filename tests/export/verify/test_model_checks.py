@@ -1,4 +1,6 @@
-"""`verify --recipe`: a published bundle once more against the model, the checkpoint, the corpus and exact search."""
+"""`verify --recipe`: a published bundle once more against the model, the checkpoint, the corpus and
+exact search.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,22 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
+from bundle.format import paths
 from bundle.format.checksums import crc32c
-from bundle.storage.staging import read_manifest
+from bundle.storage.catalog import read_manifest
 from export.checkpoint.reader import open_checkpoint
 from export.errors import UsageError, VerificationFailed
 from export.verify.audit import audit, check_unlisted
+from runtime.partitions import partition_rows
+from runtime.scann import write_index
 from tests.export.commands import Command
 from tests.export.movies_job import MOVIES, Recipe, changed, write_project
 from tests.export.traced_models import TracedCheckpoint
 from tests.hostile.manifest_edits import Json, rewrite
 
 GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
-TOWER, STORE = "towers/query/compiled-f32.tflite", "candidates/movies/store.arrow"
+TOWER = "towers/query/compiled-f32.tflite"
+STORE = "candidates/movies/store.arrow"
 VECTORS = "indexes/movies/vectors.bin"
 
 
@@ -85,7 +91,9 @@ def turned_round(bundle: Path, _: Path) -> None:
 
 
 def reseal(bundle: Path) -> None:
-    """Has the manifest tell the digests that fit: only the model and the corpus tell what is wrong."""
+    """Has the manifest tell the digests that fit: only the model and the corpus tell
+    what is wrong.
+    """
 
     def change(page: Json) -> None:
         for file in page["files"]:
@@ -118,12 +126,13 @@ def reseal(bundle: Path) -> None:
         ),
         (
             swapped,
-            "candidate 121 (row 4 of corpus 'movies') is not what the original model gives; 2 of 40",
+            "candidate 121 (row 4 of corpus 'movies') is not what the original model gives; 2 of "
+            "40",
         ),
         (turned_round, "from other vectors, or in another order"),
     ],
 )
-def test_verify_of_what_is_not_the_models_or_the_corpuss_exits_5(
+def test_verify_of_a_bundle_that_differs_from_model_or_corpus_exits_5(
     command: Command,
     bundle: Path,
     project: Path,
@@ -146,9 +155,10 @@ def test_verify_with_another_models_recipe_exits_2(
     assert (done.code, "the recipe is of model 'films'" in done.message) == (2, True)
 
 
-def test_audit_of_files_beside_the_listed_ones_reports_or_rejects_them(tmp_path: Path) -> None:
+def test_audit_of_unlisted_files_reports_or_rejects_them(tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(GOLDEN, tmp_path / "1"))
-    page, beside = read_manifest(bundle), ("_SUCCESS", "tables/cities/.DS_Store")
+    page = read_manifest(bundle)
+    beside = ("_SUCCESS", "tables/cities/.DS_Store")
     for file in beside:
         (bundle / file).touch()
     assert check_unlisted(bundle, page) == beside
@@ -159,7 +169,54 @@ def test_audit_of_files_beside_the_listed_ones_reports_or_rejects_them(tmp_path:
         (bundle / file).unlink()
 
 
-def test_audit_of_what_is_no_bundle_says_so(tmp_path: Path) -> None:
+def write_tree(bundle: Path, partitions: int, swapped: bool) -> None:
+    """Replaces a bundle's index by a tree, whose last partition may be of vectors in another
+    order.
+    """
+    index = read_manifest(bundle).indexes["movies"]
+    vectors = np.fromfile(bundle / index.vectors, "<f4").reshape(-1, index.dim)
+    shutil.rmtree(bundle / index.directory)
+    parameters = {"num_leaves": 4, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 1}
+    places = paths.index_partitions(index.directory, partitions)
+    for place, rows in zip(places, partition_rows(len(vectors), partitions), strict=True):
+        own = vectors[rows.first : rows.end]
+        if swapped and place == places[-1]:
+            own = own[::-1].copy()
+        write_index(own, index.distance, "tree_ah", parameters, bundle / place)
+
+    def change(page: Json) -> None:
+        page["indexes"]["movies"] |= {
+            "kind": "tree_ah",
+            "partitions": partitions,
+            "parameters": parameters,
+        }
+        kept = [file for file in page["files"] if index.directory not in file["path"]]
+        written = (path for path in (bundle / index.directory).rglob("*") if path.is_file())
+        for path in written:
+            data = path.read_bytes()
+            name = path.relative_to(bundle).as_posix()
+            kept.append({"path": name, "bytes": len(data), "crc32c": crc32c(data)})
+        page["files"] = kept
+
+    rewrite(bundle, change)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "wrong"), [(1, "indexes/movies/scann'"), (2, "partition-00001-of-00002'")]
+)
+def test_audit_of_a_tree_of_vectors_in_another_order_fails(
+    tmp_path: Path, partitions: int, wrong: str
+) -> None:
+    bundle = Path(shutil.copytree(GOLDEN, tmp_path / "1"))
+    write_tree(bundle, partitions, swapped=False)
+    assert "index movies" in " ".join(audit(bundle).opened)
+
+    write_tree(bundle, partitions, swapped=True)
+    with pytest.raises(VerificationFailed, match=f"{wrong} does not hold .* another order"):
+        audit(bundle)
+
+
+def test_audit_of_another_directory_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "saved_model.pb").touch()
     with pytest.raises(UsageError, match="is a SavedModel, no bundle"):
         audit(tmp_path)

@@ -17,14 +17,14 @@ from export.verify.parity import check_towers
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results, reference_results
 from export.verify.reference_tables import ReadRows
-from tests.export.traced_models import HERE, IDS, TracedCheckpoint, recipe, save_and_trace
+from tests.export.traced_models import MODELS, TracedCheckpoint, one_table_recipe, save_and_trace
 from tests.export.written_towers import Written, write_towers
 
 
 def reference_of(made: TracedCheckpoint, examples: Examples | None = None) -> Reference:
     examples = examples or make_examples(made.model.spec, made.features, {}, 64)
     return Reference(
-        made.job, HERE, made.model.spec, made.prefix, rows_of(made), examples, made.reader
+        made.job, MODELS, made.model.spec, made.prefix, rows_of(made), examples, made.reader
     )
 
 
@@ -42,14 +42,16 @@ def written(ads: TracedCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_reference_equals_a_dense_computation_of_the_query_tower(movies: TracedCheckpoint) -> None:
-    reference, checkpoint = reference_of(movies), open_checkpoint(movies.prefix)
+    reference = reference_of(movies)
+    checkpoint = open_checkpoint(movies.prefix)
     layer = "model/query_tower/layer_with_weights-{}/{}/.ATTRIBUTES/VARIABLE_VALUE"
     weights = [
         checkpoint.read_all(layer.format(number, name)).astype(np.float64)
         for number in range(2)
         for name in ("kernel", "bias")
     ]
-    columns, vectors = reference.examples.columns, reference_results(reference)["query"]["vector"]
+    columns = reference.examples.columns
+    vectors = reference_results(reference)["query"]["vector"]
     history = columns["history"]
     assert history.offsets is not None
     for example, (start, end) in enumerate(
@@ -67,7 +69,7 @@ def test_reference_equals_a_dense_computation_of_the_query_tower(movies: TracedC
         )
 
 
-def test_check_tower_weights_sequences_and_sparse_bags_agree_and_no_number_never(
+def test_check_towers_with_weights_sequences_and_bags_pass_and_nan_fails(
     ads: TracedCheckpoint, written: Written
 ) -> None:
     reference = reference_of(ads)
@@ -96,7 +98,7 @@ def test_check_tower_unknown_ids_follow_their_rules(
     assert len(check_towers(reference, *written, expected)["context"].forms) == 2
 
 
-def test_reference_rows_that_tensorflow_would_not_find_are_refused(
+def test_reference_with_rows_other_than_tensorflows_is_rejected(
     movies: TracedCheckpoint,
 ) -> None:
     page = movies.job.model_dump()
@@ -108,10 +110,10 @@ def test_reference_rows_that_tensorflow_would_not_find_are_refused(
         reference_results(replace(reference_of(movies), job=ExportJob.model_validate(page)))
 
 
-def test_check_tower_tower_in_half_precision_is_told_the_cure_and_held_to_its_limit(
+def test_check_towers_in_half_precision_suggests_the_remedy_and_applies_the_limit(
     tmp_path: Path,
 ) -> None:
-    job = recipe("build_half", {"item": IDS}, {"tower": {"role": "query"}})
+    job = one_table_recipe("build_half")
     made = save_and_trace(job, tmp_path)
     written = write_towers(made.model, job, made.prefix, tmp_path)
     expected = reference_results(reference_of(made))
@@ -128,7 +130,7 @@ def test_check_tower_tower_in_half_precision_is_told_the_cure_and_held_to_its_li
         check_towers(limited, *written, {"tower": {"result": expected["tower"]["result"] + 1}})
 
 
-def test_reference_table_of_the_recipe_s_unknown_row(movies: TracedCheckpoint) -> None:
+def test_reference_reads_the_unknown_row_of_the_recipe(movies: TracedCheckpoint) -> None:
     page = movies.job.model_dump()
     page["features"]["hour"] = {"unknown": {"rule": "row", "row": 5}}
     job = ExportJob.model_validate(page)
@@ -142,11 +144,13 @@ def test_reference_table_of_the_recipe_s_unknown_row(movies: TracedCheckpoint) -
     assert results[0]["query"]["vector"].tolist() == results[1]["query"]["vector"].tolist()
 
 
-@pytest.mark.parametrize(("function", "given"), [("build_rooted", "made"), ("build_never", "none")])
-def test_reference_of_numbers_that_the_model_takes_no_root_of_is_of_others_or_refused(
+@pytest.mark.parametrize(
+    ("function", "given"), [("build_root_of_positive", "made"), ("build_root_of_negative", "none")]
+)
+def test_finite_results_of_a_model_with_a_square_root_use_nonnegative_numbers_or_fail(
     function: str, given: str, tmp_path: Path
 ) -> None:
-    job = recipe(function, {"item": IDS, "age": {"dtype": "float32"}}, {"tower": {"role": "query"}})
+    job = one_table_recipe(function, age={"dtype": "float32"})
     made = save_and_trace(job, tmp_path)
     reference = reference_of(made)
     assert (reference.examples.columns["age"].values < 0).any()

@@ -5,7 +5,17 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from export.verify.rankings import area_under_curve, kendall_tau, measure_effect, overlap
+from bundle.format.manifest import HeadEffect
+from export.errors import VerificationFailed
+from export.recipe.schema import ExportJob
+from export.verify.rankings import (
+    area_under_curve,
+    check_effects,
+    kendall_tau,
+    measure_effect,
+    overlap,
+)
+from tests.export.ranking_parts import experts_recipe
 
 
 def tau_by_pairs(first: list[float], second: list[float]) -> float:
@@ -29,8 +39,9 @@ def test_kendall_tau_with_ties_is_that_of_all_pairs() -> None:
     )
 
 
-def test_figures_of_edge_cases() -> None:
-    values, best = np.arange(5.0), np.array([5, 4, 3, 2, 1.0])
+def test_ranking_figures_of_edge_cases() -> None:
+    values = np.arange(5.0)
+    best = np.array([5, 4, 3, 2, 1.0])
     assert kendall_tau(np.zeros(5), values) == 1  # no order that could be lost
     assert kendall_tau(values, np.zeros(5)) == 0
     assert overlap(best, np.array([5, 1, 4, 3, 2.0]), 2) == 0.5
@@ -47,3 +58,43 @@ def test_measure_effect_labels_of_one_kind_give_no_curve() -> None:
     assert (told.kendall_tau, told.overlap, told.k, told.auc) == (1, 1, 3, None)
     told = measure_effect(values, -values, (values > 9).astype(int))
     assert (told.kendall_tau, told.overlap, told.auc, told.auc_original) == (-1, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "kept", "message"),
+    [
+        (
+            "kendall_tau_min",
+            0.95,
+            0.5,
+            r"Kendall's tau .* is 0\.9000, towers\.ranking\.kendall_tau_min",
+        ),
+        (
+            "overlap_min",
+            0.9,
+            0.5,
+            r"0\.8000 of the original's best 10 stay the best, .*overlap_min\.int8 = 0\.9",
+        ),
+        (
+            "auc_loss_max",
+            0.01,
+            0.06,
+            r"the area under the ROC curve falls by 0\.0500, from 0\.7500",
+        ),
+    ],
+)
+def test_check_effects_beyond_a_limit_refuses_with_the_figures(
+    key: str, limit: float, kept: float, message: str
+) -> None:
+    page = experts_recipe().model_dump(mode="json", exclude_unset=True)
+
+    def check(value: float) -> None:
+        effect = HeadEffect(kendall_tau=0.9, overlap=0.8, k=10, auc=0.70, auc_original=0.75)
+        page["towers"]["ranking"][key] = {"int8": value}
+        check_effects(
+            "tower 'ranking'", "ranking", "int8", {"click": effect}, ExportJob.model_validate(page)
+        )
+
+    check(kept)
+    with pytest.raises(VerificationFailed, match=message):
+        check(limit)

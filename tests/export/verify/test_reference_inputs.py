@@ -27,7 +27,8 @@ OPENED = {
 }
 TEXTS = np.array(["ann", "d\re", "", "no", "böb"], object)
 INTEGERS = np.array([1 << 62, 0, 8, -1, -5])
-NAMES, LISTED = {"vocabulary": "names", "first_row": 2}, {"vocabulary": "numbers"}
+NAMES = {"vocabulary": "names", "first_row": 2}
+LISTED = {"vocabulary": "numbers"}
 BEYOND = {"first_row": 1, "oov_buckets": 100, "oov_first_row": 5}
 
 
@@ -55,7 +56,7 @@ BEYOND = {"first_row": 1, "oov_buckets": 100, "oov_first_row": 5}
         (manifest.VocabularyIds(vocabulary="numbers", **BEYOND), INTEGERS, None),
     ],
 )
-def test_rows_by_tensorflow_are_the_bundles(
+def test_rows_by_tensorflow_equal_those_of_the_bundle(
     rule: Any, values: np.ndarray[Any, Any], rows: list[int] | None, tmp_path: Path
 ) -> None:
     (tmp_path / "names.txt").write_text("".join(f"{key}\n" for key in KEYS), newline="")
@@ -65,6 +66,6 @@ def test_rows_by_tensorflow_are_the_bundles(
     assert rows is None or found.tolist() == rows
 
 
-def test_rule_with_rows_for_unknown_ids_says_where_they_are() -> None:
-    with pytest.raises(ValidationError, match="'oov_first_row' is given with 'oov_buckets'"):
+def test_vocabulary_rule_with_oov_buckets_requires_their_first_row() -> None:
+    with pytest.raises(ValidationError, match="'oov_buckets' requires 'oov_first_row'"):
         VocabularyRule(kind="vocabulary", vocabulary="names", oov_buckets=3)

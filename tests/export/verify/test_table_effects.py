@@ -1,4 +1,6 @@
-"""What converted tables do to towers and indexes: measured, told, and refused where the recipe allows less."""
+"""What converted tables do to towers and indexes: measured, told, and refused where the recipe
+allows less.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bundle.storage.staging import check_files, read_manifest
+from bundle.storage.catalog import read_manifest
+from bundle.storage.integrity import check_files
 from tests.export.commands import Command, refused
 from tests.export.movies_job import Recipe, changed, export, write_project
 
@@ -18,7 +21,7 @@ def converting(recipe: Recipe) -> Recipe:
     return changed(changed(recipe, "tables.movies.dtype", "int8"), "tables.users.dtype", "bfloat16")
 
 
-def test_run_with_converted_tables_tells_what_they_cost(converting: Recipe, tmp_path: Path) -> None:
+def test_run_with_converted_tables_reports_their_errors(converting: Recipe, tmp_path: Path) -> None:
     page = converting
     for tower in page["towers"]:
         page = changed(page, f"towers.{tower}.max_abs_error.f32", 0.5)

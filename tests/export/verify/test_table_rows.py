@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import google_crc32c
+import h5py
 import numpy as np
 import pytest
 
-from bundle.format.manifest import Shard, Table, TableSource
+from bundle.format.manifest import Segment, Table, TableSource
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import VerificationFailed
 from export.verify.table_rows import verify_tables
-from tests.export.checkpoint.bundles import write_bundle
+from tests.export.checkpoint.tensor_bundles import write_bundle
 
-ROWS, DIM = 5000, 3
+ROWS = 5000
+DIM = 3
 VALUES = np.random.default_rng(5).standard_normal((ROWS, DIM)).astype(np.float32)
 
 
@@ -27,16 +30,18 @@ class Pair(NamedTuple):
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Pair:
-    """A checkpoint in slices, and a bundle of it in two shards, the second behind 7 other bytes."""
+    """A checkpoint in slices, and a bundle of it in two segments, the second behind 7
+    other bytes.
+    """
     boxes = {"t": [[(0, 1234), (0, -1)], [(1234, ROWS - 1234), (0, -1)]]}
     write_bundle(tmp_path / "ckpt", {"t": VALUES}, boxes=boxes)
-    shards = []
+    segments = []
     for number, (first, rows, offset) in enumerate(((0, 3000, 0), (3000, 2000, 7))):
         data = VALUES[first : first + rows].tobytes()
         (tmp_path / f"s{number}").write_bytes(bytes(offset) + data)
         crc = google_crc32c.value(data)
-        shards.append(
-            Shard(
+        segments.append(
+            Segment(
                 file=f"s{number}",
                 offset=offset,
                 first_row=first,
@@ -46,8 +51,16 @@ def pair(tmp_path: Path) -> Pair:
             )
         )
     source = TableSource(layout="plain", key="t")
-    table = Table(rows=ROWS, dim=DIM, dtype="float32", shards=tuple(shards), source=source)
+    table = Table(rows=ROWS, dim=DIM, dtype="float32", segments=tuple(segments), source=source)
     return Pair(open_checkpoint(tmp_path), tmp_path, table)
+
+
+def in_chunks(pair: Pair, rows: int) -> Pair:
+    """The same table, of a checkpoint in chunks of so many rows."""
+    path = pair.root / "t.weights.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("t", data=VALUES, chunks=(rows, DIM), compression="lzf")
+    return pair._replace(checkpoint=open_checkpoint(path))
 
 
 def check(pair: Pair, rows: int | None = 4096, **changed: Any) -> Any:
@@ -69,6 +82,28 @@ def test_verify_tables_equal_rows_are_counted(pair: Pair, rows: int | None, comp
     assert check(pair, rows).rows_compared == compared
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 700, ROWS])
+@pytest.mark.parametrize("rows", [None, 100, ROWS])
+def test_verify_tables_of_an_array_names_the_library_that_decoded_it(
+    pair: Pair, rows: int | None, chunk_rows: int
+) -> None:
+    assert check(pair, rows).decoder is None
+    found = check(in_chunks(pair, chunk_rows), rows)
+    assert found.rows_compared == (rows or ROWS)
+    assert found.decoder == f"h5py {h5py.__version__}"
+
+
+@pytest.mark.parametrize(("row", "rows"), [(0, 20), (2999, 20), (1400, None), (1399, ROWS)])
+def test_verify_tables_row_that_an_array_has_elsewhere_is_found(
+    pair: Pair, row: int, rows: int | None
+) -> None:
+    data = np.fromfile(pair.root / "s0", "<f4").reshape(-1, DIM)
+    data[row] = VALUES[(row + 700) % ROWS]
+    data.tofile(pair.root / "s0")
+    with pytest.raises(VerificationFailed, match=f"row {row} differs"):
+        check(in_chunks(pair, 700), rows)
+
+
 @pytest.mark.parametrize(
     ("row", "rows"),
     [
@@ -76,7 +111,7 @@ def test_verify_tables_equal_rows_are_counted(pair: Pair, rows: int | None, comp
         *((row, 20) for row in (0, 1233, 1234, 2999, 3000, ROWS - 1)),
     ],
 )
-def test_verify_tables_in_full_or_at_the_ends_of_shards_and_slices_finds_any_flipped_bit(
+def test_verify_tables_in_full_or_at_the_ends_of_segments_and_slices_finds_any_flipped_bit(
     pair: Pair, row: int, rows: int | None
 ) -> None:
     file, at = ("s0", 12 * row) if row < 3000 else ("s1", 7 + 12 * (row - 3000))
@@ -87,7 +122,52 @@ def test_verify_tables_in_full_or_at_the_ends_of_shards_and_slices_finds_any_fli
         check(pair, rows)
 
 
-def test_verify_tables_shard_cut_short_or_missing_is_named(pair: Pair) -> None:
+def test_verify_tables_sample_leaves_no_long_run_of_rows_out(pair: Pair) -> None:
+    """A sample of 100 rows, half of them at random, has one in every interval of 100 rows."""
+    for row in range(1300, 1500):
+        alter(pair.root / "s0", 12 * row)
+    with pytest.raises(VerificationFailed, match=r"'t': row 1[34]\d\d differs"):
+        check(pair, 100)
+
+
+def test_verify_tables_large_sample_needs_no_memory_for_the_rows_of_the_table(
+    tmp_path: Path,
+) -> None:
+    rows = 4_000_000
+    values = np.zeros((rows, 1), np.float32)
+    write_bundle(tmp_path / "ckpt", {"t": values})
+    (tmp_path / "s0").write_bytes(values.tobytes())
+    segment = Segment(file="s0", first_row=0, rows=rows, crc32c=0, blocks=())
+    source = TableSource(layout="plain", key="t")
+    table = Table(rows=rows, dim=1, dtype="float32", segments=(segment,), source=source)
+    checkpoint = open_checkpoint(tmp_path)
+    tracemalloc.start()
+    try:
+        verify_tables(checkpoint, tmp_path, {"t": table}, rows // 40)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < rows  # one number per row of the table would take eight times as much
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(4990, 3), (5000, 2), (1, 1), (1300, 3)])
+@pytest.mark.parametrize("compared", [None, 50])
+def test_verify_tables_padding_of_a_plain_variable_is_no_part_of_the_table(
+    tmp_path: Path, rows: int, dim: int, compared: int | None
+) -> None:
+    boxes: Any = {"t": [[(0, 1234), (0, -1)], [(1234, ROWS - 1234), (0, -1)]]}
+    write_bundle(tmp_path / "ckpt", {"t": VALUES}, boxes=boxes)
+    data = VALUES[:rows, :dim].tobytes()
+    (tmp_path / "s0").write_bytes(data)
+    crc = google_crc32c.value(data)
+    segment = Segment(file="s0", first_row=0, rows=rows, crc32c=crc, blocks=(crc,))
+    source = TableSource(layout="plain", key="t")
+    table = Table(rows=rows, dim=dim, dtype="float32", segments=(segment,), source=source)
+    checks = verify_tables(open_checkpoint(tmp_path), tmp_path, {"t": table}, compared)
+    assert checks["t"].rows_compared == min(rows, compared or rows)
+
+
+def test_verify_tables_segment_cut_short_or_missing_is_named(pair: Pair) -> None:
     whole = (pair.root / "s1").read_bytes()
     (pair.root / "s1").write_bytes(whole[:-1])
     with pytest.raises(VerificationFailed, match=r"'s1' has .* cut short"):

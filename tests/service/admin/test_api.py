@@ -12,8 +12,8 @@ import pytest
 
 from service.admin.api import MAX_BODY_BYTES, create_admin_app
 from service.config import ServiceSettings
-from service.models.state_file import NAME
 from service.security.tokens import TokenStore
+from service.versions.state_file import NAME
 from tests.service.admin.workers import Worker
 
 Send = Callable[..., httpx.Response]
@@ -55,7 +55,7 @@ def send_with_tokens(
     return sender(settings, run_directory, TokenStore(file))
 
 
-def test_command_is_answered_with_the_status_after_it(send: Send) -> None:
+def test_command_returns_the_status_after_it(send: Send) -> None:
     answer = send("POST", "/v1/models/movies/rollback", json={}, headers={"x-request-id": "one"})
     assert (answer.status_code, answer.json()["models"][0]["current"]) == (200, 1)
     assert (answer.headers["x-request-id"], answer.headers["connection"]) == ("one", "close")
@@ -200,7 +200,7 @@ def test_token_decides_what_an_operator_may_do(
         assert not (root / NAME).exists()
 
 
-def test_paths_tell_nothing_without_a_token(send_with_tokens: Send) -> None:
+def test_paths_without_a_token_reveal_nothing(send_with_tokens: Send) -> None:
     for path in ("/openapi.json", "/v1/status", "/v1/nothing"):
         assert send_with_tokens("GET", path).status_code == 401
 

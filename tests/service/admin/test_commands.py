@@ -6,7 +6,7 @@ import pytest
 
 from service.admin.commands import COMMANDS, ModelCommand, ModelFacts
 from service.errors import NotFound, NotReady, ServiceError
-from service.models.desired_state import DENIED_MAX, DesiredModel, RolledBack
+from service.versions.desired_state import DENIED_MAX, DesiredModel, RolledBack
 
 NOTHING = DesiredModel()
 BACK = RolledBack(to=3, above=5)

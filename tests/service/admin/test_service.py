@@ -12,7 +12,7 @@ import pytest
 from service.admin.service import Service
 from service.config import ServiceSettings
 from service.errors import NotFound, NotReady
-from service.models.state_file import NAME
+from service.versions.state_file import NAME
 from tests.service.admin.workers import Worker, publish
 
 Apply = Callable[..., dict[str, Any]]
@@ -31,7 +31,8 @@ def test_rollback_to_a_version_that_is_not_loaded_waits_for_its_load(
     settings: ServiceSettings, root: Path, run_directory: Path
 ) -> None:
     publish(root, 2)
-    worker, service = Worker(settings, run_directory), Service(settings, run_directory)
+    worker = Worker(settings, run_directory)
+    service = Service(settings, run_directory)
     try:
         status = service.apply("rollback", b"", "movies")
         assert (model(status)["current"], unmet(status)) == (2, [(1, "loaded", "missing")])

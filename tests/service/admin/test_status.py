@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.admin.status import WorkerStatus, merged_versions, read_statuses, write_status
-from service.models.manager import State, VersionState
+from service.versions.lifecycle import State, VersionState
 
 
 def status(pid: int, *states: VersionState) -> WorkerStatus:

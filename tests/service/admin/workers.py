@@ -1,4 +1,6 @@
-"""Workers with empty models: they follow the desired state and write their status as real ones do."""
+"""Workers with empty models: they follow the desired state and write their status as
+real ones do.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from typing import Any
 
 from service.admin.status import WorkerStatus, write_status
 from service.config import ServiceSettings
-from service.models.loader import LoadRejected
-from service.models.manager import VersionManager
-from service.models.poller import Poller
-from service.models.version import ModelVersion, stamp_of
 from service.observability.metrics import Metrics
+from service.versions.lifecycle import VersionManager
+from service.versions.loader import LoadRejected
+from service.versions.poller import Poller
+from service.versions.version import ModelVersion, stamp_of
 
 
 def publish(root: Path, version: int, model: str = "movies") -> None:
@@ -33,7 +35,8 @@ class _EmptyVersions:
     def load(self, model: str, version: int) -> ModelVersion:
         if version in self.failing:
             raise LoadRejected(self.failing[version])
-        directory, nothing = self.root / model / str(version), dict[str, Any]()
+        directory = self.root / model / str(version)
+        nothing = dict[str, Any]()
         empty: Any = None
         parts = empty, nothing, empty, nothing, nothing, nothing, nothing
         return ModelVersion(
@@ -48,17 +51,22 @@ class _EmptyVersions:
 
 
 class Worker:
-    """One worker. A thread arranges what is loaded as soon as that is desired; a test calls `scan` for loads."""
+    """One worker. A thread arranges what is loaded as soon as that is desired; a test calls `scan`
+    for loads.
+    """
 
     def __init__(
         self, settings: ServiceSettings, run_directory: Path, pid: int | None = None
     ) -> None:
-        self._run_directory, self._pid = run_directory, pid or os.getpid()
-        self._loader, self._manager = _EmptyVersions(settings.root), VersionManager()
+        self._run_directory = run_directory
+        self._pid = pid or os.getpid()
+        self._loader = _EmptyVersions(settings.root)
+        self._manager = VersionManager()
         loader: Any = self._loader
         self._poller = Poller(settings, loader, self._manager, Metrics())
         self.failing = self._loader.failing
-        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
         self.scan()
         self._thread = threading.Thread(target=self._follow)
         self._thread.start()

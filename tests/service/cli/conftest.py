@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.object_store import RemotePath
-from tests.service.cli.published import write
-from tests.stores import uploaded
+from object_store.remote_path import RemotePath
+from tests.bundles.large_files import write_large_bundle
+from tests.object_store.memory_stores import uploaded
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with versions 1 and 2 of model `m`."""
     published = tmp_path_factory.mktemp("published")
     for version in (1, 2):
-        write(published, version)
+        write_large_bundle(published, version)
     return published
 
 

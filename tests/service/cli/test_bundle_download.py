@@ -1,4 +1,6 @@
-"""Bundles are downloaded, whole or in part; a stopped pull is resumed, and old versions go when nothing uses them."""
+"""Bundles are downloaded, whole or in part; a stopped pull is resumed, and old versions go when
+nothing uses them.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ import pytest
 from bundle.errors import DigestMismatch
 from bundle.format.checksums import BLOCK_BYTES
 from bundle.format.manifest import Manifest, dump
-from bundle.storage import staging
+from bundle.storage import catalog, integrity
 from bundle.storage.staging import Staging
 from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
-from runtime.object_store import RemotePath
+from object_store.remote_path import RemotePath
 from service.cli.bundle_download import Pulled, pull
 from service.cli.bundle_source import (
     EXIT_DAMAGED,
@@ -23,8 +25,8 @@ from service.cli.bundle_source import (
     PullError,
     find_bundle,
 )
-from tests.service.cli.published import DIM, EXTRA_BYTES, ROWS
-from tests.stores import CountedStore
+from tests.bundles.large_files import DIM, EXTRA_BYTES, ROWS
+from tests.object_store.memory_stores import CountedStore, published_as_objects
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def fails(url: object, root: Path, exit_code: int, message: str) -> None:
 
 
 def sent_bytes(store: RemotePath) -> int:
-    return CountedStore.moved[store.parent.name]
+    return CountedStore.bytes_read[store.parent.name]
 
 
 @pytest.mark.parametrize("given", ["", "m", "m/2"])
@@ -53,7 +55,7 @@ def test_pull_of_root_model_or_bundle_downloads_the_newest_complete_version_once
     result = download(store / given if given else store, root)
     assert (result.bundle, result.version) == (root / "m/2", 2)
     assert result.downloaded_bytes == result.bytes == ROWS * DIM * 4 + EXTRA_BYTES
-    staging.check_files(root / "m/2", staging.read_manifest(root / "m/2"), tables="full")
+    integrity.check_files(root / "m/2", catalog.read_manifest(root / "m/2"), tables="full")
     assert (root / "m/2/manifest.json").read_bytes() == (
         published / "m/2/manifest.json"
     ).read_bytes()
@@ -84,7 +86,7 @@ def test_pull_that_was_stopped_is_resumed_at_verified_blocks(
     assert result.downloaded_bytes == BLOCK_BYTES + EXTRA_BYTES
     assert result.kept_bytes == result.bytes - result.downloaded_bytes
     assert sent_bytes(store) - before < result.downloaded_bytes + 10_000
-    staging.check_files(root / "m/2", staging.read_manifest(root / "m/2"), tables="full")
+    integrity.check_files(root / "m/2", catalog.read_manifest(root / "m/2"), tables="full")
 
 
 @pytest.mark.parametrize("path", ["tables/t/rows-00000-of-00002.bin", "indexes/vectors.bin"])
@@ -98,7 +100,7 @@ def test_pull_of_a_file_that_differs_from_its_checksum_publishes_nothing(
     assert not (root / "m/2").exists()
     file.write(whole)
     assert download(store, root).kept_bytes > 0
-    staging.check_files(root / "m/2", staging.read_manifest(root / "m/2"), tables="full")
+    integrity.check_files(root / "m/2", catalog.read_manifest(root / "m/2"), tables="full")
 
 
 def replace_manifest(store: RemotePath) -> None:
@@ -118,7 +120,7 @@ def test_pull_of_a_replaced_manifest_keeps_what_is_the_same(store: RemotePath, r
     with next((root / "m/.staging-2/tables").rglob("*.bin")).open("ab") as longer:
         longer.write(b"of another bundle")
     assert download(store, root).kept_bytes > 0
-    staging.check_files(root / "m/2", staging.read_manifest(root / "m/2"), tables="full")
+    integrity.check_files(root / "m/2", catalog.read_manifest(root / "m/2"), tables="full")
 
 
 def test_pull_of_another_bundle_of_the_same_version_is_rejected(
@@ -136,7 +138,7 @@ def test_pull_of_a_version_that_is_being_pulled_is_rejected(store: RemotePath, r
 
 FILES = {
     "shard": {"tables/t/rows-00000-of-00002.bin"},
-    "front": {"indexes/vectors.bin"},
+    "router": {"indexes/vectors.bin"},
     "all": {
         "tables/t/rows-00000-of-00002.bin",
         "tables/t/rows-00001-of-00002.bin",
@@ -148,7 +150,7 @@ FILES = {
 def part(manifest: Manifest, role: str) -> Manifest:
     if role == "shard":
         return sharding.held_by_shard(manifest, ShardNumber(1, 2), 1)
-    return sharding.held_by_front(manifest, 1) if role == "front" else manifest
+    return sharding.held_by_router(manifest, 1) if role == "router" else manifest
 
 
 def download_part(store: RemotePath, root: Path, role: str) -> Pulled:
@@ -159,19 +161,19 @@ def present(bundle: Path) -> set[str]:
     return {path.relative_to(bundle).as_posix() for path in bundle.rglob("*.bin")}
 
 
-@pytest.mark.parametrize("role", ["shard", "front"])
-def test_pull_for_a_shard_or_a_front_downloads_what_it_reads(
+@pytest.mark.parametrize("role", ["shard", "router"])
+def test_pull_for_a_shard_or_a_router_downloads_what_it_reads(
     store: RemotePath, root: Path, published: Path, role: str
 ) -> None:
     result = download_part(store, root, role)
     assert present(root / "m/2") == FILES[role]
     size = sum((published / "m/2" / path).stat().st_size for path in FILES[role])
     assert result.downloaded_bytes == result.bytes == size
-    manifest = staging.read_manifest(root / "m/2")
-    assert manifest == staging.read_manifest(published / "m/2"), "the whole one"
-    staging.check_files(root / "m/2", part(manifest, role), tables="full")
+    manifest = catalog.read_manifest(root / "m/2")
+    assert manifest == catalog.read_manifest(published / "m/2"), "the whole one"
+    integrity.check_files(root / "m/2", part(manifest, role), tables="full")
     with pytest.raises(DigestMismatch, match=r"file '.*bin' of the bundle is missing"):
-        staging.check_files(root / "m/2", manifest)
+        integrity.check_files(root / "m/2", manifest)
 
 
 def test_pull_for_another_role_adds_the_files_that_a_version_lacks(
@@ -179,13 +181,13 @@ def test_pull_for_another_role_adds_the_files_that_a_version_lacks(
 ) -> None:
     download_part(store, root, "shard")
     kept = (root / "m/2" / next(iter(FILES["shard"]))).stat()
-    added = download_part(store, root, "front")
+    added = download_part(store, root, "router")
     assert added.downloaded_bytes == added.bytes == EXTRA_BYTES
-    assert present(root / "m/2") == FILES["shard"] | FILES["front"]
+    assert present(root / "m/2") == FILES["shard"] | FILES["router"]
     whole = download(store, root)
     assert whole.downloaded_bytes == 1000 * DIM * 4
     assert whole.kept_bytes == whole.bytes - whole.downloaded_bytes
-    staging.check_files(root / "m/2", staging.read_manifest(root / "m/2"), tables="full")
+    integrity.check_files(root / "m/2", catalog.read_manifest(root / "m/2"), tables="full")
     left = (root / "m/2" / next(iter(FILES["shard"]))).stat()
     assert (left.st_ino, left.st_mtime_ns) == (kept.st_ino, kept.st_mtime_ns)
     assert os.listdir(root / "m") == ["2"]
@@ -195,12 +197,49 @@ def test_pull_for_another_role_adds_the_files_that_a_version_lacks(
 def test_pull_that_cannot_add_all_files_adds_none_and_is_resumed(
     store: RemotePath, root: Path
 ) -> None:
-    download_part(store, root, "front")
+    download_part(store, root, "router")
     file = store / "m/2/tables/t/rows-00001-of-00002.bin"
     kept = file.read(0, EXTRA_BYTES)
     file.remove()
     fails(store, root, EXIT_SOURCE, "cannot be read")
-    assert present(root / "m/2") == FILES["front"]
+    assert present(root / "m/2") == FILES["router"]
     file.write(kept)
     download(store, root)
     assert present(root / "m/2") == FILES["all"]
+
+
+@pytest.fixture
+def as_objects(published: Path, tmp_path: Path) -> RemotePath:
+    """Version 2 as an exporter publishes it."""
+    root = RemotePath(f"counted://{tmp_path.name}/objects")
+    published_as_objects(published / "m/2", root / "m/2")
+    return root
+
+
+@pytest.mark.parametrize("role", ["all", "shard", "router"])
+def test_pull_of_objects_downloads_what_is_read_here(
+    as_objects: RemotePath, root: Path, published: Path, role: str
+) -> None:
+    before = sent_bytes(as_objects)
+    result = download_part(as_objects, root, role)
+    wanted = FILES.get(role) or FILES["shard"] | FILES["router"]
+    assert present(result.bundle) == wanted
+    assert sent_bytes(as_objects) - before < result.downloaded_bytes + 20_000
+    for path in wanted:
+        assert (result.bundle / path).read_bytes() == (published / "m/2" / path).read_bytes()
+
+
+@pytest.mark.parametrize("path", ["tables/t/rows-00000-of-00002.bin", "indexes/vectors.bin"])
+def test_pull_of_an_object_that_was_damaged_publishes_nothing_and_resumes(
+    as_objects: RemotePath, root: Path, path: str
+) -> None:
+    file = find_bundle(str(as_objects)).file(path)
+    whole = file.read(0, 1 << 30)
+    file.write(whole[:BLOCK_BYTES] + bytes([whole[BLOCK_BYTES] ^ 1]) + whole[BLOCK_BYTES + 1 :])
+    fails(as_objects, root, EXIT_DAMAGED, f"{path} .*{file.name}.* differs from its checksum")
+    assert not (root / "m/2").exists()
+    file.remove()
+    fails(as_objects, root, EXIT_SOURCE, f"{file.name} cannot be read")
+    file.write(whole)
+    assert download(as_objects, root).kept_bytes > 0
+    integrity.check_files(root / "m/2", catalog.read_manifest(root / "m/2"), tables="full")

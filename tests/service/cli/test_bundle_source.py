@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from runtime.object_store import RemotePath
+from object_store.remote_path import RemotePath
 from service.cli.bundle_source import EXIT_DAMAGED, EXIT_SOURCE, PullError, find_bundle
 from service.exit_codes import EXIT_USAGE
+from tests.object_store.memory_stores import published_as_objects
 
 
 @pytest.mark.parametrize(
@@ -40,9 +43,50 @@ def test_model_is_chosen_where_a_root_holds_several(store: RemotePath) -> None:
 
 def test_invalid_manifest_is_reported(store: RemotePath) -> None:
     manifest = store / "m/2/manifest.json"
-    changed = manifest.read(0, 1 << 20).replace(b"ckpt-1", b"ckpt-2")
+    changed = manifest.read(0, 1 << 20).replace(b"ckpt-2", b"ckpt-1")
     for content, exit_code in ((changed, EXIT_DAMAGED), (b"{}", EXIT_SOURCE)):
         manifest.write(content)
         with pytest.raises(PullError, match=r"manifest\.json: ") as stopped:
             find_bundle(str(store))
         assert stopped.value.exit_code == exit_code
+
+
+@pytest.fixture
+def as_objects(published: Path, tmp_path: Path) -> RemotePath:
+    """Version 2 as an exporter publishes it."""
+    root = RemotePath(f"counted://{tmp_path.name}/objects")
+    published_as_objects(published / "m/2", root / "m/2")
+    return root
+
+
+@pytest.mark.parametrize("place", ["", "m", "m/2"])
+def test_bundle_of_objects_is_found_by_root_model_or_version(
+    as_objects: RemotePath, published: Path, place: str
+) -> None:
+    (as_objects / "m/3/objects/unfinished").write(b"unfinished")
+    source = find_bundle(f"{as_objects}/{place}".rstrip("/"))
+    assert source.directory == as_objects / "m/2"
+    assert source.data == (published / "m/2/manifest.json").read_bytes()
+    for path in ("manifest.json", "indexes/vectors.bin"):
+        content = (published / "m/2" / path).read_bytes()
+        assert source.file(path).read(0, 1 << 30) == content
+
+
+def test_bundle_of_objects_whose_manifest_is_another_is_refused(as_objects: RemotePath) -> None:
+    manifest = find_bundle(str(as_objects)).file("manifest.json")
+    manifest.write(manifest.read(0, 1 << 20).replace(b"ckpt-2", b"ckpt-3"))
+    with pytest.raises(PullError, match="is not what its name says") as stopped:
+        find_bundle(str(as_objects))
+    assert stopped.value.exit_code == EXIT_DAMAGED
+
+
+def test_bundle_of_objects_that_names_too_few_is_refused(as_objects: RemotePath) -> None:
+    listed = as_objects / "m/2/objects.json"
+    listed.write(listed.read(0, 1 << 20).replace(b"indexes/vectors.bin", b"indexes/other.bin"))
+    with pytest.raises(PullError, match=r"names no object for 'indexes/vectors\.bin'") as stopped:
+        find_bundle(str(as_objects)).file("indexes/vectors.bin")
+    assert stopped.value.exit_code == EXIT_DAMAGED
+    listed.write(b"torn")
+    with pytest.raises(PullError, match=r"objects\.json is no JSON") as stopped:
+        find_bundle(str(as_objects))
+    assert stopped.value.exit_code == EXIT_DAMAGED

@@ -39,10 +39,13 @@ def ctl(*arguments: str, **environment: str) -> Result:
 
 
 class Service:
-    """An admin listener, and a worker that serves version 1 and looks for others again and again."""
+    """An admin listener, and a worker that serves version 1 and looks for others again
+    and again.
+    """
 
     def __init__(self, directory: Path, **options: Any) -> None:
-        self.root, run_directory = directory / "bundles", directory / "run"
+        self.root = directory / "bundles"
+        run_directory = directory / "run"
         run_directory.mkdir()
         publish(self.root, 1)
         settings = ServiceSettings(root=self.root, **options)
@@ -52,7 +55,8 @@ class Service:
         tls = None if certificates is None else lambda *_: certificates.ssl_context()
         app = create_admin_app(settings, run_directory, tokens)
         config = uvicorn.Config(app, log_config=None, lifespan="off", ssl_context_factory=tls)
-        self._server, self._stopping = uvicorn.Server(config), threading.Event()
+        self._server = uvicorn.Server(config)
+        self._stopping = threading.Event()
         listener = socket.create_server(("127.0.0.1", 0))
         self.ports_file = directory / "ports.json"
         self.ports_file.write_text(json.dumps({"admin": listener.getsockname()[1]}))
@@ -127,7 +131,8 @@ def test_commands_are_in_effect_when_they_return(start: Start) -> None:
 def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(
     start: Start, tmp_path: Path
 ) -> None:
-    service, file = start(), tmp_path / "recalled"
+    service = start()
+    file = tmp_path / "recalled"
     file.write_text("1007\n\n  m-7 \n")
     assert (
         "movies: denied 3" in service.ctl("deny", "add", "movies", "5", "--file", str(file)).stdout
@@ -155,11 +160,24 @@ def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(
         "would have 100002 ids; at most 100000 are accepted" in many.stderr,
     ) == (2, True)
     for arguments, message in (
-        ([], "no id is given"),
+        ([], "no ids were given"),
         (["--file", "/nowhere"], "--file /nowhere cannot be read: No su"),
     ):
         done = service.ctl("deny", "add", "movies", *arguments)
         assert (done.exit_code, message in done.stderr) == (2, True)
+
+
+def test_options_are_accepted_before_and_after_the_command(start: Start) -> None:
+    service = start()
+    before = service.ctl("--json", "status")
+    after = service.ctl("status", "--json")
+    assert (before.exit_code, after.exit_code) == (0, 0)
+    assert json.loads(before.stdout).keys() == json.loads(after.stdout).keys()
+    for waiting in (["--wait-s", "30"], ["--wait-s=30"]):
+        assert service.ctl("pin", "movies", "1", *waiting, "--json").exit_code == 0
+    assert service.ctl("deny", "add", "movies", "--json", "--", "--json").exit_code == 0
+    assert service.ctl("deny", "list", "movies").stdout == "--json\n"
+    assert service.ctl("status", "--wait-s").exit_code == 2
 
 
 def test_status_is_printed_as_text(start: Start) -> None:
@@ -170,7 +188,7 @@ def test_status_is_printed_as_text(start: Start) -> None:
     assert (done.exit_code, lines[0].partition(" MiB")[0]) == (0, f"{service.root}: revision 1, 1")
     assert lines[1:] == [
         'movies: labels {"stable":1}',
-        "  1 [stable] available, current, up to 1 MiB beside its tables",
+        "  1 [stable] available, current, up to 1 MiB in addition to its tables",
     ]
     assert "draining: calls are rejected" in service.ctl("drain").stdout
 
@@ -229,7 +247,8 @@ def test_command_that_is_not_in_effect_in_time_exits_5(start: Start) -> None:
 
 
 def test_token_is_sent_where_the_service_requires_one(start: Start, tmp_path: Path) -> None:
-    operators, mine = tmp_path / "operators", tmp_path / "mine"
+    operators = tmp_path / "operators"
+    mine = tmp_path / "mine"
     operators.write_text(f"me {TOKEN}\n")
     mine.write_text(f"{TOKEN}\n")
     ports = ("--ports-file", str(start(admin_tokens=operators).ports_file))
@@ -240,8 +259,10 @@ def test_token_is_sent_where_the_service_requires_one(start: Start, tmp_path: Pa
 
 
 def test_tls_checks_the_certificates_of_both_sides(start: Start, tmp_path: Path) -> None:
-    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
-    signed, me = ours.sign("server"), theirs.sign("me")
+    ours = Authority(tmp_path, "ours")
+    theirs = Authority(tmp_path, "theirs")
+    signed = ours.sign("server")
+    me = theirs.sign("me")
     both = tmp_path / "both.pem"
     both.write_bytes(me.cert.read_bytes() + me.key.read_bytes())
     service = start(tls_cert=signed.cert, tls_key=signed.key, tls_client_ca=theirs.file)

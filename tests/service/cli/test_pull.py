@@ -22,7 +22,7 @@ def pull(*arguments: object) -> Result:
 def test_pull_prints_what_it_fetched(published: Path, tmp_path: Path) -> None:
     done = pull(published, tmp_path, "--version", 1)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout == f"{tmp_path}/m/1: 23.1 MiB, 23.1 MiB fetched, 0.0 MiB already there\n"
+    assert done.stdout == f"{tmp_path}/m/1: 23.1 MiB, 23.1 MiB downloaded, 0.0 MiB already there\n"
     done = pull(published, tmp_path, "--json", "--keep", 1)
     result = json.loads(done.stdout)
     assert result.pop("seconds") > 0
@@ -50,7 +50,7 @@ def test_pull_of_a_path_that_does_not_exist_names_the_path(tmp_path: Path) -> No
         ["root", "--keep", "0"],
         ["s3://bucket/root"],
         ["root", "--shard", "3/2"],
-        ["root", "--shard", "1/2", "--front"],
+        ["root", "--shard", "1/2", "--router"],
     ],
 )
 def test_pull_with_invalid_arguments_exits_2(published: Path, arguments: list[str]) -> None:
@@ -58,10 +58,12 @@ def test_pull_with_invalid_arguments_exits_2(published: Path, arguments: list[st
 
 
 def test_pull_of_a_shard_fetches_its_files(published: Path, tmp_path: Path) -> None:
-    assert pull(published, tmp_path, "--shard", "2/2", "--shard-least-bytes", 1).exit_code == 0
+    assert pull(published, tmp_path, "--shard", "2/2", "--shard-min-bytes", 1).exit_code == 0
     assert {path.name for path in (tmp_path / "m/2").rglob("*.bin")} == {
         "rows-00000-of-00002.bin",
         "rows-00001-of-00002.bin",
     }
-    done = pull(published, tmp_path, "--front")
-    assert done.stdout.endswith(" 9.0 MiB fetched, 14.1 MiB already there\n"), "no table has 1 GiB"
+    done = pull(published, tmp_path, "--router")
+    assert done.stdout.endswith(" 9.0 MiB downloaded, 14.1 MiB already there\n"), (
+        "no table has 1 GiB"
+    )

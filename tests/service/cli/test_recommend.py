@@ -1,4 +1,6 @@
-"""Lists for all users of a file: what they hold, errors of users and of the command, and a run that is killed."""
+"""Lists for all users of a file: what they hold, errors of users and of the command, and a run that
+is killed.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from typer.testing import CliRunner, Result
 
 from service.cli.batch_recommendation import BLOCK_USERS, Task, run
 from service.cli.serve import command
-from service.engine.requests import Condition, Crowding, Exclusion
+from service.engine.calls import Condition, Crowding, Exclusion
+from tests.bundles.small import SmallBundle
 from tests.e2e.process import PROGRAM, until
 from tests.service.engine.served import Served, column
 from tests.service.running import flip
-from tests.service.small_bundle import SmallBundle
 
 Write = Callable[..., SmallBundle]
 
@@ -55,7 +57,7 @@ def recommend(
     return CliRunner().invoke(command(), list(map(str, given)))
 
 
-def test_lists_are_those_of_the_service_and_a_user_at_fault_has_an_error(
+def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
     write: Write, root: Path, tmp_path: Path
 ) -> None:
     small = write(users=True)
@@ -80,7 +82,7 @@ def test_lists_are_those_of_the_service_and_a_user_at_fault_has_an_error(
     done = recommend(root, users, tmp_path / "out.parquet", *given)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "5 users by movies version 1" in done.stdout
-    assert "2 have no list but an error" in done.stdout
+    assert "2 have an error instead of a list" in done.stdout
     found = parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert [each["key"] for each in found] == rows["key"]
     service = Served(small)
@@ -137,7 +139,7 @@ def test_lists_of_a_file_without_users_are_empty(write: Write, root: Path, tmp_p
         (
             ["--options", '{"k": 5, "candidates": 2}'],
             2,
-            "none of the first 3 users gets a list: candidates is 2",
+            "none of the first 3 users has a list; the first error: candidates is 2",
         ),
         (["--version", "9"], 3, "model 'movies' has no version 9; it has [1]"),
     ],
@@ -146,7 +148,8 @@ def test_command_that_cannot_be_run_writes_nothing(
     write: Write, root: Path, tmp_path: Path, options: list[str], code: int, message: str
 ) -> None:
     write()
-    users, out = users_file(tmp_path / "users.parquet", 3), tmp_path / "out.parquet"
+    users = users_file(tmp_path / "users.parquet", 3)
+    out = tmp_path / "out.parquet"
     done = recommend(root, users, out, *options)
     assert done.exit_code == code
     flat = " ".join(done.stderr.replace("│", " ").split())
@@ -161,8 +164,18 @@ def test_files_that_cannot_be_read_or_written_have_codes_of_their_own(
     users = users_file(tmp_path / "users.parquet", 3)
     (tmp_path / "text").write_text("no Parquet")
     assert recommend(root, tmp_path / "text", tmp_path / "out").exit_code == 3
-    assert recommend(root, users, tmp_path / "out", model="books").exit_code == 3
     assert recommend(root, users, tmp_path / "none" / "out").exit_code == 6
+
+
+def test_model_that_does_not_exist_is_reported_with_those_that_do(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
+    write()
+    (root / "unfinished").mkdir()
+    users = users_file(tmp_path / "users.parquet", 3)
+    done = recommend(root, users, tmp_path / "out", model="books")
+    assert done.exit_code == 3
+    assert "has no model 'books'; it has movies\n" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -174,7 +187,8 @@ def test_run_that_is_stopped_is_resumed_with_the_blocks_that_are_whole(
 ) -> None:
     write()
     count = 12 * BLOCK_USERS + 7
-    users, out = users_file(tmp_path / "users.parquet", count), tmp_path / "out.parquet"
+    users = users_file(tmp_path / "users.parquet", count)
+    out = tmp_path / "out.parquet"
     arguments = ["recommend", "movies", users, out, "--root", root, "--id", "key", "--workers", "2"]
     arguments += ["--options", '{"k": 3}']
     process = subprocess.Popen([*PROGRAM, *map(str, arguments)])
@@ -206,7 +220,8 @@ def test_run_that_is_stopped_is_resumed_with_the_blocks_that_are_whole(
 
 def test_blocks_of_other_inputs_are_not_taken(write: Write, root: Path, tmp_path: Path) -> None:
     write()
-    users, out = users_file(tmp_path / "users.parquet", BLOCK_USERS + 1), tmp_path / "out.parquet"
+    users = users_file(tmp_path / "users.parquet", BLOCK_USERS + 1)
+    out = tmp_path / "out.parquet"
 
     def stop(done: int, _: int) -> None:
         if done:
@@ -226,7 +241,8 @@ def test_run_keeps_the_blocks_of_another_one_that_is_under_way(
     write()
     out = tmp_path / "out.parquet"
     many, one = (users_file(tmp_path / f"{count}.parquet", count) for count in (BLOCK_USERS + 1, 1))
-    task, sizes = Task(root, "movies", '{"k": 3}', "key"), list[int]()
+    task = Task(root, "movies", '{"k": 3}', "key")
+    sizes = list[int]()
 
     def run_another(done: int, _: int) -> None:
         if done and not sizes:

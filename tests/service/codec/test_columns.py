@@ -55,11 +55,11 @@ def test_flat_of_one_kind_packs_values(values: list[Any], dtype: Any, packed: li
         ([1, "٣"], "mixes"),
         ([1, "9223372036854775808"], "does not fit int64"),
         ([1.5, "a"], "mixes numbers and strings"),
-        ([1e39], "beyond float32"),
+        ([1e39], "exceeds float32"),
         ([-1.5e300, 1.0], "-1.5e+300"),
     ],
 )
-def test_flat_of_what_is_no_column_is_rejected_and_shown(values: list[Any], expected: str) -> None:
+def test_flat_of_another_value_is_rejected_and_printed(values: list[Any], expected: str) -> None:
     with pytest.raises(InvalidArgument) as rejected:
         flat(values, "features.age")
     assert "features.age" in str(rejected.value)
@@ -92,8 +92,8 @@ def test_column_of_scalars_bags_weights_and_nested_lists_packs_them(
 @pytest.mark.parametrize(
     ("examples", "expected"),
     [
-        ([[[1, 2], [3]]], "several lengths"),
-        ([[1, [2]]], "several lengths"),
+        ([[[1, 2], [3]]], "different lengths"),
+        ([[1, [2]]], "different lengths"),
         ([[[[[[[[[[1]]]]]]]]]], "deeper"),
         ([{"weights": [1]}], "ids is null"),
         ([{"ids": [1, 2], "weights": [1]}], "2 ids and 1 weights"),
@@ -109,14 +109,17 @@ def test_column_of_another_shape_is_rejected(examples: list[Any], expected: str)
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("featurs", "field 'featurs'; did you mean 'features'"), ("zzz", "known are k, features")],
+    [
+        ("featurs", "field 'featurs'; did you mean 'features'"),
+        ("zzz", "the known fields are k, features"),
+    ],
 )
-def test_fields_with_an_unknown_one_names_the_nearest_or_all(name: str, hint: str) -> None:
+def test_fields_with_an_unknown_name_suggest_the_nearest_or_list_all(name: str, hint: str) -> None:
     with pytest.raises(InvalidArgument, match=hint):
         fields({name: {}}, ("k", "features"), "the body")
 
 
-def test_shown_is_in_the_words_of_json() -> None:
+def test_shown_uses_the_terms_of_json() -> None:
     assert shown("x" * 10**6).startswith("'xxx")
     assert shown([[1] * 10**6] * 10).startswith("[[1, 1,")
     assert (shown(True), shown(None)) == ("true", "null")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from service.codec import json as codec_json
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
-from service.engine.requests import Neighbors, Ranked, Retrieved, Target
+from service.engine.calls import Neighbors, Ranked, Retrieved, Target
 from service.errors import InvalidArgument
 
 TARGET = Target("movies", 3)
@@ -114,12 +114,12 @@ def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
         ("retrieve", {"attributes": "title", "id": 1}, "a list was expected"),
         ("retrieve", {"attributes": [1], "id": 1}, "a string was expected"),
         ("retrieve", {"id": 1, "vector": [1.0]}, "both 'vector' and 'id'"),
-        ("retrieve", {"requests": [{"id": 1}, {"vector": [1.0]}]}, "these differ"),
+        ("retrieve", {"requests": [{"id": 1}, {"vector": [1.0]}]}, "they differ"),
         ("retrieve", {"requests": [{"vector": [1.0]}, {"vector": [1.0, 2.0]}]}, "differ in length"),
         ("retrieve", {"requests": []}, "requests is empty"),
         ("retrieve", {"requests": [1]}, "requests[0] is 1"),
         ("retrieve", {"requests": [{"id": 1, "k": 3}]}, "requests[0] has the unknown field 'k'"),
-        ("retrieve", {"requests": [{"id": 1}], "exclude": [1]}, "'exclude' belongs into each"),
+        ("retrieve", {"requests": [{"id": 1}], "exclude": [1]}, "'exclude' belongs in each"),
         ("retrieve", {"features": 3}, "a JSON object of features"),
         (
             "retrieve",
@@ -148,7 +148,8 @@ def test_readers_of_a_body_that_does_not_fit_name_the_field(
 
 
 def _neighbors() -> Neighbors:
-    ids, offsets = np.array([2**53 - 1, 2**53, 3]), np.array([0, 2, 3])
+    ids = np.array([2**53 - 1, 2**53, 3])
+    offsets = np.array([0, 2, 3])
     attributes: dict[str, list[Any]] = {
         "title": ["A", None, "C"],
         "tags": [["x"], [], None],
@@ -174,7 +175,8 @@ def test_retrieved_ids_beyond_2_53_are_strings_and_scores_the_shortest_float32()
 
 
 def test_ranked_has_the_order_of_the_scores_positions_and_heads() -> None:
-    heads, positions = {"ctr": _f32(0.5, 0.25, 0.125)}, np.array([1, 0, 0], np.int32)
+    heads = {"ctr": _f32(0.5, 0.25, 0.125)}
+    positions = np.array([1, 0, 0], np.int32)
     answer = Ranked(
         "m", 1, np.array([5, 6, 7]), positions, _f32(3, 2, 1), heads, np.array([0, 2, 3])
     )

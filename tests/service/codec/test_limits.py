@@ -1,4 +1,6 @@
-"""Every request is bounded before it is decoded, in both forms; an error names the field, the count and the setting."""
+"""Every request is bounded before it is decoded, in both forms; an error names the field, the count
+and the setting.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from service.codec import json as codec_json
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
-from service.engine.requests import Target
+from service.engine.calls import Target
 from service.errors import TooLarge
 
 SETTINGS = ServiceSettings(

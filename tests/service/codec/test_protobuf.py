@@ -12,7 +12,7 @@ from service.codec import protobuf
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
-from service.engine.requests import Embedded, LookedUp, Neighbors, Recommended, Retrieved, Target
+from service.engine.calls import Embedded, LookedUp, Neighbors, Recommended, Retrieved, Target
 from service.errors import InvalidArgument
 
 SETTINGS = ServiceSettings(root=Path.cwd())
@@ -123,7 +123,7 @@ def test_target_of_a_url_may_be_repeated_but_not_contradicted() -> None:
         "movies", None, "stable"
     )
     for spec in (pb.ModelSpec(name="books"), pb.ModelSpec(version=2), pb.ModelSpec(label="stable")):
-        with pytest.raises(InvalidArgument, match="send it once"):
+        with pytest.raises(InvalidArgument, match="send the model once"):
             protobuf.target_of(spec, url)
 
 

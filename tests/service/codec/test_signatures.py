@@ -8,7 +8,7 @@ from typing import Any
 
 from service.codec import signatures
 from service.codec.json import dump
-from service.models.manager import VersionState
+from service.versions.lifecycle import VersionState
 
 FORM = {
     "kind": "litert",
@@ -62,7 +62,8 @@ DETAILS: dict[str, Any] = {
 
 
 def test_details_message_has_the_fields_of_the_json_value() -> None:
-    message, value = signatures.details_message(DETAILS), json.loads(dump(DETAILS))
+    message = signatures.details_message(DETAILS)
+    value = json.loads(dump(DETAILS))
     assert (message.model.name, message.model.version) == (value["model"], value["version"])
     assert (message.created, message.current, list(message.labels)) == (
         value["created"],

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from service.engine.compute_pool import ComputePool
+from service.engine.scheduling.compute_pool import ComputePool
+from tests.bundles.small import SmallBundle
 from tests.service.engine.served import Served
-from tests.service.small_bundle import SmallBundle
 
 
 @pytest.fixture

@@ -15,17 +15,19 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
 from bundle.features.columns import Column
-from runtime.towers import Tower
+from runtime.tower import Tower
 from service.config import ServiceSettings
-from service.engine import embedding, lookup, ranking, recommendation, retrieval
-from service.engine.compute_pool import ComputePool
+from service.engine.calls import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
 from service.engine.context import Execution, RequestContext
-from service.engine.estimates import LatencyEstimates
-from service.engine.requests import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
-from service.models.loader import Loader
-from service.models.version import ModelVersion
+from service.engine.features import embed, lookup
+from service.engine.ranking import rank
+from service.engine.retrieval import recommend, retrieve
+from service.engine.scheduling.compute_pool import ComputePool
+from service.engine.scheduling.estimates import LatencyEstimates
 from service.observability.metrics import Metrics
-from tests.service.small_bundle import SmallBundle
+from service.versions.loader import Loader
+from service.versions.version import ModelVersion
+from tests.bundles.small import SmallBundle
 
 
 class CountingTower:
@@ -61,29 +63,25 @@ class Served:
     """A loaded model version with metrics of its own."""
 
     def __init__(self, small: SmallBundle, pool: ComputePool | None = None, **limits: Any) -> None:
-        self.small, self.pool, self.metrics, self.estimates = (
-            small,
-            pool,
-            Metrics(),
-            LatencyEstimates(),
-        )
+        self.small = small
+        self.pool = pool
+        self.metrics = Metrics()
+        self.estimates = LatencyEstimates()
         root = small.directory.parent.parent
         self.settings = ServiceSettings(root=root, **limits)
         self.version = load_version(root, small.manifest.model, small.manifest.version)
 
     def rank(self, **request: Any) -> Any:
-        return self._compute(ranking.rank, Ranking(Target(), **{"context": {}, **request}))
+        return self._compute(rank.rank, Ranking(Target(), **{"context": {}, **request}))
 
     def retrieve(self, **request: Any) -> Any:
-        return self._compute(retrieval.retrieve, Retrieval(Target(), **request))
+        return self._compute(retrieve.retrieve, Retrieval(Target(), **request))
 
     def recommend(self, timeout_s: float = math.inf, **request: Any) -> Any:
-        return self._compute(
-            recommendation.recommend, Recommendation(Target(), **request), timeout_s
-        )
+        return self._compute(recommend.recommend, Recommendation(Target(), **request), timeout_s)
 
     def embed(self, tower: str, features: Mapping[str, Column]) -> Any:
-        return self._compute(embedding.embed, Embedding(Target(), tower, features))
+        return self._compute(embed.embed, Embedding(Target(), tower, features))
 
     def look_up(self, feature: str, ids: Column) -> Any:
         return self._compute(lookup.look_up, Lookup(Target(), feature, ids))
@@ -137,7 +135,7 @@ def column(
     *values: Any, offsets: Sequence[int] | None = None, weights: Sequence[float] | None = None
 ) -> Column:
     """A column of int64, str or float32 values."""
-    kind = object if isinstance(values[0] if values else 0, str) else None
+    kind = object if values and isinstance(values[0], str) else None
     array = np.array(values, kind) if values else np.empty(0, np.int64)
     return Column(
         array.astype(np.float32) if array.dtype == np.float64 else array,

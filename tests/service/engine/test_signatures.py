@@ -11,9 +11,9 @@ import pytest
 
 from bundle.format.manifest import EmbeddedFeature, HashIds
 from service.engine.signatures import describe
+from tests.bundles.small import SmallBundle
 from tests.service.engine.served import Served
 from tests.service.running import RunningService
-from tests.service.small_bundle import SmallBundle
 
 Load = Callable[..., Served]
 Write = Callable[..., SmallBundle]
@@ -53,6 +53,7 @@ def test_describe_lists_each_call_and_its_tower(load: Load) -> None:
         ["embed", "candidate", ["vector"]],
         ["embed", "ranking", ["score"]],
     ]
+    # What the query tower and contexts read is listed once.
     taken = [
         "city",
         "history",
@@ -61,12 +62,11 @@ def test_describe_lists_each_call_and_its_tower(load: Load) -> None:
         "mood",
         "recent",
         "user",
-    ]  # by query tower and contexts, once
+    ]
     assert sorted(features(details, "recommend")) == taken
     embedded = features(details, "embed", "candidate").values()
-    assert all(
-        feature["required"] and not feature["stored"] for feature in embedded
-    )  # no store is read
+    # Nothing is read from the store of candidates.
+    assert all(feature["required"] and not feature["stored"] for feature in embedded)
 
 
 @pytest.mark.parametrize("id_kind", ["int64", "string"])
@@ -156,7 +156,9 @@ def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
     ]
 
 
-def test_a_shard_describes_no_model(write: Write, serve: Callable[..., RunningService]) -> None:
+def test_describe_on_a_shard_has_no_model(
+    write: Write, serve: Callable[..., RunningService]
+) -> None:
     write()
     refused = httpx.get(f"{serve(shard='1/2').http}/v1/models/movies/versions/1").json()["error"]
     assert (refused["code"], "shard 1/2" in refused["message"]) == ("UNIMPLEMENTED", True)

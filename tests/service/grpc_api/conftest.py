@@ -8,8 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.bundles.small import write_small_bundle
 from tests.service.running import RunningService
-from tests.service.small_bundle import write_small_bundle
 
 MAX_REQUEST_BYTES = 1 << 20
 

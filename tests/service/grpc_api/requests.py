@@ -1,4 +1,6 @@
-"""Messages to the small bundle, calls with their failures unpacked, and connections that are written by hand."""
+"""Messages to the small bundle, calls with their failures unpacked, and connections that are
+written by hand.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call ended: OK or the code of the details, the answer or the message, and the trailing metadata."""
+    """How a call ended: OK or the code of the details, the answer or the message, and the trailing
+    metadata.
+    """
 
     code: str
     status: grpc.StatusCode
@@ -50,7 +54,8 @@ def outcome(made: Any) -> Outcome:
     trailing = dict(made.trailing_metadata() or ())
     if problem is None:
         return Outcome("OK", made.code(), made.result(), trailing)
-    status, details = rpc_status.from_call(made), pb.ErrorDetails()
+    status = rpc_status.from_call(made)
+    details = pb.ErrorDetails()
     if status is None:  # the client or gRPC's core ended it
         return Outcome(made.code().name, made.code(), made.details(), trailing)
     assert status.details[0].Unpack(details)

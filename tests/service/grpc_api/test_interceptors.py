@@ -9,6 +9,7 @@ import pytest
 
 from service.errors import INTERNAL_MESSAGE
 from service.grpc_api.servicer import SERVICE
+from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.service.grpc_api.conftest import MAX_REQUEST_BYTES
 from tests.service.grpc_api.requests import (
@@ -22,7 +23,6 @@ from tests.service.grpc_api.requests import (
     retrieve,
 )
 from tests.service.running import FailingTower, RunningService
-from tests.service.small_bundle import SmallBundle
 
 DIM = 8
 TOKEN = "token-0123456789abcdef"
@@ -52,7 +52,9 @@ def never_sends(
 def own(
     write: Callable[..., SmallBundle], serve: Callable[..., RunningService], tmp_path: Path
 ) -> RunningService:
-    """A service with one place for requests and a token, whose query tower waits or fails as a test wants."""
+    """A service with one place for requests and a token, whose query tower waits or fails as a test
+    wants.
+    """
     write()
     (tmp_path / "tokens").write_text(f"client {TOKEN}\n")
     return serve(
@@ -155,7 +157,7 @@ def test_message_that_does_not_arrive_ends_at_the_body_timeout(
     assert service.dataplane.budget.held == 0
 
 
-def test_answers_that_nobody_reads_count_as_bytes_in_flight(service: RunningService) -> None:
+def test_unread_responses_count_as_bytes_in_flight(service: RunningService) -> None:
     budget = service.dataplane.budget
     with connect(service.grpc) as client:
         client.sendall(

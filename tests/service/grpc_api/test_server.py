@@ -10,7 +10,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.grpc_api.server import GrpcServer
-from service.grpc_api.servicer import SERVICE
+from service.grpc_api.servicer import EMBEDDING_SERVICE, SERVICE
+from tests.bundles.small import SmallBundle
 from tests.service.grpc_api.requests import (
     PREFACE,
     WAIT_S,
@@ -24,7 +25,6 @@ from tests.service.grpc_api.requests import (
 )
 from tests.service.running import RunningService, log_lines
 from tests.service.security.authorities import Authority
-from tests.service.small_bundle import SmallBundle
 
 STATUSES = health_pb2.HealthCheckResponse
 WATCH = "/grpc.health.v1.Health/Watch"
@@ -32,7 +32,8 @@ WATCH = "/grpc.health.v1.Health/Watch"
 
 def test_port_in_use_is_an_error_that_names_it(service: RunningService) -> None:
     async def start() -> None:
-        await GrpcServer(service.dataplane).start("127.0.0.1", int(service.grpc.partition(":")[2]))
+        server = GrpcServer(service.dataplane, EMBEDDING_SERVICE)
+        await server.start("127.0.0.1", int(service.grpc.partition(":")[2]))
 
     with pytest.raises(OSError, match=rf"gRPC cannot listen on {service.grpc}"):
         asyncio.run(start())
@@ -60,8 +61,12 @@ def test_stop_waits_for_calls_and_ends_watches(
         assert outcome(made).code == "OK"
 
 
-def test_idle_connections_and_those_that_answer_no_ping_are_closed(service: RunningService) -> None:
-    """Bound: keep_alive_s for a connection without calls; for one with a call, the same and as long for the answer."""
+def test_idle_connections_and_those_without_ping_responses_are_closed(
+    service: RunningService,
+) -> None:
+    """Bound: keep_alive_s for a connection without calls; for one with a call, the same and as long
+    for the answer.
+    """
     idle = [connect(service.grpc) for _ in range(50)]
     for client in idle[:25]:
         client.sendall(PREFACE)
@@ -78,7 +83,8 @@ def test_tls_serves_clients_that_trust_it_and_names_them_in_the_log(
 ) -> None:
     write()
     ours = Authority(tmp_path, "ours")
-    signed, friend = ours.sign("server"), ours.sign("friend")
+    signed = ours.sign("server")
+    friend = ours.sign("friend")
     service = serve(tls_cert=signed.cert, tls_key=signed.key, tls_client_ca=ours.file)
     trusted = ours.file.read_bytes()
     known = grpc.ssl_channel_credentials(trusted, friend.key.read_bytes(), friend.cert.read_bytes())

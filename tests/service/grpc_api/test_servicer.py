@@ -8,22 +8,21 @@ import pytest
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceStub
-from service.grpc_api.servicer import CALLS, SERVICE
+from service.grpc_api.servicer import EMBEDDING_SERVICE
+from tests.bundles.small import SmallBundle
 from tests.service.grpc_api.requests import call, lookup, retrieve, users
 from tests.service.running import RunningService
-from tests.service.small_bundle import SmallBundle
 
-FULL, ONE = "full-0123456789abcdef", "one-0123456789abcdef"
+FULL = "full-0123456789abcdef"
+ONE = "one-0123456789abcdef"
 
 
-def test_every_method_of_the_contract_is_answered_by_the_generated_stub(
+def test_every_method_of_the_contract_works_with_the_generated_stub(
     channel: grpc.Channel,
 ) -> None:
-    stub, features, candidates = (
-        EmbeddingServiceStub(channel),
-        {"user": users(5)},
-        pb.Ids(int64s=users(1000).int64s),
-    )
+    stub = EmbeddingServiceStub(channel)
+    features = {"user": users(5)}
+    candidates = pb.Ids(int64s=users(1000).int64s)
     assert len(stub.Retrieve(retrieve()).neighbors.ids.int64s) == 24
     ranked = stub.Rank(pb.RankRequest(context=features, candidate_ids=candidates))
     assert len(ranked.scores) == 4
@@ -33,7 +32,7 @@ def test_every_method_of_the_contract_is_answered_by_the_generated_stub(
     assert [model.name for model in stub.ListModels(pb.ListModelsRequest()).models] == ["movies"]
     details = stub.GetModel(pb.GetModelRequest(model=pb.ModelSpec(name="movies")))
     assert {each.call for each in details.calls} >= {"retrieve", "rank"}
-    assert set(CALLS[SERVICE]) == {
+    assert set(EMBEDDING_SERVICE.calls) == {
         method.name for method in pb.DESCRIPTOR.services_by_name["EmbeddingService"].methods
     }
 
@@ -51,7 +50,7 @@ def test_messages_are_read_whatever_their_size_and_compression(
 
 
 @pytest.mark.parametrize("size", [3, 200_000])
-@pytest.mark.parametrize("method", CALLS[SERVICE])
+@pytest.mark.parametrize("method", EMBEDDING_SERVICE.calls)
 def test_message_that_does_not_decode_is_invalid_argument(
     method: str, size: int, channel: grpc.Channel
 ) -> None:

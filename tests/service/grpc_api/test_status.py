@@ -17,10 +17,8 @@ def test_failure_of_each_code_has_the_status_of_the_table_and_details(code: Code
     assert status_code_of(failure) is grpc.StatusCode[TRANSPORT_STATUS[code].grpc]
     trailing = dict(trailing_metadata_of(failure))
     assert trailing["x-request-id"] == "r-1"
-    status, details = (
-        Status.FromString(bytes(trailing["grpc-status-details-bin"])),
-        pb.ErrorDetails(),
-    )  # type: ignore[arg-type]
+    status = Status.FromString(bytes(trailing["grpc-status-details-bin"]))  # type: ignore[arg-type]
+    details = pb.ErrorDetails()
     assert (status.code, status.message) == (status_code_of(failure).value[0], "a sentence")
     assert status.details[0].Unpack(details)
     assert (details.code, details.message, details.request_id) == (code.value, "a sentence", "r-1")

@@ -48,7 +48,8 @@ def head(length: int | None = None, *headers: str) -> bytes:
 @contextmanager
 def one_in_progress(service: RunningService, **options: Any) -> Iterator[None]:
     """A request that is computed until the block ends."""
-    tower, answers = service.waiting(), list[int]()
+    tower = service.waiting()
+    answers = list[int]()
     sender = threading.Thread(
         target=lambda: answers.append(
             httpx.post(service.http + RETRIEVE, json=BODY, timeout=20, **options).status_code

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.bundles.small import write_small_bundle
 from tests.service.running import RunningService
-from tests.service.small_bundle import write_small_bundle
 
 LIMITS = {"max_request_bytes": 4096, "max_queries": 8, "max_names": 4, "body_timeout_s": 0.5}
 

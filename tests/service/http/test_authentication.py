@@ -1,4 +1,6 @@
-"""Clients with and without tokens: who is rejected learns nothing else, and takes no capacity from others."""
+"""Clients with and without tokens: who is rejected learns nothing else, and takes no capacity from
+others.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import httpx
 import pytest
 
 from service.codec.stubs import embedding_service_pb2 as pb
+from tests.bundles.small import write_small_bundle
 from tests.service.http.clients import (
     BODY,
     RETRIEVE,
@@ -20,9 +23,10 @@ from tests.service.http.clients import (
     received,
 )
 from tests.service.running import RunningService, log_lines
-from tests.service.small_bundle import write_small_bundle
 
-ALL, ONE, NONE = "all-0123456789abcdef", "one-0123456789abcdef", "none-0123456789abcdef"
+ALL = "all-0123456789abcdef"
+ONE = "one-0123456789abcdef"
+NONE = "none-0123456789abcdef"
 STRANGE = "strange-0123456789abcdef"
 TOKENS = f"everyone {ALL}\nranker {ONE} movies,songs\nprometheus {NONE} -\n"
 
@@ -35,7 +39,8 @@ def bearer(token: str) -> dict[str, str]:
 def service(
     tmp_path_factory: pytest.TempPathFactory, small_towers: Path
 ) -> Iterator[RunningService]:
-    root, tokens = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("secrets") / "tokens"
+    root = tmp_path_factory.mktemp("root")
+    tokens = tmp_path_factory.mktemp("secrets") / "tokens"
     tokens.write_text(TOKENS)
     write_small_bundle(root, small_towers)
     running = RunningService(root, tokens=tokens, max_request_bytes=4096)
@@ -87,12 +92,12 @@ def test_service_with_tokens_admits_those_with_a_token_for_it(
         assert ("www-authenticate" in answer.headers) == (status == 401)
 
 
-def test_two_tokens_are_no_token(http: httpx.Client) -> None:
+def test_request_with_two_tokens_is_unauthenticated(http: httpx.Client) -> None:
     headers = [("authorization", f"Bearer {ALL}")] * 2
     assert http.post(RETRIEVE, json=BODY, headers=headers).status_code == 401
 
 
-def test_client_without_a_token_is_rejected_in_its_form_and_with_its_id(
+def test_client_without_a_token_gets_an_error_of_its_type_with_the_request_id(
     http: httpx.Client, service: RunningService
 ) -> None:
     def count() -> float:

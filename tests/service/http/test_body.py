@@ -1,4 +1,6 @@
-"""Bodies that are large, slow, compressed or many: what a process holds of them is bounded, and senders learn why."""
+"""Bodies that are large, slow, compressed or many: what a process holds of them is bounded, and
+senders learn why.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_body_over_the_limit_is_rejected_before_its_end(
     assert b"\r\nconnection: close\r\n" in answer
 
 
-def test_sender_of_a_body_over_the_limit_reads_why(http: httpx.Client) -> None:
+def test_body_over_the_limit_returns_the_reason_to_a_client_that_still_sends(
+    http: httpx.Client,
+) -> None:
     answer = http.post(RETRIEVE, content=bytes(20 * MIB))  # still sending when it is rejected
     assert (answer.status_code, error_of(answer)["code"]) == (413, "TOO_LARGE")
 
@@ -74,7 +78,7 @@ def test_rejected_request_with_a_small_body_keeps_its_connection(service: Runnin
 
 
 @pytest.mark.parametrize("size", [100, 60_000, 70_000, 3 * MIB, 4 * MIB - 2000])
-def test_gzip_body_of_any_size_is_answered(
+def test_gzip_body_of_any_size_is_accepted(
     size: int, serve: Callable[..., RunningService], write: Callable[..., Any]
 ) -> None:
     write()
@@ -95,12 +99,10 @@ def test_many_gzip_bodies_at_once_stay_within_the_bytes_in_flight(
     limit = 64 * MIB
     service = serve(max_inflight_bytes=limit, request_timeout_s=60)
     body = gzip.compress(TEXT + b" " * 15 * MIB)
-    budget, memory, peaks, done = (
-        service.dataplane.budget,
-        psutil.Process(),
-        [0, 0],
-        threading.Event(),
-    )
+    budget = service.dataplane.budget
+    memory = psutil.Process()
+    peaks = [0, 0]
+    done = threading.Event()
     before = memory.memory_info().rss
 
     def watch() -> None:
@@ -120,9 +122,8 @@ def test_many_gzip_bodies_at_once_stay_within_the_bytes_in_flight(
     assert set(statuses) <= {200, 429}
     assert statuses.count(200) >= 1
     assert 15 * MIB < peaks[0] <= limit
-    assert (
-        peaks[1] < limit + 2 * 16 * MIB + 160 * MIB
-    )  # two that are joined or decoded; this test's own clients
+    # Two that are joined or decoded; this test's own clients.
+    assert peaks[1] < limit + 2 * 16 * MIB + 160 * MIB
     until(lambda: budget.held == 0)
     rejected = service.value("rowcast_rejected_requests_total", call="retrieve", reason="bytes")
     assert rejected == statuses.count(429)

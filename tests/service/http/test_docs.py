@@ -1,4 +1,6 @@
-"""The page, its assets, and the OpenAPI document: valid, complete, and in agreement with what reads the bodies."""
+"""The page, its assets, and the OpenAPI document: valid, complete, and in agreement with what reads
+the bodies.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from openapi_spec_validator import validate
 
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
-from service.engine.requests import Target
+from service.engine.calls import Target
 from service.errors import Code, InvalidArgument, TooLarge
 from service.http.schemas import SCHEMAS, ErrorResponse
-from tests.service.http.test_calls import BODIES
+from tests.service.http.test_routes import BODIES
 
 SETTINGS = ServiceSettings(root=Path.cwd())
 Value = dict[str, Any]
@@ -57,8 +59,9 @@ def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> 
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_answers_are_as_in_their_schema(name: str, http: httpx.Client) -> None:
-    body, (request, response) = BODIES[name], SCHEMAS[name]
+def test_responses_match_their_schema(name: str, http: httpx.Client) -> None:
+    body = BODIES[name]
+    (request, response) = SCHEMAS[name]
     request.model_validate(body)
     request.model_validate(request.model_json_schema()["examples"][0])
     response.model_validate_json(
@@ -91,7 +94,7 @@ def _unknown(name: str, body: Value) -> str:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_reader_and_schema_know_the_same_fields(name: str) -> None:
+def test_reader_and_schema_have_the_same_fields(name: str) -> None:
     request = SCHEMAS[name][0]
     parts = request.model_fields.get("requests")
     known = {field for model, _ in SCHEMAS.values() for field in model.model_fields}

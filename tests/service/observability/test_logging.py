@@ -25,8 +25,8 @@ def written(stream: TextIO) -> list[dict[str, Any]]:
 
 def run(program: str, stderr: Any = subprocess.PIPE) -> list[dict[str, Any]]:
     program = (
-        "from service.observability import logging\nlog = logging.logger('x')\nlogging.configure('info')\n"
-        + program
+        "from service.observability import logging\nlog = "
+        "logging.logger('x')\nlogging.configure('info')\n" + program
     )
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, stderr=stderr, text=True, timeout=60
@@ -85,7 +85,8 @@ def test_lines_of_one_event_beyond_the_rate_are_suppressed_and_counted(
     monkeypatch.setattr(time, "time", lambda: now[0])
     # Records take this clock once another test has imported ray.
     monkeypatch.setattr(time, "time_ns", lambda: int(now[0] * 1e9))
-    log, dropped = logging.logger("service.x"), logging.lines_dropped()
+    log = logging.logger("service.x")
+    dropped = logging.lines_dropped()
     for number in range(logging.LINES_PER_S_MAX + 40):
         log.info("request_failed", extra=logging.fields(number=number))
     log.warning("not_ready")
@@ -98,7 +99,7 @@ def test_lines_of_one_event_beyond_the_rate_are_suppressed_and_counted(
     assert lines[-2]["event"] == "not_ready"
 
 
-def test_lines_that_nobody_reads_are_dropped_and_counted_and_reported(stream: TextIO) -> None:
+def test_lines_without_a_reader_are_dropped_counted_and_reported(stream: TextIO) -> None:
     read_end, write_end = os.pipe()
     metrics = Metrics()
     with os.fdopen(write_end, "w") as pipe, os.fdopen(read_end) as reader:
@@ -113,13 +114,12 @@ def test_lines_that_nobody_reads_are_dropped_and_counted_and_reported(stream: Te
             if line.startswith("rowcast_log_lines_dropped_total ")
         )
         assert 0 < dropped <= shown <= logging.lines_dropped()
-        reported, number = json.loads(reader.readline()).get("suppressed", 0), 0
+        reported = json.loads(reader.readline()).get("suppressed", 0)
+        number = 0
         while reported < dropped:  # by the next line that is written, or by several
             logging.logger("x").info(f"later_{number}")
-            reported, number = (
-                reported + json.loads(reader.readline()).get("suppressed", 0),
-                number + 1,
-            )
+            reported = reported + json.loads(reader.readline()).get("suppressed", 0)
+            number = number + 1
         reader.close()
         logging.shutdown()
 
@@ -145,13 +145,15 @@ def test_lines_before_the_end_of_the_process_are_written_while_native_libraries_
     end: str,
 ) -> None:
     program = (
-        "import os\nfrom runtime.native_output import silenced\nwith silenced():\n    os.write(2, b'chatter')\n"
-        f"    for number in range(50): log.info('crashed', extra=logging.fields(number=number))\n{end}"
+        "import os\nfrom runtime.native_output import silenced\nwith silenced():\n    os.write(2, "
+        "b'chatter')\n"
+        "    for number in range(50): log.info('crashed', "
+        f"extra=logging.fields(number=number))\n{end}"
     )
     assert [line["number"] for line in run(program)] == list(range(50))
 
 
-def test_process_whose_stderr_nobody_reads_ends_all_the_same() -> None:
+def test_process_without_a_reader_of_stderr_still_ends() -> None:
     read_end, write_end = os.pipe()
     try:
         run(

@@ -21,7 +21,8 @@ from service.request_log.record import (
     record_directory,
 )
 
-FILE_BYTES, FILES_MAX = 2048, 2
+FILE_BYTES = 2048
+FILES_MAX = 2
 
 
 def request(number: int, size: int = 100) -> RecordedRequest:

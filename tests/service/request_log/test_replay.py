@@ -14,8 +14,8 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
-from tests.service.models.driven import Driven
-from tests.service.small_bundle import SmallBundle
+from tests.bundles.small import SmallBundle
+from tests.service.versions.driven import Driven
 
 Write = Callable[..., SmallBundle]
 USER = pb.Column(int64s=(5).to_bytes(8, "little"))
@@ -54,7 +54,7 @@ def without_default(small: SmallBundle) -> None:
     )
 
 
-def test_replay_version_that_answers_what_was_recorded_is_served(
+def test_replay_of_a_version_that_serves_the_recorded_requests_passes(
     service: Service, write: Write, caplog: Any
 ) -> None:
     service.record(

@@ -45,7 +45,8 @@ class Authority:
     """Signs certificates of the service and of clients."""
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
-        self._directory, self._name = directory, name
+        self._directory = directory
+        self._name = name
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         made = self._begun(self._subject, self._key.public_key()).add_extension(

@@ -15,7 +15,8 @@ from service.security import watched_files
 from service.security.tls import Certificates
 from tests.service.security.authorities import Authority, Signed
 
-OLD, NEW = "old", "new"
+OLD = "old"
+NEW = "new"
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,8 @@ class Handshake:
         name: str | None = "localhost",
         session: ssl.SSLSession | None = None,
     ) -> None:
-        up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+        up = ssl.MemoryBIO()
+        down = ssl.MemoryBIO()
         self.server = server.wrap_bio(up, down, server_side=True)
         self.client = client.wrap_bio(down, up, server_hostname=name, session=session)
         waiting: list[Any] = [self.client, self.server]
@@ -61,7 +63,8 @@ def trusting(authority: Authority, signed: Signed | None = None) -> ssl.SSLConte
 def test_changed_certificates_are_used_by_new_connections_alone(
     name: str | None, tmp_path: Path
 ) -> None:
-    old, new = Authority(tmp_path, OLD), Authority(tmp_path, NEW)
+    old = Authority(tmp_path, OLD)
+    new = Authority(tmp_path, NEW)
     signed = old.sign("server")
     listening = Certificates(signed.cert, signed.key).ssl_context()
     first = Handshake(listening, trusting(old), name)
@@ -74,7 +77,8 @@ def test_changed_certificates_are_used_by_new_connections_alone(
 
 
 def test_half_changed_certificates_keep_the_old_pair_until_both_are_there(tmp_path: Path) -> None:
-    old, new = Authority(tmp_path, OLD), Authority(tmp_path, NEW)
+    old = Authority(tmp_path, OLD)
+    new = Authority(tmp_path, NEW)
     signed = old.sign("server")
     listening = Certificates(signed.cert, signed.key).ssl_context()
     renewed = new.sign("renewed")
@@ -89,9 +93,11 @@ def test_half_changed_certificates_keep_the_old_pair_until_both_are_there(tmp_pa
 def test_changed_client_authority_rejects_old_clients_resumed_sessions_too(
     name: str | None, version: ssl.TLSVersion, tmp_path: Path
 ) -> None:
-    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    ours = Authority(tmp_path, "ours")
+    theirs = Authority(tmp_path, "theirs")
     signed = ours.sign("server")
-    known, unknown = trusting(ours, ours.sign("friend")), trusting(ours, theirs.sign("stranger"))
+    known = trusting(ours, ours.sign("friend"))
+    unknown = trusting(ours, theirs.sign("stranger"))
     for context in (known, unknown):
         context.maximum_version = version
     listening = Certificates(signed.cert, signed.key, ours.file).ssl_context()
@@ -113,7 +119,8 @@ def test_old_versions_of_tls_are_rejected(version: ssl.TLSVersion, tmp_path: Pat
     signed = ours.sign("server")
     old = trusting(ours)
     old.set_ciphers("ALL:@SECLEVEL=0")
-    old.minimum_version, old.maximum_version = version, version
+    old.minimum_version = version
+    old.maximum_version = version
     with pytest.raises(ssl.SSLError):
         Handshake(Certificates(signed.cert, signed.key).ssl_context(), old)
 
@@ -129,9 +136,13 @@ def echoes(address: str, trusted: bytes, signed: Signed) -> bool:
 
 
 def test_grpc_credentials_follow_certificate_and_client_authority(tmp_path: Path) -> None:
-    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
-    signed, friend, stranger = ours.sign("server"), ours.sign("friend"), theirs.sign("stranger")
-    trusted, others = ours.file.read_bytes(), theirs.file.read_bytes()
+    ours = Authority(tmp_path, "ours")
+    theirs = Authority(tmp_path, "theirs")
+    signed = ours.sign("server")
+    friend = ours.sign("friend")
+    stranger = theirs.sign("stranger")
+    trusted = ours.file.read_bytes()
+    others = theirs.file.read_bytes()
     handler = grpc.unary_unary_rpc_method_handler(lambda request, _: request)
     with futures.ThreadPoolExecutor(1) as pool:
         server = grpc.server(
@@ -155,8 +166,10 @@ def test_grpc_credentials_follow_certificate_and_client_authority(tmp_path: Path
 
 def test_unusable_certificates_are_rejected_with_their_files(tmp_path: Path) -> None:
     ours = Authority(tmp_path)
-    signed, other = ours.sign("server"), ours.sign("other")
-    empty, absent = tmp_path / "empty.pem", tmp_path / "absent.pem"
+    signed = ours.sign("server")
+    other = ours.sign("other")
+    empty = tmp_path / "empty.pem"
+    absent = tmp_path / "absent.pem"
     empty.write_bytes(b"")
     for chain, key, authorities, problem in (
         (signed.cert, other.key, None, "server.pem.*other.key.*KEY_VALUES_MISMATCH"),
@@ -179,14 +192,14 @@ def test_certificates_report_when_the_first_of_a_file_expires_at_start_and_when_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "rowcast")
-    ours, reported = Authority(tmp_path), dict[str, float]()
+    ours = Authority(tmp_path)
+    reported = dict[str, float]()
     signed = ours.sign("server", NOW - DAY)
     certificates = Certificates(signed.cert, signed.key, ours.file, reported.__setitem__)
     assert reported["server"] == (NOW - DAY).timestamp()
     ours.sign("server", NOW + 5 * DAY)
-    signed.cert.write_bytes(
-        signed.cert.read_bytes() + b"a remark\n" + ours.file.read_bytes()
-    )  # until 2120
+    # The certificate is valid until 2120.
+    signed.cert.write_bytes(signed.cert.read_bytes() + b"a remark\n" + ours.file.read_bytes())
     certificates.ssl_context()
     assert reported["server"] == (NOW + 5 * DAY).timestamp()
     assert reported["client_ca"] > (NOW + 365 * DAY).timestamp()

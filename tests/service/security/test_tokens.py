@@ -12,7 +12,9 @@ from service.security import watched_files
 from service.security.principal import Principal
 from service.security.tokens import TokenStore
 
-RANKER, ADS, PROBE = "ranker-0123456789", "ads-0123456789abcdef", "probe-0123456789abc"
+RANKER = "ranker-0123456789"
+ADS = "ads-0123456789abcdef"
+PROBE = "probe-0123456789abc"
 
 
 @pytest.fixture

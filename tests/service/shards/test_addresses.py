@@ -48,15 +48,13 @@ def application(args: dict[str, Any], *states: str) -> dict[str, Any]:
     }
 
 
-def test_replicas_of_ray_are_those_of_shards_that_answer_whatever_the_controller_does_with_them() -> (
-    None
-):
+def test_replicas_of_ray_are_shards_that_respond_whatever_the_controller_does() -> None:
     found = {
         "a": application(
             {"shard": "1/2", "grpc_port": 9001}, "RUNNING", "RECOVERING", "UPDATING", "STARTING"
         ),
         "b": application({"shard": "2/2"}, "PENDING_MIGRATION", "STOPPING"),
-        "fronts": application({"grpc_port": 9003}, "RUNNING"),
+        "routers": application({"grpc_port": 9003}, "RUNNING"),
         "other": {"deployed_app_config": None, "deployments": {}},
     }
     expected = ["10.0.0.1:9001", "10.0.0.1:9090", "10.0.0.2:9001", "10.0.0.3:9001"]
@@ -64,7 +62,7 @@ def test_replicas_of_ray_are_those_of_shards_that_answer_whatever_the_controller
         assert asyncio.run(addresses.resolve(f"ray:{address}")) == expected
 
 
-def test_ray_without_any_shard_is_no_answer_so_that_fronts_keep_what_they_know() -> None:
+def test_ray_without_any_shard_is_an_error_so_that_routers_keep_their_addresses() -> None:
     with (
         dashboard({"applications": {}}) as address,
         pytest.raises(OSError, match="lists no replica of a shard"),
@@ -72,10 +70,10 @@ def test_ray_without_any_shard_is_no_answer_so_that_fronts_keep_what_they_know()
         asyncio.run(addresses.resolve(f"ray:{address}"))
 
 
-def test_a_dashboard_that_is_none_of_ray_is_named() -> None:
+def test_dashboard_that_is_not_of_ray_is_named() -> None:
     with (
         dashboard(["something else"]) as address,
-        pytest.raises(OSError, match="does not answer as the dashboard"),
+        pytest.raises(OSError, match="is not a dashboard of Ray"),
     ):
         asyncio.run(addresses.resolve(f"ray:{address}"))
 
@@ -87,6 +85,6 @@ def test_addresses_of_a_file_are_its_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["host", "host:0", "host:65536", "dns:name", "ray:", "file:"])
-def test_other_sources_are_refused(source: str) -> None:
+def test_addresses_of_another_source_are_rejected(source: str) -> None:
     with pytest.raises(SettingsError, match="HOST:PORT"):
         addresses.check(source)

@@ -1,4 +1,6 @@
-"""Crosses and joined strings where TensorFlow has no word; those that it has are held to it in tests/golden."""
+"""Crosses and joined strings where TensorFlow has no word; those that it has are held to it in
+tests/golden.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def test_cross_of_one_value_of_each_input_reads_their_row(reader: FeatureReader)
     assert (reader.activation("bag", sent, 3).values == found.values).all()
 
 
-def test_joined_values_are_one_string_and_what_is_not_sent_takes_its_default(
+def test_joined_values_are_one_string_with_defaults_for_missing_inputs(
     reader: FeatureReader,
 ) -> None:
     def rows(name: str, **sent: Column) -> Any:
@@ -106,7 +108,7 @@ def test_joined_values_are_one_string_and_what_is_not_sent_takes_its_default(
         ),
     ],
 )
-def test_values_that_do_not_fit_are_refused_by_their_input(
+def test_value_that_does_not_fit_is_rejected_with_the_name_of_the_input(
     reader: FeatureReader, name: str, sent: dict[str, Column], told: str
 ) -> None:
     with pytest.raises(FeatureError, match=told):

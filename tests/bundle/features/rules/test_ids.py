@@ -1,4 +1,6 @@
-"""Rows of ids by each rule, and what is no id; TensorFlow judges those that it has in tests/golden."""
+"""Rows of ids by each rule, and what is no id; TensorFlow judges those that it has in
+tests/golden.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def rows(entry: OneInput, values: NDArray[Any], count: int = 10) -> NDArray[np.i
         (HashIds(buckets=9, first_row=1, mask=5), np.empty(0), []),
     ],
 )
-def test_rows_are_those_of_the_rule_and_negative_beyond_the_table(
+def test_rows_of_ids_outside_the_table_are_negative(
     rule: OneInput, values: NDArray[Any], expected: list[int]
 ) -> None:
     assert rows(rule, values).tolist() == expected
@@ -105,7 +107,7 @@ NO_NUMBERS: list[NDArray[Any]] = [
         (HashIds(buckets=10), objects("\ud800"), "UTF-8"),
     ],
 )
-def test_what_is_no_id_is_refused_by_the_feature_s_name(
+def test_invalid_id_is_rejected_with_the_name_of_the_feature(
     rule: OneInput, values: NDArray[Any], told: str
 ) -> None:
     with pytest.raises(FeatureError, match=told) as problem:
@@ -114,6 +116,6 @@ def test_what_is_no_id_is_refused_by_the_feature_s_name(
 
 
 @pytest.mark.parametrize("values", [objects("a"), np.array([np.nan], np.float32)])
-def test_cast_refuses_what_is_no_number(values: Any) -> None:
+def test_cast_of_an_invalid_number_is_rejected(values: Any) -> None:
     with pytest.raises(FeatureError, match="f"):
         cast(Cast(of="float32", to="int32"), "f", values)

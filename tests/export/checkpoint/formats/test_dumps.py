@@ -51,7 +51,8 @@ def test_dump_of_several_tables_has_keys_and_vectors_of_other_dtypes(tmp_path: P
         tmp_path / "sok", "item_0", IDS[:2].astype(np.uint32), ROWS[:2].astype(np.float16)
     )
     dump_files.sok_dump(tmp_path / "sok", "user_0", IDS, ROWS)
-    ids, wide = np.array([3, 2**31, 11, 7], np.uint32), np.full((3, 2), 0.5, np.float32)
+    ids = np.array([3, 2**31, 11, 7], np.uint32)
+    wide = np.full((3, 2), 0.5, np.float32)
     collection_dump(tmp_path / "collections", [(ids, ROWS), (ids[:3], wide)], mixed=True)
     checkpoint = open_checkpoint(tmp_path / "sok")
     assert [(each.name, each.rows, each.dtype) for each in recognise(checkpoint).tables] == [

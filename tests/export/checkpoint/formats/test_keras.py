@@ -61,7 +61,7 @@ def test_dataset_of_other_values_is_listed_and_not_read(tmp_path: Path) -> None:
         checkpoint.read("big_endian", 0, 1)
 
 
-def test_directory_means_its_only_keras_file(tmp_path: Path) -> None:
+def test_directory_of_one_keras_file_opens_the_file(tmp_path: Path) -> None:
     path = write_weights(tmp_path / "a.weights.h5")
     (tmp_path / "notes.txt").write_text("")
     assert open_checkpoint(tmp_path).prefix == path
@@ -123,7 +123,7 @@ def test_open_hdf5_without_h5py_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(CheckpointError, match=r"pip install 'rowcast\[export\]'"):
+    with pytest.raises(CheckpointError, match=r"pip install '\.\[export\]'"):
         open_hdf5(str(tmp_path / "a.h5"), None)
 
 
@@ -139,7 +139,9 @@ def test_open_hdf5_without_h5py_names_the_extra(
 def test_dataset_that_is_not_in_the_file_is_refused(
     tmp_path: Path, how: dict[str, Any], told: str
 ) -> None:
-    """HDF5 reads what was never written as zeros, terabytes of them, and what lies elsewhere from any file."""
+    """HDF5 reads what was never written as zeros, terabytes of them, and what lies elsewhere from
+    any file.
+    """
     with h5py.File(tmp_path / "a.weights.h5", "w") as file:
         file.create_dataset("layers/embedding/vars/0", dtype="f4", **how)
     with pytest.raises(CheckpointError, match=told):

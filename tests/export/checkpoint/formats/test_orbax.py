@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorstore
 
+from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
+from export.tables.plan import plan_tables
 from tests.export.checkpoint.orbax_trees import write_item, write_step
 
 TABLE = np.arange(60, dtype=np.float32).reshape(20, 3)
@@ -21,7 +24,7 @@ def item(tmp_path: Path) -> Path:
     return tmp_path / "ckpt"
 
 
-def test_root_means_the_newest_complete_step(tmp_path: Path) -> None:
+def test_root_of_steps_opens_the_newest_complete_step(tmp_path: Path) -> None:
     for step in ("9", "10"):
         write_step(tmp_path, step, {"a": TABLE})
     write_step(tmp_path, "11", {"a": TABLE}, committed=False)
@@ -78,7 +81,7 @@ def test_open_checkpoint_of_orbax_without_tensorstore_names_the_extra(
     item: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorstore", None)
-    with pytest.raises(CheckpointError, match=r"pip install 'rowcast\[orbax\]'"):
+    with pytest.raises(CheckpointError, match=r"pip install '\.\[orbax\]'"):
         open_checkpoint(item)
 
 
@@ -91,3 +94,53 @@ def test_array_that_is_saved_anew_after_opening_is_refused(item: Path) -> None:
     shutil.rmtree(item)
     with pytest.raises(CheckpointError, match=r"manifest\.ocdbt"):
         checkpoint.read("a", 0, 2)
+
+
+def test_path_with_dots_opens_the_directory_that_it_resolves_to(
+    item: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (item.parent / "beside").mkdir()
+    monkeypatch.chdir(item.parent / "beside")
+    checkpoint = open_checkpoint(Path("../beside/../ckpt"))
+    assert checkpoint.name == "ckpt"
+    np.testing.assert_array_equal(checkpoint.read("a", 0, 20), TABLE)
+
+
+HALF = np.concatenate([TABLE[:10], 0 * TABLE[:10]])
+"""Its second half is a chunk of zeros."""
+
+
+@pytest.mark.parametrize("zarr3", [False, True])
+def test_chunks_of_zeros_are_read_where_they_are_stored(tmp_path: Path, zarr3: bool) -> None:
+    write_item(tmp_path / "ckpt", {"a": HALF}, chunk_rows=10, zarr3=zarr3)
+    np.testing.assert_array_equal(open_checkpoint(tmp_path / "ckpt").read("a", 0, 20), HALF)
+
+
+def test_chunk_missing_from_a_store_of_all_chunks_is_an_error(tmp_path: Path) -> None:
+    write_item(tmp_path / "ckpt", {"a": HALF}, chunk_rows=10, zarr3=True, zeros=False)
+    with pytest.raises(CheckpointError, match=r"array 'a': 1 of 2 chunks are missing in .*ckpt"):
+        open_checkpoint(tmp_path / "ckpt")
+
+
+def test_chunk_missing_from_an_older_zarr_2_array_is_an_error(tmp_path: Path) -> None:
+    write_item(tmp_path / "ckpt", {"a": HALF}, chunk_rows=10, zeros=None)
+    assert not open_checkpoint(tmp_path / "ckpt").problems  # all chunks are stored
+    store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{tmp_path}/ckpt/"}}
+    del tensorstore.KvStore.open(store).result()["a/1.0"]
+    with pytest.raises(CheckpointError, match=r"array 'a': 1 of 2 chunks are missing in .*ckpt"):
+        open_checkpoint(tmp_path / "ckpt")
+
+
+def test_chunk_that_an_older_release_may_have_left_out_is_rejected_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    leaves = {"m.embedding": HALF, "step": np.array(0), "bias": np.zeros(4, np.float32)}
+    write_item(tmp_path / "ckpt", leaves, chunk_rows=10, zarr3=True, zeros=None)
+    checkpoint = open_checkpoint(tmp_path / "ckpt")
+    inventory = recognise(checkpoint)
+    assert inventory.step is None
+    told = r"1 of its chunks are not stored .*lost, or held only zeros.*save it with Orbax 0\.10"
+    with pytest.raises(CheckpointError, match=rf"table 'm': {told}"):
+        plan_tables(checkpoint, inventory, tmp_path / "out")
+    with pytest.raises(CheckpointError, match=told):
+        checkpoint.read("m.embedding", 10, 2)

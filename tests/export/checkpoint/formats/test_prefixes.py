@@ -10,7 +10,7 @@ import pytest
 
 from export.checkpoint.formats.prefixes import find_prefix
 from export.errors import CheckpointError
-from tests.export.checkpoint.bundles import table, write_bundle
+from tests.export.checkpoint.tensor_bundles import table, write_bundle
 
 
 def write(prefix: Path) -> Path:
@@ -92,7 +92,7 @@ def test_find_prefix_state_file_that_names_nothing_is_refused(
         ("empty", b"", "no checkpoint"),
     ],
 )
-def test_find_prefix_other_file_is_called_by_its_name(
+def test_find_prefix_of_another_file_names_its_format(
     tmp_path: Path, name: str, content: bytes, what: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -116,7 +116,7 @@ def test_find_prefix_other_file_is_called_by_its_name(
         (["sub/notes"], "sub", "no file named `checkpoint`"),
     ],
 )
-def test_find_prefix_of_what_is_no_checkpoint_says_what_is_there(
+def test_find_prefix_without_a_checkpoint_lists_the_files_that_are_there(
     tmp_path: Path, names: list[str], given: str, what: str
 ) -> None:
     for name in names:

@@ -10,7 +10,7 @@ import pytest
 
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
-from tests.export.checkpoint.bundles import (
+from tests.export.checkpoint.tensor_bundles import (
     entry,
     field,
     header,
@@ -80,7 +80,7 @@ def stored(box: Any, shape: tuple[int, ...]) -> Pair:
         ),
     ],
 )
-def test_read_index_entries_that_cannot_be_are_refused(
+def test_read_index_of_impossible_entries_is_rejected(
     tmp_path: Path, pairs: list[Pair], what: str
 ) -> None:
     with pytest.raises(CheckpointError, match=what):
@@ -96,7 +96,7 @@ def test_read_index_entries_that_cannot_be_are_refused(
         (b"\xff", "no BundleHeaderProto"),
     ],
 )
-def test_read_index_header_that_is_not_read_is_refused(
+def test_read_index_of_an_unsupported_header_is_rejected(
     tmp_path: Path, head: bytes, what: str
 ) -> None:
     with pytest.raises(CheckpointError, match=what):

@@ -10,11 +10,12 @@ import pytest
 
 from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
+from export.checkpoint.inventory.specs import STATED_NOTE, Inventory, StatedTable, Statements
 from export.checkpoint.layouts import Mod, Plain, SparseCore
 from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible, UsageError
-from tests.export.checkpoint.bundles import GRAPH, field, write_bundle
+from tests.export.checkpoint.orbax_trees import write_item
+from tests.export.checkpoint.tensor_bundles import GRAPH, field, write_bundle
 
 PAGE = Path(__file__).parents[4].joinpath("docs/reference/checkpoints.md").read_text()
 TOML = next(part for part in PAGE.split("```toml\n")[1:] if "sparse_core" in part).split("```")[0]
@@ -32,7 +33,8 @@ stacked_table_specs {
     table_name: "users" vocab_size: 1000 embedding_dim: 16
     feature_specs { feature_name: 'user' input_shape: 8 input_shape: 1 }
   }
-  table_specs < table_name: "items"; vocab_size: 503, embedding_dim: 16 row_offset_in_shard: 128 shard_rotation: 4 >
+  table_specs < table_name: "items"; vocab_size: 503, embedding_dim: 16
+    row_offset_in_shard: 128 shard_rotation: 4 >
 }
 """
 
@@ -71,7 +73,7 @@ def stated(
     return recognise(open_checkpoint(directory), Statements(layouts=layouts))
 
 
-def test_layout_file_of_the_page_is_read_as_the_page_says(tmp_path: Path) -> None:
+def test_layout_file_of_the_docs_reads_as_documented(tmp_path: Path) -> None:
     found = stated(tmp_path, TOML)
     assert {table.name: (table.rows, table.dim, table.layout) for table in found.tables} == {
         "ages": (100, 16, Plain()),
@@ -80,6 +82,9 @@ def test_layout_file_of_the_page_is_read_as_the_page_says(tmp_path: Path) -> Non
         "users": (1000, 16, SparseCore(8, 240, 0, 0)),
     }
     assert {table.origin for table in found.tables} == {"layout file"}
+    # Without the statement, the rows of a plain variable come out in the same order.
+    assert [table.name for table in found.tables if table.stated] == ["genres", "items", "users"]
+    assert {table.note for table in found.tables} == {"", STATED_NOTE}
     assert [slot.name for slot in found.table("ages").slots] == ["Adam"]
     assert found.candidates == ()
 
@@ -88,7 +93,7 @@ def test_layout_file_of_the_page_is_read_as_the_page_says(tmp_path: Path) -> Non
     ("name", "content"), [("spec.textproto", SPEC_TEXT), ("spec.pb", spec_bytes())]
 )
 @pytest.mark.parametrize("key", ["params.users_items.table", "users_items", "emb/users_items/0"])
-def test_embedding_spec_says_the_same_of_the_variable_that_bears_the_stacks_name(
+def test_embedding_spec_gives_the_same_layout_to_the_variable_named_like_the_stack(
     tmp_path: Path, name: str, content: str | bytes, key: str
 ) -> None:
     found = stated(tmp_path, content, name, key)
@@ -97,6 +102,9 @@ def test_embedding_spec_says_the_same_of_the_variable_that_bears_the_stacks_name
     } == {
         "items": (key, 503, 16, SparseCore(8, 240, 128, 4)),
         "users": (key, 1000, 16, SparseCore(8, 240, 0, 0)),
+    }
+    assert {(table.origin, table.stated, table.note) for table in found.tables} == {
+        ("embedding spec", False, "")
     }
 
 
@@ -141,7 +149,7 @@ def test_embedding_spec_whose_stack_is_not_one_variable_is_refused(tmp_path: Pat
         ("l.textproto", SPEC_TEXT.replace('table_name: "items";', ""), "without table_name"),
     ],
 )
-def test_layout_file_that_cannot_be_meant_is_refused(
+def test_invalid_layout_file_is_rejected(
     tmp_path: Path, name: str, content: str | bytes, what: str
 ) -> None:
     with pytest.raises(UsageError, match=what):
@@ -170,6 +178,13 @@ def test_layout_that_contradicts_the_checkpoint_is_refused(
         stated(tmp_path, TOML.replace(before, after, 1))
 
 
+def test_layout_file_may_state_that_a_stack_is_a_plain_table(tmp_path: Path) -> None:
+    write_item(tmp_path / "item", {"sc_embedding_variables.users.table": STACK[:8]})
+    plain = {"users": StatedTable(key="users", kind="plain", rows=5)}
+    found = recognise(open_checkpoint(tmp_path / "item"), Statements(layouts=plain))
+    assert [(table.name, table.stated) for table in found.tables] == [("users", True)]
+
+
 def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"layer/embeddings": STACK})
     layouts = {
@@ -189,7 +204,7 @@ def test_mod_that_contradicts_the_checkpoint_is_refused(tmp_path: Path) -> None:
     for said, what in (
         (Statements(layouts=seven), "7 partitions, and TF1 saved 'emb' in 3"),
         (Statements({"items": "whole"}, ("items",)), r"1 row range \(9 rows\)"),
-        (Statements({"items": "emb"}, ("x",)), r"no table 'x'.*recognised: items"),
+        (Statements({"items": "emb"}, ("x",)), r"no table 'x'.*recognized: items"),
     ):
         with pytest.raises(NotConvertible, match=what):
             recognise(open_checkpoint(tmp_path), said)

@@ -9,7 +9,7 @@ import pytest
 
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from tests.export.checkpoint.bundles import write_bundle
+from tests.export.checkpoint.tensor_bundles import write_bundle
 
 TABLE = np.ones((8, 3), np.float32)
 
@@ -41,7 +41,7 @@ def test_variable_that_only_looks_like_a_slot_is_not_taken(tmp_path: Path, other
     assert recognise(open_checkpoint(tmp_path)).slots == ()
 
 
-def test_state_of_an_optimizer_that_its_user_named_is_told_by_several_variables_or_a_table(
+def test_state_of_a_custom_optimizer_is_recognized_if_several_variables_or_a_table_have_it(
     tmp_path: Path,
 ) -> None:
     write_bundle(

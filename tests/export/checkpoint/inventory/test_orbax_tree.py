@@ -37,7 +37,7 @@ def test_leaf_that_layers_name_by_default_is_a_table(
     assert [entry.key for entry in found.candidates] == ["params.dense.kernel"]
 
 
-def test_layers_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+def test_layers_of_one_name_are_distinguished_by_their_paths(tmp_path: Path) -> None:
     found = found_in(tmp_path, "query.ids.embedding", "candidate.ids.embedding")
     assert [table.name for table in found.tables] == ["candidate.ids", "query.ids"]
 

@@ -1,4 +1,6 @@
-"""What is a table and what is not, by metadata alone: on object graphs built by hand, odd ones too."""
+"""What is a table and what is not, by metadata alone: on object graphs built by hand,
+odd ones too.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible
-from tests.export.checkpoint.bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
+from tests.export.checkpoint.tensor_bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
 
 TABLE = np.arange(24, dtype=np.float32).reshape(8, 3)
 
@@ -44,7 +46,9 @@ PAIR = {"e/t" + SUFFIX: TABLE, "e/t.Saccumulators" + SUFFIX: TABLE}
 
 
 def test_recognise_table_that_is_called_like_a_slot_stays_a_table(tmp_path: Path) -> None:
-    """Table `a` has slot `accumulators`; another table is called `a/accumulators`: both keys read the same way."""
+    """Table `a` has slot `accumulators`; another table is called `a/accumulators`: both keys read
+    the same way.
+    """
     nodes = [
         node({"e": 1}),
         node({"_variables": 2}),
@@ -64,7 +68,7 @@ def test_recognise_table_that_is_called_like_a_slot_stays_a_table(tmp_path: Path
     assert [slot.key for slot in found.slots] == ["e/a.S2accumulators" + SUFFIX]
 
 
-def test_recognise_keras_layers_of_one_name_are_told_by_their_paths(tmp_path: Path) -> None:
+def test_recognise_keras_layers_of_one_name_by_their_paths(tmp_path: Path) -> None:
     nodes = [
         node({"a": 1, "b": 2}),
         node({"emb": 3}),
@@ -139,7 +143,7 @@ def test_recognise_named_table_renames_or_replaces_a_recognised_one(tmp_path: Pa
         ("zzzzzz", "those with the shape of a table: kernel"),
     ],
 )
-def test_recognise_named_variable_that_cannot_be_meant_is_refused(
+def test_recognise_of_an_invalid_named_variable_is_rejected(
     tmp_path: Path, said: str, what: str
 ) -> None:
     extra = [node(key="kernel" + SUFFIX), node(key="bias" + SUFFIX)]

@@ -12,7 +12,7 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, NotConvertible
-from tests.export.checkpoint.bundles import (
+from tests.export.checkpoint.tensor_bundles import (
     GRAPH,
     SUFFIX,
     field,
@@ -22,7 +22,9 @@ from tests.export.checkpoint.bundles import (
     write_bundle,
 )
 
-CORES, CORE_ROWS, PADDED_DIM = 4, 32, 8
+CORES = 4
+CORE_ROWS = 32
+PADDED_DIM = 8
 STACK = np.arange(CORES * CORE_ROWS * PADDED_DIM, dtype=np.float32).reshape(-1, PADDED_DIM)
 USERS: dict[str, Any] = {
     "name": "users",
@@ -62,7 +64,9 @@ def table_layout(**said: Any) -> bytes:
 def write(
     directory: Path, *tables: dict[str, Any], stacks: tuple[str, ...] = ("it_ems_users",)
 ) -> None:
-    """An embedding object with stacks of one shape, each with one slot variable, and the layouts of its tables."""
+    """An embedding object with stacks of one shape, each with one slot variable, and the layouts of
+    its tables.
+    """
     keys = {stack: (f"e/{stack}{SUFFIX}", f"e/{stack}.Sacc{SUFFIX}") for stack in stacks}
     nodes = [
         node({"e": 1}),
@@ -101,7 +105,7 @@ def test_recognise_table_of_a_stack_is_renamed_by_its_name_or_by_the_stack(tmp_p
         opened(tmp_path, {"people": "e/it_ems_users"})
 
 
-def test_recognise_stack_that_no_layout_speaks_of_is_refused(tmp_path: Path) -> None:
+def test_recognise_of_a_stack_without_a_layout_is_rejected(tmp_path: Path) -> None:
     write(tmp_path, USERS | {"stack": "a"}, stacks=("a", "b"))
     assert [refused.name for refused in opened(tmp_path).refused] == ["b"]
 

@@ -1,0 +1,86 @@
+"""`make bench`: the service on workloads R and Q, in process calls, peers, overload, start and
+memory.
+
+`--against DIR` measures the service of another checkout, such as a git worktree, in turns with this
+one, and prints the ratios: the way to judge a regression. `--document` writes the tables to
+benchmarks/results, and a summary to docs/explanation/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import cores
+from benchmarks.report import document
+from benchmarks.run import PARTS, Run
+from benchmarks.services import Checkout
+
+
+def main() -> None:
+    """Writes the workloads, measures, prints."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    options.add_argument(
+        "--scale", type=float, default=0.1, help="1: 10 million rows and a million candidates"
+    )
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--seconds", type=float, default=1.0, help="of each block of load")
+    options.add_argument("--workers", type=int, default=2, help="of the services")
+    options.add_argument("--callers", type=int, nargs="+", default=[1, 8, 32])
+    options.add_argument("--only", action="append", choices=PARTS, help="a part; repeatable")
+    options.add_argument(
+        "--against", type=Path, metavar="DIR", help="another checkout; peers are left out"
+    )
+    options.add_argument(
+        "--document", action="store_true", help="write the results and their summary in the docs"
+    )
+    given = options.parse_args()
+    console = Console(width=250)
+    split = cores.serve_on_few()
+    checkouts = [Checkout("this"), *([Checkout("other", given.against)] if given.against else [])]
+    commits = ", ".join(f"{each.commit()} ({each.name})" for each in checkouts)
+    how = (
+        f"{time.strftime('%Y-%m-%d')}, commit {commits}, on {host()}, Python "
+        f"{platform.python_version()}: {split}; "
+        f"scale {given.scale:g}, {given.rounds} rounds of {given.seconds:g} s."
+    )
+    console.print(how)
+    began = time.perf_counter()
+    sheets = []
+    # Not in /tmp, which may be memory; the sockets of some peers need a short path.
+    Path("build/bench").mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="run-", dir="build/bench"))
+    run = Run(
+        scratch, checkouts, given.scale, given.rounds, given.seconds, given.workers, given.callers
+    )
+    for part in given.only or [each for each in PARTS if each != "peers" or not given.against]:
+        for sheet in getattr(run, part)():
+            sheet.show(console)
+            sheets.append(sheet)
+        console.print(f"{part}: after {time.perf_counter() - began:.0f} s")
+    for large in ("bundles", "whole"):  # its logs stay
+        shutil.rmtree(scratch / large, ignore_errors=True)
+    if given.document:
+        document(how, sheets)
+
+
+def host() -> str:
+    """Returns the processor's name and second-level cache, as lscpu reports them."""
+    lines = subprocess.run(
+        ["lscpu"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    facts = {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
+    return f"{facts.get('Model name', platform.machine())} (L2 {facts.get('L2 cache', 'unknown')})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Bare calls, in a process of their own: a tower or an index with nothing around it.
+
+`python -m benchmarks.bare KIND BUNDLE` reads lines `THREADS SECONDS` and answers each with a line
+of JSON. `f32` and `int8` run the compiled ranking tower on 200 candidates; `search` searches the
+index for one query vector at a time. Inputs are ready in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bundle.format.manifest import Precision
+from bundle.storage.catalog import read_manifest
+
+CANDIDATES = 200
+QUERIES = "queries.npy"
+"""Beside the bundle of workload Q: its query vectors."""
+
+Step = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Bare:
+    """Calls a second over all threads, and the CPU of one call, ms."""
+
+    per_s: float
+    cpu_ms: float
+
+
+class BareCall:
+    """One bare call in its own process."""
+
+    def __init__(self, kind: str, bundle: Path) -> None:
+        program = [sys.executable, "-m", "benchmarks.bare", kind, str(bundle)]
+        self._process = subprocess.Popen(
+            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def measure(self, threads: int, seconds: float) -> Bare:
+        """Calls again and again from so many threads."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{threads} {seconds}\n")
+        self._process.stdin.flush()
+        return Bare(*json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate(timeout=30)
+
+
+def _tower(bundle: Path, precision: Precision) -> Step:
+    from runtime.towers import open_tower
+
+    tower = open_tower(bundle, read_manifest(bundle).towers["ranking"], precision)
+    random = np.random.default_rng(0)
+    shapes = {each.name: [size or CANDIDATES for size in each.shape] for each in tower.inputs}
+    values = {name: random.random(shape, np.float32) for name, shape in shapes.items()}
+    return lambda _: tower.run(values)
+
+
+def _search(bundle: Path) -> Step:
+    from runtime.scann import ScannIndex
+
+    entry = read_manifest(bundle).indexes["items"]
+    vectors = np.memmap(bundle / entry.vectors, "<f4", "r").reshape(-1, entry.dim)
+    index = ScannIndex.load(bundle / entry.directory, entry.distance, vectors)
+    queries = np.load(bundle.parent / QUERIES)
+    return lambda at: index.search(queries[at % len(queries)][np.newaxis], entry.recall.k)
+
+
+def _run(step: Step, threads: int, seconds: float) -> Bare:
+    counts = [0] * threads
+    end = time.perf_counter() + seconds
+
+    def call(number: int) -> None:
+        while not counts[number] or time.perf_counter() < end:
+            step(97 * number + counts[number])
+            counts[number] += 1
+
+    running = [threading.Thread(target=call, args=(number,)) for number in range(threads)]
+    began = time.perf_counter()
+    cpu_s = time.process_time()
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    cpu_ms = (time.process_time() - cpu_s) / sum(counts) * 1e3
+    return Bare(sum(counts) / (time.perf_counter() - began), cpu_ms)
+
+
+def main() -> None:
+    """Answers lines from stdin until it closes."""
+    kind = sys.argv[1]
+    bundle = Path(sys.argv[2])
+    if kind == "search":
+        step = _search(bundle)
+    else:
+        step = _tower(bundle, "int8" if kind == "int8" else "f32")
+    step(0)
+    for line in sys.stdin:
+        threads, seconds = line.split()
+        # its answer
+        print(json.dumps(astuple(_run(step, int(threads), float(seconds)))), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

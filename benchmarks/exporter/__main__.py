@@ -1,0 +1,82 @@
+"""`make bench-export`: the exporter beside `cp`, beside TensorFlow's own path, and its memory by
+the size of a table.
+
+Hosts are noisy, so only ratios taken in one run mean anything: contestants take turns, each figure
+is a median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.exporter import contests
+from benchmarks.report import Sheet
+from export.report_text import size_text
+
+GIB = 1 << 30
+CORES = 8, 256, 4096
+SIZES = {"1 GiB": GIB, "16 GiB": 16 * GIB, "1 TiB": 1 << 40}
+PARTS = ("copies", "tensorflow", "sizes")
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.exporter", description=__doc__)
+    parser.add_argument(
+        "--gib", type=float, default=2.0, help="size of the tables that are copied (default 2)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="turns of each contestant (default 3)"
+    )
+    parser.add_argument("--dir", type=Path, help="where to work; a temporary directory by default")
+    parser.add_argument("--only", choices=PARTS, help="one of the contests")
+    given = parser.parse_args()
+    size = int(given.gib * GIB) >> 26 << 26
+    console = Console(width=160, highlight=False)
+    with tempfile.TemporaryDirectory(dir=given.dir) as name:
+        directory = Path(name)
+        contests.warm_up(directory)
+        for part in [given.only] if given.only else PARTS:
+            for sheet in sheets(part, directory, size, given.rounds):
+                sheet.show(console)
+
+
+def sheets(part: str, directory: Path, size: int, rounds: int) -> Iterator[Sheet]:
+    """Yields the tables of a part."""
+    rows: list[list[str]] = []
+    if part == "copies":
+        for name, found in contests.contest_copies(directory, size, CORES, rounds).items():
+            figures = [found[each] for each in ("cp", "copy", "command", "ratio")]
+            sizes = [size_text(int(found[each])) for each in ("bytes", "peak")]
+            rows.append([name, *(f"{each:.2f}" for each in figures), *sizes])
+        columns = ["layout", "cp s", "copy s", "command s", "cp / copy", "bytes", "largest process"]
+    elif part == "tensorflow":
+        ways = contests.contest_tensorflow(directory, size, rounds)
+        own = ways["rowcast-export tables"]
+        for name, each in ways.items():
+            figures = [each.seconds, each.seconds / own.seconds, each.peak_bytes / own.peak_bytes]
+            rows.append([name, *(f"{each:.2f}" for each in figures), size_text(each.peak_bytes)])
+        columns = [
+            "way",
+            "s until synced",
+            "time by rowcast's",
+            "memory by rowcast's",
+            "largest process",
+        ]
+    else:
+        for name, steps in contests.contest_sizes(directory, SIZES).items():
+            rows += [
+                [name, step, f"{ran.seconds:.2f}", size_text(ran.peak_bytes)]
+                for step, ran in steps.items()
+            ]
+        columns = ["table", "step", "s", "largest process"]
+    yield Sheet(part, columns, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""More requests than a service can answer: an open loop whose callers have a deadline and do not
+wait for each other.
+
+Where the generator shares the service's cores, an overload costs it a part of them too; how much is
+reported.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import httpx
+import numpy as np
+
+from benchmarks.load import ANSWERED, Answers, Endpoint, Floats, Load
+from benchmarks.requests import RANK
+from benchmarks.services import Service
+
+CALLERS = 16
+DEADLINE_S = 0.25
+REJECTED = {"http": 429, "grpc": 0}
+"""As the generator reports it: every failure of gRPC is 0."""
+LATE = (504, 4)
+"""Admitted and not answered in time: a few are, since durations are estimates."""
+RECOVERY_MAX_S = 2.0
+USUAL = 3
+"""Times its latency before the overload that a request may take once the service has recovered."""
+PROBE_INTERVAL_S = 0.1
+GIVE_UP_S = 30.0
+
+
+@dataclass
+class Probes:
+    """What health checks saw during an overload."""
+
+    latency_s: list[float] = field(default_factory=list)
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class Overload:
+    """What became of an overload.
+
+    Attributes:
+      peak_per_s: answers a second in a closed loop, before and after.
+      offered_per_s: requests a second that were sent.
+      computed: requests that the service computed meanwhile; nan: it does not count them.
+      recovery_s: from the last request until requests were answered as before.
+    """
+
+    peak_per_s: float
+    offered_per_s: float
+    answers: Answers
+    rejected_status: int
+    probes: Probes
+    computed: float
+    recovery_s: float
+
+    @property
+    def goodput(self) -> float:
+        """Answers within the deadline, as a share of the peak."""
+        in_time = (self.latency_s(ANSWERED) <= DEADLINE_S).sum()
+        return float(in_time) / self.answers.elapsed_s / self.peak_per_s
+
+    @property
+    def generator_cores(self) -> float:
+        """Cores that the load generator used."""
+        return self.answers.generator_s / self.answers.elapsed_s
+
+    def latency_s(self, status: int) -> Floats:
+        """Returns the latencies of the requests that ended with a status."""
+        found: Floats = self.answers.latency_s[self.answers.status == status]
+        return found
+
+    def p99_ms(self, status: int) -> float:
+        """Returns the 99th percentile of the same; nan without any."""
+        found = self.latency_s(status)
+        return float(np.percentile(found, 99)) * 1e3 if len(found) else float("nan")
+
+    def problems(self) -> list[str]:
+        """Returns what must not happen on any host."""
+        statuses = self.answers.status.astype(int)
+        late = int(np.isin(statuses, LATE).sum())
+        others = sorted(set(statuses.tolist()) - {ANSWERED, self.rejected_status, *LATE})
+        checks = {
+            "no request was answered in time": self.goodput == 0,
+            f"requests ended with {others}, not with a rejection": bool(others),
+            "rejected requests were computed": self.computed > self.answers.answered + late,
+            "health checks failed": self.probes.failed > 0,
+            f"recovered after more than {RECOVERY_MAX_S:g} s": self.recovery_s > RECOVERY_MAX_S,
+        }
+        return [problem for problem, found in checks.items() if found]
+
+
+def overload(
+    service: Service, bodies: list[bytes], times: float, seconds: float, transport: str = "http"
+) -> Overload:
+    """Measures how much of workload R a service can answer, then sends so many times as much."""
+    timeout_ms = f"{DEADLINE_S * 1e3:.0f}"
+    if transport == "http":
+        headers = {"x-request-timeout-ms": timeout_ms}
+        calm = Endpoint(service.http, "/v1/models/ranking:rank", "application/x-protobuf")
+    else:
+        headers = {"grpc-timeout": f"{timeout_ms}m"}
+        calm = Endpoint(service.grpc, RANK)
+    with (
+        closing(Load(calm, bodies)) as load,
+        closing(Load(replace(calm, headers=headers), bodies)) as pressing,
+    ):
+        load.closed(CALLERS, 0.5)
+        usual_s = float(np.median(load.closed(1, 0.3).latency_s))
+        before = load.closed(CALLERS, seconds).requests_per_s
+        computed = _computed(service.http)
+        probes = Probes()
+        done = threading.Event()
+        prober = threading.Thread(target=_probe, args=(service.http, probes, done))
+        prober.start()
+        try:
+            answers = pressing.open(times * before, seconds, seed=7)
+        finally:
+            done.set()
+            prober.join()
+        computed = _computed(service.http) - computed
+        recovery_s = _recovery_s(load, usual_s)
+        after = load.closed(CALLERS, seconds).requests_per_s
+    peak_per_s = (before + after) / 2
+    return Overload(
+        peak_per_s, times * before, answers, REJECTED[transport], probes, computed, recovery_s
+    )
+
+
+def _computed(port: int) -> float:
+    """Returns how many rankings the service has computed; nan: it does not count them."""
+    lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=GIVE_UP_S).text.splitlines()
+    found = [
+        line.split()[-1] for line in lines if line.startswith('rowcast_examples_total{call="rank"')
+    ]
+    return sum(map(float, found)) if found else float("nan")
+
+
+def _probe(port: int, probes: Probes, done: threading.Event) -> None:
+    """Calls the health checks until told to stop."""
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=GIVE_UP_S) as client:
+        while not done.wait(PROBE_INTERVAL_S):
+            for path in ("/livez", "/readyz"):
+                began = time.perf_counter()
+                try:
+                    probes.failed += client.get(path).status_code != ANSWERED
+                except httpx.HTTPError:
+                    probes.failed += 1
+                probes.latency_s.append(time.perf_counter() - began)
+
+
+def _recovery_s(load: Load, usual_s: float) -> float:
+    """Sends requests over one connection until they are answered as fast as usual; returns how long
+    that took.
+    """
+    began = time.perf_counter()
+    while (elapsed_s := time.perf_counter() - began) < GIVE_UP_S:
+        seen = load.closed(1, 0.05)
+        fine = seen.status == ANSWERED
+        if fine.any() and np.median(seen.latency_s[fine]) < USUAL * usual_s:
+            return elapsed_s
+    return float("inf")
+
+
+def figures(seen: Overload) -> dict[str, str]:
+    """Returns the figures of an overload by name."""
+    probe_ms = (
+        np.percentile(seen.probes.latency_s, 99) * 1e3 if seen.probes.latency_s else float("nan")
+    )
+    return {
+        "peak/s": f"{seen.peak_per_s:.0f}",
+        "offered/s": f"{seen.offered_per_s:.0f}",
+        "goodput by peak": f"{seen.goodput:.2f}",
+        "p99 ms of answers": f"{seen.p99_ms(ANSWERED):.0f}",
+        "p99 ms of rejections": f"{seen.p99_ms(seen.rejected_status):.1f}",
+        "p99 ms of health checks": f"{probe_ms:.0f}",
+        "recovered after s": f"{seen.recovery_s:.2f}",
+        "cores of the generator": f"{seen.generator_cores:.2f}",
+        "problems": "; ".join(seen.problems()) or "none",
+    }

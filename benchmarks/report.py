@@ -1,0 +1,246 @@
+"""The figures of a run: tables on the console and in `benchmarks/results`, and the summary in the
+documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+BEGIN = "<!-- written by python -m benchmarks: begin -->"
+END = "<!-- end -->"
+DOCUMENT = Path("docs/explanation/benchmarks.md")
+RESULTS = Path("benchmarks/results")
+PEER_TARGETS = {
+    "FastAPI": 1.8,
+    "FastAPI, processes": 1.8,
+    "BentoML": 2.4,
+    "MLServer": 2.0,
+    "Ray Serve, HAProxy": 1.45,
+}
+"""Minimum ratio of rowcast's requests per second to a peer's, each at its best."""
+OVERLOAD = {
+    "load": "load",
+    "offered/s": "offered/s",
+    "goodput by peak": "goodput / peak",
+    "p99 ms of answers": "p99 ms of responses",
+    "p99 ms of rejections": "p99 ms of rejections",
+    "recovered after s": "s to recover",
+}
+"""The columns of the overload table on the page, by the name that a run gives them."""
+_RANKING = "R f32, HTTP JSON"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table under a title."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        """Returns it as Markdown."""
+        return f"### {self.title}\n\n{_table(self.columns, self.records())}\n"
+
+    def show(self, console: Console) -> None:
+        """Prints it."""
+        table = Table(*self.columns, title=self.title)
+        for row in self.rows:
+            table.add_row(*row)
+        console.print(table)
+
+    def records(self) -> list[dict[str, str]]:
+        """Returns each row as a dict by column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def document(
+    how: str, sheets: Sequence[Sheet], page: Path = DOCUMENT, results: Path = RESULTS
+) -> None:
+    """Writes all tables to a file named by the day, and a summary of them between the marks of the
+    page.
+
+    Targets belong to the file of the day, not to the page.
+
+    Args:
+      how: The circumstances of the run, which begin with its day.
+      sheets: The tables of a whole run.
+    Raises:
+      ValueError: The page has no marks.
+    """
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"{page} lacks the marks {BEGIN!r} and {END!r}")
+    results.mkdir(exist_ok=True)
+    tables = "\n".join(sheet.markdown() for sheet in sheets)
+    text = f"# {how[:10]}\n\n{how}\n\n{_targets(sheets)}\n{tables}"
+    (results / f"{how[:10]}.md").write_text(text)
+    page.write_text(f"{before}{BEGIN}\n{_summary(how, sheets)}\n{END}{after}")
+
+
+def _records(sheets: Sequence[Sheet]) -> dict[str, list[dict[str, str]]]:
+    """Returns the rows of each table by the first word of its title."""
+    return {sheet.title.partition(",")[0].partition(" ")[0]: sheet.records() for sheet in sheets}
+
+
+def _by_request(service: Sequence[dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Returns the row of each kind of request at its best number of callers."""
+    return {row["request"]: row for row in sorted(service, key=_rate)}
+
+
+def _summary(how: str, sheets: Sequence[Sheet]) -> str:
+    found = _records(sheets)
+    service = found["Service"]
+    peers = found.get("Peers", [])
+    start = found["Start"]
+    best = _by_request(service)
+    requests = [best[name] for name in dict.fromkeys(row["request"] for row in service)]
+    overload = [{title: row[name] for name, title in OVERLOAD.items()} for row in found["Overload"]]
+    parts = (
+        how,
+        "\n## Ranking beside other servers",
+        "Each server ranks 200 candidates by a DCN v2 in float32, JSON over HTTP, at its best "
+        "number of callers.",
+        _chart(best[_RANKING]["requests/s"], peers),
+        _beside(best[_RANKING], peers, start[-1]),
+        "\n## Ranking and retrieval, by transport",
+        "R is the ranking above, Q is the retrieval of the 100 nearest candidates, each at its "
+        "best number of callers.\n",
+        _table(("request", "callers", "requests/s", "p50 ms", "p99 ms", "CPU ms"), requests),
+        "\n## Overload",
+        "Requests arrive at twice and ten times the peak rate, each with a deadline of 250 ms.\n",
+        _table(tuple(OVERLOAD.values()), overload),
+    )
+    return "\n".join(parts)
+
+
+def _targets(sheets: Sequence[Sheet]) -> str:
+    found = _records(sheets)
+    if not {"Service", "Bare", "Overload", "Start"} <= found.keys():
+        return ""
+    missed = _missed(found, _by_request(found["Service"]))
+    return (
+        "## Missed targets\n"
+        "The bare call is the compiled tower or the index alone, called in process by two "
+        "threads.\n\n"
+        f"{missed}\n"
+    )
+
+
+def _best(row: dict[str, str]) -> tuple[str, str]:
+    """Returns the number of callers at which a peer is best, and its requests per second then."""
+    rates = {name.split()[1]: rate for name, rate in row.items() if name.startswith("requests/s, ")}
+    return max(rates.items(), key=lambda each: float(each[1]))
+
+
+def _chart(own: str, peers: Sequence[dict[str, str]]) -> str:
+    """Returns a bar for each server, at the best of the ways to run it."""
+    rates = {"rowcast": int(own)}
+    for name, rate in ((row["peer"].partition(",")[0], int(_best(row)[1])) for row in peers):
+        rates[name] = max(rate, rates.get(name, 0))
+    names = ", ".join(f'"{name}"' for name in rates)
+    parts = (
+        f"{axis}Axis{part}Color" for axis in "xy" for part in ("Label", "Title", "Tick", "Line")
+    )
+    grey = ", ".join(f'{part}: "#808080"' for part in parts)
+    colors = f"backgroundColor: transparent, {grey}"  # readable in light and dark
+    return f"""
+```mermaid
+---
+config:
+  xyChart: {{ height: 300 }}
+  themeVariables: {{ xyChart: {{ plotColorPalette: "#3f51b5", {colors} }} }}
+---
+xychart-beta
+    x-axis [{names}]
+    y-axis "requests/s" 0 --> {max(rates.values())}
+    bar [{", ".join(map(str, rates.values()))}]
+```
+"""
+
+
+def _beside(own: dict[str, str], peers: Sequence[dict[str, str]], start: dict[str, str]) -> str:
+    columns = (
+        "server",
+        "callers",
+        "requests/s",
+        "p50 / p99 ms",
+        "s to ready",
+        "PSS MiB",
+        "rowcast / server",
+    )
+    tails = f"{own['p50 ms']} / {own['p99 ms']}"
+    memory = start["PSS MiB, after requests"]
+    rows = [("rowcast", own["callers"], own["requests/s"], tails, start["s to ready"], memory, "")]
+    for row in peers:
+        callers, rate = _best(row)
+        ratio = row["rowcast f32 by it, each at its best"]
+        tails = row[f"p50 / p99 ms, {callers}"]
+        rows.append((row["peer"], callers, rate, tails, row["s to ready"], row["PSS MiB"], ratio))
+    return _table(columns, [dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def _table(columns: Sequence[str], rows: Sequence[dict[str, str]]) -> str:
+    lines = [f"| {' | '.join(row[name] for name in columns)} |" for row in rows]
+    return "\n".join((f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *lines))
+
+
+def _missed(found: dict[str, list[dict[str, str]]], best: dict[str, dict[str, str]]) -> str:
+    """Returns a table of the targets that the run misses."""
+    bare = {row["call"]: row for row in found["Bare"]}
+    at_least = [
+        (
+            f"{way}: share of the bare call's requests/s",
+            _rate(best[way]) / float(bare[kind]["2 threads"]),
+            bound,
+        )
+        for way, kind, bound in (
+            (_RANKING, "f32", 0.75),
+            ("R f32, HTTP protobuf", "f32", 0.82),
+            ("R f32, gRPC", "f32", 0.82),
+            ("R int8, HTTP JSON", "int8", 0.58),
+            ("R int8, HTTP protobuf", "int8", 0.72),
+            ("Q, HTTP protobuf", "search", 0.60),
+        )
+    ]
+    for row in found.get("Peers", []):
+        ratio = float(row["rowcast f32 by it, each at its best"])
+        at_least.append(
+            (f"{_RANKING}: times the requests/s of {row['peer']}", ratio, PEER_TARGETS[row["peer"]])
+        )
+    twice = found["Overload"][0]
+    start = found["Start"][0]
+    at_least.append(("Overload, 2 x: goodput by peak", float(twice["goodput by peak"]), 0.95))
+    at_most = [
+        (
+            "R f32, HTTP protobuf: CPU ms beyond the bare call",
+            float(bare["f32"]["CPU ms beyond"]),
+            0.20,
+        ),
+        ("Overload, 2 x: p99 ms of rejections", float(twice["p99 ms of rejections"]), 2.0),
+        ("One worker: s to ready", float(start["s to ready"]), 1.0),
+    ]
+    rows = [
+        (name, f"at least {bound:g}", f"{value:.2f}")
+        for name, value, bound in at_least
+        if value < bound
+    ]
+    rows += [
+        (name, f"at most {bound:g}", f"{value:.2f}")
+        for name, value, bound in at_most
+        if value > bound
+    ]
+    return _table(
+        columns := ("figure", "target", "measured"),
+        [dict(zip(columns, row, strict=True)) for row in rows],
+    )
+
+
+def _rate(row: dict[str, str]) -> float:
+    return float(row["requests/s"])

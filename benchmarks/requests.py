@@ -1,0 +1,61 @@
+"""Encoded request bodies of the workloads, in each form that an endpoint accepts."""
+
+from __future__ import annotations
+
+import numpy as np
+import orjson
+
+from benchmarks.workloads import RankingWorkload, RetrievalWorkload
+from service.codec.stubs import embedding_service_pb2 as pb
+
+RANK = "/rowcast.embedding.v1.EmbeddingService/Rank"
+RETRIEVE = "/rowcast.embedding.v1.EmbeddingService/Retrieve"
+
+
+def rank_json(work: RankingWorkload) -> list[bytes]:
+    """One JSON body per request: a context, and 200 candidates by their features."""
+    bodies = []
+    for at in range(len(work.numbers)):
+        context = {name: int(ids[at]) for name, ids in work.context.items()}
+        context["numbers"] = work.numbers[at].tolist()
+        candidates = {name: ids[at].tolist() for name, ids in work.candidates.items()}
+        bodies.append(orjson.dumps({"context": context, "features": candidates}))
+    return bodies
+
+
+def rank_messages(work: RankingWorkload) -> list[bytes]:
+    """The same requests as encoded RankRequest messages."""
+    bodies = []
+    for at in range(len(work.numbers)):
+        request = pb.RankRequest(model=pb.ModelSpec(name=work.model))
+        for name, ids in work.context.items():
+            request.context[name].int64s = ids[at : at + 1].tobytes()
+        request.context["numbers"].float32s = work.numbers[at].tobytes()
+        for name, ids in work.candidates.items():
+            request.candidates[name].int64s = ids[at].tobytes()
+        bodies.append(request.SerializeToString())
+    return bodies
+
+
+def retrieve_json(work: RetrievalWorkload) -> list[bytes]:
+    """One JSON body per query: a user and 50 watched items."""
+    return [
+        orjson.dumps({"k": work.k, "features": {"user": int(user), "history": history.tolist()}})
+        for user, history in zip(work.users, work.histories, strict=True)
+    ]
+
+
+def retrieve_messages(work: RetrievalWorkload, queries: int = 1) -> list[bytes]:
+    """The same queries as encoded RetrieveRequest messages, so many in each."""
+    bodies = []
+    for first in range(0, len(work.users) - queries + 1, queries):
+        users = work.users[first : first + queries]
+        histories = work.histories[first : first + queries]
+        request = pb.RetrieveRequest(model=pb.ModelSpec(name=work.model), k=work.k)
+        request.features["user"].int64s = users.tobytes()
+        request.features["history"].int64s = histories.tobytes()
+        request.features["history"].offsets = (
+            np.arange(queries + 1, dtype="<i4") * histories.shape[1]
+        ).tobytes()
+        bodies.append(request.SerializeToString())
+    return bodies

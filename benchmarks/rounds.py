@@ -1,0 +1,122 @@
+"""Contestants measured in turns: each has its block of load in every round, the others stopped
+meanwhile.
+
+Hosts are noisy and the generator may share the cores, so only ratios taken in one run mean
+anything: a figure is the median of its rounds, a ratio the median of the ratios of its rounds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+from statistics import median
+
+from benchmarks.load import Answers, Load
+from benchmarks.services import Program
+
+CALLERS = (1, 8, 32)
+SETTLE_S = 0.2
+"""Before its block each answers for so long unmeasured: it was stopped, and its timers are due."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to call a program."""
+
+    name: str
+    program: Program
+    load: Load
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one contestant did in one round.
+
+    Attributes:
+      cpu_ms, generator_ms: CPU a request, of the program and of the load generator.
+      failed: share of the requests that were rejected or failed.
+    """
+
+    per_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu_ms: float
+    generator_ms: float
+    failed: float
+
+
+def block_of(answers: Answers, cpu_s: float) -> Block:
+    """Returns the figures of what came back."""
+    count = max(1, len(answers.status))
+    return Block(
+        answers.requests_per_s,
+        answers.percentile_ms(50),
+        answers.percentile_ms(99),
+        cpu_s / max(1, answers.answered) * 1e3,
+        answers.generator_s / count * 1e3,
+        answers.failed / count,
+    )
+
+
+class Rounds:
+    """Blocks of load, as they are measured."""
+
+    def __init__(self, seconds: float) -> None:
+        """Measures blocks of `seconds` seconds each."""
+        self._seconds = seconds
+        self._seen: dict[tuple[str, int], list[Block]] = defaultdict(list)
+
+    def run(
+        self, group: Sequence[Contestant], rounds: int, callers: Sequence[int] = CALLERS
+    ) -> None:
+        """Measures the contestants of a group in turns, at each number of callers."""
+        for number in range(rounds):
+            for count in callers:
+                for each in group if number % 2 else reversed(group):
+                    self._turn(each, count)
+
+    def _turn(self, contestant: Contestant, callers: int) -> None:
+        program = contestant.program
+        program.resume()
+        contestant.load.closed(callers, min(SETTLE_S, self._seconds))
+        before = program.cpu_s()
+        answers = contestant.load.closed(callers, self._seconds)
+        cpu_s = program.cpu_s() - before
+        program.pause()
+        self.add(contestant.name, callers, block_of(answers, cpu_s))
+
+    def add(self, name: str, callers: int, block: Block) -> None:
+        """Adds what a contestant did in one round."""
+        self._seen[name, callers].append(block)
+
+    def callers(self, name: str) -> list[int]:
+        """Returns the numbers of callers at which a contestant was measured."""
+        return [callers for each, callers in self._seen if each == name]
+
+    def block(self, name: str, callers: int) -> Block:
+        """Returns the medians of the rounds."""
+        blocks = self._seen[name, callers]
+        return Block(
+            *(
+                median(getattr(each, field) for each in blocks)
+                for field in Block.__dataclass_fields__
+            )
+        )
+
+    def best(self, name: str) -> Block:
+        """Returns the block with the highest throughput."""
+        return max(
+            (self.block(name, callers) for callers in self.callers(name)),
+            key=lambda block: block.per_s,
+        )
+
+    def ratio(self, name: str, other: str, callers: int, field: str = "per_s") -> float:
+        """Returns the median of one contestant's figure by another's, round by round; nan if a
+        figure is 0.
+        """
+        pairs = zip(self._seen[name, callers], self._seen[other, callers], strict=True)
+        return float(
+            median(getattr(mine, field) / (getattr(theirs, field) or nan) for mine, theirs in pairs)
+        )

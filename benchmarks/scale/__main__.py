@@ -1,0 +1,51 @@
+"""`make bench-scale`: routers and shards, the ways of rows between them, and Ray Serve as control
+plane, in one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import cores
+from benchmarks.__main__ import host
+from benchmarks.scale import control_plane, paths, routers
+from benchmarks.services import Checkout
+from benchmarks.workloads import write_ranking, write_retrieval
+
+
+def main() -> None:
+    """Writes the workloads, measures, prints."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    options.add_argument(
+        "--scale", type=float, default=0.1, help="1: 10 million rows and a million candidates"
+    )
+    options.add_argument("--shards", type=int, default=4)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--seconds", type=float, default=2.0, help="of each block of load")
+    given = options.parse_args()
+    console = Console(width=250)
+    split = cores.serve_on_few()
+    commit = Checkout("this").commit()
+    console.print(
+        f"{time.strftime('%Y-%m-%d')}, commit {commit}, on {host()}: {split}; scale {given.scale:g}"
+    )
+    Path("build/bench").mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="scale-", dir="build/bench")).resolve()
+    root = scratch / "bundles"
+    turns = (given.rounds, given.seconds)
+    rank = write_ranking(root, given.scale)
+    retrieve = write_retrieval(root, given.scale)
+    routers.compare(rank, retrieve, scratch, given.shards, *turns).show(console)
+    paths.compare(rank, given.shards, *turns).show(console)
+    control_plane.compare(scratch, *turns).show(console)
+    shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""Running services to be measured: start, time to the first answer, memory, CPU; stopped while
+others are measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+HERE = Path(__file__).parents[1]
+READY_WITHIN_S = 120
+LOOK_EVERY_S = 0.005
+BYTECODE = Path("build/bench/bytecode")
+"""Compiled modules of each checkout, which an installed package has."""
+
+
+class NotStarted(Exception):
+    """A program ended, or did not answer in time; the message names its log."""
+
+
+class Program:
+    """A program with all of its processes.
+
+    Attributes:
+      ready_s: seconds from process start until `ready` returned true.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        ready: Callable[[], bool],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Starts it and waits.
+
+        Args:
+          command: what is run, from the current directory.
+          ready: whether it answers.
+          log: where its output goes.
+          environment: variables beside those of this process.
+        Raises:
+          NotStarted: it ended, or is not ready after 120 s.
+        """
+        self._log = log.open("wb")
+        began = time.perf_counter()
+        everything = {**os.environ, **(environment or {})}
+        self._process = subprocess.Popen(
+            command, stdout=self._log, stderr=self._log, env=everything, start_new_session=True
+        )
+        while not ready():
+            if self._process.poll() is not None or time.perf_counter() - began > READY_WITHIN_S:
+                self.close()
+                raise NotStarted(f"{Path(command[0]).name} does not answer; see {log}")
+            time.sleep(LOOK_EVERY_S)
+        self.ready_s = time.perf_counter() - began
+
+    def _tree(self) -> list[psutil.Process]:
+        try:
+            root = psutil.Process(self._process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def memory_bytes(self) -> int:
+        """Returns the proportional set size of all processes: pages that they share are counted
+        once.
+        """
+        return int(self._sum(lambda each: each.memory_full_info().pss))
+
+    def cpu_s(self) -> float:
+        """Returns the CPU seconds that all processes used so far."""
+        return self._sum(lambda each: sum(each.cpu_times()[:2]))  # of user and system
+
+    def _sum(self, read: Callable[[psutil.Process], float]) -> float:
+        total = 0.0
+        for each in self._tree():
+            try:
+                total += read(each)
+            except (psutil.NoSuchProcess, OSError):  # ended meanwhile
+                continue
+        return total
+
+    def pause(self) -> None:
+        """Stops it, so that it takes nothing from what is measured meanwhile."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets it run."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for each in self._tree():
+            try:
+                each.send_signal(number)
+            except psutil.NoSuchProcess:
+                continue
+
+    def close(self) -> None:
+        """Ends all processes; those that do not end within 30 s are killed."""
+        self.resume()
+        tree = self._tree()
+        if self._process.poll() is None:
+            self._process.terminate()
+        _, alive = psutil.wait_procs(tree, timeout=30)
+        for each in alive:
+            each.kill()
+        self._process.wait(30)
+        self._log.close()
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A version of rowcast: a directory with its sources, such as a git worktree."""
+
+    name: str
+    directory: Path = HERE
+
+    def command(self) -> list[str]:
+        """Returns what runs its `rowcast-serve`, as its pyproject.toml names it, with
+        `environment`.
+        """
+        scripts = tomllib.loads((self.directory / "pyproject.toml").read_text())["project"][
+            "scripts"
+        ]
+        module, _, function = scripts["rowcast-serve"].partition(":")
+        program = (
+            f"import sys; sys.argv[0] = 'rowcast-serve'; from {module} import {function}; "
+            f"{function}()"
+        )
+        return [sys.executable, "-P", "-c", program]  # -P: not from the current directory
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Its sources before the installed ones, and its compiled modules."""
+        bytecode = (BYTECODE / self.directory.resolve().as_posix().replace("/", "-")).resolve()
+        bytecode.mkdir(parents=True, exist_ok=True)
+        path = str(self.directory.resolve())
+        return {
+            "PYTHONPATH": path,
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(bytecode),
+        }
+
+    def commit(self) -> str:
+        """Returns its commit; a plus sign: with changes."""
+        git = ["git", "-C", str(self.directory)]
+        commit = subprocess.run(
+            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        )
+        changes = subprocess.run(
+            [*git, "status", "--porcelain", "-uno"], capture_output=True, check=False
+        ).stdout
+        return commit.stdout.strip() + ("+" if changes else "") or str(self.directory)
+
+
+ANSWERS_READY = 16
+"""On connections of their own, which reach every worker: each says only of itself that it is ready.
+"""
+
+
+class Service(Program):
+    """A `rowcast-serve` over a root of bundles, on free ports.
+
+    Attributes:
+      http, grpc: its ports.
+    """
+
+    def __init__(
+        self, checkout: Checkout, root: Path, scratch: Path, precision: str, *options: str
+    ) -> None:
+        """Starts it; `scratch` is for its log and its file of ports. Raises as Program does."""
+        name = "-".join((checkout.name, precision, *(each.strip("-") for each in options)))
+        name = name.replace("/", "-")
+        self._ports = scratch.resolve() / f"ports-{name}.json"
+        self._ports.unlink(missing_ok=True)
+        given = [
+            "--root",
+            str(root.resolve()),
+            "--precision",
+            precision,
+            "--ports-file",
+            str(self._ports),
+            *options,
+        ]
+        given += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
+        command = [*checkout.command(), *given]
+        super().__init__(command, self._ready, scratch / f"serve-{name}.log", checkout.environment)
+
+    def _ready(self) -> bool:
+        if not self._ports.exists():
+            return False
+        found = json.loads(self._ports.read_text())
+        self.http = found["http"]
+        self.grpc = found["grpc"]
+        try:
+            for _ in range(ANSWERS_READY):
+                urllib.request.urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=5)
+        except (urllib.error.URLError, OSError):
+            return False
+        return True

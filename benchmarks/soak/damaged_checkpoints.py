@@ -1,0 +1,79 @@
+"""`python -m benchmarks.soak.damaged_checkpoints [SECONDS]`: damages checkpoints of every layout
+for as long as it is told.
+
+Each trial runs in a child, so that a crash of a native library is told with the seed that made it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.golden.test_checkpoints import ENVIRONMENT
+from tests.hostile.damage import case_files, trial
+from tests.hostile.mutations import Files
+from tests.hostile.ordeal import TooSlow
+
+SECONDS = 600
+TRIALS_OF_A_CHILD = 200
+SHOW = Console(highlight=False, soft_wrap=True, markup=False)
+
+
+def written(root: Path) -> dict[str, Files]:
+    """Returns what TensorFlow and Keras write, by case."""
+    command = [sys.executable, "-m", "tests.golden.write_checkpoints", str(root)]
+    subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, capture_output=True)
+    return {case.name: case_files(case) for case in sorted(root.iterdir())}
+
+
+def run_child(first: int, cases: dict[str, Files]) -> int:
+    """Runs trials in a child; returns how many failed."""
+    child = os.fork()
+    if child:
+        status = os.waitpid(child, 0)[1]
+        if os.WIFSIGNALED(status):
+            SHOW.print(
+                f"seeds {first} to {first + TRIALS_OF_A_CHILD}: ended by signal "
+                f"{os.WTERMSIG(status)}"
+            )
+        return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1
+    failed = 0
+    for seed in range(first, first + TRIALS_OF_A_CHILD):
+        name = sorted(cases)[seed % len(cases)]
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                trial(seed, cases[name], Path(directory))
+            except (Exception, TooSlow):  # noqa: BLE001 - any is a failure of the reader
+                failed += 1
+                SHOW.print(f"seed {seed}, {name}:\n{traceback.format_exc()}")
+    os._exit(min(failed, 100))
+
+
+def main() -> int:
+    """Returns the exit status: 1 if a trial ended in anything but values or a typed error."""
+    seconds = int(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
+    first = seed = random.SystemRandom().randrange(1 << 40)
+    failed = 0
+    with tempfile.TemporaryDirectory() as directory:
+        cases = written(Path(directory))
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            failed += run_child(seed, cases)
+            seed += TRIALS_OF_A_CHILD
+    SHOW.print(
+        f"{seed - first} damaged checkpoints of {len(cases)} kinds, from seed {first}: {failed} "
+        "failed"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""`python -m benchmarks.soak.proxies`: nginx and HAProxy of this host, as deploy/ configures them,
+before two services.
+
+Clients call over HTTP and gRPC through each proxy while a worker of one service leaves or is
+killed, and while that service is drained and restarted. Then hostile clients come. Exit code 1: a
+request failed that this proxy could have repeated on the other service (those over HTTP, and
+through HAProxy those of gRPC too, except what a drained service rejects until its health is
+checked), or a hostile client exceeded its bounds. What is not installed is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import grpc
+import httpx
+import psutil
+from rich.console import Console
+
+from benchmarks.soak.hostile_clients import ATTACKS
+from benchmarks.soak.publishing import MODEL
+from benchmarks.soak.switches import PROTOBUF, REQUESTS, kept_towers
+from service.grpc_api.servicer import SERVICE
+from tests.bundles.small import write_small_bundle
+from tests.e2e.process import WAIT_S, Process, until
+from tests.e2e.services import workers_of
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CALLERS = 4
+"""Over each transport."""
+AROUND_S = 1.5
+"""Of load before and after each event: health checks come every second."""
+SHOW = Console(highlight=False, soft_wrap=True)
+BODY = REQUESTS["retrieve"].SerializeToString()
+PROXIES = {"nginx": ("nginx.conf", ("http",)), "haproxy": ("haproxy.cfg", ("http", "grpc"))}
+"""Program -> its configuration, and the transports over which it loses no request."""
+
+
+class Services:
+    """Two services over one root, on ports that they keep."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.ports = [(free_port(), free_port(), free_port()) for _ in range(2)]
+        self.running = [self._start(index) for index in range(2)]
+
+    def _start(self, index: int) -> Process:
+        http, grpc_port, admin = map(str, self.ports[index])
+        place = (
+            "--state-file",
+            str(self._root.parent / f"state-{index}.json"),
+            "--admin-port",
+            admin,
+        )
+        leaves = ("--drain-delay-s", "3")  # proxies look every second
+        service = Process(
+            self._root,
+            "--workers",
+            "2",
+            "--http-port",
+            http,
+            "--grpc-port",
+            grpc_port,
+            *place,
+            *leaves,
+        )
+        service.event("listening")
+        return service
+
+    def worker_leaves(self) -> None:
+        """Has one worker drain and leave."""
+        workers_of(self.running[0])[0].terminate()
+
+    def worker_is_killed(self) -> None:
+        """Ends one worker."""
+        workers_of(self.running[0])[0].kill()
+
+    def drains(self) -> None:
+        """Has one service reject requests for a while."""
+        self._ctl("drain")
+        time.sleep(AROUND_S)
+        self._ctl("undrain")
+
+    def restarts(self) -> None:
+        """Ends one service and starts it again."""
+        self.running[0].stop()
+        self.running[0].kill()
+        self.running[0] = self._start(0)
+
+    def close(self) -> None:
+        """Ends both."""
+        for service in self.running:
+            service.stop()
+            service.kill()
+
+    def processes(self) -> list[psutil.Process]:
+        """Returns all processes of both."""
+        parents = [psutil.Process(each.process.pid) for each in self.running]
+        return [*parents, *(child for parent in parents for child in parent.children())]
+
+    def _ctl(self, command_name: str) -> None:
+        program = Path(self.running[0].process.args[0])  # type: ignore[index, arg-type]
+        command = [
+            str(program),
+            "ctl",
+            "--admin",
+            f"http://127.0.0.1:{self.ports[0][2]}",
+            command_name,
+        ]
+        subprocess.run(command, check=True, capture_output=True, timeout=WAIT_S)
+
+
+def free_port() -> int:
+    """Returns a port that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def configuration(text: str, services: Services, http_port: int, grpc_port: int) -> str:
+    """Returns a configuration of deploy/ with these ports, and every server that it has for each
+    service.
+    """
+    lines = []
+    for line in text.splitlines():
+        if "server" in line and ("127.0.0.1:8080" in line or "127.0.0.1:9090" in line):
+            for index, (http, rpc, _) in enumerate(services.ports):
+                named = line.replace("server one", f"server number-{index}")
+                lines.append(re.sub(r"\b8080\b", str(http), re.sub(r"\b9090\b", str(rpc), named)))
+        else:
+            lines.append(re.sub(r"(listen |bind :)8000\b", rf"\g<1>{http_port}", line))
+            lines[-1] = re.sub(r"(listen |bind :)9000\b", rf"\g<1>{grpc_port}", lines[-1])
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def proxy(program: str, services: Services, directory: Path) -> Iterator[tuple[int, int]]:
+    """Runs a proxy before both services; yields its ports of HTTP and gRPC."""
+    ports = free_port(), free_port()
+    file = directory / PROXIES[program][0]
+    file.write_text(configuration((DEPLOY / file.name).read_text(), services, *ports))
+    options = ["-db", "-f", str(file)]
+    if program == "nginx":
+        options = [
+            "-c",
+            str(file),
+            "-g",
+            f"daemon off; pid {directory}/nginx.pid; error_log {directory}/nginx.log;",
+        ]
+    with (directory / f"{program}.out").open("w") as output:
+        running = subprocess.Popen([program, *options], stdout=output, stderr=output)
+    try:
+        until(lambda: answers(ports[0]))
+        yield ports
+    finally:
+        running.terminate()
+        running.wait(WAIT_S)
+
+
+def answers(http_port: int) -> bool:
+    """Returns whether the service is ready behind a port."""
+    with suppress(httpx.HTTPError):
+        return httpx.get(f"http://127.0.0.1:{http_port}/readyz", timeout=WAIT_S).status_code == 200
+    return False
+
+
+def calls_during(ports: tuple[int, int], event: Callable[[], None]) -> dict[str, Counter[str]]:
+    """Calls over both transports while something happens; returns what came, by transport."""
+    over = threading.Event()
+    came: dict[str, Counter[str]] = {"http": Counter(), "grpc": Counter()}
+
+    def call_http() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=WAIT_S) as client:
+            while not over.is_set():
+                try:
+                    status = client.post(
+                        f"/v1/models/{MODEL}:retrieve", content=BODY, headers=PROTOBUF
+                    ).status_code
+                except httpx.HTTPError as problem:
+                    came["http"][type(problem).__name__] += 1
+                else:
+                    came["http"][str(status)] += 1
+
+    def call_grpc() -> None:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(f"127.0.0.1:{ports[1]}", options) as channel:
+            call = channel.unary_unary(f"/{SERVICE}/Retrieve")
+            while not over.is_set():
+                came["grpc"][call.future(BODY, timeout=WAIT_S).code().name] += 1
+
+    with ThreadPoolExecutor(2 * CALLERS) as callers:
+        jobs = [callers.submit(call) for call in (call_http, call_grpc) for _ in range(CALLERS)]
+        try:
+            time.sleep(AROUND_S)
+            event()
+            time.sleep(2 * AROUND_S)
+        finally:
+            over.set()
+        for job in jobs:
+            job.result()
+    return came
+
+
+def soak(programs: Sequence[str]) -> int:
+    """Runs everything behind every proxy; returns the exit code."""
+    problems: list[str] = []
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place) / "bundles"
+        root.mkdir()
+        write_small_bundle(root, kept_towers(), MODEL, 1)
+        services = Services(root)
+        try:
+            for program in programs:
+                with proxy(program, services, Path(place)) as ports:
+                    problems += events(program, services, ports) + attacks(program, services, ports)
+        finally:
+            services.close()
+    for problem in problems:
+        SHOW.print("FAILED:", problem)
+    return 1 if problems else 0
+
+
+def events(program: str, services: Services, ports: tuple[int, int]) -> list[str]:
+    """Has workers and services leave and return; returns which requests failed."""
+    problems = []
+    for event in (
+        services.worker_leaves,
+        services.worker_is_killed,
+        services.drains,
+        services.restarts,
+    ):
+        for transport, came in calls_during(ports, event).items():
+            failed = came.total() - came["200"] - came["OK"]
+            expected = transport in PROXIES[program][1] and (transport, event) != (
+                "grpc",
+                services.drains,
+            )
+            note = "" if expected or not failed else ", which this proxy does not repeat"
+            what = (
+                f"{program}, {event.__name__}, {transport}: {failed} of {came.total()} failed{note}"
+            )
+            SHOW.print(what, dict(came) if failed else "")
+            problems += [what] if failed and expected else []
+    return problems
+
+
+def attacks(program: str, services: Services, ports: tuple[int, int]) -> list[str]:
+    """Lets hostile clients in; returns which bounds they exceeded."""
+    problems = []
+    for attack in ATTACKS:
+        for transport, port in zip(("http", "grpc"), ports, strict=True):
+            found = attack(port, services.processes(), ports[0])
+            what = f"{program}, {attack.__name__}, {transport}"
+            SHOW.print(f"{what}: {found}")
+            problems += [f"{what}: {problem}" for problem in found.problems()]
+    return problems
+
+
+if __name__ == "__main__":
+    installed = [program for program in PROXIES if shutil.which(program)]
+    SHOW.print(f"behind {', '.join(installed) or 'no proxy: none is installed'}")
+    raise SystemExit(soak(installed) if installed else 0)

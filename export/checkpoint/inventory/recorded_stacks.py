@@ -1,0 +1,65 @@
+"""The layouts that jax-tpu-embedding saves in a checkpoint: an Orbax item beside the model's, with
+an EmbeddingSpecProto.
+
+    <root>/<step>/embedding_spec/proto.pbtxt     (the item's name is the program's choice)
+
+Releases up to 0.1.0 save none, and neither does keras-rs 0.4.0: there the user gives a layout file.
+
+Source: jax-tpu-embedding, sparsecore/lib/flax/nnx/checkpoint_utils.py, save_checkpoint; Orbax
+0.12.8, checkpoint/_src/handlers/proto_checkpoint_handler.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.inventory.findings import Findings
+from export.checkpoint.inventory.layout_file import FILE_BYTES_MAX, read_embedding_spec
+from export.checkpoint.inventory.specs import RecordedTable, RefusedTable, StatedTable
+from export.checkpoint.inventory.stated_tables import state_layouts
+from export.errors import CheckpointError
+
+_FILE = "proto.pbtxt"
+_FIELD = b"stacked_table_specs"
+
+
+def find_recorded_stacks(found: Findings) -> None:
+    """Takes the tables of the stacks whose layout the checkpoint holds.
+
+    Raises:
+      CheckpointError: what it holds is damaged, or contradicts a stack.
+    """
+    directory = found.checkpoint.prefix
+    if not found.refused or not isinstance(directory, Path):
+        return
+    recorded: dict[str, StatedTable] = {}
+    for path in sorted(directory.glob(f"*/{_FILE}")):
+        recorded |= _tables_of(path, found.refused)
+    state_layouts(found, recorded)
+
+
+def _tables_of(path: Path, stacks: list[RefusedTable]) -> dict[str, RecordedTable]:
+    """Returns the tables of the stacks that one file tells, by the variable of their stack."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise CheckpointError(f"{path} has more than {FILE_BYTES_MAX} bytes")
+        data = path.read_bytes()
+        if _FIELD not in data:
+            return {}  # another program's message
+        tables = read_embedding_spec(data, text=True)
+    except OSError as problem:
+        raise CheckpointError(f"{path} cannot be read: {problem.strerror}") from problem
+    except (ValueError, Malformed) as problem:
+        raise CheckpointError(
+            f"{path} is no layout of the stacks beside it: {problem}; copy the checkpoint again"
+        ) from problem
+    keys: dict[str, list[str]] = {}
+    for stack in stacks:
+        keys.setdefault(stack.name, []).append(stack.key)
+    return {
+        name: table.model_copy(update={"key": keys[table.key][0]})
+        for name, table in tables.items()
+        # Of a stack that two items hold, only the user can say which one is meant.
+        if len(keys.get(table.key, [])) == 1
+    }

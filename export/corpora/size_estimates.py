@@ -1,0 +1,86 @@
+"""What an index takes of disk and memory, told before a corpus is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from bundle.arithmetic import ceil_div
+from export.corpora.candidates import check_candidate_count
+from export.corpora.files import CorpusFile
+from export.corpora.indexes import choose
+from export.recipe.schema import IndexPart
+from runtime.partitions import partition_rows
+from runtime.scann_build import SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF
+
+MILLION = 1_000_000
+_ENCODER_BYTES = 640 << 20
+"""Of a process that encodes blocks of vectors: one of them, and ScaNN's own."""
+_TRAINING_COPIES = 8
+"""Of the sample, by the memory that training took beyond libraries (measured: 0.65 GiB for 316 200
+of dim 64).
+"""
+_ID_BYTES = 16
+"""Of a candidate while ids are compared."""
+
+
+@dataclass(frozen=True)
+class IndexForecast:
+    """Upper bounds for one index, in bytes.
+
+    Attributes:
+      candidates: of the corpus; None: known only once its files are read, and the bounds are for a
+        million.
+      disk_bytes: vectors and index, with what is written aside meanwhile.
+      build_bytes: memory of all processes together, beyond their libraries and pages of mapped
+        files.
+      load_bytes: memory of each worker of a service while it loads the index, likewise.
+      partitions: of the index.
+    """
+
+    candidates: int | None
+    disk_bytes: int
+    build_bytes: int
+    load_bytes: int
+    partitions: int = 1
+
+
+def forecast_index(
+    name: str, part: IndexPart, files: Sequence[CorpusFile], dim: int, encoders: int
+) -> IndexForecast:
+    """Forecasts what an index takes that `encoders` processes build over vectors of `dim`.
+
+    Parquet files say how many candidates they hold, others do not.
+
+    Raises:
+      UsageError: a parameter of the index is unknown or does not belong to its kind.
+      NotConvertible: the corpus has more candidates than positions have bits for.
+    """
+    candidates = _count(files)
+    check_candidate_count(part.corpus, candidates or 0)
+    # An empty corpus is reported where it is read.
+    size = MILLION if candidates is None else max(1, candidates)
+    kind, parameters = choose(part, name, size)
+    partitions = partition_rows(size, part.partitions)
+    vectors = 4 * dim * size
+    rows = partitions[0].rows
+    if kind == "brute_force":
+        return IndexForecast(candidates, 2 * vectors, 2 * vectors, 2 * vectors, len(partitions))
+    codes = size * (4 + ceil_div(dim, parameters["dimensions_per_block"]))
+    sample = min(rows, max(SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF * parameters["num_leaves"]))
+    # Otherwise ScaNN builds from all vectors at once.
+    encoding = encoders * _ENCODER_BYTES if rows > sample else 0
+    build = max(_TRAINING_COPIES * 4 * dim * sample, encoding, 2 * codes, _ID_BYTES * size)
+    return IndexForecast(candidates, vectors + 2 * codes, build, 2 * codes, len(partitions))
+
+
+def _count(files: Sequence[CorpusFile]) -> int | None:
+    if any(file.format != "parquet" for file in files):
+        return None
+    try:
+        return sum(int(parquet.read_metadata(file.path).num_rows) for file in files)
+    except (pa.ArrowException, OSError):  # whoever reads it says why
+        return None

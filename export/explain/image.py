@@ -1,0 +1,45 @@
+"""A drawing as an SVG image of its own, for a document: the picture with its name, totals and
+legend.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from string import Template
+
+from export.explain.drawing import Drawing
+from export.explain.picture import COLUMNS, draw_svg, picture_style
+
+TOP = 112
+BOTTOM = 10
+"""Space above the picture, for the name, the totals and the legend, and below it."""
+LEGEND_Y = -20
+LEGEND = {
+    "context": ("features", "looked up once per context"),
+    "candidate": ("tables", "looked up once per candidate"),
+    "share": ("towers", "share of the bytes of all tables"),
+}
+"""What each colour means, and the column above which that is written."""
+
+
+def explain_image(drawing: Drawing) -> str:
+    """Returns the image. It has a background, follows the reader's light or dark theme, and loads
+    nothing.
+    """
+    picture, height = draw_svg(drawing)
+    legend = []
+    for look, (column, meaning) in LEGEND.items():
+        left = COLUMNS[column][0]
+        legend.append(
+            f'<rect class="{look}" x="{left}" y="{LEGEND_Y - 7}" width="22" height="4" rx="2"/>'
+            f'<text class="totals" x="{left + 30}" y="{LEGEND_Y}">{meaning}</text>'
+        )
+    return Template(Path(__file__).with_name("image.svg").read_text(encoding="utf-8")).substitute(
+        picture_style=picture_style(),
+        model=escape(drawing.model),
+        totals=" · ".join(f"{figure} {what}" for figure, what in drawing.totals),
+        legend="".join(legend),
+        height=round(height + TOP + BOTTOM),
+        picture=picture,
+    )

@@ -1,0 +1,97 @@
+"""Rows of a table whose segments are in a store already, read from there by ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import DigestMismatch
+from bundle.format import manifest
+from bundle.format.dtypes import SCALE_BYTES
+from bundle.format.tables import Segment
+from bundle.tables.maps import MappedRows
+from bundle.tables.reader import TableReader
+from bundle.tables.segments import RowMap, RowRange
+from object_store.remote_path import RemotePath
+
+_REQUESTS = 32
+_GAP_BYTES = 16 << 10
+"""Rows closer to one another are read by one request: another one takes longer than these bytes."""
+_RANGE_BYTES = 8 << 20
+
+Locate = Callable[[str], RemotePath]
+"""Bundle path of a segment -> its object."""
+
+
+class StreamedTable(TableReader):
+    """A table whose segments are in a store. Meant for some rows, or for all in their order."""
+
+    def __init__(self, table: manifest.Table, locate: Locate) -> None:
+        """Names the objects; sends no request.
+
+        Args:
+          table: Its manifest entry.
+          locate: Returns the object of a segment.
+        """
+        self.rows = table.rows
+        self.dim = table.dim
+        self.dtype = str(table.dtype)
+        self._stored = _RemoteRows(table.segments, table.row_bytes, locate)
+        self._scales = _RemoteRows(table.scales, SCALE_BYTES, locate) if table.scales else None
+
+
+class _RemoteRows(MappedRows):
+    """Rows of one width in objects that follow one another."""
+
+    def __init__(self, segments: Sequence[Segment], row_bytes: int, locate: Locate) -> None:
+        self._row_bytes = row_bytes
+        self._map = RowMap([segment.rows for segment in segments])
+        self._objects = [locate(segment.file) for segment in segments]
+        self._offsets = [segment.offset for segment in segments]
+        self._files = []
+        self._segments = []
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """See MappedRows.take."""
+        wanted, place = np.unique(rows.clip(0, self._map.starts[-1] - 1), return_inverse=True)
+        raw = np.empty((wanted.size, self._row_bytes), np.uint8)
+        segments, local = self._map.locate(wanted)
+
+        def fetch(run: tuple[int, int]) -> None:
+            first, end = run
+            start = int(local[first])
+            found = self._range(int(segments[first]), start, int(local[end - 1]) + 1 - start)
+            raw[first:end] = found[local[first:end] - start]
+
+        with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-rows") as pool:
+            for _ in pool.map(fetch, self._runs(segments, local)):
+                pass
+        return raw[place.reshape(-1)]
+
+    def read(self, wanted: RowRange) -> NDArray[np.uint8]:
+        """See MappedRows.read."""
+        return self.take(np.arange(wanted.first, wanted.end))
+
+    def _runs(
+        self, segments: NDArray[np.int64], local: NDArray[np.int64]
+    ) -> Iterator[tuple[int, int]]:
+        """Yields [first, end) of the ascending rows that one request reads."""
+        at = local * self._row_bytes
+        apart = np.diff(segments) != 0
+        apart |= np.diff(at) - self._row_bytes > _GAP_BYTES
+        apart |= np.diff(at // _RANGE_BYTES) != 0
+        starts = [0, *(np.flatnonzero(apart) + 1).tolist()] if len(local) else []
+        yield from zip(starts, [*starts[1:], len(local)], strict=False)
+
+    def _range(self, segment: int, first: int, rows: int) -> NDArray[np.uint8]:
+        count = rows * self._row_bytes
+        data = self._objects[segment].read(self._offsets[segment] + first * self._row_bytes, count)
+        if len(data) != count:
+            raise DigestMismatch(
+                f"object {self._objects[segment]} has {len(data)} of {count} bytes from row "
+                f"{first} on; run the export again"
+            )
+        return np.frombuffer(data, np.uint8).reshape(rows, self._row_bytes)

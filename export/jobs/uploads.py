@@ -1,0 +1,202 @@
+"""Sends the files of a version to a store while others are still written.
+
+A segment of a table is removed here once the store holds it, so that the local disk holds a few
+segments of a table, however large the table is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from bundle.format import manifest, paths
+from bundle.format.manifest import File, Manifest, dump
+from bundle.format.objects import ObjectMap, StoredFile
+from bundle.storage.staging import Staging
+from bundle.tables.reader import TableReader
+from export.errors import DestinationError
+from export.jobs.store_versions import StoreVersion
+from export.jobs.streamed_rows import StreamedTable
+from export.tables.plan import UPLOADS
+from object_store.remote_path import RemotePath
+
+CHECKS = 16
+"""Objects asked for at a time."""
+_OBJECTS = "objects"
+"""Under this name a step's payload in the journal lists what was sent of it."""
+
+_STORED_FILES = TypeAdapter(dict[str, StoredFile])
+
+
+@dataclass(frozen=True)
+class FinishedStep:
+    """A step of the journal whose files are to be sent.
+
+    Attributes:
+      payload: What the journal holds of it beside its objects.
+      keep: Whether its files stay on the local disk.
+    """
+
+    name: str
+    key: str
+    payload: dict[str, Any]
+    files: tuple[File, ...]
+    keep: bool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files."""
+        return sum(file.bytes for file in self.files)
+
+
+class Uploads:
+    """The files of one version on their way to a store. Used as a context; not by several threads.
+
+    Leaving the context waits for the files that are being sent.
+    """
+
+    def __init__(self, version: StoreVersion, stage: Staging) -> None:
+        """Begins with nothing sent.
+
+        Args:
+          version: Where the files go.
+          stage: Where they lie; its journal notes what was sent.
+        """
+        self.version = version
+        self._stage = stage
+        self._sent: dict[str, StoredFile] = {}
+        self._running: dict[Future[dict[str, StoredFile]], FinishedStep] = {}
+        self._pool = ThreadPoolExecutor(UPLOADS, thread_name_prefix="rowcast-upload")
+
+    def __enter__(self) -> Uploads:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def resume(self, payloads: Mapping[str, Any]) -> set[str]:
+        """Takes over what an earlier run has sent.
+
+        Args:
+          payloads: The payloads of finished steps, by any names.
+
+        Returns:
+          The names of those whose objects the store still has.
+
+        Raises:
+          OSError: The store cannot be asked.
+        """
+        noted = {
+            name: _STORED_FILES.validate_python(payload[_OBJECTS])
+            for name, payload in payloads.items()
+            if _OBJECTS in payload
+        }
+        objects = {stored for files in noted.values() for stored in files.values()}
+        missing = self._missing(objects)
+        whole = {name for name, files in noted.items() if not missing & set(files.values())}
+        for name in whole:
+            self._sent |= noted[name]
+        return whole
+
+    def send(self, step: FinishedStep) -> None:
+        """Begins to send the files of a step; waits first while UPLOADS steps are being sent.
+
+        Raises:
+          DestinationError: A file of an earlier step has changed since it was written, or the store
+            does not hold what was sent.
+          OSError: The store cannot be written.
+        """
+        while len(self._running) >= UPLOADS:
+            self._wait()
+        self._running[self._pool.submit(self._send_files, step.files)] = step
+
+    def finish(self) -> None:
+        """Waits until everything is sent; raises as `send`."""
+        while self._running:
+            self._wait()
+
+    def open_table(self, table: manifest.Table) -> TableReader:
+        """Opens a table of the version, wherever its rows are now.
+
+        Raises:
+          BundleError: A local file is missing or cut short.
+        """
+        directory = self._stage.directory
+        if all((directory / segment.file).exists() for segment, _ in table.extents()):
+            return TableReader(directory, table)
+        return StreamedTable(table, lambda path: self.version.file(self._sent[path]))
+
+    def publish(self, whole: Manifest, moved: Callable[[int], None]) -> RemotePath:
+        """Sends what has not been sent, and makes the version visible.
+
+        Args:
+          whole: The manifest of the bundle.
+          moved: Takes the bytes that were sent since its last call.
+
+        Returns:
+          The directory of the version.
+
+        Raises:
+          DestinationExists: Another exporter published the version first.
+          DestinationError: As `send`, or the store has lost objects.
+          OSError: As `send`.
+        """
+        (self._stage.directory / paths.MANIFEST).write_bytes(dump(whole))
+        files = (*whole.files, *self._stage.digests(paths.MANIFEST))
+        pending = [self._pool.submit(self._send_files, (file,)) for file in files]
+        for file, future in zip(files, pending, strict=True):
+            self._sent |= future.result()
+            moved(file.bytes)
+
+        named = {file.path: self._sent[file.path] for file in files}
+        for table in whole.tables.values():
+            for segment, _ in table.extents():
+                named[segment.file] = self._sent[segment.file]
+        missing = self._missing(named.values())
+        if missing:
+            raise DestinationError(
+                f"{self.version.directory} has lost {len(missing)} objects that were sent "
+                f"({min(stored.path for stored in missing)}), as after `rowcast-export clean` with "
+                "a short --older-than; run the export again: it sends them again"
+            )
+        self.version.commit(ObjectMap(model=whole.model, version=whole.version, files=named))
+        return self.version.directory
+
+    def _send_files(self, files: Iterable[File]) -> dict[str, StoredFile]:
+        directory = self._stage.directory
+        return {file.path: self.version.send(directory / file.path, file) for file in files}
+
+    def _wait(self) -> None:
+        """Waits until a step is sent, notes it, and removes its local files."""
+        for future in wait(self._running, return_when=FIRST_COMPLETED).done:
+            step = self._running.pop(future)
+            sent = future.result()
+            self._sent |= sent
+            # Noted first: a crash between the two leaves a file too many, never one too few.
+            payload = step.payload | {_OBJECTS: _STORED_FILES.dump_python(sent, mode="json")}
+            self._stage.finish(step.name, step.key, payload, step.files if step.keep else ())
+            if not step.keep:
+                for file in step.files:
+                    (self._stage.directory / file.path).unlink()
+
+    def _missing(self, objects: Iterable[StoredFile]) -> set[StoredFile]:
+        """Returns the objects that the store does not hold."""
+        asked = sorted(set(objects), key=lambda stored: stored.sha256)
+        with ThreadPoolExecutor(CHECKS, thread_name_prefix="rowcast-check") as pool:
+            held = pool.map(self.version.holds, asked)
+            return {stored for stored, there in zip(asked, held, strict=True) if not there}
+
+
+def without_objects(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the payload of a step as it was before its files were sent."""
+    return {name: value for name, value in payload.items() if name != _OBJECTS}

@@ -1,0 +1,66 @@
+"""Figures as people read them: bytes, counts of things, and the tables in which results
+are shown.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rich.box import SIMPLE
+from rich.table import Column, Table
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def size_text(count: int) -> str:
+    """Returns a number of bytes for reading, e.g. `1.5 GiB`."""
+    size = float(count)
+    unit = 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size = size / 1024
+        unit = unit + 1
+    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def thousands(count: int) -> str:
+    """Returns a large number for reading: `1 250 000`."""
+    return f"{count:,}".replace(",", " ")
+
+
+def count_text(count: int, noun: str) -> str:
+    """Returns a number of things for reading: `1 file`, `2 files`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def partitions_text(partitions: int) -> str:
+    """Returns what is said of an index in partitions beside its name: `, 3 partitions`; of one,
+    nothing.
+    """
+    return "" if partitions == 1 else f", {count_text(partitions, 'partition')}"
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Returns what orders c2 before c10."""
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
+    ]
+
+
+def report_table(title: str, *columns: str) -> Table:
+    """Returns an empty table in the look of every report; long names are folded, never cut."""
+    return Table(
+        *(Column(name, overflow="fold") for name in columns),
+        title=title,
+        title_justify="left",
+        box=SIMPLE,
+    )
+
+
+def decoder_text(decoder: str | None) -> str:
+    """Returns what a comparison of rows does not prove, to be written after its result.
+
+    Args:
+      decoder: The library that decoded the rows for the copy and for the comparison; None: they
+        are not encoded.
+    """
+    return "" if decoder is None else f"; placement checked, decoding trusted to {decoder}"

@@ -1,0 +1,296 @@
+"""One task: rows of a stored variable -> rows of a table -> one segment, in bounded memory. Plain
+arguments, no handles.
+
+Whatever a task reads it sums in the same pass. A crc32c of the checkpoint covers a whole slice:
+slices that lie within one task are checked there, those shared by several tasks by `check_sources`,
+from what each of them read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from bundle.format import manifest
+from bundle.format.dtypes import SCALE_BYTES, row_bytes
+from bundle.format.fields import StrictModel
+from bundle.format.manifest import Segment
+from bundle.tables.reader import SegmentWriter
+from export.checkpoint.bands import SlicesOverlap
+from export.checkpoint.formats.arrays import ArrayRows
+from export.checkpoint.layouts import lane_ranges
+from export.checkpoint.source_sums import SourceSum
+from export.checkpoint.stored_rows import SliceRows, StoredRows
+from export.checkpoint.variables import Slice
+from export.errors import CheckpointError, DestinationError
+from export.tables.conversions import Conversion, ErrorSums, table_error
+from export.tables.interleaving import stripes_of
+from export.tables.links import linked_segments
+from export.tables.plan import ExportPlan, TablePlan
+from export.tables.sources import source_of
+from export.tables.tasks import RestTask, TableTask, stored_range
+
+
+class Receipt(StrictModel):
+    """What a finished task tells: small, plain, fit for a journal.
+
+    Attributes:
+      key: the variable that was read.
+      segment: what was written; None: the task only summed.
+      scales: of its int8 rows.
+      error: of its rows, if they were converted.
+    """
+
+    table: str
+    key: str
+    segment: Segment | None
+    sources: tuple[SourceSum, ...]
+    scales: Segment | None = None
+    error: ErrorSums | None = None
+
+    def files(self, task: TableTask | RestTask) -> list[manifest.File]:
+        """Returns the files that the task wrote."""
+        written = []
+        if isinstance(task, TableTask):
+            for segment, size in (
+                (self.segment, row_bytes(task.written_dtype, task.dim)),
+                (self.scales, SCALE_BYTES),
+            ):
+                if segment is not None:
+                    written.append(
+                        manifest.File(
+                            path=segment.file, bytes=segment.rows * size, crc32c=segment.crc32c
+                        )
+                    )
+        return written
+
+
+def copy_rows(task: TableTask) -> Receipt:
+    """Writes one segment.
+
+    Raises:
+      CheckpointError: a data file is gone, cut short or damaged; no segment is left behind.
+      DestinationError: the segment cannot be written, e.g. the disk is full; none is left behind.
+      NotConvertible: a value cannot be converted; names its row.
+    """
+    try:
+        with ExitStack() as opened:
+            stored = open_rows(task)
+            opened.enter_context(stored)
+            in_order = task.as_stored and isinstance(stored, SliceRows) and stored.undivided
+            size = None if in_order else task.rows * row_bytes(task.written_dtype, task.dim)
+            writer = opened.enter_context(_writer(task, task.file, size))
+            scales = (
+                opened.enter_context(_writer(task, task.scales, task.rows * SCALE_BYTES))
+                if task.scales
+                else None
+            )
+            error = None
+            if task.converted:
+                error = _convert(stored, task, writer, scales)
+            elif isinstance(stored, SliceRows) and in_order:
+                for piece, crc in stored.pieces(lambda: writer.room_bytes):
+                    writer.write(piece, crc)
+            else:
+                for first, rows in stripes_of(stored, task):
+                    writer.place((first - task.first_row) * rows.shape[1], rows)
+            _refuse_damaged(stored, f"table {task.table!r}", task)
+            return Receipt(
+                table=task.table,
+                key=task.key,
+                segment=_closed(task, task.file, writer),
+                sources=stored.sums(),
+                scales=_closed(task, task.scales, scales) if task.scales and scales else None,
+                error=error,
+            )
+    except SlicesOverlap as problem:
+        raise CheckpointError(
+            f"table {task.table!r} ({task.key!r}): {problem}; save the checkpoint anew"
+        ) from problem
+    except OSError as problem:
+        place = Path(task.directory, task.file)
+        raise DestinationError(
+            f"segment {place} cannot be written: {problem.strerror or problem}; once it can, run "
+            "again: it resumes"
+        ) from problem
+
+
+def sum_rest(task: RestTask) -> Receipt:
+    """Reads rows of a variable that belong to no exported table: the crc32c of a slice covers them
+    too.
+
+    Raises:
+      CheckpointError: a data file is gone, cut short or damaged.
+    """
+    count = max(1, task.block_bytes // task.stored_row_bytes)
+    buffer = np.empty((count, task.stored_row_bytes), np.uint8)
+    first = task.ranges[0][0]
+    end = task.ranges[-1][1]
+    with SliceRows(task.slices, task.columns, task.itemsize, first, end - first) as stored:
+        for low, high in task.ranges:
+            for row in range(low, high, count):
+                stored.read_into(row, buffer[: min(count, high - row)])
+        _refuse_damaged(stored, f"variable {task.key!r}", task)
+        return Receipt(table="", key=task.key, segment=None, sources=stored.sums())
+
+
+def open_rows(task: TableTask) -> StoredRows:
+    """Opens the rows that a task reads.
+
+    Raises:
+      SlicesOverlap: The slices overlap in these rows, or leave a gap.
+      CheckpointError: An array cannot be opened.
+    """
+    if task.array is not None:
+        return ArrayRows(task.array)
+    first, end = stored_range(task.layout, task.first_row, task.rows)
+    return SliceRows(task.slices, task.stored[1], task.itemsize, first, end - first)
+
+
+def read_sources(task: TableTask | RestTask) -> tuple[SourceSum, ...]:
+    """Sums what a task reads, and writes nothing.
+
+    Returns:
+      What the task's receipt holds as its sources, in the order of files and offsets, if the
+      storage still holds the bytes that the task read.
+
+    Raises:
+      CheckpointError: A data file is gone, cut short, changed or cannot be read.
+    """
+    if isinstance(task, RestTask):
+        ranges = list(task.ranges)
+        rows = SliceRows(
+            task.slices, task.columns, task.itemsize, ranges[0][0], ranges[-1][1] - ranges[0][0]
+        )
+    else:
+        ranges = list(lane_ranges(task.layout, task.first_row, task.rows))
+        opened = open_rows(task)
+        if isinstance(opened, ArrayRows):
+            with opened:
+                return opened.stored_sums(*ranges[0])
+        rows = opened
+    count = max(1, task.block_bytes // task.stored_row_bytes)
+    buffer = np.empty((count, task.stored_row_bytes), np.uint8)
+    with rows:
+        for first, end in ranges:
+            for row in range(first, end, count):
+                rows.read_into(row, buffer[: min(count, end - row)])
+        return tuple(sorted(rows.sums(), key=lambda each: (each.file, each.slice_offset)))
+
+
+def carry_out(task: TableTask | RestTask) -> Receipt:
+    """Does a task, whichever kind it is; errors as of `copy_rows` and `sum_rest`."""
+    return copy_rows(task) if isinstance(task, TableTask) else sum_rest(task)
+
+
+def check_sources(plan: ExportPlan, receipts: Sequence[Receipt]) -> None:
+    """Checks every slice of every copied variable against the checkpoint's crc32c, by the sums that
+    the tasks returned.
+
+    Args:
+      plan: the plan that was run.
+      receipts: of all its tasks, in any order, of this run and of earlier ones.
+    Raises:
+      CheckpointError: a slice does not match, or not all of it was read; names file and rows.
+    """
+    read: dict[tuple[str, str, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for receipt in receipts:
+        for each in receipt.sources:
+            count, crc = read[receipt.key, each.file, each.slice_offset]
+            read[receipt.key, each.file, each.slice_offset] = count + each.bytes, crc ^ each.crc32c
+    for table in plan.tables:
+        for part in table.slices if table.tasks else ():
+            what = f"table {table.spec.name!r} ({table.spec.key!r})"
+            count, crc = read[table.spec.key, Path(part.file).name, part.offset]
+            if count != part.bytes:
+                raise CheckpointError(
+                    f"{what}: {count} of the {part.bytes} bytes from byte {part.offset} on of "
+                    f"{part.file} were read; run the export again"
+                )
+            if part.bytes and part.crc32c not in (None, crc):
+                raise CheckpointError(_damaged(what, part))
+
+
+def manifest_table(
+    table: TablePlan, receipts: Sequence[Receipt], links: Mapping[str, str] | None = None
+) -> manifest.Table:
+    """Returns a table's entry in the manifest.
+
+    Args:
+      table: its plan.
+      receipts: of all its tasks; those of other tables are passed over.
+      links: of its plan: data file -> bundle path.
+    Raises:
+      ValueError: (pydantic's) segments are missing.
+    """
+    spec = table.spec
+    own = [
+        (each.segment, each)
+        for each in receipts
+        if each.table == spec.name and each.segment is not None
+    ]
+    own.sort(key=lambda pair: pair[0].first_row)
+    errors = [each.error for _, each in own if each.error is not None]
+    return manifest.Table.model_validate(
+        {
+            "rows": spec.rows,
+            "dim": spec.dim,
+            "dtype": table.dtype,
+            "segments": linked_segments(table, links or {}) or tuple(segment for segment, _ in own),
+            "scales": tuple(each.scales for _, each in own if each.scales is not None),
+            "error": table_error(spec.dtype, spec.dim, errors) if errors else None,
+            "source": source_of(spec.layout, spec.key, stated=spec.stated),
+        }
+    )
+
+
+def _writer(task: TableTask, file: str, size: int | None) -> SegmentWriter:
+    return SegmentWriter(
+        Path(task.directory, file), None if task.attempts is None else Path(task.attempts), size
+    )
+
+
+def _closed(task: TableTask, file: str, writer: SegmentWriter) -> Segment:
+    digest = writer.close()
+    return Segment(
+        file=file,
+        first_row=task.first_row,
+        rows=task.rows,
+        crc32c=digest.crc32c,
+        blocks=digest.blocks,
+    )
+
+
+def _convert(
+    stored: StoredRows, task: TableTask, writer: SegmentWriter, scales: SegmentWriter | None
+) -> ErrorSums:
+    conversion = Conversion(task.table, task.dtype, task.written_dtype)
+    for first, rows in stripes_of(stored, task):
+        at = first - task.first_row
+        for piece in conversion.pieces(rows, first):
+            writer.place(at * row_bytes(task.written_dtype, task.dim), piece.stored)
+            if scales is not None and piece.scales is not None:
+                scales.place(at * SCALE_BYTES, piece.scales)
+            at += len(piece.stored)
+    return conversion.error
+
+
+def _refuse_damaged(stored: StoredRows, what: str, task: TableTask | RestTask) -> None:
+    part = stored.damaged()
+    if part is not None:
+        raise CheckpointError(_damaged(f"{what} ({task.key!r})", part))
+
+
+def _damaged(what: str, part: Slice) -> str:
+    first = part.starts[0]
+    end = part.starts[0] + part.shape[0]
+    return (
+        f"{what}: rows {first} to {end} of the stored variable do not match their checksum in data "
+        f"file {part.file} "
+        f"(bytes {part.offset} to {part.offset + part.bytes}): the checkpoint is damaged; copy it "
+        "anew or take an older one"
+    )

@@ -1,0 +1,56 @@
+"""Whether what a table task wrote in an earlier run is what it would write now. Contents decide,
+and never the time, the inode or the place of a data file.
+
+A slice of a TensorBundle has a crc32c in the checkpoint's index, which is part of the task's key:
+nothing is read, and a checkpoint that was moved or mounted elsewhere is the same. HDF5, dumps and
+arrays have no such checksum. There, a task sums what it reads while it reads it, and its receipt
+holds the sums. A resumed run reads the same bytes again and compares: the content that counts is
+what the task saw, not what the file held when it was opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from export.checkpoint.variables import Slice
+from export.steps import key_of
+from export.tables.segments import Receipt, read_sources
+from export.tables.tasks import RestTask, TableTask
+
+
+def task_key(task: TableTask | RestTask) -> str:
+    """Returns the digest of all that decides what a task writes, but for contents that no checksum
+    of the checkpoint tells.
+    """
+    where = [_content(part) for part in task.slices]
+    plain = replace(task, slices=(), block_bytes=0)
+    if isinstance(plain, TableTask):
+        chunk = None if plain.array is None else plain.array.chunk
+        where.append([chunk])
+        plain = replace(plain, array=None, directory="", attempts=None)
+    return key_of(plain, where)
+
+
+def is_current(task: TableTask | RestTask, receipt: Receipt) -> bool:
+    """Returns whether the storage still holds the bytes that a task read. Reads them again where
+    the checkpoint has no checksum of them.
+
+    Args:
+      task: A task whose key is the one that it was finished under.
+      receipt: What it returned.
+
+    Raises:
+      CheckpointError: A data file is gone, cut short or cannot be read.
+    """
+    array = task.array if isinstance(task, TableTask) else None
+    if array is None and all(part.crc32c is not None for part in task.slices):
+        return True
+    read = sorted(receipt.sources, key=lambda each: (each.file, each.slice_offset))
+    return tuple(read) == read_sources(task)
+
+
+def _content(part: Slice) -> list[Any]:
+    # The name of the file and the offset are how receipts name a slice.
+    return [Path(part.file).name, part.offset, part.bytes, part.crc32c, part.starts, part.shape]

@@ -1,0 +1,38 @@
+"""Prepares traced towers for writing: splits ranking towers into parts and packs inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bundle.format import manifest
+from export.model.tracing import TracedModel
+from export.recipe.schema import ExportJob
+from export.towers.division import Split, split_tower
+from export.towers.packing import pack
+
+
+def arrange_towers(
+    traced: TracedModel, job: ExportJob, features: Mapping[str, manifest.Feature]
+) -> tuple[TracedModel, dict[str, Split]]:
+    """Splits ranking towers unless the recipe disables it, and packs inputs.
+
+    Args:
+      traced: the model, with one tower input for each feature.
+      job: the recipe.
+      features: the manifest's.
+    Returns:
+      The model with its towers as they are written, and the parts of ranking towers by name.
+    """
+    splits = {}
+    towers = []
+    for tower in traced.towers:
+        name = tower.spec.name
+        if tower.spec.role == "ranking" and job.towers[name].split:
+            found = split_tower(
+                tower, {each.feature: features[each.feature].role for each in tower.spec.inputs}
+            )
+            splits[name] = Split(tuple(pack(part) for part in found.parts), found.notes)
+        towers.append(pack(tower))
+    spec = replace(traced.spec, towers={tower.spec.name: tower.spec for tower in towers})
+    return replace(traced, spec=spec, towers=tuple(towers)), splits

@@ -1,0 +1,270 @@
+"""Layouts that a file tells instead of the checkpoint: what the data contradicts, and what nothing
+verifies.
+
+The copy of a table, the comparison of its rows and the reference model all follow the same layout.
+A wrong one passes all of them. Two things can tell more: the padding of a stack, which training
+never touches, and outputs that training recorded (`verify.expected`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.arithmetic import ceil_div
+from bundle.format.manifest import EmbeddedFeature, Feature, TableCheck
+from export.checkpoint.inventory.specs import Inventory, TableSpec
+from export.checkpoint.layouts import SparseCore
+from export.checkpoint.reader import Checkpoint
+from export.errors import NotConvertible, VerificationFailed
+
+if TYPE_CHECKING:
+    from export.graph.specs import ModelSpec, TowerSpec
+    from export.recipe.schema import ExportJob
+
+LANES = 16
+"""Cores whose padding is read, spread evenly, besides those where a wrong rotation shows: the
+shard of a core may lie in a chunk of gigabytes, which is decoded as a whole.
+"""
+LANE_ROWS = 32
+"""Rows that are read at either end of the padding of a core."""
+_ALIKE_SHARE = 1 / 16
+"""Share of padding rows that are alike from which on all must be: initializers of few values, as
+bfloat16 of one column has them, repeat a row by chance, but far less often.
+"""
+_AVERAGES = re.compile(r"average|(^|[^a-z])ema([^a-z]|$)", re.IGNORECASE)
+"""Slot variables that hold averages of the rows, and so begin as different as these are."""
+
+Judgement = Literal["expected", "accepted"]
+Values = NDArray[Any]
+Ranges = list[tuple[int, int]]
+"""Stored rows: first row and how many."""
+
+
+def judge_layouts(
+    checkpoint: Checkpoint,
+    inventory: Inventory,
+    names: Collection[str],
+    recorded: Collection[str],
+    accepted: bool,
+    remedy: str,
+) -> dict[str, Judgement]:
+    """Decides, before anything is copied, whether tables may be published by their stated layouts.
+
+    Args:
+      checkpoint: the open checkpoint.
+      inventory: all of its tables: those of a stack are judged together.
+      names: of the tables that are exported.
+      recorded: names of the tables that outputs recorded by training depend on, which the job
+        compares later.
+      accepted: whether the user accepts statements that nothing verifies.
+      remedy: what the user can do, a clause of the message.
+
+    Returns:
+      How each table with a stated layout may be published; {} where the program recorded all.
+
+    Raises:
+      NotConvertible: the data contradicts a layout; names table, layout and what was found.
+      VerificationFailed: nothing verifies a stated layout, and the user does not accept it.
+    """
+    check_padding(checkpoint, inventory.tables, names)
+    stated = [table for table in inventory.tables if table.stated and table.name in names]
+    unverified = [table.name for table in stated if table.name not in recorded]
+    if unverified and not accepted:
+        shown = ", ".join(map(repr, unverified[:8])) + (", ..." if len(unverified) > 8 else "")
+        plural = len(unverified) > 1
+        raise VerificationFailed(
+            f"table{'s' * plural} {shown}: the layout{'s' * plural} of the rows "
+            f"{'are' if plural else 'is'} stated, and nothing in the checkpoint confirms the "
+            "statement: if it is wrong, ids get the rows of other ids, and no comparison finds it; "
+            f"{remedy}; nothing is published"
+        )
+    return {table.name: "accepted" if table.name in unverified else "expected" for table in stated}
+
+
+def with_judgements(
+    checks: Mapping[str, TableCheck], judged: Mapping[str, Judgement | None]
+) -> dict[str, TableCheck]:
+    """Returns what was compared of each table, with how its layout is known."""
+    return {
+        name: check.model_copy(update={"stated_layout": judged.get(name)})
+        for name, check in checks.items()
+    }
+
+
+def judge_recipe(
+    job: ExportJob,
+    checkpoint: Checkpoint,
+    inventory: Inventory,
+    model: ModelSpec,
+    features: Mapping[str, Feature],
+) -> dict[str, Judgement]:
+    """Judges the layouts of a recipe's tables; the rest as of `judge_layouts`."""
+    return judge_layouts(
+        checkpoint,
+        inventory,
+        model.tables,
+        tables_behind(job.verify.expected, model.towers, features),
+        accepted=job.verify.stated_layouts == "accept",
+        remedy="compare outputs that training recorded (verify.expected) of a tower that reads "
+        'the table, or accept the statement with verify.stated_layouts = "accept"',
+    )
+
+
+def tables_behind(
+    expected: Collection[str], towers: Mapping[str, TowerSpec], features: Mapping[str, Feature]
+) -> set[str]:
+    """Returns the tables that a tower with a recorded output reads.
+
+    Args:
+      expected: keys of `verify.expected`: an output, or `tower.output`.
+      towers: of the model.
+      features: of the manifest.
+    """
+    tables = set()
+    for name, tower in towers.items():
+        keys = {key for output in tower.keys for key in (output, f"{name}.{output}")}
+        if keys.intersection(expected):
+            read = (features[source] for tensor in tower.inputs for source in tensor.sources)
+            tables |= {feature.table for feature in read if isinstance(feature, EmbeddedFeature)}
+    return tables
+
+
+def check_padding(
+    checkpoint: Checkpoint, tables: Iterable[TableSpec], names: Collection[str]
+) -> None:
+    """Compares the layouts of stacks that a file tells with what training left in their padding.
+
+    Padding rows lie behind the last row of a table on each core. No id leads to them, so they stay
+    as they were initialized: all alike (zeros, NaN), or all different, as random numbers are. Their
+    rows of slot variables are all alike. Rows of a table that a wrong layout takes for padding were
+    trained, and a slot variable tells it.
+
+    Args:
+      checkpoint: the open checkpoint.
+      tables: all that the layout file tells, so that no table is taken for the padding of another.
+      names: of those that are exported.
+
+    Raises:
+      NotConvertible: a layout contradicts the data.
+    """
+    stacks: dict[str, list[TableSpec]] = {}
+    for table in tables:
+        if table.origin in ("layout file", "embedding spec"):
+            stacks.setdefault(table.key, []).append(table)
+    for key, held in stacks.items():
+        if any(table.name in names for table in held):
+            for padding in _paddings(held):
+                _check(checkpoint, key, padding)
+
+
+@dataclass(frozen=True)
+class _Padding:
+    """What to read of a table and of the padding behind it.
+
+    Attributes:
+      table: the table.
+      padding: stored rows of padding.
+      last: stored rows at the end of the table on each core.
+    """
+
+    table: TableSpec
+    padding: Ranges
+    last: Ranges
+
+
+def _paddings(tables: Sequence[TableSpec]) -> list[_Padding]:
+    """Returns the padding behind each SparseCore table of a stack."""
+    stacked = sorted(
+        ((table.layout, table) for table in tables if isinstance(table.layout, SparseCore)),
+        key=lambda pair: pair[0].offset,
+    )
+    found = []
+    ends = [layout.offset for layout, _ in stacked[1:]]
+    ends += [layout.core_rows for layout, _ in stacked[-1:]]
+    for (layout, table), end in zip(stacked, ends, strict=True):
+        padding: Ranges = []
+        last: Ranges = []
+        bases = layout.bases()
+        for lane in _lanes(layout.cores, table.rows):
+            held = max(0, ceil_div(table.rows - lane, layout.cores))
+            shard = int(bases[lane]) - layout.offset
+            padding += _ends_of(shard + layout.offset + held, shard + end)
+            shown = min(held, LANE_ROWS)
+            last += [(shard + layout.offset + held - shown, shown)] * bool(shown)
+        found.append(_Padding(table, sorted(padding), sorted(last)))
+    return found
+
+
+def _lanes(cores: int, rows: int) -> list[int]:
+    """Returns the cores to look at, by their number in the table: some of all, and those where the
+    last round of rows begins and ends.
+    """
+    partly = rows % cores
+    chosen = {*np.linspace(0, cores - 1, LANES).astype(int).tolist(), partly - 1, partly}
+    return sorted(lane for lane in chosen if 0 <= lane < cores)
+
+
+def _ends_of(first: int, end: int) -> Ranges:
+    """Returns the rows at either end of [first, end)."""
+    if end - first <= 2 * LANE_ROWS:
+        return [(first, end - first)] if end > first else []
+    return [(first, LANE_ROWS), (end - LANE_ROWS, LANE_ROWS)]
+
+
+def _check(checkpoint: Checkpoint, key: str, table: _Padding) -> None:
+    if not table.padding:
+        return
+    spec = table.table
+    padding = _read(checkpoint, key, table.padding)
+    alike = _count_alike(padding)
+    if alike < len(padding) and alike >= max(2, len(padding) * _ALIKE_SHARE):
+        raise _contradiction(
+            table,
+            f"of {len(padding)} of these rows, {alike} are alike and the others are not, as if "
+            "some were padding and some were trained",
+        )
+    for slot in spec.slots:
+        entry = checkpoint.entries[slot.key]
+        if entry.shape != spec.stored or _AVERAGES.search(slot.name):
+            continue
+        state = _read(checkpoint, slot.key, table.padding)
+        if _count_alike(state) < len(state):
+            raise _contradiction(
+                table,
+                f"these rows of its slot variable {slot.name!r} differ from one another, so they "
+                "were trained",
+            )
+    last = _read(checkpoint, key, table.last)
+    if last.dtype.kind != "i" and np.isnan(last.astype(np.float32)).all(axis=1).any():
+        raise _contradiction(table, "rows before them hold nothing but NaN, as padding does")
+
+
+def _read(checkpoint: Checkpoint, key: str, ranges: Ranges) -> Values:
+    """Returns [n, columns] stored rows of a variable."""
+    return np.concatenate(list(checkpoint.read_each(key, ranges)))
+
+
+def _count_alike(rows: Values) -> int:
+    """Returns how many rows have the most frequent value, bit by bit: NaN equals NaN."""
+    return Counter(row.tobytes() for row in rows).most_common(1)[0][1]
+
+
+def _contradiction(table: _Padding, found: str) -> NotConvertible:
+    spec = table.table
+    layout = spec.layout
+    assert isinstance(layout, SparseCore)  # noqa: S101
+    first, count = table.padding[0]
+    return NotConvertible(
+        f"table {spec.name!r}: the {spec.origin} gives it {spec.rows} rows on {layout.cores} cores "
+        f"of {layout.core_rows} rows each (offset {layout.offset}, rotation {layout.rotation}), "
+        f"which makes rows from {first} to {first + count} of {spec.key!r} and others behind its "
+        f"last rows padding; but {found}: correct cores, offset, rotation and rows, and list every "
+        "table of the stack"
+    )

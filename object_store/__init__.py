@@ -1,0 +1,1 @@
+"""Files in S3, GCS and other object stores."""

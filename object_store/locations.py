@@ -1,0 +1,56 @@
+"""Locations: a path on this machine, or a URL of a store."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TypeAlias
+
+from object_store.remote_path import FLAT_STORES, RemotePath
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://(.*)", re.DOTALL)
+
+Location: TypeAlias = Path | RemotePath
+"""A local path, or one in a store."""
+
+
+def is_url(text: str) -> bool:
+    """Returns whether a text is a URL and no path of this machine."""
+    return "://" in text and _URL.fullmatch(text) is not None
+
+
+def located(text: str | Path, base: Path = Path()) -> Location:
+    """Returns the location that a text names: a URL's, or a path's that is relative to `base`.
+
+    `file://` is this machine: such a URL names a path.
+
+    Raises:
+      ValueError: a URL that holds credentials or is chained, names no bucket, or has a scheme that
+        no store has.
+    """
+    found = _URL.fullmatch(str(text))
+    if found is None:
+        return base / text
+    protocol = found[1].lower()
+    path = found[2]
+    if "@" in path.partition("/")[0] or "?" in path:
+        raise ValueError(
+            f"a URL {protocol}://... holds credentials or a query; give only the place, and "
+            "credentials in the "
+            "environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, FSSPEC_...)"
+        )
+    if "::" in path:
+        raise ValueError(
+            f"a URL {protocol}://... is chained by '::'; one place in one store was expected"
+        )
+    if protocol == "file":
+        return Path(path)
+    from fsspec.registry import known_implementations, registry
+
+    if protocol not in known_implementations and protocol not in registry:
+        raise ValueError(
+            f"URL {text} has the scheme {protocol!r}, which is not known; s3, gs and file are"
+        )
+    if protocol in FLAT_STORES and not path.strip("/"):
+        raise ValueError(f"URL {text} names no bucket; {protocol}://BUCKET/PATH was expected")
+    return RemotePath(f"{protocol}://{path.rstrip('/')}")

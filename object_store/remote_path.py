@@ -1,0 +1,219 @@
+"""Files that a URL names, in whatever store fsspec reaches: `s3://`, `gs://`, `memory://` and
+others.
+
+Access is configured by the environment alone: fsspec's own variables (`FSSPEC_S3_ENDPOINT_URL`) and
+those of the store's library (`AWS_ACCESS_KEY_ID`, `GOOGLE_APPLICATION_CREDENTIALS`). A URL that
+holds credentials is rejected, so none is ever logged, journaled or sent to another process.
+
+Every request is repeated while the store throttles or its connections are lost: see `patience.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import logging
+import math
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from object_store.patience import patiently
+from object_store.stamps import Stamp, modified_s, remote_stamp
+
+FLAT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az", "memory")
+"""Stores without directories. Making one there would make a bucket out of a misspelled name."""
+_S3 = ("s3", "s3a")
+_CREATES_ATOMICALLY = (*_S3, "gs", "gcs")
+"""Stores whose library asks them to create a file only if there is none, whatever its size."""
+_PART_BYTES = 16 << 20
+_PARTS_MAX = 9_000
+"""S3 takes 10,000 parts at most."""
+_PARTS_AT_A_TIME = 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RemotePath:
+    """A file or directory in a store, named by its URL; never an open connection.
+
+    Every method raises OSError where the store denies it or cannot be reached; its `filename` is
+    the URL.
+    """
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, path: str) -> RemotePath:
+        return RemotePath(f"{self.url.rstrip('/')}/{path}")
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name, from its last dot."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def stem(self) -> str:
+        """The name without its suffix."""
+        return PurePosixPath(self.name).stem
+
+    @property
+    def parent(self) -> RemotePath:
+        """The directory that holds it."""
+        return RemotePath(self.url.rpartition("/")[0])
+
+    def with_name(self, name: str) -> RemotePath:
+        """Returns what is called `name` beside it."""
+        return self.parent / name
+
+    def is_file(self) -> bool:
+        """Returns whether it is a file."""
+        return self._kind() == "file"
+
+    def is_dir(self) -> bool:
+        """Returns whether it is a directory: something lies under it."""
+        return self._kind() == "directory"
+
+    def stamp(self) -> Stamp:
+        """Returns the stamp of a file."""
+        return remote_stamp(self._call(lambda store, path: store.info(path)))
+
+    def modified_s(self) -> float | None:
+        """Returns when a file was written last, by the store's clock in seconds since 1970; None:
+        the store does not tell.
+        """
+        return modified_s(self._call(lambda store, path: store.info(path)))
+
+    def crc32c(self) -> int | None:
+        """Returns the crc32c that the store has computed of a file; None: it tells none."""
+        told = self._call(lambda store, path: store.info(path)).get("crc32c")
+        return int.from_bytes(base64.b64decode(told)) if isinstance(told, str) else None
+
+    @property
+    def verifies_uploads(self) -> bool:
+        """Whether the store compares each request's body with a checksum before it stores it."""
+        return self._protocol in _S3
+
+    def listing(self) -> dict[str, Stamp]:
+        """Returns the names in a directory with their stamps; {} if there is no such directory."""
+        return {name: remote_stamp(info) for name, info in self._infos().items()}
+
+    def times(self) -> dict[str, float | None]:
+        """Returns the names in a directory with the times of `modified_s`."""
+        return {name: modified_s(info) for name, info in self._infos().items()}
+
+    def iterdir(self) -> Iterator[RemotePath]:
+        """Returns what lies in a directory."""
+        return (self / name for name in self.listing())
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Returns `count` bytes from `offset`; fewer at the end of the file."""
+        if not count:  # no range of HTTP is empty
+            return b""
+        return bytes(
+            self._call(lambda store, path: store.cat_file(path, start=offset, end=offset + count))
+        )
+
+    def write(self, data: bytes, *, new: bool = False) -> None:
+        """Writes a small file in one piece.
+
+        Args:
+          data: its bytes.
+          new: do not replace one: FileExistsError. Some stores check this before they write, not
+            atomically.
+        """
+
+        def put(store: Any, path: str) -> None:
+            self._make_parent(store, path)
+            store.pipe_file(path, data, mode="create" if new else "overwrite")
+
+        self._call(put)
+
+    def upload(self, source: Path, *, new: bool = False) -> None:
+        """Writes a file from a local one; it appears whole, or not at all.
+
+        Args:
+          source: The local file.
+          new: Do not replace a file: FileExistsError. Stores other than S3 and Google Cloud Storage
+            check this before they write, not atomically.
+        """
+        # Bounds the memory that an upload holds; other stores send one part at a time.
+        options: dict[str, Any] = {}
+        if self._protocol in _S3:
+            options["chunksize"] = part_bytes(source.stat().st_size)
+            options["max_concurrency"] = _PARTS_AT_A_TIME
+        if self._protocol in _CREATES_ATOMICALLY:
+            options["mode"] = "create" if new else "overwrite"
+
+        def put(store: Any, path: str) -> None:
+            if new and self._protocol not in _CREATES_ATOMICALLY and store.exists(path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.url)
+            if self._protocol in FLAT_STORES:
+                store.put_file(str(source), path, **options)
+                return
+            # A directory shows a file while it is written: it gets its name once it is whole.
+            self._make_parent(store, path)
+            aside = f"{path}.part-{secrets.token_hex(8)}"
+            store.put_file(str(source), aside)
+            store.mv(aside, path)
+
+        self._call(put)
+
+    def remove(self) -> None:
+        """Removes a file; one that is not there is no error."""
+        with suppress(FileNotFoundError):
+            self._call(lambda store, path: store.rm_file(path))
+
+    def _infos(self) -> dict[str, Any]:
+        """Returns what the store tells of each file and directory in a directory, by its name."""
+        try:
+            found = self._call(lambda store, path: store.ls(path, detail=True))
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        named = {str(info["name"]).rstrip("/").rpartition("/")[2]: info for info in found}
+        return {name: info for name, info in named.items() if name}
+
+    def _make_parent(self, store: Any, path: str) -> None:
+        if self._protocol not in FLAT_STORES:
+            store.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+    def _kind(self) -> str:
+        # Not the stores' own isfile and isdir, which return False where they could not find out.
+        try:
+            return str(self._call(lambda store, path: store.info(path))["type"])
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+
+    @property
+    def _protocol(self) -> str:
+        return self.url.partition("://")[0]
+
+    def _call(self, operation: Callable[[Any, str], Any]) -> Any:
+        """Runs an operation on the store and the path in it, without fsspec's listing cache: others
+        may write.
+        """
+
+        def request() -> Any:
+            from fsspec.core import url_to_fs  # tens of milliseconds
+
+            # gcsfs logs whole stacks of what it raises.
+            logging.getLogger("gcsfs").addHandler(logging.NullHandler())
+            return operation(*url_to_fs(self.url, use_listings_cache=False))
+
+        return patiently(self.url, request)
+
+
+def part_bytes(size: int) -> int:
+    """Returns the size of the parts in which S3 is sent a file of `size` bytes."""
+    least_bytes = math.ceil(size / _PARTS_MAX)
+    return max(_PART_BYTES, math.ceil(least_bytes / (1 << 20)) << 20)

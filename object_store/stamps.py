@@ -1,0 +1,54 @@
+"""Stamps of files: they differ if the bytes do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+_TAGS = ("generation", "ETag", "etag", "mtime", "LastModified", "last_modified", "created")
+"""What a store reports of a file that changes with its bytes, the surest first."""
+_TIMES = ("LastModified", "mtime", "updated", "last_modified", "created")
+"""What stores call the time of a file's last change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Differs if the bytes of a file do: size, and the store's generation, ETag or time."""
+
+    bytes: int
+    tag: str
+
+
+def local_stamp(status: os.stat_result) -> Stamp:
+    """Returns the stamp of a file of this machine."""
+    return Stamp(status.st_size, f"mtime_ns={status.st_mtime_ns} ino={status.st_ino}")
+
+
+def remote_stamp(info: Mapping[str, Any]) -> Stamp:
+    """Returns the stamp of a file, from what its store reports of it."""
+    tags = [f"{name}={_plain(info[name])}" for name in _TAGS if info.get(name) is not None]
+    inode = f" ino={info['ino']}" if "ino" in info else ""
+    return Stamp(int(info.get("size") or 0), (tags[0] if tags else "") + inode)
+
+
+def modified_s(info: Mapping[str, Any]) -> float | None:
+    """Returns when a file was written last, by the store's clock in seconds since 1970; None: the
+    store does not tell.
+    """
+    for name in _TIMES:
+        value = info.get(name)
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            value = value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None
+
+
+def _plain(value: Any) -> Any:
+    # A store may report a time in both ways.
+    return value.timestamp() if isinstance(value, datetime) else value

@@ -1,0 +1,140 @@
+"""Turns the exceptions of stores' libraries into OSError, and says which of them may pass."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+
+_NUMBERS: dict[type[OSError], int] = {
+    FileNotFoundError: errno.ENOENT,
+    FileExistsError: errno.EEXIST,
+    PermissionError: errno.EACCES,
+    IsADirectoryError: errno.EISDIR,
+    NotADirectoryError: errno.ENOTDIR,
+}
+
+_PASSING_NUMBERS = {
+    errno.EBUSY,  # s3fs: 503 SlowDown, 409
+    errno.EREMOTEIO,  # s3fs: 500
+    errno.EPIPE,
+    errno.ECONNABORTED,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ETIMEDOUT,
+}
+_PASSING_CODES = {
+    "408",
+    "429",
+    "500",
+    "502",
+    "503",
+    "504",
+    "ConditionalRequestConflict",
+    "InternalError",
+    "OperationAborted",
+    "RequestLimitExceeded",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+}
+"""HTTP statuses, and the codes that S3 and stores like it send beside them."""
+
+_LOST_CONNECTIONS = {
+    "ChunkedEncodingError",  # requests
+    "ClientConnectionError",  # aiohttp
+    "ClientPayloadError",
+    "ConnectionError",  # botocore, requests
+    "HTTPClientError",  # botocore
+    "IncompleteRead",
+    "IncompleteReadError",
+    "ProxyError",
+    "ResponseParserError",
+    "ResponseStreamingError",
+}
+"""Names of classes: no library of a store is imported where another one is used."""
+
+
+class StoreUnavailable(OSError):
+    """The store throttles, fails, or cannot be reached: the same request may succeed later.
+
+    Attributes:
+      responded: Whether the store itself responded, so that its address is right.
+    """
+
+    responded = False
+
+
+@contextmanager
+def as_os_errors(url: str) -> Iterator[None]:
+    """Turns whatever a store's library raises into an OSError that has a number, a sentence and the
+    URL.
+
+    Raises:
+      StoreUnavailable: The same request may succeed later.
+      OSError: It will not.
+    """
+    try:
+        yield
+    except ImportError as problem:
+        extra = _EXTRAS.get(url.partition("://")[0])
+        cure = f"; in a checkout of rowcast, run `pip install '.[{extra}]'`" if extra else ""
+        raise OSError(
+            errno.EPROTONOSUPPORT, f"{str(problem).splitlines()[0]}{cure}", url
+        ) from problem
+    except Exception as problem:  # libraries of stores raise what they like
+        if _may_pass(problem):
+            unavailable = StoreUnavailable(errno.EBUSY, _described(problem), url)
+            unavailable.responded = _responded(problem)
+            raise unavailable from problem
+        if isinstance(problem, OSError):
+            number = problem.errno or _NUMBERS.get(type(problem), errno.EIO)
+            text = problem.strerror or (
+                os.strerror(number) if number != errno.EIO else str(problem) or "it failed"
+            )
+            raise OSError(number, text, url) from problem  # of the class that the number means
+        cure = "; the environment gives them (AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS, ...)"
+        text = _described(problem)
+        raise OSError(
+            errno.EIO, f"{text}{cure if 'Credentials' in type(problem).__name__ else ''}", url
+        ) from problem
+
+
+def _described(problem: BaseException) -> str:
+    text = problem.strerror if isinstance(problem, OSError) else None
+    told = " ".join((text or str(problem)).split())[:300]
+    return told if text else f"{type(problem).__name__}: {told}".rstrip(": ")
+
+
+def _may_pass(problem: BaseException) -> bool:
+    """Returns whether a failure is the store's or the network's state, not the request's fault."""
+    if isinstance(problem, ConnectionError | TimeoutError):
+        return True
+    if isinstance(problem, OSError) and problem.errno in _PASSING_NUMBERS:
+        return True
+    if _LOST_CONNECTIONS & {kind.__name__ for kind in type(problem).__mro__}:
+        return True
+    return bool(_PASSING_CODES & {*_codes(problem), *_codes(problem.__cause__)})
+
+
+def _responded(problem: BaseException) -> bool:
+    refusal = isinstance(problem, OSError) and problem.errno in (errno.EBUSY, errno.EREMOTEIO)
+    return refusal or bool(_codes(problem) | _codes(problem.__cause__))
+
+
+def _codes(problem: BaseException | None) -> set[str]:
+    """Returns the codes that a library's exception carries: botocore's, gcsfs's, aiohttp's."""
+    response: Any = getattr(problem, "response", None)
+    error = response.get("Error", {}) if isinstance(response, dict) else {}
+    found = (error.get("Code"), getattr(problem, "code", None), getattr(problem, "status", None))
+    return {str(code) for code in found if code is not None}

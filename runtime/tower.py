@@ -1,0 +1,88 @@
+"""What every form of a tower has in common: its tensors, and how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from numpy.typing import NDArray
+
+from runtime.errors import InvalidInput
+
+Array = NDArray[Any]
+Device = Literal["cpu", "gpu"]
+SIGNATURE = "serving_default"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output of a tower as its file declares it; None in `shape` is any size, mostly
+    the batch.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Returns whether an array of this shape can be the tensor."""
+        return len(shape) == len(self.shape) and all(
+            size is None or given == size for given, size in zip(shape, self.shape, strict=True)
+        )
+
+
+class Tower(Protocol):
+    """A dense network without tables: activations and dense features in, vectors or scores out.
+    Safe for any thread.
+    """
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The inputs, ordered by name."""
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The outputs, ordered by name."""
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs the tower once.
+
+        Args:
+          inputs: an array for each input by name, dtype and shape as declared; further names are
+            ignored.
+        Returns:
+          An array for each output by name, owned by the caller.
+        Raises:
+          InvalidInput: an input is missing or has another dtype or shape.
+          ComputationFailed: the tower cannot compute with the values of one.
+        """
+
+    def buffers(self, n: int) -> Mapping[str, Array]:
+        """Returns arrays in which to lay out the inputs of n examples; empty: the tower has none to
+        lend.
+
+        They are plain memory that is used again, which spares the caller fresh pages. They belong
+        to the calling thread until it calls `buffers` again.
+        """
+
+    def prepare_thread(self) -> None:
+        """Makes what one further thread needs for its first call, for examples like those of the
+        last run. Slow.
+        """
+
+    def release_thread(self) -> None:
+        """Leaves what the calling thread has of its own to the next thread that has nothing yet."""
+
+
+def missing_input(
+    name: str, given: Mapping[str, Array], expected: Sequence[Tensor]
+) -> InvalidInput:
+    """Returns the error that names the inputs which were not given."""
+    absent = [tensor.name for tensor in expected if tensor.name not in given]
+    return InvalidInput(f"tower {name!r} lacks inputs {absent}; given: {sorted(given)}")
+
+
+def shape_text(shape: Sequence[int | None]) -> str:
+    """Returns a declared shape for messages: `[any, 32]`."""
+    return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"

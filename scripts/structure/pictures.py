@@ -1,0 +1,132 @@
+"""The pictures of the structure: which packages they show, and where a box stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BOXES = "scripts/structure/pictures.py"
+"""This file, as messages name it."""
+CLIENT = "rowcast_client"
+"""A distribution of its own in client/, which no import contract mentions."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A package, or several that are drawn as one.
+
+    Attributes:
+      names: Packages or modules within the package of the picture, with spaces between.
+      row: Number of the row, from the top.
+      columns: First column, and the column after the last one.
+      parts: Packages within the only one of `names`, with spaces between. They are drawn inside.
+    """
+
+    names: str
+    row: int
+    columns: tuple[int, int]
+    parts: str = ""
+
+
+@dataclass(frozen=True)
+class DataArrow:
+    """What one program passes to another without an import. It is drawn as a dashed arrow."""
+
+    source: str
+    target: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One image.
+
+    Attributes:
+      file: Its name in docs/assets.
+      title: What it shows.
+      boxes: All packages that the layers of an import contract name.
+      package: The package whose inside is drawn; empty for the whole project.
+      data_arrows: What is passed without an import.
+      mark: What a colored edge means; empty if there is none.
+      marked: Packages with a colored edge.
+      marked_imports: Modules that mark the packages that import them.
+    """
+
+    file: str
+    title: str
+    boxes: tuple[Box, ...]
+    package: str = ""
+    data_arrows: tuple[DataArrow, ...] = ()
+    mark: str = ""
+    marked: tuple[str, ...] = ()
+    marked_imports: tuple[str, ...] = ()
+
+
+WHOLE = Picture(
+    "structure.svg",
+    "The packages of rowcast",
+    (
+        Box(CLIENT, 0, (7, 12)),
+        Box("export", 1, (0, 5)),
+        Box("service", 1, (7, 12)),
+        Box("object_store", 2, (3, 9)),
+        Box("runtime", 3, (0, 12)),
+        Box("bundle", 4, (0, 12), parts="stores features tables storage format native"),
+    ),
+    data_arrows=(
+        DataArrow(CLIENT, "service", "HTTP, gRPC"),
+        DataArrow("export", "service", "bundles"),
+    ),
+)
+
+SERVICE = Picture(
+    "structure-service.svg",
+    "Inside service/",
+    (
+        Box("ray_serve cli app workers", 0, (0, 12)),
+        Box("shards", 1, (4, 8)),
+        Box("http", 2, (0, 4)),
+        Box("grpc_api", 2, (4, 8)),
+        Box("dataplane", 3, (0, 8)),
+        Box("request_log", 4, (0, 8)),
+        Box("admin", 4, (8, 12)),
+        Box("codec", 5, (0, 12)),
+        Box("engine", 6, (0, 12), parts="scheduling retrieval ranking features"),
+        Box("versions", 7, (0, 6)),
+        Box("security", 7, (6, 12)),
+        Box("observability resources config errors exit_codes", 8, (0, 12)),
+    ),
+    package="service",
+    mark="on the path of a call",
+    marked=("http", "grpc_api", "dataplane", "codec", "engine"),
+)
+
+EXPORT = Picture(
+    "structure-export.svg",
+    "Inside export/",
+    (
+        Box("cli explain jobs", 0, (0, 12)),
+        Box("towers", 1, (0, 4)),
+        Box("saved_model", 1, (4, 12)),
+        Box("verify", 2, (4, 12)),
+        Box("model", 3, (0, 8)),
+        Box("corpora", 3, (8, 12)),
+        Box("lookups", 4, (0, 4)),
+        Box("tables", 4, (4, 8)),
+        Box("id_rules", 5, (0, 4)),
+        Box("graph", 6, (0, 5)),
+        Box("checkpoint", 6, (5, 12), parts="inventory formats"),
+        Box("frameworks", 7, (0, 3)),
+        Box("recipe", 7, (3, 12)),
+        Box("errors report_text locations steps user_lines", 8, (0, 12)),
+    ),
+    package="export",
+    mark="uses TensorFlow",
+    marked=("frameworks",),
+    marked_imports=("export.frameworks", "tensorflow"),
+)
+
+PICTURES = (WHOLE, SERVICE, EXPORT)
+
+
+class Undrawable(Exception):
+    """The code has a package or an import for which a picture has no space."""

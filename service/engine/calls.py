@@ -1,0 +1,378 @@
+"""Requests and answers of the five calls: frozen values with numpy arrays, no types of a transport.
+
+Every request holds n examples in packed columns; a single one is n = 1. Ids are [m] int64 or [m]
+object (str).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from service.errors import InvalidArgument
+
+Ids = NDArray[Any]
+"""[m] int64, or [m] object holding str."""
+Offsets = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+Columns = Mapping[str, Column]
+K_DEFAULT = 10
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which model answers. Empty name: the only one. Neither version nor label: the current
+    version.
+    """
+
+    model: str = ""
+    version: int | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Candidates never returned: query i excludes `ids[offsets[i]:offsets[i + 1]]`; offsets None:
+    each excludes all.
+    """
+
+    ids: Ids
+    offsets: Offsets | None = None
+
+
+@dataclass(frozen=True)
+class Request(ABC):
+    """What requests of all calls have."""
+
+    target: Target
+
+    @property
+    @abstractmethod
+    def cost(self) -> int:
+        """What the call costs, in candidates ranked; a query or example counts as one."""
+
+    @property
+    def holds_vectors(self) -> bool:
+        """Whether the request sends vectors, whose numbers may be at fault if a result is not
+        finite.
+        """
+        return False
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for requests that take about equally long: those with the same names and about as
+        many values.
+        """
+        fields = [bool(value) if name == "formula" else value for name, value in vars(self).items()]
+        return type(self), *map(magnitude, fields)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What answers of all calls have: which version answered, and the share of the rows read that
+    shards could give.
+    """
+
+    model: str
+    version: int
+    coverage: float = field(default=1.0, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a candidate's values of one attribute must meet; one without a value meets `deny` alone.
+
+    Attributes:
+      allow: one of its values is among these; None: whatever it has.
+      deny: none of its values is among these; wins over `allow`.
+      ge, gt, le, lt: bounds of its number.
+    """
+
+    allow: Ids | None = None
+    deny: Ids | None = None
+    ge: int | float | None = None
+    gt: int | float | None = None
+    le: int | float | None = None
+    lt: int | float | None = None
+
+
+BOUNDS = ("ge", "gt", "le", "lt")
+Filter = Mapping[str, Condition]
+"""Conditions by attribute; a candidate matches if it meets all of them."""
+
+
+@dataclass(frozen=True)
+class Crowding:
+    """At most `max` neighbors for each value of an attribute; candidates without a value are not
+    limited.
+    """
+
+    attribute: str
+    max: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selecting(Request):
+    """What retrievals and recommendations have: which candidates may be returned, how many, and in
+    which order.
+    """
+
+    k: int = 0
+    """0: 10."""
+    candidates: int = 0
+    """How many are found for each query before they are ranked or reordered; 0: max(100, 10 k)."""
+    filter: Filter | None = None
+    exclude: Exclusion | None = None
+    crowding: Crowding | None = None
+    diversity: float = 0.0
+    """0: by score alone, to 1."""
+    min_score: float | None = None
+    """Of the scores that are returned."""
+    formula: str = ""
+    """Gives the score; empty: the bundle's own."""
+    attributes: tuple[str, ...] = ()
+    index: str = ""
+    recall: float = 0.0
+    """The least, by the index' measured curve; 0: as exported."""
+    explain: bool = False
+    context_ids: Ids | None = None
+    """[n] contexts whose stored features are taken where `features` sends none."""
+
+    @property
+    def fetched(self) -> int:
+        """How many candidates are found for each query before they are ranked or reordered."""
+        return self.candidates or max(100, 10 * (self.k or K_DEFAULT))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval(Selecting):
+    """The k nearest candidates of n queries, given by exactly one of features (or context ids),
+    vectors and ids.
+    """
+
+    features: Columns | None = None
+    vectors: Vectors | None = None
+    """[n, dim] float32; a flat [n * dim] array is accepted too."""
+    ids: Ids | None = None
+    query_offsets: Offsets | None = None
+    """Of the vectors, or ids, that are one query each, merged by their best scores; None: each is a
+    query.
+    """
+    exact: bool = False
+
+    @property
+    def holds_vectors(self) -> bool:
+        """Whether queries are sent as vectors."""
+        return self.vectors is not None
+
+    @property
+    def cost(self) -> int:
+        """About one for each query."""
+        if self.vectors is not None:
+            return len(self.vectors) if self.vectors.ndim == 2 else 1
+        return _examples(self.features, self.ids, self.context_ids)
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """Candidates of n queries, best first; query i owns offsets[i]:offsets[i + 1]."""
+
+    ids: Ids
+    scores: NDArray[np.float32]
+    offsets: Offsets
+    attributes: Mapping[str, list[Any]] = field(default_factory=dict)
+    """[m] values each: int, float, str, list[str] or None."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How the neighbors of one query were found.
+
+    Attributes:
+      path: index, exact, or none where nothing could match.
+      matches: candidates that the filter, exclusions and the deny list leave.
+      selectivity: their share of the index.
+      scored: candidates whose exact score was computed.
+      shortfall: why there are fewer than k neighbors; empty: there are k.
+    """
+
+    path: str
+    matches: int
+    selectivity: float
+    scored: int
+    search_ms: float
+    shortfall: str = ""
+
+
+@dataclass(frozen=True)
+class Retrieved(Answer):
+    """Answer to a Retrieval."""
+
+    neighbors: Neighbors
+    searched: int
+    explanations: tuple[Explanation, ...] = ()
+    """Of each query, if asked for."""
+
+
+@dataclass(frozen=True)
+class Ranking(Request):
+    """Scores of m candidates for n contexts; context i owns candidates
+    offsets[i]:offsets[i + 1].
+    """
+
+    context: Columns
+    candidate_ids: Ids | None = None
+    candidates: Columns = field(default_factory=dict)
+    offsets: Offsets | None = None
+    """None: one context that owns all candidates."""
+    heads: tuple[str, ...] = ()
+    k: int = 0
+    """0: all, in the order sent."""
+    tower: str = ""
+    formula: str = ""
+    """Over the tower's outputs, gives the score; empty: the bundle's own."""
+    context_ids: Ids | None = None
+    """[n] contexts whose stored features are taken where `context` sends none."""
+
+    @property
+    def cost(self) -> int:
+        """One for each candidate."""
+        return _examples(self.candidates, self.candidate_ids)
+
+
+@dataclass(frozen=True)
+class Ranked(Answer):
+    """Answer to a Ranking."""
+
+    ids: Ids | None
+    positions: NDArray[np.int32]
+    scores: NDArray[np.float32]
+    heads: Mapping[str, NDArray[np.float32]]
+    offsets: Offsets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation(Selecting):
+    """The k best of `candidates` retrieved ones, ranked, for n contexts."""
+
+    features: Columns
+    tower: str = ""
+
+    @property
+    def cost(self) -> int:
+        """One for each candidate that is retrieved and ranked."""
+        return _examples(self.features, self.context_ids) * self.fetched
+
+
+@dataclass(frozen=True)
+class Recommended(Answer):
+    """Answer to a Recommendation; the neighbors' scores are the ranking tower's."""
+
+    neighbors: Neighbors
+    retrieval_scores: NDArray[np.float32]
+    explanations: tuple[Explanation, ...] = ()
+    """Of each request, if asked for."""
+    degraded: str = ""
+    """Why some or all neighbors are in the order of retrieval, unranked; empty: all are ranked."""
+
+
+@dataclass(frozen=True)
+class Embedding(Request):
+    """A tower's result for n examples."""
+
+    tower: str
+    features: Columns
+
+    @property
+    def cost(self) -> int:
+        """About one for each example."""
+        return _examples(self.features)
+
+
+@dataclass(frozen=True)
+class Embedded(Answer):
+    """Answer to an Embedding: [n, dim] float32."""
+
+    vectors: Vectors
+
+
+@dataclass(frozen=True)
+class Lookup(Request):
+    """The table rows of a feature's ids."""
+
+    feature: str
+    ids: Column
+
+    @property
+    def cost(self) -> int:
+        """About one for some hundred rows."""
+        return 1 + int(self.ids.values.size) // 256
+
+
+@dataclass(frozen=True)
+class LookedUp(Answer):
+    """Answer to a Lookup: [n, dim] float32 and whether the table has each id."""
+
+    table: str
+    vectors: Vectors
+    found: NDArray[np.bool_]
+
+
+def _examples(columns: Columns | None, *ids: Ids | None) -> int:
+    """Returns how many examples ids, else packed columns hold at most, as far as is known without
+    their features.
+    """
+    for each in ids:
+        if each is not None:
+            return max(1, each.size)
+    sizes = [
+        len(values) if offsets is None else len(offsets) - 1
+        for values, offsets, _ in (columns or {}).values()
+    ]
+    return max(1, min(sizes, default=1))
+
+
+def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
+    """Rejects offsets that do not divide `total` values into n examples.
+
+    Raises:
+      InvalidArgument: they are not n + 1, do not begin with 0, do not end with `total`, or fall.
+    """
+    if offsets.ndim != 1 or offsets.size != n + 1:
+        raise InvalidArgument(
+            f"{what}: {offsets.size} offsets; {n + 1} were expected, one more than the {n} of the "
+            "request"
+        )
+    if n == 1 and offsets.tolist() == [0, total]:
+        return
+    if offsets[0] != 0 or offsets[-1] != total or np.count_nonzero(offsets[1:] < offsets[:-1]):
+        raise InvalidArgument(
+            f"{what}: offsets must begin with 0, never decrease, and end with {total}, the number "
+            "of values"
+        )
+
+
+def magnitude(value: Any) -> Hashable:
+    """Returns how large the value of a field is, to a power of two; a name as it is."""
+    match value:
+        case int():
+            size = value
+        case float() | Crowding():
+            size = int(bool(value))
+        case Exclusion():
+            size = value.ids.size
+        case Column():
+            size = value.values.size
+        case np.ndarray() | tuple():
+            size = len(value)
+        case Mapping():
+            size = sum([each.values.size for each in value.values() if isinstance(each, Column)])
+        case _:
+            return value if isinstance(value, str) else None
+    return size.bit_length()

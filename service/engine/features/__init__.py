@@ -1,0 +1,1 @@
+"""Looks up the features of requests, and computes vectors from them."""

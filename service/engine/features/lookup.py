@@ -1,0 +1,293 @@
+"""Features: their columns -> the arrays that towers take; contexts by id; and the Lookup call.
+Counts unknown ids.
+
+Features of contexts by id that a request does not send are taken from the bundle's context store.
+An id that the store does not hold is counted, and the context has the defaults; only where a
+feature has no default is the request rejected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.arithmetic import ceil_div
+from bundle.errors import UnknownRefused
+from bundle.features.columns import Column, Place, checked_offsets
+from bundle.features.sources import Fetched
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, MultiInputIds, inputs_of
+from bundle.tables.id_values import distinct
+from bundle.tables.offsets import offsets_of
+from service.config import ServiceSettings
+from service.engine.calls import Columns, Ids, LookedUp, Lookup
+from service.engine.context import Execution
+from service.engine.limits import at_most, check_queries
+from service.engine.names import name_hint, show_id, show_version
+from service.engine.selection import choose_context_store
+from service.errors import InvalidArgument, NotFound
+from service.versions.version import LoadedStore, ModelVersion
+
+Rows = NDArray[np.int64]
+
+
+class NoSuchCandidate(InvalidArgument):
+    """A candidate id is not in the corpus; another version of the model may have it."""
+
+
+def known_positions(corpus: LoadedStore, ids: Ids) -> NDArray[np.int64]:
+    """Returns the positions of candidates that must be in the corpus.
+
+    Raises:
+      NoSuchCandidate: one is not; names it and the corpus.
+    """
+    positions = corpus.store.positions(ids)
+    if (positions < 0).any():
+        shown = show_id(ids[positions < 0][0])
+        raise NoSuchCandidate(
+            f"candidate {shown} is not in corpus {corpus.name!r} of {corpus.entry.size} candidates"
+        )
+    return positions
+
+
+def count_examples(manifest: Manifest, columns: Columns) -> int:
+    """Returns how many examples packed columns hold: by offsets, else by the values of a single or
+    dense feature.
+
+    Bags and sequences without offsets do not show it: they hold one example if nothing else is
+    sent.
+    """
+    for name, column in columns.items():
+        if column.offsets is not None:
+            return max(0, int(column.offsets.size) - 1)
+        feature = manifest.features[manifest.inputs[name][0]]
+        if isinstance(feature, DenseFeature):
+            if feature.take == "values":
+                return ceil_div(int(column.values.size), math.prod(feature.shape))
+        elif feature.one_each:
+            return int(column.values.size)
+    return 1
+
+
+def count_queries(
+    model_version: ModelVersion, columns: Columns, ids: Ids | None, settings: ServiceSettings
+) -> int:
+    """Returns how many queries or contexts a request has, at most `max_queries`: by ids, else by
+    its columns.
+    """
+    n = count_examples(model_version.manifest, columns) if ids is None else int(ids.size)
+    check_queries(n, settings)
+    return n
+
+
+def complete(
+    model_version: ModelVersion,
+    inputs: Collection[str],
+    sent: Columns,
+    ids: Ids | None,
+    n: int,
+    execution: Execution,
+) -> Columns:
+    """Returns the columns that were sent, and beside them what the store holds of the other inputs.
+
+    Args:
+      inputs: of the n contexts, that are needed.
+      ids: of the contexts; None: nothing is taken from a store.
+    Raises:
+      InvalidArgument: there is no store, more than one, or not one id for each context; or a
+        context is not in the store and one of its inputs has no default: names it.
+    """
+    if ids is None:
+        return sent
+    if ids.size != n:
+        raise InvalidArgument(
+            f"{ids.size} context ids were sent for {n} contexts; one per context was expected"
+        )
+    store = choose_context_store(model_version, [name for name in inputs if name not in sent])
+    if store is None:
+        return sent
+    names = [name for name in inputs if name not in sent and name in store.entry.features]
+    with execution.phase("lookup"):
+        positions = store.store.positions(ids, "context")
+        known = positions >= 0
+        stored = store.store.features(positions[known], names)
+        if not known.all():
+            missing = int(np.count_nonzero(~known))
+            execution.count("missing_contexts", missing, model_version.model, store.name)
+            stored = {
+                name: _with_default(model_version, store, name, stored[name], known, ids)
+                for name in names
+            }
+    return {**sent, **stored}
+
+
+def _with_default(
+    model_version: ModelVersion,
+    store: LoadedStore,
+    name: str,
+    stored: Column,
+    known: NDArray[np.bool_],
+    ids: Ids,
+) -> Column:
+    """Returns the column of all contexts: what is stored of the known ones, the default between
+    them for the others.
+    """
+    default = model_version.manifest.default_of(name)
+    weight = np.ones(1, np.float32)
+    if default is None:
+        raise InvalidArgument(
+            f"context {show_id(ids[~known][0])} is not in store {store.name!r} of "
+            f"{store.entry.size} "
+            f"contexts, and its feature {name!r} has no default; send the feature"
+        )
+    if isinstance(default, dict):
+        weight = np.asarray(default["weights"], np.float32)
+        default = default["ids"]
+    default = np.asarray(default).reshape(-1)
+    unknown = int(np.count_nonzero(~known))
+    offsets = checked_offsets(name, stored, known.size - unknown)
+    places = offsets[np.cumsum(known)[~known]].repeat(default.size)
+    lengths = np.full(known.size, default.size)
+    lengths[known] = np.diff(offsets)
+    values = np.insert(stored.values, places, np.tile(default, unknown))
+    weights = stored.weights
+    if weights is not None:
+        weights = np.insert(weights, places, np.resize(weight, places.size))
+    return Column(values, offsets_of(lengths), weights)
+
+
+def fetch(
+    model_version: ModelVersion,
+    groups: Sequence[tuple[Sequence[Place], Columns, int]],
+    execution: Execution,
+) -> Fetched:
+    """Fetches the remote rows that calls of `write` read, in one call of each shard; to be called
+    in a phase.
+
+    Args:
+      groups: places, columns and n of each call.
+    Raises:
+      FeatureError: as `write`.
+    """
+    wanted = dict[str, list[Rows]]()
+    for places, columns, n in groups:
+        names = [name for place in places for name in place.names]
+        for layout, rows in model_version.reader.wanted(names, columns, n).items():
+            wanted.setdefault(layout, []).append(rows)
+    return _fetched(
+        model_version,
+        {layout: distinct(np.concatenate(rows)) for layout, rows in wanted.items()},
+        execution,
+    )
+
+
+def write(
+    model_version: ModelVersion,
+    places: Sequence[Place],
+    columns: Columns,
+    n: int,
+    execution: Execution,
+    fetched: Fetched | None = None,
+) -> None:
+    """Looks features up, each once, into the arrays of `places`; to be called in a phase.
+
+    Args:
+      columns: what was sent, by input; an input without a column takes its default.
+      n: examples in every column.
+      fetched: what `fetch` returned; None: remote rows are fetched now.
+    Raises:
+      FeatureError: a column does not fit its feature, or is missing without a default; names the
+        input.
+    """
+    if model_version.shards is not None and fetched is None:
+        fetched = fetch(model_version, [(places, columns, n)], execution)
+    for name, count in model_version.reader.write(places, columns, n, fetched).items():
+        execution.count("oov_ids", count, model_version.model, name)
+    for place in places:
+        execution.looked_up(model_version.model, place.names, n)
+
+
+def _fetched(
+    model_version: ModelVersion, wanted: Mapping[str, Rows], execution: Execution
+) -> Fetched:
+    """Fetches remote rows within the deadline; counts those that are lost."""
+    if model_version.shards is None or not wanted:
+        return {}
+    fetched = model_version.shards.rows(wanted, execution.left_s)
+    for each in fetched.values():
+        execution.fetched(each.rows.size, sum(each.lost_by_table.values()))
+        for table, lost in each.lost_by_table.items():
+            execution.count("lost_rows", lost, model_version.model, table)
+    return fetched
+
+
+def look_up(
+    model_version: ModelVersion, request: Lookup, settings: ServiceSettings, execution: Execution
+) -> LookedUp:
+    """Reads the table rows of ids by one feature's id rule.
+
+    Raises:
+      NotFound: no such feature.
+      InvalidArgument: an id alone has no row of the feature's table, or it has no table.
+      FeatureError: a value is no id of the feature, or is unknown and the feature rejects those.
+    """
+    name, feature = _embedded(model_version, request.feature)
+    (read,) = inputs_of(name, feature)
+    n = int(request.ids.values.size)
+    at_most(settings, "max_values", n, "the request")
+    with execution.phase("lookup"):
+        rows, _ = model_version.reader.rows(name, {read: Column(request.ids.values)}, n)
+        found = rows >= 0
+        execution.looked_up(model_version.model, (name,), n)
+        execution.count("oov_ids", n - int(np.count_nonzero(found)), model_version.model, name)
+        if feature.unknown.rule == "refuse" and not found.all():
+            unknown = str(request.ids.values[~found][0])[:128]
+            raise UnknownRefused(
+                name, f"id {unknown!r} is not in its table, and the feature rejects such ids"
+            )
+        if feature.unknown.row is not None:
+            rows = np.where(found, rows, feature.unknown.row)
+        vectors = _vectors(model_version, feature.table, rows, execution)
+    execution.computed(n)
+    return LookedUp(model_version.model, model_version.version, feature.table, vectors, found)
+
+
+def _vectors(
+    model_version: ModelVersion, name: str, rows: Rows, execution: Execution
+) -> NDArray[np.float32]:
+    """Reads rows of a table here or on shards; zeros for negative ones."""
+    shards = model_version.shards
+    if shards is None or name in model_version.tables:
+        return model_version.tables[name].take(rows)
+    remote = shards.tables[name]
+    rows = np.where(rows < 0, rows, rows + remote.first)
+    layout = remote.among.name
+    return _fetched(model_version, {layout: distinct(rows[rows >= 0])}, execution)[layout].take(
+        rows
+    )
+
+
+def _embedded(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeature]:
+    """Returns the feature of this name, or the first that reads the input of this name."""
+    manifest = model_version.manifest
+    if name not in manifest.features and name in manifest.inputs:
+        name = manifest.inputs[name][0]
+    feature = manifest.features.get(name)
+    if feature is None:
+        hint = name_hint(name, manifest.features, "has")
+        raise NotFound(f"{show_version(model_version)} has no feature {name[:128]!r}; {hint}")
+    if not isinstance(feature, EmbeddedFeature):
+        problem = "is dense: it has no table to look up in"
+    elif feature.indicator is not None:
+        problem = "is an indicator: it has no table to look up in"
+    elif feature.split:
+        problem = "reads texts: each of their words has a row"
+    elif feature.place is not None:
+        problem = "reads one of several values of its input: a single id does not identify it"
+    elif isinstance(feature.ids, MultiInputIds) and len(feature.inputs) > 1:
+        problem = "crosses several inputs: a single id has no row of its table"
+    else:
+        return name, feature
+    raise InvalidArgument(f"feature {name!r} {problem}")

@@ -1,0 +1,1 @@
+"""Scores candidates by towers and formulas, and selects the best."""

@@ -1,0 +1,99 @@
+"""What candidates are ordered by: an output of their tower, or a formula, of the bundle or the
+request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import FormulaError, FormulaUndefined
+from bundle.format.formula import Formula, parse_formula
+from service.engine.names import check_names
+from service.errors import InvalidArgument
+from service.versions.loaded_towers import LoadedTower
+
+Scores = NDArray[np.float32]
+
+_parsed = lru_cache(256)(parse_formula)
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """What gives a candidate its score."""
+
+    tower: LoadedTower
+    formula: Formula | None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs of the tower that it needs."""
+        if self.formula is None:
+            return (self.tower.entry.result,)
+        return tuple(name for name in self.formula.names if name in self.tower.heads)
+
+    def scores(
+        self, values: Mapping[str, NDArray[Any]], id_of: Callable[[int], Any] | None
+    ) -> Scores:
+        """Returns [m] scores of candidates by the tower's outputs, and whatever else the formula
+        takes.
+
+        Raises:
+          InvalidArgument: as `evaluated`.
+        """
+        if self.formula is None:
+            return values[self.tower.entry.result]
+        return evaluated(self.formula, values, id_of)
+
+
+def ordering(tower: LoadedTower, text: str, others: Collection[str] = ()) -> Ordering:
+    """Returns what candidates are ordered by: the request's formula, else the bundle's.
+
+    Args:
+      others: what the request's formula may take beside outputs of the tower.
+    Raises:
+      InvalidArgument: the text is no formula, or names none of these; names the nearest one.
+    """
+    if not text:
+        return Ordering(tower, tower.formula)
+    return Ordering(tower, parsed(text, {*tower.heads, *others}, "output", f"tower {tower.name!r}"))
+
+
+def parsed(text: str, names: Collection[str], what: str, owner: str) -> Formula:
+    """Reads the formula of a request.
+
+    Args:
+      names: what it may take; `what` and `owner` say what those are.
+    Raises:
+      InvalidArgument: the text is no formula, or takes something else; names the nearest one.
+    """
+    try:
+        formula = _parsed(text)
+    except FormulaError as problem:
+        raise InvalidArgument(str(problem)) from problem
+    check_names(formula.names, names, what, f"the formula of {owner}")
+    return formula
+
+
+def evaluated(
+    formula: Formula, values: Mapping[str, NDArray[Any]], id_of: Callable[[int], Any] | None
+) -> Scores:
+    """Returns [m] float32 scores of candidates.
+
+    Args:
+      values: [m] of each name that the formula takes.
+      id_of: a candidate's id by its place, for an error; None: they have none.
+    Raises:
+      InvalidArgument: the formula has no finite value for a candidate; names it and what the
+        formula takes of it.
+    """
+    try:
+        return formula.evaluate(values)
+    except FormulaUndefined as problem:
+        known = "" if id_of is None else f"; its id is {str(id_of(problem.place))[:128]!r}"
+        raise InvalidArgument(f"{problem}{known}") from problem

@@ -1,0 +1,1 @@
+"""Finds the nearest candidates: filters, search, reordering."""

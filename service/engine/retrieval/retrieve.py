@@ -1,0 +1,290 @@
+"""Features, vectors or ids -> query vectors -> neighbors; k of them wherever k allowed candidates
+exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from bundle.tables.id_values import distinct
+from service.config import ServiceSettings
+from service.engine.calls import (
+    K_DEFAULT,
+    Exclusion,
+    Ids,
+    Neighbors,
+    Offsets,
+    Retrieval,
+    Retrieved,
+    Selecting,
+    Vectors,
+    check_offsets,
+)
+from service.engine.context import Execution
+from service.engine.features import embed, lookup
+from service.engine.limits import at_most, check_k, check_queries, check_values
+from service.engine.names import check_names
+from service.engine.ranking import formulas
+from service.engine.retrieval import filters, reordering, search, sharded_search
+from service.engine.retrieval.search import Allowed, Found
+from service.engine.selection import check_attributes, choose_index
+from service.errors import InvalidArgument
+from service.versions.version import LoadedStore, ModelVersion, ServedIndex
+
+Positions = NDArray[Any]
+
+
+def retrieve(
+    model_version: ModelVersion, request: Retrieval, settings: ServiceSettings, execution: Execution
+) -> Retrieved:
+    """Answers a Retrieval with one model version.
+
+    Raises:
+      InvalidArgument, TooLarge, NotFound: see service/errors.py.
+      FeatureError: a column does not fit its feature.
+    """
+    k = check_k(request.k, K_DEFAULT, settings.max_k)
+    name, index = choose_index(model_version, request.index)
+    check_selection(index, request, settings, request.ids, *(request.features or {}).values())
+    reordering.check(request, index.corpus, k)
+    formula = None
+    if request.formula:
+        names = {"score", *reordering.numeric_attributes(index.corpus)}
+        formula = formulas.parsed(request.formula, names, "name", f"index {name!r}")
+    vectors, positions = _queries(model_version, index, request, settings, execution)
+    offsets = request.query_offsets
+    own = list[Positions]()
+    n = _count_queries(request, offsets, len(vectors))
+    if positions is not None:
+        own = np.split(positions, np.arange(1, n) if offsets is None else offsets[1:-1])
+    queries = Queries(vectors, allowed(index, request, n, execution, own), offsets)
+    needs_pool = formula is not None or request.crowding is not None or request.diversity > 0
+    if needs_pool:
+        found = pool(index, queries, request, k, settings, execution)
+    else:
+        found = _find(index, queries, request, k, execution)
+    execution.computed(len(vectors))
+    if needs_pool or request.min_score is not None:
+        found = reordering.reordered(index, found, request, formula, k, execution)
+    with execution.phase("lookup"):
+        answer = neighbors(index.corpus, found, request.attributes)
+    size = index.corpus.entry.size
+    explanations = search.explained(found, request, k) if request.explain else ()
+    return Retrieved(model_version.model, model_version.version, answer, size, explanations)
+
+
+class Queries(NamedTuple):
+    """The vectors of n queries, and the candidates that each may find; `offsets`: as
+    `search.nearest`.
+    """
+
+    vectors: Vectors
+    allowed: Allowed
+    offsets: Offsets | None = None
+
+    def only(self, query: int) -> Queries:
+        """Returns one of them."""
+        first, last = (
+            (query, query + 1) if self.offsets is None else self.offsets[query : query + 2].tolist()
+        )
+        own = self.allowed._replace(excluded=self.allowed.excluded[query : query + 1])
+        return Queries(self.vectors[first:last], own, np.array([0, last - first], np.int64))
+
+
+def pool(
+    index: ServedIndex,
+    queries: Queries,
+    request: Selecting,
+    k: int,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> Found:
+    """Finds what is ranked or reordered: `candidates` for each query, and more where crowding needs
+    them.
+
+    Raises:
+      TooLarge: more than max_candidates.
+    """
+    n = len(queries.allowed.excluded)
+    fetched = min(request.fetched, index.corpus.entry.size)
+    at_most(settings, "max_candidates", n * fetched, "the request, over all queries,")
+    found = _find(index, queries, request, fetched, execution)
+    if request.crowding is None:
+        return found
+
+    def find(query: int, count: int) -> Found:
+        return _find(index, queries.only(query), request, count, execution)
+
+    return reordering.widened(found, find, index.corpus, request.crowding, fetched, k)
+
+
+def _find(
+    index: ServedIndex, queries: Queries, request: Selecting, count: int, execution: Execution
+) -> Found:
+    vectors, allowed, offsets = queries
+    exact = isinstance(request, Retrieval) and request.exact
+    if index.here is None:
+        return sharded_search.nearest(
+            index, vectors, count, allowed.excluded, request, exact, offsets, execution
+        )
+    return search.nearest(
+        index.here,
+        vectors,
+        count,
+        allowed,
+        execution,
+        exact=exact,
+        recall=request.recall,
+        offsets=offsets,
+        explain=request.explain,
+    )
+
+
+def check_selection(
+    index: ServedIndex,
+    request: Selecting,
+    settings: ServiceSettings,
+    ids: Ids | None,
+    *columns: Column,
+) -> None:
+    """Rejects attributes that are not stored, a recall that is none, and more values than the
+    limit.
+
+    Args:
+      ids, columns: of the queries.
+    """
+    check_attributes(index.corpus, request.attributes)
+    excluded = request.exclude.ids if request.exclude else None
+    check_values(
+        settings, columns, ids, excluded, request.context_ids, *filters.tokens(request.filter)
+    )
+    if not 0 <= request.recall <= 1:
+        raise InvalidArgument(f"recall is {request.recall}; 0 (as exported) to 1 was expected")
+
+
+def allowed(
+    index: ServedIndex,
+    request: Selecting,
+    n: int,
+    execution: Execution,
+    own: Sequence[Positions] = (),
+) -> Allowed:
+    """Returns the candidates that each of n queries may find: those that match, less the excluded
+    and the denied.
+
+    Args:
+      own: the candidates that each query is; (): queries are none.
+    Raises:
+      InvalidArgument: the filter does not suit the attributes, or the exclusions not the queries.
+      UnknownCandidate: an excluded id is none.
+    """
+    if not request.filter and request.exclude is None and not own:
+        return Allowed([index.corpus.denied.positions] * n)
+    with execution.phase("search"):
+        compiled = None
+        if request.filter and index.here is not None:  # else shards compile it
+            compiled = filters.compiled(index.here, request.filter)
+            execution.count("filters", 1, "cached" if compiled.again else "compiled")
+        excluded = _excluded(index.corpus, request.exclude, n)
+        if own:
+            excluded = [_joined(*each) for each in zip(excluded, own, strict=True)]
+        return Allowed(excluded, compiled)
+
+
+def neighbors(corpus: LoadedStore, found: Found, attributes: tuple[str, ...]) -> Neighbors:
+    """Returns candidates as clients see them: ids, scores and attributes."""
+    positions, scores, offsets, _ = found
+    values = corpus.store.attributes(positions, list(attributes)) if attributes else {}
+    return Neighbors(corpus.store.ids(positions), scores, offsets, values)
+
+
+def _excluded(corpus: LoadedStore, exclude: Exclusion | None, n: int) -> list[Positions]:
+    """Returns the positions that each of n queries must not find: denied ones, and those of ids;
+    unknown ids have none.
+
+    Queries that exclude the same share an array.
+    """
+    denied = corpus.denied.positions
+    if exclude is None:
+        return [denied] * n
+    if exclude.offsets is not None:
+        check_offsets(exclude.offsets, n, int(exclude.ids.size), "exclude")
+    positions = corpus.store.positions(exclude.ids, "excluded candidate")
+    if n == 1 or exclude.offsets is None:
+        return [_joined(denied, positions)] * n
+    return [_joined(denied, each) for each in np.split(positions, exclude.offsets[1:-1])]
+
+
+def _joined(some: Positions, others: Positions) -> Positions:
+    """Returns positions of both, ascending and distinct, [m] uint32; without those that are
+    negative.
+    """
+    found: Positions = distinct(np.concatenate([some, others[others >= 0]]).astype(np.uint32))
+    return found
+
+
+def _count_queries(request: Retrieval, offsets: Offsets | None, vectors: int) -> int:
+    """Returns how many queries the vectors, or ids, are of."""
+    if offsets is None:
+        return vectors
+    if request.vectors is None and request.ids is None:
+        raise InvalidArgument("query_offsets are accepted only with vectors or ids")
+    n = max(1, offsets.size - 1)
+    check_offsets(offsets, n, vectors, "query_offsets")
+    empty = np.flatnonzero(offsets[1:] == offsets[:-1])
+    if empty.size:
+        raise InvalidArgument(f"query {empty[0]} has no vectors or ids; at least one was expected")
+    return n
+
+
+def _queries(
+    model_version: ModelVersion,
+    index: ServedIndex,
+    request: Retrieval,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> tuple[Vectors, Positions | None]:
+    """Returns the query vectors and, of queries by id, the candidates' own positions."""
+    given = [name for name in ("features", "vectors", "ids") if getattr(request, name) is not None]
+    if request.context_ids is not None and request.features is None:
+        given.append("context ids")
+    if len(given) != 1:
+        raise InvalidArgument(
+            "exactly one of features (or context ids), vectors, and ids was expected; got "
+            f"{', '.join(given) or 'none of them'}"
+        )
+    if request.ids is not None:
+        check_queries(int(request.ids.size), settings)
+        positions = lookup.known_positions(index.corpus, request.ids)
+        return sharded_search.vectors_at(index, positions, execution), positions
+    if request.vectors is not None:
+        return _sent_vectors(index.entry.dim, request.vectors, settings), None
+    name = index.entry.query_tower
+    sent = request.features or {}
+    tower = model_version.towers[name]
+    check_names(sent, tower.inputs, "feature", f"query tower {name!r}")
+    n = lookup.count_queries(model_version, sent, request.context_ids, settings)
+    features = lookup.complete(model_version, tower.inputs, sent, request.context_ids, n, execution)
+    return embed.result(model_version, tower, features, n, execution), None
+
+
+def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vectors:
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes an infinity, rejected below
+        array = np.ascontiguousarray(vectors, np.float32)
+    if array.ndim > 2 or (array.ndim == 2 and array.shape[1] != dim) or array.size % dim:
+        raise InvalidArgument(
+            f"vectors of shape {list(array.shape)}; [n, {dim}] float32 is expected"
+        )
+    array = array.reshape(-1, dim)
+    check_queries(array.shape[0], settings)
+    finite = np.isfinite(array)
+    if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
+        raise InvalidArgument(
+            f"vector {int(np.argmin(finite.all(axis=1)))} holds NaN or an infinity"
+        )
+    return array

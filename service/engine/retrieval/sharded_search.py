@@ -1,0 +1,127 @@
+"""Indexes whose partitions shards hold: each shard's nearest, merged; and vectors, which may be
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.tables.offsets import offsets_of
+from service.engine.calls import Explanation, Filter, Offsets, Selecting, Vectors
+from service.engine.context import Execution
+from service.engine.finite import check_finite
+from service.engine.retrieval.search import Found
+from service.versions.version import RemoteParts, ServedIndex
+
+Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexSearch:
+    """A search for the k nearest candidates of vectors in an index whose partitions shards hold.
+
+    Attributes:
+      excluded: [m] uint32 positions in the whole index, ascending and distinct: of each vector, one
+        for all, or none.
+    """
+
+    index: str
+    vectors: Vectors
+    k: int
+    exact: bool = False
+    recall: float = 0.0
+    filter: Filter | None = None
+    excluded: tuple[NDArray[np.uint32], ...] = ()
+    explain: bool = False
+
+
+def vectors_at(index: ServedIndex, positions: Positions, execution: Execution) -> Vectors:
+    """Returns the vectors of candidates, [m, dim] float32."""
+    if index.here is not None:
+        return np.array(index.here.vectors[positions], np.float32)
+    return _shards(index).vectors(index.name, positions, execution.left_s)
+
+
+def nearest(
+    index: ServedIndex,
+    vectors: Vectors,
+    k: int,
+    excluded: Sequence[NDArray[Any]],
+    request: Selecting,
+    exact: bool,
+    offsets: Offsets | None,
+    execution: Execution,
+) -> Found:
+    """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
+    offsets = np.arange(len(excluded) + 1) if offsets is None else offsets
+    by_vector = [
+        each for each, size in zip(excluded, np.diff(offsets), strict=True) for _ in range(size)
+    ]
+    if not any(each.size for each in by_vector):
+        by_vector = []
+    elif all(each is by_vector[0] for each in by_vector):  # sent once
+        by_vector = by_vector[:1]
+    wanted = IndexSearch(
+        index=index.name,
+        vectors=np.ascontiguousarray(vectors, np.float32),
+        k=k,
+        exact=exact,
+        recall=request.recall,
+        filter=request.filter,
+        excluded=tuple(by_vector),
+        explain=request.explain,
+    )
+    with execution.phase("search"):
+        parts: Sequence[Found] = _shards(index).search(wanted, execution.left_s)
+        queries = [range(first, end) for first, end in pairwise(offsets.tolist())]
+        rows = [_merged(parts, query, k) for query in queries]
+    positions, scores = (np.concatenate(each) for each in zip(*rows, strict=True))
+    check_finite(scores, "a candidate's score")
+    size = index.corpus.entry.size
+    explanations = (
+        tuple([_explained(parts, query, size) for query in queries]) if request.explain else ()
+    )
+    return Found(positions, scores, offsets_of([found.size for found, _ in rows]), explanations)
+
+
+def _shards(index: ServedIndex) -> RemoteParts:
+    assert index.shards is not None  # noqa: S101 - else the index is here
+    return index.shards
+
+
+def _merged(
+    parts: Sequence[Found], queries: range, k: int
+) -> tuple[Positions, NDArray[np.float32]]:
+    """Returns the k best of what the shards found for some vectors, each candidate by its best
+    score.
+    """
+    slices = [
+        (part, slice(*part.offsets[query : query + 2].tolist()))
+        for part in parts
+        for query in queries
+    ]
+    positions = np.concatenate([part.positions[each] for part, each in slices])
+    scores = np.concatenate([part.scores[each] for part, each in slices])
+    order = np.lexsort((positions, -scores))
+    if len(queries) > 1:
+        _, first = np.unique(positions[order], return_index=True)
+        order = order[np.sort(first)]
+    return positions[order[:k]], scores[order[:k]]
+
+
+def _explained(parts: Sequence[Found], queries: range, size: int) -> Explanation:
+    """Returns how all shards together found the neighbors of one query, by its vectors."""
+    every = [part.explanations[query] for part in parts for query in queries]
+    paths = {each.path for each in every}
+    path = next((path for path in ("index", "exact") if path in paths), "none")
+    # All vectors of a query have the same matches.
+    matches = sum(part.explanations[queries[0]].matches for part in parts)
+    scored = sum(each.scored for each in every)
+    search_ms = max(each.search_ms for each in every)
+    return Explanation(path, matches, matches / size, scored, search_ms)

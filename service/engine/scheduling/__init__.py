@@ -1,0 +1,1 @@
+"""Queues requests, merges them into batches, runs compute threads."""

@@ -1,0 +1,182 @@
+"""Which requests can be computed as one, how they are merged, and how the answer is split.
+
+Merged are requests that differ in nothing but their ids and numbers. Rows are read and combined,
+and compiled towers and searches compute, for each example by itself, so that every request gets the
+bits that it would get alone. Exclusions stay alone: over-fetching for one query would change what
+is found for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from bundle.tables.offsets import offsets_of
+from service.engine.calls import Neighbors, Offsets, Ranked, Ranking, Retrieval, Retrieved
+
+RANKED_MAX = 64
+"""Candidates of a request that is merged: larger ones gain nothing, and the first would wait for
+the last.
+"""
+_NOT_MERGED = [
+    (each.name, each.default)
+    for each in fields(Retrieval)
+    if each.name not in {"target", "features", "index", "k", "attributes"}
+]
+"""Options with their defaults: a retrieval that sends another value is computed alone."""
+
+
+def batch_key(request: Any) -> Hashable | None:
+    """Returns what is equal for requests that can be merged; None: this one is computed alone."""
+    if isinstance(request, Retrieval):
+        return _retrieval_key(request)
+    return _ranking_key(request) if isinstance(request, Ranking) else None
+
+
+def merge(requests: Sequence[Any]) -> Any:
+    """Returns one request for several whose keys are equal."""
+    first = requests[0]
+    if isinstance(first, Retrieval):
+        return replace(
+            first, features=_merged([each.features for each in requests], [1] * len(requests))
+        )
+    counts = [_candidate_count(request) for request in requests]
+    ids = [request.candidate_ids for request in requests if request.candidate_ids is not None]
+    return replace(
+        first,
+        context=_merged([request.context for request in requests], [1] * len(requests)),
+        candidates=_merged([request.candidates for request in requests], counts),
+        candidate_ids=np.concatenate(ids) if ids else None,
+        offsets=offsets_of(counts),
+    )
+
+
+def split(answer: Any, count: int) -> list[Any]:
+    """Returns the answer of each of `count` merged requests.
+
+    Raises:
+      ValueError: the answer is not to `count` requests.
+    """
+    offsets: Offsets = answer.neighbors.offsets if isinstance(answer, Retrieved) else answer.offsets
+    if offsets.size != count + 1:
+        raise ValueError(f"{offsets.size - 1} requests were answered, {count} were merged")
+    part = _retrieved_part if isinstance(answer, Retrieved) else _ranked_part
+    return [part(answer, first, end) for first, end in pairwise(offsets.tolist())]
+
+
+def _retrieval_key(request: Retrieval) -> Hashable | None:
+    if request.features is None or not _is_plain(request):
+        return None
+    columns = _column_keys(request.features, 1)
+    # More values than one are several queries or one dense value: that is not known here.
+    if columns is None or any(each > 1 for _, _, each in columns):
+        return None
+    return ("retrieve", request.index, request.k, request.attributes, columns)
+
+
+def _is_plain(request: Retrieval) -> bool:
+    options = vars(request)
+    return all(
+        options[name] is None if default is None else options[name] == default
+        for name, default in _NOT_MERGED
+    )
+
+
+def _ranking_key(request: Ranking) -> Hashable | None:
+    if request.context_ids is not None or (
+        request.offsets is not None and request.offsets.size != 2
+    ):
+        return None
+    m = _candidate_count(request)
+    if not 0 < m <= RANKED_MAX:
+        return None
+    context = _column_keys(request.context, 1)
+    candidates = _column_keys(request.candidates, m)
+    if context is None or candidates is None:
+        return None
+    ids = None if request.candidate_ids is None else request.candidate_ids.dtype.char
+    return (
+        "rank",
+        request.tower,
+        request.formula,
+        request.heads,
+        request.k,
+        ids,
+        context,
+        candidates,
+    )
+
+
+def _candidate_count(request: Ranking) -> int:
+    """Returns how many candidates a request of one context seems to have, one value of a feature
+    for each.
+    """
+    if request.offsets is not None:
+        return int(request.offsets[-1])
+    if request.candidate_ids is not None:
+        return int(request.candidate_ids.size)
+    columns = request.candidates.values()
+    return min(
+        (
+            column.values.size if column.offsets is None else column.offsets.size - 1
+            for column in columns
+        ),
+        default=0,
+    )
+
+
+def _column_keys(columns: Mapping[str, Column], m: int) -> tuple[tuple[str, str, int], ...] | None:
+    """Returns name, dtype and values per example (-1: by offsets) of columns of m examples; None:
+    not mergeable.
+    """
+    keys = []
+    for name, (values, offsets, weights) in columns.items():
+        if weights is not None or values.ndim != 1:
+            return None
+        each, rest = divmod(values.size, m) if offsets is None else (-1, offsets.size - m - 1)
+        if rest or (offsets is not None and (offsets[0] != 0 or offsets[-1] != values.size)):
+            return None
+        keys.append((name, values.dtype.char, each))
+    keys.sort()
+    return tuple(keys)
+
+
+def _merged(requests: Sequence[Mapping[str, Column]], counts: Sequence[int]) -> dict[str, Column]:
+    merged = {}
+    for name, (_, offsets, _) in requests[0].items():
+        columns = [columns[name] for columns in requests]
+        values: NDArray[Any] = np.concatenate([column.values for column in columns])
+        if offsets is None:
+            merged[name] = Column(values)
+            continue
+        starts = offsets_of([column.values.size for column in columns])[:-1]
+        shifted = np.concatenate(
+            [column.offsets[:-1] for column in columns if column.offsets is not None]
+        )
+        merged[name] = Column(values, np.append(shifted + starts.repeat(counts), values.size))
+    return merged
+
+
+def _retrieved_part(answer: Retrieved, first: int, end: int) -> Retrieved:
+    found = answer.neighbors
+    attributes = {name: values[first:end] for name, values in found.attributes.items()}
+    offsets = np.array([0, end - first], np.int64)
+    neighbors = Neighbors(found.ids[first:end], found.scores[first:end], offsets, attributes)
+    return Retrieved(answer.model, answer.version, neighbors, answer.searched)
+
+
+def _ranked_part(answer: Ranked, first: int, end: int) -> Ranked:
+    return replace(
+        answer,
+        ids=None if answer.ids is None else answer.ids[first:end],
+        positions=answer.positions[first:end],
+        scores=answer.scores[first:end],
+        heads={name: scores[first:end] for name, scores in answer.heads.items()},
+        offsets=np.array([0, end - first], np.int64),
+    )

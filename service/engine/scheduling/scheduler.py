@@ -1,0 +1,386 @@
+"""When and where requests are computed.
+
+1. A request is rejected at once if the queue is full, or if its deadline leaves less than twice the
+expected time.
+2. Requests that arrive in two turns of the event loop, or while the process is busy, and that share
+a batch key are
+   computed as one batch, up to 16. No request waits for others: an idle process computes at once.
+3. A batch that is expected to be short is computed on the event loop; a long one in the compute
+pool.
+4. Before a batch is computed, requests whose deadline passed or whose client left are dropped, each
+by itself.
+5. Every request gets the bits that it would get alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+import resource
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from service.engine.context import RequestContext
+from service.engine.scheduling.compute_pool import ComputePool
+from service.engine.scheduling.estimates import LatencyEstimates
+from service.errors import Cancelled, DeadlineExceeded, NotReady, Overloaded, ServiceError
+from service.observability.metrics import Metrics
+from service.versions.lifecycle import Lease
+
+WATCH_S = 0.005
+"""Requests that are expected to wait longer have their deadline timed and their connection watched.
+"""
+_MARGIN = 2
+"""Times what is expected, which is an average: with less, a long queue is answered just after the
+deadlines.
+"""
+_GONE = "the client has disconnected"
+_LATE = "the deadline of the request has passed"
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A request between its admission and its answer.
+
+    Attributes:
+      kind: requests of one kind take about equally long.
+      cost: in candidates, a query or example counting as one.
+      key: requests with an equal key can be computed as one batch; None: this one is computed
+        alone.
+      future: the answer.
+      expected_s: how long its computation is expected to take.
+      waits: its computation waits for other processes, and must not on the event loop.
+    """
+
+    request: Any
+    context: RequestContext
+    lease: Lease
+    kind: Hashable
+    cost: int
+    key: Hashable
+    future: asyncio.Future[Any]
+    expected_s: float = 0.0
+    waits: bool = False
+    queued_at: float = field(default_factory=time.perf_counter)
+
+
+class BatchQueue:
+    """Jobs in order of arrival, those with equal keys together."""
+
+    def __init__(self, batch_max: int, expected_max_s: float = math.inf) -> None:
+        """Creates an empty queue.
+
+        Args:
+          batch_max: Maximum number of jobs in one batch.
+          expected_max_s: Maximum sum of the expected times of a batch of several jobs.
+        """
+        self._batch_max = batch_max
+        self._expected_max_s = expected_max_s
+        self._jobs: OrderedDict[Hashable, dict[Job, None]] = OrderedDict()
+        self._size = 0
+        self.cost = 0
+        self.expected_s = 0.0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, job: Job) -> None:
+        """Appends a job."""
+        self._jobs.setdefault(job if job.key is None else job.key, {})[job] = None
+        self._count(job, 1)
+
+    def take(self) -> list[Job]:
+        """Removes and returns the first batch; empty: nothing waits."""
+        if not self._jobs:
+            return []
+        batch: list[Job] = []
+        expected_s = 0.0
+        for job in islice(next(iter(self._jobs.values())), self._batch_max):
+            expected_s += job.expected_s
+            if batch and expected_s > self._expected_max_s:
+                break
+            batch.append(job)
+        for job in batch:
+            self.remove(job)
+        return batch
+
+    def remove(self, job: Job) -> bool:
+        """Removes a job if it still waits; returns whether it did."""
+        key = job if job.key is None else job.key
+        alike = self._jobs.get(key, {})
+        if job not in alike:
+            return False
+        del alike[job]
+        self._count(job, -1)
+        if not alike:
+            del self._jobs[key]
+        return True
+
+    def _count(self, job: Job, sign: int) -> None:
+        self._size += sign
+        self.cost += sign * job.cost
+        self.expected_s = self.expected_s + sign * job.expected_s if self._size else 0.0
+
+
+Compute = Callable[[Sequence[Job], ComputePool | None], Sequence[Any]]
+"""Computes a batch, in any thread: the answer or the ServiceError of each job."""
+
+
+class Scheduler:
+    """Runs jobs by the rules above. Its methods run on one event loop.
+
+    Attributes:
+      estimates: how long jobs take, by kind and by call.
+    """
+
+    def __init__(
+        self,
+        compute: Compute,
+        pool: ComputePool,
+        metrics: Metrics,
+        *,
+        inline_max_s: float,
+        max_queued_candidates: int,
+        retry_after_s: float,
+        batch_max: int = 16,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Creates a scheduler without jobs.
+
+        Args:
+          compute: computes a batch.
+          pool: computes long batches.
+          inline_max_s: longest batch that is computed on the event loop.
+          max_queued_candidates: cost of the jobs that may wait.
+          retry_after_s: least retry-after of a rejected request.
+          batch_max: jobs in one batch.
+          clock: of deadlines.
+        """
+        self._compute = compute
+        self._pool = pool
+        self._metrics = metrics
+        self._clock = clock
+        self._inline_max_s = inline_max_s
+        self._max_cost = max_queued_candidates
+        self._retry_after_s = retry_after_s
+        self._inline = BatchQueue(batch_max, inline_max_s)
+        self._long = BatchQueue(batch_max)
+        self.estimates = LatencyEstimates()
+        self._cost = LatencyEstimates()
+        self._running_s = 0.0
+        self._dispatching = False
+
+    def __len__(self) -> int:
+        return len(self._inline) + len(self._long)
+
+    @property
+    def queued_cost(self) -> int:
+        """Cost of the jobs that wait."""
+        return self._inline.cost + self._long.cost
+
+    @property
+    def wait_s(self) -> float:
+        """How long a job that arrives now is expected to wait."""
+        return (
+            self._inline.expected_s
+            + (self._long.expected_s + self._running_s / 2) / self._pool.threads
+        )
+
+    def check(self, call: str, deadline: float) -> None:
+        """Rejects a request before it is decoded, by what requests of its call usually cost and
+        take.
+
+        Raises:
+          Overloaded: the queue is full, or the deadline would pass.
+        """
+        self._check(
+            int(self._cost.expected_s(call) or 0), self.estimates.expected_s(call) or 0.0, deadline
+        )
+
+    async def run(self, job: Job) -> Any:
+        """Returns the answer of a job; the job's lease is released once it is computed or dropped.
+
+        Raises:
+          Overloaded: it is rejected.
+          ServiceError: it failed.
+        """
+        try:
+            queue = self._submit(job)
+        except BaseException:
+            job.lease.release()
+            raise
+        context = job.context
+        slow = queue is self._long or self.wait_s > WATCH_S
+        with contextlib.ExitStack() as ending:
+            if slow:
+                left_s = context.deadline - self._clock()
+                late = asyncio.get_running_loop().call_later(
+                    left_s, self._drop, job, DeadlineExceeded(_LATE)
+                )
+                ending.callback(late.cancel)
+                if context.disconnected is not None:
+                    watcher = asyncio.ensure_future(context.disconnected())
+                    watcher.add_done_callback(functools.partial(self._hung_up, job))
+                    ending.callback(watcher.cancel)
+            try:
+                return await job.future
+            except asyncio.CancelledError:
+                self._drop(job, Cancelled(_GONE))
+                raise
+
+    def close(self) -> None:
+        """Fails every job that waits, and ends the compute threads."""
+        for queue in (self._inline, self._long):
+            while batch := queue.take():
+                for job in batch:
+                    self._settle(job, NotReady("the service is shutting down"))
+        self._pool.close()
+
+    def _check(self, cost: int, expected_s: float, deadline: float) -> None:
+        waiting = self.queued_cost
+        wait_s = self.wait_s
+        if waiting and waiting + cost > self._max_cost:
+            raise self._overloaded(
+                f"requests with {waiting} candidates are in the queue already", wait_s, "queue"
+            )
+        if wait_s and self._clock() + _MARGIN * (wait_s + expected_s) > deadline:
+            message = (
+                f"the response would take about {wait_s + expected_s:.2f} s, too long for the "
+                "deadline"
+            )
+            raise self._overloaded(message, wait_s, "deadline")
+
+    def _overloaded(self, message: str, wait_s: float, reason: str) -> Overloaded:
+        return Overloaded(message, max(self._retry_after_s, math.ceil(wait_s * 100) / 100), reason)
+
+    def _submit(self, job: Job) -> BatchQueue:
+        expected_s = self.estimates.expected_s(job.kind)
+        call = job.context.call
+        self._check(job.cost, expected_s or 0.0, job.context.deadline)
+        self._cost.observe(call, job.cost)
+        job.expected_s = expected_s or 0.0
+        short = expected_s is not None and expected_s <= self._inline_max_s and not job.waits
+        queue = self._inline if short else self._long
+        queue.add(job)
+        self._wake()
+        return queue
+
+    def _wake(self) -> None:
+        if not self._dispatching:
+            self._dispatching = True
+            loop = asyncio.get_running_loop()
+            # A turn later: what has arrived meanwhile joins the batch.
+            loop.call_soon(loop.call_soon, self._dispatch)
+
+    def _dispatch(self) -> None:
+        """Submits long batches to idle threads and computes one short batch, so that the loop stays
+        responsive.
+        """
+        self._dispatching = False
+        while self._pool.idle > 0 and (batch := self._alive(self._long.take())):
+            self._running_s += sum(job.expected_s for job in batch)
+            self._pool.submit(
+                functools.partial(self._measured, batch),
+                functools.partial(self._hand_over, asyncio.get_running_loop(), batch),
+            )
+        if batch := self._alive(self._inline.take()):
+            began = time.perf_counter()
+            answers = self._compute(batch, None)
+            self._finish(batch, answers, time.perf_counter() - began)
+        if len(self._inline) or (len(self._long) and self._pool.idle > 0):
+            self._wake()
+
+    def _alive(self, batch: Sequence[Job]) -> list[Job]:
+        """Drops the jobs that nobody waits for any more."""
+        now = self._clock()
+        alive = list[Job]()
+        began = time.perf_counter()
+        for job in batch:
+            if job.context.cancelled or job.future.done():
+                self._settle(job, Cancelled(_GONE), "cancelled")
+            elif now >= job.context.deadline:
+                self._settle(job, DeadlineExceeded(_LATE), "expired")
+            else:
+                job.context.phases["queue"] = began - job.queued_at
+                alive.append(job)
+        return alive
+
+    def _measured(self, batch: Sequence[Job]) -> tuple[Sequence[Any], float]:
+        """Computes a batch in a compute thread; returns its answers and how long it would take on
+        the loop.
+        """
+        began = time.perf_counter()
+        cpu = time.thread_time()
+        faults = _major_faults()
+        answers = self._compute(batch, self._pool)
+        # Time that others held the GIL and the cores is no cost of the batch; time that a disk took
+        # is.
+        blocked = _major_faults() > faults
+        return answers, time.perf_counter() - began if blocked else time.thread_time() - cpu
+
+    def _hand_over(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        batch: Sequence[Job],
+        measured: tuple[Sequence[Any], float],
+    ) -> None:
+        """Passes the answers of a compute thread to the event loop."""
+        try:
+            loop.call_soon_threadsafe(self._finish_long, batch, *measured)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            for job in batch:
+                job.lease.release()
+
+    def _finish_long(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
+        self._running_s = max(0.0, self._running_s - sum(job.expected_s for job in batch))
+        self._finish(batch, answers, seconds)
+        if len(self):
+            self._wake()
+
+    def _finish(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
+        call = batch[0].context.call
+        each_s = seconds / len(batch)
+        self._metrics.observe("batch_requests", len(batch), call)
+        for job, answer in zip(batch, answers, strict=True):
+            # A request that fails slowly must not stay a short one; one that is rejected at once
+            # says nothing about those that are computed.
+            failed = isinstance(answer, ServiceError)
+            for kind in (job.kind, call):
+                if not failed or each_s > (self.estimates.expected_s(kind) or 0.0):
+                    self.estimates.observe(kind, each_s)
+            self._settle(job, answer)
+
+    def _hung_up(self, job: Job, watcher: asyncio.Future[object]) -> None:
+        if not watcher.cancelled():
+            self._drop(job, Cancelled(_GONE))
+
+    def _drop(self, job: Job, problem: ServiceError) -> None:
+        """Ends the wait for a job: at once if it is queued, else before its next expensive step."""
+        job.context.cancelled = True
+        reason = "expired" if isinstance(problem, DeadlineExceeded) else "cancelled"
+        if self._inline.remove(job) or self._long.remove(job):
+            self._settle(job, problem, reason)
+        elif not job.future.done():
+            job.future.set_exception(problem)
+
+    def _settle(self, job: Job, answer: Any, rejected: str = "") -> None:
+        """Gives a job its answer and releases what it holds."""
+        job.lease.release()
+        if rejected:
+            self._metrics.count("rejected_requests", 1, job.context.call, rejected)
+        if job.future.done():
+            return
+        if isinstance(answer, ServiceError):
+            job.future.set_exception(answer)
+        else:
+            job.future.set_result(answer)
+
+
+def _major_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt

@@ -1,0 +1,156 @@
+"""What a shard answers its routers: rows by position, and the nearest of the candidates that it
+holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.config import ServiceSettings
+from service.engine.context import Execution
+from service.engine.limits import at_most
+from service.engine.names import show_version
+from service.engine.retrieval import filters, search
+from service.errors import InvalidArgument, NotFound
+from service.shards.calls import (
+    PartFound,
+    PartSearch,
+    RowPositions,
+    RowsFound,
+    RowsRead,
+    ShardRequest,
+)
+from service.versions.version import LoadedIndex, ModelVersion
+
+Stored = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+"""Rows and scales as they are stored."""
+
+
+def read_rows(
+    model_version: ModelVersion, request: RowsRead, settings: ServiceSettings, execution: Execution
+) -> RowsFound:
+    """Reads rows as they are stored.
+
+    Raises:
+      NotFound: this process is another shard, or holds another bundle, or not the table or index.
+      InvalidArgument: a position is beyond the rows held.
+    """
+    _check(model_version, request, settings)
+    at_most(
+        settings, "max_values", sum(each.positions.size for each in request.rows), "the request"
+    )
+    with execution.phase("lookup"):
+        rows = [
+            _vectors(model_version, each) if each.index else _table_rows(model_version, each)
+            for each in request.rows
+        ]
+    return RowsFound(model_version.model, model_version.version, tuple(rows))
+
+
+def _vectors(model_version: ModelVersion, wanted: RowPositions) -> Stored:
+    vectors = _index(model_version, wanted.index).vectors
+    _check_positions(wanted.index, wanted.positions, len(vectors))
+    taken: NDArray[Any] = vectors.take(wanted.positions, axis=0)
+    return taken.view(np.uint8), np.empty((wanted.positions.size, 0), np.uint8)
+
+
+def _table_rows(model_version: ModelVersion, wanted: RowPositions) -> Stored:
+    found = []
+    for name, positions in zip(
+        wanted.tables, np.split(wanted.positions, wanted.counts.cumsum()[:-1]), strict=True
+    ):
+        table = model_version.tables.get(name)
+        if table is None:
+            raise NotFound(f"{show_version(model_version)}: no row of {name[:128]!r} is held here")
+        _check_positions(name, positions, table.rows)
+        found.append(table.stored(positions.astype(np.int64)))
+    if len({values.shape[1:] + scales.shape[1:] for values, scales in found}) != 1:
+        names = ", ".join(wanted.tables)[:128]
+        raise InvalidArgument(
+            f"tables {names} were requested together; tables of one row layout were expected"
+        )
+    values, scales = zip(*found, strict=True)
+    return np.concatenate(values), np.concatenate(scales)
+
+
+def search_part(
+    model_version: ModelVersion,
+    request: PartSearch,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> PartFound:
+    """Searches the candidates of an index that are held here.
+
+    Raises:
+      NotFound: this process is another shard, or holds another bundle, or no part of the index.
+      InvalidArgument: the filter does not suit the attributes, or the exclusions not the vectors.
+    """
+    _check(model_version, request, settings)
+    wanted = request.search
+    n = len(wanted.vectors)
+    at_most(settings, "max_queries", n, "the search")
+    k_max = max(settings.max_k, settings.max_candidates)
+    if not 1 <= wanted.k <= k_max:
+        raise InvalidArgument(f"k is {wanted.k}; 1 to {k_max} are accepted")
+    index = _index(model_version, wanted.index)
+    compiled = filters.compiled(index, wanted.filter) if wanted.filter else None
+    found = search.nearest(
+        index,
+        wanted.vectors,
+        wanted.k,
+        search.Allowed(_excluded_here(index, wanted.excluded, n), compiled),
+        execution,
+        exact=wanted.exact,
+        recall=wanted.recall,
+        explain=wanted.explain,
+    )
+    execution.computed(n)
+    positions = found.positions + index.first
+    about = (model_version.model, model_version.version)
+    return PartFound(*about, positions, found.scores, found.offsets, found.explanations)
+
+
+def _excluded_here(
+    index: LoadedIndex, excluded: Sequence[NDArray[np.uint32]], n: int
+) -> list[NDArray[Any]]:
+    """Returns what each of n queries excludes of the candidates held here, by position
+    among them.
+    """
+    if len(excluded) not in (0, 1, n):
+        raise InvalidArgument(
+            f"{len(excluded)} lists of exclusions; one, or one each of {n} queries was expected"
+        )
+    held = []
+    for positions in excluded or [np.empty(0, np.uint32)]:
+        first, end = positions.searchsorted([index.first, index.first + len(index.vectors)])
+        held.append(positions[first:end] - np.uint32(index.first))
+    return held if len(held) == n else held * n
+
+
+def _check(model_version: ModelVersion, request: ShardRequest, settings: ServiceSettings) -> None:
+    if request.shard != settings.shard:
+        raise NotFound(f"this process is shard {settings.shard}, not {request.shard}")
+    if model_version.fingerprint != request.fingerprint:
+        raise NotFound(
+            f"{show_version(model_version)} is another bundle here; copy the same bundle to all "
+            "shards and routers"
+        )
+
+
+def _index(model_version: ModelVersion, name: str) -> LoadedIndex:
+    if name not in model_version.parts:
+        raise NotFound(
+            f"{show_version(model_version)}: no part of index {name[:128]!r} is held here"
+        )
+    return model_version.parts[name]
+
+
+def _check_positions(name: str, positions: NDArray[np.uint32], size: int) -> None:
+    if positions.size and int(positions.max()) >= size:
+        raise InvalidArgument(
+            f"position {positions.max()} of {name[:128]!r} was requested; {size} rows are held here"
+        )

@@ -1,0 +1,199 @@
+"""Messages of the internal service of shards: requests and answers, for the shard and for the
+router.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from bundle.tables.offsets import offsets_of
+from bundle.tables.sharding import ShardNumber
+from service.codec import protobuf
+from service.codec.protobuf import packed
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.stubs import shard_service_pb2 as shard_pb
+from service.config import ServiceSettings
+from service.engine.calls import Explanation, Target
+from service.engine.retrieval.search import Found
+from service.engine.retrieval.sharded_search import IndexSearch
+from service.errors import Internal, InvalidArgument
+from service.shards.calls import (
+    PartFound,
+    PartSearch,
+    RowPositions,
+    RowsFound,
+    RowsRead,
+)
+
+_UINT32 = np.dtype("<u4")
+_FLOAT32 = np.dtype("<f4")
+
+
+# as all readers
+def read_rows(message: shard_pb.RowsRequest, _: object, settings: ServiceSettings) -> RowsRead:  # noqa: ARG001
+    """Reads a RowsRequest.
+
+    Raises:
+      InvalidArgument: packed bytes are truncated, or the counts are not those of the tables.
+    """
+    return RowsRead(
+        *_bundle(message.bundle), tuple([_row_positions(each) for each in message.rows])
+    )
+
+
+def read_search(
+    message: shard_pb.SearchRequest, _: object, settings: ServiceSettings
+) -> PartSearch:
+    """Reads a SearchRequest.
+
+    Raises:
+      InvalidArgument: packed bytes are truncated, or the vectors are no [n, dim]; names the field.
+    """
+    if message.dim < 1 or len(message.vectors) % (4 * message.dim):
+        raise InvalidArgument(
+            f"vectors has {len(message.vectors)} bytes; float32 vectors of dim {message.dim} "
+            "expected"
+        )
+    search = IndexSearch(
+        index=message.index,
+        vectors=packed(message.vectors, _FLOAT32, "vectors").reshape(-1, message.dim),
+        k=message.k,
+        exact=message.exact,
+        recall=message.recall,
+        filter=protobuf.read_filter(message.filter, settings)
+        if message.HasField("filter")
+        else None,
+        excluded=tuple([packed(each.positions, _UINT32, "excluded") for each in message.excluded]),
+        explain=message.explain,
+    )
+    return PartSearch(*_bundle(message.bundle), search)
+
+
+def _row_positions(message: shard_pb.Rows) -> RowPositions:
+    counts = packed(message.counts, _UINT32, "counts")
+    positions = packed(message.positions, _UINT32, "positions")
+    if not message.index and (
+        counts.size != len(message.tables) or int(counts.sum()) != positions.size
+    ):
+        raise InvalidArgument(
+            f"counts has {counts.size} values with the sum {counts.sum()}; one count per table "
+            f"({len(message.tables)}) with the sum {positions.size} was expected"
+        )
+    return RowPositions(tuple(message.tables), counts, positions, message.index)
+
+
+def _bundle(message: shard_pb.Bundle) -> tuple[Target, int, ShardNumber]:
+    """Returns the model and version, the fingerprint and the shard that are meant."""
+    if not message.model or message.version < 1:
+        raise InvalidArgument(
+            f"bundle is {message.model!r} version {message.version}; a model and a version are "
+            "expected"
+        )
+    target = Target(message.model, message.version)
+    return target, message.fingerprint, ShardNumber(message.number, message.total)
+
+
+def rows_message(answer: RowsFound) -> shard_pb.RowsResponse:
+    """Returns the answer as its message."""
+    rows = [
+        shard_pb.StoredRows(values=values.tobytes(), scales=scales.tobytes())
+        for values, scales in answer.rows
+    ]
+    return shard_pb.RowsResponse(rows=rows)
+
+
+def found_message(answer: PartFound) -> shard_pb.SearchResponse:
+    """Returns the answer as its message."""
+    return shard_pb.SearchResponse(
+        positions=answer.positions.astype(_UINT32).tobytes(),
+        scores=answer.scores.astype(_FLOAT32, copy=False).tobytes(),
+        counts=np.diff(answer.offsets).astype(_UINT32).tobytes(),
+        explanations=[pb.Explanation(**vars(each)) for each in answer.explanations],
+    )
+
+
+def search_message(bundle: shard_pb.Bundle, search: IndexSearch) -> shard_pb.SearchRequest:
+    """Returns a search of a shard as its message."""
+    return shard_pb.SearchRequest(
+        bundle=bundle,
+        index=search.index,
+        vectors=search.vectors.tobytes(),
+        dim=search.vectors.shape[1],
+        k=search.k,
+        exact=search.exact,
+        recall=search.recall,
+        filter=None if search.filter is None else protobuf.filter_message(search.filter),
+        excluded=[
+            shard_pb.Excluded(positions=each.astype(_UINT32, copy=False).tobytes())
+            for each in search.excluded
+        ],
+        explain=search.explain,
+    )
+
+
+def read_found(
+    message: shard_pb.SearchResponse, search: IndexSearch, held: range, shard: ShardNumber
+) -> Found:
+    """Reads what a shard found.
+
+    Args:
+      message: The shard's response.
+      search: The search that was requested.
+      held: The positions of the candidates that the shard holds.
+      shard: Names the shard in errors.
+
+    Raises:
+      Internal: The response does not fit the request, such as by more than k candidates of a query,
+        or by candidates that the shard does not hold.
+    """
+    query_count = len(search.vectors)
+    sizes = [len(message.counts), len(message.positions), len(message.scores)]
+    if any(size % 4 for size in sizes) or sizes[0] != 4 * query_count or sizes[1] != sizes[2]:
+        raise Internal(
+            f"shard {shard} returned {sizes} bytes for a search of {query_count} queries"
+        )
+
+    counts = np.frombuffer(message.counts, _UINT32).astype(np.int64)
+    positions = np.frombuffer(message.positions, _UINT32).astype(np.int64)
+    scores = np.frombuffer(message.scores, _FLOAT32)
+    if counts.sum() != positions.size or counts.max(initial=0) > search.k:
+        raise Internal(
+            f"shard {shard} returned {positions.size} candidates for {query_count} queries of "
+            f"k {search.k}, {counts.max(initial=0)} for one of them"
+        )
+    if positions.size and not held.start <= positions.min() <= positions.max() < held.stop:
+        raise Internal(
+            f"shard {shard} returned candidates {positions.min()} to {positions.max()} of index "
+            f"{search.index!r}; it holds {held.start} to {held.stop - 1}"
+        )
+    if len(message.explanations) != (query_count if search.explain else 0):
+        raise Internal(
+            f"shard {shard} explained {len(message.explanations)} of {query_count} queries"
+        )
+
+    explanations = tuple([_explanation(each) for each in message.explanations])
+    return Found(positions, scores, offsets_of(counts), explanations)
+
+
+def _explanation(message: pb.Explanation) -> Explanation:
+    return Explanation(
+        message.path, message.matches, message.selectivity, message.scored, message.search_ms
+    )
+
+
+def description(
+    settings: ServiceSettings, bundles: Iterable[tuple[str, int, int]]
+) -> shard_pb.DescribeResponse:
+    """Returns what describes a shard: its bundles by model, version and fingerprint."""
+    number, total = settings.shard or (0, 0)
+    return shard_pb.DescribeResponse(
+        number=number,
+        total=total,
+        min_bytes=settings.shard_min_bytes,
+        bundles=[
+            shard_pb.Bundle(model=model, version=version, fingerprint=crc)
+            for model, version, crc in bundles
+        ],
+    )

@@ -1,0 +1,1 @@
+"""Model versions: finds, loads, switches and releases them."""

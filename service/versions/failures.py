@@ -1,0 +1,85 @@
+"""Versions that could not be loaded, and when to try again: their files changed, or the machine was
+at fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bundle.errors import BundleError
+from service.versions.loader import InsufficientMemory, LoadRejected, ShardsMissing
+
+RETRY_S = 60.0
+"""Until the next attempt where the machine was at fault: memory, permissions, open files, a disk.
+"""
+SHARDS_RETRY_S = 1.0
+"""The same where shards were missing: they load the version at the same time."""
+FILES_MAX = 100_000
+"""Files of one version that are inspected for changes."""
+
+
+@dataclass
+class LoadFailure:
+    """One version that could not be loaded.
+
+    Attributes:
+      files: fingerprint of its files before the attempt.
+      retry_at: on the clock of `time.monotonic()`; infinite: only changed files can help.
+      seen: fingerprint when the files were last inspected.
+    """
+
+    files: int
+    problem: str
+    retry_at: float
+    seen: int = 0
+
+    @classmethod
+    def of(cls, files: int, problem: Exception) -> LoadFailure:
+        """Returns the failure of an attempt; an unexpected problem is described without
+        its text.
+        """
+        causes = problem, problem.__cause__
+        machine_at_fault = any(
+            isinstance(each, OSError | MemoryError | InsufficientMemory) for each in causes
+        )
+        if isinstance(problem, MemoryError):
+            reason = "memory ran out"
+        elif is_expected(problem):
+            reason = str(problem)
+        else:
+            reason = f"unexpected {type(problem).__name__} while loading; the log has it"
+        retry_s = RETRY_S if machine_at_fault else math.inf
+        retry_s = SHARDS_RETRY_S if isinstance(problem, ShardsMissing) else retry_s
+        return cls(files, reason, time.monotonic() + retry_s, files)
+
+    def should_retry(self, directory: Path) -> bool:
+        """Returns whether to load the version again.
+
+        Files that changed may still be on their way: they are tried once two inspections in a row
+        have found the same. So a copy that brings the manifest first fails once, then loads.
+        """
+        if time.monotonic() >= self.retry_at:
+            return True
+        before = self.seen
+        self.seen = fingerprint(directory)
+        return self.seen != self.files and self.seen == before
+
+
+def is_expected(problem: Exception) -> bool:
+    """Returns whether a load may raise this; anything else is a bug, here or in a library."""
+    return isinstance(problem, BundleError | LoadRejected | OSError | MemoryError)
+
+
+def fingerprint(directory: Path) -> int:
+    """Returns a hash of the names, sizes and times of a version's files; reads none of them."""
+    found = set[tuple[str, int, int, int]]()
+    with contextlib.suppress(OSError):  # a file vanished: the next fingerprint differs
+        for path in itertools.islice(directory.rglob("*"), FILES_MAX):
+            status = path.stat()
+            found.add((str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return hash(frozenset(found))

@@ -1,0 +1,158 @@
+"""The desired state on disk: one JSON file that every process of the service reads; written aside,
+then renamed.
+
+A file that cannot be read changes nothing in a running service. A service that starts with one
+loads nothing and reports why: it cannot know which versions it must not serve.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+from pydantic import ValidationError
+
+from bundle.storage import files
+from service.config import ServiceSettings
+from service.errors import NotReady, TooLarge
+from service.versions.desired_state import Desired, first_error
+
+NAME = ".rowcast-state.json"
+"""Under the root, unless a setting names another path; no model can have this name."""
+BYTES_MAX = 64 << 20
+
+
+class StateUnreadable(Exception):
+    """The file exists, or may exist, but cannot be read; the message says why."""
+
+
+class StateFile:
+    """The file of one service's desired state, and what could last be read of it.
+
+    Attributes:
+      desired: as last refreshed; None: it could not be read since the start.
+      problem: why it could not be read then; empty: it could.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Creates the reader and writer of a file, which need not exist."""
+        self.path = path
+        self.desired: Desired | None = None
+        self.problem = ""
+        self._content: bytes | None = None
+
+    @classmethod
+    def of(cls, settings: ServiceSettings) -> StateFile:
+        """Returns the file that the settings name."""
+        return cls(settings.state_file or settings.root / NAME)
+
+    def refresh(self) -> bool:
+        """Reads the file if it has changed; returns whether `desired` or `problem` did."""
+        before = self.desired, self.problem
+        try:
+            content = self._read()
+            if self.desired is None or content != self._content:
+                self.desired = self._parse(content)
+                self._content = content
+            self.problem = ""
+        except StateUnreadable as problem:
+            # A directory that is gone is mostly the root itself, which is reported as such.
+            if self.desired is None or self.path.parent.is_dir():
+                self.problem = str(problem)
+        return (self.desired, self.problem) != before
+
+    def read(self) -> Desired:
+        """Returns the desired state; without a file, the default.
+
+        Raises:
+          StateUnreadable: the file cannot be read, or has invalid contents.
+        """
+        return self._parse(self._read())
+
+    def _read(self) -> bytes | None:
+        """Returns the content of the file; None: there is no file."""
+        try:
+            if not stat.S_ISREG(self.path.stat().st_mode):  # reading a pipe would never end
+                raise StateUnreadable(f"state file {self.path} is not a regular file")
+            with self.path.open("rb") as file:
+                content = file.read(BYTES_MAX + 1)
+        except FileNotFoundError:
+            if self.path.parent.is_dir():
+                return None
+            raise StateUnreadable(
+                f"the directory of state file {self.path} does not exist"
+            ) from None
+        except OSError as problem:
+            raise StateUnreadable(
+                f"state file {self.path} cannot be read: {problem.strerror}"
+            ) from problem
+        if len(content) > BYTES_MAX:
+            raise StateUnreadable(f"state file {self.path} is larger than {BYTES_MAX} bytes")
+        return content
+
+    def _parse(self, content: bytes | None) -> Desired:
+        try:
+            return Desired() if content is None else Desired.model_validate_json(content)
+        except ValidationError as problem:
+            raise StateUnreadable(
+                f"state file {self.path} is damaged, or of another product version: "
+                f"{first_error(problem)}; repair it, or remove it to serve the newest versions"
+            ) from problem
+
+    def update(self, edit: Callable[[Desired], Desired]) -> Desired:
+        """Changes the desired state; when this returns, all of the change is on disk.
+
+        Args:
+          edit: returns the new desired state, given the one until now.
+        Returns:
+          The new desired state.
+        Raises:
+          NotReady: the file cannot be read or written.
+          TooLarge: it would be larger than can be read.
+          Exception: whatever `edit` raises; nothing is changed.
+        """
+        try:
+            with open(
+                f"{self.path}.lock", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)
+            ) as lock:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                before = self.read()
+                desired = edit(before)
+                if desired == before:
+                    return before
+                desired = desired.model_copy(update={"revision": before.revision + 1})
+                content = (
+                    orjson.dumps(desired.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+                    + b"\n"
+                )
+                if len(content) > BYTES_MAX:
+                    raise TooLarge(
+                        f"the state file would have {len(content)} bytes; at most {BYTES_MAX} are "
+                        "accepted"
+                    )
+                self._write(content)
+                return desired
+        except StateUnreadable as problem:
+            raise NotReady(str(problem)) from problem
+        except OSError as problem:
+            reason = f"{problem.strerror or problem}; --state-file names another path"
+            raise NotReady(f"state file {self.path} cannot be written: {reason}") from problem
+
+    def _write(self, content: bytes) -> None:
+        aside = self.path.with_name(f"{self.path.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            with aside.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(self.path)
+        finally:
+            aside.unlink(missing_ok=True)
+        files.sync(self.path.parent)

@@ -1,0 +1,17 @@
+"""The soak of routers and shards, small enough for every run of the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak.scale import run
+
+pytestmark = pytest.mark.slow
+
+
+def test_ten_disturbances_cause_no_wrong_response_and_no_failure_while_replicas_are_left(
+    small_towers: Path,
+) -> None:
+    assert run(moments=10, seed=0, towers=small_towers) == []

@@ -1,0 +1,29 @@
+"""The soaks of version switches and of commands, small enough for every run of the tests."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak.commands import ACTIONS, press
+from benchmarks.soak.switches import run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("cc") is None, reason="the load generator is C, and there is no compiler"
+    ),
+]
+
+
+def test_switches_under_load_fail_no_request_and_mix_no_response(small_towers: Path) -> None:
+    wrong = run(versions=5, workers=1, block_s=0.2, towers=small_towers)
+    assert [problem for problem in wrong if not problem.startswith("memory")] == [], (
+        "memory settles after 20 versions"
+    )
+
+
+def test_commands_and_versions_that_cannot_be_served_fail_no_request(small_towers: Path) -> None:
+    assert press(ACTIONS, latest=1, rounds=1, workers=1, block_s=0.2, towers=small_towers) == []

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import grpc
+import numpy as np
+import pytest
+
+from benchmarks.load import Answers, Endpoint, Load, ServiceLost
+from benchmarks.peers.contenders import free_ports
+from benchmarks.services import NotStarted, Program
+
+ANSWER = bytes(3000)
+LARGE = bytes(200_000)
+"""More than HTTP/2's first window, and more than one frame."""
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Answers every POST to / with as many bytes."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200 if self.path == "/" else 404)
+        self.send_header("content-length", str(len(ANSWER)))
+        self.end_headers()
+        self.wfile.write(ANSWER)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def http_endpoint() -> Iterator[Endpoint]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield Endpoint(server.server_address[1], "/", "text/plain")
+        server.shutdown()
+
+
+@pytest.fixture
+def grpc_endpoint() -> Iterator[Endpoint]:
+    handler = grpc.unary_unary_rpc_method_handler(lambda _request, _context: ANSWER)
+    server = grpc.server(ThreadPoolExecutor(4))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("Echo", {"Call": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield Endpoint(port, "/Echo/Call")
+    server.stop(None).wait()
+
+
+@pytest.fixture(params=["http", "grpc"])
+def endpoint(request: pytest.FixtureRequest) -> Endpoint:
+    found: Endpoint = request.getfixturevalue(f"{request.param}_endpoint")
+    return found
+
+
+@pytest.mark.parametrize("bodies", [[b"", b"small"], [LARGE]], ids=["small", "large"])
+def test_load_closed_gets_a_response_to_every_request(
+    endpoint: Endpoint, bodies: list[bytes]
+) -> None:
+    load = Load(endpoint, bodies)
+    answers = load.closed(3, 0.1)
+    assert answers.failed == 0
+    assert answers.answered == len(answers.latency_s) >= 3
+    assert answers.elapsed_s >= 0.1
+    load.close()
+
+
+def test_load_open_sends_at_the_rate_whatever_the_responses(endpoint: Endpoint) -> None:
+    load = Load(endpoint, [b"x"])
+    answers = load.open(300, 0.5, seed=1)
+    assert answers.failed == 0
+    assert 100 < answers.answered < 220  # Poisson, 150 expected
+    load.close()
+
+
+def test_load_counts_failed_calls(http_endpoint: Endpoint, grpc_endpoint: Endpoint) -> None:
+    for port, path, media, status in (
+        (http_endpoint.port, "/nothing", "text/plain", 404),
+        (grpc_endpoint.port, "/Echo/Nothing", "", 0),
+    ):
+        load = Load(Endpoint(port, path, media), [b"x"])
+        answers = load.closed(2, 0.05)
+        assert answers.answered == 0
+        assert answers.failed == len(answers.status) > 0
+        assert set(answers.status) == {status}
+        assert np.isnan(answers.percentile_ms(50))
+        load.close()
+
+
+def test_load_on_a_port_without_service_names_the_port() -> None:
+    (port,) = free_ports(1)
+    load = Load(Endpoint(port, "/", "text/plain"), [b"x"])
+    with pytest.raises(ServiceLost, match=f"port {port}: connect: Connection refused"):
+        load.closed(1, 0.05)
+    load.close()
+
+
+def test_program_that_ends_is_reported_with_its_log(tmp_path: Path) -> None:
+    with pytest.raises(NotStarted, match=r"false does not answer; see .*log"):
+        Program(["false"], lambda: False, tmp_path / "log")
+
+
+def test_program_paused_uses_no_more_of_the_processor(tmp_path: Path) -> None:
+    program = Program(["sh", "-c", "while :; do :; done"], lambda: True, tmp_path / "log")
+    while program.cpu_s() == 0:
+        pass
+    program.pause()
+    before = program.cpu_s()
+    for _ in range(100):
+        assert program.memory_bytes() > 0
+    assert program.cpu_s() - before <= 0.02
+    program.resume()
+    while program.cpu_s() < before + 0.05:
+        pass
+    program.close()
+    assert program.memory_bytes() == 0
+
+
+def test_percentile_counts_successful_requests_only() -> None:
+    latency = np.array([0.001, 0.002, 0.003, 9.0])
+    answers = Answers(np.zeros(4), latency, np.array([200.0, 200.0, 200.0, 429.0]), 2.0, 0.0)
+    assert (answers.answered, answers.failed, answers.requests_per_s) == (3, 1, 1.5)
+    assert answers.percentile_ms(50) == pytest.approx(2.0)

@@ -1,0 +1,78 @@
+"""Stacks whose layout jax-tpu-embedding saved beside them, in an item of the same step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import StatedTable, Statements
+from export.checkpoint.layouts import SparseCore
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError, NotConvertible
+from tests.export.checkpoint.inventory.test_layout_file import SPEC_TEXT
+from tests.export.checkpoint.orbax_trees import Leaves, write_item
+
+STACK = np.zeros((1920, 16), np.float32)
+LEAVES: Leaves = {
+    "embed.embedding_table.value.users_items.table": STACK,
+    "embed.embedding_table.value.users_items.slot.accumulator": STACK,
+}
+
+
+def step(root: Path, spec: str, item: str = "embedding_spec") -> Path:
+    """A step as jax-tpu-embedding's save_checkpoint writes it."""
+    write_item(root / "7" / "model", LEAVES)
+    write_item(root / "7" / "optimizer", {"mu": np.zeros(3, np.float32)})
+    (root / "7" / item).mkdir()
+    (root / "7" / item / "proto.pbtxt").write_text(spec)
+    committed = {"commit_timestamp_nsecs": 2, "init_timestamp_nsecs": 1}
+    (root / "7" / "_CHECKPOINT_METADATA").write_text(json.dumps(committed))
+    return root
+
+
+@pytest.mark.parametrize("item", ["embedding_spec", "tables"])
+@pytest.mark.parametrize("path", ["", "7"])
+def test_stack_is_read_by_the_layout_that_its_checkpoint_holds(
+    tmp_path: Path, path: str, item: str
+) -> None:
+    found = recognise(open_checkpoint(step(tmp_path, SPEC_TEXT, item) / path))
+    key = "model.embed.embedding_table.value.users_items.table"
+    assert {
+        table.name: (table.key, table.rows, table.dim, table.layout) for table in found.tables
+    } == {
+        "items": (key, 503, 16, SparseCore(8, 240, 128, 4)),
+        "users": (key, 1000, 16, SparseCore(8, 240, 0, 0)),
+    }
+    assert {(table.origin, table.stated) for table in found.tables} == {("embedding spec", False)}
+    assert found.refused == ()
+
+
+@pytest.mark.parametrize("spec", ["", "some_field: 3", SPEC_TEXT.replace("users_items", "others")])
+def test_stack_without_a_recorded_layout_needs_a_layout_file(tmp_path: Path, spec: str) -> None:
+    found = recognise(open_checkpoint(step(tmp_path, spec)))
+    assert (found.tables, [refused.name for refused in found.refused]) == ((), ["users_items"])
+
+
+def test_layout_file_replaces_the_layout_that_a_checkpoint_holds(tmp_path: Path) -> None:
+    stated = {"all": StatedTable(key="users_items", kind="sparse_core", rows=1, dim=1, cores=4)}
+    found = recognise(open_checkpoint(step(tmp_path, SPEC_TEXT)), Statements(layouts=stated))
+    assert [(table.name, table.stated) for table in found.tables] == [("all", True)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem", "what"),
+    [
+        (SPEC_TEXT[:-2], CheckpointError, r"proto\.pbtxt is no layout of the stacks"),
+        (SPEC_TEXT.replace("1000", "-1"), CheckpointError, r"proto\.pbtxt is no layout"),
+        (SPEC_TEXT.replace("1920", "3840"), NotConvertible, "its variable has 1920"),
+    ],
+)
+def test_recorded_layout_that_is_damaged_or_contradicts_the_stack_is_an_error(
+    tmp_path: Path, spec: str, problem: type[Exception], what: str
+) -> None:
+    with pytest.raises(problem, match=what):
+        recognise(open_checkpoint(step(tmp_path, spec)))

@@ -1,0 +1,112 @@
+"""Exit code 3: a checkpoint that is damaged, or another model's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from export.checkpoint.reader import open_checkpoint
+from tests.export.commands import Command, refused
+from tests.export.movies_job import (
+    Recipe,
+    changed,
+    visible,
+    write_project,
+)
+from tests.export.traced_models import TracedCheckpoint
+
+DATA = "ckpt-3.data-00000-of-00001"
+INDEX = "ckpt-3.index"
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flipped(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0x10
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "told"),
+    [
+        (INDEX, Path.unlink, "has data files but no ckpt-3.index"),
+        (INDEX, cut_short, "cut short"),
+        (INDEX, lambda path: flipped(path, 40), "does not match its checksum"),
+        (DATA, Path.unlink, "No such file"),
+        (DATA, cut_short, "it was cut short; copy it anew"),
+    ],
+)
+@pytest.mark.parametrize("subcommand", ["inspect", "tables", "run"])
+def test_damaged_checkpoint_exits_3_and_names_the_file(
+    command: Command,
+    recipe: Recipe,
+    movies: TracedCheckpoint,
+    tmp_path: Path,
+    subcommand: str,
+    file: str,
+    damage: Callable[[Path], None],
+    told: str,
+) -> None:
+    for each in (INDEX, DATA):
+        shutil.copy(movies.prefix.parent / each, tmp_path)
+    damage(tmp_path / file)
+    project = write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3"))
+    arguments = {
+        "inspect": [tmp_path / "ckpt-3"],
+        "tables": [tmp_path / "ckpt-3", tmp_path / "bundles"],
+    }
+    done = command(subcommand, *arguments.get(subcommand, [project]), "--json")
+    assert done.code == 3
+    assert done.out == "" or file == DATA  # `inspect` tells what it could read
+    assert told in done.message
+    assert "ckpt-3" in done.message
+    assert visible(tmp_path / "bundles") == []
+
+
+@pytest.mark.parametrize(
+    "variable", ["embedding/_tpu_embedding/users", "query_tower/layer_with_weights-0/kernel"]
+)
+def test_bit_flip_in_a_stored_variable_exits_3_and_names_it(
+    command: Command, recipe: Recipe, movies: TracedCheckpoint, tmp_path: Path, variable: str
+) -> None:
+    for each in (INDEX, DATA):
+        shutil.copy(movies.prefix.parent / each, tmp_path)
+    held = (
+        open_checkpoint(movies.prefix)
+        .read_all(f"model/{variable}/.ATTRIBUTES/VARIABLE_VALUE")
+        .tobytes()
+    )
+    flipped(tmp_path / DATA, (tmp_path / DATA).read_bytes().index(held) + 5)
+    project = write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3"))
+    refused(command, project, 3, variable.rpartition("/")[2], "copy it anew")
+
+
+def test_checkpoint_of_another_model_exits_3_and_names_its_variables(
+    command: Command, recipe: Recipe, tmp_path: Path
+) -> None:
+    factory = "two_towers.py:build_movies_without_head"
+    project = write_project(tmp_path, changed(recipe, "code.factory", factory))
+    refused(
+        command,
+        project,
+        3,
+        "head.kernel is float32 [24, 3] in the model (two_towers.py:",
+        "head.bias",
+    )
+    project = write_project(tmp_path, changed(recipe, "checkpoint.object_path", ""))
+    refused(
+        command,
+        project,
+        3,
+        "not at the top of checkpoint",
+        'write checkpoint.object_path = "model"',
+    )
+    project = write_project(tmp_path, changed(recipe, "checkpoint.object_path", "modle"))
+    refused(command, project, 3, "there is no 'modle' among model, step")

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, HashIds
+from export.corpora import files as corpus_files
+from export.corpora.files import locate_corpus, read_rows
+from export.errors import UsageError
+from export.recipe.schema import CorpusPart
+from tests.export.corpora.example_files import write_examples
+from tests.export.corpora.written import held
+
+FEATURES: dict[str, Feature] = {
+    "item": EmbeddedFeature(kind="single", table="t", role="candidate"),
+    "tags": EmbeddedFeature(
+        kind="bag",
+        table="t",
+        role="candidate",
+        combiner="sum",
+        ids=HashIds(buckets=10),
+        default=None,
+    ),
+    "studio": EmbeddedFeature(
+        kind="single", table="t", role="candidate", ids=HashIds(buckets=10), default="none"
+    ),
+    "year": DenseFeature(kind="dense", role="candidate", default=1.0),
+    "place": DenseFeature(kind="dense", role="candidate", shape=(2,)),
+}
+COLUMNS = {"item": "id", "tags": "tags", "studio": "studio", "year": "year", "place": "place"}
+ATTRIBUTES = ("title", "tags", "year")
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": [50 - row],
+        "tags": [f"t{row}", "x"] if row != 7 else ["y", "z"],
+        "studio": [] if row == 3 else [f"s{row % 4}"],
+        "year": [] if row in (2, 5) else [1990.0 + row / 2],
+        "place": [row + 0.25, -1.0],
+        "title": [f"Zoë {row}"],
+    }
+    for row in range(12)
+]
+
+
+def _part(**changes: Any) -> CorpusPart:
+    return CorpusPart(
+        **({"file": "parts", "id": "id", "features": COLUMNS, "attributes": ATTRIBUTES} | changes)
+    )
+
+
+def _parquet(rows: list[dict[str, Any]], path: Path) -> None:
+    single = {
+        name: [each[name][0] if each[name] else None for each in rows]
+        for name in ("id", "studio", "year", "title")
+    }
+    lists = {name: [each[name] for each in rows] for name in ("tags", "place")}
+    pq.write_table(pa.table(single | lists), path, row_group_size=3)
+
+
+def _csv(rows: list[dict[str, Any]], path: Path, zipped: bool = False) -> None:
+    names = ("title", "id", "tags", "studio", "year", "place")
+    lines = [",".join(names)]
+    lines += [",".join("|".join(map(str, each[name])) for name in names) for each in rows]
+    data = ("\n".join(lines) + "\n").encode()
+    path.write_bytes(gzip.compress(data) if zipped else data)
+
+
+WRITERS: dict[str, Callable[..., Any]] = {
+    "parquet": _parquet,
+    "csv": _csv,
+    "tfrecord": lambda rows, path, zipped=False: write_examples(path, rows, zipped),
+}
+
+
+def _packed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: [value for each in rows for value in each[name]] for name in ROWS[0]}
+
+
+def _expected() -> dict[str, Any]:
+    return {
+        "ids": [each["id"][0] for each in ROWS],
+        "title": [each["title"][0] for each in ROWS],
+        "tags": [each["tags"] for each in ROWS],
+        "year": [each["year"][0] if each["year"] else None for each in ROWS],
+        "feature item": [each["id"] for each in ROWS],
+        **{
+            f"feature {name}": [each[name] for each in ROWS]
+            for name in ("tags", "studio", "year", "place")
+        },
+    }
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz", "tfrecord", "tfrecord.gz"])
+def test_write_candidates_of_part_files_holds_all_in_the_order_of_names(
+    tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "_SUCCESS").write_text("")
+    for number, first in enumerate(range(0, len(ROWS), 5)):
+        name = kind.removesuffix(".gz")
+        zipped = [True] if kind.endswith(".gz") else []
+        WRITERS[name](ROWS[first : first + 5], tmp_path / f"parts/part-{number}.{kind}", *zipped)
+
+    assert held(tmp_path, _part(), FEATURES) == _expected()
+
+
+def test_write_candidates_of_prebatched_records_holds_each(tmp_path: Path) -> None:
+    full = [row for place, row in enumerate(ROWS) if place not in (2, 3, 5)]
+    write_examples(
+        tmp_path / "b.tfrecord", [_packed(full[:4]), _packed(full[4:5]), _packed(full[5:])]
+    )
+
+    found = held(tmp_path, _part(file="b.tfrecord", prebatched=True), FEATURES)
+
+    kept = [place for place in range(len(ROWS)) if place not in (2, 3, 5)]
+    assert found == {key: [values[place] for place in kept] for key, values in _expected().items()}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "tfrecord", "prebatched"])
+def test_read_rows_of_several_files_gives_the_cells_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(corpus_files, "_BATCH_ROWS", 2)  # some hold no wanted row
+    rows = [row | {"studio": ["s"], "year": [1.5]} for row in ROWS]
+    suffix = kind.replace("prebatched", "tfrecord")
+    (tmp_path / "parts").mkdir()
+    for number, members in enumerate((rows[:5], rows[5:])):
+        packed = [_packed(members[:2]), _packed(members[2:])] if kind == "prebatched" else members
+        WRITERS[suffix](packed, tmp_path / f"parts/{number}.{suffix}")
+    part = _part(prebatched=kind == "prebatched")
+
+    found = read_rows(
+        locate_corpus(tmp_path, "items", part),
+        "items",
+        part,
+        np.array([0, 4, 5, 11]),
+        ["id", "title"],
+    )
+
+    cells = [(50 - row, f"Zoë {row}") for row in (0, 4, 5, 11)]
+    told = {"csv": [(str(item), title) for item, title in cells], "parquet": cells}
+    assert [tuple(each.values()) for each in found] == told.get(
+        suffix, [([item], [title]) for item, title in cells]
+    )
+
+
+def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -> None:
+    for name in ("a/part-1", "a/part-0", "b.csv.gz", "b.tfrecords", "c[1].csv"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+
+    def found(**changes: Any) -> list[tuple[str, str, bool]]:
+        located = locate_corpus(tmp_path, "items", _part(**changes))
+        return [(file.path.name, file.format, file.gzip) for file in located]
+
+    assert found(file="a/part-*", format="csv") == [
+        ("part-0", "csv", False),
+        ("part-1", "csv", False),
+    ]
+    assert found(file=("b.tfrecords", "b.csv.gz")) == [
+        ("b.tfrecords", "tfrecord", False),
+        ("b.csv.gz", "csv", True),
+    ]
+    assert found(file="**/part-1", format="tfrecord", compression="gzip") == [
+        ("part-1", "tfrecord", True)
+    ]
+    assert found(file="b.csv.gz", compression="none") == [("b.csv.gz", "csv", False)]
+    assert found(file="c[1].csv") == [("c[1].csv", "csv", False)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"file": "gone.csv"}, "candidates.items.file: "),
+        (
+            {"file": "gone-*.csv"},
+            "gone-*.csv does not exist, or is a directory or pattern without files",
+        ),
+        ({"file": "empty"}, "empty does not exist, or is a directory"),
+        ({"file": ("a.csv", "*.csv")}, "a.csv twice"),
+        (
+            {"file": "data"},
+            "data is neither a .csv nor a .parquet file nor a .tfrecord; set "
+            "candidates.items.format",
+        ),
+        (
+            {"file": "a.csv", "prebatched": True},
+            "candidates.items.prebatched is of TFRecord files; a.csv is csv",
+        ),
+        (
+            {"file": "a.parquet", "compression": "gzip"},
+            "a.parquet is Parquet, which compresses by itself",
+        ),
+    ],
+)
+def test_locate_corpus_of_an_invalid_entry_is_a_usage_error(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("a.csv", "data", "a.parquet"):
+        (tmp_path / name).write_text("x")
+
+    with pytest.raises(UsageError) as refusal:
+        locate_corpus(tmp_path, "items", _part(**changes))
+
+    assert told in str(refusal.value)

@@ -1,0 +1,191 @@
+"""Which segments a second run of the same tables writes again: contents decide, whatever the size,
+times and place of the data files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from bundle.storage.staging import Staging
+from bundle.tables.reader import TableReader
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import StatedTable, Statements
+from export.checkpoint.reader import open_checkpoint
+from export.jobs.table_steps import copy_tables
+from export.recipe.settings import ExportSettings
+from export.tables.plan import ExportPlan, Writing, plan_tables
+from tests.export.checkpoint.dump_files import sok_dump
+from tests.export.checkpoint.orbax_trees import write_item
+from tests.export.checkpoint.tensor_bundles import write_bundle
+
+SETTINGS = ExportSettings(workers=1)
+ROWS = 40
+BEFORE = np.arange(ROWS * 8, dtype=np.float32).reshape(ROWS, 8)
+AFTER = BEFORE.copy()
+AFTER[25:] += 1
+"""The same rows but for those of the last segments."""
+Values = np.ndarray[Any, Any]
+Write = Callable[[Path, Values], Path]
+
+
+def whole_hdf5(directory: Path, values: Values, **options: Any) -> Path:
+    with h5py.File(directory / "m.weights.h5", "w") as file:
+        file.create_dataset("layers/embedding/vars/0", data=values, **options)
+    return directory / "m.weights.h5"
+
+
+def chunked_hdf5(directory: Path, values: Values) -> Path:
+    return whole_hdf5(directory, values, chunks=(5, 8), shuffle=True)
+
+
+def dump(directory: Path, values: Values) -> Path:
+    keys = np.arange(100, 100 + len(values), dtype=np.int64)
+    return sok_dump(directory / "dump", "embedding", keys, values)
+
+
+def orbax(directory: Path, values: Values) -> Path:
+    array = directory / "item" / "params.embedding.embedding"
+    array.mkdir(parents=True)
+    for number, chunk in enumerate(np.split(values, 4)):
+        (array / f"{number}.0").write_bytes(chunk.tobytes())
+    metadata = {"zarr_format": 2, "shape": [40, 8], "chunks": [10, 8], "dtype": "<f4", "order": "C"}
+    absent = dict.fromkeys(("compressor", "fill_value", "filters"))
+    (array / ".zarray").write_text(json.dumps(metadata | absent | {"dimension_separator": "."}))
+    steps = [{"key": step} for step in array.name.split(".")]
+    leaf = {"key_metadata": steps, "value_metadata": {"value_type": "jax.Array"}}
+    (directory / "item" / "_METADATA").write_text(json.dumps({"tree_metadata": {"leaf": leaf}}))
+    return directory / "item"
+
+
+def bundle(directory: Path, values: Values) -> Path:
+    write_bundle(directory / "ckpt", {"embedding/embeddings": values})
+    return directory
+
+
+WRITERS: dict[str, Write] = {
+    "HDF5": whole_hdf5,
+    "HDF5 in chunks": chunked_hdf5,
+    "dump": dump,
+    "Orbax": orbax,
+    "TensorFlow": bundle,
+}
+
+
+class Run:
+    """One run that copies the table and is then stopped."""
+
+    def __init__(self, checkpoint: Path, root: Path, statements: Statements | None = None) -> None:
+        opened = open_checkpoint(checkpoint)
+        inventory = recognise(opened, statements)
+        (name,) = (table.name for table in inventory.tables)
+        with Staging(root, "m", 1) as stage:
+            plan: ExportPlan = plan_tables(
+                opened, inventory, stage.directory, writing={name: Writing(10)}
+            )
+            (table,) = copy_tables(plan, stage, SETTINGS, lambda _: None).values()
+            reader = TableReader(stage.directory, table)
+            self.rows = reader.gather(np.arange(table.rows))
+            reader.close()
+            files = [stage.directory / segment.file for segment in table.segments]
+            self.files = [file.stat().st_ino for file in files]
+
+
+def overwrite(directory: Path, other: Path) -> None:
+    """Overwrites every file that differs, in place: size, times and inode stay."""
+    for file in directory.rglob("*"):
+        new = other / file.relative_to(directory)
+        if file.is_file() and file.read_bytes() != new.read_bytes():
+            status = file.stat()
+            with file.open("r+b") as stream:
+                stream.write(new.read_bytes())
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+            assert (file.stat().st_size, file.stat().st_ino) == (status.st_size, status.st_ino)
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "TensorFlow"])
+def test_segments_of_rows_that_were_overwritten_with_kept_times_are_written_again(
+    tmp_path: Path, name: str
+) -> None:
+    for part in ("a", "b"):
+        (tmp_path / part).mkdir()
+    checkpoint = WRITERS[name](tmp_path / "a", BEFORE)
+    WRITERS[name](tmp_path / "b", AFTER)
+    first = Run(checkpoint, tmp_path / "out")
+    np.testing.assert_array_equal(first.rows, BEFORE)
+
+    overwrite(tmp_path / "a", tmp_path / "b")
+    second = Run(checkpoint, tmp_path / "out")
+    np.testing.assert_array_equal(second.rows, AFTER)
+    kept = [one == other for one, other in zip(first.files, second.files, strict=True)]
+    assert kept == [True, True, False, False]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_checkpoint_that_was_moved_is_not_copied_again(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a").mkdir()
+    checkpoint = WRITERS[name](tmp_path / "a", BEFORE)
+    first = Run(checkpoint, tmp_path / "out")
+    shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copyfile)
+    shutil.rmtree(tmp_path / "a")
+    second = Run(tmp_path / "b" / checkpoint.relative_to(tmp_path / "a"), tmp_path / "out")
+    assert second.files == first.files
+    np.testing.assert_array_equal(second.rows, BEFORE)
+
+
+def test_slices_of_a_bundle_that_has_other_variables_now_are_not_copied_again(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a").mkdir()
+    first = Run(bundle(tmp_path / "a", BEFORE), tmp_path / "out")
+    variables = {"embedding/embeddings": BEFORE, "z": np.ones(3, np.float32)}
+    write_bundle(tmp_path / "a" / "ckpt", variables)
+    assert Run(tmp_path / "a", tmp_path / "out").files == first.files
+
+
+STACK = Statements(
+    layouts={
+        "user": StatedTable(
+            key="params.embedding.embedding", kind="sparse_core", rows=36, dim=8, cores=4
+        )
+    }
+)
+
+
+def test_stack_in_chunks_is_decoded_again_only_where_its_chunks_changed(tmp_path: Path) -> None:
+    for part in ("a", "b"):
+        (tmp_path / part).mkdir()
+    checkpoint = orbax(tmp_path / "a", BEFORE)
+    orbax(tmp_path / "b", AFTER)
+    row = np.arange(36)
+    stored = row % 4 * 10 + row // 4
+    first = Run(checkpoint, tmp_path / "out", STACK)
+    np.testing.assert_array_equal(first.rows, BEFORE[stored])
+    assert Run(checkpoint, tmp_path / "out", STACK).files == first.files
+
+    overwrite(tmp_path / "a", tmp_path / "b")
+    second = Run(checkpoint, tmp_path / "out", STACK)
+    np.testing.assert_array_equal(second.rows, AFTER[stored])
+
+
+def test_stack_in_ocdbt_that_was_saved_anew_is_copied_anew(tmp_path: Path) -> None:
+    write_item(tmp_path / "item", {"params.embedding.embedding": BEFORE}, chunk_rows=10)
+    first = Run(tmp_path / "item", tmp_path / "out")
+    shutil.rmtree(tmp_path / "item")
+    write_item(tmp_path / "item", {"params.embedding.embedding": AFTER}, chunk_rows=10)
+    second = Run(tmp_path / "item", tmp_path / "out")
+    np.testing.assert_array_equal(second.rows, AFTER)
+    assert [one == other for one, other in zip(first.files, second.files, strict=True)] == [
+        True,
+        True,
+        False,
+        False,
+    ]

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.checkpoint.formats import object_graph as objectgraph
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.errors import CheckpointError, DestinationError, NotConvertible
+from export.saved_model import files as inline_files
+from export.saved_model.files import (
+    Chunk,
+    VariablesPlan,
+    copy_chunk,
+    link_files,
+    plan_variables,
+    write_variables,
+)
+from tests.export.checkpoint.tensor_bundles import Box, write_bundle
+
+Values = np.ndarray[Any, Any]
+TABLE = np.random.default_rng(3).standard_normal((40, 6)).astype(np.float32)
+GRAPH = b"an object graph"
+ROWS: list[Box] = [[(0, 7), (0, 6)], [(7, 13), (0, 6)], [(20, 20), (0, 6)]]
+SHUFFLED: list[Box] = [ROWS[2], ROWS[0], ROWS[1]]
+GRID: list[Box] = [[(0, 40), (0, 2)], [(0, 40), (2, 4)]]
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline_files, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(inline_files, "BLOCK_BYTES", 37)
+
+
+def checkpoint_of(
+    directory: Path, table: Values, boxes: list[Box] | None = None, files: int = 1
+) -> Checkpoint:
+    variables = {
+        "big": table,
+        "bias": np.arange(3, dtype=np.int64),
+        "scale": np.array(0.5, np.float32),
+    }
+    write_bundle(
+        directory / "ckpt-1", variables, boxes={"big": boxes} if boxes else None, files=files
+    )
+    return open_checkpoint(directory / "ckpt-1")
+
+
+def planned(
+    checkpoint: Checkpoint, directory: Path, link: bool, check: bool = False
+) -> VariablesPlan:
+    (directory / "sm").mkdir(exist_ok=True)
+    return plan_variables(
+        directory / "sm" / "variables", {"table_0": checkpoint.entries["big"]}, link, check
+    )
+
+
+def carried_out(plan: VariablesPlan, checkpoint: Checkpoint) -> Checkpoint:
+    link_files(plan)
+    plan.own.touch()
+    sums: dict[Chunk, int] = {chunk: copy_chunk(chunk) for chunk in plan.chunks}
+    write_variables(plan, checkpoint, {"weight_0": "bias", "weight_1": "scale"}, GRAPH, sums)
+    return open_checkpoint(plan.prefix)
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize(
+    ("boxes", "files"), [(None, 1), (ROWS, 1), (ROWS, 3), (SHUFFLED, 2), (GRID, 1)]
+)
+def test_variables_of_any_slices_read_back(
+    tmp_path: Path, boxes: list[Box], files: int, link: bool
+) -> None:
+    checkpoint = checkpoint_of(tmp_path, TABLE, boxes, files)
+    plan = planned(checkpoint, tmp_path, link)
+    written = carried_out(plan, checkpoint)
+    assert set(written.entries) == {"table_0", "weight_0", "weight_1", objectgraph.KEY}
+    assert written.read_all("table_0").tobytes() == TABLE.tobytes()
+    assert written.read_all("weight_0").tolist() == [0, 1, 2]
+    assert written.read_all("weight_1").tolist() == 0.5
+    assert written.read_string(objectgraph.KEY) == GRAPH
+    linked = [path.stat().st_nlink for path in sorted((tmp_path / "sm").glob("*.data-*"))]
+    assert linked == [2] * (len(linked) - 1) + [1]
+    assert bool(plan.links) is link
+
+
+def test_variables_are_linked_to_the_file_that_a_symbolic_link_leads_to(tmp_path: Path) -> None:
+    checkpoint_of(tmp_path / "real", TABLE)
+    (tmp_path / "snapshot").mkdir()
+    for file in (tmp_path / "real").iterdir():
+        (tmp_path / "snapshot" / file.name).symlink_to(file)
+    checkpoint = open_checkpoint(tmp_path / "snapshot")
+    written = carried_out(planned(checkpoint, tmp_path, link=True), checkpoint)
+    assert not any(path.is_symlink() for path in (tmp_path / "sm").rglob("*"))
+    assert written.read_all("table_0").tobytes() == TABLE.tobytes()
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("boxes", [None, ROWS, GRID])
+def test_flipped_byte_is_found_while_it_is_read(
+    tmp_path: Path, boxes: list[Box] | None, link: bool
+) -> None:
+    checkpoint = checkpoint_of(tmp_path, TABLE, boxes)
+    plan = planned(checkpoint, tmp_path, link, check=True)
+    part = checkpoint.entries["big"].slices[-1]
+    before = os.stat(part.file)
+    with Path(part.file).open("r+b") as file:
+        file.seek(part.offset + 50)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(part.file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(CheckpointError, match="do not match their checksum"):
+        carried_out(plan, checkpoint)
+
+
+def test_float16_that_would_stay_in_slices_is_refused_with_the_cure(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path, TABLE.astype(np.float16), ROWS, 2)
+    with pytest.raises(
+        NotConvertible,
+        match=r'float16 in 3 slices, .* set output\.tables = "inline", which joins them',
+    ):
+        planned(checkpoint, tmp_path, link=True)
+
+
+def test_link_into_another_filesystem_is_refused_with_the_cure(tmp_path: Path) -> None:
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("one filesystem only")
+    checkpoint = checkpoint_of(tmp_path, TABLE)
+    plan = plan_variables(
+        other / f"rowcast-{os.getpid()}", {"table_0": checkpoint.entries["big"]}, link=True
+    )
+    with pytest.raises(
+        DestinationError,
+        match=r'different filesystems; set output\.tables = "inline", which copies',
+    ):
+        link_files(plan)

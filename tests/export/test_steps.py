@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bundle.storage.staging import Staging
+from export.errors import UsageError
+from export.steps import Step
+
+
+def step(file: Path, during: str = "") -> Step[str]:
+    """A step that copies a file, which somebody else may write to at the same time."""
+
+    def copy() -> str:
+        text = file.read_text()
+        if during:
+            overwrite(file, during)
+        return text
+
+    return Step("copy", (), str, copy, [file])
+
+
+def overwrite(file: Path, text: str) -> None:
+    """Writes as many bytes in place, and sets the file's time back."""
+    status = file.stat()
+    with file.open("r+") as stream:
+        stream.write(text)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_step_of_a_file_with_other_content_and_kept_times_is_done_again(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("one")
+    with Staging(tmp_path / "out", "m", 1) as stage:
+        assert step(file).run(stage) == "one"
+        overwrite(file, "two")
+        assert step(file).run(stage) == "two"
+
+
+def test_step_whose_file_changes_while_it_is_read_is_not_finished(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("one")
+    with Staging(tmp_path / "out", "m", 1) as stage:
+        with pytest.raises(UsageError, match="file changed while it was read; run again"):
+            step(file, during="two").run(stage)
+        overwrite(file, "one")  # what the step was keyed by
+        with pytest.raises(UsageError, match="file changed"):  # so that it runs again
+            step(file, during="six").run(stage)

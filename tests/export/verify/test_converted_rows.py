@@ -1,0 +1,124 @@
+"""Tables whose rows are converted on their way: what is written, recorded, verified and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle.format.manifest import Table
+from bundle.tables.reader import TableReader
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.reader import open_checkpoint
+from export.errors import VerificationFailed
+from export.tables.plan import ExportPlan, Writing, plan_tables
+from export.tables.segments import Receipt, check_sources, copy_rows, manifest_table
+from export.verify.table_rows import verify_tables
+from tests.export.checkpoint.tensor_bundles import write_bundle
+
+ROWS = 5000
+DIM = 6
+VALUES = np.random.default_rng(3).standard_normal((ROWS, DIM)).astype(np.float32)
+BRICKS = [
+    [(2000, ROWS - 2000), (0, -1)],
+    [(0, 2000), (0, 3)],
+    [(0, 900), (3, 3)],
+    [(900, 1100), (3, 3)],
+]
+
+
+def planned(directory: Path, values: NDArray[Any], dtype: str) -> ExportPlan:
+    write_bundle(directory / "ckpt", {"t": values}, boxes={"t": BRICKS})
+    checkpoint = open_checkpoint(directory)
+    way = Writing(1500, dtype)
+    return plan_tables(
+        checkpoint, recognise(checkpoint, {"t": "t"}), directory / "out", writing={"t": way}
+    )
+
+
+def copied(plan: ExportPlan) -> Table:
+    receipts = [
+        Receipt.model_validate_json(copy_rows(task).model_dump_json())
+        for task in reversed(plan.tasks)
+    ]
+    check_sources(plan, receipts)
+    return manifest_table(plan.tables[0], receipts)
+
+
+def verify(directory: Path, table: Table, rows: int | None = None) -> None:
+    verify_tables(open_checkpoint(directory), directory / "out", {"t": table}, rows)
+
+
+def alter(path: Path, at: int, change: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] = (data[at] + change) % 256
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("source", ["f4", "f8", "i8", ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_converted_table_has_the_recorded_error_and_is_verified(
+    tmp_path: Path, source: Any, dtype: str
+) -> None:
+    values = (VALUES * 100).astype(source)
+    table = copied(planned(tmp_path, values, dtype))
+    assert (table.dtype, len(table.segments), len(table.scales)) == (
+        dtype,
+        4,
+        4 if dtype == "int8" else 0,
+    )
+    apart = TableReader(tmp_path / "out", table).gather(np.arange(ROWS)) - values.astype(np.float64)
+    assert np.abs(apart).max() == pytest.approx(table.error.max_abs if table.error else 0, rel=1e-6)
+    verify(tmp_path, table)
+    verify(tmp_path, table, 300)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("row", [0, 1499, 1500, 4999])
+def test_verify_tables_finds_any_value_that_is_one_step_off(
+    tmp_path: Path, dtype: str, row: int
+) -> None:
+    table = copied(planned(tmp_path, VALUES, dtype))
+    segment = table.segments[row // 1500]
+    alter(
+        tmp_path / "out" / segment.file,
+        (row - segment.first_row) * table.row_bytes + 2 * (table.row_bytes // DIM),
+    )
+    with pytest.raises(
+        VerificationFailed,
+        match=f"row {row} is not what the checkpoint's becomes as {dtype}, .*column 2",
+    ):
+        verify(tmp_path, table, 300)
+
+
+def test_verify_tables_finds_a_scale_of_another_row(tmp_path: Path) -> None:
+    table = copied(planned(tmp_path, VALUES, "int8"))
+    path = tmp_path / "out" / table.scales[1].file
+    scales = np.fromfile(path, "<f4")
+    scales[[0, 1]] = scales[[1, 0]]
+    scales.tofile(path)
+    with pytest.raises(VerificationFailed, match="row 1500 is not what"):
+        verify(tmp_path, table, 300)
+
+
+def test_verify_tables_refuses_a_damaged_scale_in_full_and_an_error_recorded_too_small(
+    tmp_path: Path,
+) -> None:
+    table = copied(planned(tmp_path, VALUES, "int8"))
+    assert table.error is not None
+    lying = table.model_copy(
+        update={"error": table.error.model_copy(update={"max_abs": table.error.max_abs / 2})}
+    )
+    with pytest.raises(VerificationFailed, match="the manifest tells"):
+        verify(tmp_path, lying)
+    # This changes the last bit of a scale, too little to be seen in the values.
+    alter(tmp_path / "out" / table.scales[2].file, 4 * 77)
+    verify(tmp_path, table, 300)
+    with pytest.raises(
+        VerificationFailed, match=r"scales-00002-of-00004.bin' does not match its digests"
+    ):
+        verify(tmp_path, table)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bundle.format import manifest
+from export.errors import UsageError
+from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
+from export.verify.examples import read_examples
+
+EMBEDDED = manifest.EmbeddedFeature
+MODEL = ModelSpec(
+    tables={
+        "users": TableFacts("users", "users", 10, 2),
+        "movies": TableFacts("movies", "movies", 1 << 40, 2),
+    },
+    features={
+        "user": FeatureSpec("user", "users"),
+        "seen": FeatureSpec(
+            "seen", "movies", kind="bag", encoding="ragged", combiner="mean", weights="seen_weights"
+        ),
+        "recent": FeatureSpec("recent", "movies", kind="sequence", encoding="ragged", length=3),
+        "pair": FeatureSpec("pair", "users", kind="sequence", length=2),
+        "age": DenseSpec("age", "float32", ()),
+        "grid": DenseSpec("grid", "float32", (2, 2)),
+    },
+    towers={},
+)
+PAGES: dict[str, manifest.Feature] = {
+    "user": EMBEDDED(
+        kind="single",
+        table="users",
+        role="context",
+        ids=manifest.VocabularyIds(vocabulary="names", first_row=7),
+    ),
+    "seen": EMBEDDED(kind="bag", table="movies", role="context", combiner="mean", weighted=True),
+    "recent": EMBEDDED(
+        kind="sequence",
+        table="movies",
+        role="context",
+        length=3,
+        ids=manifest.HashIds(buckets=5),
+        default=[],
+    ),
+    "pair": EMBEDDED(
+        kind="sequence",
+        table="users",
+        role="context",
+        length=2,
+        ids=manifest.BucketIds(boundaries=(1.0, 2.0)),
+    ),
+    "age": manifest.DenseFeature(kind="dense", role="context", default=1.0),
+    "grid": manifest.DenseFeature(kind="dense", role="context", shape=(2, 2)),
+}
+KEYS = {"names": np.array(["ann", "bob", "cid", "dot", "eve"], object)}
+ROW: dict[str, Any] = {
+    "user": "ann",
+    "seen": [5, 6],
+    "seen_weights": [0.5, 2.0],
+    "pair": [0.5, 1.5],
+    "grid": [[1, 2], [3, 4]],
+}
+
+
+def write_lines(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_read_examples_become_columns(suffix: str, tmp_path: Path) -> None:
+    second = ROW | {"user": "bob", "seen": [], "seen_weights": [], "pair": [1.0, 9.0]}
+    path = tmp_path / f"e.{suffix}"
+    if suffix == "jsonl":
+        write_lines(path, ROW, second, ROW)
+    else:
+        pq.write_table(pa.Table.from_pylist([ROW, second, ROW]), path)
+    read = read_examples(path, MODEL, PAGES, 2)
+    assert read.n == 2
+    assert read.columns["user"].values.tolist() == ["ann", "bob"]
+    assert read.columns["user"].offsets is None
+    seen = read.columns["seen"]
+    assert seen.offsets is not None
+    assert seen.weights is not None
+    assert (seen.values.tolist(), seen.offsets.tolist(), seen.weights.tolist()) == (
+        [5, 6],
+        [0, 2, 2],
+        [0.5, 2.0],
+    )
+    assert read.columns["grid"].values.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
+    assert "age" not in read.columns
+    assert "recent" not in read.columns
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("e.jsonl", '{"user": "ann"}', "has no 'seen', which has no default; it has \\['user'\\]"),
+        ("e.jsonl", "[1]", "example 1 is no JSON object"),
+        ("e.jsonl", "{", "cannot be read"),
+        ("e.jsonl", "", "holds no example"),
+        (
+            "e.jsonl",
+            json.dumps(ROW | {"user": None}),
+            "does not fit: strings, booleans or nulls among numbers",
+        ),
+        (
+            "e.jsonl",
+            json.dumps(ROW) + "\n" + json.dumps(ROW | {"age": 3}),
+            "'age' is left out in 1 of 2 examples",
+        ),
+        ("e.parquet", "no parquet", "e.parquet cannot be read"),
+        ("e.parquet", None, "e.parquet does not exist"),
+    ],
+)
+def test_read_examples_of_an_invalid_file_names_the_problem(
+    file: str, text: str | None, message: str, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / file).write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_examples(tmp_path / file, MODEL, PAGES, 9)

@@ -1,0 +1,149 @@
+"""Layouts that a file tells: what training left in the padding contradicts wrong ones, and no
+right one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle.arithmetic import ceil_div
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import StatedTable, Statements
+from export.checkpoint.layouts import SparseCore, stored_rows
+from export.checkpoint.reader import open_checkpoint
+from export.errors import NotConvertible, VerificationFailed
+from export.verify.stated_layouts import check_padding, judge_layouts
+from tests.export.checkpoint.tensor_bundles import write_bundle
+
+Values = np.ndarray[Any, Any]
+CORES = 8
+FILLS = ("nan", "zeros", "random")
+
+
+def stack_of(fill: str, rows: list[int], *, accumulator: bool) -> tuple[dict[str, Values], Any]:
+    """A stack as jax-tpu-embedding lays it out: padded to 8 rows a core, turned by 2 cores a table.
+
+    Returns:
+      Its variables, and what a layout file says of its tables.
+    """
+    random = np.random.default_rng(3)
+    offsets = np.cumsum([0, *(ceil_div(count, 8 * CORES) * 8 for count in rows)]).tolist()
+    core_rows = offsets[-1]
+    fills = {
+        "nan": np.full((CORES * core_rows, 8), np.nan),
+        "zeros": np.zeros((CORES * core_rows, 8)),
+        "random": random.standard_normal((CORES * core_rows, 8)),
+    }
+    stored = fills[fill].astype(np.float32)
+    slots = np.full(stored.shape, 0.1, np.float32)
+    layouts = {}
+    for number, count in enumerate(rows):
+        layout = SparseCore(CORES, core_rows, offsets[number], number * 2 % CORES)
+        at = stored_rows(layout, np.arange(count))
+        stored[at] = random.standard_normal((count, 8))
+        slots[at] += random.random((count, 8))  # training saw every row
+        layouts[f"t{number}"] = StatedTable(
+            key="stack",
+            kind="sparse_core",
+            rows=count,
+            dim=8,
+            cores=CORES,
+            offset=layout.offset,
+            rotation=layout.rotation,
+        )
+    variables = {"stack": stored}
+    if accumulator:
+        variables["stack/Adagrad"] = slots
+    return variables, layouts
+
+
+def checked(directory: Path, variables: dict[str, Values], layouts: Any) -> None:
+    write_bundle(directory / "ckpt", variables)
+    checkpoint = open_checkpoint(directory)
+    inventory = recognise(checkpoint, Statements(layouts=layouts))
+    check_padding(checkpoint, inventory.tables, [table.name for table in inventory.tables])
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("accumulator", [False, True])
+@pytest.mark.parametrize("rows", [[200], [100, 30, 9], [1], [64, 128], [500, 3]])
+def test_check_padding_right_layout_is_never_contradicted(
+    tmp_path: Path, fill: str, accumulator: bool, rows: list[int]
+) -> None:
+    checked(tmp_path, *stack_of(fill, rows, accumulator=accumulator))
+
+
+@pytest.mark.parametrize(
+    ("fill", "accumulator"), [("nan", False), ("zeros", False), ("random", True), ("nan", True)]
+)
+@pytest.mark.parametrize(
+    ("table", "wrong"),
+    [
+        ("t0", {"cores": 4}),
+        ("t0", {"cores": 2}),
+        ("t0", {"cores": 16}),
+        ("t0", {"rotation": 1}),
+        ("t0", {"rotation": 5}),
+        ("t0", {"rows": 190}),
+    ],
+)
+def test_check_padding_wrong_layout_is_contradicted_by_what_training_left(
+    tmp_path: Path, fill: str, accumulator: bool, table: str, wrong: dict[str, int]
+) -> None:
+    variables, layouts = stack_of(fill, [201], accumulator=accumulator)
+    layouts[table] = layouts[table].model_copy(update=wrong)
+    with pytest.raises(NotConvertible, match=r"'t0': the layout file gives it .* correct cores"):
+        checked(tmp_path, variables, layouts)
+
+
+def test_check_padding_tables_that_are_left_out_of_a_stack_are_no_padding(tmp_path: Path) -> None:
+    variables, layouts = stack_of("random", [100, 30, 9], accumulator=True)
+    del layouts["t1"]
+    with pytest.raises(NotConvertible, match=r"'t0': .*list every table of the stack"):
+        checked(tmp_path, variables, layouts)
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        ([201], {"cores": 4}),  # without slot variables, random padding looks like a table
+        ([128], {"cores": 4}),  # there is no padding
+        ([200], {"rotation": 3}),  # every core holds as many rows
+    ],
+)
+def test_check_padding_cannot_contradict_every_wrong_layout(
+    tmp_path: Path, rows: list[int], wrong: dict[str, int]
+) -> None:
+    """What docs/reference/checkpoints.md says of the check's limits."""
+    variables, layouts = stack_of("random", rows, accumulator=False)
+    layouts["t0"] = layouts["t0"].model_copy(update=wrong)
+    checked(tmp_path, variables, layouts)
+
+
+def test_check_padding_moving_averages_may_differ_where_rows_do(tmp_path: Path) -> None:
+    variables, layouts = stack_of("random", [201], accumulator=False)
+    variables["stack/ExponentialMovingAverage"] = variables["stack"] * 0.5
+    checked(tmp_path, variables, layouts)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "accepted", "judged"),
+    [((), True, "accepted"), (("t0",), False, "expected"), (("t0",), True, "expected")],
+)
+def test_judge_layouts_stated_layout_is_published_if_it_is_verified_or_accepted(
+    tmp_path: Path, recorded: tuple[str, ...], accepted: bool, judged: str
+) -> None:
+    variables, layouts = stack_of("zeros", [200], accumulator=False)
+    write_bundle(tmp_path / "ckpt", variables | {"other": np.zeros((3, 4), np.float32)})
+    checkpoint = open_checkpoint(tmp_path)
+    inventory = recognise(checkpoint, Statements({"other": "other"}, layouts=layouts))
+    names = ["t0", "other"]
+    found = judge_layouts(checkpoint, inventory, names, recorded, accepted, "do this")
+    assert found == {"t0": judged}
+    assert judge_layouts(checkpoint, inventory, ["other"], (), False, "do this") == {}
+    with pytest.raises(VerificationFailed, match=r"'t0': the layout .* is stated.*do this"):
+        judge_layouts(checkpoint, inventory, names, ("other",), False, "do this")

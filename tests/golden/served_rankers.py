@@ -1,0 +1,118 @@
+"""What golden tests of rankers share: a recipe, and the scores that a service and a SavedModel
+give.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rowcast_client import Client
+
+from export.frameworks.loading import load_tensorflow
+from export.jobs.progress import Progress
+from export.jobs.saved_model_job import prepare_inline, run_inline
+from export.recipe.schema import read_recipe
+from export.recipe.settings import ExportSettings
+from tests.e2e.process import Process
+
+RECIPE = """
+model = "ranker"
+checkpoint = {{ path = "ckpt"{checkpoint} }}
+code = {{ factory = "{factory}"{code} }}
+output = {{ root = "bundles"{output} }}
+towers.ranking = {{ role = "ranking"{outputs} }}
+"""
+Inputs = Mapping[str, Mapping[str, Any]]
+
+
+def write_recipe(
+    directory: Path,
+    factory: str,
+    inputs: Inputs,
+    heads: tuple[str, ...] = ("score",),
+    contexts: tuple[str, ...] = (),
+    **more: str,
+) -> Path:
+    """Writes the recipe of a factory, whose checkpoint lies beside it.
+
+    Args:
+      directory: of the recipe.
+      factory: as the recipe names it.
+      inputs: the recipe's entry of each.
+      heads: outputs of the model, of which the first counts; none: it returns a tensor.
+      contexts: inputs that are of the context, not of each candidate.
+      more: what else is written in `checkpoint`, `code` and `output`, from a comma on.
+    """
+    outputs = (
+        f", outputs = {{ {', '.join(f'{head} = {head!r}' for head in heads)} }}, result = "
+        f'"{heads[0]}"'
+        if heads
+        else ""
+    )
+    told = {"checkpoint": "", "code": "", "output": ""} | more
+    lines = [RECIPE.format(factory=factory, outputs=outputs, **told)]
+    for name, entry in inputs.items():
+        lines.append(
+            f"inputs.{name} = {{ "
+            f"{', '.join(f'{key} = {json.dumps(each)}' for key, each in entry.items())} }}"
+        )
+        if "weights_for" not in entry and name not in contexts:
+            lines.append(f'features.{name}.role = "candidate"')
+    recipe = directory / "recipe.toml"
+    recipe.write_text("\n".join(lines))
+    return recipe
+
+
+@contextmanager
+def serving(root: Path, *, by_tensorflow: bool = False) -> Iterator[list[Client]]:
+    """Serves a root; yields a client of each transport. Checks at the end that TensorFlow was
+    loaded only if needed.
+    """
+    service = Process(root)
+    try:
+        service.event("version_available")
+        clients = [
+            Client(f"{transport}://127.0.0.1:{service.ports[transport]}")
+            for transport in ("http", "grpc")
+        ]
+        with clients[0], clients[1]:
+            yield clients
+        assert (
+            "libtensorflow" in Path(f"/proc/{service.process.pid}/maps").read_text()
+        ) == by_tensorflow
+    finally:
+        service.kill()
+
+
+def assert_ranked(
+    client: Client,
+    expected: Mapping[str, NDArray[Any]],
+    features: dict[str, Any],
+    context: dict[str, Any],
+) -> None:
+    """Checks that candidates are given the scores of each head."""
+    found = sorted(
+        client.rank(context, features=features, heads=list(expected))[0],
+        key=lambda each: each.position,
+    )
+    for head, scores in expected.items():
+        got = [item.heads[head] for item in found]
+        np.testing.assert_allclose(got, scores.reshape(-1), rtol=1e-5, atol=1e-5)
+
+
+def saved_model_scores(recipe: Path, inputs: Mapping[str, Any]) -> NDArray[Any]:
+    """Exports a self-contained SavedModel; returns the one output of its ranking tower."""
+    tf = load_tensorflow()
+    prepared = prepare_inline(read_recipe(recipe), recipe.parent, ExportSettings())
+    page = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    serve = tf.saved_model.load(page["saved_model"]).signatures["ranking"]
+    (scores,) = serve(**{name: tf.constant(value) for name, value in inputs.items()}).values()
+    found: NDArray[Any] = scores.numpy()
+    return found

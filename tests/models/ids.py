@@ -1,0 +1,541 @@
+"""User models of what is done to ids before they are looked up or counted: nothing here imports
+rowcast.
+"""
+
+# mypy: ignore-errors
+
+import math
+import re
+import string
+from functools import partial
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tensorflow_recommenders as tfrs
+
+ROWS = 20_000
+FIELDS = 6
+SIZES = np.array([100, 3000, 7, 50, 9000, 400])
+OFFSETS = np.concatenate([[0], np.cumsum(SIZES)[:-1]])
+LIMITS = [-1.0, 0.0, 0.25, 0.5, 3.0]
+COLORS = ["red", "green", "blue"]
+PAIRS = ["red_7", "blue_0", "_-1"]
+WORDS = [
+    "the",
+    "of",
+    "star",
+    "wars",
+    "don't",
+    "dont",
+    "1977",
+    "\u00e9t\u00e9",
+    "in love",
+    "a",
+    "b",
+    "\u65e5",
+]
+fc = tf.feature_column
+E = tf.tpu.experimental.embedding
+unless = lambda ids, odd, other: tf.where(tf.equal(ids, odd), tf.constant(other, ids.dtype), ids)  # noqa: E731
+text = tf.strings.as_string
+fast = tf.strings.to_hash_bucket_fast
+joined = tf.strings.join
+
+
+class Ways(tf.keras.Model):
+    """Gives what each function makes of the inputs to one layer; `kept` holds the tables that they
+    read.
+    """
+
+    def __init__(self, ways, kept=()):
+        super().__init__()
+        self.ways = ways
+        self.kept = kept
+        self.out = tf.keras.layers.Dense(2)
+
+    def call(self, given):
+        found = [tf.cast(way(given), tf.float32) for way in self.ways.values()]
+        return self.out(
+            tf.concat([tf.reshape(each, [-1, math.prod(each.shape[1:])]) for each in found], 1)
+        )
+
+
+def looked_up(ids, rows=None):
+    """Looks up in a table of its own by each function of `ids`; functions of `rows` are given their
+    table, too.
+    """
+    rows = {
+        name: lambda table, given, made=made: table(made(given)) for name, made in ids.items()
+    } | (rows or {})
+    tables = {name: tf.keras.layers.Embedding(ROWS, 3, name=f"{name}_table") for name in rows}
+    for table in tables.values():
+        table.build(None)
+    return Ways(
+        {name: lambda given, name=name: rows[name](tables[name], given) for name in rows}, tables
+    )
+
+
+def held(keys, values, default, dtype=tf.int64):
+    return tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(keys, values, dtype, tf.int64), default
+    )
+
+
+def rules(layers):
+    """Returns what layers of Keras 2 or 3, and TensorFlow's operations, make of one input."""
+    few = layers.IntegerLookup(vocabulary=[3, 1, 4])
+    listed = layers.StringLookup(vocabulary=COLORS)
+    several = layers.StringLookup(vocabulary=COLORS, num_oov_indices=5)
+    masked = layers.StringLookup(vocabulary=COLORS, num_oov_indices=2, mask_token="")
+    masked_one = layers.StringLookup(vocabulary=COLORS, mask_token="")
+    remainders = layers.IntegerLookup(vocabulary=[10, 20, 30], num_oov_indices=4, mask_token=0)
+    hashing = layers.Hashing(ROWS)
+    salted = layers.Hashing(300, salt=(2, 5), mask_value="")
+    masked_hash = layers.Hashing(300, mask_value=7)
+    ages = layers.Discretization([0.5, 2.0, 3.0])
+    table = held([0, 2, 1], [0, 1, 2], -1)
+    initial = tf.lookup.KeyValueTensorInitializer(COLORS, [0, 1, 2], value_dtype=tf.int64)
+    words = tf.lookup.StaticVocabularyTable(initial, 4)
+    zero = tf.constant(0, tf.int64)
+    return {
+        "listed": lambda given: listed(given["city"]),
+        "several": lambda given: several(given["city"]),
+        "masked": lambda given: masked(given["city"]),
+        "masked_one": lambda given: masked_one(given["city"]),
+        "remainders": lambda given: remainders(given["shop"]),
+        "words": lambda given: words.lookup(given["city"]),
+        "hashing": lambda given: hashing(given["item"]),
+        "salted": lambda given: salted(given["city"]),
+        "masked_hash": lambda given: masked_hash(given["item"]),
+        "strong": lambda given: tf.strings.to_hash_bucket_strong(given["city"], ROWS, [1, -2]),
+        "hashed": lambda given: fast(given["city"], 100) + 7,
+        "ages": lambda given: ages(given["age"]),
+        "default": lambda given: tf.where(
+            (given["shop"] >= 0) & (given["shop"] < ROWS), given["shop"], zero + 3
+        ),
+        "cut": lambda given: (2 + tf.cast(given["shop"], tf.int32)) % 100,
+        "steps": lambda given: tf.minimum(given["item"] % 1000 // 10, 50) * 2 + 1,
+        "remainder_listed": lambda given: few(given["item"] % 10),
+        "remainder_hashed": lambda given: fast(text(given["item"] % 1000 - 500), ROWS),
+        "listed_twice": lambda given: table.lookup(listed(given["city"]) % 3) + 1,
+        "bucket": lambda given: hashing(ages(given["age"])),
+        "missing": lambda given: 5 - table.lookup(given["item"]) * 2,
+        "none": lambda given: unless(given["item"] % 10 - 1, -1, 9),
+        "two_columns": lambda given: table.lookup(given["several"] % 4)[:, 1] + 1,
+    }
+
+
+def crosses(layers):
+    """Returns what they make of several inputs together."""
+    plain, column, three, twice, lower = (
+        layers.HashedCrossing(bins) for bins in (ROWS, 300, 1000, 70, 80)
+    )
+    ages = layers.Discretization([0.5, 2.0, 30.0])
+    places = layers.Discretization([-10.0, 10.0])
+    crossed = layers.HashedCrossing(500)
+    known = layers.HashedCrossing(600)
+    words = layers.StringLookup(vocabulary=COLORS)
+    numbers = layers.IntegerLookup(vocabulary=[7, 5], num_oov_indices=3)
+    hashing = layers.Hashing(10)
+    salted = layers.Hashing(40, mask_value="red_7", salt=3)
+    pairs = layers.StringLookup(vocabulary=PAIRS, num_oov_indices=2)
+    listed = held(PAIRS, [0, 1, 2], 5, tf.string)
+
+    def pair(given):
+        return joined([given["city"], text(given["item"])], "_")
+
+    return {
+        "plain": lambda given: plain((given["city"], given["small"])),
+        "columns": lambda given: column((given["one"], given["other"])),
+        "three": lambda given: three([given["item"], given["city"], given["shop"]]),
+        "crossed": lambda given: crossed((ages(given["age"]), places(given["place"]))),
+        "known": lambda given: known(
+            (words(given["city"]), numbers(given["item"]), hashing(given["shop"]))
+        ),
+        "crossed_twice": lambda given: twice((given["item"] % 10, given["item"] // 10)),
+        "crossed_lower": lambda given: lower(
+            (tf.strings.lower(given["city"]), words(tf.strings.strip(given["city"])))
+        ),
+        "joined": lambda given: fast(joined([given["one"], given["other"]], "%"), ROWS),
+        "prefix": lambda given: fast(joined(["shop=", text(given["shop"])]), 500) + 3,
+        "around": lambda given: fast(
+            "<" + given["city"] + "|" + text(given["shop"] % 10) + ">", ROWS
+        ),
+        "nested": lambda given: fast(
+            joined([joined([given["city"], given["city_2"]], "&"), text(given["item"])]), ROWS
+        ),
+        "buckets": lambda given: fast(
+            joined([text(ages(given["age"])), text(words(given["city"]))], "x"), 90
+        ),
+        "salted_pair": lambda given: salted(pair(given)),
+        "listed_pair": lambda given: pairs(pair(given)),
+        "static_pair": lambda given: listed.lookup(pair(given)),
+        "stacked": lambda given: fast(
+            tf.strings.reduce_join(
+                tf.stack([given["city"], text(given["shop"])], 1), axis=1, separator="|"
+            ),
+            ROWS,
+        ),
+        "twice": lambda given: fast(text(given["item"] % 10) + "_" + text(given["item"]), ROWS),
+        "lower": lambda given: fast(
+            tf.strings.lower(given["city"]) + "_" + text(given["item"]), ROWS
+        ),
+    }
+
+
+def build_places():
+    """Reads ids out of a wide input, and gathers in the ways that do."""
+    firsts = tf.constant(OFFSETS, tf.int64)
+    many = tf.constant(np.arange(300) * 60)
+    layers = tf.keras.layers
+    buckets = layers.Discretization(LIMITS)
+    standard = layers.Normalization(mean=0.3, variance=2.0)
+    mean = np.linspace(-1, 1, FIELDS, dtype=np.float32)
+    deviation = np.linspace(0.3, 3, FIELDS, dtype=np.float32)
+    each = tf.range(FIELDS)
+
+    def flat(ids):
+        return lambda table, given: tf.reshape(
+            tf.gather(table.embeddings, tf.reshape(ids(given), [-1])), [-1, 6, 3]
+        )
+
+    ids = {
+        "part": lambda given: given["x"][:, 2:5],
+        "gathered": lambda given: tf.gather(given["x"], [0, 3, 5], axis=1),
+        "shuffled": lambda given: tf.reverse(tf.reshape(given["x"], [-1, 2, 3]), [1])[:, :, 1:],
+        "transposed": lambda given: tf.transpose(tf.reshape(given["x"], [-1, 2, 3]), [0, 2, 1]),
+        "offset": lambda given: given["x"] + firsts,
+        "offset_numpy": lambda given: (
+            tf.cast(given["x"], tf.int32) + OFFSETS.astype(np.int32)[np.newaxis]
+        ),
+        "offset_part": lambda given: (given["x"] % SIZES + firsts)[:, 1::2],
+        "offset_many": lambda given: given["x"][:, :1] + many,
+        "stacked": lambda given: (
+            tf.stack([given["a"], given["b"], given["x"][:, 4]], 1) + firsts[:3]
+        ),
+        "joined": lambda given: (
+            tf.concat([given["a"][:, None], given["x"][:, 3:]], -1) + firsts[:4]
+        ),
+        "cast": lambda given: tf.cast(given["n"], tf.int32),
+        "cast_down": lambda given: tf.cast(tf.floor(given["n"][:, 1:4]), tf.int64) + firsts[1:4],
+        "cast_nearest": lambda given: tf.cast(tf.round(given["n"][:, 1]), tf.int32) % 1000,
+        "cast_hash": lambda given: fast(text(tf.cast(given["n"][:, 2], tf.int64)), ROWS),
+        "bucketized": lambda given: (
+            tf.cast(buckets(given["n"][:, :4]), tf.int64) + tf.range(4, dtype=tf.int64) * 6
+        ),
+        "searched": lambda given: tf.searchsorted(LIMITS, given["n"][:, 2], side="right"),
+        "searched_ages": lambda given: tf.searchsorted(tf.constant([18, 60], tf.int64), given["a"]),
+        "normalised": lambda given: buckets((given["n"] - mean) / deviation),
+        "normalised_layer": lambda given: buckets(standard(given["n"][:, :3])),
+        "logarithms": lambda given: (
+            tf.cast(tf.math.log1p(tf.maximum(given["n"], 0.0)) * 10.0, tf.int32) + each * 900
+        ),
+        "since": lambda given: (
+            tf.cast(tf.clip_by_value((2.5 - given["n"]) / 0.3, 0.0, 30.0), tf.int32) + each * 31
+        ),
+    }
+    rows = {
+        "flat": flat(lambda given: given["x"]),
+        "offset_flat": flat(lambda given: given["x"] + firsts),
+        "searched_flat": flat(lambda given: tf.searchsorted(LIMITS, tf.reshape(given["n"], [-1]))),
+        "split": lambda table, given: tf.concat(
+            [table(part) for part in tf.split(given["x"], 2, axis=1)], 1
+        ),
+        "unstacked": lambda table, given: tf.stack(
+            [table(one) for one in tf.unstack(given["x"], axis=1)[::-1]], 1
+        ),
+        "cast_some": lambda table, given: tf.concat(
+            [tf.reshape(table(tf.cast(given["n"][:, 3:], tf.int32)), [-1, 9]), given["n"][:, :3]], 1
+        ),
+        "scaled": lambda table, given: tf.nn.embedding_lookup(
+            table.embeddings, given["a"], max_norm=0.5
+        ),
+        "scaled_several": lambda table, given: tf.nn.embedding_lookup(
+            table.embeddings, given["x"], max_norm=0.25
+        ),
+    }
+    return looked_up(ids, rows)
+
+
+def build_layer():
+    """Gives an embedding layer of TPUs several columns at once."""
+    table = E.FeatureConfig(E.TableConfig(ROWS, 3, name="table", combiner="mean"))
+    layer = tfrs.layers.embedding.TPUEmbedding({"few": table, "one": table}, E.SGD(0.1))
+
+    def found(given):
+        rows = layer({"few": given["x"][:, 2:5] + OFFSETS[2:5], "one": given["x"][:, 1]})
+        return tf.concat([tf.reshape(rows["few"], [-1, 9]), rows["one"]], 1)
+
+    return Ways({"all": found}, [layer])
+
+
+def build_bags():
+    """Combines rows that are scaled, or that a default stands for."""
+    combined = tf.nn.embedding_lookup_sparse
+    safe = tf.nn.safe_embedding_lookup_sparse
+    rows = {
+        "ragged": lambda table, given: combined(
+            table.embeddings, given["bag"], None, combiner="sum", max_norm=0.5
+        ),
+        "sparse": lambda table, given: safe(table.embeddings, given["tags"], max_norm=0.5),
+        "filled": lambda table, given: safe(table.embeddings, given["tags"], default_id=3),
+    }
+    return looked_up({}, rows)
+
+
+def build_columns():
+    """Reads columns of inputs, and of what the model makes of inputs."""
+    listed = fc.categorical_column_with_vocabulary_list
+    identity = fc.categorical_column_with_identity
+    hashed = fc.categorical_column_with_hash_bucket
+    crossed = fc.crossed_column
+    known = listed("tenth", [3, 1, 4], default_value=2)
+    words = tf.keras.layers.StringLookup(vocabulary=COLORS)
+    first = listed("one", ["a", "b"], default_value=1)
+    second = listed("other", ["x", "y", "z"])
+    falling = fc.bucketized_column(
+        fc.numeric_column("age", normalizer_fn=lambda age: 5 - age), [-20.0, 3.0]
+    )
+    positive = fc.bucketized_column(
+        fc.numeric_column("place", normalizer_fn=tf.nn.relu), [-1.0, 2.0]
+    )
+    embedded = [
+        known,
+        listed("word", [0, 2], num_oov_buckets=2),
+        identity("far", 9, default_value=3),
+        crossed(["tenth", "city"], 60),
+        crossed([known, "word"], 70),
+        crossed([falling, "city"], 80),
+        crossed([positive, "city"], 90),
+        listed("lower", COLORS, default_value=2),
+        hashed("upper", 40),
+    ]
+    counted = [
+        hashed("word", 6, tf.int64),
+        hashed("tags", 5, tf.int64),
+        listed("few", [3, 4], num_oov_buckets=2),
+        listed("several", [2, 5, -1, 7]),
+        *(first, second, crossed([first, second, "tags"], 40)),
+    ]
+    layer = tf.keras.layers.DenseFeatures(
+        [fc.embedding_column(column, 4) for column in embedded]
+        + [fc.embedding_column(hashed("twice", 50, tf.int64), 4, "sqrtn", max_norm=0.5)]
+        + [fc.indicator_column(column) for column in counted]
+    )
+    made = {
+        "tenth": lambda given: given["item"] % 10,
+        "word": lambda given: words(given["city"]),
+        "far": lambda given: tf.abs(given["shop"]) % 12 * 2,
+        "twice": lambda given: given["few_pair"] % 5 * 2,
+        "upper": lambda given: tf.strings.upper(given["city"]),
+        "lower": lambda given: tf.strings.lower(given["city"]),
+    }
+    sequence = fc.indicator_column(fc.sequence_categorical_column_with_hash_bucket("words", 5))
+    each = tf.keras.experimental.SequenceFeatures([sequence])
+    ways = {
+        "all": lambda given: layer({**given, **{name: way(given) for name, way in made.items()}}),
+        "each": lambda given: each({"words": given["words"]})[0],
+    }
+    return Ways(ways, [layer])
+
+
+def build_none():
+    column = fc.embedding_column(fc.categorical_column_with_hash_bucket("less", 50, tf.int64), 4)
+    layer = tf.keras.layers.DenseFeatures([column])
+    return Ways({"less": lambda given: layer({"less": given["item"] - 1})})
+
+
+def encodings(api):
+    """Counts by layers of Keras 2 or 3."""
+    layers = api.layers
+    hot = layers.StringLookup(vocabulary=COLORS, output_mode="multi_hot", num_oov_indices=2)
+    counted = layers.IntegerLookup(vocabulary=[7, 5], output_mode="count")
+    one = layers.StringLookup(vocabulary=COLORS, output_mode="one_hot")
+    words = layers.StringLookup(vocabulary=COLORS)
+    counts = layers.CategoryEncoding(4, output_mode="count")
+    hashed = layers.Hashing(9, output_mode="one_hot")
+    ages = layers.Discretization([1.0, 5.0], output_mode="one_hot")
+    crossed = layers.HashedCrossing(30, output_mode="one_hot")
+    tenth, small = (
+        layers.CategoryEncoding(10, output_mode=mode) for mode in ("one_hot", "multi_hot")
+    )
+    listed = layers.IntegerLookup(vocabulary=[7, 5], output_mode="one_hot")
+    made = {
+        "hot": lambda given: hot(given["words"]),
+        "counted": lambda given: counted(given["several"]),
+        "one": lambda given: one(given["city"]),
+        "counts": lambda given: counts(words(given["words"])),
+        "hashed": lambda given: hashed(given["item"]),
+        "ages": lambda given: ages(given["age"][:, None]),
+        "tenth": lambda given: tenth(given["item"] % 10),
+        "raw": lambda given: small(given["few_pair"]),
+        "listed": lambda given: listed(given["item"] % 8),
+        "crossed": lambda given: crossed((given["city"], given["item"])),
+    }
+    return Ways(made)
+
+
+def titles(api):
+    """Reads titles by layers of Keras 2 or 3."""
+    layers = api.layers
+
+    def averaged(rows, **how):
+        words = layers.TextVectorization(max_tokens=rows, vocabulary=WORDS, **how)
+        return api.Sequential(
+            [words, layers.Embedding(rows, 4, mask_zero=True), layers.GlobalAveragePooling1D()]
+        )
+
+    mean = averaged(20)
+    letters = averaged(21, split="character", standardize="lower")
+    runs = averaged(22, ngrams=2, standardize=None)
+    cut = averaged(23, output_sequence_length=3)
+    counts, hot = (
+        layers.TextVectorization(
+            vocabulary=WORDS, output_mode=mode, standardize="strip_punctuation"
+        )
+        for mode in ("count", "multi_hot")
+    )
+    weights = [place / 8 for place in range(len(WORDS))]
+    rare = layers.TextVectorization(
+        vocabulary=WORDS, output_mode="tf_idf", idf_weights=weights, standardize="lower"
+    )
+    fixed = layers.TextVectorization(vocabulary=WORDS, output_sequence_length=3)
+    table = layers.Embedding(24, 4)
+    whole = layers.TextVectorization(vocabulary=WORDS, split=None)
+    masked = layers.Embedding(25, 4, mask_zero=True)
+    one = layers.Embedding(26, 4)
+    ways = {
+        "mean": mean,
+        "letters": letters,
+        "runs": runs,
+        "cut": cut,
+        "counts": counts,
+        "hot": hot,
+        "rare": rare,
+    }
+    made = {name: lambda given, way=way: way(given["title"]) for name, way in ways.items()}
+    made |= {
+        "fixed": lambda given: table(fixed(given["title"])),
+        "masked": lambda given: largest(fixed(given["title"]), masked),
+        "whole": lambda given: one(whole(given["title"])),
+    }
+    return Ways(made, [mean, letters, runs, cut, table, masked, one])
+
+
+def largest(words, table):
+    """Takes the largest value of the words' rows, as a sequence model with a mask of its own."""
+    return tf.reduce_max(tf.where((words > 0)[:, :, None], table(words), tf.constant(-9.0)), 1)
+
+
+def build_handmade():
+    """Changes, splits and looks words up by TensorFlow's own operations."""
+    layers = tf.keras.layers
+    hashed = layers.Embedding(30, 4)
+    listed = layers.Embedding(31, 4)
+    hashed.build(None)
+    known = layers.StringLookup(vocabulary=WORDS, num_oov_indices=2)
+    tidy = layers.TextVectorization(
+        vocabulary=WORDS, standardize=_tidied, ragged=True, ngrams=(1, 2)
+    )
+
+    def found(given):
+        words = tf.strings.split(tf.strings.strip(tf.strings.upper(given["title"])))
+        ids = tf.ragged.map_flat_values(fast, words, 30)
+        return tf.reduce_sum(tf.nn.embedding_lookup(hashed.embeddings, ids), 1)
+
+    made = {
+        "found": found,
+        "listed": lambda given: tf.reduce_mean(listed(known(tf.strings.split(given["title"]))), 1),
+        "tidied": lambda given: tf.reduce_mean(listed(tidy(given["title"])), 1),
+        "lowered": lambda given: hashed(fast(tf.strings.lower(given["title"]), 30)),
+    }
+    return Ways(made, [hashed, listed])
+
+
+def _tidied(texts):
+    plain = tf.strings.regex_replace(tf.strings.lower(texts), "<br />", " ")
+    return tf.strings.regex_replace(plain, f"[{re.escape(string.punctuation)}]", "")
+
+
+def functional(api):
+    """Returns a functional model of titles, each in a list of its own."""
+    title = api.Input((1,), dtype="string", name="titles")
+    words = api.layers.TextVectorization(max_tokens=40, vocabulary=WORDS)(title)
+    pooled = api.layers.GlobalAveragePooling1D()(api.layers.Embedding(40, 4, mask_zero=True)(words))
+    return api.Model({"titles": title}, api.layers.Dense(2)(pooled))
+
+
+def vectorized(words=None, mask=True, **how):
+    """Averages the rows of words, which `words` or a TextVectorization makes of titles."""
+    words = words or tf.keras.layers.TextVectorization(**how)
+    table = tf.keras.layers.Embedding(4000, 4, mask_zero=mask)
+    pooled = tf.keras.layers.GlobalAveragePooling1D()
+    return Ways({"title": lambda given: pooled(table(words(given["title"])))}, [table])
+
+
+def build_filled_beyond():
+    """Fills empty bags with a row that its table does not have."""
+    rows = partial(tf.nn.safe_embedding_lookup_sparse, default_id=ROWS)
+    return looked_up({}, {"tags": lambda table, given: rows(table.embeddings, given["tags"])})
+
+
+def build_zeroed():
+    """One word has the row that is masked."""
+    known = tf.keras.layers.StringLookup(vocabulary=WORDS, num_oov_indices=1, mask_token=None)
+    return vectorized(lambda texts: known(tf.strings.split(texts)).to_tensor())
+
+
+build_unadapted = vectorized
+build_unmasked = partial(vectorized, mask=False, vocabulary=WORDS)
+build_unicode = partial(
+    vectorized, vocabulary=WORDS, standardize=partial(tf.strings.lower, encoding="utf-8")
+)
+build_separated = partial(
+    vectorized, vocabulary=WORDS, split=lambda texts: tf.strings.split(texts, "|")
+)
+
+
+def odd():
+    """Returns ids that no rule tells."""
+    layers = tf.keras.layers
+    firsts = tf.Variable(OFFSETS, trainable=False)
+    crossing = layers.HashedCrossing(ROWS)
+
+    def digits(each):
+        return tf.strings.regex_replace(each, "[0-9]+", "")
+
+    words = layers.TextVectorization(
+        output_sequence_length=1, vocabulary=COLORS, standardize=digits
+    )
+    return {
+        "squared": lambda given: given["item"] * given["item"] % 100,
+        "python": lambda given: tf.reshape(
+            tf.py_function(lambda ids: ids + 1, [given["item"]], tf.int64), [-1]
+        ),
+        "weak": lambda given: tf.strings.to_hash_bucket(given["city"], ROWS),
+        "multiplied": lambda given: (given["x"] * given["x"] + OFFSETS)[:, 3:],
+        "variable": lambda given: given["x"] + firsts,
+        "unguarded": lambda given: tf.searchsorted(
+            LIMITS, tf.math.log(given["n"][:, 0]), side="right"
+        ),
+        "crossed": lambda given: crossing((given["item"] * given["item"], given["city"])),
+        "text": lambda given: words(given["one"]),
+        "padded": lambda given: fast(
+            joined([given["city"], text(given["item"], width=5, fill="0")]), ROWS
+        ),
+    }
+
+
+def build_odd(name):
+    return looked_up({name: odd()[name]})
+
+
+for suffix, api in {"": tf.keras, "_3": keras}.items():
+    globals()[f"build_rules{suffix}"] = partial(
+        lambda api: looked_up(rules(api.layers) | crosses(api.layers)), api
+    )
+    for build in (encodings, titles, functional):
+        globals()[f"build_{build.__name__}{suffix}"] = partial(build, api)
+for each in odd():  # build_squared and so on
+    globals()[f"build_{each}"] = partial(build_odd, each)

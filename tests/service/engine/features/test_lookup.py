@@ -1,0 +1,113 @@
+"""Table rows by id, and contexts by id: what is stored, defaults for what neither has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle.errors import FeatureError
+from bundle.features.columns import Column
+from bundle.format.manifest import EmbeddedFeature, HashIds, TextIds, Unknown
+from service.errors import InvalidArgument, NotFound, TooLarge
+from tests.service.engine.served import Served, column
+
+WORDS = TextIds(split="whitespace", ids=HashIds(buckets=50))
+Load = Callable[..., Served]
+
+
+def test_lookup_of_unknown_ids_by_rule_row_gives_that_row_and_is_counted(load: Load) -> None:
+    service = load()
+    answer = service.look_up("user", column(7, 50, -1, 0))
+    assert (answer.model, answer.version, answer.table) == ("movies", 1, "users")
+    assert answer.found.tolist() == [True, False, False, True]
+    np.testing.assert_array_equal(answer.vectors, service.small.tables["users"][[7, 0, 0, 0]])
+    assert service.value("rowcast_oov_ids_total", model="movies", feature="user") == 2
+
+
+def test_lookup_in_int8_and_linked_tables_gives_float32_rows(load: Load) -> None:
+    service = load(row_types={"users": "linked", "movies": "int8"})
+    users = service.look_up("user", column(7, 49, 25)).vectors
+    np.testing.assert_array_equal(users, service.small.tables["users"][[7, 49, 25]])
+    movies = service.look_up("movie", column(*service.small.ids[[3, 39]])).vectors
+    trained = service.small.tables["movies"][[4, 40]]
+    assert movies.dtype == np.float32
+    assert (
+        np.abs(movies - trained) <= np.abs(trained).max(axis=1, keepdims=True) / 127 / 2 + 1e-6
+    ).all()
+
+
+def test_lookup_of_unknown_ids_by_rule_zeros_gives_zeros(load: Load) -> None:
+    service = load(id_kind="string")
+    answer = service.look_up("history", column("m-3", "m-x"))
+    assert answer.found.tolist() == [True, False]
+    np.testing.assert_array_equal(answer.vectors, [service.small.tables["movies"][4], np.zeros(8)])
+
+
+@pytest.mark.parametrize(
+    ("feature", "why"),
+    [
+        ({"table": "users", "place": 1, "places": 3}, "reads one of several values of its input"),
+        ({"table": "", "indicator": 8}, "is an indicator: it has no table"),
+        (
+            {"table": "users", "kind": "bag", "combiner": "mean", "ids": WORDS},
+            "reads texts: each of their words has a row",
+        ),
+    ],
+)
+def test_lookup_of_a_feature_without_a_row_for_an_id_alone_is_rejected(
+    feature: dict[str, Any], why: str, load: Load
+) -> None:
+    service = load(
+        features={
+            "user": EmbeddedFeature.model_validate({"kind": "single", "role": "context"} | feature)
+        }
+    )
+    with pytest.raises(InvalidArgument, match=f"'user' {why}"):
+        service.look_up("user", column(1))
+
+
+@pytest.mark.parametrize(
+    ("feature", "ids", "kind", "message"),
+    [
+        ("usr", column(1), NotFound, r"no feature 'usr'; did you mean 'user'\?"),
+        ("user", column("x"), FeatureError, "'user'"),
+        ("user", column(*range(51)), TooLarge, "the request has 51 values; at most 50"),
+    ],
+)
+def test_lookup_invalid_request_is_rejected_with_what_is_wrong(
+    load: Load, feature: str, ids: Column, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        load({"max_values": 50}).look_up(feature, ids)
+
+
+USER_OR_0 = {
+    "user": EmbeddedFeature(
+        kind="single", table="users", role="context", unknown=Unknown(rule="row", row=0), default=0
+    )
+}
+
+
+def test_rank_of_an_unknown_context_takes_the_defaults_and_counts_it(load: Load) -> None:
+    service = load(users=True, features=USER_OR_0)
+    movies = service.small.ids[[1, 2, 3, 4]]
+    found = service.rank(
+        context_ids=np.array([7, 999, 3, 998]), candidate_ids=movies, offsets=np.arange(5)
+    ).scores
+    stored = service.rank(
+        context_ids=np.array([7, 3]), candidate_ids=movies[::2], offsets=np.arange(3)
+    ).scores
+    default = service.rank(
+        context={"user": column(0, 0)}, candidate_ids=movies[1::2], offsets=np.arange(3)
+    ).scores
+    np.testing.assert_allclose(found, [stored[0], default[0], stored[1], default[1]], 1e-6)
+    assert service.value("rowcast_missing_contexts_total", model="movies", store="users") == 2
+
+
+def test_rank_context_ids_without_a_store_are_rejected(load: Load) -> None:
+    service = load()
+    with pytest.raises(InvalidArgument, match="no context store; send the features"):
+        service.rank(context_ids=np.array([7]), candidate_ids=service.small.ids[:1])

@@ -1,0 +1,86 @@
+"""An index of many vectors, without a bundle around it: for what shows only at a size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from bundle.format import manifest
+from bundle.stores.attribute_index import AttributeIndex
+from bundle.stores.reader import CandidateStore
+from runtime import partitions
+from runtime.exact import ExactIndex
+from runtime.scann import write_index
+from service.engine.calls import Retrieval, Target
+from service.engine.context import Execution
+from service.engine.retrieval import retrieve, search
+from service.versions.filter_cache import FilterCache
+from service.versions.version import LoadedIndex, LoadedStore, ServedIndex
+from tests.bundles.stores import write_corpus
+
+Vectors = NDArray[np.float32]
+
+
+def load_index(
+    place: Path,
+    vectors: Vectors,
+    attributes: Mapping[str, NDArray[Any]],
+    *,
+    distance: Literal["dot_product", "squared_l2", "cosine"] = "dot_product",
+    parameters: Mapping[str, int],
+    curve: Sequence[manifest.CostPoint] = (),
+    cache_bytes: int = 64 << 20,
+    parts: int = 1,
+) -> LoadedIndex:
+    """Writes and loads a tree index in `parts` partitions; the id of candidate i is i, its
+    attributes are int64.
+    """
+    ids = np.arange(len(vectors))
+    arrays = {name: pa.array(values) for name, values in attributes.items()}
+    corpus = write_corpus(place, "items", ids, {"item": Column(ids)}, arrays, [*attributes])
+    entry = manifest.Index(
+        corpus="items",
+        query_tower="query",
+        candidate_tower="candidate",
+        kind="tree_ah",
+        distance=distance,
+        dim=vectors.shape[1],
+        directory="items/scann",
+        partitions=parts,
+        vectors="items/vectors.f32",
+        parameters=dict(parameters),
+        recall=manifest.Recall(k=10, value=0.9, low=0.89, queries=100, target=0.9),
+        curve=tuple(curve),
+    )
+    directories = [place / each for each in entry.directories]
+    for directory, rows in zip(
+        directories, partitions.partition_rows(len(vectors), parts), strict=True
+    ):
+        write_index(vectors[rows.first : rows.end], distance, "tree_ah", parameters, directory)
+    filters = {
+        name: AttributeIndex(place, each, corpus.attributes[name], corpus.size)
+        for name, each in corpus.filters.items()
+    }
+    loaded = LoadedStore("items", corpus, filters, CandidateStore(place / corpus.file, corpus))
+    approximate = partitions.load_index(directories, distance, vectors)
+    return LoadedIndex(
+        entry, approximate, ExactIndex(vectors, distance), vectors, loaded, FilterCache(cache_bytes)
+    )
+
+
+def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search.Found:
+    """Returns the neighbors of each vector with explanations; `request`: options of a Retrieval."""
+    execution = Execution("retrieve")
+    sent = Retrieval(Target(), vectors=vectors, **request)
+    assert isinstance(index.corpus, LoadedStore)
+    served = ServedIndex("items", index.entry, index.corpus, index, None)
+    allowed = retrieve.allowed(served, sent, len(vectors), execution)
+    return search.nearest(
+        *(index, vectors, k, allowed, execution), exact=sent.exact, recall=sent.recall, explain=True
+    )

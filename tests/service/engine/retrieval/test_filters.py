@@ -1,0 +1,207 @@
+"""What a filter must be, and which candidates it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.engine.calls import Condition, Exclusion
+from service.errors import InvalidArgument, TooLarge
+from tests.bundles.small import GENRE_NAMES
+from tests.service import reference
+from tests.service.engine.served import Served, column
+
+Load = Callable[..., Served]
+ONES = np.ones(8, np.float32)
+
+
+def words(*values: str) -> Any:
+    return np.array(values, object)
+
+
+def condition(**conditions: Any) -> Condition:
+    lists = {name: np.array(conditions[name]) for name in ("allow", "deny") if name in conditions}
+    conditions.update(
+        {
+            name: each.astype(object) if each.dtype.kind == "U" else each
+            for name, each in lists.items()
+        }
+    )
+    return Condition(**conditions)
+
+
+@pytest.mark.parametrize(
+    ("filter_", "message"),
+    [
+        (
+            {"yer": Condition(ge=1)},
+            r"filter: corpus 'movies' has no attribute 'yer'; did you mean 'year'\?",
+        ),
+        (
+            {"title": Condition(allow=words("x"))},
+            r"filter.title: 'title' is not filtered on; name it in candidates.movies.filters of "
+            r"the recipe and export",
+        ),
+        (
+            {"year": Condition()},
+            "filter.year has no condition; allow, deny, ge, gt, le or lt was expected",
+        ),
+        (
+            {"year": Condition(allow=np.empty(0, np.int64))},
+            "filter.year.allow is empty; leave it out to allow all",
+        ),
+        (
+            {"year": Condition(deny=words("late"))},
+            "filter.year.deny: 'late' is no integer id; an integer in",
+        ),
+        ({"year": Condition(allow=np.array([1.5], np.float32))}, "filter.year.allow: 1.5 is no id"),
+        (
+            {"genres": Condition(allow=np.array([5]))},
+            "filter.genres.allow holds 5; a string was expected",
+        ),
+        (
+            {"classic": Condition(allow=np.array([1]))},
+            "filter.classic.allow holds 1; true or false was expected",
+        ),
+        (
+            {"classic": Condition(deny=words("True"))},
+            "filter.classic.deny holds 'True'; true or false was expected",
+        ),
+        (
+            {"genres": Condition(lt=5)},
+            "filter.genres.lt: bounds apply to numbers; 'genres' is list<string>",
+        ),
+        (
+            {"classic": Condition(ge=0)},
+            "filter.classic.ge: bounds apply to numbers; 'classic' is bool",
+        ),
+        (
+            {"rating": Condition(deny=np.array([1]))},
+            "filter.rating.deny: 'rating' is double; ge, gt, le or lt was exp",
+        ),
+        (
+            {"year": Condition(gt=float("nan"))},
+            "filter.year.gt is nan; a finite number was expected",
+        ),
+        (
+            {"rating": Condition(le=float("-inf"))},
+            "filter.rating.le is -inf; a finite number was expected",
+        ),
+    ],
+)
+def test_filter_that_suits_no_attribute_is_rejected_with_what_is_wrong(
+    load: Load, filter_: dict[str, Condition], message: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        load().retrieve(vectors=ONES, filter=filter_)
+
+
+def test_filter_counts_its_values_with_those_of_the_request(load: Load) -> None:
+    service = load({"max_values": 10})
+    service.retrieve(vectors=ONES, filter={"year": Condition(allow=np.arange(10))})
+    with pytest.raises(TooLarge, match=r"11 values; at most 10 .*max_values"):
+        service.retrieve(
+            vectors=ONES, filter={"year": Condition(allow=np.arange(9), deny=np.arange(2))}
+        )
+
+
+def random_filter(random: np.random.Generator) -> dict[str, dict[str, Any]]:
+    """A filter as JSON: every condition that an attribute takes, or a part of them."""
+    genres = [*GENRE_NAMES, "opera"]
+
+    def some(values: list[Any]) -> dict[str, Any]:
+        names = [name for name in ("allow", "deny") if random.random() < 0.5]
+        return {
+            name: [values[at] for at in random.integers(0, len(values), random.integers(1, 4))]
+            for name in names
+        }
+
+    def bounds(low: float, high: float) -> dict[str, Any]:
+        names = [name for name in ("ge", "gt", "le", "lt") if random.random() < 0.25]
+        drawn = [float(random.uniform(low, high)) for _ in names]
+        return {
+            name: bound if random.random() < 0.5 else int(bound)
+            for name, bound in zip(names, drawn, strict=True)
+        }
+
+    made = {
+        "genres": some(genres),
+        "classic": some([True, False]),
+        "year": some(list(range(1985, 2035))) | bounds(1985, 2035),
+        "rating": bounds(-1, 11),
+    }
+    return {name: each for name, each in made.items() if each and random.random() < 0.6}
+
+
+@pytest.mark.parametrize("index_kind", ["brute_force", "tree_ah"])
+def test_filters_leave_what_meets_every_condition_and_always_k_of_it(
+    load: Load, index_kind: str
+) -> None:
+    tree = {"num_leaves": 6, "leaves_to_search": 2, "dimensions_per_block": 2, "reorder": 10}
+    service = load(index_kind=index_kind, parameters=tree if index_kind == "tree_ah" else {})
+    small = service.small
+    random = np.random.default_rng(4)
+    for _ in range(300):
+        made = random_filter(random)
+        vector = random.normal(size=8).astype(np.float32)
+        k = int(random.integers(1, 41))
+        excluded = random.choice(small.ids, random.integers(0, 9))
+        sent = {
+            name: condition(
+                **{
+                    key: [str(each).lower() for each in value] if name == "classic" else value
+                    for key, value in each.items()
+                }
+            )
+            for name, each in made.items()
+        }
+        answer = service.retrieve(
+            vectors=vector, k=k, filter=sent, exclude=Exclusion(excluded), explain=True
+        )
+        out = {*reference.excluded_by(small, made), *excluded.tolist()}
+        expected = reference.neighbors(small, vector.astype(np.float64), 40, list(out))
+        (explained,) = answer.explanations
+        assert (explained.matches, explained.selectivity) == (len(expected), len(expected) / 40), (
+            made
+        )
+        assert answer.neighbors.ids.size == min(k, len(expected)), made
+        assert bool(explained.shortfall) == (len(expected) < k)
+        assert (explained.path == "none") == (not expected)
+        assert not out & set(answer.neighbors.ids.tolist()), made
+        if explained.path != "index":
+            assert answer.neighbors.ids.tolist() == [movie for movie, _ in expected[:k]], made
+
+
+def test_filter_beside_queries_of_their_own_exclusions_leaves_each_its_own(load: Load) -> None:
+    service = load()
+    ids = service.small.ids
+    late = {"year": Condition(ge=2025)}
+    exclude = Exclusion(ids[[35, 36, 37, 3]], np.array([0, 2, 2, 4]))
+    answer = service.retrieve(vectors=np.ones((3, 8), np.float32), filter=late, exclude=exclude)
+    found = [
+        set(each.tolist())
+        for each in np.split(answer.neighbors.ids, answer.neighbors.offsets[1:-1])
+    ]
+    assert found == [set(ids[37:]), set(ids[35:]), {ids[35], ids[36], ids[38], ids[39]}]
+    assert service.value("rowcast_filtered_searches_total", path="exact") == 3
+
+
+def test_denied_candidate_is_no_neighbor_with_or_without_a_filter(load: Load) -> None:
+    service = load()
+    ids = service.small.ids
+    for index in service.version.indexes.values():
+        index.corpus.denied.positions = np.array([3, 36], np.uint32)
+    for options in (
+        {},
+        {"exact": True},
+        {"filter": {"year": Condition(ge=1990)}},
+        {"exclude": Exclusion(ids[:2])},
+    ):
+        found = service.retrieve(vectors=ONES, k=40, explain=True, **options)
+        assert not {ids[3], ids[36]} & set(found.neighbors.ids.tolist())
+        assert found.neighbors.ids.size == found.explanations[0].matches < 40
+    recommended = service.recommend(features={"user": column(5)}, k=40, candidates=40)
+    assert recommended.neighbors.ids.size == 38

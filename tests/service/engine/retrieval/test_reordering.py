@@ -1,0 +1,228 @@
+"""Formula, least score, crowding and diversity, against loops over all candidates of
+small corpora.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from service.engine.calls import Crowding
+from service.engine.retrieval import reordering
+from service.errors import InvalidArgument, TooLarge
+from tests.service.engine.served import Served, column
+
+Load = Callable[..., Served]
+
+
+def diverse_by_loops(
+    scores: list[float],
+    vectors: NDArray[np.float64],
+    diversity: float,
+    chosen: list[int],
+    free: list[int],
+) -> dict[int, float]:
+    """The gain of each candidate that may be picked next."""
+    low = min(scores)
+    high = max(scores)
+    gains = {}
+    for place in free:
+        relevance = (scores[place] - low) / (high - low) if high > low else 0.0
+        cosines = []
+        for other in chosen:
+            lengths = float(np.linalg.norm(vectors[place]) * np.linalg.norm(vectors[other]))
+            cosines.append(float(vectors[place] @ vectors[other]) / lengths if lengths else 0.0)
+        gains[place] = (1 - diversity) * relevance - diversity * max(cosines, default=0.0)
+    return gains
+
+
+def free_by_loops(codes: list[int], most: int, chosen: list[int], left: list[int]) -> list[int]:
+    """Those whose value is not there `most` times yet."""
+    taken = [codes[place] for place in chosen]
+    return [place for place in left if codes[place] < 0 or taken.count(codes[place]) < most]
+
+
+@given(
+    codes=st.lists(st.integers(-1, 3), min_size=1, max_size=12),
+    most=st.integers(1, 3),
+    k=st.integers(1, 12),
+    diversity=st.floats(0, 1),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=300)
+def test_diverse_picks_the_largest_gain_among_those_that_crowding_leaves(
+    codes: list[int], most: int, k: int, diversity: float, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    scores = np.sort(random.normal(size=len(codes)).round(1))[::-1].astype(np.float32)
+    # Equal and zero vectors are among them.
+    vectors = random.integers(-1, 2, (len(codes), 3)).astype(np.float32)
+    picked = reordering.diverse(scores, vectors, k, diversity, np.array(codes), most)
+    for step, place in enumerate(picked):
+        left = [each for each in range(len(codes)) if each not in picked[:step]]
+        free = free_by_loops(codes, most, picked[:step], left)
+        gains = diverse_by_loops(
+            scores.tolist(), vectors.astype(float), diversity, picked[:step], free
+        )
+        assert gains[place] >= max(gains.values()) - 1e-5
+    possible = sum(
+        min(codes.count(code), most) if code >= 0 else codes.count(code) for code in set(codes)
+    )
+    assert len(picked) == len(set(picked)) == min(k, possible)
+
+
+@given(codes=st.lists(st.integers(-1, 3), max_size=12), most=st.integers(1, 3))
+def test_uncrowded_leaves_the_first_of_each_value(codes: list[int], most: int) -> None:
+    kept: list[int] = []
+    for place in range(len(codes)):
+        kept += free_by_loops(codes, most, kept, [place])
+    free = reordering.uncrowded(np.array(codes, np.int64), most)
+    assert np.flatnonzero(free).tolist() == kept
+
+
+def answer_of(service: Served, **request: Any) -> tuple[list[int], list[float]]:
+    neighbors = service.retrieve(features={"user": column(4)}, **request).neighbors
+    return neighbors.ids.tolist(), neighbors.scores.tolist()
+
+
+def all_of(service: Served) -> list[tuple[int, float, dict[str, Any]]]:
+    """Id, score and attributes of every candidate, best first."""
+    names = ("year", "rating", "title")
+    found = service.retrieve(
+        features={"user": column(4)}, k=service.small.ids.size, attributes=names
+    ).neighbors
+    rows = zip(*[found.attributes[name] for name in names], strict=True)
+    named = [dict(zip(names, row, strict=True)) for row in rows]
+    return list(zip(found.ids.tolist(), found.scores.tolist(), named, strict=True))
+
+
+def test_formula_orders_the_pool_by_score_and_attributes_null_counting_as_zero(load: Load) -> None:
+    service = load()
+    ids, scores = answer_of(service, k=40, formula="score * 0.5 + (year - 1990) / 10 - rating")
+    expected = {
+        one: score * 0.5 + ((each["year"] or 0) - 1990) / 10 - each["rating"]
+        for one, score, each in all_of(service)
+    }
+    assert ids == sorted(expected, key=lambda one: -expected[one])
+    np.testing.assert_allclose(scores, [expected[one] for one in ids], 1e-5)
+    best = [one for one, _, _ in all_of(service)][:12]
+    ids, _ = answer_of(service, k=5, candidates=12, formula="-score")
+    assert ids == best[::-1][:5], "only the pool is reordered"
+
+
+def test_min_score_leaves_out_what_scores_less_but_not_what_scores_the_same(load: Load) -> None:
+    service = load()
+    ids, scores = answer_of(service, k=10)
+    assert answer_of(service, k=10, min_score=scores[3]) == (ids[:4], scores[:4])
+    assert answer_of(service, k=10, min_score=-1e300) == (ids, scores)
+    assert answer_of(service, k=10, min_score=1e300) == ([], [])
+    ids, _ = answer_of(service, k=10, formula="-score", min_score=0)
+    assert ids == [one for one, score, _ in reversed(all_of(service)) if score <= 0][:10]
+
+
+@pytest.mark.parametrize("candidates", [0, 8])
+def test_crowding_returns_at_most_max_of_each_value_and_as_many_as_possible(
+    load: Load, candidates: int
+) -> None:
+    service = load(size=400)
+    found = service.retrieve(features={"user": column(4)}, k=400, attributes=("studio",)).neighbors
+    studios = found.attributes["studio"]
+    kept: list[int] = []
+    for place, studio in enumerate(studios):
+        if studio is None or [studios[each] for each in kept].count(studio) < 2:
+            kept.append(place)
+    for k in (8, 30, 390):
+        ids, _ = answer_of(
+            service,
+            k=k,
+            candidates=candidates and max(candidates, k),
+            crowding=Crowding("studio", 2),
+        )
+        assert ids == found.ids[kept[:k]].tolist()
+
+
+def test_crowding_of_merged_queries_takes_the_best_score_of_each_candidate(load: Load) -> None:
+    service = load(size=400)
+    vectors = np.random.default_rng(1).normal(size=(5, 8)).astype(np.float32)
+    request = {"vectors": vectors, "query_offsets": np.array([0, 2, 5]), "attributes": ("studio",)}
+    found = service.retrieve(k=400, **request).neighbors
+    crowded = service.retrieve(
+        k=9, candidates=9, crowding=Crowding("studio", 1), explain=True, **request
+    )
+    assert [each.matches for each in crowded.explanations] == [400, 400]
+    for first, last, start in ((0, 400, 0), (400, 800, 9)):
+        kept: list[int] = []
+        for place in range(first, last):
+            studio = found.attributes["studio"][place]
+            if studio is None or studio not in [found.attributes["studio"][each] for each in kept]:
+                kept.append(place)
+        assert crowded.neighbors.ids[start : start + 9].tolist() == found.ids[kept[:9]].tolist()
+
+
+def test_diversity_of_the_whole_pool_picks_each_neighbor_by_its_gain(load: Load) -> None:
+    service = load()
+    found = all_of(service)
+    ids, _ = answer_of(service, k=10, diversity=0.6)
+    places = {one: place for place, one in enumerate(service.small.ids.tolist())}
+    vectors = np.array([service.small.vectors[places[one]] for one, _, _ in found], float)
+    order = {one: place for place, (one, _, _) in enumerate(found)}
+    for step, one in enumerate(ids):
+        chosen = [order[each] for each in ids[:step]]
+        left = [place for place in range(len(found)) if place not in chosen]
+        gains = diverse_by_loops([score for _, score, _ in found], vectors, 0.6, chosen, left)
+        assert gains[order[one]] >= max(gains.values()) - 1e-5
+    assert ids != [one for one, _, _ in found[:10]]
+    assert answer_of(service, k=10, diversity=0.0) == answer_of(service, k=10)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"candidates": 9}, "candidates is 9, fewer than k, which is 10"),
+        ({"diversity": 1.5}, r"diversity is 1\.5; 0 to 1"),
+        ({"diversity": float("nan")}, "diversity is nan"),
+        ({"min_score": float("nan")}, "min_score is nan; a finite number"),
+        (
+            {"crowding": Crowding("titel", 1)},
+            "attribute 'titel' is unknown to .*did you mean 'title'",
+        ),
+        (
+            {"crowding": Crowding("rating", 1)},
+            "crowding.attribute is 'rating', whose values are double; one of string",
+        ),
+        ({"crowding": Crowding("genres", 1)}, "whose values are list<string>"),
+        ({"crowding": Crowding("title", 0)}, "crowding.max is 0; at least 1"),
+        (
+            {"formula": "score * yaer"},
+            "name 'yaer' is unknown to the formula of index 'movies'; did you mean 'year'",
+        ),
+        ({"formula": "title"}, "name 'title' is unknown to the formula"),
+        (
+            {"formula": "log(0 * score)"},
+            "no finite value for candidate 0, where score = .*its id is",
+        ),
+    ],
+)
+def test_option_out_of_range_is_rejected_with_its_value(
+    load: Load, request_: dict[str, Any], message: str
+) -> None:
+    service = load()
+    with pytest.raises(InvalidArgument, match=message):
+        service.retrieve(features={"user": column(1)}, **request_)
+    if "formula" not in request_:
+        with pytest.raises(InvalidArgument, match=message):
+            service.recommend(features={"user": column(1)}, **request_)
+
+
+def test_pool_beyond_the_limit_of_candidates_is_too_large(load: Load) -> None:
+    service = load(limits={"max_candidates": 30})
+    with pytest.raises(
+        TooLarge, match=r"40 candidates; at most 30 are accepted \(max_candidates\)"
+    ):
+        service.retrieve(features={"user": column(1)}, diversity=0.5)

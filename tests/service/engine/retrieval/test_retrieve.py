@@ -1,0 +1,96 @@
+"""Neighbors by features, vectors and ids, against the reference model in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.engine.calls import Exclusion, Retrieved
+from service.errors import InvalidArgument, TooLarge
+from tests.service import reference
+from tests.service.engine.served import Served, column
+
+Load = Callable[..., Served]
+ONES = np.ones(8, np.float32)
+
+
+def check(answer: Retrieved, query: int, expected: list[tuple[Any, float]]) -> None:
+    first, last = answer.neighbors.offsets[query : query + 2]
+    assert answer.neighbors.ids[first:last].tolist() == [movie for movie, _ in expected]
+    np.testing.assert_allclose(
+        answer.neighbors.scores[first:last], [score for _, score in expected], 1e-5, 1e-5
+    )
+
+
+def test_retrieve_from_a_tree_that_searches_few_leaves_still_returns_k(load: Load) -> None:
+    tree = {"num_leaves": 20, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 10}
+    service = load(size=400, index_kind="tree_ah", parameters=tree)
+    vectors = np.random.default_rng(6).normal(size=(4, 8)).astype(np.float32)
+    index = service.version.indexes["movies"].here
+    assert index is not None
+    found, _ = index.approximate.search(vectors, 200)
+    assert (found < 0).any(), "the tree alone finds too few, else this test shows nothing"
+
+    excluded = service.small.ids[::2]
+    answer = service.retrieve(vectors=vectors, k=150, exclude=Exclusion(excluded))
+    assert np.diff(answer.neighbors.offsets).tolist() == [150] * 4
+    assert not set(answer.neighbors.ids.tolist()) & set(excluded.tolist())
+
+
+def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_blocks(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = load()
+    small = service.small
+    monkeypatch.setattr("service.engine.retrieval.search._CELLS_MAX", 60)
+    vectors = np.random.default_rng(8).normal(size=(9, 8)).astype(np.float32)
+    exclude = Exclusion(small.ids[:30], np.array([0, 0, 0, 0, 0, 30, 30, 30, 30, 30]))
+    answer = service.retrieve(vectors=vectors, k=5, exclude=exclude, exact=True)
+    for query in range(9):
+        excluded = list(small.ids[:30]) if query == 4 else []
+        check(
+            answer,
+            query,
+            reference.neighbors(small, vectors[query].astype(np.float64), 5, excluded),
+        )
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "message"),
+    [
+        (
+            {},
+            InvalidArgument,
+            "exactly one of features .or context ids., vectors, and ids was expected; got none",
+        ),
+        (
+            {"vectors": np.array([1.0] * 9 + [np.nan] + [1.0] * 6)},
+            InvalidArgument,
+            "vector 1 holds NaN",
+        ),
+        (
+            {"vectors": np.ones(8 * 9)},
+            TooLarge,
+            r"the request has 9 queries; at most 8 .*max_queries",
+        ),
+        (
+            {"vectors": ONES, "attributes": ("titel",)},
+            InvalidArgument,
+            "'titel' .* did you mean 'title'",
+        ),
+        ({"features": {"usr": column(1)}}, InvalidArgument, "'usr' .* did you mean 'user'"),
+        (
+            {"vectors": ONES, "exclude": Exclusion(np.array([1000]), np.array([0, 1, 1]))},
+            InvalidArgument,
+            "exclude: 3 offsets; 2 were expected",
+        ),
+    ],
+)
+def test_retrieve_invalid_request_is_rejected_with_what_is_wrong(
+    load: Load, request_: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        load({"max_queries": 8, "max_values": 50}).retrieve(**request_)

@@ -1,0 +1,278 @@
+"""Search among what is allowed, of a corpus large enough for an index to pay: recall, bits, and
+what is kept.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle.format.manifest import CostPoint
+from service.engine.calls import Condition, Exclusion
+from service.versions.version import LoadedIndex
+from tests.service.engine.retrieval.large_index import find, load_index
+
+SIZE = 100_000
+DIM = 32
+K = 20
+TREE = {"num_leaves": 300, "leaves_to_search": 24, "dimensions_per_block": 2, "reorder": 120}
+CURVE = (
+    CostPoint(parameters={"leaves_to_search": 2, "reorder": 40}, recall=0.4, relative_cost=0.1),
+    CostPoint(parameters={"leaves_to_search": 150, "reorder": 400}, recall=0.99, relative_cost=0.6),
+    CostPoint(parameters={"leaves_to_search": 60, "reorder": 400}, recall=0.98, relative_cost=0.3),
+)
+Attributes = dict[str, NDArray[Any]]
+
+
+def clustered(size: int, dim: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Vectors around 200 centres, and the number of each one's centre."""
+    random = np.random.default_rng(7)
+    centres = random.normal(size=(200, dim))
+    belongs = random.integers(0, 200, size)
+    return (centres[belongs] + random.normal(size=(size, dim)) * 0.8).astype(np.float32), belongs
+
+
+@pytest.fixture(scope="module")
+def attributes() -> Attributes:
+    random = np.random.default_rng(8)
+    (_, belongs) = clustered(SIZE, DIM)
+    shares = {"half": 2, "tenth": 10, "hundredth": 100, "thousandth": 1000}
+    return {
+        **{name: random.integers(0, parts, SIZE) for name, parts in shares.items()},
+        "cluster": belongs,
+    }
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, attributes: Attributes) -> LoadedIndex:
+    vectors, _ = clustered(SIZE, DIM)
+    return load_index(
+        tmp_path_factory.mktemp("index"), vectors, attributes, parameters=TREE, curve=CURVE
+    )
+
+
+@pytest.fixture(scope="module")
+def queries() -> NDArray[np.float32]:
+    vectors, _ = clustered(SIZE, DIM)
+    return (
+        vectors[:: SIZE // 40]
+        + np.random.default_rng(9).normal(size=(40, DIM)).astype(np.float32) * 0.5
+    )
+
+
+def best(
+    index: LoadedIndex, query: NDArray[np.float32], allowed: NDArray[np.bool_], k: int
+) -> list[int]:
+    """The k nearest of what is allowed, in float64."""
+    scores = _wide(index) @ query.astype(np.float64)
+    places = np.flatnonzero(allowed)
+    return list(places[np.argsort(-scores[places], kind="stable")[:k]].tolist())
+
+
+@cache
+def _wide(index: LoadedIndex) -> NDArray[np.float64]:
+    return index.vectors.astype(np.float64)
+
+
+def recall(
+    index: LoadedIndex, queries: NDArray[np.float32], allowed: NDArray[np.bool_], **request: Any
+) -> tuple[float, set[str]]:
+    """Recall against brute force, each query alone, and the paths taken; checks how many there are,
+    and which.
+    """
+    hits = 0
+    paths = set[str]()
+    wanted = min(K, int(np.count_nonzero(allowed)))
+    for query in queries:
+        found = find(index, query[np.newaxis], K, **request)
+        assert found.positions.size == wanted
+        assert allowed[found.positions].all()
+        hits += len(set(found.positions.tolist()) & set(best(index, query, allowed, K)))
+        paths.add(found.explanations[0].path)
+    return hits / (len(queries) * wanted), paths
+
+
+def allow(**values: Any) -> dict[str, Condition]:
+    return {name: Condition(allow=np.atleast_1d(each)) for name, each in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("half", "index"), ("tenth", "index"), ("hundredth", "exact"), ("thousandth", "exact")],
+)
+def test_search_with_a_filter_of_any_selectivity_has_the_recall(
+    index: LoadedIndex, queries: NDArray[np.float32], attributes: Attributes, name: str, path: str
+) -> None:
+    share, paths = recall(index, queries, attributes[name] == 1, filter=allow(**{name: 1}))
+    assert share >= 0.95
+    assert path in paths
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
+def test_search_with_a_filter_of_matches_far_from_the_query_has_the_recall(
+    index: LoadedIndex, queries: NDArray[np.float32], attributes: Attributes, share: float
+) -> None:
+    clusters = attributes["cluster"]
+    centres = np.array([index.vectors[clusters == each].mean(axis=0) for each in range(200)])
+    hits = []
+    for query in queries[::4]:
+        farthest = np.argsort(centres @ query)[: int(200 * share)]
+        found, _ = recall(
+            index, query[np.newaxis], np.isin(clusters, farthest), filter=allow(cluster=farthest)
+        )
+        hits.append(found)
+    assert np.mean(hits) >= 0.95
+
+
+@pytest.mark.parametrize(("nearest", "path"), [(50, "index"), (1000, "index"), (3000, "exact")])
+def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
+    index: LoadedIndex, queries: NDArray[np.float32], nearest: int, path: str
+) -> None:
+    shares = []
+    for query in queries[::4]:
+        allowed = np.ones(SIZE, bool)
+        allowed[best(index, query, allowed, nearest)] = False
+        share, paths = recall(
+            index, query[np.newaxis], allowed, exclude=Exclusion(np.flatnonzero(~allowed))
+        )
+        shares.append(share)
+        assert paths == {path}
+    assert np.mean(shares) >= 0.95
+
+
+def test_search_scores_are_the_same_bits_whatever_the_filter_path_and_batch(
+    index: LoadedIndex, queries: NDArray[np.float32]
+) -> None:
+    known: dict[tuple[int, int], bytes] = {}
+    requests: list[dict[str, Any]] = [
+        {},
+        {"exact": True},
+        {"exclude": Exclusion(np.arange(50))},
+        *(
+            {"filter": allow(**{name: value})}
+            for name in ("half", "tenth", "hundredth")
+            for value in (0, 0, 1)
+        ),
+        {"filter": {"cluster": Condition(deny=np.arange(3))}, "exact": True},
+    ]
+    for request in requests:
+        for together in (queries, queries[5:6], queries[6:7]):
+            found = find(index, together, 50, **request)
+            first = 0
+            if len(together) == 1:
+                first = 5 if together[0, 0] == queries[5, 0] else 6
+            for at, (start, end) in enumerate(
+                zip(found.offsets[:-1], found.offsets[1:], strict=True)
+            ):
+                for position, score in zip(
+                    found.positions[start:end], found.scores[start:end], strict=True
+                ):
+                    assert (
+                        known.setdefault((first + at, int(position)), score.tobytes())
+                        == score.tobytes()
+                    )
+    assert len(known) > 50 * len(queries)
+
+
+def test_search_at_a_level_of_recall_takes_the_cheapest_setting_that_reaches_it(
+    index: LoadedIndex, queries: NDArray[np.float32]
+) -> None:
+    everything = np.ones(SIZE, bool)
+    low, _ = recall(index, queries, everything, recall=0.3)
+    exported, _ = recall(index, queries, everything)
+    high, paths = recall(index, queries, everything, recall=0.95)
+    assert low < exported < high
+    assert paths == {"index"}
+    assert find(index, queries[:1], K, recall=0.95).explanations[0].scored == 400
+    assert recall(index, queries[:5], everything, recall=0.995) == (1.0, {"exact"})
+
+
+def test_search_explains_matches_path_and_shortfall(
+    index: LoadedIndex, attributes: Attributes
+) -> None:
+    query = np.ones((1, DIM), np.float32)
+    matching = np.flatnonzero((attributes["thousandth"] == 5) & (attributes["tenth"] == 3))
+    filters = allow(thousandth=5, tenth=3)
+    found = find(index, query, 50, filter=filters, exclude=Exclusion(np.append(matching[:2], 0)))
+    (explained,) = found.explanations
+    assert sorted(found.positions.tolist()) == matching[2:].tolist()
+    assert (explained.path, explained.matches, explained.scored) == (
+        "exact",
+        matching.size - 2,
+        matching.size,
+    )
+    assert explained.selectivity == (matching.size - 2) / SIZE
+    assert explained.search_ms > 0
+    nothing = find(index, query, 50, filter=allow(thousandth=5) | {"half": Condition(ge=2)})
+    assert (
+        nothing.positions.size,
+        nothing.explanations[0].path,
+        nothing.explanations[0].matches,
+    ) == (0, "none", 0)
+
+
+def test_filters_used_again_are_cached_within_their_bytes(tmp_path: Path) -> None:
+    vectors, _ = clustered(2000, 8)
+    tree = {"num_leaves": 20, "leaves_to_search": 5, "dimensions_per_block": 2, "reorder": 30}
+    group = np.arange(2000) % 40
+    index = load_index(tmp_path, vectors, {"group": group}, parameters=tree, cache_bytes=20_000)
+    held = []
+    for each in [0, 0, *range(40), 0]:
+        found = find(index, vectors[:1], 5, filter=allow(group=each))
+        expected = best(index, vectors[0], group == each, 5)
+        assert found.positions.tolist() == expected
+        held.append(index.compiled.bytes)
+    assert held[0] < held[1], "the vectors are kept when it is asked again"
+    assert 0 < max(held) <= 20_000
+    index.compiled.forget(index)
+    assert index.compiled.bytes == 0
+
+
+@pytest.mark.parametrize("distance", ["squared_l2", "cosine"])
+def test_search_of_every_distance_finds_the_best_that_match(tmp_path: Path, distance: Any) -> None:
+    vectors, _ = clustered(3000, 8)
+    vectors[::50] = 0
+    tree = {"num_leaves": 20, "leaves_to_search": 5, "dimensions_per_block": 2, "reorder": 30}
+    group = np.arange(3000) % 10
+    index = load_index(tmp_path, vectors, {"group": group}, distance=distance, parameters=tree)
+    wide = vectors.astype(np.float64)
+    query = vectors[7].astype(np.float64) + 0.1
+    scores = -((wide - query) ** 2).sum(axis=1)
+    if distance == "cosine":
+        lengths = np.linalg.norm(wide, axis=1)
+        scores = np.divide(
+            wide @ query, lengths * np.linalg.norm(query), out=np.zeros(3000), where=lengths > 0
+        )
+    places = np.flatnonzero(group == 0)
+    expected = places[np.argsort(-scores[places], kind="stable")[:30]]
+    for _ in range(3):
+        found = find(index, query[np.newaxis].astype(np.float32), 30, filter=allow(group=0))
+        assert found.positions.tolist() == expected.tolist()
+        np.testing.assert_allclose(found.scores, scores[expected], rtol=1e-4, atol=1e-5)
+
+
+def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(
+    tmp_path: Path, queries: NDArray[np.float32]
+) -> None:
+    """Candidates in the order of their clusters: the neighbors of a query are in few of the
+    partitions.
+    """
+    vectors, belongs = clustered(30_000, DIM)
+    half = np.random.default_rng(8).integers(0, 2, 30_000)
+    tree = {"num_leaves": 80, "leaves_to_search": 24, "dimensions_per_block": 2, "reorder": 120}
+    index = load_index(
+        tmp_path, vectors[np.argsort(belongs)], {"half": half}, parameters=tree, parts=4
+    )
+    for mask, request in ((half >= 0, {}), (half == 1, {"filter": allow(half=1)})):
+        share, paths = recall(index, queries[::2], mask, **request)
+        assert share >= 0.95
+        assert "index" in paths
+    allowed = np.ones(30_000, bool)
+    allowed[best(index, queries[0], allowed, 1000)] = False
+    share, _ = recall(index, queries[:1], allowed, exclude=Exclusion(np.flatnonzero(~allowed)))
+    assert share >= 0.9

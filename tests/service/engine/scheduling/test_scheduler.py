@@ -1,0 +1,273 @@
+"""The scheduler's five rules, with a simulated clock and a compute function that the
+test controls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.engine.context import RequestContext
+from service.engine.scheduling.compute_pool import ComputePool
+from service.engine.scheduling.scheduler import Job, Scheduler
+from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, Overloaded
+from service.observability.metrics import Metrics
+from service.versions.lifecycle import VersionManager
+from service.versions.policy import Arrangement
+from service.versions.version import ModelVersion
+
+pytestmark = pytest.mark.anyio
+FAR = 1e9
+
+
+class Bench:
+    """A scheduler over a clock that the test sets; remembers which jobs were computed together, and
+    where.
+    """
+
+    def __init__(self, inline_max_s: float = 1.0, max_queued: int = 1000) -> None:
+        self.now = 100.0
+        self.batches: list[list[Any]] = []
+        self.on_loop: list[bool] = []
+        self.answer: Callable[[Any], Any] = lambda request: request
+        self.before: Callable[[], object] = lambda: None
+        self.entered = threading.Event()
+        self.release = threading.Event()
+        self.pool = ComputePool(1)
+        self.closed = 0
+        self.versions = VersionManager()
+        nothing: Any = None
+        version = ModelVersion(
+            "m", 1, Path(), nothing, {}, nothing, {}, {}, {}, {}, close=self._close
+        )
+        self.versions.add(version)
+        self.versions.arrange("m", Arrangement(1, frozenset((1,))))
+        self.scheduler = Scheduler(
+            self._compute,
+            self.pool,
+            Metrics(),
+            inline_max_s=inline_max_s,
+            max_queued_candidates=max_queued,
+            retry_after_s=0.1,
+            batch_max=4,
+            clock=lambda: self.now,
+        )
+
+    def _close(self) -> None:
+        self.closed += 1
+
+    def _compute(self, batch: Sequence[Job], pool: ComputePool | None) -> Sequence[Any]:
+        self.batches.append([job.request for job in batch])
+        self.on_loop.append(pool is None)
+        self.before()
+        return [self.answer(job.request) for job in batch]
+
+    def job(
+        self,
+        request: Any,
+        key: Any = None,
+        cost: int = 1,
+        deadline: float = FAR,
+        kind: str = "kind",
+    ) -> Job:
+        context = RequestContext("rank", f"id-{request}", deadline)
+        future = asyncio.get_running_loop().create_future()
+        return Job(request, context, self.versions.acquire("m"), kind, cost, key, future)
+
+    def run(self, request: Any, **options: Any) -> Awaitable[Any]:
+        return asyncio.ensure_future(self.scheduler.run(self.job(request, **options)))
+
+    async def learn(self) -> None:
+        """Has one job computed, so that its kind is known to be short."""
+        await self.run("first")
+        self.batches.clear()
+
+    def _wait(self) -> None:
+        self.entered.set()
+        self.release.wait(20)
+
+    async def hold(self) -> Awaitable[Any]:
+        """Returns a job that is being computed, until `release` is set."""
+        self.before = self._wait
+        first = self.run("first", key="same")
+        await asyncio.to_thread(self.entered.wait, 20)
+        return first
+
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def bench() -> Iterator[Make]:
+    made: list[Bench] = []
+
+    def make(**options: Any) -> Bench:
+        made.append(Bench(**options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.scheduler.close()
+
+
+@pytest.mark.parametrize(
+    ("inline_max_s", "on_loop"), [(1.0, [False, True, True]), (0.0, [False] * 3)]
+)
+async def test_scheduler_kind_that_is_known_to_be_short_is_computed_on_the_loop(
+    bench: Make, inline_max_s: float, on_loop: list[bool]
+) -> None:
+    one = bench(inline_max_s=inline_max_s)
+    for request in range(3):
+        assert await one.run(request) == request
+    assert one.on_loop == on_loop
+
+
+async def test_scheduler_equal_keys_in_one_turn_are_one_batch_in_order(bench: Make) -> None:
+    one = bench()
+    await one.learn()
+    waiting = [one.run(n, key="same") for n in range(5)] + [
+        one.run("other", key="x"),
+        one.run("alone"),
+    ]
+    assert await asyncio.gather(*waiting) == [0, 1, 2, 3, 4, "other", "alone"]
+    assert one.batches == [[0, 1, 2, 3], [4], ["other"], ["alone"]]
+
+
+async def test_scheduler_batch_on_the_loop_is_as_short_as_its_limit(bench: Make) -> None:
+    one = bench(inline_max_s=0.01)
+    await one.learn()
+    one.scheduler.estimates.observe("slow", 0.004)
+    jobs = [one.run(number, key="same", kind="slow") for number in range(6)]
+    await asyncio.gather(*jobs)
+    assert all(one.on_loop[1:])
+    assert [len(batch) for batch in one.batches] == [2, 2, 2]
+
+
+async def test_scheduler_kind_that_fails_slowly_does_not_stay_short(bench: Make) -> None:
+    one = bench()
+    await one.learn()
+    before = one.scheduler.estimates.expected_s("kind") or 0.0
+    one.before = lambda: time.sleep(0.02)
+    one.answer = lambda request: InvalidArgument("no")
+    with pytest.raises(InvalidArgument):
+        await one.run("fails")
+    assert (one.scheduler.estimates.expected_s("kind") or 0.0) > before
+
+
+async def test_scheduler_jobs_arriving_while_busy_are_batched_afterwards(bench: Make) -> None:
+    one = bench(inline_max_s=0.0)
+    first = await one.hold()
+    later = [one.run(n, key="same") for n in range(2)]
+    await asyncio.sleep(0)
+    one.release.set()
+    assert await asyncio.gather(first, *later) == ["first", 0, 1]
+    assert one.batches == [["first"], [0, 1]]
+
+
+async def test_scheduler_queue_full_by_cost_rejects_with_retry_after(bench: Make) -> None:
+    one = bench(max_queued=10)
+    await one.learn()
+    accepted = [one.run("a", cost=50), one.run("b", cost=1)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as rejected:
+        await one.scheduler.run(one.job("c", cost=1))
+    assert (rejected.value.reason, rejected.value.retry_after_s) == ("queue", 0.1)
+    assert await accepted[0] == "a"  # alone, whatever it costs
+    assert isinstance((await asyncio.gather(accepted[1], return_exceptions=True))[0], Overloaded)
+
+
+async def test_scheduler_deadline_before_the_estimated_turn_rejects_at_once(bench: Make) -> None:
+    one = bench()
+    await one.learn()
+    for kind in ("slow", "rank"):
+        one.scheduler.estimates.observe(kind, 0.5)
+    first = one.run("a", kind="slow", deadline=one.now + 10)
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as rejected:
+        await one.scheduler.run(one.job("b", kind="slow", deadline=one.now + 0.6))
+    assert rejected.value.reason == "deadline"
+    assert rejected.value.retry_after_s >= 0.5
+    assert await first == "a"
+    assert one.batches == [["a"]]
+
+
+async def test_scheduler_member_that_expires_is_cancelled_or_fails_leaves_the_others_of_its_batch(
+    bench: Make,
+) -> None:
+    one = bench()
+    await one.learn()
+    one.answer = lambda request: InvalidArgument("bad") if request == "bad" else request
+    late = one.run("late", key="k", deadline=one.now + 1)
+    gone = asyncio.ensure_future(one.run("gone", key="k"))
+    waiting = [late, gone, one.run("bad", key="k"), one.run("good", key="k")]
+    await asyncio.sleep(0)
+    one.now += 2
+    gone.cancel()
+    *failed, good = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in failed] == [
+        DeadlineExceeded,
+        asyncio.CancelledError,
+        InvalidArgument,
+    ]
+    assert good == "good"
+    assert one.batches == [["bad", "good"]]
+
+
+async def test_scheduler_client_that_hangs_up_while_queued_is_never_computed(bench: Make) -> None:
+    one = bench(inline_max_s=0.0)
+    first = await one.hold()
+    hung_up = asyncio.Event()
+    job = one.job("gone")
+    job.context.disconnected = hung_up.wait
+    waiting = asyncio.ensure_future(one.scheduler.run(job))
+    await asyncio.sleep(0)
+    hung_up.set()
+    with pytest.raises(Cancelled):
+        await waiting
+    one.release.set()
+    assert await first == "first"
+    assert one.batches == [["first"]]
+
+
+async def test_scheduler_deadline_that_passes_while_computing_fails_in_time(bench: Make) -> None:
+    one = bench(inline_max_s=0.0)
+    one.before = lambda: one.release.wait(20)
+    with pytest.raises(DeadlineExceeded):
+        await one.scheduler.run(one.job("slow", deadline=one.now + 0.05))
+    one.release.set()
+
+
+async def test_scheduler_every_outcome_releases_the_version(bench: Make) -> None:
+    one = bench(max_queued=10)
+    await one.learn()
+    gone = asyncio.ensure_future(one.run("gone"))
+    rest = [one.run("late", deadline=one.now - 1), one.run("big", cost=100), one.run("good")]
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, *rest, return_exceptions=True)
+    one.versions.close()
+    one.versions.wait_closed()
+    assert one.closed == 1
+
+
+def test_compute_pool_parallel_that_fails_raises_the_failure_and_is_idle_again() -> None:
+    def compute(number: int) -> None:
+        if number == 5:
+            raise ValueError("five")
+
+    pool = ComputePool(3)
+    with pytest.raises(ValueError, match="five"):
+        pool.parallel(100, compute)
+    assert pool.idle == 3
+    pool.close()

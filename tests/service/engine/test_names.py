@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import difflib
+
+import pytest
+
+from service.engine.names import name_hint
+
+
+def test_name_hint_without_a_close_name_lists_a_bounded_number() -> None:
+    hint = name_hint("zzz", [f"feature{number:03d}" for number in range(500)], "takes")
+    assert hint.count("feature") == 20
+
+
+def test_name_hint_among_thousands_still_finds_a_misspelt_name() -> None:
+    known = [f"feature_{number:04d}" for number in range(3000)] + ["watched_movies"]
+    assert name_hint("watched_movie", known, "takes") == "did you mean 'watched_movies'?"
+
+
+@pytest.mark.parametrize("name", ["watched_movie" * 100_000, "feature_x"])
+def test_name_hint_compares_a_bounded_number_of_short_names(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[int, int]] = []
+
+    def get_close_matches(word: str, possibilities: list[str], n: int) -> list[str]:
+        compared.append((len(word), len(possibilities)))
+        return []
+
+    monkeypatch.setattr(difflib, "get_close_matches", get_close_matches)
+    name_hint(name, [f"feature_{number:04d}" for number in range(3000)], "takes")
+    assert all(length <= 64 and count <= 64 for length, count in compared)

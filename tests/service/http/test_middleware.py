@@ -1,0 +1,152 @@
+"""What every request over HTTP gets: an id, a deadline, one form of errors, and a cancellation."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.errors import INTERNAL_MESSAGE
+from tests.e2e.process import until
+from tests.service.http.clients import (
+    BODY,
+    PROTOBUF,
+    RETRIEVE,
+    connected,
+    error_of,
+    head,
+    one_in_progress,
+)
+from tests.service.running import FailingTower, RunningService, log_lines
+
+RESET = struct.pack("ii", 1, 0)
+
+
+def test_request_id_is_used_or_replaced(http: httpx.Client) -> None:
+    def id_of(**headers: str) -> str:
+        return http.post(RETRIEVE, json=BODY, headers=headers).headers["x-request-id"]
+
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert id_of(**{"x-request-id": "order-17"}) == "order-17"
+    assert id_of(traceparent=f"00-{trace}-00f067aa0ba902b7-01") == trace
+    assert re.fullmatch("[0-9a-f]{32}", id_of(**{"x-request-id": "a b;c"}))
+
+
+def test_timeout_of_the_client_is_the_deadline(http: httpx.Client) -> None:
+    answer = http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "0"})
+    assert answer.status_code in {429, 504}
+    assert (
+        http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "60000"}).status_code == 200
+    )
+
+
+def test_failure_of_a_protobuf_call_is_an_error_details_message(http: httpx.Client) -> None:
+    answer = http.post("/v1/models/songs:retrieve", content=b"", headers=PROTOBUF)
+    details = pb.ErrorDetails.FromString(answer.content)
+    assert (answer.status_code, details.code) == (404, "NOT_FOUND")
+    assert details.request_id == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("DELETE", RETRIEVE, "POST"), ("POST", "/v1/models/movies", "GET")],
+)
+def test_other_method_is_405_and_names_the_allowed_one(
+    method: str, path: str, allowed: str, http: httpx.Client
+) -> None:
+    answer = http.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    assert error_of(answer)["code"] == "INVALID_ARGUMENT"
+
+
+def test_bug_is_hidden_from_the_client_and_logged(
+    serve: Callable[..., RunningService], write: Any
+) -> None:
+    write()
+    service = serve()
+    service.with_network("query", FailingTower(service.waiting()))
+    with log_lines() as lines:
+        answer = httpx.post(service.http + RETRIEVE, json=BODY)
+    assert (answer.status_code, error_of(answer)["message"]) == (500, INTERNAL_MESSAGE)
+    assert "secret of the tower" in lines.getvalue()
+    assert lines.getvalue().count('"level":"error"') == 1
+
+
+def test_overloaded_service_rejects_with_retry_after(
+    serve: Callable[..., RunningService], write: Any
+) -> None:
+    write()
+    service = serve(max_concurrent_requests=1, inline_max_us=0, retry_after_s=1.5)
+    with one_in_progress(service), connected(service) as connection:
+        connection.sendall(head(1000, "x-request-id: first"))  # its body never comes
+        answer = connection.recv(1 << 16).decode()
+        assert answer.startswith("HTTP/1.1 429 ")
+        assert "\r\nretry-after: 2\r\n" in answer
+        assert "connection: close" not in answer
+        assert httpx.get(service.http + "/livez").status_code == 200
+    assert httpx.post(service.http + RETRIEVE, json=BODY).status_code == 200
+
+
+def test_client_that_hangs_up_is_cancelled(
+    serve: Callable[..., RunningService], write: Any
+) -> None:
+    write()
+    service = serve(inline_max_us=0)
+
+    def cancelled() -> float:
+        return service.value(
+            "rowcast_requests_total", transport="http", call="retrieve", code="CANCELLED"
+        )
+
+    body = json.dumps(BODY).encode()
+    with one_in_progress(service):
+        for number, sent in enumerate(
+            (head(len(body)) + body, head(100)), 1
+        ):  # with a whole body, and without
+            with connected(service) as connection:
+                connection.sendall(sent)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                if number == 1:
+                    until(lambda: service.dataplane.engine.inflight == 2)
+            until(lambda number=number: cancelled() == number)  # type: ignore[misc]
+
+
+def test_draining_service_closes_connections_after_their_responses(
+    serve: Callable[..., RunningService], write: Any
+) -> None:
+    write()
+    service = serve(drain_delay_s=2)
+    with httpx.Client(base_url=service.http) as client:
+        assert "connection" not in client.get("/livez").headers
+        service.drain()
+        until(lambda: client.get("/readyz").status_code == 503)
+        answer = client.post(RETRIEVE, json=BODY)
+    assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+
+
+def test_requests_are_counted_by_call_and_code(http: httpx.Client, service: RunningService) -> None:
+    keys = [
+        ("models", "OK"),
+        ("model", "INVALID_ARGUMENT"),
+        ("embed", "INVALID_ARGUMENT"),
+        ("other", "NOT_FOUND"),
+    ]
+
+    def counts() -> list[float]:
+        return [
+            service.value("rowcast_requests_total", transport="http", call=call, code=code)
+            for call, code in keys
+        ]
+
+    before = counts()
+    for path in ("/v1/models", "/v1/models/movies/versions/x", "/nowhere"):
+        http.get(path)
+    http.post("/v1/models/movies:embed", json={"towers": 1})
+    assert counts() == [count + 1 for count in before]

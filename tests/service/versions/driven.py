@@ -1,0 +1,88 @@
+"""Manager, loader and poller over a root; the root is scanned when a test says `scan`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.config import ServiceSettings
+from service.observability.metrics import Metrics
+from service.versions.lifecycle import VersionManager
+from service.versions.loader import Loader
+from service.versions.poller import Poller
+from service.versions.state_file import StateFile
+from service.versions.throttle import LoadThrottle
+from service.versions.version import ModelVersion
+from tests.bundles.small import SmallBundle
+
+Write = Callable[..., SmallBundle]
+WarmUp = Callable[[ModelVersion, LoadThrottle], object]
+THREADS = 2
+
+
+def no_warm_up(version: ModelVersion, throttle: LoadThrottle) -> None:
+    """Leaves a version as it was opened."""
+
+
+class Driven:
+    """What serves versions, but for the engine."""
+
+    def __init__(self, root: Path, warm_up: WarmUp = no_warm_up, **settings: Any) -> None:
+        self.settings = ServiceSettings(
+            root=root, scrub_bytes_per_s=1 << 40, threads=THREADS, **settings
+        )
+        self.metrics = Metrics()
+        self.manager = VersionManager()
+        self.warm_up = warm_up
+        self.loader = Loader(self.settings, THREADS, self._warm_up)
+        self.state = StateFile.of(self.settings)
+        self.poller = Poller(self.settings, self.loader, self.manager, self.metrics)
+        self.scan()
+
+    def _warm_up(self, version: ModelVersion, throttle: LoadThrottle) -> None:
+        self.warm_up(version, throttle)
+
+    def scan(self) -> None:
+        self.poller.scan()
+
+    def want(self, **fields: Any) -> None:
+        """Changes what is wanted of the model and follows it, without a scan."""
+        self.state.update(
+            lambda desired: desired.with_model("movies", desired.of("movies").changed(**fields))
+        )
+        self.poller.follow()
+
+    def serving(self, version: int | None = None, label: str = "") -> int:
+        """Returns the version that serves a request."""
+        with self.manager.acquire("movies", version, label) as found:
+            return found.version
+
+    def states(self, model: str = "movies") -> dict[int, str]:
+        return {each.version: each.state for each in self.manager.models().get(model, ())}
+
+    def problem(self, version: int) -> str:
+        return next(
+            each.problem for each in self.manager.models()["movies"] if each.version == version
+        )
+
+    def value(self, metric: str, **labels: str) -> float:
+        families = text_string_to_metric_families(self.metrics.render().decode())
+        samples = (sample for family in families for sample in family.samples)
+        return sum(each.value for each in samples if (each.name, each.labels) == (metric, labels))
+
+
+def flip(file: Path, at: int = 100) -> None:
+    """Changes one bit."""
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+def touch(manifest: Path) -> None:
+    """Moves a file's modification time on."""
+    found = manifest.stat()
+    os.utime(manifest, ns=(found.st_atime_ns, found.st_mtime_ns + 1))

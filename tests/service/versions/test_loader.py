@@ -1,0 +1,102 @@
+"""Forecasts and limits of loading; what a failed load leaves behind."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundle.arithmetic import ceil_div
+from bundle.errors import BundleError, UnsafePath
+from bundle.storage import retention
+from service.config import ServiceSettings
+from service.versions.loader import Loader, LoadRejected, forecast_bytes
+from service.versions.throttle import LoadThrottle
+from service.versions.version import ModelVersion
+from tests.hostile.manifest_edits import rewrite, setting
+from tests.service.versions.driven import WarmUp, Write, no_warm_up
+
+
+def loader(root: Path, warm_up: WarmUp = no_warm_up, **settings: Any) -> Loader:
+    return Loader(ServiceSettings(root=root, **settings), 2, warm_up)
+
+
+def maps() -> int:
+    return sum(b"/tables/" in line for line in Path("/proc/self/maps").read_bytes().splitlines())
+
+
+def test_load_maps_every_table_and_close_or_a_failed_warm_up_unmaps_them(
+    write: Write, root: Path
+) -> None:
+    def fail(version: ModelVersion, throttle: LoadThrottle) -> None:
+        raise LoadRejected("no")
+
+    write()
+    before = maps()
+    version = loader(root).load("movies", 1)
+    assert maps() == before + 8
+    version.close()
+    assert maps() == before
+    with pytest.raises(LoadRejected):
+        loader(root, fail).load("movies", 1)
+    assert maps() == before
+
+
+def test_load_without_memory_for_each_process_or_above_its_limit_is_rejected(
+    write: Write, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = write()
+    needed = forecast_bytes(small.manifest, None, 2)
+    monkeypatch.setattr("service.versions.loader.free_bytes", lambda: 3 * needed - 1)
+    message = (
+        f"may need {ceil_div(needed, 1 << 20)} MiB of memory in addition to its tables in each "
+        "process, .* MiB are free"
+    )
+    with pytest.raises(LoadRejected, match=message):
+        loader(root, workers=3).load("movies", 1)
+    loader(root, workers=2).load("movies", 1).close()
+    with pytest.raises(LoadRejected, match="max_load_bytes"):
+        loader(root, max_load_bytes=needed - 1).load("movies", 1)
+
+
+def test_load_keeps_its_version_from_being_swept_until_it_is_closed(
+    write: Write, root: Path
+) -> None:
+    for version in (1, 2):
+        write(version=version)
+    loaded = loader(root).load("movies", 1)
+    assert retention.sweep_old(root, "movies", 1, spare=2) == ([], [1])
+    loaded.close()
+    assert retention.sweep_old(root, "movies", 1, spare=2) == ([1], [])
+
+
+@pytest.mark.parametrize(
+    ("partitions", "problem"),
+    [
+        (2, r"partition-00000-of-00002' of the bundle is missing"),
+        (1 << 16, r"partition-00000-of-65536' of the bundle is missing"),
+        (1 << 17, r"indexes.movies.partitions"),
+        (0, r"indexes.movies.partitions"),
+    ],
+)
+def test_load_of_an_index_in_partitions_that_are_not_there_is_refused(
+    write: Write, root: Path, partitions: int, problem: str
+) -> None:
+    rewrite(write().directory, setting("indexes.movies.partitions", partitions))
+    with pytest.raises(BundleError, match=problem):
+        loader(root).load("movies", 1)
+
+
+def test_load_of_a_partition_outside_the_bundle_is_refused(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
+    bundle = write().directory
+    place = bundle / "indexes/movies/scann"
+    shutil.copytree(place, tmp_path / "aside")
+    for number in range(2):
+        (place / f"partition-0000{number}-of-00002").symlink_to(tmp_path / "aside")
+    rewrite(bundle, setting("indexes.movies.partitions", 2))
+    with pytest.raises(UnsafePath, match="outside the bundle"):
+        loader(root).load("movies", 1)

@@ -1,0 +1,105 @@
+"""Which versions are loaded and which is current, for every desired state and whatever exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.config import ServiceSettings
+from service.versions.desired_state import DesiredModel, RolledBack
+from service.versions.policy import Arrangement, arrangement, ranked
+
+SETTINGS = ServiceSettings(root=Path.cwd())
+NOTHING = DesiredModel()
+BACK = DesiredModel(rolled_back=RolledBack(to=1, above=2))
+CANARY = DesiredModel(labels={"canary": 3})
+
+
+def roles(
+    current: int | None, *others: int, previous: int | None = None, **labels: int
+) -> Arrangement:
+    return Arrangement(current, frozenset({*others, current} - {None}), previous, labels)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "known", "loaded", "failed", "before", "expected"),
+    [
+        (NOTHING, {1, 2, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(3, previous=2)),
+        (NOTHING, {1, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(3)),  # 2 is gone from the root
+        (BACK, {1, 2}, {1, 2}, (), roles(2, previous=1), roles(1, previous=2)),
+        (DesiredModel(pinned=(1,)), {1, 2}, {2}, (), roles(2), roles(2)),  # until 1 is loaded
+        (DesiredModel(pinned=(1,)), {1, 2}, {1, 2}, (), roles(2), roles(1, previous=2)),
+        (DesiredModel(unloaded=(2,)), {1, 2}, {2}, (), roles(2), roles(2)),  # until 1 is loaded
+        (DesiredModel(unloaded=(2,)), {1, 2}, {1, 2}, (), roles(2), roles(1)),
+        (DesiredModel(unloaded=(2,)), {1, 2}, {2}, (1,), roles(2), roles(None)),
+        (DesiredModel(unloaded=(2,)), {2}, {2}, (), roles(2), roles(None)),
+        (
+            CANARY,
+            {1, 2, 3},
+            {1, 2},
+            (),
+            roles(2, 1, canary=1),
+            roles(2, 1, canary=1),
+        ),  # until 3 is loaded
+        (CANARY, {1, 2, 3}, {1, 2, 3}, (), roles(2, 1, canary=1), roles(3, previous=2, canary=3)),
+    ],
+)
+def test_arrangement_of_what_is_loaded(
+    wanted: DesiredModel,
+    known: set[int],
+    loaded: set[int],
+    failed: Any,
+    before: Arrangement,
+    expected: Arrangement,
+) -> None:
+    assert arrangement(wanted, SETTINGS, known, loaded, failed, before) == expected
+    alone = SETTINGS.model_copy(update={"keep_previous": False})
+    assert arrangement(wanted, alone, known, loaded, failed, before).previous is None
+
+
+VERSIONS = st.sets(st.integers(1, 6))
+DESIRED = st.builds(
+    DesiredModel,
+    stopped=st.booleans(),
+    pinned=VERSIONS.map(tuple),
+    rolled_back=st.none() | st.builds(RolledBack, to=st.integers(1, 6), above=st.integers(1, 6)),
+    loaded=VERSIONS.map(tuple),
+    unloaded=VERSIONS.map(tuple),
+    labels=st.dictionaries(st.sampled_from(["a", "b"]), st.integers(1, 6)),
+)
+
+
+@given(
+    st.lists(DESIRED, min_size=1, max_size=6),
+    VERSIONS,
+    st.lists(VERSIONS, min_size=6, max_size=6),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_arrangement_any_desired_state_uses_loaded_versions_and_keeps_no_more_than_needed(
+    states: list[DesiredModel], known: set[int], loads: list[set[int]], latest: int, keep: bool
+) -> None:
+    settings = SETTINGS.model_copy(update={"latest_versions": latest, "keep_previous": keep})
+    before = Arrangement(None)
+    loaded = set[int]()
+    for wanted, arrived in zip(states, loads, strict=False):
+        loaded |= arrived & known
+        served = before.current is not None
+        before = arrangement(wanted, settings, known, loaded, (), before)
+        assert {*before.loaded, before.current, before.previous} - {None} <= loaded
+        assert before.current is None or before.current in before.loaded
+        assert before.previous not in before.loaded
+        assert wanted.labels.keys() == before.labels.keys() or wanted.stopped
+        if wanted.stopped:
+            assert before == Arrangement(None)
+        elif best := [version for version in ranked(wanted, known) if version in loaded]:
+            assert before.current == best[0]
+        elif served and set(ranked(wanted, known)) - set(wanted.unloaded):
+            assert before.current is not None, (
+                "another version will come, until then the old one stays"
+            )
+        loaded = {*before.loaded, *(() if before.previous is None else (before.previous,))}

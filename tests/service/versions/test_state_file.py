@@ -1,0 +1,127 @@
+"""The state file: written whole or not at all, read by many, damaged, unwritable."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.errors import NotReady, TooLarge
+from service.versions.desired_state import Desired, DesiredModel
+from service.versions.state_file import BYTES_MAX, StateFile, StateUnreadable
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> StateFile:
+    return StateFile(tmp_path / "state.json")
+
+
+def pin(content: Desired) -> Desired:
+    return content.with_model("m", DesiredModel(pinned=(3,)))
+
+
+def test_update_is_read_back_with_the_next_revision(file: StateFile) -> None:
+    assert file.read() == Desired()
+    first = file.update(pin)
+    assert first == file.read() == pin(Desired()).model_copy(update={"revision": 1})
+    written = file.path.read_bytes()
+    assert file.update(pin).revision == 1
+    assert file.path.read_bytes() == written, "nothing has changed"
+    assert file.update(lambda content: content.with_model("m", DesiredModel())).models == {}
+    assert sorted(each.name for each in file.path.parent.iterdir()) == [
+        "state.json",
+        "state.json.lock",
+    ]
+
+
+def test_update_by_many_writers_loses_none(file: StateFile) -> None:
+    def write(model: str) -> None:
+        for _ in range(5):
+            file.update(lambda content: content.with_model(model, pinned(content.of(model))))
+
+    def pinned(before: DesiredModel) -> DesiredModel:
+        return DesiredModel(pinned=(*before.pinned, len(before.pinned) + 1))
+
+    writers = [threading.Thread(target=write, args=(f"m{number}",)) for number in range(4)]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join()
+    content = file.read()
+    assert content.revision == 20
+    assert {model.pinned for model in content.models.values()} == {(1, 2, 3, 4, 5)}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"schema_version": 1, "models": {"m": {"pinned": [3]', "damaged"),
+        (b'{"schema_version": 2}', "schema_version"),
+        (b'{"schema_version": 1, "models": {"../m": {}}}', "models"),
+        (b'{"schema_version": 1, "models": {"m": {"labels": {"a": "3"}}}}', "labels.a"),
+        (b" " * (BYTES_MAX + 1), "larger than"),
+    ],
+)
+def test_read_damaged_file_is_reported_and_never_overwritten(
+    file: StateFile, content: bytes, message: str
+) -> None:
+    file.path.write_bytes(content)
+    with pytest.raises(StateUnreadable, match=message):
+        file.read()
+    with pytest.raises(NotReady, match="state file"):
+        file.update(pin)
+    assert file.path.read_bytes() == content
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_read_what_is_no_file_is_reported_at_once(
+    file: StateFile, make: Callable[[Path], None]
+) -> None:
+    make(file.path)
+    with pytest.raises(StateUnreadable, match="not a regular file"):
+        file.read()
+
+
+def test_update_of_an_unwritable_file_is_reported_and_changes_nothing(
+    file: StateFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file.update(pin)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(NotReady, match="No space left on device; --state-file names another path"):
+        file.update(lambda content: content.with_model("m", DesiredModel()))
+    assert sorted(each.name for each in file.path.parent.iterdir()) == [
+        "state.json",
+        "state.json.lock",
+    ]
+    assert file.read().revision == 1
+
+
+def test_refresh_without_the_directory_keeps_the_last_state(tmp_path: Path) -> None:
+    place = tmp_path / "state"
+    file = StateFile(place / "state.json")
+    with pytest.raises(StateUnreadable, match="directory"):
+        file.read()
+    assert file.refresh()
+    assert (file.desired, "directory" in file.problem) == (None, True)
+    place.mkdir()
+    StateFile(file.path).update(pin)
+    assert file.refresh()
+    held = file.desired
+    place.rename(tmp_path / "aside")
+    assert not file.refresh()
+    assert (file.desired, file.problem) == (held, "")
+
+
+def test_update_beyond_the_largest_file_that_is_read_changes_nothing(file: StateFile) -> None:
+    file.update(pin)
+    ids = tuple(f"{number:06}" + "\0" * 130 for number in range(100_000))  # six bytes each as JSON
+    with pytest.raises(TooLarge, match=f"at most {BYTES_MAX} are accepted"):
+        file.update(lambda content: content.with_model("m", DesiredModel(denied=ids)))
+    assert file.read() == pin(Desired()).model_copy(update={"revision": 1})
