@@ -177,6 +177,8 @@ def test_exporter_that_was_frozen_while_another_published_changes_nothing(
     first = ["tables", str(checkpoint), *options, str(tmp_path / "first")]
     frozen = forked.start(first, tmp_path / "output", stops=3)
     assert forked.status() == -signal.SIGSTOP
+    # Manifests name the second in which their run began: these must differ.
+    time.sleep(1)
     run_elsewhere(["tables", str(tmp_path / "winner/ckpt-1"), *options, str(tmp_path / "second")])
     published = files_of(local(store))
 
