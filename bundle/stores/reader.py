@@ -20,7 +20,7 @@ from bundle.format.manifest import Corpus
 from bundle.storage import arrow
 from bundle.stores.writer import find_repeated
 from bundle.tables.offsets import offsets_of
-from bundle.tables.vocabularies import IntegerKeys, StringKeys
+from bundle.tables.vocabularies import index_keys
 
 Positions = NDArray[np.int64]
 
@@ -198,8 +198,7 @@ class CandidateStore(StoredColumns):
         """
         table = arrow.open_mapped(path)
         self._open(table, path, corpus)
-        held = arrow.values(table["id"])
-        self._keys = IntegerKeys(held) if corpus.id_dtype == "int64" else StringKeys(held.tolist())
+        self._keys = index_keys(table["id"])
 
     def positions(self, ids: NDArray[Any], what: str = "candidate") -> Positions:
         """Returns [m] int64 positions of ids, -1 where the store does not hold one.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
+import farmhash
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,16 +14,29 @@ from bundle.errors import FormatError
 from bundle.storage import arrow
 from bundle.tables.id_values import Rows, Values, integers, known_kind, strings
 
+DICTIONARY_MAX = 100_000
+"""Strings that a dictionary holds. A dictionary answers sooner, but takes 150 bytes a string in
+every process.
+"""
 _SEARCHED_MAX = 200
 """Keys that are found by a binary search each; of more, all go on from their bucket's start, a step
 at a time.
 """
+_HASHED_TOGETHER = 65_536
+
+
+class Keys(Protocol):
+    """Distinct keys of one kind, and their positions."""
+
+    size: int
+    dtype: str
+
+    def positions(self, feature: str, values: Values) -> Rows:
+        """Returns the position of each value; see `Vocabulary.find`."""
 
 
 class IntegerKeys:
-    """Positions of distinct int64 keys; keys that follow one another take no memory but
-    a number.
-    """
+    """Positions of distinct int64 keys. Consecutive keys take no memory but a number."""
 
     dtype = "int64"
 
@@ -33,25 +48,26 @@ class IntegerKeys:
         """
         self.size = keys.size
         self._first = int(keys[0]) if keys.size else 0
-        self._order: Rows | None = None
-        # In Python's integers: the span of int64 keys may not fit an int64.
-        consecutive = keys.size > 0 and int(keys[-1]) - self._first == keys.size - 1
-        if not (consecutive and bool((np.diff(keys) == 1).all())):
-            ascending = bool((keys[1:] > keys[:-1]).all())
-            self._order = None if ascending else np.argsort(keys, kind="stable").astype(np.int64)
-            self._sorted = keys if self._order is None else keys[self._order]
-            self._consecutive = False
-            twice = self._sorted[1:][self._sorted[1:] == self._sorted[:-1]]
-            if twice.size:
-                raise FormatError(f"id {twice[0]} comes twice; ids must be distinct")
-            span = int(self._sorted[-1]) - int(self._sorted[0]) if keys.size else 0
-            self._shift = np.uint64(max(0, span.bit_length() - (keys.size // 8).bit_length()))
-            buckets = np.arange((span >> int(self._shift)) + 1, dtype=np.uint64) << self._shift
-            self._starts = np.searchsorted(self._sorted, buckets.view(np.int64) + self._sorted[:1])
-            longest = int(np.diff(self._starts, append=keys.size).max(initial=0))
-            self._steps = [1 << bit for bit in reversed(range(longest.bit_length()))]
-        else:
-            self._consecutive = True
+        self._consecutive = _are_consecutive(keys)
+        if self._consecutive:
+            return
+
+        # An order is kept only where the keys do not ascend already.
+        ascending = bool((keys[1:] > keys[:-1]).all())
+        self._order: Rows | None = None if ascending else np.argsort(keys, kind="stable")
+        self._sorted = keys if self._order is None else keys[self._order]
+        repeated = self._sorted[1:][self._sorted[1:] == self._sorted[:-1]]
+        if repeated.size:
+            raise FormatError(f"id {repeated[0]} comes twice; ids must be distinct")
+
+        # The leading bits of a key's distance from the smallest one are its bucket.
+        span = int(self._sorted[-1]) - int(self._sorted[0]) if keys.size else 0
+        self._shift = np.uint64(max(0, span.bit_length() - (keys.size // 8).bit_length()))
+        buckets = np.arange((span >> int(self._shift)) + 1, dtype=np.uint64) << self._shift
+        first_keys = buckets.view(np.int64) + self._sorted[:1]
+        self._starts = np.searchsorted(self._sorted, first_keys)
+        longest = int(np.diff(self._starts, append=keys.size).max(initial=0))
+        self._steps = [1 << bit for bit in reversed(range(longest.bit_length()))]
 
     def positions(self, feature: str, values: Values) -> Rows:
         """Returns [m] int64 positions, -1 where a key is not held; raises FeatureError for what is
@@ -63,15 +79,21 @@ class IntegerKeys:
             return np.where(inside, np.where(inside, wanted, self._first) - self._first, -1)
         if not self.size:
             return np.full(wanted.size, -1, np.int64)
+        found = self._search(wanted)
+        position = found if self._order is None else self._order.take(found, mode="clip")
+        return np.where(self._sorted.take(found, mode="clip") == wanted, position, -1)
+
+    def _search(self, wanted: NDArray[np.int64]) -> Rows:
+        """Returns where each key is in `_sorted`, or would be."""
         if wanted.size <= _SEARCHED_MAX:
-            place = np.searchsorted(self._sorted, wanted)
-        else:
-            above = np.clip(wanted, self._sorted[0], self._sorted[-1]) - self._sorted[0]
-            place = self._starts.take((above.view(np.uint64) >> self._shift).view(np.int64))
-            for step in self._steps:
-                place += step * (self._sorted.take(place + (step - 1), mode="clip") < wanted)
-        position = place if self._order is None else self._order.take(place, mode="clip")
-        return np.where(self._sorted.take(place, mode="clip") == wanted, position, -1)
+            return np.searchsorted(self._sorted, wanted)
+        smallest = self._sorted[0]
+        distance = np.clip(wanted, smallest, self._sorted[-1]) - smallest
+        bucket = (distance.view(np.uint64) >> self._shift).view(np.int64)
+        found: Rows = self._starts.take(bucket)
+        for step in self._steps:
+            found += step * (self._sorted.take(found + (step - 1), mode="clip") < wanted)
+        return found
 
 
 class StringKeys:
@@ -86,25 +108,86 @@ class StringKeys:
           FormatError: a key comes twice; names it.
         """
         self.size = len(keys)
-        self._positions = dict(zip(keys, range(len(keys)), strict=True))
+        self._positions = {key: position for position, key in enumerate(keys)}
         if len(self._positions) != len(keys):
-            twice = next(
+            repeated = (
                 key for position, key in enumerate(keys) if self._positions[key] != position
             )
-            raise FormatError(f"id {twice!r} comes twice; ids must be distinct")
+            raise _repeated(next(repeated))
 
     def positions(self, feature: str, values: Values) -> Rows:
         """Returns [m] int64 positions, -1 where a key is not held; raises FeatureError for what is
         no string.
         """
-        get = self._positions.get
-        return np.array([get(value, -1) for value in strings(feature, values).tolist()], np.int64)
+        position_of = self._positions.get
+        texts = strings(feature, values).tolist()
+        return np.array([position_of(text, -1) for text in texts], np.int64)
+
+
+class MappedStringKeys:
+    """Positions of many distinct strings, by their fingerprints: 16 bytes of memory a string.
+
+    The strings themselves stay in the mapped file. The string at the position that a fingerprint
+    leads to is compared with the one that was asked for.
+    """
+
+    dtype = "string"
+
+    def __init__(self, keys: Any) -> None:
+        """Takes a `pyarrow.LargeStringArray` of distinct keys without nulls.
+
+        Raises:
+          FormatError: a key comes twice; names it.
+        """
+        self.size = len(keys)
+        self._keys = keys
+        fingerprints = np.empty(self.size, np.uint64)
+        for first in range(0, self.size, _HASHED_TOGETHER):
+            texts = keys.slice(first, _HASHED_TOGETHER).to_pylist()
+            fingerprints[first : first + len(texts)] = _fingerprints(texts)
+        self._order: Rows = np.argsort(fingerprints, kind="stable")
+        self._fingerprints = fingerprints[self._order]
+        self._ambiguous = self._find_ambiguous()
+
+    def positions(self, feature: str, values: Values) -> Rows:
+        """Returns [m] int64 positions, -1 where a key is not held; raises FeatureError for what is
+        no string.
+        """
+        texts = strings(feature, values).tolist()
+        found = np.searchsorted(self._fingerprints, _fingerprints(texts))
+        positions = self._order.take(found, mode="clip")
+        pairs = zip(texts, self._texts_at(positions), strict=True)
+        equal = np.fromiter((text == held for text, held in pairs), np.bool_, len(texts))
+        positions[~equal] = -1
+        if self._ambiguous:
+            for number in np.flatnonzero(~equal).tolist():
+                positions[number] = self._ambiguous.get(texts[number], -1)
+        return positions
+
+    def _texts_at(self, positions: Rows) -> list[str]:
+        import pyarrow as pa
+
+        texts: list[str] = self._keys.take(pa.array(positions)).to_pylist()
+        return texts
+
+    def _find_ambiguous(self) -> dict[str, int]:
+        """Returns the positions of keys whose fingerprint another key has, too."""
+        shared = self._fingerprints[1:] == self._fingerprints[:-1]
+        if not shared.any():
+            return {}
+        positions = self._order[np.append(shared, False) | np.append(False, shared)]
+        ambiguous: dict[str, int] = {}
+        for text, position in zip(self._texts_at(positions), positions.tolist(), strict=True):
+            if text in ambiguous:
+                raise _repeated(text)
+            ambiguous[text] = position
+        return ambiguous
 
 
 class Vocabulary:
     """The keys of a vocabulary in the order of their rows."""
 
-    def __init__(self, keys: IntegerKeys | StringKeys) -> None:
+    def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self.size = keys.size
         self.dtype = keys.dtype
@@ -124,19 +207,33 @@ class Vocabulary:
             raise FormatError(
                 f"vocabulary {path.name!r} holds {keys.null_count} nulls; every key must be given"
             )
-        if keys.type == pa.int64():
-            return Vocabulary(IntegerKeys(arrow.values(keys)))
-        if keys.type in (pa.string(), pa.large_string()):
-            return Vocabulary(StringKeys(keys.to_pylist()))
-        raise FormatError(
-            f"vocabulary {path.name!r} has keys of type {keys.type}; int64 or string was expected"
-        )
+        if keys.type not in (pa.int64(), pa.string(), pa.large_string()):
+            raise FormatError(
+                f"vocabulary {path.name!r} has keys of type {keys.type}; "
+                "int64 or string was expected"
+            )
+        return Vocabulary(index_keys(keys))
 
     def find(self, feature: str, values: Values) -> Rows:
         """Returns [m] int64 positions of keys, -1 where there is none; raises FeatureError for what
         is no key.
         """
         return self._keys.positions(feature, values)
+
+
+def index_keys(column: Any) -> Keys:
+    """Returns the positions of the keys in a `pyarrow.ChunkedArray`: int64 or strings, no nulls.
+
+    Raises:
+      FormatError: a key comes twice; names it.
+    """
+    import pyarrow as pa
+
+    if column.type == pa.int64():
+        return IntegerKeys(arrow.values(column))
+    if len(column) <= DICTIONARY_MAX:
+        return StringKeys(column.to_pylist())
+    return MappedStringKeys(column.cast(pa.large_string()).combine_chunks())
 
 
 def write_vocabulary(path: Path, keys: Values) -> None:
@@ -149,17 +246,26 @@ def write_vocabulary(path: Path, keys: Values) -> None:
     import pyarrow as pa
 
     checked = known_kind("key", keys)
-    if checked.dtype == np.int64:
-        IntegerKeys(checked)
-    else:
-        StringKeys(checked.tolist())
-    arrow.write(
-        path,
-        pa.table(
-            {
-                "key": pa.array(
-                    checked, pa.int64() if checked.dtype == np.int64 else pa.large_string()
-                )
-            }
-        ),
-    )
+    arrow_type = pa.int64() if checked.dtype == np.int64 else pa.large_string()
+    column = pa.chunked_array([pa.array(checked, arrow_type)])
+    index_keys(column)
+    arrow.write(path, pa.table({"key": column}))
+
+
+def _are_consecutive(keys: NDArray[np.int64]) -> bool:
+    """Returns whether each key is the one before and one."""
+    if not keys.size:
+        return False
+    # In Python's integers: the span of int64 keys may not fit an int64.
+    span = int(keys[-1]) - int(keys[0])
+    return span == keys.size - 1 and bool((np.diff(keys) == 1).all())
+
+
+def _fingerprints(texts: list[str]) -> NDArray[np.uint64]:
+    # What a caller sends may be no Unicode text; no key is equal to it.
+    encoded = (text.encode("utf-8", "surrogatepass") for text in texts)
+    return np.fromiter(map(farmhash.fingerprint64, encoded), np.uint64, len(texts))
+
+
+def _repeated(key: str) -> FormatError:
+    return FormatError(f"id {key!r} comes twice; ids must be distinct")

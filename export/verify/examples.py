@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bundle.features.reader import Column
 from bundle.features.rules.ids import rule_of, within
 from bundle.format import manifest
-from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.errors import UsageError
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
 
@@ -355,7 +355,9 @@ def _computable(
 
 def vocabulary_of(keys: NDArray[Any]) -> Vocabulary:
     """Returns a vocabulary of keys in the order of their rows."""
-    return Vocabulary(StringKeys(keys.tolist()) if keys.dtype == object else IntegerKeys(keys))
+    import pyarrow as pa
+
+    return Vocabulary(index_keys(pa.chunked_array([pa.array(keys)])))
 
 
 def _reach(spec: FeatureSpec, rows: int) -> int:

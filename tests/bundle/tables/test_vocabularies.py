@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import farmhash
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from bundle.errors import FeatureError, FormatError
 from bundle.storage import arrow
-from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary, write_vocabulary
+from bundle.tables.vocabularies import (
+    DICTIONARY_MAX,
+    IntegerKeys,
+    MappedStringKeys,
+    StringKeys,
+    Vocabulary,
+    write_vocabulary,
+)
 from tests.bundle.features.readers import objects
 
 
@@ -58,13 +67,48 @@ def test_integer_keys_with_a_repeated_key_name_it(keys: list[int]) -> None:
         IntegerKeys(np.array(keys, np.int64))
 
 
-def test_string_keys_find_exact_strings_only() -> None:
-    keys = StringKeys(["a", "", "é", "10"])
-    assert keys.positions("f", objects("é", "", "A", "10", "e\u0301")).tolist() == [2, 1, -1, 3, -1]
+def mapped(keys: list[str]) -> MappedStringKeys:
+    return MappedStringKeys(pa.array(keys, pa.large_string()))
+
+
+any_string_keys = pytest.mark.parametrize("string_keys", [StringKeys, mapped])
+MakeKeys = Callable[[list[str]], StringKeys | MappedStringKeys]
+
+
+@any_string_keys
+def test_string_keys_find_exact_strings_only(string_keys: MakeKeys) -> None:
+    keys = string_keys(["a", "", "é", "10"])
+    wanted = objects("é", "", "A", "10", "e\u0301", "\ud800")
+    assert keys.positions("f", wanted).tolist() == [2, 1, -1, 3, -1, -1]
+    assert keys.positions("f", objects()).tolist() == []
     with pytest.raises(FeatureError, match="integer"):
         keys.positions("f", np.array([10]))
+
+
+@any_string_keys
+def test_string_keys_with_a_repeated_key_name_it(string_keys: MakeKeys) -> None:
     with pytest.raises(FormatError, match="'b' comes twice"):
-        StringKeys(["b", "a", "b"])
+        string_keys(["b", "a", "b"])
+
+
+def test_strings_of_one_fingerprint_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(farmhash, "fingerprint64", len)
+    keys = mapped(["aa", "b", "ba", "ab"])
+    wanted = objects("ab", "aa", "bb", "b", "a", "ba")
+    assert keys.positions("f", wanted).tolist() == [3, 0, -1, 1, -1, 2]
+    with pytest.raises(FormatError, match="'ab' comes twice"):
+        mapped(["ab", "ba", "ab"])
+
+
+def test_large_vocabulary_of_strings_is_read_from_its_file(tmp_path: Path) -> None:
+    keys = [f"user-{number}" for number in range(DICTIONARY_MAX + 1)]
+    write_vocabulary(tmp_path / "v", objects(*keys))
+    vocabulary = Vocabulary.open(tmp_path / "v")
+    assert (vocabulary.size, vocabulary.dtype) == (DICTIONARY_MAX + 1, "string")
+    found = vocabulary.find("f", objects("user-x", *keys)).tolist()
+    assert found == [-1, *range(DICTIONARY_MAX + 1)]
+    with pytest.raises(FormatError, match="'user-7' comes twice"):
+        write_vocabulary(tmp_path / "w", objects(*keys, "user-7"))
 
 
 def test_vocabulary_reads_back_after_it_was_written(tmp_path: Path) -> None:
