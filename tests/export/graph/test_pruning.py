@@ -62,10 +62,11 @@ def test_tower_results_are_chosen_by_the_keys_of_the_recipe() -> None:
 @pytest.mark.parametrize(
     ("outputs", "returned", "error", "message"),
     [
-        ({}, "dict", UsageError, r"returns several results \(a, integers, fixed\); name those"),
-        ({"v": "c"}, "dict", UsageError, "returns a, integers, fixed; .*outputs names 'c'"),
+        ({}, "dict", UsageError, r"returns several results \(a, integers, fixed, ragged\); name those"),
+        ({"v": "c"}, "dict", UsageError, "returns a, integers, fixed, ragged; .*outputs names 'c'"),
         ({"v": "a"}, "a", UsageError, "not a dict; leave towers.query.outputs out"),
         ({"v": "integers"}, "dict", NotConvertible, "a dense tensor of floats was expected"),
+        ({"v": "ragged"}, "dict", NotConvertible, "a dense tensor of floats was expected"),
         ({"v": "fixed"}, "dict", NotConvertible, r"output 'v' has shape \(4,\)"),
     ],
 )
@@ -74,7 +75,12 @@ def test_tower_results_that_do_not_fit_the_recipe_are_rejected(
 ) -> None:
     def call(features: Any) -> dict[str, Any]:
         x = features["x"]
-        return {"a": x, "integers": tf.cast(x, tf.int32), "fixed": tf.zeros([4])}
+        return {
+            "a": x,
+            "integers": tf.cast(x, tf.int32),
+            "fixed": tf.zeros([4]),
+            "ragged": tf.RaggedTensor.from_tensor(x),
+        }
 
     traced = trace(call, x=numbers(3))
     value = traced.results if returned == "dict" else traced.results[returned]

@@ -26,8 +26,32 @@ MODEL = ModelSpec(
 LISTED = manifest.VocabularyIds(vocabulary="kinds", oov_buckets=2, oov_first_row=3)
 
 
+VOCABULARIES = {
+    "vocabularies": {
+        "names": {"file": "names.txt", "dtype": "string"},
+        "numbers": {"file": "numbers.txt", "dtype": "int64"},
+    }
+}
+
+
 def job(**parts: Any) -> ExportJob:
     return movies_recipe(**parts)
+
+
+def listed(vocabulary: str, mask: int | str) -> dict[str, Any]:
+    return {"ids": {"kind": "vocabulary", "vocabulary": vocabulary, "mask": mask}}
+
+
+@pytest.mark.parametrize(("vocabulary", "mask"), [("names", ""), ("numbers", 0)])
+def test_describe_features_mask_of_the_dtype_of_the_keys_is_in_the_manifest(
+    vocabulary: str, mask: int | str
+) -> None:
+    entries = describe_features(
+        MODEL, job(features={"user": listed(vocabulary, mask)}, **VOCABULARIES)
+    )
+    user = entries["user"]
+    assert isinstance(user, manifest.EmbeddedFeature)
+    assert user.ids == manifest.VocabularyIds(vocabulary=vocabulary, mask=mask)
 
 
 def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
@@ -84,6 +108,14 @@ def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
         (
             {"features": {"user": {"ids": {"kind": "vocabulary", "vocabulary": "nms"}}}},
             "features.user.ids.vocabulary is 'nms'; the recipe's vocabularies: none",
+        ),
+        (
+            {"features": {"user": listed("names", mask=0)}, **VOCABULARIES},
+            "features.user.ids.mask is 0; the vocabulary's keys are string",
+        ),
+        (
+            {"features": {"user": listed("numbers", mask="0")}, **VOCABULARIES},
+            "features.user.ids.mask is '0'; the vocabulary's keys are int64",
         ),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from bundle.format import manifest
 from export.errors import UsageError
 from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
-from export.verify.examples import read_examples
+from export.verify.examples import make_examples, read_examples
 
 EMBEDDED = manifest.EmbeddedFeature
 MODEL = ModelSpec(
@@ -126,3 +126,19 @@ def test_read_examples_of_an_invalid_file_names_the_problem(
         (tmp_path / file).write_text(text)
     with pytest.raises(UsageError, match=message):
         read_examples(tmp_path / file, MODEL, PAGES, 9)
+
+
+@pytest.mark.parametrize(("rounding", "rounded"), [("up", np.ceil), ("down", np.floor)])
+def test_make_examples_of_ids_that_are_rounded_become_rows_of_the_table(
+    rounding: Any, rounded: np.ufunc
+) -> None:
+    model = ModelSpec(
+        tables={"hours": TableFacts("hours", "hours", 3, 2)},
+        features={"hour": FeatureSpec("hour", "hours", ids_dtype="float32")},
+        towers={},
+    )
+    cast = manifest.Cast(of="float32", to="int64", rounding=rounding)
+    entry = EMBEDDED(kind="single", table="hours", role="context", cast=cast)
+    hours = make_examples(model, {"hour": entry}, {}, 60).columns["hour"].values
+    assert not np.array_equal(hours, np.round(hours))  # rounding makes a difference
+    assert set(rounded(hours)) == {0, 1, 2}
