@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import StatedTable, Statements
+from export.checkpoint.reader import open_checkpoint
+from export.tables.interleaving import stripes_of
+from export.tables.plan import plan_tables
+from export.tables.segments import open_rows
+from export.tables.tasks import STRIPE_BYTES, TableTask
+from tests.export.checkpoint.tensor_bundles import write_bundle
+
+CORES = 1024
+ROWS = 3 * CORES + 5
+DIM = 64
+STORED_DIM = 128
+
+
+def stacked_task(directory: Path) -> tuple[TableTask, np.ndarray]:
+    """Returns the task of a table on many cores, and the table's rows."""
+    table = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32)
+    core_rows = 4  # the first five cores hold a row more than the others
+    variable = np.zeros((CORES * core_rows, STORED_DIM), np.float32)
+    for row in range(ROWS):
+        variable[row % CORES * core_rows + row // CORES, :DIM] = table[row]
+    write_bundle(directory / "ckpt", {"t": variable})
+    stated = StatedTable(key="t", kind="sparse_core", rows=ROWS, dim=DIM, cores=CORES)
+    checkpoint = open_checkpoint(directory)
+    inventory = recognise(checkpoint, Statements(layouts={"t": stated}))
+    plan = plan_tables(checkpoint, inventory, directory / "out")
+    (task,) = plan.tasks
+    return task, table
+
+
+def test_stripes_of_many_lanes_are_short_and_hold_every_row_once(tmp_path: Path) -> None:
+    task, table = stacked_task(tmp_path)
+    restored = np.full_like(table, np.nan)
+    with open_rows(task) as stored:
+        for first, stripe in stripes_of(stored, task):
+            assert stripe.nbytes <= STRIPE_BYTES
+            rows = stripe.view(np.float32)
+            assert np.isnan(restored[first : first + len(rows)]).all()
+            restored[first : first + len(rows)] = rows
+    np.testing.assert_array_equal(restored, table)
