@@ -124,20 +124,21 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _behaviour(reference: str) -> Iterator[None]:
-    """Restores TF1's shapes, equality and control flow for code that enabled TF1's behavior."""
+    """Restores TF1's shapes and equality for code that enabled TF1's behavior.
+
+    Not its control flow: in a graph of a function, TensorFlow ignores that switch.
+    """
     if reference not in _TF1:
         yield
         return
     v1 = tf.compat.v1
     v1.disable_v2_tensorshape()
     v1.disable_tensor_equality()
-    v1.disable_control_flow_v2()
     try:
         yield
     finally:
         v1.enable_v2_tensorshape()
         v1.enable_tensor_equality()
-        v1.enable_control_flow_v2()
 
 
 @contextlib.contextmanager

@@ -119,7 +119,10 @@ def test_load_named_code_that_switches_to_tf1_gets_its_shapes_and_restores_ours(
         v1.disable_v2_behavior()
 
         def model(features: dict[str, Any]) -> Any:
-            return features["numbers"] * features["numbers"].shape[1].value
+            numbers = features["numbers"]
+            same = numbers == numbers  # noqa: PLR0124 - one value in TF1, a tensor in TF2
+            assert same is True
+            return numbers * numbers.shape[1].value
 
         return model
 
@@ -128,7 +131,9 @@ def test_load_named_code_that_switches_to_tf1_gets_its_shapes_and_restores_ours(
     np.testing.assert_array_equal(
         root.run({"numbers": tf.ones([3, 2])}, lambda name: None), tf.ones([3, 2]) * 2
     )
-    assert tf.constant([[1]]).shape[1] == 1
+    assert isinstance(tf.constant([[1]]).shape[1], int)  # a Dimension in TF1
+    assert tf.is_tensor(tf.constant(1) == tf.constant(1))
+    assert v1.control_flow_v2_enabled()
 
 
 def test_load_named_without_a_function_is_refused() -> None:
