@@ -486,6 +486,16 @@ def build_zeroed():
     return vectorized(lambda texts: known(tf.strings.split(texts)).to_tensor())
 
 
+def listed_words(first, unknown):
+    """Words have the rows from `first` on, all others have `unknown`."""
+    known = held(WORDS, list(range(first, first + len(WORDS))), unknown, tf.string)
+    return vectorized(
+        lambda texts: tf.ragged.map_flat_values(known.lookup, tf.strings.split(texts)).to_tensor()
+    )
+
+
+build_zeroed_unknown = partial(listed_words, 1, 0)
+build_unknown_word = partial(listed_words, 2, 1)
 build_unadapted = vectorized
 build_unmasked = partial(vectorized, mask=False, vocabulary=WORDS)
 build_unicode = partial(

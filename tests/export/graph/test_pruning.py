@@ -62,7 +62,12 @@ def test_tower_results_are_chosen_by_the_keys_of_the_recipe() -> None:
 @pytest.mark.parametrize(
     ("outputs", "returned", "error", "message"),
     [
-        ({}, "dict", UsageError, r"returns several results \(a, integers, fixed, ragged\); name those"),
+        (
+            {},
+            "dict",
+            UsageError,
+            r"returns several results \(a, integers, fixed, ragged\); name those",
+        ),
         ({"v": "c"}, "dict", UsageError, "returns a, integers, fixed, ragged; .*outputs names 'c'"),
         ({"v": "a"}, "a", UsageError, "not a dict; leave towers.query.outputs out"),
         ({"v": "integers"}, "dict", NotConvertible, "a dense tensor of floats was expected"),

@@ -188,6 +188,7 @@ def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
         ("unicode", TEXTS, r"LINE.*change texts by tf.strings.lower"),
         ("separated", TEXTS, r"LINE.*split at whitespace or into characters"),
         ("zeroed", TEXTS, r"LINE.*where no word has row 0"),
+        ("zeroed_unknown", TEXTS, r"LINE.*where no word has row 0"),
         ("unadapted", TEXTS, r"ids are looked up LINE in a vocabulary that is not there"),
         ("none", {}, r"'less_embedding' are computed .* may be -1.*e.g. a remainder"),
         ("filled_beyond", {}, r"has default_id=20000, which is not among its 20000 rows"),
@@ -199,6 +200,12 @@ def test_ids_without_a_rule_name_the_line_and_the_cure(
     pattern = re.sub(r"\((\w+)\)", r"\\(\1\\)", message).replace("LINE", r"\(ids.py:\d+\)")
     with pytest.raises(NotConvertible, match=pattern):
         trace_towers(job_of(f"build_{function}", **({"inline_bytes_max": 1000} | code)), MODELS)
+
+
+def test_words_of_which_none_has_row_0_are_averaged_as_a_bag() -> None:
+    (words,) = trace_towers(job_of("build_unknown_word", **TEXTS), MODELS).spec.features.values()
+    assert isinstance(words, FeatureSpec)
+    assert (words.kind, words.combiner) == ("bag", "mean")
 
 
 def test_table_of_ids_without_a_rule_stays_inside_within_the_limit(tmp_path: Path) -> None:

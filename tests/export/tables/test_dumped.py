@@ -12,6 +12,7 @@ import pytest
 from bundle.features.columns import Column
 from bundle.features.reader import open_features
 from bundle.storage import catalog
+from export.tables.dumped import BLOCK_KEYS
 from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.commands import Command
 from tests.export.movies_job import visible
@@ -49,6 +50,20 @@ def test_tables_of_a_dump_are_looked_up_by_their_keys(
     assert not looked_up(bundle, "users", [int(keys.max()) + 1]).any()
     for more in ((), ("--full",)):
         assert command("verify", bundle, "--checkpoint", dump, *more).code == 0
+
+
+def test_keys_of_several_blocks_lead_to_their_rows(command: Command, tmp_path: Path) -> None:
+    count = BLOCK_KEYS + 5
+    keys = np.arange(count, dtype=np.int64)[::-1] * 3
+    rows = np.arange(count, dtype=np.float32).reshape(-1, 1)
+    dump = sok_dump(tmp_path / "dump", "t", keys, rows)
+    assert command("tables", dump, tmp_path / "out").code == 0
+
+    bundle = tmp_path / "out/tables/1"
+    wanted = [0, BLOCK_KEYS - 1, BLOCK_KEYS, count - 1]
+    found = looked_up(bundle, "t", [int(keys[row]) for row in wanted])
+    np.testing.assert_array_equal(found[:, 0], wanted)
+    assert command("verify", bundle, "--checkpoint", dump, "--full").code == 0
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from export.frameworks.loading import tf
 from export.graph.pruning import TracedTower
 from export.towers.bfloat16 import in_bfloat16
 from export.towers.division import Split, split_tower
+from tests.export.graph.traced_calls import numbers, tower_of, trace
 from tests.export.ranking_parts import (
     AGE,
     CONTEXT,
@@ -114,6 +118,49 @@ def test_split_tower_divides_layers_over_both_sides() -> None:
     np.testing.assert_allclose(
         composed["score"], run(tower, values, n)["score"], rtol=1e-5, atol=1e-5
     )
+
+
+def matrix(rows: int, columns: int) -> Any:
+    return tf.Variable(
+        np.random.default_rng(rows).standard_normal((rows, columns)), dtype="float32"
+    )
+
+
+def two_sided_tower(user_size: int, hidden_size: int, turned: bool) -> TracedTower:
+    """One product for the user, one for the item, and their sum; `turned` upside down."""
+    user = matrix(user_size, hidden_size)
+    item = matrix(8, hidden_size)
+    head = matrix(hidden_size, 1)
+
+    def call(features: Any) -> dict[str, Any]:
+        sides = [features["user"] @ user, features["item"] @ item]
+        if turned:
+            sides = [tf.transpose(side) for side in sides]
+        both = tf.nn.relu(sides[0] + sides[1])
+        return {"score": ((tf.transpose(both) if turned else both) @ head)[:, 0]}
+
+    return tower_of(trace(call, user=numbers(user_size), item=numbers(8)))
+
+
+def test_split_tower_hands_over_what_saves_256_multiply_adds_and_no_less() -> None:
+    (context, candidate) = split(two_sided_tower(16, 16, turned=False)).parts
+    assert (context.cost, candidate.cost) == (16 * 16, 8 * 16 + 16 + 16 + 16)
+    assert [each.shape for each in context.spec.outputs] == [(None, 16)]
+
+    less = split(two_sided_tower(15, 17, turned=False))
+    assert less.parts == ()
+    assert less.notes == (
+        "tower 'tower' has no context part: only 255 multiply-adds depend on context features "
+        "alone",
+    )
+
+
+def test_split_tower_hands_over_the_rows_in_front_of_a_tensor_that_has_none() -> None:
+    tower = two_sided_tower(32, 16, turned=True)
+    context, candidate = split(tower).parts
+    assert [each.shape for each in context.spec.outputs] == [(None, 16)]
+    assert [each.feature or each.tensor for each in candidate.spec.inputs] == ["item", "context_0"]
+    assert_parts_compute_the_tower(tower, 4)
 
 
 def test_in_bfloat16_products_are_near_and_the_rest_is_float32(experts: TracedTower) -> None:
