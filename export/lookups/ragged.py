@@ -164,14 +164,12 @@ class _RaggedLookups:
 
     def _rows(self, params: Any, ids: Any) -> Any:
         table = placeholder_of(params)
-        graph = tf.compat.v1.get_default_graph()
-        away = tf.executing_eagerly() or "scratch_graph" in getattr(graph, "name", "")
         ragged = (
             isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == 1 and ids.values.shape.rank == 1
         )
-        if away or not ragged or table is None or table.dtype != tf.float32:
+        if not ragged or table is None or table.dtype != tf.float32:
             return None
-        lookup = describe_gather(table, ids.values)
+        lookup = describe_gather(table, ids.values)  # None outside a graph, where sizes are known
         rows = self._gather(lookup) if lookup is not None else None
         if rows is None:
             return None
