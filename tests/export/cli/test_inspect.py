@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from export.checkpoint.inventory.specs import STATED_NOTE
 from tests.export.checkpoint.tensor_bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
 from tests.export.commands import Command
 from tests.export.traced_models import TracedCheckpoint
@@ -52,6 +53,32 @@ def test_inspect_lists_every_variable_once_and_what_is_left_out(
         assert part in text
     assert "might be tables (1); --table NAME=KEY names one" in text
     assert "w/.ATTR" in text
+
+
+def test_inspect_tells_how_a_table_is_stored(command: Command, tmp_path: Path) -> None:
+    write_bundle(
+        tmp_path / "c",
+        {"stack": np.zeros((4 * 40, 8), np.float32), "plain/embeddings": TABLE},
+        boxes={"stack": [[(0, 80), (0, 8)], [(80, 80), (0, 8)]]},
+        files=2,
+    )
+    items = {"key": "stack", "kind": "sparse_core", "rows": 100, "dim": 6, "cores": 4}
+    layout = tmp_path / "layout.json"
+    layout.write_text(json.dumps({"tables": {"items": items | {"offset": 8, "rotation": 2}}}))
+
+    page = command("inspect", tmp_path / "c", "--layout", layout, "--json").json
+
+    stacked = {"kind": "sparse_core", "cores": 4, "core_rows": 40, "offset": 8, "rotation": 2}
+    items_page = page["tables"]["items"]
+    assert items_page["layout"] == stacked
+    assert (items_page["rows"], items_page["dim"], items_page["slices"]) == (100, 6, 2)
+    assert items_page["note"] == STATED_NOTE
+    plain = page["tables"]["plain"]
+    assert (plain["layout"], plain["slots"]) == ({"kind": "plain"}, [])
+    assert (plain["note"], plain["keys"]) == (None, None)
+    told = " ".join(command("inspect", tmp_path / "c", "--layout", layout).out.split())
+    assert "sparse core 4 x 40, offset 8, rotation 2" in told
+    assert f"note: table items: {STATED_NOTE}" in told
 
 
 def test_inspect_of_a_checkpoint_without_a_data_file_lists_its_tables_and_exits_3(

@@ -193,3 +193,11 @@ def test_invalid_environment_variables_exit_2(
 ) -> None:
     monkeypatch.setenv(f"ROWCAST_EXPORT_{name}", "5")
     refused(command, project, 2, told)
+
+
+def test_vocabulary_that_reaches_beyond_its_table_exits_2(
+    command: Command, recipe: Recipe, tmp_path: Path
+) -> None:
+    later = changed(recipe, "features.movie_id.ids.first_row", 1)
+    told = "vocabulary 'movies' reaches row 40, table 'movies' has 40 rows"
+    refused(command, write_project(tmp_path, later), 2, "features.movie_id.ids", told)

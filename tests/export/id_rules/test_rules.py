@@ -191,7 +191,7 @@ def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
         ("zeroed_unknown", TEXTS, r"LINE.*where no word has row 0"),
         ("unadapted", TEXTS, r"ids are looked up LINE in a vocabulary that is not there"),
         ("none", {}, r"'less_embedding' are computed .* may be -1.*e.g. a remainder"),
-        ("filled_beyond", {}, r"has default_id=20000, which is not among its 20000 rows"),
+        ("filled_beyond", {}, r"lookup 'embeddings' has default_id=20000, .* its 20000 rows"),
     ],
 )
 def test_ids_without_a_rule_name_the_line_and_the_cure(

@@ -120,7 +120,7 @@ def test_load_named_code_that_switches_to_tf1_gets_its_shapes_and_restores_ours(
 
         def model(features: dict[str, Any]) -> Any:
             numbers = features["numbers"]
-            same = numbers == numbers  # noqa: PLR0124 - one value in TF1, a tensor in TF2
+            same = numbers == numbers  # one value in TF1, a tensor in TF2
             assert same is True
             return numbers * numbers.shape[1].value
 
