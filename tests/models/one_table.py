@@ -182,6 +182,17 @@ def build_called_keras_table():
     return model
 
 
+class Shifted(KerasTable):
+    """Looks up the row behind that of an id."""
+
+    def call(self, features):
+        return self.out(self.items(features["item"] + 1))
+
+
+def build_shifted():
+    return Shifted()
+
+
 class Tied(KerasTable):
     """One table as input and output weights."""
 

@@ -144,6 +144,24 @@ def test_reference_reads_the_unknown_row_of_the_recipe(movies: TracedCheckpoint)
     assert results[0]["query"]["vector"].tolist() == results[1]["query"]["vector"].tolist()
 
 
+def test_reference_reads_zeros_for_ids_right_outside_the_table(tmp_path: Path) -> None:
+    made = save_and_trace(one_table_recipe("build_shifted"), tmp_path)
+    (table,) = made.tables.values()
+    ids = np.array([-1, len(table) - 2, len(table) - 1, -2])  # each reads the next row
+    reference = reference_of(made, Examples(4, {"item": Column(ids)}))
+
+    found = reference_results(reference)["tower"]["result"]
+
+    checkpoint = open_checkpoint(made.prefix)
+    kernel, bias = (
+        checkpoint.read_all(f"model/out/{name}/.ATTRIBUTES/VARIABLE_VALUE")
+        for name in ("kernel", "bias")
+    )
+    rows = np.zeros((4, 4), np.float32)
+    rows[:2] = table[[0, -1]]
+    np.testing.assert_allclose(found, rows @ kernel + bias, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("function", "given"), [("build_root_of_positive", "made"), ("build_root_of_negative", "none")]
 )
