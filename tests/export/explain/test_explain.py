@@ -7,87 +7,20 @@ from __future__ import annotations
 import re
 from html import unescape
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from bundle.format import manifest
-from bundle.format.manifest import Manifest
 from bundle.storage.catalog import read_manifest
-from export.explain.drawing import Drawing, draw_bundle
+from export.explain.drawing import draw_bundle
 from export.explain.image import explain_image
 from export.explain.page import explain_page
 from export.explain.text import WIDTH, explain_text
 from tests.bundles.sample import write_sample_bundle
 from tests.export.commands import Command
+from tests.export.explain.rankers import HOSTILE, drawn, ranker
 from tests.export.movies_job import Recipe, changed, write_project
-
-HOSTILE = "<script>alert(1)</script>\"'&\u202e"
-
-
-def ranker(features: int, tables: int) -> Manifest:
-    """A page of a ranker in parts over many features, each of which reads one of some tables, and
-    some numbers.
-    """
-    source = manifest.TableSource(layout="plain", key="model/table/.ATTRIBUTES/VARIABLE_VALUE")
-    pages: dict[str, manifest.Feature] = {
-        f"f{number}": manifest.EmbeddedFeature(
-            kind="single",
-            table=f"t{number % tables}",
-            role="candidate" if number % 3 == 0 else "context",
-            ids=manifest.HashIds(buckets=1000 + number % tables),
-        )
-        for number in range(features)
-    }
-    pages[HOSTILE] = manifest.DenseFeature(
-        kind="dense", role="candidate", shape=(3,), default=[0, 0, 0]
-    )
-    pages["hour"] = manifest.DenseFeature(kind="dense", role="context", dtype="int64", below=24)
-    taken = tuple(
-        manifest.TowerInput(name=each, feature=each, dtype="float32", shape=(None, 4))
-        for each in pages
-    )
-    made = tuple(
-        manifest.TowerOutput(name=f"head{number}", dtype="float32", shape=(None,))
-        for number in range(2)
-    )
-    inner = {"name": "trunk_0", "dtype": "float32", "shape": (None, 8)}
-    parts = [("trunk", taken, (manifest.TowerOutput(**inner),))]
-    parts += [
-        (f"head-{each.name}", (manifest.TowerInput(**inner, tensor="trunk_0"),), (each,))
-        for each in made
-    ]
-    tower = manifest.Tower(
-        role="ranking",
-        inputs=taken,
-        outputs=made,
-        result="head0",
-        forms=(),
-        formula="head0^0.7 * head1",
-        parts=tuple(
-            manifest.TowerPart(name=name, per="candidate", inputs=takes, outputs=gives, forms=())
-            for name, takes, gives in parts
-        ),
-    )
-    held = {
-        f"t{number}": manifest.Table.model_construct(
-            rows=1000 + number, dim=16, dtype="float32", segments=(), source=source
-        )
-        for number in range(tables)
-    }
-    nothing: dict[str, Any] = {"candidates": {}, "contexts": {}, "indexes": {}, "files": ()}
-    return Manifest.model_construct(
-        model="wide", version=3, tables=held, features=pages, towers={"ranking": tower}, **nothing
-    )
-
-
-def drawn(features: int, tables: int, **first: object) -> Drawing:
-    """The drawing of a ranker whose first feature is changed."""
-    page = ranker(features, tables)
-    if first:
-        page.features["f0"] = page.features["f0"].model_copy(update=first)
-    return draw_bundle(page, HOSTILE)
 
 
 @pytest.fixture(scope="module")

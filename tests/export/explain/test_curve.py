@@ -1,0 +1,84 @@
+"""Where the plot of an index's recall puts its points, and what stands at its axes."""
+
+from __future__ import annotations
+
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from export.explain.curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, curve_section
+from export.explain.drawing import DrawnCurve
+
+FLOOR = HEIGHT - BOTTOM
+POINTS = (
+    (0.5, 0.00001, "leaves 1"),
+    (0.9, 0.01, "leaves 2"),
+    (0.8, 0.1, "leaves 3"),
+    (1.0, 1.0, "leaves 9"),
+)
+
+
+def plot(target: float = 0.75) -> ElementTree.Element:
+    curve = DrawnCurve(index="movies", k=10, target=target, chosen="leaves 2", points=POINTS)
+    section = curve_section(curve)
+    return ElementTree.fromstring(section[section.index("<svg") : section.index("</svg>") + 6])
+
+
+def path(root: ElementTree.Element, look: str) -> list[float]:
+    (drawn,) = [each.attrib["d"] for each in root.iter("path") if each.get("class") == look]
+    return [float(number) for number in re.findall(r"[0-9.]+", drawn)]
+
+
+def test_points_are_placed_by_recall_and_by_the_logarithm_of_their_cost() -> None:
+    circles = list(plot().iter("circle"))
+    places = [(float(each.attrib["cx"]), float(each.attrib["cy"])) for each in circles]
+    # Costs from 0.0001, which is the smallest that is told apart, to 1: four powers of ten.
+    decade = (WIDTH - LEFT - RIGHT) / 4
+    assert [x for x, _ in places] == pytest.approx(
+        [LEFT, LEFT + 2 * decade, LEFT + 3 * decade, WIDTH - RIGHT], abs=0.1
+    )
+    # Recalls from the lowest, 0.5, to 1.
+    height = FLOOR - TOP
+    assert [y for _, y in places] == pytest.approx(
+        [FLOOR, TOP + 0.2 * height, TOP + 0.4 * height, TOP], abs=0.1
+    )
+    assert [each.attrib["class"] for each in circles] == ["tried", "chosen", "tried", "tried"]
+    radii = [float(each.attrib["r"]) for each in circles]
+    assert radii[1] > radii[0] == radii[2] == radii[3]
+    assert circles[2][0].text == "leaves 3: recall@10 0.8000, cost 0.1000"
+
+
+def test_line_leads_over_the_best_recall_that_a_cost_reaches() -> None:
+    root = plot()
+    circles = [(float(each.attrib["cx"]), float(each.attrib["cy"])) for each in root.iter("circle")]
+    line = path(root, "curve")
+    assert line[::2] == [x for x, _ in circles]
+    # The third setting finds less than the second, which is cheaper.
+    assert line[1::2] == [circles[0][1], circles[1][1], circles[1][1], circles[3][1]]
+
+
+def test_target_is_a_level_line_and_may_be_below_all_points() -> None:
+    level = TOP + 0.5 * (FLOOR - TOP)
+    assert path(plot(), "target") == pytest.approx([LEFT, level, WIDTH, level], abs=0.1)
+    assert path(plot(target=0.4), "target") == [LEFT, FLOOR, WIDTH, FLOOR]
+
+
+def test_axes_are_labeled_where_their_values_are() -> None:
+    labels = {
+        "".join(each.itertext()): (float(each.attrib["x"]), float(each.attrib["y"]))
+        for each in plot().iter("text")
+    }
+    title = "cost, as a share of exact search's time"
+    ticks = [f"{digit / part:g}" for part in (10_000, 1000, 100, 10) for digit in (1, 2, 5)] + ["1"]
+    assert list(labels) == ["0.500", "0.750", "1.000", *ticks, title]
+    assert labels[title][0] > LEFT
+    assert HEIGHT - 10 < labels[title][1] < HEIGHT
+    for recall in ("0.500", "0.750", "1.000"):
+        level = TOP + (1 - float(recall)) / 0.5 * (FLOOR - TOP)
+        assert labels[recall] == pytest.approx((4, level + 4), abs=0.1)
+    for cost in ticks:
+        power = math.log10(float(cost)) + 4
+        across = LEFT + power / 4 * (WIDTH - LEFT - RIGHT)
+        assert labels[cost] == pytest.approx((across, FLOOR + 16), abs=0.1)

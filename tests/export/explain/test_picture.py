@@ -1,0 +1,132 @@
+"""Where a picture puts its boxes, texts and lines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from xml.etree import ElementTree
+
+import pytest
+
+from export.explain.picture import FEATURES, HEAD, OUTPUTS, TABLES, TOWERS, draw_svg
+from tests.export.explain.rankers import drawn
+
+COLUMNS: dict[float, float] = {
+    left: left + width for left, width in (FEATURES, TABLES, TOWERS, OUTPUTS)
+}
+LETTER_HEIGHT = 12
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box as it is drawn: its frame, what is written in it, and the frames of its parts."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    texts: tuple[tuple[float, float, str], ...] = ()
+    parts: tuple[Box, ...] = ()
+
+    def holds(self, x: float, y: float) -> bool:
+        return self.left <= x <= self.right and self.top <= y <= self.bottom
+
+
+@dataclass(frozen=True)
+class Line:
+    """From the right of a box straight to `bend`, and from there in a curve to another box."""
+
+    start: tuple[float, float]
+    bend: float
+    controls: tuple[tuple[float, float], tuple[float, float]]
+    end: tuple[float, float]
+
+
+def frame(rect: ElementTree.Element) -> tuple[float, float, float, float]:
+    left, top, width, height = (float(rect.attrib[key]) for key in ("x", "y", "width", "height"))
+    return left, top, left + width, top + height
+
+
+def box_of(group: ElementTree.Element) -> Box:
+    rects = list(group.iter("rect"))
+    texts = [
+        (float(text.attrib["x"]), float(text.attrib["y"]), "".join(text.itertext()))
+        for text in group.iter("text")
+    ]
+    parts = [Box(*frame(rect)) for rect in rects if rect.get("class") == "part"]
+    return Box(*frame(rects[0]), tuple(texts), tuple(parts))
+
+
+def line_of(path: ElementTree.Element) -> Line:
+    numbers = [float(number) for number in re.findall(r"-?[0-9.]+", path.attrib["d"])]
+    x, y, bend, *rest = numbers
+    first, second, end = zip(rest[::2], rest[1::2], strict=True)
+    return Line((x, y), bend, (first, second), end)
+
+
+@dataclass(frozen=True)
+class Picture:
+    boxes: list[Box]
+    lines: list[Line]
+    height: float
+
+
+def picture(features: int, tables: int) -> Picture:
+    inside, height = draw_svg(drawn(features, tables))
+    root = ElementTree.fromstring(f"<svg>{inside}</svg>")
+    boxes = [box_of(group) for group in root.iter("g")]
+    return Picture(boxes, [line_of(path) for path in root.iter("path")], height)
+
+
+SIZES = pytest.mark.parametrize(("features", "tables"), [(1, 1), (4, 2), (40, 4), (100, 100)])
+
+
+@SIZES
+def test_boxes_stand_in_their_columns_and_overlap_no_other(features: int, tables: int) -> None:
+    shown = picture(features, tables)
+    assert {box.left for box in shown.boxes} == set(COLUMNS)
+    for box in shown.boxes:
+        assert box.right == COLUMNS[box.left]
+        assert HEAD <= box.top < box.bottom < shown.height
+    for above, below in combinations(sorted(shown.boxes, key=lambda box: box.top), 2):
+        assert above.left != below.left or above.bottom < below.top
+    # No empty space below.
+    assert shown.height - max(box.bottom for box in shown.boxes) < 20
+
+
+@SIZES
+def test_texts_and_parts_are_inside_their_box_and_apart(features: int, tables: int) -> None:
+    for box in picture(features, tables).boxes:
+        baselines = [y for _, y, _ in box.texts]
+        assert (
+            min(below - above for above, below in pairwise([box.top, *baselines])) > LETTER_HEIGHT
+        )
+        assert box.bottom - baselines[-1] > 4
+        for x, _, text in box.texts:
+            assert box.left + 5 < x
+            assert x + len(text) * 6.6 < box.right
+        for part in box.parts:
+            assert box.holds(part.left, part.top)
+            assert box.holds(part.right, part.bottom)
+            assert sum(part.holds(x, y) for x, y, _ in box.texts) == 1
+        for above, below in pairwise(box.parts):
+            assert above.bottom < below.top
+
+
+@SIZES
+def test_lines_lead_from_box_to_box_and_behind_no_table(features: int, tables: int) -> None:
+    shown = picture(features, tables)
+    assert shown.lines
+    for line in shown.lines:
+        (start,) = [
+            box for box in shown.boxes if box.right == line.start[0] and box.holds(*line.start)
+        ]
+        (end,) = [box for box in shown.boxes if box.left == line.end[0] and box.holds(*line.end)]
+        if end.parts:
+            assert sum(part.top < line.end[1] < part.bottom for part in end.parts) == 1
+        # What reads no table passes above or below all of them.
+        before_towers = line.end[0] == TOWERS[0]
+        assert line.bend == (sum(TABLES) if before_towers else start.right)
+        middle = (line.bend + line.end[0]) / 2
+        assert line.controls == ((middle, line.start[1]), (middle, line.end[1]))
