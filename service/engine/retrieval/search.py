@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from service.engine.calls import Explanation, Offsets, Selecting, Vectors
 from service.engine.context import Execution
 from service.engine.finite import check_finite
 from service.engine.retrieval.filters import Compiled, is_among
+from service.engine.retrieval.search_depth import SearchDepth, Setting, choose_setting
 from service.versions.version import LoadedIndex
 
 Positions = NDArray[np.int64]
@@ -36,23 +37,12 @@ each.
 """
 _GATHERED_BYTES_MAX = 16 << 20
 """Largest copy of matching vectors that is made even if it is not kept."""
-_SCORE_NS = 0.25
-_GATHER_NS = 0.7
-_SCAN_NS = 0.04
-_FETCH_NS = 70.0
-_SEARCH_NS = 50_000.0
-"""What a search costs, measured with a million vectors of dim 64: per value of a vector that is
-scored, that is taken from elsewhere in memory, or that is in a leaf searched; per candidate that
-the index fetches; per search of it.
-"""
-_SCANNED_PER_FETCHED = 12
-"""Least candidates in the leaves searched for each that is fetched; with fewer, those nearest are
-not among them.
-"""
 _FEW = 2
 """Where fewer than one in so many of those expected is allowed, others lie before the best: it goes
 deeper.
 """
+_SPARE = 10
+"""One in so many of the candidates fetched may be excluded without a deeper search."""
 _PER_EXCLUDED = 4
 """Candidates fetched for each excluded one that lies before the best, around which more score about
 equally.
@@ -80,16 +70,6 @@ class Allowed(NamedTuple):
 
     excluded: Sequence[Positions]
     filter: Compiled | None = None
-
-
-class Setting(NamedTuple):
-    """How an index is searched; None: as it was exported."""
-
-    leaves: int | None = None
-    reorder: int | None = None
-
-
-_EXPORTED = Setting()
 
 
 class _Row(NamedTuple):
@@ -125,24 +105,14 @@ def nearest(
     """
     began = time.perf_counter()
     with execution.phase("search"):
-        excluded = allowed.excluded
-        setting = None if exact else _setting(index, recall)
-        plain = None
-        if setting is not None and allowed.filter is None and not any(map(len, excluded)):
-            plain = index.approximate.search(vectors, k, *setting)
-            if offsets is None and not explain and plain[0][:, -1].min() >= 0:  # each has k
-                check_finite(plain[1], "a candidate's score")
-                return Found(
-                    plain[0].reshape(-1), plain[1].reshape(-1), np.arange(len(vectors) + 1) * k
-                )
+        setting = None if exact else choose_setting(index, recall)
+        excluded = list(allowed.excluded)
         if offsets is not None:
-            excluded = [
-                each
-                for each, size in zip(excluded, np.diff(offsets), strict=True)
-                for _ in range(size)
-            ]
-        search = _Search(index, vectors, k, excluded, allowed.filter, execution)
-        rows = search.rows(setting, plain)
+            sizes = np.diff(offsets).tolist()
+            pairs = zip(excluded, sizes, strict=True)
+            excluded = [positions for positions, size in pairs for _ in range(size)]
+        search = _Search(index, vectors, k, excluded, allowed.filter, execution, setting)
+        rows = search.rows()
         if offsets is not None:
             rows = [
                 search.merged(rows[first:last], first) for first, last in pairwise(offsets.tolist())
@@ -199,50 +169,42 @@ class _Search:
         excluded: Sequence[Positions],
         compiled: Compiled | None,
         execution: Execution,
+        setting: Setting | None,
     ) -> None:
         self._index = index
         self._k = k
         self._excluded = excluded
         self._execution = execution
         self._sent = vectors
-        self._vectors = normalised(vectors) if index.entry.distance == "cosine" else vectors
+        self._distance = index.entry.distance
+        self._vectors = normalised(vectors) if self._distance == "cosine" else vectors
         self._compiled = compiled
         self._matches = None if compiled is None else compiled.matches
         self._size = len(index.vectors)
-        self._dim = index.entry.dim
-        self._distance = index.entry.distance
-        block_bytes = (
-            0 if self._matches is None else self._matches.positions.size * (4 * self._dim + 16)
-        )
-        self._share = (
-            1.0 if self._matches is None else max(1, self._matches.positions.size) / self._size
-        )
+        matching = self._size
+        block_bytes = 0
+        if self._matches is not None:
+            matching = self._matches.positions.size
+            block_bytes = matching * (4 * index.entry.dim + 16)
+        self._depth = None if setting is None else SearchDepth(index, setting, k, matching)
         self._fits = index.compiled.fits(block_bytes)
         self._few = block_bytes <= _GATHERED_BYTES_MAX
         self._again = compiled is not None and compiled.again
 
-    def rows(self, setting: Setting | None, plain: tuple[Positions, Vectors] | None) -> list[_Row]:
+    def rows(self) -> list[_Row]:
         """Returns the neighbors of each vector.
 
-        Args:
-          setting: None: all are found exactly.
-          plain: what the index found where all are allowed, with -1 where too few lie in the leaves
-            searched.
+        How those of a vector are found depends on it, on what it excludes and on the filter alone:
+        not on the other vectors, nor on what was requested before.
         """
         rows: list[_Row | None] = [None] * len(self._vectors)
-        if setting is not None and plain is not None:
-            wanted = min(self._k, self._size)
-            for at, (positions, scores) in enumerate(zip(*plain, strict=True)):
-                if positions[wanted - 1] >= 0:
-                    rows[at] = _Row(
-                        positions[:wanted], scores[:wanted], "index", self._reorder(setting)
-                    )
-        elif setting is not None and self._pays(setting, self._pool(setting, self._share)):
+        depth = self._depth
+        if depth is not None and (self._matches is None or depth.pays(depth.pool())):
             if self._matches is not None:
                 self._matches = self._matches.masked(self._size)
 
             def search(at: int) -> None:
-                rows[at] = self._overfetched(at, setting)
+                rows[at] = self._fetched(at, depth)
 
             self._execution.parallel(len(rows), search)
         short = [at for at, row in enumerate(rows) if row is None]
@@ -277,36 +239,40 @@ class _Search:
         path = "index" if any(row.path == "index" for row in rows) else rows[0].path
         return _Row(union[best], scores[best], path, sum(row.scored for row in rows))
 
-    def _overfetched(self, at: int, setting: Setting) -> _Row | None:
-        """Has the index fetch ever more, until enough are allowed; None: to score all
-        is cheaper.
+    def _fetched(self, at: int, depth: SearchDepth) -> _Row | None:
+        """Has the index fetch candidates, and ever more of them until enough are allowed.
+
+        The first pool is the same whatever is excluded, and it suffices unless more than a few of
+        its candidates are: to exclude one removes it from the list and changes nothing else.
+
+        Returns:
+          The neighbors; None: to score all that match is cheaper.
         """
-        index = self._index
+        query = self._vectors[at]
         excluded = self._excluded[at]
+        excluded_share = excluded.size / self._size
         mask = None if self._matches is None else self._matches.mask
-        kept = 1 - excluded.size / (self._size + 1)
-        share = self._share * kept
-        base = self._pool(setting, share)
-        ahead_max = _PER_EXCLUDED * excluded.size
-        pool = first = base + min(base // 2, ahead_max)
-        while self._pays(setting, pool):
-            found = index.approximate.candidates(
-                self._vectors[at], pool, self._leaves(setting, pool)
-            )
-            found = found if mask is None else found[mask[found]]
-            matching = found.size
-            found = found[~is_among(found, excluded)] if excluded.size else found
-            ahead = _PER_EXCLUDED * max(0, int(matching * kept) - found.size)
-            if (
-                found.size >= max(self._k, pool * share / _FEW)
-                and matching >= ahead + base * share / _FEW
-            ):
-                found = found[: self._reorder(setting) * pool // first + ahead]
-                best = rank_exactly(
-                    index.vectors, self._vectors[at], found, self._k, self._distance
-                )
-                return _Row(*best, "index", found.size)
-            pool = 4 * pool if found.size >= self._k else max(4 * pool, base + ahead_max)
+        first = depth.pool()
+        pool = first
+        while pool == first or depth.pays(pool):
+            fetched = self._index.approximate.candidates(query, pool, depth.leaves(pool))
+            matching = fetched if mask is None else fetched[mask[fetched]]
+
+            # Excluded candidates, such as those that a user has seen, often are the nearest; those
+            # around them score about equally.
+            removed = _count_among(matching, excluded)
+            usual = first * depth.share / _SPARE + matching.size * excluded_share
+            ahead = _PER_EXCLUDED * max(0, removed - math.ceil(usual))
+            found = matching[: depth.reorder * pool // first + ahead]
+            if removed:
+                found = found[~is_among(found, excluded)]
+
+            expected = max(pool * depth.share / _FEW, first * depth.share / _FEW + ahead)
+            if found.size >= self._k and matching.size >= expected:
+                neighbors = rank_exactly(self._index.vectors, query, found, self._k, self._distance)
+                return _Row(*neighbors, "index", found.size)
+            beyond_excluded = first + _PER_EXCLUDED * excluded.size
+            pool = max(4 * pool, beyond_excluded if found.size < self._k else 0)
         return None
 
     def _exactly(self, some: list[int]) -> list[_Row]:
@@ -373,65 +339,9 @@ class _Search:
             positions[: self._k], scores[: self._k], "exact" if positions.size else "none", scored
         )
 
-    def _reorder(self, setting: Setting) -> int:
-        return max(setting.reorder or self._index.approximate.reorder, self._k)
 
-    def _pool(self, setting: Setting, share: float) -> int:
-        """Returns how many to fetch where a share is allowed, spread evenly: the fewer, the less
-        alike they score.
-        """
-        return math.ceil(
-            max(self._reorder(setting) * math.pow(share, -2 / 3), 1.2 * (self._k + 10) / share)
-        )
-
-    def _leaves(self, setting: Setting, pool: int) -> int | None:
-        """Returns the leaves of a tree to search: the deeper the pool, the more of them have some
-        of it (measured).
-        """
-        parameters = self._index.entry.parameters
-        if "num_leaves" not in parameters:
-            return None
-        total: int = parameters["num_leaves"]
-        leaves = (setting.leaves or parameters["leaves_to_search"]) * math.sqrt(
-            pool / self._reorder(setting)
-        )
-        return min(total, math.ceil(max(leaves, _SCANNED_PER_FETCHED * pool * total / self._size)))
-
-    def _pays(self, setting: Setting, pool: int) -> bool:
-        """Whether the index fetches a pool at less cost than it takes to score all that match."""
-        if pool >= self._size:
-            return False
-        matches = self._matches
-        each_ns = _SCORE_NS
-        # The same number is fetched from each partition.
-        index_ns = self._index.entry.partitions * (_SEARCH_NS + _FETCH_NS * pool)
-        if matches is not None and matches.block is None and not (self._fits and self._again):
-            each_ns += _GATHER_NS / len(self._vectors)
-        exact_ns = each_ns * self._dim * (self._size if matches is None else matches.positions.size)
-        if index_ns >= exact_ns:
-            return False
-        leaves = self._leaves(setting, pool)
-        if leaves is None:
-            return index_ns + _SCORE_NS * self._dim * self._size < exact_ns
-        share = leaves / int(self._index.entry.parameters["num_leaves"])
-        return index_ns + _SCAN_NS * self._dim * self._size * share < exact_ns
-
-
-def _count_among(some: Positions, positions: NDArray[np.uint32]) -> int:
-    return int(np.count_nonzero(is_among(some, positions))) if some.size else 0
-
-
-def _setting(index: LoadedIndex, recall: float) -> Setting | None:
-    """Returns the cheapest setting that was measured to reach a recall; None: exact search alone
-    does.
-    """
-    if not recall or index.entry.kind == "brute_force":
-        return _EXPORTED
-    reaching = [point for point in index.entry.curve if point.recall >= recall]
-    if reaching:
-        cheapest = min(reaching, key=lambda point: point.relative_cost).parameters
-        return Setting(cheapest["leaves_to_search"], cheapest["reorder"])
-    return _EXPORTED if index.entry.recall.value >= recall else None
+def _count_among(some: NDArray[Any], ascending: NDArray[Any]) -> int:
+    return int(np.count_nonzero(is_among(some, ascending))) if some.size else 0
 
 
 def _explained(

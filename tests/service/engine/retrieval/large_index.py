@@ -55,7 +55,7 @@ def load_index(
         partitions=parts,
         vectors="items/vectors.f32",
         parameters=dict(parameters),
-        recall=manifest.Recall(k=10, value=0.9, low=0.89, queries=100, target=0.9),
+        recall=manifest.Recall(k=20, value=0.9, low=0.89, queries=100, target=0.9),
         curve=tuple(curve),
     )
     directories = [place / each for each in entry.directories]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import CostPoint
 from service.engine.calls import Condition, Exclusion
+from service.engine.retrieval.search import Found
 from service.versions.version import LoadedIndex
 from tests.service.engine.retrieval.large_index import find, load_index
 
@@ -41,7 +42,7 @@ def clustered(size: int, dim: int) -> tuple[NDArray[np.float32], NDArray[np.int6
 def attributes() -> Attributes:
     random = np.random.default_rng(8)
     (_, belongs) = clustered(SIZE, DIM)
-    shares = {"half": 2, "tenth": 10, "hundredth": 100, "thousandth": 1000}
+    shares = {"half": 2, "tenth": 10, "twentieth": 20, "hundredth": 100, "thousandth": 1000}
     return {
         **{name: random.integers(0, parts, SIZE) for name, parts in shares.items()},
         "cluster": belongs,
@@ -143,6 +144,50 @@ def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
         shares.append(share)
         assert paths == {path}
     assert np.mean(shares) >= 0.95
+
+
+def coarsely(index: LoadedIndex, vectors: NDArray[np.float32], k: int, **request: Any) -> Found:
+    """Searches so few leaves that the list shows how deep the search went."""
+    return find(index, vectors, k, recall=0.3, **request)
+
+
+def test_list_does_not_depend_on_what_other_queries_exclude(
+    index: LoadedIndex, queries: NDArray[np.float32]
+) -> None:
+    k = 2 * K
+    alone = coarsely(index, queries, k).positions.reshape(-1, k)
+    sizes = [number % 2 * 500 for number in range(len(queries))]
+    ids = np.concatenate([np.arange(size) for size in sizes])
+    offsets = np.cumsum([0, *sizes])
+    found = coarsely(index, queries, k, exclude=Exclusion(ids, offsets))
+    together = np.split(found.positions, found.offsets[1:-1])
+    for number in range(0, len(queries), 2):
+        assert together[number].tolist() == alone[number].tolist()
+
+
+def test_list_without_a_candidate_is_the_same_but_for_it(
+    index: LoadedIndex, queries: NDArray[np.float32]
+) -> None:
+    for query in queries:
+        listed = coarsely(index, query[np.newaxis], K).positions.tolist()
+        for absent in (listed[7], listed[-1], (listed[0] + 1) % SIZE):
+            excluded = Exclusion(np.array([absent]))
+            found = coarsely(index, query[np.newaxis], K, exclude=excluded).positions.tolist()
+            remaining = [position for position in listed if position != absent]
+            assert found[: len(remaining)] == remaining
+
+
+def test_list_does_not_depend_on_what_was_requested_before(
+    index: LoadedIndex, queries: NDArray[np.float32]
+) -> None:
+    for name in ("half", "tenth", "twentieth", "hundredth"):
+        condition = allow(**{name: 1})
+        first = []
+        for query in queries:
+            index.compiled.forget(index)
+            first += coarsely(index, query[np.newaxis], K, filter=condition).positions.tolist()
+        again = coarsely(index, queries, K, filter=condition)
+        assert again.positions.tolist() == first
 
 
 def test_search_scores_are_the_same_bits_whatever_the_filter_path_and_batch(
@@ -262,8 +307,8 @@ def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(
     """Candidates in the order of their clusters: the neighbors of a query are in few of the
     partitions.
     """
-    vectors, belongs = clustered(30_000, DIM)
-    half = np.random.default_rng(8).integers(0, 2, 30_000)
+    vectors, belongs = clustered(40_000, DIM)
+    half = np.random.default_rng(8).integers(0, 2, 40_000)
     tree = {"num_leaves": 80, "leaves_to_search": 24, "dimensions_per_block": 2, "reorder": 120}
     index = load_index(
         tmp_path, vectors[np.argsort(belongs)], {"half": half}, parameters=tree, parts=4
@@ -272,7 +317,7 @@ def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(
         share, paths = recall(index, queries[::2], mask, **request)
         assert share >= 0.95
         assert "index" in paths
-    allowed = np.ones(30_000, bool)
+    allowed = np.ones(40_000, bool)
     allowed[best(index, queries[0], allowed, 1000)] = False
     share, _ = recall(index, queries[:1], allowed, exclude=Exclusion(np.flatnonzero(~allowed)))
     assert share >= 0.9
