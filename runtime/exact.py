@@ -24,7 +24,7 @@ Each = Callable[[int, Callable[[int], None]], None]
 """Calls a function with every number below another, in any order, from any threads; returns once
 all calls have.
 """
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 8 << 20
 _CACHED_BYTES = 1 << 20
 """Vectors scored at a time where few are: they stay in the processor's cache."""
 _ROUNDING = 2.0**-16
@@ -73,7 +73,7 @@ class ExactIndex:
           InvalidInput: the queries have another shape or hold NaN or infinities, or k is below 1.
         """
         check_queries(queries, self.dim, k)
-        queries = self._prepared(np.ascontiguousarray(queries, np.float32))
+        queries = self._prepared(queries)
         rows_total = self.size if positions_allowed is None else positions_allowed.size
         best_positions = np.full((len(queries), k), -1, np.int64)
         best_scores = np.full((len(queries), k), -np.inf, np.float32)
@@ -88,7 +88,7 @@ class ExactIndex:
             else:
                 positions = positions_allowed[first : first + block_rows]
                 block = self._vectors[positions]
-            scores = self._scored(queries, self._prepared(block))
+            scores = self._scored(queries, block)
             highest = scores.max(axis=1)
             if np.isnan(
                 highest
@@ -111,18 +111,25 @@ class ExactIndex:
         """Returns [m] float32: the exact scores of [dim] float32 `query` against the vectors at [m]
         `positions`.
         """
-        prepared = self._prepared(np.asarray(query, np.float32)[np.newaxis])
-        scored: Vectors = self._scored(prepared, self._prepared(self._vectors[positions]))[0]
-        return scored
+        queries = self._prepared(query[np.newaxis])
+        scores: Vectors = self._scored(queries, self._vectors[positions])[0]
+        return scores
 
-    def _prepared(self, vectors: Vectors) -> Vectors:
-        return normalised(vectors) if self._distance == "cosine" else vectors
+    def _prepared(self, queries: Vectors) -> Vectors:
+        queries = np.ascontiguousarray(queries, np.float32)
+        return normalised(queries) if self._distance == "cosine" else queries
 
     @np.errstate(over="ignore", invalid="ignore")
     def _scored(self, queries: Vectors, vectors: Vectors) -> Vectors:
+        """Returns [n, m] scores; for cosine, queries have length 1."""
+        scores: Vectors
         if self._distance != "squared_l2":
-            result: Vectors = queries @ vectors.T
-            return result
+            scores = queries @ vectors.T
+            if self._distance == "cosine":
+                lengths = np.sqrt(np.vecdot(vectors, vectors))
+                lengths[lengths == 0] = 1
+                scores /= lengths
+            return scores
         scores = np.empty((len(queries), len(vectors)), np.float32)
         for row, query in enumerate(queries):
             differences = vectors - query
