@@ -146,6 +146,18 @@ def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
     assert np.mean(shares) >= 0.95
 
 
+@pytest.mark.parametrize("k", [K, 5 * K, 50 * K])
+def test_search_for_more_neighbors_than_the_recipe_names_has_the_recall(
+    index: LoadedIndex, queries: NDArray[np.float32], k: int
+) -> None:
+    everything = np.ones(SIZE, bool)
+    hits = 0
+    for query in queries:
+        found = find(index, query[np.newaxis], k).positions.tolist()
+        hits += len({*found} & {*best(index, query, everything, k)})
+    assert hits / (len(queries) * k) >= 0.95
+
+
 def coarsely(index: LoadedIndex, vectors: NDArray[np.float32], k: int, **request: Any) -> Found:
     """Searches so few leaves that the list shows how deep the search went."""
     return find(index, vectors, k, recall=0.3, **request)
