@@ -157,16 +157,20 @@ class StoredColumns:
             self._cardinalities[attribute] = len(column.unique().drop_null()), column.null_count
         return self._cardinalities[attribute]
 
-    def _taken(self, positions: Positions, names: Sequence[str]) -> dict[str, Any]:
-        """Copies what some columns hold at positions, a `pyarrow.Array` of each."""
-        import pyarrow as pa
-
+    def _checked(self, positions: Positions) -> Positions:
         positions = np.asarray(positions, np.int64)
         beyond = positions.view(np.uint64) >= np.uint64(self.size)
         if np.count_nonzero(beyond):
             raise RowOutOfRange(
                 f"position {positions[beyond][0]} asked; the store holds {self.size} candidates"
             )
+        return positions
+
+    def _taken(self, positions: Positions, names: Sequence[str]) -> dict[str, Any]:
+        """Copies what some columns hold at positions, a `pyarrow.Array` of each."""
+        import pyarrow as pa
+
+        positions = self._checked(positions)
         if len(self._batches) == 1:
             return {name: self._batches[0][name].take(pa.array(positions)) for name in names}
         # By batch: `take` of a table would join all its batches first.
@@ -199,6 +203,16 @@ class CandidateStore(StoredColumns):
         table = arrow.open_mapped(path)
         self._open(table, path, corpus)
         self._keys = index_keys(table["id"])
+        self._integers: NDArray[np.int64] | None = None
+        if corpus.id_dtype == "int64":
+            self._integers = arrow.values(table["id"])
+
+    def ids(self, positions: Positions) -> NDArray[Any]:
+        """See `StoredColumns.ids`."""
+        if self._integers is None:
+            return super().ids(positions)
+        # Ten times as fast as pyarrow's.
+        return self._integers.take(self._checked(positions))
 
     def positions(self, ids: NDArray[Any], what: str = "candidate") -> Positions:
         """Returns [m] int64 positions of ids, -1 where the store does not hold one.
