@@ -151,9 +151,11 @@ def http_config(settings: ServiceSettings, app: Any, **options: Any) -> uvicorn.
     """
     import uvicorn
 
+    from service.http.protocol import HttpProtocol
+
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=HttpProtocol,
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
         ssl_context_factory=None
@@ -205,12 +207,14 @@ def _serve_admin(settings: ServiceSettings, directory: Path, listener: socket.so
     import uvicorn
 
     from service.admin.api import create_admin_app
+    from service.http.protocol import HttpProtocol
     from service.security.tokens import TokenStore
 
     tokens = TokenStore.of(settings.admin_tokens, "admin_tokens")
     plain = settings.tls_cert is None or on_loopback(settings.admin_host)
     config = uvicorn.Config(
         create_admin_app(settings, directory, tokens),
+        http=HttpProtocol,
         loop="asyncio",  # uvloop crashes when a process ends beside its thread
         lifespan="off",
         ssl_context_factory=None if plain else functools.partial(_ssl_context, settings),

@@ -174,7 +174,7 @@ def invalid_requests(port: int) -> None:
             "content-length: 99999999999999999999",
             "expect: 100-continue",
             "x-request-timeout-ms: 9, 9",
-            "upgrade: h2c",
+            "connection: upgrade\r\nupgrade: h2c",
         ),
     ]
     for _ in range(40):

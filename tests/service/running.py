@@ -28,6 +28,7 @@ from service.app import Worker
 from service.config import ServiceSettings
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
+from service.http.protocol import HttpProtocol
 from service.observability.logging import JsonLines
 from service.versions.version import ModelVersion
 from tests.e2e.process import until
@@ -59,7 +60,8 @@ class RunningService:
         config = uvicorn.Config(
             self.worker.http_app(),
             loop="uvloop",
-            http="httptools",
+            http=HttpProtocol,
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,

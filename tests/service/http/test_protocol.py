@@ -1,0 +1,153 @@
+"""Requests that offer an upgrade, as Java's HttpClient sends them: their bodies arrive, and nothing
+is hidden in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tests.service.http.clients import BODY, RETRIEVE, connected, received
+from tests.service.running import RunningService
+
+OFFERS = {
+    "h2c": "connection: Upgrade, HTTP2-Settings\r\nhttp2-settings: AAEAAEAA\r\nupgrade: h2c",
+    "websocket": "Connection: keep-alive, Upgrade\r\nUpgrade: websocket",
+    "closing": "Upgrade: h2c\r\nConnection: upgrade, close",
+}
+HIDDEN = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+LAST = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+CUTS = ["one packet", "two packets", "byte by byte"]
+
+
+def request_of(body: bytes, framing: str, *headers: str) -> tuple[bytes, bytes]:
+    """The headers of a call, and its body."""
+    length = f"content-length: {len(body)}"
+    if framing == "chunked":
+        length = "transfer-encoding: chunked"
+        middle = len(body) // 2
+        parts = [body[:middle], body[middle:], b""]
+        body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+    lines = [f"POST {RETRIEVE} HTTP/1.1", "host: x", length, *headers]
+    return "\r\n".join([*lines, "", ""]).encode(), body
+
+
+def send(connection: socket.socket, headers: bytes, rest: bytes, cut: str) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if cut == "one packet":
+        connection.sendall(headers + rest)
+    elif cut == "two packets":
+        connection.sendall(headers)
+        time.sleep(0.05)
+        connection.sendall(rest)
+    else:
+        for byte in headers + rest:
+            connection.sendall(bytes([byte]))
+
+
+def statuses(responses: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", responses)]
+
+
+@pytest.fixture(scope="module")
+def expected(http: httpx.Client) -> list[object]:
+    neighbors: list[object] = http.post(RETRIEVE, json=BODY).json()["neighbors"]
+    return neighbors
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize("offer", OFFERS)
+def test_request_with_an_offer_keeps_its_body(
+    offer: str, framing: str, cut: str, service: RunningService, expected: list[object]
+) -> None:
+    headers, body = request_of(json.dumps(BODY).encode(), framing, OFFERS[offer])
+    with connected(service) as connection:
+        closes = offer == "closing"
+        send(connection, headers, body if closes else body + LAST, cut)
+        responses = received(connection)
+    assert statuses(responses) == ([200] if closes else [200, 200])
+    content = responses.partition(b"\r\n\r\n")[2]
+    answer, _ = json.JSONDecoder().raw_decode(content.decode())
+    assert answer["neighbors"] == expected
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize("offer", ["h2c", "websocket"])
+def test_request_hidden_in_a_body_behind_an_offer_gets_no_response(
+    offer: str, framing: str, cut: str, service: RunningService
+) -> None:
+    headers, body = request_of(HIDDEN, framing, OFFERS[offer])
+    # The connection of a rejected request with a chunked body is closed.
+    closes = framing == "chunked"
+    with connected(service) as connection:
+        send(connection, headers, body if closes else body + LAST, cut)
+        responses = received(connection)
+    # The first is for the body, which is not JSON.
+    assert statuses(responses) == ([400] if closes else [400, 200])
+    assert b'"live"' not in responses
+
+
+def test_offers_of_many_requests_sent_at_once_are_all_ignored(service: RunningService) -> None:
+    headers, body = request_of(json.dumps(BODY).encode(), "length", OFFERS["h2c"])
+    with connected(service) as connection:
+        connection.sendall((headers + body) * 50 + LAST)
+        assert statuses(received(connection)) == [200] * 51
+
+
+def test_request_without_a_body_may_offer_an_upgrade(service: RunningService) -> None:
+    probe = f"GET /livez HTTP/1.1\r\nhost: x\r\n{OFFERS['h2c']}\r\n\r\n".encode()
+    with connected(service) as connection:
+        connection.sendall(probe + LAST)
+        assert statuses(received(connection)) == [200, 200]
+
+
+def test_tunnel_is_rejected_with_everything_behind_it(service: RunningService) -> None:
+    tunnel = b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(HIDDEN)
+    with connected(service) as connection:
+        connection.sendall(tunnel + HIDDEN)
+        responses = received(connection)
+    assert statuses(responses) == [400]
+    assert b'"live"' not in responses
+
+
+@pytest.fixture
+def stock_server() -> Iterator[int]:
+    """The port of uvicorn with its own protocol, which returns the body of each request."""
+
+    async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+        body = await Request(scope, receive).body()
+        await Response(body)(scope, receive, send)
+
+    config = uvicorn.Config(echo, http="httptools", ws="none", lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=asyncio.run, args=(server.serve([listener]),))
+        thread.start()
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join(20)
+
+
+def test_uvicorn_itself_still_loses_the_body(stock_server: int) -> None:
+    headers, body = request_of(b"body", "length", OFFERS["h2c"], "connection: close")
+    with socket.create_connection(("127.0.0.1", stock_server), timeout=15) as connection:
+        connection.sendall(headers + body)
+        response = received(connection)
+    assert not response.endswith(b"body"), (
+        "uvicorn keeps the body of a request that offers an upgrade: delete "
+        'service/http/protocol.py and this file, and pass http="httptools" to uvicorn'
+    )
