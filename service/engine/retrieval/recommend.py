@@ -1,13 +1,16 @@
 """Retrieves candidates, then ranks them, with one model version and under one deadline.
 
-If ranking all candidates is expected to take longer than what the deadline leaves, by what rankings
-took before, only the best retrieved are ranked, and the others follow in the order of retrieval.
+What ranking and diversity took before tells what they will take. If the deadline leaves too little
+time for both, diversity is dropped; if it leaves too little for the ranking, only the best
+retrieved candidates are ranked, and the others follow in the order of retrieval.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +29,12 @@ from service.versions.loaded_towers import TowerPlan
 from service.versions.version import LoadedStore, ModelVersion
 
 _MARGIN = 2
-"""Times what ranking is expected to take: an average, after which the answer is still to be
+"""How many times the expected time must remain: that is an average, and the answer is still to be
 written.
+"""
+_DECAY = 0.5
+"""What is observed, as a share of the estimate, of a step that was dropped: an estimate that is too
+high does not last.
 """
 
 
@@ -68,11 +75,13 @@ def recommend(
         index, retrieve.Queries(vectors, allowed), request, k, settings, execution
     )
     ranker = _Ranker(model_version, order, plan, corpus, features)
-    scores, ranked, degraded = ranker.score(found, execution)
-    if degraded:
+    steps = _plan_steps(ranker, request, found, k, execution)
+    if steps.reason:
         execution.count("degraded", 1, model_version.model)
-        degraded += ", without diversity" if request.diversity else ""
-    chosen, offsets = reordering.best(index, found, scores, k, request, execution, ranked)
+    scores, ranked = ranker.score(found, steps.ranked_max, execution)
+    planned = replace(request, diversity=steps.diversity)
+    with steps.diversifying.measured(bool(steps.diversity)):
+        chosen, offsets = reordering.best(index, found, scores, k, planned, execution, ranked)
     with execution.phase("lookup"):
         best = found._replace(
             positions=found.positions[chosen], scores=scores[chosen], offsets=offsets
@@ -85,13 +94,110 @@ def recommend(
         neighbors,
         found.scores[chosen],
         explanations,
-        degraded,
+        steps.reason,
     )
 
 
 @dataclass(frozen=True)
+class _Pace:
+    """How long a step takes, by what it took before for other numbers of units.
+
+    Attributes:
+      kind: of the step.
+      units: of this step, such as candidates.
+    """
+
+    execution: Execution
+    kind: tuple[object, ...]
+    units: int
+
+    @property
+    def expected_s(self) -> float:
+        """How long the step is expected to take; 0.0: nothing is known yet."""
+        seconds = self.execution.estimates.expected_s((*self.kind, "seconds"))
+        units = self.execution.estimates.expected_s((*self.kind, "units"))
+        return self.units * seconds / units if seconds and units else 0.0
+
+    @contextmanager
+    def measured(self, runs: bool = True) -> Iterator[None]:
+        """Measures the block of the `with` statement, if the step runs in it.
+
+        A step that fails, such as by its deadline, would have taken longer than it did.
+        """
+        began = time.perf_counter()
+        at_least_s = self.expected_s
+        try:
+            yield
+            at_least_s = 0.0
+        finally:
+            if runs and self.units:
+                self._observe(max(at_least_s, time.perf_counter() - began))
+
+    def dropped(self) -> None:
+        """Notes that the step was left out for want of time."""
+        if self.units:
+            self._observe(_DECAY * self.expected_s)
+
+    def _observe(self, seconds: float) -> None:
+        self.execution.estimates.observe((*self.kind, "seconds"), seconds)
+        self.execution.estimates.observe((*self.kind, "units"), float(self.units))
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """What a recommendation has time for.
+
+    Attributes:
+      ranked_max: candidates to rank for each query; None: all.
+      diversity: that of the request, or 0.
+      diversifying: pace of the step that makes the list diverse.
+      reason: what is left out and why, in a sentence; empty: nothing is.
+    """
+
+    ranked_max: int | None
+    diversity: float
+    diversifying: _Pace
+    reason: str = ""
+
+
+def _plan_steps(
+    ranker: _Ranker, request: Recommendation, found: search.Found, k: int, execution: Execution
+) -> _Steps:
+    m = int(found.positions.size)
+    version = ranker.model_version
+    kind = ("diversity", version.model, version.version)
+    diversifying = _Pace(execution, kind, m * k if request.diversity else 0)
+    diversity_s = diversifying.expected_s
+    ranking_s = ranker.pace(m, execution).expected_s
+    left_s = execution.left_s
+    if (ranking_s + diversity_s) * _MARGIN <= left_s:
+        return _Steps(None, request.diversity, diversifying)
+
+    remained = f"{left_s * 1000:.0f} ms remained, and "
+    without = ""
+    if request.diversity:
+        diversifying.dropped()
+        without = "; the list is not made diverse"
+    if ranking_s * _MARGIN <= left_s:
+        taken = f"ranking and diversity take about {(ranking_s + diversity_s) * 1000:.0f} ms"
+        return _Steps(None, 0.0, diversifying, remained + taken + without)
+
+    share = max(0.0, left_s) / (ranking_s * _MARGIN)
+    counts = np.diff(found.offsets)
+    ranked_max = int(m * share) // counts.size
+    ranked = int(np.minimum(counts, ranked_max).sum())
+    if not ranked:
+        ranker.pace(m, execution).dropped()
+    reason = (
+        f"{ranked} of {m} candidates are ranked: {remained}ranking all takes about "
+        f"{ranking_s * 1000:.0f} ms; the others follow in the order of retrieval"
+    )
+    return _Steps(ranked_max, 0.0, diversifying, reason + without)
+
+
+@dataclass(frozen=True)
 class _Ranker:
-    """Ranks what was retrieved, as far as time allows. `context`: features of the n contexts."""
+    """Ranks what was retrieved, or the best of it. `context`: features of the n contexts."""
 
     model_version: ModelVersion
     order: formulas.Ordering
@@ -100,67 +206,51 @@ class _Ranker:
     context: Columns
 
     def score(
-        self, found: search.Found, execution: Execution
-    ) -> tuple[scoring.Scores, NDArray[np.bool_] | None, str]:
+        self, found: search.Found, ranked_max: int | None, execution: Execution
+    ) -> tuple[scoring.Scores, NDArray[np.bool_] | None]:
         """Scores the best retrieved candidates of each context; the others keep the score of their
         retrieval.
 
+        Args:
+          found: what was retrieved.
+          ranked_max: candidates of each context to score; None: all.
         Returns:
-          [m] scores; [m] whether they are of the ranking, None if all are; and why not all are, in
-          a sentence.
+          [m] scores; [m] whether they are of the ranking, None if all are.
         """
-        m = int(found.positions.size)
+        if ranked_max is None:
+            return self._rank(found, execution), None
         counts = np.diff(found.offsets)
-        left_s = execution.left_s
-        expected_s = self._expected_s(m, execution)
-        if expected_s * _MARGIN <= left_s:
-            return self._rank(found, execution), None, ""
-        each = int(m * max(0.0, left_s) / (expected_s * _MARGIN)) // counts.size
-        ranked = np.arange(m) - np.repeat(found.offsets[:-1], counts) < each
+        number = np.arange(found.positions.size) - np.repeat(found.offsets[:-1], counts)
+        ranked = number < ranked_max
         scores = found.scores.copy()
-        if each:
-            offsets = offsets_of(np.minimum(counts, each))
-            part = found._replace(
-                positions=found.positions[ranked], scores=found.scores[ranked], offsets=offsets
+        if ranked_max:
+            best = found._replace(
+                positions=found.positions[ranked],
+                scores=found.scores[ranked],
+                offsets=offsets_of(np.minimum(counts, ranked_max)),
             )
-            scores[ranked] = self._rank(part, execution)
-        else:
-            # Else one that is too high would never change.
-            execution.estimates.observe((*self._kind, "seconds"), 0.0)
-        degraded = (
-            f"{np.count_nonzero(ranked)} of {m} candidates are ranked: {left_s * 1000:.0f} ms "
-            f"remained, and ranking all takes about {expected_s * 1000:.0f} ms; the others follow "
-            "in the order of retrieval"
-        )
-        return scores, ranked, degraded
+            scores[ranked] = self._rank(best, execution)
+        return scores, ranked
 
-    @property
-    def _kind(self) -> tuple[object, ...]:
+    def pace(self, candidates: int, execution: Execution) -> _Pace:
+        """Returns how long it takes to rank some candidates."""
         version = self.model_version
-        return "ranking", version.model, version.version, self.order.tower.name, self.plan.outputs
-
-    def _expected_s(self, m: int, execution: Execution) -> float:
-        """Returns how long m candidates are expected to take; 0.0: nothing is known yet."""
-        seconds = execution.estimates.expected_s((*self._kind, "seconds"))
-        candidates = execution.estimates.expected_s((*self._kind, "candidates"))
-        return m * seconds / candidates if seconds and candidates else 0.0
+        kind = ("ranking", version.model, version.version, self.order.tower.name, self.plan.outputs)
+        return _Pace(execution, kind, candidates)
 
     def _rank(self, found: search.Found, execution: Execution) -> scoring.Scores:
         """Returns [m] scores of candidates; measures what that took."""
-        execution.computed(int(found.offsets.size) - 1, int(found.positions.size))
+        m = int(found.positions.size)
+        execution.computed(int(found.offsets.size) - 1, m)
         values = {}
         formula = self.order.formula
-        began = time.perf_counter()
         if self.plan.outputs:
             candidates = scoring.Candidates(found.offsets, {}, self.corpus, found.positions)
             tower = self.order.tower
             version = self.model_version
-            values = scoring.score(version, tower, self.plan, self.context, candidates, execution)
-            if found.positions.size:
-                seconds = time.perf_counter() - began
-                execution.estimates.observe((*self._kind, "seconds"), seconds)
-                execution.estimates.observe(
-                    (*self._kind, "candidates"), float(found.positions.size)
+            with self.pace(m, execution).measured():
+                values = scoring.score(
+                    version, tower, self.plan, self.context, candidates, execution
                 )
         others = [] if formula is None else [name for name in formula.names if name not in values]
         attributes = [name for name in others if name != "retrieval_score"]

@@ -4,6 +4,7 @@ deadlines leave.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from service.engine.calls import Crowding, Exclusion
+from service.engine.retrieval import reordering
 from service.errors import InvalidArgument, NotFound
 from tests.service import reference
 from tests.service.engine.served import Served, SlowTower, column
@@ -144,6 +146,29 @@ def test_short_deadline_ranks_the_best_retrieved_and_appends_the_rest_in_order_o
     np.testing.assert_array_equal(scores[:count], np.sort(expected)[::-1])
     assert ids[count:] == retrieved.ids[count:].tolist()
     np.testing.assert_array_equal(scores[count:], retrieved.scores[count:])
+    assert service.value("rowcast_degraded_total", model="movies") == 1
+
+
+def test_deadline_that_is_too_short_for_diversity_drops_it_first(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = load(size=200)
+    quick = reordering.diverse
+
+    def slow_diverse(*arguments: Any) -> list[int]:
+        time.sleep(2)
+        return quick(*arguments)
+
+    monkeypatch.setattr(reordering, "diverse", slow_diverse)
+    plain = ranked(service, k=9, candidates=100).neighbors.ids.tolist()
+    diverse = ranked(service, k=9, candidates=100, diversity=0.9)
+    assert diverse.degraded == ""
+    assert diverse.neighbors.ids.tolist() != plain
+
+    hurried = ranked(service, k=9, candidates=100, diversity=0.9, timeout_s=3.5)
+    assert hurried.neighbors.ids.tolist() == plain
+    assert "ranking and diversity take about 2" in hurried.degraded
+    assert "the list is not made diverse" in hurried.degraded
     assert service.value("rowcast_degraded_total", model="movies") == 1
 
 
