@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import manifest, paths
-from export.frameworks.loading import load_tensorflow
-from export.graph.pruning import TracedPart, TracedTower, narrowed
-from export.graph.specs import TowerSpec
+from export.front_end.interface import TracedTower
+from export.front_end.specs import TowerSpec
+from export.graphs.functions import narrowed
+from export.graphs.loading import load_tensorflow
 from export.towers.compiled import compile_tower
 from export.towers.division import split_tower
 from export.towers.packing import pack
+from export.towers.parts import TracedPart
 from export.towers.savedmodels import save_function
 from runtime.litert import CompiledTower
 from runtime.tower_inputs import tower_inputs

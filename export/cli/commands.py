@@ -266,9 +266,10 @@ def verify(
         with progress.step("verify"):
             source = None if checkpoint is None else open_checkpoint(location_of(checkpoint))
             if recipe is not None:
-                from export.model.roots import open_job
+                from export.front_end_choice import front_end_of
 
-                source, job = open_job(options.read_job(recipe, checkpoint), recipe.parent)
+                job = options.read_job(recipe, checkpoint)
+                source, job = front_end_of(job).open_checkpoint(job, recipe.parent)
             report = audit.audit(place, source, full)
         if recipe is not None:
             with progress.step("model"):

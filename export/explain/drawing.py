@@ -17,13 +17,13 @@ from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.storage.catalog import read_manifest
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
-from export.id_rules import crosses, rules, texts
+from export.id_rules.descriptions import describe, describe_cross, describe_text
 from export.report_text import partitions_text, size_text, thousands
 
 if TYPE_CHECKING:  # seconds, with TensorFlow
     from export.checkpoint.inventory.specs import TableSpec
     from export.corpora.size_estimates import IndexForecast
-    from export.graph.specs import TowerSpec
+    from export.front_end.specs import TowerSpec
     from export.jobs.preparation import Prepared
 
 NAMES_MAX = 8
@@ -439,10 +439,10 @@ def _describe_ids(feature: manifest.EmbeddedFeature, inputs: tuple[str, ...]) ->
         case manifest.KeyedIds():
             return f"key of table {feature.table}"
         case manifest.MultiInputIds() as cross:
-            return crosses.describe(cross, inputs)
+            return describe_cross(cross, inputs)
         case manifest.TextIds() as text:
-            return texts.describe(text)
-    return rules.describe(feature.ids) + (", below 0 from the end" if feature.from_end else "")
+            return describe_text(text)
+    return describe(feature.ids) + (", below 0 from the end" if feature.from_end else "")
 
 
 def _dense_kind(feature: manifest.DenseFeature) -> str:

@@ -1,1 +1,1 @@
-"""Recognizes how ids become rows: a module for each kind of rule."""
+"""The rules from ids to rows, as TensorFlow operations and in words, for all front ends."""

@@ -29,14 +29,11 @@ from export.jobs.preparation import Prepared, prepare
 from export.jobs.progress import Progress
 from export.jobs.staged import Draft, Published, provenance, staged
 from export.jobs.table_steps import compare_tables, copy_tables
-from export.model.dense_copy import local_prefix
-from export.model.manifest_features import model_vocabularies
-from export.model.vocabularies import write_model_vocabulary, write_vocabulary
-from export.model.weights import TrainedModel
 from export.recipe.schema import CorpusPart, IndexPart
 from export.recipe.settings import ExportSettings
 from export.steps import Step, key_of, versions
 from export.tables.key_indexes import write_key_indexes
+from export.tables.vocabularies import write_model_vocabulary, write_vocabulary
 from export.towers.files import TowerFiles
 from export.verify import table_effects
 from export.verify.forms import TOLERANCE
@@ -128,12 +125,12 @@ class _Bundle:
         own = readers | table_effects.trained_tables(tables, read_rows)
         trained = FeatureReader(prepared.entries, own, opened, indexed)
         with progress.step("parity"):
-            prefix = local_prefix(
-                checkpoint, prepared.inventory, spec, self.job, self.directory / ".dense"
+            original = prepared.traced.original.reference(
+                prepared.inventory, self.directory / ".dense"
             )
             changed = table_effects.converted(tables)
             reference = Reference(
-                self.job, prepared.base, spec, prefix, read_rows, examples, features, changed
+                self.job, prepared.base, spec, original, read_rows, examples, features, changed
             )
             reference, expected = finite_results(reference)
             effects = table_effects.measure_effects(
@@ -209,7 +206,7 @@ class _Bundle:
             write = partial(write_vocabulary, source, part.dtype, self.directory / file)
             size = self.draft.do(Step(file, (part.dtype,), int, write, [source]))
             entries[name] = manifest.Vocabulary(file=file, size=size, dtype=part.dtype)
-        for name, keys in model_vocabularies(self.prepared.traced.spec).items():
+        for name, keys in self.prepared.traced.spec.vocabularies.items():
             file = paths.vocabulary(name)
             size = self.draft.do(
                 Step(
@@ -292,10 +289,7 @@ class _Bundle:
     def _write_towers(self) -> dict[str, manifest.Tower]:
         prepared = self.prepared
         splits = self.prepared.splits
-        trained = TrainedModel(
-            prepared.traced.root, prepared.checkpoint, self.job.checkpoint.object_path
-        )
-        files = TowerFiles(self.stage, trained, self.notes)
+        files = TowerFiles(self.stage, prepared.traced.original, self.notes)
         return {
             name: files.write(tower, splits[name].parts if name in splits else (), self.job)
             for name, tower in ((tower.spec.name, tower) for tower in prepared.traced.towers)

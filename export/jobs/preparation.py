@@ -15,15 +15,13 @@ from export.checkpoint.reader import Checkpoint
 from export.corpora.files import locate_corpus
 from export.corpora.size_estimates import IndexForecast, forecast_index
 from export.errors import UsageError
+from export.front_end.interface import PartitionedModel
+from export.front_end.manifest_features import describe_features
+from export.front_end.roles import check_candidate_inputs
+from export.front_end_choice import front_end_of
 from export.jobs.destinations import Destination, open_destination
 from export.jobs.executors import encoder_count
 from export.jobs.table_steps import plan_copy
-from export.model.manifest_features import describe_features
-from export.model.roles import check_candidate_inputs
-from export.model.roots import open_job
-from export.model.tables import recognise_tables
-from export.model.tracing import TracedModel, trace_towers
-from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob, IndexPart, TablePart
 from export.recipe.settings import ExportSettings
 from export.tables.conversions import ErrorLimits
@@ -48,7 +46,7 @@ class TracedJob:
     base: Path
     checkpoint: Checkpoint
     inventory: Inventory
-    traced: TracedModel
+    traced: PartitionedModel
     entries: dict[str, manifest.Feature]
     also_stored: tuple[str, ...]
     destination: Destination
@@ -117,8 +115,9 @@ def trace_job(
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
-    checkpoint, job = open_job(job, base)
-    traced = trace_towers(job, base, inside=inside)
+    front_end = front_end_of(job)
+    checkpoint, job = front_end.open_checkpoint(job, base)
+    traced = front_end.partition(job, base, checkpoint, inside)
     entries = describe_features(traced.spec, job)
     unknown = set(job.tables) - set(traced.spec.tables)
     if unknown:
@@ -126,12 +125,12 @@ def trace_job(
         raise UsageError(
             f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}"
         )
-    inventory = recognise_tables(checkpoint, traced, job, base)
+    original = traced.original
+    inventory = original.find_tables()
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
-    trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
-    trained.find_weights(read.values())
+    original.find_weights(read.values())
     dense = {entry.key for entry in inventory.dense}
-    also_stored = trained.note_unmatched_weights(dense)
+    also_stored = original.note_unmatched_weights(dense)
     destination = open_destination(job.output.root, base, settings.scratch)
     number = version or destination.next_version(job.model)
     return TracedJob(

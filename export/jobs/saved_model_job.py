@@ -28,8 +28,6 @@ from export.jobs.space import check_space
 from export.jobs.staged import provenance, staged
 from export.jobs.table_steps import CHECKERS, executor_of
 from export.locations import location_of
-from export.model.vocabularies import read_keys
-from export.model.weights import TrainedModel
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.saved_model import proofs
@@ -45,6 +43,7 @@ from export.saved_model.files import (
 )
 from export.saved_model.graph import InlineGraph, build_graph, variable_key, write_graph
 from export.steps import key_of
+from export.tables.vocabularies import read_keys
 from export.towers.manifest_towers import check_limits
 from export.verify.stated_layouts import judge_recipe
 from object_store.remote_path import RemotePath
@@ -130,8 +129,7 @@ def prepare_inline(
         read_keys(base / part.file, part.dtype)
     tables = {name: opened.inventory.table(name) for name in traced.spec.tables}
     graph = build_graph(job, base, traced, opened.entries, tables)
-    trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
-    found = trained.find_weights(graph.weights.values())
+    found = traced.original.find_weights(graph.weights.values())
     weights = {
         variable_key(attribute): key
         for attribute, (_, key) in zip(graph.weights, found, strict=True)

@@ -14,17 +14,16 @@ from typing import Any
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import DestinationError, UsageError
-from export.frameworks.internals import save_without_variables, variable_class
-from export.frameworks.loading import tf
-from export.graph.origins import distinct_identifiers, resource
-from export.graph.pruning import TracedTower, tables_of
-from export.graph.specs import SIGNATURE, Keys
-from export.model.call_tracing import input_spec
-from export.model.manifest_features import model_vocabularies
-from export.model.tracing import TracedModel
+from export.front_end.interface import PartitionedModel, TracedTower
+from export.front_end.specs import SIGNATURE, Keys
+from export.graphs.functions import tables_of
+from export.graphs.internals import save_without_variables, variable_class
+from export.graphs.loading import tf
+from export.graphs.tensors import input_spec
+from export.graphs.walks import distinct_identifiers, resource
+from export.id_rules.operations import positions_in_file
 from export.recipe.schema import ExportJob, InputPart
 from export.saved_model.lookups import Lookups
-from export.verify.reference_inputs import positions_in_file
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class InlineGraph:
 def build_graph(
     job: ExportJob,
     base: Path,
-    traced: TracedModel,
+    traced: PartitionedModel,
     entries: Mapping[str, manifest.Feature],
     tables: Mapping[str, TableSpec],
 ) -> InlineGraph:
@@ -137,12 +136,12 @@ def variable_key(attribute: str) -> str:
 
 
 def _vocabularies(
-    job: ExportJob, base: Path, traced: TracedModel, entries: Mapping[str, manifest.Feature]
+    job: ExportJob, base: Path, traced: PartitionedModel, entries: Mapping[str, manifest.Feature]
 ) -> dict[str, Any]:
     """Returns TensorFlow's lookup tables, key -> position, -1 if unknown, of all vocabularies that
     features read.
     """
-    held = model_vocabularies(traced.spec)
+    held = traced.spec.vocabularies
     embedded = [entry for entry in entries.values() if isinstance(entry, manifest.EmbeddedFeature)]
     used = {rule.vocabulary for entry in embedded for rule in manifest.vocabularies_of(entry.ids)}
     return {

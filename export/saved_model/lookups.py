@@ -10,25 +10,18 @@ layer where it has one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import NotConvertible
-from export.frameworks.loading import tf
-from export.graph.pruning import TracedTower
-from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
-from export.id_rules.crosses import crossed, joined
-from export.id_rules.integers import cast
-from export.id_rules.resolved_ids import Vocabularies
-from export.id_rules.rules import rows_of
-from export.id_rules.texts import words
-from export.lookups.embedding_layers import original_lookup
-from export.model.tracing import TracedModel
+from export.front_end.interface import PartitionedModel, TracedTower
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
+from export.graphs.loading import tf
+from export.graphs.tensors import with_values
+from export.id_rules.operations import Vocabularies, cast, crossed, joined, rows_of, words
 from export.recipe.schema import ExportJob, HashRule, InputPart, KeyedRule
-from export.verify.reference_inputs import padding_of
-from export.verify.reference_tables import as_table, with_values
 
 Gather = Callable[[str, Any], Any]
 """(name of a table, [m] int64 rows of the variable that stores it) -> [m, stored columns], in the
@@ -45,16 +38,14 @@ class Lookups:
       tables: where the checkpoint stores each table.
       vocabularies: of the recipe and of the model.
       gather: reads rows as they are stored.
-      original: TensorFlow's own lookup.
     """
 
     job: ExportJob
-    traced: TracedModel
+    traced: PartitionedModel
     entries: Mapping[str, manifest.Feature]
     tables: Mapping[str, TableSpec]
     vocabularies: Vocabularies
     gather: Gather
-    original: Any = field(default_factory=original_lookup)
 
     def parts(self, tower: TracedTower) -> dict[str, InputPart]:
         """Returns the recipe's inputs that a tower needs, with the dtype of what a caller sends.
@@ -117,7 +108,8 @@ class Lookups:
             weights = None if weights is None else _retained(weights, known)
             rows = tf.boolean_mask(rows, known)
         if spec.config is not None:
-            return self._by_layer(spec, ids, rows, weights)
+            vectors = self._vectors(spec, rows)
+            return self.traced.original.combine(spec.config, ids, weights, vectors)
         if spec.kind == "single":  # of several inputs
             return self._vectors(spec, rows)
         if spec.kind == "sequence":
@@ -153,18 +145,6 @@ class Lookups:
             weights = ids.with_values(tf.reshape(getattr(weights, "values", weights), [-1]))
         return _unpadded(ids, entry.padding, weights)
 
-    def _by_layer(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
-        """Looks up as an embedding layer does.
-
-        Its own lookup runs on the gathered vectors alone, one for each id, whatever dtype and order
-        the table is stored in; the row behind them is what TensorFlow fills empty examples with
-        before it zeroes them.
-        """
-        table = as_table(self._vectors(spec, rows))
-        return self.original(
-            with_values(ids, _places(rows)), weights, {spec.config.table: table}, spec.config
-        )
-
     def _combined(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
         """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which
         keeps every weight.
@@ -192,7 +172,7 @@ class Lookups:
         if isinstance(value, tf.Tensor):
             found = tf.reshape(value, [tf.shape(value)[0], -1])
             places = tf.range(1, tf.shape(found, tf.int64)[1] + 1)
-            padding = padding_of(name, self.traced.spec)
+            padding = self.traced.spec.padding_of(name)
             taken = (
                 tf.ones_like(found, tf.bool)
                 if padding is None

@@ -27,10 +27,10 @@ from bundle.features.reader import FeatureReader
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import UsageError, VerificationFailed
-from export.frameworks.loading import tf
-from export.graph.specs import SIGNATURE, DenseSpec, FeatureSpec
-from export.model.dense_copy import local_prefix
-from export.model.weights import TrainedModel
+from export.front_end.interface import Results
+from export.front_end.specs import SIGNATURE, DenseSpec, FeatureSpec
+from export.graphs.loading import tf
+from export.graphs.tensors import composed
 from export.recipe.schema import ExportJob, HashRule
 from export.saved_model.files import VariablesPlan
 from export.saved_model.graph import InlineGraph, variable_key
@@ -39,8 +39,8 @@ from export.tables.sources import source_of
 from export.verify.examples import Examples, vocabulary_of
 from export.verify.forms import TOLERANCE, largest_difference
 from export.verify.model_checks import examples_of, keys_of
-from export.verify.reference_inputs import Reference, composed, default_column, padding_of
-from export.verify.reference_model import Results, checkpoint_rows, finite_results
+from export.verify.reference_inputs import Reference, default_column
+from export.verify.reference_model import checkpoint_rows, finite_results
 from export.verify.table_effects import TrainedRows
 
 LOADERS = ("tf.saved_model.load", "tf.compat.v1.saved_model.load")
@@ -98,10 +98,10 @@ def prove(
     # Resolves ids as a service would.
     features = FeatureReader(lookups.entries, tables, vocabularies)
     with tempfile.TemporaryDirectory() as aside:
-        prefix = local_prefix(checkpoint, inventory, model, job, Path(aside))
+        original = lookups.traced.original.reference(inventory, Path(aside))
         examples = examples_of(job, base, model, lookups.entries)
         reference, expected = finite_results(
-            Reference(job, base, model, prefix, read_rows, examples, features)
+            Reference(job, base, model, original, read_rows, examples, features)
         )
     sent = _sent(graph, reference.examples, features)
     free = _available_bytes()
@@ -111,8 +111,7 @@ def prove(
         note = ""
         proof["loaded_by"] = list(answers)
     else:
-        trained = TrainedModel(lookups.traced.root, checkpoint, job.checkpoint.object_path)
-        trained.restore_weights(graph.weights.values())
+        lookups.traced.original.restore_weights(graph.weights.values())
         written = open_checkpoint(plan.prefix)
         answers = {"the graph over the rows of the examples": _ask_rows(written, graph, sent)}
         note = (
@@ -191,7 +190,7 @@ def _sent(graph: InlineGraph, examples: Examples, features: FeatureReader) -> Se
             column = one_each(name, column, default_column(name, job, 1), n)
         part = job.inputs[name].model_copy(update={"dtype": sent_dtype(name, model, job)})
         ids = column._replace(values=_ids(name, column.values, part.dtype, job))
-        sent[name] = composed(name, part, ids, n, padding_of(name, model))
+        sent[name] = composed(name, part, ids, n, model.padding_of(name))
         beside = next((each.weights for each in readers if each.weights is not None), None)
         if beside is not None:
             weights = np.ones(column.values.size) if column.weights is None else column.weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from export.frameworks.loading import tf
+from export.graphs.loading import tf
 from export.towers.rewriting import GraphRewriter, Traced
 
 _TRANSPOSED = {

@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 from bundle.format.manifest import Precision
 from export.errors import DestinationError
-from export.frameworks.loading import tf
-from export.graph.data_flow import fill
-from export.graph.pruning import TracedTower
-from export.graph.specs import SIGNATURE
+from export.front_end.interface import TracedTower
+from export.front_end.specs import SIGNATURE
+from export.graphs.functions import fill
+from export.graphs.loading import tf
 from export.towers.savedmodels import save_function
 from export.user_lines import at_line
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from export.frameworks.loading import tf
-from export.graph.data_flow import CONTEXT, DataFlow
-from export.graph.pruning import TracedTower
+from export.front_end.interface import TracedTower
+from export.graphs.loading import tf
+from export.towers.data_flow import CONTEXT, DataFlow
 from export.towers.rewriting import GraphRewriter
 
 COLUMNS_MIN = 64

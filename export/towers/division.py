@@ -17,9 +17,11 @@ from typing import Any
 
 from bundle.format import manifest
 from bundle.format.towers import Per
-from export.graph.data_flow import CANDIDATE, CONTEXT, DataFlow, named
-from export.graph.pruning import TracedPart, TracedTower, narrowed, type_of
+from export.front_end.interface import TracedTower
+from export.graphs.functions import narrowed, type_of
+from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, named
 from export.towers.divided_layers import divide_layers
+from export.towers.parts import TracedPart
 
 MULTIPLY_ADDS_MIN = 256
 """Per example: a part that would save less is not worth its own call."""

@@ -16,13 +16,13 @@ from typing import Literal
 from bundle.format import manifest, paths
 from bundle.format.manifest import Precision
 from bundle.storage.staging import Staging
-from export.graph.pruning import TracedPart, TracedTower
-from export.model.weights import TrainedModel
+from export.front_end.interface import OriginalModel, TracedTower
 from export.recipe.schema import ExportJob
 from export.steps import Step, versions
 from export.towers.bfloat16 import in_bfloat16
 from export.towers.compiled import compile_tower
 from export.towers.manifest_towers import describe_tower
+from export.towers.parts import TracedPart
 from export.towers.rewriting import Traced
 from export.towers.savedmodels import content_of_saved_model, write_saved_model
 
@@ -33,12 +33,12 @@ class TowerFiles:
 
     Attributes:
       stage: the version being written; files that it already finished are kept.
-      trained: the model that the towers were traced from.
+      original: the model that the towers were traced from.
       notes: receives notes for the user.
     """
 
     stage: Staging
-    trained: TrainedModel
+    original: OriginalModel
     notes: list[str] = field(default_factory=list)
 
     def write(
@@ -103,7 +103,7 @@ class TowerFiles:
         """
         path = paths.saved_model(tower, part, precision)
         fresh = self.stage.attempts / "saved_model"
-        write_saved_model(traced, self.trained, fresh)
+        write_saved_model(traced, self.original, fresh)
         Step(path, content_of_saved_model(fresh), type(None), partial(self._keep, fresh, path)).run(
             self.stage
         )

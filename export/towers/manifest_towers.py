@@ -9,7 +9,7 @@ from bundle.errors import FormulaError
 from bundle.format import manifest
 from bundle.format.formula import parse_formula
 from export.errors import NotConvertible, UsageError
-from export.graph.specs import ModelSpec, TowerSpec
+from export.front_end.specs import ModelSpec, TowerSpec
 from export.recipe import schema
 
 

@@ -12,8 +12,8 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from bundle.format.manifest import TowerInput
-from export.frameworks.loading import tf
-from export.graph.origins import distinct_identifiers, keeps_values
+from export.graphs.loading import tf
+from export.graphs.walks import distinct_identifiers, keeps_values
 from export.towers.rewriting import GraphRewriter, Traced
 
 FEATURES_MAX = 8

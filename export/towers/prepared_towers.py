@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bundle.format import manifest
-from export.model.tracing import TracedModel
+from export.front_end.interface import PartitionedModel
 from export.recipe.schema import ExportJob
 from export.towers.division import Split, split_tower
 from export.towers.packing import pack
 
 
 def arrange_towers(
-    traced: TracedModel, job: ExportJob, features: Mapping[str, manifest.Feature]
-) -> tuple[TracedModel, dict[str, Split]]:
+    traced: PartitionedModel, job: ExportJob, features: Mapping[str, manifest.Feature]
+) -> tuple[PartitionedModel, dict[str, Split]]:
     """Splits ranking towers unless the recipe disables it, and packs inputs.
 
     Args:

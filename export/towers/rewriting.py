@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from export.frameworks.internals import join
-from export.graph.pruning import TracedPart, TracedTower, narrowed
+from export.front_end.interface import TracedTower
+from export.graphs.functions import narrowed
+from export.graphs.internals import join
+from export.towers.parts import TracedPart
 
 Traced = TypeVar("Traced", TracedTower, TracedPart)
 

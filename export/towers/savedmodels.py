@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from export.errors import DestinationError
-from export.frameworks.loading import tf
-from export.graph.pruning import TracedPart, TracedTower, tables_of
-from export.graph.specs import SIGNATURE
-from export.model.weights import TrainedModel
+from export.front_end.interface import OriginalModel, TracedTower
+from export.front_end.specs import SIGNATURE
+from export.graphs.functions import tables_of
+from export.graphs.loading import tf
 from export.steps import content_of
+from export.towers.parts import TracedPart
 
 _NUMBERED = re.compile(
     r'"((?:[^"\n]*PartitionedCall-|__(?:inference|forward|backward)_[^"\n]*_))([0-9]+)(?=")'
@@ -23,7 +24,7 @@ _CAPTURED = re.compile(r'(key: "_user_specified_name"\s+value \{\s+s: ")[0-9]+(?
 
 
 def write_saved_model(
-    tower: TracedTower | TracedPart, trained: TrainedModel, directory: Path
+    tower: TracedTower | TracedPart, original: OriginalModel, directory: Path
 ) -> None:
     """Restores the dense weights of a tower, or of a part of one, from the checkpoint and writes
     it.
@@ -33,13 +34,13 @@ def write_saved_model(
 
     Args:
       tower: as traced.
-      trained: the model that it was traced from.
+      original: the model that it was traced from.
       directory: created; must be missing or empty.
     Raises:
       CheckpointError: a weight is not in the checkpoint, or differs in shape or dtype.
       DestinationError: the directory cannot be written.
     """
-    trained.restore_weights(tower.variables)
+    original.restore_weights(tower.variables)
     save_function(tower, directory)
 
 

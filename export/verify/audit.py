@@ -27,7 +27,7 @@ from bundle.tables.reader import TableReader
 from export.checkpoint.reader import Checkpoint
 from export.corpora.indexes import index_steps
 from export.errors import UsageError, VerificationFailed
-from export.frameworks.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow
 from export.report_text import count_text, decoder_text, partitions_text, report_table, size_text
 from export.tables.key_indexes import check_key_indexes
 from export.verify.stated_layouts import with_judgements

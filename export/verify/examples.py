@@ -21,7 +21,7 @@ from bundle.features.rules.ids import rule_of, within
 from bundle.format import manifest
 from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.errors import UsageError
-from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
 
 BAG_SIZES = 6
 """Made bags hold 0 to 5 ids, made sequences up to two more than fit."""

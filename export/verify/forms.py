@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bundle.errors import BundleError
 from bundle.format.manifest import Tower, TowerForm, TowerPart
 from export.errors import VerificationFailed
-from export.graph.specs import TowerSpec
+from export.front_end.specs import TowerSpec
 from export.verify.reference_inputs import Reference
 from runtime import tower, towers
 from runtime.tower_inputs import tower_inputs

@@ -20,15 +20,11 @@ from bundle.storage.catalog import read_manifest
 from bundle.tables.reader import TableReader
 from export.corpora.recall import measure_again
 from export.errors import UsageError, VerificationFailed
-from export.graph.specs import ModelSpec
-from export.model.dense_copy import local_prefix
-from export.model.manifest_features import model_vocabularies
-from export.model.roots import open_job
-from export.model.tables import recognise_tables
-from export.model.tracing import trace_towers
-from export.model.vocabularies import as_array, read_keys
+from export.front_end.specs import ModelSpec
+from export.front_end_choice import front_end_of
 from export.recipe.schema import ExportJob
 from export.tables.dumped import KeyFile, open_dumps
+from export.tables.vocabularies import as_array, read_keys
 from export.verify.audit import Audit, ModelCheck, open_parts, told_as_failures
 from export.verify.candidate_checks import check_candidates
 from export.verify.examples import Examples, Keys, make_examples, read_examples
@@ -58,7 +54,7 @@ def keys_of(job: ExportJob, base: Path, model: ModelSpec) -> Keys:
     keys = {
         name: read_keys(base / part.file, part.dtype) for name, part in job.vocabularies.items()
     }
-    return keys | {name: as_array(held) for name, held in model_vocabularies(model).items()}
+    return keys | {name: as_array(held) for name, held in model.vocabularies.items()}
 
 
 def check_manifest(
@@ -139,12 +135,13 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
             f"{manifest.model!r} with {', '.join(sorted(manifest.towers)) or 'none'}; give the "
             "recipe that it was exported by"
         )
-    checkpoint, job = open_job(job, base)
-    traced = trace_towers(job, base)
+    front_end = front_end_of(job)
+    checkpoint, job = front_end.open_checkpoint(job, base)
+    traced = front_end.partition(job, base, checkpoint)
     examples = examples_of(job, base, traced.spec, manifest.features)
     with TemporaryDirectory(prefix="rowcast-") as aside, told_as_failures():
-        inventory = recognise_tables(checkpoint, traced, job, base)
-        prefix = local_prefix(checkpoint, inventory, traced.spec, job, Path(aside, "dense"))
+        inventory = traced.original.find_tables()
+        original = traced.original.reference(inventory, Path(aside, "dense"))
         features = open_features(bundle, manifest)
         read_rows = checkpoint_rows(
             checkpoint, {name: table.source for name, table in manifest.tables.items()}
@@ -153,7 +150,7 @@ def audit_model(report: Audit, bundle: Path, job: ExportJob, base: Path) -> Audi
             job,
             base,
             traced.spec,
-            prefix,
+            original,
             read_rows,
             examples,
             features,

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from bundle.features.reader import FeatureReader
 from bundle.format.manifest import Tower, TowerForm, TowerPart
 from export.errors import VerificationFailed
+from export.front_end.interface import Results
 from export.verify.forms import OpenForm, Values, allowed, compare, open_form, run
 from export.verify.rankings import check_effects, order_effects
 from export.verify.reference_inputs import Reference
-from export.verify.reference_model import Results
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import find_form, open_tower
 

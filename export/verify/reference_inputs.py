@@ -7,7 +7,7 @@ trained on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,19 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.columns import Column, checked_offsets
+from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
-from bundle.format import manifest
 from bundle.tables.id_values import integers
 from export.errors import UsageError, VerificationFailed
-from export.frameworks.loading import tf
-from export.graph.specs import FeatureSpec, ModelSpec
-from export.id_rules.rules import rows_of
-from export.model.manifest_features import describe_ids
-from export.recipe.schema import ExportJob, FeaturePart, InputPart, VocabularyPart
+from export.front_end.interface import ReadRows, ReferenceInputs, ReferenceModel
+from export.front_end.manifest_features import describe_ids
+from export.front_end.specs import FeatureSpec, ModelSpec
+from export.id_rules.operations import rows_by_tensorflow
+from export.recipe.schema import ExportJob, FeaturePart
 from export.tables.dumped import KeyFile, open_dumps
 from export.verify.examples import Examples
-from export.verify.reference_tables import ReadRows
 
 Rows = NDArray[np.int64]
 
@@ -40,7 +38,7 @@ class Reference:
     Attributes:
       job, base: the recipe and its folder.
       model: what was traced.
-      prefix: the checkpoint.
+      original: the model as it was trained.
       read_rows: reads rows of the checkpoint's tables.
       examples: as callers send them.
       features: the bundle's reader of them.
@@ -50,7 +48,7 @@ class Reference:
     job: ExportJob
     base: Path
     model: ModelSpec
-    prefix: Path
+    original: ReferenceModel
     read_rows: ReadRows
     examples: Examples
     features: FeatureReader
@@ -65,19 +63,28 @@ class Reference:
         """Keys of each table whose rows are found by key."""
         return {name: KeyFile(table) for name, table in open_dumps(self.job, self.base).items()}
 
-    def input(self, name: str) -> Any:
-        """Returns one input as the model takes it; one that no tower needs is given zeros, or
-        nothing.
-        """
+    @cached_property
+    def inputs(self) -> ReferenceInputs:
+        """The examples as the model takes them."""
+        names = {name for tower in self.model.towers.values() for name in tower.call_inputs}
+        padding = {name: self.model.padding_of(name) for name in names}
+        return ReferenceInputs(
+            self.examples.n,
+            {name: self._column(name) for name in sorted(names)},
+            {name: each for name, each in padding.items() if each is not None},
+            self.read_rows,
+            frozenset(self.dumped),
+        )
+
+    def _column(self, name: str) -> Column:
+        """Returns one input as the model takes it; one that no tower needs is zeros, or nothing."""
         part = self.job.inputs[name]
-        n = self.examples.n
-        empty = np.zeros(n * int(np.prod(part.shape)) if part.kind == "dense" else 0, np.float32)
-        found = self._held.get(part.weights_for or name, Column(empty))
-        if part.weights_for is not None:
-            found = found._replace(
-                values=np.ones(found.values.size) if found.weights is None else found.weights
-            )
-        return composed(name, part, found, n, padding_of(name, self.model))
+        size = self.examples.n * math.prod(part.shape) if part.kind == "dense" else 0
+        found = self._held.get(part.weights_for or name, Column(np.zeros(size, np.float32)))
+        if part.weights_for is None:
+            return found
+        weights = found.weights
+        return found._replace(values=np.ones(found.values.size) if weights is None else weights)
 
     @cached_property
     def _held(self) -> dict[str, Column]:
@@ -168,64 +175,3 @@ def default_column(name: str, job: ExportJob, n: int) -> Column:
         default = default["ids"]
     one = np.asarray(default).reshape(-1)
     return Column(np.tile(one.astype(object) if one.dtype.kind == "U" else one, n), None, weights)
-
-
-def padding_of(name: str, model: ModelSpec) -> int | str | None:
-    """Returns what only fills an input up; None: nothing is known to."""
-    readers = [spec for spec in model.inputs.get(name, ()) if isinstance(spec, FeatureSpec)]
-    return next(
-        (each for each in (spec.padding_of(name) for spec in readers) if each is not None), None
-    )
-
-
-def composed(
-    name: str, part: InputPart, column: Column, n: int, padding: int | str | None = None
-) -> Any:
-    """Returns the values of a column as a tensor: ragged, sparse, or dense and filled up with
-    padding, else zeros.
-    """
-    dtype = tf.as_dtype(part.dtype)
-    values = column.values
-    if dtype == tf.string and values.dtype != object:
-        values = values.astype(str).astype(object)
-    ragged = tf.RaggedTensor.from_row_splits(
-        tf.constant(values, dtype), checked_offsets(name, column, n)
-    )
-    if part.kind == "ragged":
-        return ragged
-    if part.kind == "sparse":
-        sparse = ragged.to_sparse()
-        return tf.SparseTensor(
-            sparse.indices, sparse.values, tf.maximum(sparse.dense_shape, [0, 1])
-        )
-    return tf.reshape(
-        ragged.to_tensor(padding, shape=[n, int(np.prod(part.shape))]), [n, *part.shape]
-    )
-
-
-def rows_by_tensorflow(
-    rule: manifest.IdRule,
-    values: NDArray[Any],
-    vocabularies: Mapping[str, VocabularyPart],
-    base: Path,
-) -> Rows:
-    """Returns [m] rows of [m] ids by TensorFlow's own operations, which read a vocabulary's file as
-    training does.
-    """
-    values = values.astype(np.float32) if isinstance(rule, manifest.BucketIds) else values
-    opened = {}
-    for each in manifest.vocabularies_of(rule):
-        part = vocabularies[each.vocabulary]
-        values = values.astype(np.int64) if part.dtype == "int64" else values
-        opened[each.vocabulary] = positions_in_file(part, base)
-    return np.asarray(rows_of(rule, tf.constant(values), opened).numpy(), np.int64)
-
-
-def positions_in_file(part: VocabularyPart, base: Path) -> Any:
-    """Returns TensorFlow's lookup table of a vocabulary's file: key -> position, -1 if unknown."""
-    path = str((base / part.file).resolve())
-    index = tf.lookup.TextFileIndex
-    lines = tf.lookup.TextFileInitializer(
-        path, tf.as_dtype(part.dtype), index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
-    )
-    return tf.lookup.StaticHashTable(lines, -1)

@@ -25,7 +25,7 @@ from export.checkpoint.reader import Checkpoint
 from export.errors import NotConvertible, VerificationFailed
 
 if TYPE_CHECKING:
-    from export.graph.specs import ModelSpec, TowerSpec
+    from export.front_end.specs import ModelSpec, TowerSpec
     from export.recipe.schema import ExportJob
 
 LANES = 16

@@ -15,11 +15,10 @@ from bundle.format import manifest
 from bundle.tables.reader import TableReader
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import VerificationFailed
+from export.front_end.interface import ReadRows, Results
 from export.verify.forms import allowed, compare, open_form, run
 from export.verify.parity import feature_values
 from export.verify.reference_inputs import Reference
-from export.verify.reference_model import Results
-from export.verify.reference_tables import ReadRows
 from runtime.towers import find_form
 
 Effects = dict[str, dict[str, float]]

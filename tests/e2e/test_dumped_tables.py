@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rowcast_client import Client
 
 from export.cli.main import main
-from export.frameworks.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow
 from tests.e2e.process import Process
 from tests.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
 from tests.export.movies_job import toml

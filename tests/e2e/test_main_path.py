@@ -25,7 +25,7 @@ from rowcast_client import Client, NotReady, Retries, Unreachable
 
 from bundle.format.manifest import dump
 from bundle.storage.catalog import read_manifest
-from export.model.code import load_factory
+from export.tensorflow_models.model.code import load_factory
 from tests.e2e.process import WAIT_S, Process, until
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from export.cli.main import main
-from export.frameworks.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow
 from tests.e2e.process import Process
 
 PAGE = (Path(__file__).parents[2] / "docs/tutorials/first-model.md").read_text()

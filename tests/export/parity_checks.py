@@ -37,7 +37,7 @@ def check_parity(
     assert all(len(tower.forms) == 2 for tower in written[1].values())
     for each in (*examples, made.examples()):
         reference = Reference(
-            made.job, MODELS, made.model.spec, made.prefix, read_rows, each, made.reader
+            made.job, MODELS, made.model.spec, made.reference_model, read_rows, each, made.reader
         )
         checked = check_towers(reference, *written, reference_results(reference))
     return checked

@@ -2,7 +2,7 @@
 
 import export.cli.commands
 import export.jobs.bundle_job  # noqa: F401
-from export.frameworks.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow
 
 load_tensorflow()
 import tensorflow_recommenders  # noqa: E402, F401

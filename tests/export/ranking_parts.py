@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.frameworks.loading import tf
-from export.graph.pruning import TracedPart, TracedTower
-from export.model.tracing import trace_towers
+from export.front_end.interface import TracedTower
+from export.graphs.loading import tf
 from export.recipe.schema import ExportJob
+from export.tensorflow_models.model.tracing import trace_towers
+from export.towers.parts import TracedPart
 from runtime.tower_inputs import tower_inputs
 from tests.export.traced_models import IDS, MODELS, RAGGED, recipe
 

@@ -16,13 +16,16 @@ from bundle.format import manifest
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary, write_vocabulary
 from export.checkpoint.reader import open_checkpoint
-from export.frameworks.loading import load_tensorflow, tf
-from export.model.code import load_factory
-from export.model.manifest_features import describe_features, model_vocabularies
-from export.model.tracing import TracedModel, trace_towers
-from export.model.vocabularies import as_array
-from export.model.weights import TrainedModel
+from export.front_end.interface import PartitionedModel
+from export.front_end.manifest_features import describe_features
+from export.graphs.loading import load_tensorflow, tf
 from export.recipe.schema import ExportJob
+from export.tables.vocabularies import as_array
+from export.tensorflow_models.front_end import TensorFlowModel
+from export.tensorflow_models.model.code import load_factory
+from export.tensorflow_models.model.tracing import TracedModel, trace_towers
+from export.tensorflow_models.model.weights import TrainedModel
+from export.tensorflow_models.reference.model import TensorFlowReference
 from export.verify.examples import Examples, make_examples
 from tests.bundles.tables import write_table
 
@@ -148,6 +151,18 @@ class TracedCheckpoint:
     vocabularies: Mapping[str, NDArray[Any]]
     reader: FeatureReader
 
+    @property
+    def original(self) -> TensorFlowModel:
+        return TensorFlowModel(self.job, MODELS, open_checkpoint(self.prefix), self.model)
+
+    @property
+    def partitioned(self) -> PartitionedModel:
+        return PartitionedModel(self.model.spec, self.model.towers, self.original)
+
+    @property
+    def reference_model(self) -> TensorFlowReference:
+        return TensorFlowReference(self.job, MODELS, self.prefix, self.model.spec)
+
     def examples(self, n: int = 40) -> Examples:
         return make_examples(self.model.spec, self.features, self.vocabularies, n)
 
@@ -217,7 +232,7 @@ def trace_checkpoint(prefix: Path, job: ExportJob, directory: Path) -> TracedChe
         name: TableReader(directory, write_table(directory, name, values, "float32", []))
         for name, values in tables.items()
     }
-    vocabularies = {name: as_array(found) for name, found in model_vocabularies(model.spec).items()}
+    vocabularies = {name: as_array(found) for name, found in model.spec.vocabularies.items()}
     for name, array in vocabularies.items():
         write_vocabulary(directory / f"{name}.arrow", array)
     opened = {name: Vocabulary.open(directory / f"{name}.arrow") for name in vocabularies}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rowcast_client import Client
 
-from export.frameworks.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow
 from export.jobs.progress import Progress
 from export.jobs.saved_model_job import prepare_inline, run_inline
 from export.recipe.schema import read_recipe

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from bundle.features.rules.ids import OneInput, cast, rule_of
 from bundle.format.manifest import ChainedIds, IdRule, VocabularyIds, vocabularies_of
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
-from export.frameworks.loading import load_tensorflow
-from export.graph.input_paths import CallGraph, Values
-from export.graph.origins import Source
-from export.id_rules import integers
-from export.id_rules.chains import find_chain
-from export.id_rules.resolved_ids import ResolvedIds
-from export.id_rules.rules import rows_of
+from export.graphs.loading import load_tensorflow
+from export.id_rules import operations
+from export.tensorflow_models.graph.input_paths import CallGraph, Values
+from export.tensorflow_models.graph.origins import Source
+from export.tensorflow_models.id_rules.chains import find_chain
+from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 
 tf = load_tensorflow()
 CONFIGURATIONS = 240
@@ -154,8 +153,8 @@ def rows_inside(page: OneInput, found: ResolvedIds, made: Computation) -> NDArra
         tables[rule.vocabulary] = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(known, places), -1
         )
-    ids = sent if found.cast is None else integers.cast(found.cast, sent)
-    rows: NDArray[np.int64] = rows_of(page, ids, tables).numpy()
+    ids = sent if found.cast is None else operations.cast(found.cast, sent)
+    rows: NDArray[np.int64] = operations.rows_of(page, ids, tables).numpy()
     return rows
 
 

@@ -16,7 +16,7 @@ from bundle.features.rules.ids import rule_of
 from bundle.features.rules.texts import Text
 from bundle.format import manifest as entries
 from bundle.tables.vocabularies import StringKeys, Vocabulary
-from export.id_rules.texts import words as words_inside
+from export.id_rules.operations import words as words_inside
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -12,9 +12,9 @@ import pytest
 
 from bundle.features.columns import Column
 from bundle.format.manifest import VocabularyIds
-from export.frameworks.loading import load_tensorflow
-from export.graph.specs import FeatureSpec
-from export.model.code import load_factory
+from export.front_end.specs import FeatureSpec
+from export.graphs.loading import load_tensorflow
+from export.tensorflow_models.model.code import load_factory
 from tests.export.traced_models import IDS, MODELS, recipe, save_and_trace
 
 TEXTS = ["red", "blue", "", "Red", "é", "x" * 70, "0", "green", *(f"key {n}" for n in range(40))]

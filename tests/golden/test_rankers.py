@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rowcast_client import RowcastError
 
-from export.frameworks.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow
 from tests.export.movies_job import export
 from tests.golden.served_rankers import (
     Inputs,

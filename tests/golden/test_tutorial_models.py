@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.frameworks.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow
 from tests.export.movies_job import export
 from tests.golden.served_rankers import assert_ranked, serving
 from tests.models import tutorials as tutorial

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from export.corpora.tfrecords import read_examples
-from export.frameworks.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow
 from tests.export.corpora.example_files import example
 
 NAMES = ["id", "tags", "score", "title", "gone"]

@@ -18,7 +18,7 @@ import pytest
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError, ExportError
-from export.frameworks.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow
 from export.jobs.attempts import ATTEMPTS_MAX
 from export.jobs.executors import LocalExecutor
 from export.tables.plan import plan_tables

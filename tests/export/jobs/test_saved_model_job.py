@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from bundle.storage import catalog
 from export.checkpoint.formats.tensorbundle import data_file
-from export.frameworks.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow
 from export.jobs import saved_model_job
-from export.model.code import load_factory
 from export.saved_model import proofs
 from export.saved_model.files import COPY_BYTES, VariablesPlan
+from export.tensorflow_models.model.code import load_factory
 from tests.export.checkpoint.tensor_bundles import Box, write_bundle
 from tests.export.commands import Command, refused
 from tests.export.forked_runs import ForkedRuns

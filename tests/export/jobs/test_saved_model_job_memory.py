@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 HOLDS = """
 import sys
-from export.frameworks.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow
 load_tensorflow()
 import tensorflow_recommenders
 from export.jobs import saved_model_job

@@ -7,8 +7,8 @@ import pytest
 from bundle.format import manifest
 from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible
-from export.model.tracing import trace_towers
-from export.model.weights import TrainedModel
+from export.tensorflow_models.front_end import TensorFlowModel
+from export.tensorflow_models.model.tracing import trace_towers
 from export.towers.compiled import compile_tower
 from export.towers.manifest_towers import describe_tower
 from export.towers.savedmodels import write_saved_model
@@ -35,8 +35,8 @@ def test_compile_tower_with_an_operation_that_litert_lacks_returns_the_reason(
     job = one_table_recipe(function)
     prefix = save_checkpoint(job, tmp_path)
     model = trace_towers(job, MODELS)
-    trained = TrainedModel(model.root, open_checkpoint(prefix), "model")
-    write_saved_model(model.towers[0], trained, tmp_path / "saved_model")
+    original = TensorFlowModel(job, MODELS, open_checkpoint(prefix), model)
+    write_saved_model(model.towers[0], original, tmp_path / "saved_model")
     made = compile_tower(tmp_path / "saved_model", "f32", tmp_path / "compiled.tflite")
     assert made.startswith(f"LiteRT has no operation {missing}")
     assert not (tmp_path / "compiled.tflite").exists()

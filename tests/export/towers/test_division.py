@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.frameworks.loading import tf
-from export.graph.pruning import TracedTower
+from export.front_end.interface import TracedTower
+from export.graphs.loading import tf
 from export.towers.bfloat16 import in_bfloat16
 from export.towers.division import Split, split_tower
-from tests.export.graph.traced_calls import numbers, tower_of, trace
 from tests.export.ranking_parts import (
     AGE,
     CONTEXT,
@@ -20,6 +19,7 @@ from tests.export.ranking_parts import (
     run_parts,
     traced,
 )
+from tests.export.tensorflow_models.graph.traced_calls import numbers, tower_of, trace
 from tests.export.traced_models import IDS, RAGGED
 
 

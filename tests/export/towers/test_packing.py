@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from export.graph.pruning import TracedTower
+from export.front_end.interface import TracedTower
 from export.towers.division import split_tower
 from export.towers.packing import pack
 from tests.export.ranking_parts import AGE, FEATURES, made_values, run, run_parts, traced

@@ -2,16 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from export.checkpoint.reader import open_checkpoint
-from export.model.weights import TrainedModel
 from export.towers.savedmodels import content_of_saved_model, save_function, write_saved_model
 from tests.export.traced_models import TracedCheckpoint
 
 
 def written(movies: TracedCheckpoint, number: int, directory: Path) -> Path:
     tower = movies.model.towers[number]
-    trained = TrainedModel(movies.model.root, open_checkpoint(movies.prefix), "model")
-    write_saved_model(tower, trained, directory / tower.spec.name)
+    write_saved_model(tower, movies.original, directory / tower.spec.name)
     return directory / tower.spec.name
 
 

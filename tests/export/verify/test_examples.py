@@ -11,7 +11,7 @@ import pytest
 
 from bundle.format import manifest
 from export.errors import UsageError
-from export.graph.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.verify.examples import make_examples, read_examples
 
 EMBEDDED = manifest.EmbeddedFeature

@@ -10,13 +10,13 @@ from bundle.features.reader import Column
 from bundle.format.manifest import TableSource
 from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
-from export.model.weights import TrainedModel
+from export.front_end.interface import ReadRows
 from export.recipe.schema import ExportJob
+from export.tensorflow_models.model.weights import TrainedModel
 from export.verify.examples import Examples, make_examples
 from export.verify.parity import check_towers
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results, reference_results
-from export.verify.reference_tables import ReadRows
 from tests.export.traced_models import MODELS, TracedCheckpoint, one_table_recipe, save_and_trace
 from tests.export.written_towers import Written, write_towers
 
@@ -24,7 +24,13 @@ from tests.export.written_towers import Written, write_towers
 def reference_of(made: TracedCheckpoint, examples: Examples | None = None) -> Reference:
     examples = examples or make_examples(made.model.spec, made.features, {}, 64)
     return Reference(
-        made.job, MODELS, made.model.spec, made.prefix, rows_of(made), examples, made.reader
+        made.job,
+        MODELS,
+        made.model.spec,
+        made.reference_model,
+        rows_of(made),
+        examples,
+        made.reader,
     )
 
 

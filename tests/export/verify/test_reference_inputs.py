@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from bundle.features.rules.ids import rule_of
 from bundle.format import manifest
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from export.id_rules.operations import rows_by_tensorflow
 from export.recipe.schema import VocabularyPart, VocabularyRule
-from export.verify.reference_inputs import rows_by_tensorflow
 
 KEYS = ["ann", "böb", " c", "d\re"]
 NUMBERS = [-5, 7, 1 << 62]

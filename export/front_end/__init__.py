@@ -1,0 +1,1 @@
+"""What the exporter knows of a model, whichever framework trained it."""

@@ -1,0 +1,218 @@
+"""Combines traced features with the recipe into the manifest's feature entries."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from bundle.format import manifest
+from export.errors import UsageError
+from export.front_end.roles import input_roles
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
+from export.recipe import schema
+
+Roles = Mapping[str, manifest.Role]
+_AS_TRACED = (
+    *("kind", "table", "combiner", "length", "indicator", "max_norm"),
+    *("empty_row", "place", "filler_row", "ordinal"),
+)
+"""Fields of a feature that only the model determines."""
+
+
+def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, manifest.Feature]:
+    """Returns the manifest's features from the traced model and the recipe.
+
+    Raises:
+      UsageError: the recipe names an unknown input or vocabulary, gives an id rule to an input of
+        numbers, or must state the role of an input.
+    """
+    named = [("features", name) for name in job.features]
+    for kind, parts in (("candidates", job.candidates), ("contexts", job.contexts)):
+        named += [
+            (f"{kind}.{store}.features", name)
+            for store, part in parts.items()
+            for name in part.features
+        ]
+    for where, name in named:
+        _check_known(name, model, where)
+    roles = input_roles(model, job)
+    for store, part in job.contexts.items():
+        for name in part.features:
+            if roles[name] != "context":
+                raise UsageError(
+                    f"contexts.{store}.features.{name}: features.{name}.role states that it "
+                    "belongs to a candidate"
+                )
+    return {
+        name: _dense(spec, model, job, roles)
+        if isinstance(spec, DenseSpec)
+        else _embedded(spec, model, job, roles)
+        for name, spec in model.features.items()
+    }
+
+
+def _check_known(name: str, model: ModelSpec, where: str) -> None:
+    if name in model.inputs:
+        return
+    weighted = [f.name for f in model.features.values() if f.weights == name]
+    if weighted:
+        raise UsageError(
+            f"{where}.{name}: this input holds the weights of feature {weighted[0]!r}, and is sent "
+            "with it"
+        )
+    close = difflib.get_close_matches(name, model.inputs, n=1)
+    hint = (
+        f"did you mean {close[0]!r}?"
+        if close
+        else f"they take {', '.join(sorted(model.inputs)) or 'none'}"
+    )
+    raise UsageError(f"{where}.{name}: no tower takes a feature of that name; {hint}")
+
+
+def _dense(
+    spec: DenseSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles
+) -> manifest.DenseFeature:
+    (name,) = spec.reads
+    part = job.features.get(name, schema.FeaturePart())
+    numbers = all(isinstance(each, DenseSpec) for each in model.inputs[name])
+    if numbers and {"ids", "unknown"} & part.model_fields_set:
+        raise UsageError(
+            f"features.{name}: it reads no table, so it has neither 'ids' nor 'unknown'"
+        )
+    return manifest.DenseFeature(
+        kind="dense",
+        role=roles[name],
+        inputs=() if name == spec.name else (name,),
+        take=spec.take,
+        shape=spec.shape,
+        dtype=spec.dtype,
+        below=spec.below,
+        default=part.default,
+    )
+
+
+def _embedded(
+    spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles
+) -> manifest.EmbeddedFeature:
+    first = spec.reads[0]
+    part = job.features.get(first, schema.FeaturePart())
+    rows = model.rows_of(spec)
+    if part.unknown.row is not None and part.unknown.row >= rows:
+        what = f"table {spec.table!r}" if spec.table else "its indicator"
+        raise UsageError(
+            f"features.{first}.unknown.row is {part.unknown.row}; {what} has {rows} rows"
+        )
+    _check_one_rule(spec, model, job)
+    rule = spec.rule or describe_ids(spec, part, rows, job)
+    _check_keyed(spec, rule, job)
+    crossed = isinstance(rule, manifest.MultiInputIds)
+    if isinstance(rule, manifest.MultiInputIds):
+        parts = [job.features.get(name, schema.FeaturePart()) for name in spec.reads]
+        keys = zip(rule.keys, spec.reads, parts, strict=True)
+        stated_keys = [
+            key.model_copy(update={"role": roles[name], "default": each.default})
+            for key, name, each in keys
+        ]
+        rule = rule.model_copy(update={"keys": tuple(stated_keys)})
+    ids_are_the_models = spec.rule is not None or isinstance(rule, manifest.IdentityIds)
+    return manifest.EmbeddedFeature(
+        **{field: getattr(spec, field) for field in _AS_TRACED},
+        role="candidate" if any(roles[name] == "candidate" for name in spec.reads) else "context",
+        inputs=() if spec.reads == (spec.name,) and not crossed else spec.reads,
+        ids=rule,
+        unknown=spec.unknown or part.unknown,
+        encoding="ragged" if spec.encoding == "ragged" else "sparse",
+        padding=spec.padding if ids_are_the_models else None,
+        weighted=spec.weights is not None,
+        default=None if crossed else part.default,
+        places=None if spec.place is None else spec.places,
+        cast=spec.cast if ids_are_the_models else None,
+        from_end=spec.from_end and ids_are_the_models,
+    )
+
+
+def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob) -> None:
+    """Checks that keyed ids have a table with keys, and a table with keys has keyed ids."""
+    name = spec.reads[0]
+    dump = job.tables.get(spec.table, schema.TablePart()).dump
+    if isinstance(rule, manifest.KeyedIds) and dump is None:
+        raise UsageError(
+            f"features.{name}.ids: table {spec.table!r} has no keys; name the dump that has them "
+            f"as tables.{spec.table}.dump"
+        )
+    if dump is not None and not isinstance(rule, manifest.KeyedIds):
+        cure = (
+            'write ids = { kind = "keyed" }'
+            if spec.rule is None
+            else f"but the model makes rows of it ({rule.kind})"
+        )
+        raise UsageError(
+            f"features.{name}.ids: rows of table {spec.table!r}, a dump, are found by key; {cure}"
+        )
+
+
+def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) -> None:
+    """Rejects a recipe's rule where the model has its own for all that reads the input."""
+    for name in spec.reads:
+        stated = job.features[name].model_fields_set if name in job.features else set()
+        readers = [each for each in model.inputs[name] if isinstance(each, FeatureSpec)]
+        if "ids" in stated and spec.place is not None:
+            raise UsageError(
+                f"features.{name}.ids: the model takes ids out of this input by their places, and "
+                "each may have a rule "
+                "of its own; let the model make rows of them, or give each an input of its own"
+            )
+        if "ids" in stated and all(each.rule is not None for each in readers):
+            kind = spec.rule.kind if spec.rule is not None else ""
+            raise UsageError(
+                f"features.{name}.ids: the model itself makes rows of this input ({kind}); leave "
+                "it out"
+            )
+        if "unknown" in stated and all(each.unknown is not None for each in readers):
+            raise UsageError(
+                f"features.{name}.unknown: the model itself defines what unknown ids become; leave "
+                "it out"
+            )
+
+
+def describe_ids(
+    spec: FeatureSpec, part: schema.FeaturePart, rows: int, job: schema.ExportJob
+) -> manifest.IdRule:
+    """Returns the manifest's form of an id rule that the recipe states.
+
+    Raises:
+      UsageError: the rule names no vocabulary, or does not fit it or the table of so many rows.
+    """
+    rule = part.ids
+    if isinstance(rule, schema.HashRule):
+        _check_reach(spec, "buckets", (rule.buckets or rows) - 1, rows)
+        return manifest.HashIds(buckets=rule.buckets or rows)
+    if isinstance(rule, schema.BucketRule):
+        _check_reach(spec, "boundaries", len(rule.boundaries), rows)
+        return manifest.BucketIds(boundaries=rule.boundaries)
+    if isinstance(rule, schema.KeyedRule):
+        return manifest.KeyedIds(keys=spec.table)
+    if isinstance(rule, schema.VocabularyRule):
+        if rule.vocabulary not in job.vocabularies:
+            known = ", ".join(sorted(job.vocabularies)) or "none"
+            raise UsageError(
+                f"features.{spec.reads[0]}.ids.vocabulary is {rule.vocabulary!r}; the recipe's "
+                f"vocabularies: {known}"
+            )
+        keys = job.vocabularies[rule.vocabulary].dtype
+        if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
+            raise UsageError(
+                f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are "
+                f"{keys}"
+            )
+        _check_reach(spec, "oov_buckets", (rule.oov_first_row or 0) + rule.oov_buckets - 1, rows)
+        return manifest.VocabularyIds(**rule.model_dump(exclude_none=True))
+    return rule
+
+
+def _check_reach(spec: FeatureSpec, key: str, last: int, rows: int) -> None:
+    if last >= rows:
+        raise UsageError(
+            f"features.{spec.reads[0]}.ids.{key} reaches row {last}, table {spec.table!r} has "
+            f"{rows} rows; these are not the ones of training"
+        )

@@ -1,0 +1,116 @@
+"""Traced functions of TensorFlow, as towers are: smaller ones taken out of larger ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from export.errors import NotConvertible
+from export.graphs.internals import set_captures, table_of, without_gradient
+from export.graphs.loading import tf
+from export.graphs.walks import Needed, needed, resource
+from export.user_lines import at_line, line_of_operation
+
+
+def narrowed(
+    name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[str, Any]
+) -> tuple[Any, tuple[Any, ...]]:
+    """Extracts a smaller function from a traced one.
+
+    Args:
+      name: name of the tower, for messages.
+      function: a TensorFlow WrappedFunction.
+      feeds: tensors of its graph that the new function takes, in their order.
+      fetches: tensors of its graph that it returns, by name.
+    Returns:
+      The function, and the variables that it reads.
+    Raises:
+      NotConvertible: it reads a resource that is not a variable.
+    """
+    graph = function.graph
+    everything = function.graph.captures
+    found = needed(fetches.values(), feeds)
+    captures = captures_of(function, found)
+    for (
+        operation
+    ) in found.operations:  # custom gradients, as of tf.nn.silu, refer to what is pruned here
+        if operation.type == "IdentityN":
+            without_gradient(operation)
+    set_captures(graph, captures)  # prune() would pass every variable of the call to every tower
+    try:
+        part = function.prune(list(feeds), dict(fetches))
+        if any(each.shape.rank is None for each in part.structured_outputs.values()):
+            # Static shapes that code sets, as Keras does for lookup tables, are lost unless the
+            # graph has them.
+            with graph.as_default():
+                shaped = {
+                    which: tf.ensure_shape(tensor, tensor.shape)
+                    for which, tensor in fetches.items()
+                }
+            part = function.prune(list(feeds), shaped)
+    finally:
+        set_captures(graph, everything)
+    known = {resource(variable.handle): variable for variable in graph.variables}
+    return part, _variables(name, known, found, captures)
+
+
+def captures_of(function: Any, found: Needed) -> list[tuple[Any, Any]]:
+    """Returns the captures that results need: the outer variable or constant, and its inner
+    placeholder.
+    """
+    reached = {placeholder.name for placeholder in found.placeholders}
+    return [pair for pair in function.graph.captures if pair[1].name in reached]
+
+
+def tables_of(function: Any) -> list[Any]:
+    """Returns the `tf.lookup` tables that a traced function reads."""
+    found = {
+        id(table): table
+        for outer, _ in function.graph.captures
+        if (table := table_of(outer)) is not None
+    }
+    return list(found.values())
+
+
+def type_of(tensor: Any) -> dict[str, Any]:
+    """Returns dtype and shape of a tensor in the manifest's form."""
+    return {"dtype": tensor.dtype.name, "shape": tuple(tensor.shape.as_list())}
+
+
+def _variables(
+    name: str, variables: Mapping[str, Any], found: Needed, captures: list[tuple[Any, Any]]
+) -> tuple[Any, ...]:
+    read = []
+    for outer, inner in captures:
+        if outer.dtype.name != "resource":
+            continue  # a constant of the model's code
+        if table_of(outer) is not None:
+            continue
+        variable = variables.get(resource(outer))
+        if variable is None:
+            line = line_of_reader(inner, found)
+            raise NotConvertible(
+                f"tower {name!r} reads a resource that is not a variable (a mutable hash "
+                f"table?){line}; do that before the model and pass the result as an input"
+            )
+        read.append(variable)
+    return tuple(read)
+
+
+def line_of_reader(tensor: Any, found: Needed) -> str:
+    """Returns the user's line that first reads a tensor, as part of a sentence."""
+    readers = (each for each in found.operations if any(read is tensor for read in each.inputs))
+    return at_line(next((line for each in readers if (line := line_of_operation(each))), ""))
+
+
+def fill(variables: Iterable[Any]) -> None:
+    """Assigns random values to variables without any, until they are restored from the
+    checkpoint.
+    """
+    random = np.random.default_rng(0)
+    for variable in variables:
+        if not variable.is_initialized():
+            made = random.normal(0, 0.1, variable.shape.as_list())
+            variable.assign(made.astype(variable.dtype.as_numpy_dtype))

@@ -1,0 +1,104 @@
+"""The private APIs of TensorFlow that the exporter calls, all in one place and tested.
+
+Source: TensorFlow 2.20.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from export.graphs.loading import load_tensorflow, tf
+from export.user_lines import last_of_user
+
+
+def _internal(module: str, name: str) -> Any:
+    load_tensorflow()
+    return getattr(importlib.import_module(f"tensorflow.python.{module}"), name)
+
+
+def variable_class() -> Any:
+    """Returns the class of variables that allocate nothing until a value is assigned."""
+    return _internal("ops.resource_variable_ops", "UninitializedVariable")
+
+
+def untracked(value: Any) -> Any:
+    """Wraps an attribute's value so that it is not part of the object graph."""
+    return _internal("trackable.data_structures", "NoDependency")(value)
+
+
+def with_paths(structure: Any) -> list[tuple[str, Any]]:
+    """Returns the leaves of a nested structure with their paths, in the order of
+    `tf.nest.flatten`.
+    """
+    return list(_internal("util.nest", "flatten_with_joined_string_paths")(structure))
+
+
+def current_line() -> str:
+    """Returns the user's line that is running, also in code that AutoGraph rewrote; "" if there is
+    none.
+    """
+    stack = _internal("util.tf_stack", "extract_stack")()
+    return last_of_user((frame.filename, frame.lineno) for frame in stack)
+
+
+def deprecations_silenced() -> Any:
+    """Silences TensorFlow's deprecation warnings inside a `with` block."""
+    return _internal("util.deprecation", "silence")()
+
+
+def set_input(operation: Any, position: int, tensor: Any) -> None:
+    """Replaces an input of a graph's operation."""
+    operation._update_input(position, tensor)
+
+
+def join(second: Any, first: Any) -> None:
+    """Makes all readers of tensor `second` read `first` instead."""
+    for operation in second.consumers():
+        for position, tensor in enumerate(operation.inputs):
+            if tensor is second:
+                set_input(operation, position, first)
+
+
+def without_gradient(operation: Any) -> None:
+    """Removes the custom gradient of an operation."""
+    if "_gradient_op_type" in operation.node_def.attr:
+        operation._clear_attr("_gradient_op_type")
+
+
+def run_flat(function: Any, arguments: list[Any]) -> Any:
+    """Runs a traced function as it is: optimizing a graph takes longer than a few calls save.
+
+    The public call formats all arguments into an error text that it then discards.
+    """
+    optimizer = tf.config.optimizer
+    before = optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        return function._call_flat(arguments, function.captured_inputs)
+    finally:
+        optimizer.set_experimental_options({"disable_meta_optimizer": before})
+
+
+def set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
+    """Sets the captures of a traced graph: pairs of the outer tensor and its inner placeholder."""
+    graph.function_captures.reset_captures(
+        [outer for outer, _ in pairs], [inner for _, inner in pairs]
+    )
+
+
+def table_of(handle: Any) -> Any:
+    """Returns the `tf.lookup` table of a resource; None for others."""
+    parent = getattr(handle, "_parent_trackable", lambda: None)()
+    return parent if isinstance(parent, tf.lookup.StaticHashTable) else None
+
+
+def save_without_variables(module: Any, directory: str, signatures: dict[str, Any]) -> None:
+    """Writes a SavedModel's graph and assets, and no variable."""
+    save = _internal("saved_model.save", "save_and_return_nodes")
+    save(module, directory, signatures=signatures, experimental_skip_checkpoint=True)
+
+
+def is_keras_3_layer(layer: Any) -> bool:
+    """Returns whether a layer is of Keras 3, or derives from one."""
+    return any(kind.__module__.startswith("keras.src.layers") for kind in type(layer).__mro__)

@@ -1,0 +1,55 @@
+"""Inputs of models as tensors: dense, ragged or sparse, as the recipe declares them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bundle.features.columns import Column, checked_offsets
+from export.graphs.loading import tf
+from export.recipe.schema import InputPart
+
+
+def input_spec(part: InputPart) -> Any:
+    """Returns the TensorFlow type of one declared input, for any batch size."""
+    dtype = tf.as_dtype(part.dtype)
+    if part.kind == "ragged":
+        return tf.RaggedTensorSpec([None, None], dtype, ragged_rank=1, row_splits_dtype=tf.int64)
+    if part.kind == "sparse":
+        return tf.SparseTensorSpec([None, None], dtype)
+    return tf.TensorSpec([None, *part.shape], dtype)
+
+
+def with_values(ids: Any, values: Any) -> Any:
+    """Returns other values in the places of ids: ragged, sparse or dense as they are."""
+    if isinstance(ids, tf.RaggedTensor):
+        return ids.with_values(values)
+    if isinstance(ids, tf.SparseTensor):
+        return tf.SparseTensor(ids.indices, values, ids.dense_shape)
+    return tf.reshape(values, tf.shape(ids))
+
+
+def composed(
+    name: str, part: InputPart, column: Column, n: int, padding: int | str | None = None
+) -> Any:
+    """Returns the values of a column as a tensor: ragged, sparse, or dense and filled up with
+    padding, else zeros.
+    """
+    dtype = tf.as_dtype(part.dtype)
+    values = column.values
+    if dtype == tf.string and values.dtype != object:
+        values = values.astype(str).astype(object)
+    ragged = tf.RaggedTensor.from_row_splits(
+        tf.constant(values, dtype), checked_offsets(name, column, n)
+    )
+    if part.kind == "ragged":
+        return ragged
+    if part.kind == "sparse":
+        sparse = ragged.to_sparse()
+        return tf.SparseTensor(
+            sparse.indices, sparse.values, tf.maximum(sparse.dense_shape, [0, 1])
+        )
+    return tf.reshape(
+        ragged.to_tensor(padding, shape=[n, int(np.prod(part.shape))]), [n, *part.shape]
+    )

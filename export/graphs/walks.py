@@ -1,0 +1,111 @@
+"""Walks TensorFlow graphs: what results need, and which operations keep values."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+PYTHON_CODE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
+"""Operations that run Python code: tf.py_function, tf.numpy_function."""
+
+
+_SAME_VALUES = frozenset(
+    {
+        "Identity",
+        "Reshape",
+        "ExpandDims",
+        "Squeeze",
+        "StopGradient",
+        "EnsureShape",
+        "PreventGradient",
+    }
+)
+"""Operations that return all values of their first input, in order."""
+
+
+def keeps_values(operation: Any) -> bool:
+    """Returns whether an operation keeps all values of its first input; casts among integers or
+    among floats do.
+    """
+    if operation.type != "Cast":
+        return operation.type in _SAME_VALUES and bool(operation.inputs)
+    before = operation.inputs[0].dtype
+    after = operation.outputs[0].dtype
+    return bool(
+        (before.is_integer and after.is_integer) or (before.is_floating and after.is_floating)
+    )
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The part of a graph that results are computed from.
+
+    Attributes:
+      stops: names of the stops that were reached.
+      placeholders: every other placeholder: inputs and captures.
+      operations: all operations on the way.
+    """
+
+    stops: frozenset[str]
+    placeholders: tuple[Any, ...]
+    operations: tuple[Any, ...]
+
+
+def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
+    """Walks back from `results` up to `stops` (both tensors of one graph)."""
+    walls = {tensor.name for tensor in stops}
+    reached: set[str] = set()
+    placeholders: dict[str, Any] = {}
+    operations: dict[str, Any] = {}
+    queue = list(results)
+    while queue:
+        tensor = queue.pop()
+        if tensor.name in walls:
+            reached.add(tensor.name)
+            continue
+        operation = tensor.op
+        if operation.type == "Placeholder":
+            placeholders[tensor.name] = tensor
+            continue
+        if operation.name in operations:
+            continue
+        operations[operation.name] = operation
+        queue.extend(operation.inputs)
+        # A control input is an operation: any of its outputs represents it; without outputs, its
+        # inputs do.
+        for control in operation.control_inputs:
+            if control.outputs:
+                queue.append(control.outputs[0])
+            else:
+                operations[control.name] = control
+                queue.extend(control.inputs)
+    return Needed(frozenset(reached), tuple(placeholders.values()), tuple(operations.values()))
+
+
+def resource(handle: Any) -> str:
+    """Returns a key that is unique among the resources of live variables."""
+    return str(id(handle))
+
+
+def identifier(text: str) -> str:
+    """Returns a name that is valid in Python and in a TensorFlow graph."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return (
+        f"input_{name}"
+        if not name or name[0].isdigit() or name[0] == "_" or keyword.iskeyword(name)
+        else name
+    )
+
+
+def distinct_identifiers(names: Iterable[str]) -> dict[str, str]:
+    """Returns a distinct Python identifier for each name, as signatures require."""
+    taken: dict[str, str] = {}
+    for name in names:
+        chosen = identifier(name)
+        while chosen in taken.values():
+            chosen += "_"
+        taken[name] = chosen
+    return taken

@@ -1,0 +1,241 @@
+"""Rows of ids as TensorFlow's own operations, by the rules of a manifest.
+
+Self-contained SavedModels and small tables inside towers look ids up by them, and checks compare
+them with the rows that a bundle finds.
+Source: TensorFlow 2.20 and Keras 2.20 / 3.15.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.format import manifest
+from bundle.format.manifest import (
+    BucketIds,
+    Cast,
+    ChainedIds,
+    ComputedIds,
+    CrossedIds,
+    CrossKey,
+    HashIds,
+    IdRule,
+    JoinedIds,
+    TextIds,
+    TextStep,
+    VocabularyIds,
+)
+from export.graphs.loading import tf
+from export.recipe.schema import VocabularyPart
+
+Vocabularies = Mapping[str, Any]
+"""TensorFlow lookup tables by name: key -> position, -1 if unknown."""
+
+
+def rows_of(rule: IdRule | None, values: Any, vocabularies: Vocabularies) -> Any:
+    """Returns [m] int64 rows of [m] ids by a rule or chain, in TensorFlow; unknown ids have rows
+    outside the table.
+    """
+    for each in links_of(rule):
+        values = _ROWS_BY[type(each)](each, values, vocabularies)
+    return tf.cast(values, tf.int64)
+
+
+def links_of(rule: IdRule | None) -> tuple[Any, ...]:
+    """Returns the rules of a chain, or a single rule; () where the id is the row."""
+    if isinstance(rule, ChainedIds):
+        return rule.rules
+    return (rule,) if type(rule) in _ROWS_BY else ()
+
+
+def _rows_by_hash(rule: HashIds, values: Any, _vocabularies: Vocabularies) -> Any:
+    """Returns the rows of [m] ids by a rule, in TensorFlow."""
+    rows = hashed(values, rule.buckets, rule.key) + rule.first_row
+    return (
+        rows
+        if rule.mask is None
+        else tf.where(texts_of(values) == str(rule.mask), tf.zeros([], tf.int64), rows)
+    )
+
+
+def _rows_by_vocabulary(rule: VocabularyIds, values: Any, vocabularies: Vocabularies) -> Any:
+    """Returns the rows of [m] ids by a rule, in TensorFlow; -1 for unknown ids."""
+    values = values if values.dtype == tf.string else tf.cast(values, tf.int64)
+    position = vocabularies[rule.vocabulary].lookup(values)
+    beyond = position
+    if rule.oov_buckets:
+        modulo = rule.oov_hash == "modulo" and values.dtype != tf.string
+        beyond = values % rule.oov_buckets if modulo else hashed(values, rule.oov_buckets)
+        beyond = tf.cast(beyond, tf.int64) + rule.oov_first_row
+    rows = tf.where(position < 0, beyond, position + rule.first_row)
+    return (
+        rows if rule.mask is None else tf.where(values == rule.mask, tf.zeros([], tf.int64), rows)
+    )
+
+
+def _computed_rows(rule: ComputedIds, values: Any, _vocabularies: Vocabularies) -> Any:
+    """Returns the rows of [m] integers by a rule, in TensorFlow."""
+    done = {
+        "add": tf.add,
+        "multiply": tf.multiply,
+        "divide": tf.math.floordiv,
+        "remainder": tf.math.floormod,
+        "truncated_remainder": tf.truncatemod,
+        "at_least": tf.maximum,
+        "at_most": tf.minimum,
+        "absolute": lambda ids, _: tf.abs(ids),
+        "int32": lambda ids, _: tf.cast(tf.cast(ids, tf.int32), tf.int64),
+    }
+    found = tf.cast(values, tf.int64)
+    for each in rule.operations:
+        found = done[each.do](found, tf.constant(each.by or 0, tf.int64))
+    return found
+
+
+def _rows_by_bucket(rule: BucketIds, values: Any, _vocabularies: Vocabularies) -> Any:
+    """Returns the rows of [m] numbers by a rule, in TensorFlow."""
+    found = tf.cast(
+        tf.raw_ops.Bucketize(input=values, boundaries=list(map(float, rule.boundaries))), tf.int64
+    )
+    return (len(rule.boundaries) - found if rule.falling else found) + rule.first_row
+
+
+def hashed(values: Any, buckets: int, key: tuple[int, int] | None = None) -> Any:
+    """Returns the hashes of [m] ids, in TensorFlow."""
+    strings = tf.strings
+    if key is not None:
+        return strings.to_hash_bucket_strong(texts_of(values), buckets, list(key))
+    return strings.to_hash_bucket_fast(texts_of(values), buckets)
+
+
+def texts_of(values: Any) -> Any:
+    """Returns ids as strings: integers in decimal."""
+    return values if values.dtype == tf.string else tf.strings.as_string(values)
+
+
+def cast(entry: Cast, values: Any) -> Any:
+    """Returns ids as the integers that a rule takes."""
+    if entry.of == "int64":
+        return tf.cast(tf.cast(values, entry.to), tf.int64)
+    rounded = {
+        "toward_zero": tf.identity,
+        "down": tf.floor,
+        "up": tf.math.ceil,
+        "half_even": tf.round,
+    }[entry.rounding]
+    return tf.cast(tf.cast(rounded(tf.cast(values, tf.float32)), entry.to), tf.int64)
+
+
+def words(rule: TextIds, texts: Any) -> Any:
+    """Returns the words of [batch] texts in TensorFlow, ragged; [batch] strings for texts that are
+    not split.
+    """
+    strings = tf.strings
+    texts = changed(rule.steps, texts)
+    if rule.split is None:
+        return texts
+    found = (
+        strings.split(texts)
+        if rule.split == "whitespace"
+        else strings.unicode_split(texts, "UTF-8")
+    )
+    found = strings.ngrams(found, rule.ngrams, separator=" ") if rule.ngrams else found
+    return found if rule.length is None else found[:, : rule.length]
+
+
+def changed(steps: Iterable[TextStep], texts: Any) -> Any:
+    """Applies changes to texts in TensorFlow."""
+    strings = tf.strings
+    plain = {"lower": strings.lower, "upper": strings.upper, "strip": strings.strip}
+    for step in steps:
+        what = re.escape(step.what) if step.do == "replace" else f"[{re.escape(step.what)}]"
+        texts = strings.regex_replace(texts, what, step.by) if step.what else plain[step.do](texts)
+    return texts
+
+
+def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
+    """Returns the rows of a cross as a SparseTensor, one for each combination of an example's
+    values.
+
+    Args:
+      rule: the cross.
+      inputs: a RaggedTensor of each input's values, without padding.
+      vocabularies: those that its keys read.
+    """
+    keys = [
+        each.with_values(_made_by_key(key, each.values, vocabularies)).to_sparse()
+        for key, each in zip(rule.keys, inputs, strict=True)
+    ]
+    return tf.sparse.cross_hashed(keys, rule.buckets, rule.hash_key)
+
+
+def joined(rule: JoinedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
+    """Returns [batch] int64 rows of strings joined from one value of each input.
+
+    Args:
+      rule: the join.
+      inputs: [batch] values of each input.
+      vocabularies: those that it reads.
+    """
+    parts = [rule.texts[0]]
+    for key, values, text in zip(rule.keys, inputs, rule.texts[1:], strict=True):
+        parts += [texts_of(_made_by_key(key, values, vocabularies)), text]
+    return rows_of(rule.ids, tf.strings.join(parts), vocabularies)
+
+
+def _made_by_key(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
+    values = changed(key.steps, values)
+    if key.ids is None and key.dtype == "string":
+        return values
+    rows = rows_of(key.ids, values, vocabularies)
+    if key.rows is None:
+        return rows
+    known = (rows >= 0) & (rows < key.rows)
+    return tf.where(
+        known, rows, tf.constant(-1 if key.unknown_row is None else key.unknown_row, tf.int64)
+    )
+
+
+def rows_by_tensorflow(
+    rule: manifest.IdRule,
+    values: NDArray[Any],
+    vocabularies: Mapping[str, VocabularyPart],
+    base: Path,
+) -> NDArray[np.int64]:
+    """Returns [m] rows of [m] ids by TensorFlow's own operations, which read a vocabulary's file as
+    training does.
+    """
+    values = values.astype(np.float32) if isinstance(rule, manifest.BucketIds) else values
+    opened = {}
+    for each in manifest.vocabularies_of(rule):
+        part = vocabularies[each.vocabulary]
+        values = values.astype(np.int64) if part.dtype == "int64" else values
+        opened[each.vocabulary] = positions_in_file(part, base)
+    return np.asarray(rows_of(rule, tf.constant(values), opened).numpy(), np.int64)
+
+
+def positions_in_file(part: VocabularyPart, base: Path) -> Any:
+    """Returns TensorFlow's lookup table of a vocabulary's file: key -> position, -1 if unknown."""
+    path = str((base / part.file).resolve())
+    index = tf.lookup.TextFileIndex
+    lines = tf.lookup.TextFileInitializer(
+        path, tf.as_dtype(part.dtype), index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
+    )
+    return tf.lookup.StaticHashTable(lines, -1)
+
+
+_ROWS_BY: Mapping[type, Callable[[Any, Any, Vocabularies], Any]] = MappingProxyType(
+    {
+        HashIds: _rows_by_hash,
+        VocabularyIds: _rows_by_vocabulary,
+        ComputedIds: _computed_rows,
+        BucketIds: _rows_by_bucket,
+    }
+)
+"""The rules of one value, of which chains consist: [m] ids -> [m] int64 rows."""

@@ -1,0 +1,1 @@
+"""The front end of TensorFlow and Keras: traces a model's code and partitions it at lookups."""

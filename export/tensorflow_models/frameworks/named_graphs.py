@@ -1,0 +1,178 @@
+"""Runs TF1 model code: a function that builds a graph whose variables have the names that a Saver
+wrote.
+
+It runs in a graph, where each variable is created once per name, unpartitioned (as in the
+checkpoint) and without memory, so that all traces of a model share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any
+
+from export.errors import NotConvertible
+from export.graphs.internals import deprecations_silenced, run_flat, variable_class
+from export.graphs.loading import tf
+from export.tensorflow_models.frameworks.hook_points import DISABLE_EAGER, GET_VARIABLE, LOOKUP
+from export.tensorflow_models.frameworks.hooks import Hooks
+from export.tensorflow_models.frameworks.placeholders import placeholder_class, shape_and_dtype
+
+AVERAGE = "/ExponentialMovingAverage"
+"""Suffix of the name of a variable's moving average."""
+_TF1: set[str] = set()
+"""Factories whose code has switched TensorFlow to TF1's behavior."""
+
+
+class NamedGraph:
+    """A function of one dict of inputs that builds a graph, or an object that has such methods.
+
+    Attributes:
+      variables: those created so far, by name.
+      averages: whether their values are the moving averages of a checkpoint, if it has any.
+    """
+
+    def __init__(
+        self,
+        build: Any,
+        reference: str,
+        variables: dict[str, Any] | None = None,
+        averages: bool = False,
+    ) -> None:
+        """Takes the result of the factory `reference` of the recipe."""
+        self._build = build
+        self._reference = reference
+        self.averages = averages
+        self.variables: dict[str, Any] = {} if variables is None else variables
+
+    def __getattr__(self, step: str) -> NamedGraph:
+        return NamedGraph(
+            getattr(self._build, step), self._reference, self.variables, self.averages
+        )
+
+    def key(self, name: str, held: Container[str]) -> str:
+        """Returns the key of a variable's value among those of a checkpoint; "" if there is none.
+
+        Source: TensorFlow 2.20, python/training/moving_averages.py,
+        ExponentialMovingAverage.variables_to_restore.
+        """
+        keys = (f"{name}{AVERAGE}", name) if self.averages else (name,)
+        return next((key for key in keys if key in held), "")
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Any:
+        """Builds the graph inside the one that is being traced."""
+        build = tf.autograph.experimental.do_not_convert(self._build)
+        with _named(self.variables), _behaviour(self._reference), _quiet():
+            return build(dict(inputs))
+
+    def run(self, inputs: Mapping[str, Any], read: Callable[[str], Any]) -> Any:
+        """Builds the graph for these inputs and runs it.
+
+        Args:
+          inputs: their values.
+          read: returns the trained value of a variable by its name; None for a table, whose rows
+            come from elsewhere.
+        """
+        function = tf.compat.v1.wrap_function(
+            self, [{name: tf.type_spec_from_value(value) for name, value in inputs.items()}]
+        )
+        wanted = {id(outer) for outer, _ in function.graph.captures}
+        for name, variable in self.variables.items():
+            value = read(name) if id(variable.handle) in wanted else None
+            if value is not None:
+                variable.assign(value)
+        values = tf.nest.flatten(dict(inputs), expand_composites=True)
+        return run_flat(function, values)
+
+
+def load_named(reference: str, load: Callable[[], Any], averages: bool = False) -> NamedGraph:
+    """Loads model code inside a graph, as TF1 programs run.
+
+    Args:
+      reference: the recipe's `code.factory`.
+      load: imports the code and calls its factory.
+      averages: as for NamedGraph.
+    Raises:
+      NotConvertible: it does not return a function.
+    """
+    with _quiet(), tf.Graph().as_default(), Hooks() as hooks:
+        # The exporter needs eager execution, which cannot be enabled again; in the graph nothing is
+        # eager anyway.
+        hooks.replace(DISABLE_EAGER, lambda _: None)
+        build = load()
+    if not tf.__internal__.tf2.enabled():
+        _TF1.add(reference)
+        tf.compat.v1.enable_v2_behavior()
+    if hasattr(build, "_trackable_children") or not (callable(build) or hasattr(build, "__dict__")):
+        raise NotConvertible(
+            f"factory {reference} returned a {type(build).__name__}, but the checkpoint has only "
+            "the names of "
+            "variables; let it return a function of one dict of inputs that builds the graph, or "
+            "load the checkpoint into the model and save that with tf.train.Checkpoint"
+        )
+    return NamedGraph(build, reference, averages=averages)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences TensorFlow's warnings that TF1 is deprecated."""
+    with deprecations_silenced(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is deprecated and will be removed")
+        yield
+
+
+@contextlib.contextmanager
+def _behaviour(reference: str) -> Iterator[None]:
+    """Restores TF1's shapes and equality for code that enabled TF1's behavior.
+
+    Not its control flow: in a graph of a function, TensorFlow ignores that switch.
+    """
+    if reference not in _TF1:
+        yield
+        return
+    v1 = tf.compat.v1
+    v1.disable_v2_tensorshape()
+    v1.disable_tensor_equality()
+    try:
+        yield
+    finally:
+        v1.enable_v2_tensorshape()
+        v1.enable_tensor_equality()
+
+
+@contextlib.contextmanager
+def _named(held: dict[str, Any]) -> Iterator[None]:
+    """Takes every variable from `held`, and adds new ones to it."""
+    from tensorflow.python.framework import ops
+
+    def create(_make: Callable[..., Any], **how: Any) -> Any:
+        with ops.name_scope(how.get("name"), "Variable", skip_on_eager=False) as scope:
+            name = ops.name_from_scope_name(scope)
+        if name not in held:
+            held[name] = _without_memory(
+                name, *shape_and_dtype(how), bool(how.get("trainable", True))
+            )
+        variable = held[name]
+        for collection in how.get("collections") or [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES]:
+            tf.compat.v1.add_to_collection(collection, variable)
+        return variable
+
+    def looked_up(original: Callable[..., Any], **how: Any) -> Any:
+        if how["partition_strategy"] == "mod" and isinstance(how["params"], placeholder_class()):
+            how["params"].mod = True
+        return original(**how)
+
+    def get_whole(original: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
+        return original(*arguments, **{**how, "partitioner": None})
+
+    with tf.variable_creator_scope(create), Hooks() as hooks:
+        hooks.replace(LOOKUP, looked_up)
+        hooks.replace(GET_VARIABLE, get_whole)
+        yield
+
+
+def _without_memory(name: str, shape: Any, dtype: Any, trainable: bool) -> Any:
+    kind = placeholder_class() if shape.rank == 2 and dtype.is_floating else variable_class()
+    with tf.init_scope(), tf.name_scope(""):
+        return kind(shape=shape, dtype=dtype, name=name, trainable=trainable)

@@ -1,0 +1,226 @@
+"""Placeholder variables: tables without memory, while a model is built, traced and called.
+
+Every float matrix that the user's code creates may be a table, so each becomes a placeholder
+variable. It holds nothing until the code reads it as a whole, as in a factory that calls its model.
+`tf.gather`, `tf.nn.embedding_lookup` and the Embedding of Keras 2 all call a variable's
+`sparse_read`, which a placeholder redirects to the hook for gathers.
+Source: TensorFlow 2.20, python/ops/resource_variable_ops.py, array_ops.py (`gather`),
+embedding_ops.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.graphs.internals import current_line, variable_class
+from export.graphs.loading import tf
+from export.tensorflow_models.frameworks.hooks import Hooks
+
+FIRST_VALUE_BYTES = 64 << 20
+"""A matrix up to this size gets its initial value when it is read."""
+
+_EARLY = 2.0**-120
+_EARLY_LINES: list[str] = []
+"""User's lines that read rows while a model is built; they get `_EARLY * (1 + place * 2**-23)`."""
+
+Gather = Callable[[Any, Any], Any]
+"""(placeholder variable, ids of any shape) -> [*shape of ids, dim], or None to let TensorFlow
+gather.
+"""
+
+
+class _Nowhere(str):
+    """No device; unequal even to another one, as in a graph."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
+@cache
+def placeholder_class() -> Any:
+    """Returns the class PlaceholderVariable, which needs TensorFlow to be loaded."""
+
+    class PlaceholderVariable(variable_class()):  # type: ignore[misc]
+        """A table's variable whose gathers `gather` replaces, if it is set."""
+
+        gather: Gather | None = None
+        restored: bool | None = None
+        """Whether TensorFlow saves and restores it; None: up to `restored_bytes_max`."""
+        restored_bytes_max = FIRST_VALUE_BYTES
+        first: Any = None
+        from_end = False
+        """Whether negative ids are rows counted from the end, as to the Embedding of Keras 3."""
+        mod = False
+        """Whether a lookup spreads ids over its partitions, if it has some, by TF1's `mod`
+        strategy.
+        """
+
+        def sparse_read(self, indices: Any, name: str | None = None) -> Any:
+            answer = PlaceholderVariable.gather
+            found = answer(self, indices) if answer is not None else None
+            return super().sparse_read(indices, name) if found is None else found
+
+        def _read_variable_op(self, no_copy: bool = False) -> Any:
+            if tf.executing_eagerly():
+                give_value(self)
+            return super()._read_variable_op(no_copy)
+
+        @property
+        def device(self) -> str:
+            # None of its own: on the ids' device `embedding_lookup_sparse` would read the whole
+            # table.
+            return _Nowhere() if PlaceholderVariable.gather is not None else str(self.handle.device)
+
+        def _serialize_to_tensors(self) -> Any:
+            restored = self.restored
+            if restored is None:
+                restored = bytes_of(self) <= PlaceholderVariable.restored_bytes_max
+            return super()._serialize_to_tensors() if restored else {}
+
+        def _restore_from_tensors(self, restored_tensors: Any) -> Any:
+            # No tensors: the table is larger than the limit for restoring.
+            return super()._restore_from_tensors(restored_tensors) if restored_tensors else None
+
+    return PlaceholderVariable
+
+
+def early_rows(shape: list[int], dtype: Any) -> Any:
+    """Returns the rows of a table that is read while the model is built: tiny numbers, found again
+    if they are kept.
+    """
+    line = current_line()
+    if line not in _EARLY_LINES:
+        _EARLY_LINES.append(line)
+    return tf.fill(shape, tf.cast(_EARLY * (1 + _EARLY_LINES.index(line) * 2.0**-23), dtype))
+
+
+def line_of_early(values: NDArray[Any]) -> str:
+    """Returns the user's line that read rows of `early_rows` found in a float32
+    constant; else "".
+    """
+    found = (
+        values[(values >= _EARLY) & (values < 2 * _EARLY)]
+        if values.dtype == np.float32
+        else np.empty(0)
+    )
+    place = int((float(found.flat[0]) / _EARLY - 1) * 2.0**23) if found.size else len(_EARLY_LINES)
+    return _EARLY_LINES[place] if place < len(_EARLY_LINES) else ""
+
+
+def line_of_variable(variable: Any) -> str:
+    """Returns the user's line that created a variable; "" if it is not known."""
+    return str(getattr(variable, "_rowcast_line", ""))
+
+
+def remember_line(variable: Any) -> None:
+    """Stores the user's line that is running as the one that created a variable."""
+    variable._rowcast_line = current_line()
+
+
+def give_value(variable: Any) -> None:
+    """Assigns a placeholder variable its initial value, unless it has a value or is large."""
+    if (
+        not isinstance(variable, placeholder_class())
+        or bytes_of(variable) > placeholder_class().restored_bytes_max
+    ):
+        return
+    with tf.init_scope():
+        if not bool(tf.raw_ops.VarIsInitializedOp(resource=variable.handle)):
+            value = variable.first
+            if value is None:
+                value = tf.zeros(variable.shape)
+            elif callable(value):
+                value = value()
+            variable.assign(tf.cast(value, variable.dtype))
+
+
+def bytes_of(variable: Any) -> int:
+    """Returns the size of a variable's value."""
+    return int(variable.shape.num_elements() * variable.dtype.size)
+
+
+@contextlib.contextmanager
+def tables_unallocated() -> Iterator[list[Any]]:
+    """Makes every float matrix a placeholder variable inside the `with` block; yields the list of
+    them.
+    """
+    made: list[Any] = []
+
+    def create(make: Callable[..., Any], **how: Any) -> Any:
+        try:
+            shape, dtype = shape_and_dtype(how)
+        # the user's code: TensorFlow then creates the variable and reports the error
+        except Exception:  # noqa: BLE001
+            return make(**how)
+        table = shape.rank == 2 and shape.is_fully_defined() and dtype.is_floating
+        variable = _placeholder(shape, dtype, how) if table else make(**how)
+        with contextlib.suppress(AttributeError):
+            remember_line(variable)
+        if table:
+            made.append(variable)
+        return variable
+
+    with tf.variable_creator_scope(create):
+        yield made
+
+
+@contextlib.contextmanager
+def restoring_up_to(size: int) -> Iterator[None]:
+    """Makes TensorFlow restore matrices up to this size inside the `with` block."""
+    with Hooks() as hooks:
+        hooks.set_attribute(placeholder_class(), "restored_bytes_max", max(size, FIRST_VALUE_BYTES))
+        yield
+
+
+def answer_gathers(hooks: Hooks, gather: Gather) -> None:
+    """Replaces gathers from placeholder variables by `gather`."""
+    hooks.set_attribute(placeholder_class(), "gather", staticmethod(hooks.watched(gather)))
+
+
+def shape_and_dtype(how: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Returns shape and dtype from a variable creator's arguments; Keras 3 passes an initializer
+    instead of a shape.
+    """
+    shape = how.get("shape")
+    dtype = how.get("dtype")
+    value: Any = how.get("initial_value")
+    if (shape is None or dtype is None) and not hasattr(value, "shape"):
+        with tf.Graph().as_default():
+            value = tf.convert_to_tensor(value() if callable(value) else value, dtype)
+    shape = value.shape if shape is None else shape
+    return tf.TensorShape(shape), tf.as_dtype(value.dtype if dtype is None else dtype)
+
+
+def _placeholder(shape: Any, dtype: Any, how: dict[str, Any]) -> Any:
+    kept = ("trainable", "name", "constraint", "aggregation", "synchronization")
+    variable = placeholder_class()(
+        shape=shape, dtype=dtype, **{key: how[key] for key in kept if key in how}
+    )
+    if bytes_of(variable) <= placeholder_class().restored_bytes_max:
+        variable.first = how.get("initial_value")
+    return variable
+
+
+def placeholder_of(table: Any) -> Any:
+    """Returns the placeholder variable passed as a lookup's table, alone or in a list; None for
+    others.
+    """
+    table = table[0] if isinstance(table, list | tuple) and len(table) == 1 else table
+    table = table if isinstance(table, tf.Variable) else getattr(table, "value", table)
+    return table if isinstance(table, placeholder_class()) else None
+
+
+def table_of_layer(layer: Any) -> Any:
+    """Returns the variable that holds the rows of a layer of Keras 3 or keras-rs; None before it is
+    built.
+    """
+    return getattr(getattr(layer, "_embeddings", None), "value", None)

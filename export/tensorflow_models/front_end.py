@@ -1,0 +1,94 @@
+"""Models in TensorFlow and Keras, as the exporter's interface to front ends wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from export.checkpoint.inventory.specs import Inventory
+from export.checkpoint.reader import Checkpoint
+from export.front_end.interface import PartitionedModel
+from export.graphs.loading import tf
+from export.graphs.tensors import with_values
+from export.recipe.schema import ExportJob
+from export.tensorflow_models.lookups.embedding_layers import original_lookup
+from export.tensorflow_models.model.dense_copy import local_prefix
+from export.tensorflow_models.model.roots import open_job
+from export.tensorflow_models.model.tables import recognise_tables
+from export.tensorflow_models.model.tracing import TracedModel, trace_towers
+from export.tensorflow_models.model.weights import TrainedModel
+from export.tensorflow_models.reference.model import TensorFlowReference
+from export.tensorflow_models.reference.tables import as_table
+
+
+class TensorFlowFrontEnd:
+    """Reads models in TensorFlow and Keras. Implements `FrontEnd`."""
+
+    def open_checkpoint(self, job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
+        """See FrontEnd.open_checkpoint."""
+        return open_job(job, base)
+
+    def partition(
+        self, job: ExportJob, base: Path, checkpoint: Checkpoint, inside: bool = False
+    ) -> PartitionedModel:
+        """See FrontEnd.partition."""
+        traced = trace_towers(job, base, inside)
+        original = TensorFlowModel(job, base, checkpoint, traced)
+        return PartitionedModel(traced.spec, traced.towers, original, traced.notes)
+
+
+@dataclass(frozen=True)
+class TensorFlowModel:
+    """A traced model beside its checkpoint. Implements `OriginalModel`.
+
+    Attributes:
+      job, base: the recipe and its folder.
+      checkpoint: its checkpoint.
+      traced: the model without its tables.
+    """
+
+    job: ExportJob
+    base: Path
+    checkpoint: Checkpoint
+    traced: TracedModel
+
+    def find_tables(self) -> Inventory:
+        """See OriginalModel.find_tables."""
+        return recognise_tables(self.checkpoint, self.traced, self.job, self.base)
+
+    def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
+        """See OriginalModel.find_weights."""
+        return self._trained.find_weights(variables)
+
+    def restore_weights(self, variables: Iterable[Any]) -> None:
+        """See OriginalModel.restore_weights."""
+        self._trained.restore_weights(variables)
+
+    def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
+        """See OriginalModel.note_unmatched_weights."""
+        return self._trained.note_unmatched_weights(dense)
+
+    def combine(self, config: Any, ids: Any, weights: Any, vectors: Any) -> Any:
+        """See OriginalModel.combine.
+
+        The layer's own lookup runs on the vectors alone: the ids become the places of their
+        vectors, so it does not matter in which dtype and order the table is stored.
+        """
+        places = with_values(ids, tf.range(tf.shape(vectors, tf.int64)[0]))
+        return self._lookup(places, weights, {config.table: as_table(vectors)}, config)
+
+    def reference(self, inventory: Inventory, directory: Path) -> TensorFlowReference:
+        """See OriginalModel.reference."""
+        prefix = local_prefix(self.checkpoint, inventory, self.traced.spec, self.job, directory)
+        return TensorFlowReference(self.job, self.base, prefix, self.traced.spec)
+
+    @cached_property
+    def _trained(self) -> TrainedModel:
+        return TrainedModel(self.traced.root, self.checkpoint, self.job.checkpoint.object_path)
+
+    @cached_property
+    def _lookup(self) -> Any:
+        return original_lookup()

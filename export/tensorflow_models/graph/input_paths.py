@@ -1,0 +1,289 @@
+"""Follows values of a traced graph back to inputs: all values of a tensor, or one per example.
+
+Operations that select or join columns are resolved by running them on numbered values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.graphs.loading import tf
+from export.graphs.walks import keeps_values
+from export.tensorflow_models.graph.origins import Source, Sources
+
+_MOVES = frozenset(
+    {
+        "StridedSlice",
+        "Slice",
+        "Split",
+        "SplitV",
+        "Unpack",
+        "GatherV2",
+        "Pack",
+        "ConcatV2",
+        "Transpose",
+        "ReverseV2",
+    }
+)
+"""Operations that select values of a tensor, or join those of several."""
+_EXAMPLES = 2
+"""Examples of a trial run: a column has the same source in each."""
+_FOLDED_MAX = 1 << 20
+"""Limit of the values of a constant that is computed in the graph."""
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Values of a tensor.
+
+    Attributes:
+      tensor: the tensor that holds them.
+      at, of: position among the values of an example, and their number; 0 of 1: all values.
+    """
+
+    tensor: Any
+    at: int = 0
+    of: int = 1
+
+    @property
+    def type(self) -> str:
+        """Type of the operation that computes them."""
+        return str(self.tensor.op.type)
+
+    def of_tensor(self, tensor: Any) -> Values:
+        """Returns the values at the same position of another tensor."""
+        return Values(tensor, self.at, self.of)
+
+    @cached_property
+    def inputs(self) -> tuple[Values, ...]:
+        """The operands of an element-wise operation at this position; () if they are not known."""
+        operands = self.tensor.op.inputs
+        if self.of == 1:
+            return tuple(map(Values, operands))
+        if per_example(self.tensor) == self.of:
+            place = (0, *np.unravel_index(self.at, self.tensor.shape.as_list()[1:]))
+            return tuple(_beside(tensor, place) for tensor in operands)
+        alike = [
+            tensor.shape.rank == 0 or str(tensor.shape) == str(self.tensor.shape)
+            for tensor in operands
+        ]
+        return tuple(
+            self.of_tensor(each) if each.shape.rank else Values(each)
+            for each in operands
+            if all(alike)
+        )
+
+
+def _beside(tensor: Any, place: tuple[Any, ...]) -> Values:
+    """Returns the value of an operand that is broadcast to this position."""
+    sizes = tensor.shape.as_list() if tensor.shape.rank is not None else []
+    if not sizes or len(sizes) > len(place):
+        return Values(tensor)
+    batch = sizes[0] is None and len(sizes) == len(place)
+    own = sizes[1:] if batch else sizes
+    last = place[len(place) - len(own) :]
+    spread = all(
+        size is not None and (size == 1 or each < size)
+        for each, size in zip(last, own, strict=True)
+    )
+    if not spread or (not batch and len(sizes) == len(place) and sizes[0] != 1):
+        return Values(tensor, 0, 0)  # none that is known
+    index = tuple(int(each) if size > 1 else 0 for each, size in zip(last, own, strict=True))
+    return Values(tensor, int(np.ravel_multi_index(index, own)) if own else 0, math.prod(own))
+
+
+def per_example(tensor: Any) -> int | None:
+    """Returns how many values each example has in a tensor whose first axis is the batch; None if
+    unknown.
+    """
+    sizes = tensor.shape.as_list() if tensor.shape.rank else [1]
+    return None if sizes[0] is not None or None in sizes[1:] else math.prod(sizes[1:])
+
+
+_Taken = tuple[int, int]
+"""An operand, and the position among its values per example."""
+
+
+@dataclass(frozen=True)
+class CallGraph:
+    """The graph of a traced call, in which values are followed.
+
+    Attributes:
+      sources: its inputs.
+      captured: handles and constants that the graph captures, by the name of the inner tensor.
+      from_end: whether negative ids count from the table's end, as in Keras 3.
+    """
+
+    sources: Sources
+    captured: Mapping[str, Any]
+    from_end: bool = False
+    _moved: dict[str, list[_Taken | None]] = field(default_factory=dict)
+
+    def origin(self, values: Values) -> Source | Values:
+        """Follows values back through operations that do not change them.
+
+        Returns:
+          The Source of the values, with a place if they are one of several, or the values that an
+          operation computes.
+        """
+        while values.tensor.name not in self.sources:
+            before = self._before(values)
+            if before is None:
+                return values
+            values = before
+        source = self.sources[values.tensor.name]
+        if values.of == 1:
+            return source
+        plain = source.part == "dense" and per_example(values.tensor) == values.of
+        return Source(source.name, source.part, values.at) if plain else values
+
+    def _before(self, values: Values) -> Values | None:
+        operation = values.tensor.op
+        if keeps_values(operation) and not _rounds(operation):
+            return values.of_tensor(operation.inputs[0])
+        if operation.type not in _MOVES or per_example(values.tensor) != values.of:
+            return None
+        taken = self._taken(values.tensor)
+        found = taken[values.at] if taken else None
+        if found is None:
+            return None
+        operand, at = found
+        tensor = operation.inputs[operand]
+        return Values(tensor, at, per_example(tensor) or 0)
+
+    def _taken(self, tensor: Any) -> list[_Taken | None]:
+        """Returns the source of each value of an example; [] if it depends on more than
+        constants.
+        """
+        if tensor.name not in self._moved:
+            self._moved[tensor.name] = self._try(tensor)
+        return self._moved[tensor.name]
+
+    def _try(self, tensor: Any) -> list[_Taken | None]:
+        given: list[NDArray[Any]] = []
+        operands: list[tuple[int, int, int]] = []
+        first = 0
+        for place, operand in enumerate(tensor.op.inputs):
+            size = per_example(operand)
+            known = self.constant(operand)
+            if known is None and not size:
+                return []
+            if known is None and size:
+                shape = [_EXAMPLES, *operand.shape.as_list()[1:]]
+                known = np.arange(first, first + _EXAMPLES * size).reshape(shape)
+                operands.append((place, first, size))
+                first += _EXAMPLES * size
+            given.append(np.asarray(known))
+        try:
+            found = np.asarray(run(tensor.op, given)[tensor.value_index])
+        # any operation may fail, such as a gather by numbers out of range
+        except Exception:  # noqa: BLE001
+            return []
+        if found.shape != (_EXAMPLES, *tensor.shape.as_list()[1:]):
+            return []
+        columns = found.reshape(_EXAMPLES, -1).astype(np.int64)
+        return [_place_of(int(one), int(other), operands) for one, other in columns.T]
+
+    def constant(self, tensor: Any) -> NDArray[Any] | None:
+        """Returns the value of a tensor that depends on no input; a single value may represent all
+        elements.
+        """
+        operation = tensor.op
+        if operation.type == "Const":
+            return np.asarray(tf.get_static_value(tensor))
+        if operation.type == "LookupTableSizeV2":
+            table = self.resource(operation.inputs[0])
+            return (
+                None
+                if table is None
+                else np.asarray(tf.raw_ops.LookupTableSizeV2(table_handle=table))
+            )
+        if operation.type == "Placeholder":
+            outer = self.captured.get(tensor.name)
+            return None if outer is None or _is_handle(outer) else np.asarray(outer.numpy())
+        return None if operation.op_def.is_stateful else self._folded(tensor)
+
+    def _folded(self, tensor: Any) -> NDArray[Any] | None:
+        operation = tensor.op
+        if operation.type in ("ZerosLike", "OnesLike"):
+            return np.asarray(int(operation.type == "OnesLike"))
+        if operation.type in ("Fill", "BroadcastTo"):
+            held = self.constant(operation.inputs[operation.type == "Fill"])
+            if held is not None and held.size == 1:
+                return held.reshape(())
+        given = [self.constant(each) for each in tensor.op.inputs]
+        known = [each for each in given if each is not None]
+        if len(known) < len(given) or sum(each.size for each in known) > _FOLDED_MAX:
+            return None
+        try:
+            return np.asarray(run(tensor.op, known)[tensor.value_index])
+        except Exception:  # noqa: BLE001 - any operation may fail; then this is no constant
+            return None
+
+    def tensor_of(self, source: Source, graph: Any) -> Any:
+        """Returns the tensor of one of its inputs."""
+        return graph.get_tensor_by_name(
+            next(name for name, each in self.sources.items() if each == source)
+        )
+
+    def resource(self, handle: Any) -> Any:
+        """Returns what a resource's tensor captures; None if that is not known."""
+        while handle.op.type == "Identity":
+            handle = handle.op.inputs[0]
+        return self.captured.get(handle.name)
+
+    def number(self, values: Values) -> Any:
+        """Returns the number that all these values equal, if it is known."""
+        held = self.constant(values.tensor)
+        if held is None or held.dtype.kind not in "iuf":
+            return None
+        if held.size == 1:
+            return held.flat[0]
+        return held.flat[values.at] if held.size == values.of else None
+
+
+def _place_of(one: int, other: int, operands: list[tuple[int, int, int]]) -> _Taken | None:
+    for place, first, size in operands:
+        if first <= one < first + size:
+            return (place, one - first) if other == one + size else None
+    return None  # the examples were selected, or this is a constant
+
+
+def _rounds(operation: Any) -> bool:
+    """Returns whether an operation is a cast to shorter floats."""
+    before = operation.inputs[0].dtype
+    after = operation.outputs[0].dtype
+    return bool(operation.type == "Cast" and before.is_floating and after.size < before.size)
+
+
+def _is_handle(value: Any) -> bool:
+    return str(value.dtype.name) in ("resource", "variant")
+
+
+def run(operation: Any, given: list[NDArray[Any]]) -> list[Any]:
+    """Runs an operation of a graph eagerly on these values."""
+    arguments: dict[str, Any] = {}
+    inferred = set()
+    left = iter(given)
+    with tf.init_scope():
+        for argument in operation.op_def.input_arg:
+            name = "axis" if argument.name == "split_dim" else argument.name
+            inferred |= {argument.type_attr, argument.type_list_attr, argument.number_attr}
+            if argument.number_attr:
+                arguments[name] = [
+                    tf.constant(next(left)) for _ in range(operation.get_attr(argument.number_attr))
+                ]
+            else:
+                arguments[name] = tf.constant(next(left))
+        for attribute in operation.op_def.attr:
+            if attribute.name not in inferred:
+                arguments[attribute.name] = operation.get_attr(attribute.name)
+        result = getattr(tf.raw_ops, operation.type)(**arguments)
+    return [part.numpy() for part in (result if isinstance(result, list | tuple) else [result])]

@@ -1,0 +1,1 @@
+"""Recognizes how ids become rows: a module for each kind of rule."""

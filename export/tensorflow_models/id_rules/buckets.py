@@ -1,0 +1,197 @@
+"""Buckets: rows that are a step function of a number, however it is normalized before.
+
+Each operation is monotonic (`log1p`, a division by a positive constant, `searchsorted`, `floor`,
+`2024 - x`), so their composition is a step function. Bisection with TensorFlow's own operations
+finds each step, until its two sides are neighbors in float32; these numbers are the boundaries of
+the bundle. TensorFlow's logarithms and similar functions are not monotonic within a few float32
+numbers of a step: there the boundary is one of these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.format.manifest import BucketIds
+from export.tensorflow_models.graph.input_paths import CallGraph, Values, run
+from export.tensorflow_models.graph.origins import Source
+from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+
+STEPS_MAX = 1 << 16
+SEARCHES = frozenset({"UpperBound", "LowerBound"})
+SERIES = frozenset({"Log", "Log1p", "Exp", "Expm1", "Tanh", "Sigmoid", "Softplus", "Erf"})
+"""Computed by series: not monotonic between a few neighboring numbers."""
+_ALONE = SERIES | {"Bucketize", "Cast", "Floor", "Ceil", "Round", "Rint", "Sqrt", "Relu", "Neg"}
+_WITH_ANY = frozenset({"AddV2", "Add", "Sub", "Maximum", "Minimum"})
+"""With a constant on either side."""
+_SCALED = frozenset({"Mul", "RealDiv", "DivNoNan", "FloorDiv"})
+"""With a constant other than zero."""
+OPERATIONS = _ALONE | _WITH_ANY | _SCALED | SEARCHES
+_NEIGHBORS = 64
+"""Numbers on each side of a step that are tested too; with series, only they may have the
+neighboring row.
+"""
+_WHOLE_MAX = 1 << 24
+"""Integers up to here are exact in float32."""
+
+Numbers = NDArray[Any]
+
+
+def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
+    """Returns the input that rows are a step function of, and its buckets.
+
+    Args:
+      values: rows of a table.
+      call: the traced call.
+      rows: of the table; None: any number.
+    Returns:
+      None if they are not a step function, or have more than `STEPS_MAX` steps.
+    """
+    chain = _chain(values, call) if values.tensor.dtype.is_integer else None
+    if chain is None:
+        return None
+    steps, source, dtype = chain
+    # Arithmetic of integers has its own rules.
+    searched = any(each.type in {"Bucketize", *SEARCHES} for each in steps)
+    if dtype.name != "float32" and not (dtype.name in ("int32", "int64") and searched):
+        return None
+
+    def row(numbers: Numbers) -> NDArray[np.int64]:
+        found: Numbers = numbers.astype(dtype.as_numpy_dtype)
+        for each in steps:
+            found = _computed(each, call, found)
+        whole: NDArray[np.int64] = found.astype(np.int64)
+        return whole if rows is None else np.clip(whole, -1, rows)
+
+    boundaries = _buckets(
+        row, dtype.as_numpy_dtype, exact=not any(each.type in SERIES for each in steps)
+    )
+    return None if boundaries is None else ResolvedIds(source, boundaries)
+
+
+def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Any] | None:
+    """Returns operations in the order in which they run, and the input of the first
+    with its dtype.
+    """
+    steps: list[Values] = []
+    while True:
+        found = call.origin(values)
+        if isinstance(found, Source):
+            return (steps[::-1], found, values.tensor.dtype) if steps else None
+        taken = _taken(found, call)
+        if taken is None:
+            return None
+        steps.append(found)
+        values = taken
+
+
+def _taken(values: Values, call: CallGraph) -> Values | None:
+    """Returns the operand in which an operation is known to be monotonic; else None."""
+    kind = values.type
+    inputs = values.inputs
+    if kind in SEARCHES:
+        among = call.constant(values.tensor.op.inputs[0])
+        one = among is not None and among.ndim == 2 and among.shape[0] == 1
+        return values.of_tensor(values.tensor.op.inputs[1]) if one else None
+    numbers = [call.number(each) for each in inputs]
+    open_ = [place for place, each in enumerate(numbers) if each is None]
+    if len(open_) != 1:
+        return None
+    (place,) = open_
+    beside = numbers[1 - place] if len(inputs) == 2 else None
+    known = (
+        kind in _ALONE
+        or (beside is not None and kind in _WITH_ANY)
+        or (kind == "ClipByValue" and place == 0)
+    )
+    scaled = (
+        beside is not None and beside != 0 and (kind == "Mul" or (kind in _SCALED and place == 0))
+    )
+    return inputs[place] if known or scaled else None
+
+
+def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
+    """Applies one operation to [m] numbers."""
+    operation = values.tensor.op
+    if values.type in SEARCHES:
+        among, searched = operation.inputs
+        given = [
+            np.asarray(call.constant(among)),
+            numbers[np.newaxis].astype(searched.dtype.as_numpy_dtype),
+        ]
+        return np.asarray(run(operation, given)[0]).reshape(-1)
+    if (
+        values.type == "Cast"
+        and operation.outputs[0].dtype.is_integer
+        and numbers.dtype.kind == "f"
+    ):
+        # TensorFlow casts numbers beyond the integers, which no table has a row for, to the
+        # smallest integer.
+        limits = np.iinfo(operation.outputs[0].dtype.as_numpy_dtype)
+        above = np.nextafter(np.asarray(limits.max, numbers.dtype), np.asarray(0, numbers.dtype))
+        numbers = np.clip(numbers, limits.min, above)
+    given = []
+    for each in values.inputs:
+        constant = call.number(each)
+        given.append(
+            np.asarray(numbers if constant is None else constant, each.tensor.dtype.as_numpy_dtype)
+        )
+    return np.asarray(run(operation, given)[0])
+
+
+def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
+    """Returns the numbers at which rows begin, as buckets; None if rows are not monotonic or too
+    many.
+    """
+    real = dtype is np.float32
+    number = _number if real else (lambda keys: keys)
+    ends = np.array([-_KEYS_MAX, _KEYS_MAX] if real else [-_WHOLE_MAX, _WHOLE_MAX])
+    first, last = row(number(ends)).tolist()
+    if abs(last - first) > STEPS_MAX or min(first, last) < -1:
+        return None
+    if not real and row(np.array([np.iinfo(dtype).min, np.iinfo(dtype).max])).tolist() != [
+        first,
+        last,
+    ]:
+        return None  # a step lies beyond what float32 distinguishes
+    sign = -1 if last < first else 1
+
+    def rising(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = sign * row(number(keys))
+        return found
+
+    wanted = np.arange(sign * first + 1, sign * last + 1)
+    low, high = (np.full(wanted.size, end) for end in ends)
+    while np.any(high - low > 1):
+        middle = low + (high - low) // 2
+        there = rising(middle) >= wanted
+        low = np.where(there, low, middle)
+        high = np.where(there, middle, high)
+    if not _rises(rising, high, ends, exact):
+        return None
+    return BucketIds(
+        boundaries=tuple(map(float, number(high))), first_row=min(first, last), falling=sign < 0
+    )
+
+
+def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], exact: bool) -> bool:
+    """Returns whether rows never fall, overall and close to each step."""
+    steps = np.sort(steps)
+    near = (np.unique(steps)[:, np.newaxis] + np.arange(-_NEIGHBORS, _NEIGHBORS + 1)).reshape(-1)
+    tried = np.linspace(ends[0], ends[1], 1 << 14).astype(np.int64)
+    tried = np.union1d(tried, near) if exact else np.setdiff1d(tried, near)
+    tried = tried[(tried >= ends[0]) & (tried <= ends[1])]
+    return bool(
+        np.array_equal(row(tried), row(ends)[0] + np.searchsorted(steps, tried, side="right"))
+    )
+
+
+_KEYS_MAX = int(np.array(np.finfo(np.float32).max).view(np.int32))
+"""Integers from minus this to this number the finite float32 values in order."""
+
+
+def _number(keys: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Returns the float32 values of such integers."""
+    return np.where(keys < 0, -keys | 1 << 31, keys).astype(np.uint32).view(np.float32)

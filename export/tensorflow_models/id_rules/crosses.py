@@ -1,0 +1,242 @@
+"""Crosses: ids of the values of several inputs, which are hashed together or joined to one string.
+
+Source: TensorFlow 2.20: the operations of `tf.sparse.cross_hashed`, which the layer HashedCrossing
+of tf-keras 2.20 and Keras 3.15 is based on, of `tf.strings.join` and `+` of strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from bundle.format.manifest import (
+    BucketIds,
+    CrossedIds,
+    CrossKey,
+    HashIds,
+    JoinedIds,
+    VocabularyIds,
+)
+from export.front_end.specs import Keys
+from export.graphs.walks import needed
+from export.id_rules.operations import links_of
+from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
+from export.tensorflow_models.graph.origins import Source
+from export.tensorflow_models.id_rules.chains import (
+    WRAPPED,
+    chained,
+    find_chain,
+    links_before,
+    row_count,
+)
+from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_rules.rules import find_ids_after
+from export.tensorflow_models.id_rules.texts import CHANGES, find_changed
+
+_JOINS = ("StringJoin", "Add", "ReduceJoin")
+
+
+class Key(NamedTuple):
+    """One of the inputs of a cross, with its vocabularies, and its entry in the manifest."""
+
+    found: ResolvedIds
+    entry: CrossKey
+
+
+def find(ids: Any, call: CallGraph, rows: int) -> ResolvedIds | None:
+    """Returns the inputs and rule of ids, one per example; None if no rule describes them, or for
+    an unchanged input.
+
+    Args:
+      ids: a tensor.
+      call: the traced call.
+      rows: of the table.
+    """
+    return _crossed(ids, call) or _joined(ids, call, rows)
+
+
+def _crossed(ids: Any, call: CallGraph) -> ResolvedIds | None:
+    made = call.origin(Values(ids))
+    if not isinstance(made, Values) or made.type != "SparseToDense":
+        return None
+    cross = made.tensor.op.inputs[2].op
+    if cross.type != "SparseCross" or not cross.get_attr("hashed_output") or cross.get_attr("N"):
+        return None
+    if cross.get_attr("num_buckets") < 1 or any(
+        each.shape[1:].as_list() != [1] for each in cross.inputs
+    ):
+        return None
+    keys = _consistent([_key(each, call) for each in cross.inputs])
+    if keys is None or len(keys) < 2:
+        return None
+    return cross_of(
+        keys, buckets=cross.get_attr("num_buckets"), hash_key=cross.get_attr("hash_key")
+    )
+
+
+def _joined(ids: Any, call: CallGraph, rows: int) -> ResolvedIds | None:
+    for operation in needed([ids], []).operations:
+        if operation.type not in _JOINS or operation.outputs[0].dtype.name != "string":
+            continue
+        made = operation.outputs[0]
+        found = find_ids_after(made, Values(ids), call, rows)
+        if found is None:
+            continue
+        parts = _parts(made, call) if per_example(made) == 1 else None
+        keys = (
+            None
+            if parts is None
+            else _consistent([part for part in parts if not isinstance(part, str)])
+        )
+        if parts is None or not keys or not isinstance(found.rule, HashIds | VocabularyIds):
+            return None
+        rule = JoinedIds(keys=tuple(key.entry for key in keys), texts=_texts(parts), ids=found.rule)
+        return replace(_resolved(rule, keys, found.keys), unknown=found.unknown)
+    return None
+
+
+def cross_of(keys: Sequence[Key], buckets: int, hash_key: int) -> ResolvedIds:
+    """Returns the inputs of a cross, and its rule."""
+    return _resolved(
+        CrossedIds(keys=tuple(key.entry for key in keys), buckets=buckets, hash_key=hash_key), keys
+    )
+
+
+def _resolved(
+    rule: CrossedIds | JoinedIds, keys: Sequence[Key], more: tuple[Keys, ...] = ()
+) -> ResolvedIds:
+    first, *others = (key.found.source for key in keys)
+    listed = tuple(each for key in keys for each in key.found.keys)
+    return ResolvedIds(first, rule, keys=listed + more, others=tuple(others))
+
+
+def _consistent(keys: Sequence[Key | None]) -> list[Key] | None:
+    """Returns keys if all are known and those of one input agree on its type."""
+    known = [key for key in keys if key is not None]
+    taken = {(key.found.source.name, key.entry.dtype) for key in known}
+    return (
+        known
+        if len(known) == len(keys) and len({name for name, _ in taken}) == len(taken)
+        else None
+    )
+
+
+def _parts(strings: Any, call: CallGraph) -> list[str | Key | None] | None:
+    """Returns the texts and keys that strings are joined from; None for a key that is not known."""
+    held = call.constant(strings)
+    if held is not None:
+        return [held.flat[0].decode()] if held.size == 1 else None
+    made = call.origin(Values(strings))
+    if isinstance(made, Values) and made.type in _JOINS:
+        separator = made.tensor.op.get_attr("separator").decode() if made.type != "Add" else ""
+        found: list[str | Key | None] = []
+        for number, each in enumerate(_operands(made, call)):
+            parts = _parts(each, call)
+            if parts is None:
+                return None
+            found += [separator, *parts] if number else parts
+        return found or None
+    if isinstance(made, Values) and made.type == "AsString":
+        whole = made.tensor.op.inputs[0]
+        plain = made.tensor.op.get_attr("width") <= 0 and whole.dtype.is_integer
+        return [_key(whole, call)] if plain and per_example(whole) == 1 else None
+    known = isinstance(made, Source) or made.type in CHANGES
+    return [_key(strings, call)] if known and per_example(strings) == 1 else None
+
+
+def _operands(made: Values, call: CallGraph) -> Sequence[Any]:
+    """Returns the strings that an operation joins, also those of a stack; () if they
+    are not known.
+    """
+    operation = made.tensor.op
+    if made.type != "ReduceJoin":
+        return tuple(operation.inputs)
+    stacked, axis = operation.inputs
+    side_by_side = (
+        stacked.op.type == "Pack"
+        and stacked.op.get_attr("axis") in (1, -1)
+        and stacked.shape.rank == 2
+    )
+    along = call.number(Values(axis)) in (1, -1)
+    return tuple(stacked.op.inputs) if side_by_side and along else ()
+
+
+def _texts(parts: Sequence[str | Key | None]) -> tuple[str, ...]:
+    """Returns the texts before, between and after keys."""
+    texts = [""]
+    for part in parts:
+        if isinstance(part, str):
+            texts[-1] += part
+        else:
+            texts.append("")
+    return tuple(texts)
+
+
+def _key(values: Any, call: CallGraph) -> Key | None:
+    """Returns the input and the rule of values."""
+    found = find_chain(Values(values), call, None)
+    if not isinstance(found, ResolvedIds):
+        return _text_key(values, call)
+    dtype = call.tensor_of(found.source, values.graph).dtype.name
+    whole = found.source.part == "dense" and found.source.place is None
+    if not whole or (found.rule is None and dtype not in ("string", "int32", "int64")):
+        return None
+    entry = key_of(found, CrossKey(dtype="string" if dtype == "string" else "int64"))
+    return None if entry is None else Key(found, entry)
+
+
+def _text_key(values: Any, call: CallGraph) -> Key | None:
+    """Returns the input, the changes and the rule of values computed from changed texts."""
+    text = find_changed(values, call, None, find_chain)
+    entry = None if text is None else key_of(text[0], CrossKey(dtype="string"))
+    return (
+        None
+        if text is None or entry is None
+        else Key(text[0], entry.model_copy(update={"steps": text[1]}))
+    )
+
+
+def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds | None:
+    """Returns a cross of values that other rules compute; None if no rule describes it.
+
+    Args:
+      before: the rule of each of its keys, resolved without a table.
+      after: the cross.
+    """
+    assert isinstance(after.rule, CrossedIds)  # noqa: S101 - checked before
+    entries = tuple(key_of(each, key) for each, key in zip(before, after.rule.keys, strict=True))
+    if None in entries:
+        return None
+    own = iter(after.keys)
+    listed = list[Keys]()
+    for found, key in zip(before, after.rule.keys, strict=True):
+        listed += [*found.keys, *([next(own)] if isinstance(key.ids, VocabularyIds) else [])]
+    return replace(after, rule=after.rule.model_copy(update={"keys": entries}), keys=tuple(listed))
+
+
+def key_of(before: ResolvedIds, key: CrossKey) -> CrossKey | None:
+    """Returns a key of a cross with the rule that its values are computed by; None if no key
+    describes it.
+
+    Args:
+      before: that rule, resolved without a table.
+      key: what the cross does to its result, with the dtype of the raw input.
+    """
+    first = links_before(before)
+    if first is None or (before.cast is not None and before.cast.of == "float32"):
+        return None
+    first = (*((WRAPPED,) if before.cast is not None else ()), *first)
+    if not first:
+        return key
+    if key.dtype == "float32":
+        return None
+    rows = row_count(before)
+    if key.ids is None and before.cast is None and rows is not None:
+        row = None if before.unknown is None else before.unknown.row
+        return key.model_copy(update={"ids": before.rule, "rows": rows, "unknown_row": row})
+    dtype = "float32" if isinstance(first[0], BucketIds) else key.dtype
+    # Padding is known for computed values only, not for raw ones: see `may_be_none`.
+    return key.model_copy(
+        update={"dtype": dtype, "ids": chained((*first, *links_of(key.ids))), "padding": None}
+    )

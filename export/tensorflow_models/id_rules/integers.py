@@ -1,0 +1,201 @@
+"""Integers: cast, or computed by sums, products, quotients, remainders and limits.
+
+Source: TensorFlow 2.20: AddV2, Sub, Mul, Neg, FloorDiv, FloorMod, TruncateMod, Minimum, Maximum,
+ClipByValue and Abs of integers, which wrap around at 32 or 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from bundle.format.manifest import Cast, ComputedIds, IdOperation
+from export.graphs.walks import keeps_values
+from export.tensorflow_models.graph.input_paths import CallGraph, Values
+from export.tensorflow_models.graph.origins import Source
+from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+
+_EITHER_WAY = {"AddV2": "add", "Mul": "multiply", "Minimum": "at_most", "Maximum": "at_least"}
+_BY_POSITIVE = {"FloorDiv": "divide", "FloorMod": "remainder", "TruncateMod": "truncated_remainder"}
+_OF_ONE: dict[str, tuple[str, int | None]] = {"Neg": ("multiply", -1), "Abs": ("absolute", None)}
+OPERATIONS = frozenset({"Sub", "ClipByValue", *_EITHER_WAY, *_BY_POSITIVE, *_OF_ONE})
+_ROUNDED: dict[str, Literal["down", "up", "half_even"]] = {
+    "Floor": "down",
+    "Ceil": "up",
+    "Round": "half_even",
+    "Rint": "half_even",
+}
+_LIMITS = {bits: (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (32, 64)}
+
+Steps = tuple[IdOperation, ...]
+
+
+def find_integer(values: Values, call: CallGraph) -> ResolvedIds | None:
+    """Returns the input of integers that are unchanged or cast from it; None if they
+    are computed.
+    """
+    found = call.origin(values)
+    if isinstance(found, Source):
+        return ResolvedIds(
+            found, cast=Cast(of="int64", to="int32") if _may_wrap(values, call) else None
+        )
+    to = found.tensor.dtype.name
+    if (
+        found.type != "Cast"
+        or to not in ("int32", "int64")
+        or not found.inputs[0].tensor.dtype.is_floating
+    ):
+        return None
+    number = call.origin(found.inputs[0])
+    rounding = _ROUNDED.get("" if isinstance(number, Source) else number.type, "toward_zero")
+    if isinstance(number, Values) and rounding != "toward_zero":
+        number = call.origin(number.inputs[0])
+    cast = Cast(of="float32", to=to, rounding=rounding)
+    return ResolvedIds(number, cast=cast) if isinstance(number, Source) else None
+
+
+def find(values: Values, call: CallGraph, _rows: int | None) -> ResolvedIds | None:
+    """Returns the input and rule of integers that are cast from floats, or computed with constants;
+    else None.
+    """
+    found = find_integer(values, call)
+    if found is not None:
+        return found if found.cast is not None and found.cast.of == "float32" else None
+    steps: list[tuple[IdOperation | None, int]] = []
+    while found is None:
+        last = call.origin(values)
+        if (
+            isinstance(last, Source)
+            or last.type not in OPERATIONS
+            or not last.tensor.dtype.is_integer
+        ):
+            return None
+        if _may_wrap(values, call):
+            steps.append((None, 32))
+        numbers = [call.number(each) for each in last.inputs]
+        operations = _operations(
+            last.type, [None if each is None else int(each) for each in numbers]
+        )
+        if operations is None:
+            return None
+        steps += [(each, 8 * last.tensor.dtype.size) for each in reversed(operations)]
+        values = last.inputs[numbers.index(None)]
+        found = find_integer(values, call)
+    operations = _wrapped(steps[::-1], _LIMITS[8 * values.tensor.dtype.size])
+    return replace(found, rule=ComputedIds(operations=operations))
+
+
+def has_same_source(values: Values, found: ResolvedIds, call: CallGraph) -> bool:
+    """Returns whether values are the input values that some ids come from."""
+    same = find_integer(values, call) if values.tensor.dtype.is_integer else None
+    if same is None:
+        return call.origin(values) == found.source and found.cast is None
+    real = [
+        None if each is None or each.of != "float32" else each for each in (same.cast, found.cast)
+    ]
+    return same.source == found.source and real[0] == real[1]
+
+
+def find_raw(values: Values, call: CallGraph) -> ResolvedIds | None:
+    """Returns the input of unchanged integers or strings, or of integers as decimal strings; else
+    None.
+    """
+    if values.tensor.dtype.is_integer:
+        return find_integer(values, call)
+    texts = call.origin(values)
+    if isinstance(texts, Source):
+        return ResolvedIds(texts)
+    decimal = texts.type == "AsString" and texts.tensor.op.get_attr("width") <= 0
+    return (
+        find_integer(texts.inputs[0], call)
+        if decimal and texts.inputs[0].tensor.dtype.is_integer
+        else None
+    )
+
+
+def _may_wrap(values: Values, call: CallGraph) -> bool:
+    """Returns whether a cast to fewer bits may have changed integers since they were computed."""
+    tensor = values.tensor
+    while tensor.name not in call.sources and tensor.op.inputs:
+        before = tensor.op.inputs[0]
+        if (
+            tensor.op.type == "Cast"
+            and before.dtype.is_integer
+            and before.dtype.size > tensor.dtype.size
+        ):
+            return True
+        if not keeps_values(tensor.op):
+            return False
+        tensor = before
+    return False
+
+
+def _operations(kind: str, numbers: Sequence[int | None]) -> Steps | None:
+    """Returns an operation on integers as data; the None among its numbers is its
+    variable operand.
+    """
+    given = [each for each in numbers if each is not None]
+    first = numbers[0] is None
+    if len(given) != len(numbers) - 1 or any(abs(each) > _LIMITS[64][1] for each in given):
+        return None
+    by = given[0] if given else 0
+    done: list[tuple[str, int | None]] = []
+    if kind == "Sub":
+        done = [("add", -by)] if first else [("multiply", -1), ("add", by)]
+    elif kind == "ClipByValue":
+        done = [("at_most", given[1]), ("at_least", by)] if first else []
+    elif kind in _OF_ONE:
+        done = [_OF_ONE[kind]]
+    elif kind in _EITHER_WAY or (first and by > 0):
+        done = [((_EITHER_WAY | _BY_POSITIVE)[kind], by)]
+    return tuple(IdOperation.model_validate({"do": do, "by": by}) for do, by in done) or None
+
+
+def _wrapped(steps: Sequence[tuple[IdOperation | None, int]], reach: tuple[int, int]) -> Steps:
+    """Adds a wrap to 32 bits wherever integers may exceed them.
+
+    Args:
+      steps: operations with their bits; None only wraps.
+      reach: the smallest and the largest integer before them.
+    """
+    done: list[IdOperation] = []
+    for operation, bits in steps:
+        if operation is not None:
+            done.append(operation)
+            reach = _reach(operation, reach)
+        limits = _LIMITS[bits]
+        if reach[0] < limits[0] or reach[1] > limits[1]:
+            reach = limits
+            done += [IdOperation(do="int32")] if bits == 32 else []
+    return tuple(done)
+
+
+def _reach(operation: IdOperation, reach: tuple[int, int]) -> tuple[int, int]:
+    """Returns the range of integers after an operation that does not wrap."""
+    (low, high) = reach
+    by = operation.by or 0
+    ends = sorted((low * by, high * by))
+    reaches = {
+        "add": (low + by, high + by),
+        "multiply": (ends[0], ends[1]),
+        "divide": (low // max(by, 1), high // max(by, 1)),
+        "remainder": (0, by - 1),
+        "truncated_remainder": (1 - by if low < 0 else 0, by - 1 if high > 0 else 0),
+        "at_least": (max(low, by), max(high, by)),
+        "at_most": (min(low, by), min(high, by)),
+        "absolute": (0, max(abs(low), abs(high))),
+    }
+    return reaches[operation.do]
+
+
+def reach_of(rule: ComputedIds) -> tuple[int, int]:
+    """Returns the smallest and the largest result of a rule; those of 64 bits if it may wrap
+    around.
+    """
+    reach = _LIMITS[64]
+    for each in rule.operations:
+        reach = _LIMITS[32] if each.do == "int32" else _reach(each, reach)
+        if reach[0] < _LIMITS[64][0] or reach[1] > _LIMITS[64][1]:
+            reach = _LIMITS[64]
+    return reach

@@ -1,0 +1,91 @@
+"""Tells what to change about ids that no rule describes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from export.graphs.walks import PYTHON_CODE, needed
+from export.tensorflow_models.graph.input_paths import CallGraph, Values
+from export.tensorflow_models.graph.origins import Source
+from export.tensorflow_models.id_rules.buckets import SEARCHES, SERIES
+from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_rules.rules import RULES, find_ids
+
+
+def unexplained_operation(values: Values, call: CallGraph, rows: int | None) -> Values:
+    """Returns the operation of a computation that no rule describes, nearest to the input if that
+    is unique.
+    """
+    while True:
+        operands = (
+            values.tensor.op.inputs
+            if values.type in SEARCHES
+            else [each.tensor for each in values.inputs]
+        )
+        computed = [each for each in operands if call.constant(each) is None]
+        read = [each for each in computed if each.op.type == "ReadVariableOp"]
+        before = (
+            call.origin(Values((read or computed)[0]))
+            if values.type in _KNOWN and (read or len(computed) == 1)
+            else None
+        )
+        if before is None or isinstance(before, Source) or before.type == "Placeholder":
+            return values
+        if isinstance(find_ids(before, call, rows), ResolvedIds):
+            return values
+        values = before
+
+
+_KNOWN = frozenset({"AsString"}).union(*(each.OPERATIONS for each in RULES.values()))
+
+
+def cure_of(values: Values) -> str:
+    """Returns what to change about an operation that no rule describes."""
+    if values.type != "ReadVariableOp" and (words := cure_of_words(values.tensor)):
+        return words
+    return next(
+        (cure for operations, cure in _CURES.items() if values.type in operations), _SEPARATE
+    )
+
+
+def cure_of_words(ids: Any) -> str:
+    """Returns what to change about ids that are words of texts; "" for others."""
+    splits = any(
+        each.type in ("StringSplitV2", "UnicodeDecode") for each in needed([ids], []).operations
+    )
+    return _WORDS if splits else ""
+
+
+_CURES: dict[tuple[str, ...], str] = {
+    ("ReadVariableOp",): (
+        "make a constant of the variable that its ids are computed with, since rules read no "
+        "checkpoint"
+    ),
+    PYTHON_CODE: "write the function in TensorFlow's own operations, or let callers send what it "
+    "returns",
+    ("Bucketize", "Cast", *SEARCHES, *SERIES): (
+        "let the number only rise, or only fall, with the input, over its whole range "
+        "(tf.maximum(x, 0.) before a logarithm)"
+    ),
+    ("SparseToDense",): (
+        "cross inputs of one value each, either unchanged or as rows of hashes, vocabularies, "
+        "buckets and remainders"
+    ),
+    ("StringJoin", "Add", "AsString", "ReduceJoin"): (
+        "join inputs of one value each by tf.strings.join: strings, texts, and "
+        "tf.strings.as_string of integers, or of "
+        "rows of hashes, vocabularies, buckets and remainders"
+    ),
+}
+_WORDS = (
+    "let TextVectorization have an output_sequence_length, or average the rows of its words by "
+    "GlobalAveragePooling1D "
+    "under mask_zero, where no word has row 0; change texts by tf.strings.lower or upper without "
+    "an encoding, strip, "
+    "or regex_replace of ASCII characters or one text, and split at whitespace or into characters; "
+    "or let callers send the words"
+)
+_SEPARATE = (
+    "let callers send what is looked up as a separate input, or compute it from one input by "
+    "constants (sums, products, quotients, remainders, limits), hashes, vocabularies or buckets"
+)

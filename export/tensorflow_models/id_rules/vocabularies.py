@@ -1,0 +1,101 @@
+"""Positions in a vocabulary of the model's lookup tables; other keys may have rows by hash or
+remainder.
+
+Source: TensorFlow 2.20: lookup tables, as in the layers StringLookup and IntegerLookup of tf-keras
+2.20 and Keras 3.15.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bundle.format.manifest import ComputedIds, HashIds, Unknown, VocabularyIds
+from export.errors import NotConvertible
+from export.front_end.specs import Keys
+from export.graphs.loading import tf
+from export.tensorflow_models.graph.input_paths import CallGraph, Values
+from export.tensorflow_models.id_rules.integers import find_raw
+from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.user_lines import at_line, line_of_operation
+
+OPERATIONS = frozenset({"LookupTableFindV2"})
+_UNNAMED = "vocabulary"
+"""The name of a vocabulary until all of them are known."""
+
+
+def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
+    """Returns the input whose values are looked up, and the rule; None if no rule describes it."""
+    if values.type not in OPERATIONS:
+        return None
+    handle, ids, default = values.inputs
+    found = find_raw(ids, call)
+    table = call.resource(handle.tensor)
+    beyond = call.number(default)
+    if found is None or table is None or beyond is None or (rows is None and beyond < -1):
+        return None
+    raw = tf.raw_ops
+    keys_dtype = ids.tensor.dtype
+    try:
+        keys, positions = raw.LookupTableExportV2(
+            table_handle=table, Tkeys=keys_dtype, Tvalues=default.tensor.dtype
+        )
+    except tf.errors.AbortedError as problem:
+        raise NotConvertible(
+            f"ids are looked up{at_line(line_of_operation(values.tensor.op))} in a vocabulary that "
+            "is not there: "
+            "checkpoints hold none; let the factory pass it to the layer, or adapt() the layer as "
+            "training did"
+        ) from problem
+    order = np.argsort(positions.numpy())
+    places = positions.numpy()[order]
+    if not places.size or not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
+        return None
+    ordered = keys.numpy()[order].tolist()
+    if not keys_dtype.is_integer and isinstance(
+        call.origin(ids), Values
+    ):  # decimal strings of integers
+        if any(str(_integer(key)).encode() != key for key in ordered):
+            return None
+        ordered = list(map(_integer, ordered))
+    known: Keys = tuple(key.decode() if isinstance(key, bytes) else key for key in ordered)
+    rule = VocabularyIds(vocabulary=_UNNAMED, first_row=int(places[0]))
+    if call.from_end and rows is not None and beyond < 0:
+        beyond += rows
+    return replace(found, rule=rule, unknown=row_of_unknown(beyond, rows), keys=(known,))
+
+
+def rows_beyond(found: ResolvedIds, listed: ResolvedIds) -> dict[str, Any] | None:
+    """Returns the rows of keys outside a vocabulary, as fields of its rule; None if no rule
+    describes them.
+
+    Args:
+      found: the rule for the same values if they are not in it.
+      listed: the vocabulary.
+    """
+    if (found.source, found.cast) != (listed.source, listed.cast):
+        return None
+    rule = found.rule
+    if isinstance(rule, HashIds) and rule.key is None and rule.mask is None:
+        return {"oov_buckets": rule.buckets, "oov_first_row": rule.first_row}
+    if isinstance(rule, ComputedIds) and rule.operations[0].do == "remainder":
+        first_row = sum(each.by or 0 for each in rule.operations[1:])
+        if first_row >= 0 and [each.do for each in rule.operations[1:]] in ([], ["add"]):
+            return {
+                "oov_buckets": rule.operations[0].by,
+                "oov_first_row": first_row,
+                "oov_hash": "modulo",
+            }
+    return None
+
+
+def _integer(text: bytes) -> int | None:
+    return int(text) if re.fullmatch(rb"-?[0-9]{1,19}", text) else None
+
+
+def row_of_unknown(row: float, rows: int | None) -> Unknown | None:
+    """Returns the row of unknown ids; None if it is not a row of the table."""
+    return Unknown(rule="row", row=int(row)) if row >= 0 and (rows is None or row < rows) else None

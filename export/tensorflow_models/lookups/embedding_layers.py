@@ -1,0 +1,171 @@
+"""Intercepts the embedding layers of TensorFlow and TFRS: the creation of their tables, and their
+lookups.
+
+On a CPU every such layer (TFRS `TPUEmbedding`, the mid-level `TPUEmbedding` and
+`TPUEmbeddingForServing`, a direct call of `serving_embedding_lookup`; by
+`frameworks/tpu_layers.py` also `TPUEmbeddingV0` and `TPUEmbeddingV2`) does two
+things: it creates its tables in `_create_variables_and_slots`, and reads them by one function,
+`cpu_embedding_lookup`.
+Source: TensorFlow 2.20, python/tpu/tpu_embedding_for_serving.py and tpu_embedding_v2.py; TFRS
+0.7.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from export.errors import NotConvertible
+from export.front_end.specs import Encoding, Kind, TableFacts
+from export.graphs.internals import untracked, with_paths
+from export.graphs.loading import load_tensorflow, tf
+from export.tensorflow_models.frameworks.hook_points import LAYER_LOOKUP
+from export.tensorflow_models.frameworks.hooks import Hooks, copy_of
+from export.tensorflow_models.frameworks.placeholders import remember_line
+from export.tensorflow_models.frameworks.tpu_layers import make_layers_on_cpu
+from export.tensorflow_models.lookups.records import Answer, Lookup, MakeTable, table_name
+
+Original = Callable[[Any, Any, Mapping[Any, Any], Any], Any]
+
+
+def table_facts(config: Any) -> TableFacts:
+    """Returns the facts of a TableConfig.
+
+    Raises:
+      NotConvertible: it has no name to find it in a checkpoint by.
+    """
+    if not config.name:
+        raise NotConvertible(
+            f"a table of {config.vocabulary_size} x {config.dim} has no name; give its TableConfig "
+            "a name"
+        )
+    name = table_name(config.name, "table")
+    return TableFacts(name, config.name, int(config.vocabulary_size), int(config.dim))
+
+
+def intercept_layers(hooks: Hooks, make_table: MakeTable, answer: Answer, *, tracked: bool) -> None:
+    """Replaces the creation of tables by `make_table` and lookups by `answer`.
+
+    Args:
+      hooks: receives the replacements.
+      make_table: returns the variable of a table; no slot variables are made.
+      answer: returns the activation of one lookup.
+      tracked: whether the tables are part of the model's object graph; TensorFlow's restore ignores
+        others.
+    """
+
+    def made(config: Any) -> Any:
+        variable = make_table(table_facts(config))
+        remember_line(variable)
+        return variable
+
+    def create(configs: Any) -> Any:
+        tables = {config.name: {"parameters": made(config)} for config in configs}
+        return tables if tracked else untracked(tables)
+
+    def look_up(_original: Callable[..., Any], **how: Any) -> Any:
+        found = [answer(lookup) for lookup in describe_lookups(**how)]
+        return tf.nest.pack_sequence_as(how["feature_config"], found)
+
+    make_layers_on_cpu(hooks, create)
+    hooks.replace(LAYER_LOOKUP, look_up)
+
+
+def original_lookup() -> Original:
+    """Returns a copy of TensorFlow's own lookup that keeps working while the original is replaced;
+    call it before.
+    """
+    load_tensorflow()
+    _, _, lookup = LAYER_LOOKUP.find() or (None, None, None)
+    original: Original = copy_of(lookup)
+    return original
+
+
+def describe_lookups(
+    inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any
+) -> list[Lookup]:
+    """Returns the lookups of a call of an embedding layer, one for each feature.
+
+    Raises:
+      NotConvertible: a combination that TensorFlow rejects on a CPU, or whose shape does not give
+        the batch.
+    """
+    nest = tf.nest
+    nest.assert_same_structure(inputs, feature_config)
+    ids = nest.flatten(inputs)
+    beside = [None] * len(ids) if weights is None else nest.flatten(weights)
+    return [
+        _describe(path, ids_of, weights_of, tables[config.table], config)
+        for ids_of, weights_of, (path, config) in zip(
+            ids, beside, with_paths(feature_config), strict=True
+        )
+    ]
+
+
+def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> Lookup:
+    encoding: Encoding
+    if isinstance(ids, tf.SparseTensor):
+        # As in TensorFlow, output_shape overrides max_sequence_length.
+        encoding = "sparse"
+        length = None if config.output_shape else config.max_sequence_length or None
+    elif isinstance(ids, tf.RaggedTensor):
+        encoding = "ragged"
+        length = config.max_sequence_length or None
+        if config.output_shape:
+            raise NotConvertible(
+                f"feature {path!r} is ragged and has output_shape={config.output_shape}, which "
+                "fixes the batch; leave output_shape out, or set max_sequence_length"
+            )
+    else:
+        ids = tf.convert_to_tensor(ids)
+        encoding = "dense"
+        length = _dense_length(path, ids, weights, config)
+    if encoding != "dense" and ids.shape.rank not in (2, None):
+        raise NotConvertible(
+            f"feature {path!r} was given a {encoding} tensor of rank {ids.shape.rank}; rank 2 was "
+            "expected"
+        )
+    if weights is not None:
+        _check_weights(path, ids, weights, length, config)
+    kind: Kind = "bag"
+    if encoding == "dense" and length in (None, 1):
+        kind = "single"
+    elif length is not None:
+        kind = "sequence"
+    combiner = config.table.combiner if kind == "bag" else None
+    how: dict[str, Any] = {
+        "kind": kind,
+        "encoding": encoding,
+        "combiner": combiner,
+        "length": length,
+    }
+    return Lookup(path, table_facts(config.table), variable, (ids,), weights, config=config, **how)
+
+
+def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:
+    if config.max_sequence_length or weights is not None:
+        what = "a sequence feature" if config.max_sequence_length else "a weighted feature"
+        raise NotConvertible(
+            f"feature {path!r} is {what}, and was given a dense tensor; write "
+            'kind = "ragged" or "sparse" for its input in the recipe, whichever the model expects'
+        )
+    if ids.shape.rank not in (1, 2) or (ids.shape.rank == 2 and ids.shape[1] is None):
+        raise NotConvertible(
+            f"feature {path!r} was given a dense tensor of shape {ids.shape}; [batch] or [batch, "
+            "length] was expected"
+        )
+    return int(ids.shape[1]) if ids.shape.rank == 2 else None
+
+
+def _check_weights(path: str, ids: Any, weights: Any, length: int | None, config: Any) -> None:
+    if type(weights) is not type(ids):
+        raise NotConvertible(
+            f"feature {path!r}: weights are a {type(weights).__name__}, ids a {type(ids).__name__}"
+        )
+    if length is not None:
+        raise NotConvertible(f"feature {path!r} is a sequence feature, which takes no weights")
+    if isinstance(ids, tf.SparseTensor) and not config.validate_weights_and_indices:
+        raise NotConvertible(
+            f"feature {path!r} is weighted with validate_weights_and_indices=False, which no "
+            "bundle supports"
+        )

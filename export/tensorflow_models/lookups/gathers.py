@@ -1,0 +1,98 @@
+"""Intercepts gathers of one row per id: `tf.gather`, `tf.nn.embedding_lookup`, Embedding layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from export.graphs.loading import tf
+from export.tensorflow_models.frameworks.hook_points import KERAS_3_EMBEDDING
+from export.tensorflow_models.frameworks.hooks import Hooks
+from export.tensorflow_models.frameworks.placeholders import (
+    Gather,
+    answer_gathers,
+    early_rows,
+    placeholder_class,
+    table_of_layer,
+)
+from export.tensorflow_models.lookups.records import Answer, Lookup, of_table
+
+
+def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
+    """Replaces gathers from placeholder variables if each example has a fixed number of ids.
+
+    Args:
+      hooks: receives the replacements.
+      answer: returns rows in the lookup's shape; None leaves the gather to TensorFlow.
+      first: tried before `answer`.
+    """
+
+    def gather(variable: Any, ids: Any) -> Any:
+        ids = tf.convert_to_tensor(ids)
+        if (
+            tf.executing_eagerly()
+        ):  # a factory that calls its model: values matter only if they are kept
+            return early_rows([*ids.shape, variable.shape[1]], variable.dtype)
+        found = first(variable, ids)
+        if found is not None:
+            return found
+        lookup = describe_gather(variable, ids)
+        found = answer(lookup) if lookup is not None else None
+        if lookup is None or found is None:
+            return None
+        shaped = (
+            tf.reshape(found, [-1, *ids.shape.as_list()[1:], lookup.table.dim])
+            if lookup.length
+            else found
+        )
+        return tf.cast(shaped, variable.dtype)
+
+    answer_gathers(hooks, gather)
+    gather_in_keras_3(hooks)
+
+
+def describe_gather(variable: Any, ids: Any) -> Lookup | None:
+    """Returns a gather as a lookup; None if its ids are not of a batch, such as positions in a
+    sequence.
+    """
+    ids = tf.convert_to_tensor(ids)
+    if (
+        ids.shape.rank is None
+        or ids.shape.rank < 1
+        or ids.shape[0] is not None
+        or None in ids.shape[1:]
+    ):
+        return None
+    length = math.prod(ids.shape[1:]) if ids.shape.rank > 1 else None
+    return of_table(
+        variable, ids, kind="single" if length in (None, 1) else "sequence", length=length
+    )
+
+
+def gather_in_keras_3(hooks: Hooks) -> None:
+    """Makes the Embedding of Keras 3 gather from a placeholder; by itself it reads the whole table
+    first.
+
+    Source: Keras 3.15, src/layers/core/embedding.py and src/backend/tensorflow/numpy.py (`take`).
+    """
+
+    def looked_up(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
+        table = table_of_layer(layer)
+        plain = isinstance(table, placeholder_class()) and not layer.lora_enabled
+        if not plain or not (
+            tf.is_tensor(inputs) or isinstance(inputs, tf.RaggedTensor | tf.SparseTensor)
+        ):
+            return call(layer, inputs)
+        table.from_end = True
+        ids = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
+        if isinstance(ids, tf.SparseTensor):
+            found = tf.nn.safe_embedding_lookup_sparse(
+                table, tf.sparse.expand_dims(ids, -1), default_id=0
+            )
+            return tf.cast(
+                tf.ensure_shape(found, [*ids.shape, table.shape[1]]), layer.compute_dtype
+            )
+        return tf.cast(tf.nn.embedding_lookup(table, ids), layer.compute_dtype)
+
+    hooks.replace(KERAS_3_EMBEDDING, looked_up)

@@ -1,0 +1,180 @@
+"""Intercepts the padding of ragged ids, as TextVectorization does it, and lookups of the padded
+ids.
+
+Words that a rule describes (`id_rules/texts.py`) become a sequence where they are padded to a
+length, and a bag where their rows are averaged under Keras' mask: the longest text of a batch then
+does not matter.
+Source: tf-keras 2.20, layers/pooling/global_average_pooling1d.py and layers/core/embedding.py;
+Keras 3.15, likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bundle.format.manifest import HashIds, TextIds
+from export.graphs.loading import tf
+from export.graphs.walks import keeps_values, needed
+from export.tensorflow_models.frameworks.hook_points import AVERAGES
+from export.tensorflow_models.frameworks.hooks import Hooks
+from export.tensorflow_models.frameworks.placeholders import placeholder_class
+from export.tensorflow_models.graph.input_paths import CallGraph
+from export.tensorflow_models.graph.origins import Source
+from export.tensorflow_models.id_rules import texts
+from export.tensorflow_models.id_rules.chains import row_count
+from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.lookups.records import Answer, of_indicator, of_table
+
+_ANY = 1 << 62
+_EXACT_MAX = 1 << 24
+"""Rows up to here are exact in float32."""
+_SEQUENCE: dict[str, Any] = {"kind": "sequence", "encoding": "ragged"}
+
+
+@dataclass(frozen=True, eq=False)
+class Padded:
+    """Ragged ids that were padded.
+
+    Attributes:
+      ids: a RaggedTensor.
+      length: the length that they were truncated or padded to; None: that of the longest.
+      zero_is_padding: whether no word has row 0, which is the padding.
+    """
+
+    ids: Any
+    length: int | None
+    zero_is_padding: bool
+
+
+class PaddedIds:
+    """Remembers padded words, and the rows that were read by them."""
+
+    def __init__(self, answer: Answer) -> None:
+        """Takes the function that returns a lookup's placeholder."""
+        self._answer = answer
+        self._ids: dict[str, Padded] = {}
+        self._rows: dict[str, tuple[Any, Padded]] = {}
+
+    def pad(self, ids: Any, length: int | None, default: Any, made: Any) -> Any:
+        """Returns `made`, the padded ids; for words with a length, numbers that a service computes
+        instead.
+        """
+        integers = isinstance(made, tf.Tensor) and ids.dtype.is_integer and ids.ragged_rank == 1
+        words = words_of(ids) if integers and default in (None, 0) else None
+        if words is None:
+            return made
+        count = row_count(words)
+        if length is not None and count is not None and count <= _EXACT_MAX:
+            numbers = self._answer(
+                of_indicator(ids.values.op.name, count, ids, 1, **_SEQUENCE, length=length)
+            )
+            made = tf.cast(tf.squeeze(numbers, 2), ids.dtype)
+        self._ids[made.name] = Padded(ids, length, _zero_is_padding(words))
+        return made
+
+    def gather(self, variable: Any, ids: Any) -> Any:
+        """Returns the rows of padded words; None for all other ids."""
+        padded = self._of(ids)
+        if padded is None or variable.dtype != tf.float32:
+            return None
+        if (
+            padded.length is None
+        ):  # its rows depend on the rest of the batch, unless they are masked
+            found = super(placeholder_class(), variable).sparse_read(ids)  # type: ignore[misc]
+        else:
+            lookup = of_table(variable, padded.ids, **_SEQUENCE, length=padded.length, filler_row=0)
+            found = self._answer(lookup)
+        self._rows[found.name] = variable, padded
+        return found
+
+    def averaged(self, rows: Any, mask: Any) -> Any:
+        """Returns the mean of masked rows of words; None if the mask is not `ids != 0`."""
+        if (
+            tf.executing_eagerly()
+            or not isinstance(rows, tf.Tensor)
+            or not isinstance(mask, tf.Tensor)
+        ):
+            return None
+        variable, padded = self._rows.get(_unchanged_source(rows, self._rows).name, (None, None))
+        if padded is None or not padded.zero_is_padding or mask.op.type != "NotEqual":
+            return None
+        ids, other = mask.op.inputs
+        if self._of(ids) is not padded or tf.get_static_value(other) != 0:
+            return None
+        how = {"kind": "bag", "encoding": "ragged", "combiner": "mean", "ids_max": padded.length}
+        return self._answer(of_table(variable, padded.ids, **how))
+
+    def _of(self, ids: Any) -> Padded | None:
+        return self._ids.get(_unchanged_source(ids, self._ids).name) if hasattr(ids, "op") else None
+
+
+def words_of(ids: Any) -> ResolvedIds | None:
+    """Returns the source and rule of ragged ids that are words of texts; None for others, or
+    outside a traced call.
+    """
+    call = current_call(ids.values)
+    if call is None:
+        return None
+    with tf.init_scope():  # tables are read for their keys
+        return texts.find(ids.values, call, _ANY, ids.row_splits)
+
+
+def current_call(ids: Any) -> CallGraph | None:
+    """Returns the call that is being traced, as far as ids depend on it; None outside one."""
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly() or not getattr(graph, "name", "").startswith("wrapped_function"):
+        return None
+    captured = {inner.name: outer for outer, inner in graph.captures}
+    inputs = [each for each in needed([ids], []).placeholders if each.name not in captured]
+    return CallGraph({each.name: Source(each.name, "dense") for each in inputs}, captured)
+
+
+def _zero_is_padding(words: ResolvedIds) -> bool:
+    """Returns whether no word has row 0."""
+    assert isinstance(words.rule, TextIds)  # noqa: S101 - of find_text
+    rule = words.rule.ids
+    if isinstance(rule, HashIds):
+        return rule.first_row > 0 and rule.mask is None
+    others = rule.oov_first_row > 0 or not rule.oov_buckets
+    return rule.first_row > 0 and others and (words.unknown is None or words.unknown.row != 0)
+
+
+def _unchanged_source(tensor: Any, known: Mapping[str, Any]) -> Any:
+    """Returns the known tensor that operations passed on without a change of values or shape."""
+    while tensor.name not in known and keeps_values(tensor.op):
+        before = tensor.op.inputs[0]
+        if str(before.shape) != str(tensor.shape):
+            break
+        tensor = before
+    return tensor
+
+
+def intercept_averages(hooks: Hooks, padded: PaddedIds) -> None:
+    """Replaces GlobalAveragePooling1D over masked rows of words."""
+
+    def mean(call: Callable[..., Any], layer: Any, inputs: Any, mask: Any = None) -> Any:
+        found = padded.averaged(inputs, mask) if layer.data_format == "channels_last" else None
+        if found is None:
+            return call(layer, inputs, mask=mask)
+        found = tf.cast(found, inputs.dtype)
+        return tf.expand_dims(found, 1) if layer.keepdims else found
+
+    for point in AVERAGES:
+        hooks.replace(point, mean)
+
+
+def average_empty_as_zeros(hooks: Hooks) -> None:
+    """Makes the mean of fully masked rows zeros, as in a bundle; Keras divides zero by zero."""
+
+    def mean(call: Callable[..., Any], layer: Any, inputs: Any, mask: Any = None) -> Any:
+        found = call(layer, inputs, mask=mask)
+        if mask is None or not tf.is_tensor(found):
+            return found
+        kept = tf.reduce_any(tf.cast(mask, tf.bool), 1)
+        kept = tf.reshape(kept, [-1, *[1] * (found.shape.rank - 1)])
+        return tf.where(kept, found, tf.zeros_like(found))
+
+    for point in AVERAGES:
+        hooks.replace(point, mean)

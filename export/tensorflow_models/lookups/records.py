@@ -1,0 +1,120 @@
+"""The record of one lookup, whichever API the model uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import Any, NamedTuple
+
+from bundle.format import paths
+from export.errors import NotConvertible
+from export.front_end.specs import FeatureSpec, LookupConfig, TableFacts
+from export.graphs.loading import tf
+
+Tensors = Any
+"""A tf.Tensor, tf.RaggedTensor or tf.SparseTensor."""
+
+
+class NoRule(NamedTuple):
+    """Why no rule describes ids, as the end of a sentence, and what to change."""
+
+    why: str
+    cure: str = "give its lookup an unchanged input"
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(LookupConfig):
+    """One lookup in one table, with one combiner.
+
+    Attributes:
+      path: name of the feature, layer or column, for messages.
+      table: the table; for an indicator, its number of rows.
+      variable: the table's variable in the model; None for an indicator.
+      ids: tensors that `rule` is applied to; several only for a cross.
+      weights: one for each id.
+      length: also 1 for a single dense id with its own dimension.
+      ids_max: for a bag, the maximum number of ids per example.
+      activation: the placeholder of its result, in a traced call.
+      gather: whether it is a gather from a plain variable, which may stay in the graph.
+      line: the user's line.
+      feature: its feature; None before it is resolved, or with `no_rule`.
+      no_rule: why there is no such feature.
+    """
+
+    path: str
+    table: TableFacts
+    variable: Any
+    ids: tuple[Tensors, ...]
+    weights: Tensors | None = None
+    ids_max: int | None = None
+    activation: Any = None
+    gather: bool = False
+    line: str = ""
+    feature: FeatureSpec | None = None
+    no_rule: NoRule | None = None
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Shape of the activation; None is the batch."""
+        return (
+            (None, self.table.dim) if self.length is None else (None, self.length, self.table.dim)
+        )
+
+
+MakeTable = Callable[[TableFacts], Any]
+Answer = Callable[[Lookup], Any]
+
+
+def of_table(variable: Any, ids: Tensors, **how: Any) -> Lookup:
+    """Returns a lookup of ids in a plain variable; `how` are other fields of Lookup."""
+    facts = facts_of(variable)
+    return Lookup(
+        **{"path": facts.config_name, "table": facts, "variable": variable, "ids": (ids,), **how}
+    )
+
+
+def of_indicator(path: str, rows: int, ids: Tensors, dim: int | None = None, **how: Any) -> Lookup:
+    """Returns a lookup without a table: ids below `rows` become that many numbers, or one number
+    (`dim` 1).
+    """
+    return Lookup(path, TableFacts("", path, rows, dim or rows), None, (ids,), **how)
+
+
+def facts_of(variable: Any) -> TableFacts:
+    """Returns the facts of a table's variable; its name in the bundle is known once the model is
+    built.
+    """
+    rows, dim = variable.shape.as_list()
+    return TableFacts("", variable.name.partition(":")[0], rows, dim)
+
+
+def table_name(name: str, what: str) -> str:
+    """Returns the bundle's name of a table.
+
+    Args:
+      name: the model's name; characters that no file name may have become `_`.
+      what: the kind of object, for messages.
+    Raises:
+      NotConvertible: it cannot be a name.
+    """
+    made = "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in name)
+    if not paths.is_name(made):
+        raise NotConvertible(
+            f"{what} {name!r} cannot be a name in a bundle: begin with a letter or digit"
+        )
+    return made
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Returns a name that is not taken: itself, or with a number from 2 on."""
+    return next(
+        each
+        for each in chain([name], (f"{name}_{number}" for number in count(2)))
+        if each not in taken
+    )
+
+
+def batch_size(ids: Tensors) -> Any:
+    """Returns the batch size of ids, as a scalar tensor."""
+    return ids.nrows() if isinstance(ids, tf.RaggedTensor) else tf.shape(ids)[0]

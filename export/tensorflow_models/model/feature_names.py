@@ -1,0 +1,123 @@
+"""Names of features: that of their input if nothing else reads it, else with the table that they
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, count
+from typing import Any
+
+from bundle.format.manifest import IdRule, JoinedIds, MultiInputIds, VocabularyIds, vocabularies_of
+from export.front_end.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TowerSpec
+from export.graphs.walks import distinct_identifiers
+from export.tensorflow_models.lookups.records import free_name, table_name
+
+Features = Mapping[str, FeatureSpec | DenseSpec]
+
+
+def traced_name(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> str:
+    """Returns a unique name for a feature; equal features of several calls share one.
+
+    It is `<input>@<table>`, for a cross `<a>*<b>@<table>`, for one of several values
+    `<input>[<place>]@<table>`, followed by the combiner or a number where that is not unique.
+    """
+    if feature not in names:
+        read = (
+            "*".join(feature.inputs)
+            if feature.place is None
+            else f"{feature.inputs[0]}[{feature.place}]"
+        )
+        plain = f"{read}@{feature.table or 'indicator'}"
+        choices = chain(
+            [plain, f"{plain}.{feature.combiner or feature.kind}"],
+            (f"{plain}.{n}" for n in count(2)),
+        )
+        names[feature] = next(each for each in choices if each not in names.values())
+    return names[feature]
+
+
+def with_bundle_names(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpec:
+    """Returns the model with the bundle's names of features and vocabularies.
+
+    Args:
+      model: with the names that features had while it was traced.
+      vocabularies: names that the recipe gives to vocabularies.
+    """
+    readers: dict[str, int] = {}
+    for spec in model.features.values():
+        for name in spec.reads:
+            readers[name] = readers.get(name, 0) + 1
+    names: dict[str, str] = {}
+    for name, spec in model.features.items():
+        crossed = len(spec.reads) > 1
+        short = "*".join(spec.reads)
+        alone = short not in names.values() if crossed else readers[short] == 1
+        names[name] = short if alone else name
+    named = {names[name]: _renamed(spec, names[name]) for name, spec in model.features.items()}
+    towers = {name: _tower(tower, names) for name, tower in model.towers.items()}
+    return ModelSpec(model.tables, _vocabularies_named(named, set(vocabularies)), towers)
+
+
+def _renamed(spec: FeatureSpec | DenseSpec, name: str) -> FeatureSpec | DenseSpec:
+    own = spec.reads == (name,)
+    if isinstance(spec, DenseSpec):
+        return replace(spec, name=name, input="" if own else spec.reads[0])
+    return replace(spec, name=name, inputs=() if own else spec.reads)
+
+
+def _tower(tower: TowerSpec, names: Mapping[str, str]) -> TowerSpec:
+    finals = [names.get(tensor.feature, tensor.feature) for tensor in tower.inputs]
+    tensors = distinct_identifiers(finals)
+    inputs = tuple(
+        tensor.model_copy(update={"name": tensors[final], "feature": final})
+        for tensor, final in zip(tower.inputs, finals, strict=True)
+    )
+    return replace(tower, inputs=inputs)
+
+
+def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, FeatureSpec | DenseSpec]:
+    """Names the model's own vocabularies; equal ones share a name."""
+    known: dict[Keys, str] = {}
+    named: dict[str, FeatureSpec | DenseSpec] = {}
+    for name, spec in features.items():
+        named[name] = spec
+        if not isinstance(spec, FeatureSpec) or spec.rule is None or not spec.keys:
+            continue
+        for keys, read in zip(spec.keys, _readers(spec.rule, spec.reads), strict=True):
+            if keys not in known:
+                known[keys] = free_name(table_name(read, "vocabulary of input"), taken)
+                taken.add(known[keys])
+        named[name] = replace(
+            spec, rule=_with_names(spec.rule, iter([known[keys] for keys in spec.keys]))
+        )
+    return named
+
+
+def _readers(rule: IdRule, reads: Sequence[str]) -> list[str]:
+    """Returns the input of each vocabulary of a rule."""
+    if isinstance(rule, MultiInputIds):
+        ruled = [
+            (read, key.ids)
+            for read, key in zip(reads, rule.keys, strict=True)
+            if key.ids is not None
+        ]
+        listed = [read for read, ids in ruled for _ in vocabularies_of(ids)]
+        made = isinstance(rule, JoinedIds) and isinstance(rule.ids, VocabularyIds)
+        return [*listed, "_".join(reads)] if made else listed
+    return [reads[0] for _ in vocabularies_of(rule)]
+
+
+def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
+    """Returns a rule with these names for the vocabularies that it reads."""
+
+    def named(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return tuple(map(named, part))
+        if not isinstance(part, dict):
+            return part
+        found = {key: named(value) for key, value in part.items()}
+        return found | {"vocabulary": next(names)} if found.get("kind") == "vocabulary" else found
+
+    return type(rule).model_validate(named(rule.model_dump()))

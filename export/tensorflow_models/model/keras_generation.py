@@ -1,0 +1,74 @@
+"""The generation of Keras that wrote a checkpoint, and that of a model's layers.
+
+Keras 2 (tf-keras) and Keras 3 track the same layers under other attribute names, so a checkpoint of
+one is not that of a model of the other. `tf.keras` is either, by an environment variable.
+Source: tf-keras 2.20 and Keras 3.15: the attributes that layers, functional models and optimizers
+track; Keras 3.15, src/export/saved_model.py (ExportArchive).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from export.checkpoint.formats.object_graph import ObjectGraph
+from export.graphs.loading import LEGACY_KERAS, tf
+
+Generation = Literal[2, 3]
+
+_KERAS_3 = frozenset({"_embeddings", "_kernel", "_operations", "_trainable_variables_indices"})
+_KERAS_2 = frozenset({"keras_api", "_index_dict"})
+_LAYERS_OF_KERAS_2 = re.compile(r"layer_with_weights-\d+")
+_EXPORTED = frozenset({"_all_variables", "_misc_assets"})
+"""What the root of a SavedModel of Keras 3's `model.export` tracks: lists, but no layers."""
+
+
+def generation_of_checkpoint(graph: ObjectGraph | None) -> Generation | None:
+    """Returns the generation of Keras that wrote an object graph; None if nothing tells, or both
+    did.
+    """
+    names = {name for _, node in graph.holders for name in node.children} if graph else set()
+    newer = not names.isdisjoint(_KERAS_3)
+    older = not names.isdisjoint(_KERAS_2) or any(map(_LAYERS_OF_KERAS_2.fullmatch, names))
+    if newer and not older:
+        return 3
+    if older and not newer:
+        return 2
+    # A table's attribute in Keras 2; a model without Keras may call it so, too.
+    return 2 if "embeddings" in names and not newer else None
+
+
+def why_unlike(root: Any, graph: ObjectGraph | None) -> str:
+    """Returns why a checkpoint's objects are not those of a model, and the cure; "" if no
+    generation of Keras explains it.
+    """
+    if graph is None:
+        return ""
+    if graph.nodes[0].children.keys() >= _EXPORTED:
+        return (
+            "it is a SavedModel of Keras 3's model.export(), which lists variables without their "
+            "layers: save the model with tf.train.Checkpoint(model=model).write(path), and name "
+            "that"
+        )
+    written = generation_of_checkpoint(graph)
+    built = _generation_of_model(root)
+    if written is None or built is None or written == built:
+        return ""
+    value = "0" if written == 3 else "1"
+    return (
+        f"it was written by Keras {written}, and the model's layers are of Keras {built}: set "
+        f"{LEGACY_KERAS}={value} in the environment of rowcast-export, so that tf.keras is Keras "
+        f"{written}"
+    )
+
+
+def _generation_of_model(root: Any) -> Generation | None:
+    """Returns the generation of a model's layers; None if it has none, or those of both."""
+    libraries = {
+        kind.__module__.partition(".")[0]
+        for part in tf.train.TrackableView(root).descendants()
+        for kind in type(part).__mro__
+    }
+    if ("tf_keras" in libraries) == ("keras" in libraries):
+        return None
+    return 2 if "tf_keras" in libraries else 3

@@ -1,0 +1,149 @@
+"""Numbers that towers would compute from lookup tables or strings: the service computes them.
+
+A model may use the rows that its lookup layers find not only for lookups but also as numbers, as in
+the mask of an attention layer: `attention_mask=rows > 0`, or `mask_zero=True`. The tower would then
+need hash tables and strings, which LiteRT lacks. Numbers that a known rule describes become a
+feature of their own: an indicator of one number per id.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from bundle.format.manifest import VocabularyIds
+from export.front_end.specs import FeatureSpec
+from export.graphs.internals import join
+from export.graphs.loading import tf
+from export.graphs.walks import identifier
+from export.id_rules.operations import links_of
+from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
+from export.tensorflow_models.graph.origins import sources_of
+from export.tensorflow_models.graph.pruning import TracedCall
+from export.tensorflow_models.id_rules import hashes, vocabularies
+from export.tensorflow_models.id_rules.chains import find_chain, row_count
+from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.lookups.records import Lookup, of_indicator
+from export.tensorflow_models.model.traced_lookups import resolve_lookups
+
+_OPERATIONS = vocabularies.OPERATIONS | hashes.OPERATIONS
+"""The operations that LiteRT lacks and rules describe."""
+
+_EXACT_MAX = 1 << 24
+"""Integers up to this one are exact in float32, the dtype of an indicator."""
+
+
+def replace_looked_up_numbers(
+    call: TracedCall, results: Sequence[Any]
+) -> list[tuple[Lookup, FeatureSpec]]:
+    """Replaces numbers in a call's graph by the placeholders of indicators.
+
+    Args:
+      call: The traced call, whose lookups have their placeholders.
+      results: The outputs of its towers.
+
+    Returns:
+      Each indicator, with the placeholder of its result, and its feature.
+    """
+    graph = call.function.graph
+    stops = {activation.name for activation in call.activations.values()}
+    captured = {inner.name: outer for outer, inner in graph.captures}
+    followed = CallGraph(sources_of(call.inputs), captured)
+
+    replaced: list[tuple[Lookup, FeatureSpec]] = []
+    for tensor in _looked_up_integers(results, stops, graph):
+        lookup = _indicator(tensor, call, followed)
+        if lookup is None:
+            continue
+        resolved = resolve_lookups(call, [lookup])
+        if len(resolved) == 1 and resolved[0].feature is not None:
+            _replace(tensor, lookup)
+            replaced.append((resolved[0], resolved[0].feature))
+    return replaced
+
+
+def _looked_up_integers(
+    results: Sequence[Any], stops: Collection[str], graph: Any
+) -> Iterator[Any]:
+    """Yields the integer tensors that towers compute by tables or hashes, those near the results
+    first.
+
+    A tensor that the caller replaces before it takes the next one hides those behind it.
+    """
+    looked_up: set[str] = set()
+    for operation in graph.get_operations():  # in the order of creation, inputs first
+        if operation.type in _OPERATIONS or any(
+            tensor.name in looked_up for tensor in operation.inputs
+        ):
+            looked_up.update(tensor.name for tensor in operation.outputs)
+
+    queue = list(results)
+    seen = set(stops)
+    while queue:
+        tensor = queue.pop(0)
+        if tensor.name in seen or tensor.name not in looked_up:
+            continue
+        seen.add(tensor.name)
+        if tensor.dtype.is_integer:
+            yield tensor
+            if not tensor.consumers():  # replaced
+                continue
+        queue.extend(tensor.op.inputs)
+
+
+def _indicator(tensor: Any, call: TracedCall, followed: CallGraph) -> Lookup | None:
+    """Returns the indicator that gives the numbers of a tensor; None if no rule describes them."""
+    found = find_chain(Values(tensor), followed, None)
+    if not isinstance(found, ResolvedIds) or found.source.part != "dense":
+        return None
+
+    # One number for each value of one input, whatever the axes.
+    size = math.prod(call.parts[found.source.name].shape)
+    if found.source.place is not None or _per_example(tensor, size) != size:
+        return None
+
+    count = row_count(found)
+    if count is None or not 1 < count <= _EXACT_MAX or not _always_a_row(found):
+        return None
+
+    single = size == 1
+    with tensor.graph.as_default():
+        shape = [None, 1] if single else [None, size, 1]
+        name = identifier(f"{found.source.name}_numbers")
+        activation = tf.compat.v1.placeholder(tf.float32, shape, name=name)
+    return of_indicator(
+        tensor.op.name,
+        count,
+        tensor,
+        1,
+        kind="single" if single else "sequence",
+        length=None if single else size,
+        activation=activation,
+    )
+
+
+def _per_example(tensor: Any, expected: int) -> int | None:
+    """Returns how many numbers each example has: `expected` if the shape is unknown, None if it is
+    open.
+    """
+    return expected if tensor.shape.rank is None else per_example(tensor)
+
+
+def _always_a_row(found: ResolvedIds) -> bool:
+    """Returns whether every id has a number; a service knows none for an id without a row."""
+    rules = links_of(found.rule)
+    last = rules[-1] if rules else None
+    if not isinstance(last, VocabularyIds) or last.oov_buckets:
+        return True
+    return found.unknown is not None and found.unknown.row is not None
+
+
+def _replace(tensor: Any, lookup: Lookup) -> None:
+    """Makes all readers of a tensor read the numbers of an indicator."""
+    sizes = [lookup.length] if lookup.length is not None else []
+    if tensor.shape.rank is not None:
+        sizes = tensor.shape.as_list()[1:]
+    with tensor.graph.as_default():
+        numbers = tf.cast(tf.reshape(lookup.activation, [-1, *sizes]), tensor.dtype)
+    join(tensor, numbers)

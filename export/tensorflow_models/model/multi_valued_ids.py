@@ -1,0 +1,48 @@
+"""Lookups of multi-valued ids: one of all ids of an example becomes a sequence, or a lookup of each
+position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from export.graphs.internals import join
+from export.graphs.loading import tf
+from export.graphs.walks import identifier, needed
+from export.tensorflow_models.graph.input_paths import per_example
+from export.tensorflow_models.lookups.records import Lookup
+
+
+def flattened_from(ids: Any) -> int:
+    """Guesses how many values per example there were before the model flattened its ids."""
+    reshapes = [each for each in needed([ids], []).operations if each.type == "Reshape"]
+    sizes = [max(per_example(each) or 1 for each in reshape.inputs) for reshape in reshapes]
+    return next((size for size in sizes if size > 1), 1)
+
+
+def by_example(lookup: Lookup, size: int) -> Lookup:
+    """Converts a lookup of flattened ids, `tf.reshape(ids, [-1])`, into one of `size` ids per
+    example.
+    """
+    with lookup.activation.graph.as_default():
+        activation = _placeholder(lookup, [None, size, lookup.table.dim])
+        join(lookup.activation, tf.reshape(activation, [-1, lookup.table.dim]))
+    return replace(lookup, kind="sequence", length=size, activation=activation)
+
+
+def columns_of(lookup: Lookup, size: int) -> list[Lookup]:
+    """Splits a lookup of `size` ids per example into one for each; their rows together are its
+    result.
+
+    No operation of the graph computes their ids, so these lookups cannot stay inside the towers.
+    """
+    with lookup.activation.graph.as_default():
+        activations = [_placeholder(lookup, [None, lookup.table.dim]) for _ in range(size)]
+        shape = lookup.activation.shape.as_list()
+        join(lookup.activation, tf.reshape(tf.concat(activations, 1), [-1, *shape[1:]]))
+    return [replace(lookup, kind="single", length=None, activation=each) for each in activations]
+
+
+def _placeholder(lookup: Lookup, shape: list[int | None]) -> Any:
+    return tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))

@@ -1,0 +1,278 @@
+"""Builds the user's model without its tables, traces each call once, and prunes the graph at
+lookups into towers.
+
+What it requires, and why it partitions at lookups:
+docs/adr/0002-lookups-are-extracted-while-tracing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from export.errors import NotConvertible, UsageError
+from export.front_end.interface import TracedTower
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
+from export.graphs.functions import fill
+from export.graphs.internals import join, variable_class
+from export.graphs.loading import tf
+from export.graphs.walks import needed, resource
+from export.recipe.precisions import check_precisions
+from export.recipe.schema import ExportJob, TowerPart
+from export.tables.dumped import open_dumps
+from export.tensorflow_models.frameworks.named_graphs import NamedGraph
+from export.tensorflow_models.frameworks.placeholders import give_value, placeholder_class
+from export.tensorflow_models.graph.pruning import TracedCall, prune, tower_results
+from export.tensorflow_models.lookups.interception import lookups_intercepted
+from export.tensorflow_models.lookups.records import Lookup, MakeTable
+from export.tensorflow_models.model.call_tracing import trace_call, zeros
+from export.tensorflow_models.model.feature_names import traced_name, with_bundle_names
+from export.tensorflow_models.model.inline_lookups import insert_lookups
+from export.tensorflow_models.model.inline_tables import Read, find_inline_lookups, find_other_reads
+from export.tensorflow_models.model.looked_up_numbers import replace_looked_up_numbers
+from export.tensorflow_models.model.object_paths import name_tables, object_paths
+from export.tensorflow_models.model.roots import build_root
+from export.tensorflow_models.model.traced_lookups import resolve_lookups
+
+Call = tuple[str, tuple[str, ...]]
+"""The attribute path of a call, and the names of its inputs."""
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """The model without its tables, and its towers.
+
+    Attributes:
+      spec: its tables, features and towers.
+      towers: in the recipe's order.
+      root: what the factory returned.
+      tables: the placeholder variable of each table of `spec.tables`.
+      notes: for the plan, such as tables that could not be extracted.
+    """
+
+    spec: ModelSpec
+    towers: tuple[TracedTower, ...]
+    root: Any
+    tables: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedModel:
+    """Builds and partitions the recipe's model; allocates no table.
+
+    Args:
+      job: the recipe.
+      base: its folder, which the factory's file is relative to.
+      inside: tables that only plain gathers read stay in the towers, whatever their size.
+    Raises:
+      UsageError: the recipe names a call, input, output or factory that is not there.
+      NotConvertible: the model cannot be partitioned as it is; names the feature, table or
+        operation, and the cure.
+    """
+    check_precisions(job)
+    layer_tables: dict[str, str] = {}
+    make_table = _table_maker(layer_tables)
+    with lookups_intercepted(make_table, zeros, zeros):
+        root = build_root(job, base)
+    key_of = {name: (part.call, call_inputs(name, part, job)) for name, part in job.towers.items()}
+    calls: dict[Call, TracedCall] = {}
+    for path, inputs in dict.fromkeys(key_of.values()):
+        calls[path, inputs] = trace_call(
+            root, path, {which: job.inputs[which] for which in inputs}, make_table
+        )
+    lookups = _Lookups(job, root, {name: calls[key] for name, key in key_of.items()})
+    lookups.resolve()
+    lookups.extract(inside)
+    ordered = [
+        prune(name, part, calls[key_of[name]], layer_tables) for name, part in job.towers.items()
+    ]
+    for name, dumped in open_dumps(job, base).items():
+        if name in lookups.tables:
+            lookups.tables[name] = replace(lookups.tables[name], rows=dumped.keys.shape[0])
+    spec = with_bundle_names(lookups.describe(ordered), job.vocabularies)
+    towers = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
+    if isinstance(root, NamedGraph):
+        fill(each for tower in towers for each in tower.variables)
+    for tower in towers:
+        for variable in tower.variables:
+            give_value(variable)
+    variables = {name: lookups.variables[name] for name in spec.tables}
+    return TracedModel(spec, towers, root, variables, (*lookups.notes, *_bag_notes(spec)))
+
+
+def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
+    """Returns the names of the inputs that a tower's call takes."""
+    for which in part.inputs:
+        if which not in job.inputs:
+            raise UsageError(
+                f"towers.{name}.inputs names {which!r}; the recipe's inputs: "
+                f"{', '.join(job.inputs)}"
+            )
+    return part.inputs or tuple(job.inputs)
+
+
+def _table_maker(names: dict[str, str]) -> MakeTable:
+    """Returns the function that creates tables of embedding layers and adds their names, by
+    resource, to `names`.
+    """
+
+    def make(table: TableFacts) -> Any:
+        shape = (table.rows, table.dim)
+        variable = variable_class()(
+            shape=shape, dtype=tf.float32, trainable=True, name=table.config_name
+        )
+        names[resource(variable.handle)] = table.name
+        return variable
+
+    return make
+
+
+class _Lookups:
+    """The lookups of all calls: what each reads, whether it is extracted, and under which name.
+
+    Attributes:
+      tables, variables: by the table's name.
+      notes: for the plan.
+    """
+
+    def __init__(self, job: ExportJob, root: Any, towers: Mapping[str, TracedCall]) -> None:
+        """Takes the call of each tower."""
+        self._job = job
+        self._root = root
+        self._calls = list({id(call): call for call in towers.values()}.values())
+        self._results: dict[str, tuple[TracedCall, list[Any]]] = {}
+        for name, call in towers.items():
+            results, _ = tower_results(name, job.towers[name], call.result)
+            self._results[name] = call, list(results.values())
+        self._below: dict[str, int] = {}
+        """Rows of the smallest table inside the towers that each input indexes, by the input's
+        name.
+        """
+        self.tables: dict[str, TableFacts] = {}
+        self.variables: dict[str, Any] = {}
+        self.notes: tuple[str, ...] = ()
+
+    def resolve(self) -> None:
+        """Drops lookups that no tower needs, and finds the inputs of all others."""
+        for call in self._calls:
+            stops = needed(self._results_of(call), [each.activation for each in call.lookups]).stops
+            call.lookups = [each for each in call.lookups if each.activation.name in stops]
+        read = [each for each in self._all_lookups() if each.variable is not None]
+        known = {
+            resource(each.variable.handle): each.table for each in reversed(read) if each.table.name
+        }
+        plain = {
+            resource(each.variable.handle): each.variable for each in read if not each.table.name
+        }
+        known |= name_tables(
+            plain, object_paths(self._root), {each.name for each in known.values()}
+        )
+        for call in self._calls:
+            call.lookups = [
+                each
+                if each.variable is None
+                else replace(each, table=known[resource(each.variable.handle)])
+                for each in call.lookups
+            ]
+            call.lookups = resolve_lookups(call, call.lookups)
+
+    def extract(self, inside: bool) -> None:
+        """Inlines the lookups that stay inside, and turns all others into features."""
+        reads = [
+            read
+            for name, (call, results) in self._results.items()
+            for read in self._reads(name, call, results)
+        ]
+        stay, self.notes = find_inline_lookups(self._all_lookups(), reads, self._job, inside)
+        names: dict[FeatureSpec, str] = {}
+        for call in self._calls:
+            insert_lookups([each for each in call.lookups if each in stay], call.function.graph)
+            for each in call.lookups:
+                if each.feature is None:
+                    continue
+                if each not in stay:
+                    self._extract(call, each, traced_name(each.feature, names))
+                elif each.feature.place is None:  # each position of an input has its own limit
+                    (name,) = each.feature.inputs
+                    self._below[name] = min(each.table.rows, self._below.get(name, each.table.rows))
+            for indicator, feature in replace_looked_up_numbers(call, self._results_of(call)):
+                self._extract(call, indicator, traced_name(feature, names))
+
+    def describe(self, towers: Iterable[TracedTower]) -> ModelSpec:
+        """Returns the tables and features that towers need, under their names while tracing."""
+        weights = {
+            part.weights_for: name for name, part in self._job.inputs.items() if part.weights_for
+        }
+        embedded = {
+            name: feature for call in self._calls for name, feature in call.features.items()
+        }
+        specs = {tower.spec.name: tower.spec for tower in towers}
+        features: dict[str, FeatureSpec | DenseSpec] = {}
+        for tensor in (tensor for tower in specs.values() for tensor in tower.inputs):
+            which = tensor.feature
+            if which in embedded:
+                features[which] = replace(embedded[which], name=which)
+                continue
+            name, _, take = which.rpartition("@")
+            shape = tuple(size for size in tensor.shape[1:] if size is not None)
+            limit = self._below.get(name) if take == "values" else None
+            beside = weights[name] if take == "weights" else None
+            features[which] = DenseSpec(which, tensor.dtype, shape, name, take, limit, beside)  # type: ignore[arg-type]
+        used = {feature.table for feature in features.values() if isinstance(feature, FeatureSpec)}
+        return ModelSpec(
+            {name: table for name, table in self.tables.items() if name in used}, features, specs
+        )
+
+    def _results_of(self, call: TracedCall) -> list[Any]:
+        """Returns the outputs of all towers of a call."""
+        return [
+            result
+            for other, results in self._results.values()
+            if other is call
+            for result in results
+        ]
+
+    def _all_lookups(self) -> list[Lookup]:
+        return [each for call in self._calls for each in call.lookups]
+
+    @staticmethod
+    def _reads(tower: str, call: TracedCall, results: list[Any]) -> list[Read]:
+        graph = call.function.graph
+        gathered = [each.variable for each in call.lookups if each.gather]
+        gathered += [each for each in graph.variables if isinstance(each, placeholder_class())]
+        tables = {resource(variable.handle): variable for variable in gathered}
+        return find_other_reads(
+            tower, results, [each.activation for each in call.lookups], graph, tables
+        )
+
+    def _extract(self, call: TracedCall, lookup: Lookup, name: str) -> None:
+        table = lookup.table
+        variable = lookup.variable
+        if variable is not None:
+            if self.variables.setdefault(table.name, variable) is not variable:
+                raise NotConvertible(
+                    f"two tables are called {table.name!r}; give their TableConfigs different "
+                    "names, and where the "
+                    "checkpoint does not know the new one, name its variable as tables.<new "
+                    "name>.key in the recipe"
+                )
+            self.tables[table.name] = table
+        if name in call.activations:
+            join(lookup.activation, call.activations[name])
+        elif lookup.feature is not None:
+            call.features[name] = lookup.feature
+            call.activations[name] = lookup.activation
+
+
+def _bag_notes(spec: ModelSpec) -> Iterator[str]:
+    """Yields notes about ragged and sparse inputs that go into the towers."""
+    for feature in spec.features.values():
+        if isinstance(feature, DenseSpec) and feature.take == "padded":
+            (name,) = feature.reads
+            (size,) = feature.shape
+            yield (
+                f"input {name!r} goes into the towers, at most {size} values per example "
+                f"(inputs.{name}.length_max)"
+            )

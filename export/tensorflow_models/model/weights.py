@@ -1,0 +1,270 @@
+"""Reads the dense weights of towers from a checkpoint, by its object graph or by variable names.
+
+The user's model and the checkpoint's object graph are walked together by attribute names, as
+TensorFlow's own restore does, but only the variables that a tower reads are read and checked:
+tables cost nothing, and variables that no tower needs may be missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from export.checkpoint.formats.object_graph import ObjectGraph
+from export.checkpoint.inventory.name_tables import is_partitioned
+from export.checkpoint.reader import Checkpoint
+from export.errors import CheckpointError
+from export.graphs.walks import resource
+from export.tensorflow_models.frameworks.named_graphs import NamedGraph
+from export.tensorflow_models.frameworks.placeholders import line_of_variable
+from export.tensorflow_models.model.keras_generation import why_unlike
+from export.tensorflow_models.model.object_walk import (
+    ModelObject,
+    UnmatchedObject,
+    unmatched_objects,
+    walk,
+)
+from export.user_lines import at_line
+
+_SHOWN = 5
+_UNSEEN = (
+    "tf.train.Checkpoint saves only what a model holds as attributes, not layers in lists and "
+    "dicts of Keras 3. Add an attribute that holds them, both in training and in the factory: "
+    "`model.saved = tf.train.Checkpoint(layers=model.layers)`, or `block.saved` of the layer that "
+    "owns the list; then write the checkpoint again"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A variable's attribute `path` from the model, and its `key` in the checkpoint ("" if it is
+    not there).
+    """
+
+    path: str
+    key: str
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """The user's model beside its checkpoint.
+
+    Attributes:
+      root: the model.
+      checkpoint: its checkpoint.
+      object_path: attribute path of the model in the checkpoint, the recipe's
+        `checkpoint.object_path`.
+    """
+
+    root: Any
+    checkpoint: Checkpoint
+    object_path: str
+
+    def restore_weights(self, variables: Iterable[Any]) -> None:
+        """Assigns each variable its value in the checkpoint; raises what `find_weights` does."""
+        for variable, key in self.find_weights(variables):
+            variable.assign(self.checkpoint.read_all(key))
+            if hasattr(variable, "restored"):
+                variable.restored = True  # not a table, whatever its size: TensorFlow saves it
+
+    def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
+        """Returns each variable that a tower reads with its key in the checkpoint; reads no value.
+
+        Raises:
+          CheckpointError: the checkpoint has no object graph or no such object; variables are
+            missing or of another shape or dtype; or a list that the tower reads has more layers
+            there; names them.
+        """
+        variables = list(variables)
+        places = self.places
+        problems = []
+        found = []
+        lines = {}
+        for variable in variables:
+            place = places.get(resource(variable.handle)) or Place(variable.name, "")
+            lines[place.path] = made = at_line(line_of_variable(variable))
+            if problem := _problem(variable, place, made, self.checkpoint):
+                problems.append(problem)
+            found.append((variable, place.key))
+        for left in self.unmatched_objects:
+            read = [
+                line
+                for path, line in lines.items()
+                if path.startswith(f"{left.owner}." if left.owner else "")
+            ]
+            if left.counted and read:
+                held = _shapes(left.keys, self.checkpoint)
+                problems.append(
+                    f"{left.owner or 'the model'}{read[0]} has no {left.name}, but there is {held}"
+                )
+        if problems:
+            more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            why = "The model code is not the one that was saved"
+            if not isinstance(self.root, NamedGraph):
+                why += (
+                    f", or checkpoint.object_path ({self.object_path!r}) is not the path of the "
+                    "model"
+                )
+                why = next(filter(None, map(self.why_missing, variables)), why)
+                why = self.why_unlike or why
+            raise CheckpointError(
+                f"checkpoint {self.checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. {why}"
+            )
+        return found
+
+    @cached_property
+    def why_unlike(self) -> str:
+        """Why the objects of the checkpoint are not those of the model, and the cure; "" if that is
+        not known.
+        """
+        if isinstance(self.root, NamedGraph):
+            return ""
+        return why_unlike(self.root, self.checkpoint.graph)
+
+    def why_missing(self, variable: Any) -> str:
+        """Returns why TensorFlow could not save a variable, and the cure; "" if it could."""
+        seen = isinstance(self.root, NamedGraph) or resource(variable.handle) in self.places
+        return "" if seen else _UNSEEN
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """Every variable of the model in the checkpoint, tables included, by the name of its
+        resource.
+
+        Raises:
+          CheckpointError: the checkpoint has no object graph, or no object at `object_path`.
+        """
+        checkpoint = self.checkpoint
+        if isinstance(self.root, NamedGraph):
+            return {
+                resource(variable.handle): Place(name, self.root.key(name, checkpoint.entries))
+                for name, variable in self.root.variables.items()
+            }
+        graph = checkpoint.graph
+        if graph is None:
+            kind = checkpoint.storage.kind
+            how = "by variable names" if kind == "TensorFlow" else f"by {kind}"
+            where = " (where KERAS_BACKEND is tensorflow)" if kind == "Keras" else ""
+            raise CheckpointError(
+                f"checkpoint {checkpoint.prefix} was saved {how}, without an object graph, which "
+                f"is needed to find a model's weights; load it into the model{where} and save that "
+                "with tf.train.Checkpoint, or export tables (rowcast-export tables); for TF1 code, "
+                "let the factory return a function that builds the graph"
+            )
+        places: dict[str, Place] = {}
+        for each in self._walked(graph):
+            known = places.get(each.resource)
+            if each.resource and (known is None or not known.key):
+                key = graph.nodes[each.node].key if each.node is not None else ""
+                key = checkpoint.storage.averages.get(key, key)
+                places[each.resource] = Place(each.path, key if key in checkpoint.entries else "")
+        return places
+
+    def _walked(self, graph: ObjectGraph) -> list[ModelObject]:
+        """Returns the model's objects with their nodes in the checkpoint's graph."""
+        node = 0
+        for step in path_steps(self.object_path):
+            children = graph.nodes[node].children
+            if step not in children:
+                raise CheckpointError(
+                    f"checkpoint {self.checkpoint.prefix} has no object {self.object_path!r} "
+                    "(checkpoint.object_path): "
+                    f"there is no {step!r} among {', '.join(sorted(children)) or 'no attributes'}"
+                )
+            node = children[step]
+        return walk(self.root, graph, node)
+
+    def holder_of(self, variable: Any) -> str:
+        """Returns the top-level object of the checkpoint under which a variable of the model is
+        found; "" if none.
+        """
+        graph = self.checkpoint.graph
+        if graph is None or isinstance(self.root, NamedGraph):
+            return ""
+        for child in sorted(graph.nodes[0].children):
+            place = replace(self, object_path=child).places.get(resource(variable.handle))
+            if place is not None and place.key:
+                return child
+        return ""
+
+    @cached_property
+    def unmatched_objects(self) -> list[UnmatchedObject]:
+        """Objects that the checkpoint holds and the model lacks; none for a checkpoint by names."""
+        graph = self.checkpoint.graph
+        if graph is None or isinstance(self.root, NamedGraph):
+            return []
+        return unmatched_objects(self._walked(graph), graph, self.checkpoint.entries)
+
+    def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
+        """Returns a note if the checkpoint holds matrices that the model code lacks.
+
+        Args:
+          dense: keys of variables that are neither tables nor an optimizer's.
+        """
+        checkpoint = self.checkpoint
+        found = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
+        if isinstance(self.root, NamedGraph):
+            known = {place.key for place in self.places.values()} | {*self.root.variables}
+            # Averages are stored beside their variables.
+            matrices = {key: key for key in sorted(found - known)}
+        else:
+            beyond = [
+                left.keys
+                for left in self.unmatched_objects
+                if not found.isdisjoint(left.keys.values())
+            ]
+            matrices = {path: key for keys in beyond for path, key in keys.items()}
+        if not matrices:
+            return ()
+        return (
+            f"checkpoint {checkpoint.name} also holds {_shapes(matrices, checkpoint)}, which the "
+            "model code "
+            "lacks; if they are needed for these outputs, the code is not the one that was trained",
+        )
+
+    def table_keys(self, tables: Mapping[str, Any]) -> dict[str, str]:
+        """Returns the checkpoint's key of each of the model's tables, given by name.
+
+        Tables that are not variables of their own there (those in a SparseCore stack) are left out:
+        they are found by name.
+        """
+        found = {
+            name: self.places.get(resource(variable.handle)) for name, variable in tables.items()
+        }
+        return {name: place.key for name, place in found.items() if place is not None and place.key}
+
+
+def _problem(variable: Any, place: Place, made: str, checkpoint: Checkpoint) -> str:
+    """Returns why a variable cannot be restored from the checkpoint; "" if it can."""
+    path = place.path
+    shape = tuple(variable.shape.as_list())
+    dtype = variable.dtype.name
+    if not place.key:
+        return f"{path} {list(shape)}{made} is not in the checkpoint"
+    entry = checkpoint.entries[place.key]
+    if tuple(entry.shape) != shape or entry.dtype != dtype:
+        return (
+            f"{path} is {dtype} {list(shape)} in the model{made} and {entry.dtype} "
+            f"{list(entry.shape)} there"
+        )
+    spread = getattr(variable, "mod", False) and is_partitioned(entry)
+    where = (
+        "saved in partitions that the `mod` strategy looks up, and stays inside a tower as a "
+        "whole, where it"
+    )
+    return f"{path} was {where} would read other rows" if spread else ""
+
+
+def _shapes(keys: Mapping[str, str], checkpoint: Checkpoint) -> str:
+    shown = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
+    return ", ".join(shown[:_SHOWN]) + (
+        f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    )
+
+
+def path_steps(object_path: str) -> list[str]:
+    """Returns the attributes of an object path: `a.b` or `a/b`."""
+    return [step for step in re.split(r"[./]", object_path) if step]

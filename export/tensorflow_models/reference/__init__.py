@@ -1,0 +1,1 @@
+"""The original model in TensorFlow, run on examples with rows read from the checkpoint."""

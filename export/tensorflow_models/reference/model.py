@@ -1,0 +1,230 @@
+"""The reference model: the original, not partitioned, restored by TensorFlow as far as examples
+need it.
+
+A table may be larger than memory, so only the rows that the examples read are there
+(`tables.py`). Nothing else can read a table that left the towers: one that is read whole stays
+inside (`model/inline_tables.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bundle.errors import BundleError
+from bundle.features.columns import Column
+from bundle.format.manifest import TextIds
+from export.errors import CheckpointError, ExportError, NotConvertible
+from export.front_end.interface import ReferenceInputs, ReferenceRun
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
+from export.graphs.loading import tf
+from export.graphs.tensors import composed
+from export.recipe.schema import ExportJob, name_of_call
+from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
+from export.tensorflow_models.frameworks.hooks import Hooks
+from export.tensorflow_models.frameworks.named_graphs import NamedGraph
+from export.tensorflow_models.lookups.padded_ids import average_empty_as_zeros
+from export.tensorflow_models.model.call_tracing import resolve_call
+from export.tensorflow_models.model.dense_copy import restored_bytes_max
+from export.tensorflow_models.model.roots import build_root
+from export.tensorflow_models.model.weights import path_steps
+from export.tensorflow_models.reference.tables import ReferenceTables
+from export.user_lines import at_line, line_of_exception
+
+Call = tuple[str, tuple[str, ...]]
+"""The attribute path of a call, and the names of its inputs."""
+
+
+@dataclass(frozen=True)
+class TensorFlowReference:
+    """The model as TensorFlow restores it. Implements `ReferenceModel`.
+
+    Attributes:
+      job, base: the recipe and its folder.
+      prefix: the checkpoint, on a local disk.
+      whole: all that was traced of the model.
+    """
+
+    job: ExportJob
+    base: Path
+    prefix: Path
+    whole: ModelSpec
+
+    def run(
+        self, model: ModelSpec, inputs: ReferenceInputs, expect_numbers: bool = False
+    ) -> ReferenceRun:
+        """See ReferenceModel.run."""
+        # The call of one tower may compute the others too, and so read the tables of all.
+        facts = dict(self.whole.tables)
+        for name in inputs.keyed & facts.keys():
+            facts[name] = replace(facts[name], rows=np.iinfo(np.int64).max)
+        bytes_max = restored_bytes_max(self.job, self.whole)
+        tables = ReferenceTables(facts, inputs.read_rows, bytes_max)
+        numbers = _plain_numbers(model, inputs) if expect_numbers else {}
+
+        with (
+            _eagerly(),
+            _observed(numbers) as expected,
+            Hooks() as hooks,
+            tables.answering(),
+            tf.device("/CPU:0"),
+        ):
+            if _averages_texts(model):
+                average_empty_as_zeros(hooks)
+            returned = self._call(model, inputs, tables, facts)
+        results = {name: _results(tower, returned) for name, tower in model.towers.items()}
+        return ReferenceRun(results, expected)
+
+    def _call(
+        self,
+        model: ModelSpec,
+        inputs: ReferenceInputs,
+        tables: ReferenceTables,
+        facts: Mapping[str, TableFacts],
+    ) -> dict[Call, Any]:
+        """Builds and restores the model, and returns what each call of a tower returns."""
+        root = build_root(self.job, self.base)
+        calls = {(tower.call, tower.call_inputs) for tower in model.towers.values()}
+        given = {name: self._input(name, inputs) for _, names in calls for name in names}
+
+        def called(path: str, names: tuple[str, ...]) -> Any:
+            return self._called(root, path, {name: given[name] for name in names}, facts)
+
+        named = isinstance(root, NamedGraph)
+        if not named:
+            for path, names in sorted(calls):  # builds what the factory has not
+                called(path, names)
+        tables.know(root)
+        if not named:
+            self._restore(root)
+        return {(path, names): called(path, names) for path, names in calls}
+
+    def _input(self, name: str, inputs: ReferenceInputs) -> Any:
+        part = self.job.inputs[name]
+        return composed(name, part, inputs.columns[name], inputs.n, inputs.padding.get(name))
+
+    def _called(
+        self, root: Any, path: str, inputs: Mapping[str, Any], facts: Mapping[str, TableFacts]
+    ) -> Any:
+        try:
+            if isinstance(root, NamedGraph):
+                target = reduce(getattr, path.split(".") if path else (), root)
+                return target.run(inputs, self._reader(root, facts))
+            return resolve_call(root, path)(inputs)
+        except (ExportError, BundleError):
+            raise
+        except Exception as problem:
+            message = " ".join(str(problem).split())
+            raise NotConvertible(
+                f"{name_of_call(path)} raised {type(problem).__name__} on the examples"
+                f"{at_line(line_of_exception(problem))}: {message[:300]}"
+            ) from problem
+
+    def _reader(self, root: NamedGraph, facts: Mapping[str, TableFacts]) -> Callable[[str], Any]:
+        """Returns a reader of variables by their names, by TensorFlow itself; tables that left the
+        towers are gathered.
+        """
+        reader = tf.train.load_checkpoint(str(self.prefix))
+        left = {table.config_name for table in facts.values()}
+        held = reader.get_variable_to_shape_map()
+        return lambda name: (
+            None if name in left else reader.get_tensor(root.key(name, held) or name)
+        )
+
+    def _restore(self, root: Any) -> None:
+        """Restores the model by TensorFlow itself; the tables of layers are no part of its object
+        graph.
+
+        Raises:
+          CheckpointError: A data file is damaged.
+        """
+        for step in reversed(path_steps(self.job.checkpoint.object_path)):
+            holder = tf.Module()
+            setattr(holder, step, root)
+            root = holder
+        try:
+            tf.train.Checkpoint(root).restore(str(self.prefix)).expect_partial()
+        except tf.errors.OpError as problem:
+            raise CheckpointError(
+                f"checkpoint {self.prefix}: TensorFlow cannot restore the model: "
+                f"{' '.join(problem.message.split())}"
+            ) from problem
+
+
+def _results(tower: TowerSpec, returned: Mapping[Call, Any]) -> dict[str, Any]:
+    whole = returned[tower.call, tower.call_inputs]
+    results = {}
+    for output, key in tower.keys.items():
+        value = whole if key is None else whole[key]
+        results[output] = tf.cast(value, tf.float32).numpy()
+    return results
+
+
+def _averages_texts(model: ModelSpec) -> bool:
+    """Returns whether a tower combines the words of a text."""
+    return any(
+        isinstance(spec, FeatureSpec) and spec.kind == "bag" and isinstance(spec.rule, TextIds)
+        for spec in model.features.values()
+    )
+
+
+def _plain_numbers(model: ModelSpec, inputs: ReferenceInputs) -> dict[str, Column]:
+    """Returns the inputs that towers take as float32 numbers and nothing else."""
+    return {
+        name: inputs.columns[name]
+        for name, readers in model.inputs.items()
+        if all(
+            isinstance(each, DenseSpec) and each.take == "values" and each.dtype == "float32"
+            for each in readers
+        )
+    }
+
+
+@contextlib.contextmanager
+def _eagerly() -> Iterator[None]:
+    """Runs what is a tf.function as Python, within the `with`."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
+@contextlib.contextmanager
+def _observed(numbers: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
+    """Fills a dict, within the `with`, with the numbers that Normalization layers expect instead of
+    those that reach them as they are.
+    """
+    expected: dict[str, Column] = {}
+    if not numbers:
+        yield expected
+        return
+
+    def observe(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
+        if tf.executing_eagerly() and tf.is_tensor(inputs):
+            for name, column in numbers.items():
+                if np.array_equal(np.ravel(inputs), column.values):
+                    expected[name] = _as_expected(column, inputs, lambda x: call(layer, x))
+        return call(layer, inputs)
+
+    with Hooks() as hooks:
+        for point in NORMALIZATIONS:
+            hooks.replace(point, observe)
+        yield expected
+
+
+def _as_expected(column: Column, inputs: Any, normalize: Callable[[Any], Any]) -> Column:
+    """Returns the numbers that a layer turns into those given: the layer is linear, so two of its
+    results tell its inverse.
+    """
+    low = np.ravel(normalize(tf.fill(tf.shape(inputs), 0.0)))
+    high = np.ravel(normalize(tf.fill(tf.shape(inputs), 1.0)))
+    values = (column.values - low) / (high - low)
+    return column._replace(values=values.astype(np.float32))

@@ -1,0 +1,25 @@
+"""Parts of a tower: functions that run once per context or once per candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from bundle.format import manifest
+
+
+@dataclass(frozen=True)
+class TracedPart:
+    """A part of a tower as a function of the tensors of `spec.inputs`, and its variables; `spec` is
+    without forms.
+    """
+
+    spec: manifest.TowerPart
+    function: Any
+    variables: tuple[Any, ...]
+    cost: int
+    """Multiply-adds for one example."""
+
+    def taking(self, inputs: tuple[manifest.TowerInput, ...]) -> Self:
+        """Returns a copy with other input descriptions."""
+        return replace(self, spec=self.spec.model_copy(update={"inputs": inputs}))

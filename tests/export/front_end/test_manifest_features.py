@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bundle.format import manifest
+from export.errors import UsageError
+from export.front_end.manifest_features import describe_features
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
+from export.recipe.schema import ExportJob
+from tests.export.traced_models import movies_recipe
+
+MODEL = ModelSpec(
+    tables={"users": TableFacts("users", "users", 10, 2)},
+    features={
+        "user": FeatureSpec("user", "users"),
+        "seen": FeatureSpec(
+            "seen", "users", kind="bag", encoding="ragged", combiner="mean", weights="seen_weights"
+        ),
+        "recent": FeatureSpec("recent", "users", kind="sequence", encoding="sparse", length=3),
+        "2nd": DenseSpec("2nd", "float32", (2,)),
+    },
+    towers={},
+)
+LISTED = manifest.VocabularyIds(vocabulary="kinds", oov_buckets=2, oov_first_row=3)
+
+
+VOCABULARIES = {
+    "vocabularies": {
+        "names": {"file": "names.txt", "dtype": "string"},
+        "numbers": {"file": "numbers.txt", "dtype": "int64"},
+    }
+}
+
+
+def job(**parts: Any) -> ExportJob:
+    return movies_recipe(**parts)
+
+
+def listed(vocabulary: str, mask: int | str) -> dict[str, Any]:
+    return {"ids": {"kind": "vocabulary", "vocabulary": vocabulary, "mask": mask}}
+
+
+@pytest.mark.parametrize(("vocabulary", "mask"), [("names", ""), ("numbers", 0)])
+def test_describe_features_mask_of_the_dtype_of_the_keys_is_in_the_manifest(
+    vocabulary: str, mask: int | str
+) -> None:
+    entries = describe_features(
+        MODEL, job(features={"user": listed(vocabulary, mask)}, **VOCABULARIES)
+    )
+    user = entries["user"]
+    assert isinstance(user, manifest.EmbeddedFeature)
+    assert user.ids == manifest.VocabularyIds(vocabulary=vocabulary, mask=mask)
+
+
+def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
+    kind = FeatureSpec(
+        "kind",
+        "users",
+        kind="bag",
+        combiner="sum",
+        rule=LISTED,
+        keys=(("a", "b", "c"),),
+        padding="",
+    )
+    user = FeatureSpec("user", "users", unknown=manifest.Unknown(rule="row", row=3))
+    ids = job(features={"kind": {"ids": {"kind": "hash"}}})
+    unknown = job(features={"user": {"unknown": {"rule": "refuse"}}})
+    with pytest.raises(
+        UsageError,
+        match=r"features.kind.ids: the model itself makes rows of this input \(vocabulary",
+    ):
+        describe_features(ModelSpec(MODEL.tables, {"kind": kind}, {}), ids)
+    with pytest.raises(UsageError, match=r"features.user.unknown: the model itself defines"):
+        describe_features(ModelSpec(MODEL.tables, {"user": user}, {}), unknown)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"features": {"usr": {}}},
+            "features.usr: no tower takes a feature of that name; did you mean 'user'?",
+        ),
+        (
+            {"features": {"seen_weights": {}}},
+            "this input holds the weights of feature 'seen', and is sent with it",
+        ),
+        (
+            {"candidates": {"c": {"file": "c.csv", "id": "id", "features": {"zzzz": "z"}}}},
+            "candidates.c.features.zzzz: no tower takes a feature of that name; they take 2nd, "
+            "recent, seen, user",
+        ),
+        ({"features": {"2nd": {"unknown": {"rule": "refuse"}}}}, "features.2nd: it reads no table"),
+        (
+            {"features": {"seen": {"ids": {"kind": "hash", "buckets": 11}}}},
+            "features.seen.ids.buckets reaches row 10, table 'users' has 10 rows",
+        ),
+        (
+            {"features": {"seen": {"ids": {"kind": "buckets", "boundaries": list(range(10))}}}},
+            "features.seen.ids.boundaries reaches row 10, table 'users' has 10 rows",
+        ),
+        (
+            {"features": {"user": {"unknown": {"rule": "row", "row": 10}}}},
+            "row is 10; table 'users' has 10 rows",
+        ),
+        (
+            {"features": {"user": {"ids": {"kind": "vocabulary", "vocabulary": "nms"}}}},
+            "features.user.ids.vocabulary is 'nms'; the recipe's vocabularies: none",
+        ),
+        (
+            {"features": {"user": listed("names", mask=0)}, **VOCABULARIES},
+            "features.user.ids.mask is 0; the vocabulary's keys are string",
+        ),
+        (
+            {"features": {"user": listed("numbers", mask="0")}, **VOCABULARIES},
+            "features.user.ids.mask is '0'; the vocabulary's keys are int64",
+        ),
+    ],
+)
+def test_describe_features_recipe_that_does_not_fit_is_refused(
+    parts: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
+        describe_features(MODEL, job(**parts))

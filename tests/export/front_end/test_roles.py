@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from bundle.format.manifest import TowerInput, TowerOutput
+from export.errors import UsageError
+from export.front_end.roles import input_roles
+from export.front_end.specs import DenseSpec, ModelSpec, TowerSpec
+from export.recipe.schema import ExportJob
+from tests.export.traced_models import recipe
+
+Role = Literal["query", "candidate", "ranking"]
+READ: dict[str, tuple[Role, tuple[str, ...]]] = {
+    "ask": ("query", ("user", "country")),
+    "offer": ("candidate", ("item", "country")),
+    "rank": ("ranking", ("user", "item", "price", "age", "hour")),
+}
+
+
+def tower(name: str, role: Role, inputs: tuple[str, ...]) -> TowerSpec:
+    tensors = tuple(
+        TowerInput(name=each, feature=each, dtype="float32", shape=(None,)) for each in inputs
+    )
+    return TowerSpec(name, role, "", inputs, {}, tensors, (RESULT,), "result")
+
+
+RESULT = TowerOutput(name="result", dtype="float32", shape=(None,))
+MODEL = ModelSpec(
+    {},
+    {
+        name: DenseSpec(name, "float32", ())
+        for name in ("user", "country", "item", "price", "age", "hour")
+    },
+    {name: tower(name, *read) for name, read in READ.items()},
+)
+STORES = {
+    "candidates": {"items": {"file": "i.csv", "id": "id", "features": {"price": "price"}}},
+    "contexts": {"users": {"file": "u.csv", "id": "id", "features": {"age": "age"}}},
+}
+
+
+def job(**parts: Any) -> ExportJob:
+    inputs = {name: {"dtype": "float32"} for name in MODEL.features}
+    towers = {name: {"role": role, "inputs": list(read)} for name, (role, read) in READ.items()}
+    return recipe("model.py:build", inputs, towers, STORES | parts)
+
+
+def test_input_roles_follow_from_towers_and_stores() -> None:
+    roles = input_roles(MODEL, job())
+    assert roles == {
+        "user": "context",
+        "country": "context",  # both, but no ranking tower reads it
+        "item": "candidate",
+        "price": "candidate",
+        "age": "context",
+        "hour": "context",  # unused: the default
+    }
+
+
+def test_input_roles_that_conflict_must_be_stated() -> None:
+    both = STORES["candidates"]["items"] | {"features": {"user": "user"}}
+    message = (
+        "input 'user' is a context's by tower 'ask', and a candidate's by candidates.items; "
+        "state .* features.user.role"
+    )
+    with pytest.raises(UsageError, match=message):
+        input_roles(MODEL, job(candidates={"items": both}))
+    stated = job(candidates={"items": both}, features={"user": {"role": "candidate"}})
+    assert input_roles(MODEL, stated)["user"] == "candidate"

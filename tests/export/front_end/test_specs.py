@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from bundle.format.manifest import CrossedIds, CrossKey, HashIds, TowerInput, TowerOutput
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
+
+USERS = TableFacts("users", "users", 50, 8)
+ITEMS = TableFacts("items", "items", 40, 4)
+CROSS = CrossedIds(keys=(CrossKey(dtype="int64"), CrossKey(dtype="string", padding="-")), buckets=9)
+
+
+def tower(name: str, *features: str) -> TowerSpec:
+    return TowerSpec(
+        name=name,
+        role="ranking",
+        call="",
+        call_inputs=features,
+        keys={},
+        inputs=tuple(
+            TowerInput(name=feature, feature=feature, dtype="float32", shape=(None, 4))
+            for feature in features
+        ),
+        outputs=(TowerOutput(name="score", dtype="float32", shape=(None,)),),
+        result="score",
+    )
+
+
+@pytest.fixture
+def model() -> ModelSpec:
+    return ModelSpec(
+        tables={"users": USERS, "items": ITEMS},
+        features={
+            "user": FeatureSpec("user", "users"),
+            "pair": FeatureSpec("pair", "items", rule=CROSS, inputs=("user", "city")),
+            "flag": FeatureSpec("flag", "", indicator=3),
+            "age": DenseSpec("age", "float32", ()),
+            "user@values": DenseSpec("user@values", "int64", (), input="user"),
+        },
+        towers={"one": tower("one", "user", "age"), "two": tower("two", "pair", "user@values")},
+    )
+
+
+def test_model_inputs_list_every_feature_that_reads_them(model: ModelSpec) -> None:
+    readers = {name: [spec.name for spec in specs] for name, specs in model.inputs.items()}
+    assert readers == {
+        "user": ["user", "pair", "user@values"],
+        "city": ["pair"],
+        "flag": ["flag"],
+        "age": ["age"],
+    }
+
+
+def test_model_of_a_tower_keeps_its_features_and_tables(model: ModelSpec) -> None:
+    part = model.of("two")
+    assert set(part.features) == {"pair", "user@values"}
+    assert part.tables == {"items": ITEMS}
+    assert set(part.towers) == {"two"}
+    assert model.read_by(model.towers["two"]) == ("user", "city")
+
+
+def test_rows_of_an_indicator_are_its_own(model: ModelSpec) -> None:
+    rows = {
+        name: model.rows_of(spec)
+        for name, spec in model.features.items()
+        if isinstance(spec, FeatureSpec)
+    }
+    assert rows == {"user": 50, "pair": 40, "flag": 3}
+
+
+def test_feature_is_plain_if_its_rows_are_the_ids() -> None:
+    assert FeatureSpec("user", "users").plain
+    assert not FeatureSpec("user", "users", rule=HashIds(buckets=9)).plain
+    assert not FeatureSpec("user", "users", encoding="ragged").plain
+    assert not FeatureSpec("user", "users", ids_dtype="string").plain
+
+
+def test_padding_of_a_crossed_feature_is_that_of_the_input() -> None:
+    crossed = FeatureSpec("pair", "items", rule=CROSS, inputs=("user", "city"), padding=7)
+    assert (crossed.padding_of("user"), crossed.padding_of("city")) == (None, "-")
+    assert FeatureSpec("user", "users", padding=7).padding_of("user") == 7
+
+
+def test_half_cure_names_the_dtype_of_a_tower_in_half_precision() -> None:
+    one = tower("one", "user")
+    assert one.half_cure == ""
+    half = TowerSpec(**{**vars(one), "half": "bfloat16"})
+    assert half.half_cure.startswith("it computes in bfloat16")

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.errors import NotConvertible, UsageError
+from export.graphs.functions import narrowed
+from export.graphs.loading import tf
+from export.recipe.schema import TowerPart
+from export.tensorflow_models.graph.pruning import tower_results
+from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, trace
+
+
+def part(**keys: Any) -> TowerPart:
+    return TowerPart.model_validate({"role": "query", **keys})
+
+
+def test_narrowed_function_reads_only_the_variables_of_its_fetches() -> None:
+    kernel = tf.Variable([[2.0], [3.0]], name="kernel")
+    other = tf.Variable([5.0], name="other")
+
+    def call(features: Any) -> dict[str, Any]:
+        return {"score": (features["x"] @ kernel)[:, 0], "rest": features["y"] * other}
+
+    traced = trace(call, x=numbers(2), y=numbers())
+    everything = list(traced.function.graph.captures)
+    fetches = {"score": traced.results["score"]}
+    function, variables = narrowed("tower", traced.function, [traced.inputs["x"]], fetches)
+    assert variables == (kernel,)
+    np.testing.assert_array_equal(function(tf.constant([[1.0, 1.0]]))["score"], [5.0])
+    assert list(traced.function.graph.captures) == everything
+
+
+def test_narrowed_function_takes_a_tensor_inside_the_graph() -> None:
+    def call(features: Any) -> dict[str, Any]:
+        hidden = features["x"] + 1.0
+        return {"hidden": hidden, "score": hidden * 2.0}
+
+    traced = trace(call, x=numbers())
+    fetches = {"score": traced.results["score"]}
+    function, _ = narrowed("tower", traced.function, [traced.results["hidden"]], fetches)
+    np.testing.assert_array_equal(function(tf.constant([4.0]))["score"], [8.0])
+
+
+def test_narrowed_function_that_reads_a_mutable_table_is_rejected() -> None:
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+    traced = trace(lambda features: {"score": table.lookup(features["x"])}, x=ids())
+    with pytest.raises(NotConvertible, match="tower 'tower' reads a resource that is not a var"):
+        narrowed("tower", traced.function, [traced.inputs["x"]], traced.results)
+
+
+def test_tower_results_are_chosen_by_the_keys_of_the_recipe() -> None:
+    traced = trace(lambda features: {"a": features["x"], "b": features["x"] * 2.0}, x=numbers(3))
+    results, keys = tower_results("query", part(outputs={"vector": "b"}), traced.results)
+    assert results == {"vector": traced.results["b"]}
+    assert keys == {"vector": "b"}
+    results, keys = tower_results("query", part(), traced.results["a"])
+    assert (results, keys) == ({"result": traced.results["a"]}, {"result": None})
+
+
+@pytest.mark.parametrize(
+    ("outputs", "returned", "error", "message"),
+    [
+        (
+            {},
+            "dict",
+            UsageError,
+            r"returns several results \(a, integers, fixed, ragged\); name those",
+        ),
+        ({"v": "c"}, "dict", UsageError, "returns a, integers, fixed, ragged; .*outputs names 'c'"),
+        ({"v": "a"}, "a", UsageError, "not a dict; leave towers.query.outputs out"),
+        ({"v": "integers"}, "dict", NotConvertible, "a dense tensor of floats was expected"),
+        ({"v": "ragged"}, "dict", NotConvertible, "a dense tensor of floats was expected"),
+        ({"v": "fixed"}, "dict", NotConvertible, r"output 'v' has shape \(4,\)"),
+    ],
+)
+def test_tower_results_that_do_not_fit_the_recipe_are_rejected(
+    outputs: dict[str, str], returned: str, error: type[Exception], message: str
+) -> None:
+    def call(features: Any) -> dict[str, Any]:
+        x = features["x"]
+        return {
+            "a": x,
+            "integers": tf.cast(x, tf.int32),
+            "fixed": tf.zeros([4]),
+            "ragged": tf.RaggedTensor.from_tensor(x),
+        }
+
+    traced = trace(call, x=numbers(3))
+    value = traced.results if returned == "dict" else traced.results[returned]
+    with pytest.raises(error, match=message):
+        tower_results("query", part(outputs=outputs), value)

@@ -1,0 +1,67 @@
+"""Which computations of ids a rule describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle.format.manifest import BucketIds
+from export.graphs.loading import tf
+from export.tensorflow_models.graph.input_paths import Values
+from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_rules.rules import find_ids
+from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, trace
+
+Change = Callable[[Any], Any]
+
+
+def found(change: Change, rows: int | None, **inputs: Any) -> ResolvedIds | Values:
+    """Finds the rule of what a function makes of its inputs."""
+    traced = trace(lambda features: {"ids": change(features)}, **inputs)
+    return find_ids(Values(traced.results["ids"]), traced.calls, rows)
+
+
+def tenths(features: Any) -> Any:
+    return tf.cast(features["x"] * 10.0, tf.int32)
+
+
+def test_numbers_that_are_cast_to_rows_become_a_bucket_for_each_row() -> None:
+    resolved = found(tenths, 50, x=numbers())
+    assert isinstance(resolved, ResolvedIds)
+    assert isinstance(resolved.rule, BucketIds)
+    rule = resolved.rule
+    assert (rule.first_row, rule.falling, len(rule.boundaries)) == (-1, False, 51)
+    # Row n begins at n / 10, but casts round toward zero: row 0 begins above -0.1.
+    np.testing.assert_allclose(rule.boundaries, [-0.1, *np.arange(1, 51) / 10], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "rows"),
+    [
+        pytest.param(tenths, 1 << 17, id="more rows than a rule has buckets"),
+        pytest.param(
+            lambda features: tf.cast(tf.clip_by_value(features["x"], -5.0, 5.0), tf.int32),
+            None,
+            id="numbers below the first row",
+        ),
+        pytest.param(lambda features: tf.cast(features["x"] ** 2, tf.int32), 50, id="no step"),
+    ],
+)
+def test_numbers_that_are_no_step_function_of_few_steps_become_no_buckets(
+    change: Change, rows: int | None
+) -> None:
+    resolved = found(change, rows, x=numbers())
+    assert not (isinstance(resolved, ResolvedIds) and isinstance(resolved.rule, BucketIds))
+
+
+def test_ids_that_are_masked_by_another_input_have_no_rule() -> None:
+    hashing = tf.keras.layers.Hashing(300)
+
+    def masked(features: Any) -> Any:
+        other = tf.equal(features["x"], features["y"])
+        return tf.where(other, tf.constant(0, tf.int64), hashing(features["x"]))
+
+    assert not isinstance(found(masked, 300, x=ids(), y=ids()), ResolvedIds)
