@@ -176,12 +176,14 @@ class PartitionedModel:
       spec: its tables, features and towers.
       towers: in the recipe's order.
       original: the whole model beside its checkpoint.
-      notes: for the plan, such as tables that stay inside towers.
+      stays: what stays inside towers, such as tables, and why.
+      notes: what else the user should know.
     """
 
     spec: ModelSpec
     towers: tuple[TracedTower, ...]
     original: OriginalModel
+    stays: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -8,13 +8,24 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from export.graphs.loading import load_tensorflow, tf
+from export.graphs.loading import load_tensorflow, moved, tf
 from export.user_lines import last_of_user
 
 
 def _internal(module: str, name: str) -> Any:
     load_tensorflow()
-    return getattr(importlib.import_module(f"tensorflow.python.{module}"), name)
+    try:
+        return getattr(importlib.import_module(f"tensorflow.python.{module}"), name)
+    except (ImportError, AttributeError) as problem:
+        raise moved(f"tensorflow.python.{module}.{name}", "tensorflow") from problem
+
+
+def _private(owner: Any, name: str) -> Any:
+    """Returns a private method of an object of TensorFlow."""
+    try:
+        return getattr(owner, name)
+    except AttributeError as problem:
+        raise moved(f"{type(owner).__name__}.{name}", "tensorflow") from problem
 
 
 def variable_class() -> Any:
@@ -49,7 +60,7 @@ def deprecations_silenced() -> Any:
 
 def set_input(operation: Any, position: int, tensor: Any) -> None:
     """Replaces an input of a graph's operation."""
-    operation._update_input(position, tensor)
+    _private(operation, "_update_input")(position, tensor)
 
 
 def join(second: Any, first: Any) -> None:
@@ -63,7 +74,7 @@ def join(second: Any, first: Any) -> None:
 def without_gradient(operation: Any) -> None:
     """Removes the custom gradient of an operation."""
     if "_gradient_op_type" in operation.node_def.attr:
-        operation._clear_attr("_gradient_op_type")
+        _private(operation, "_clear_attr")("_gradient_op_type")
 
 
 def run_flat(function: Any, arguments: list[Any]) -> Any:
@@ -75,16 +86,15 @@ def run_flat(function: Any, arguments: list[Any]) -> Any:
     before = optimizer.get_experimental_options().get("disable_meta_optimizer", False)
     optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
-        return function._call_flat(arguments, function.captured_inputs)
+        return _private(function, "_call_flat")(arguments, function.captured_inputs)
     finally:
         optimizer.set_experimental_options({"disable_meta_optimizer": before})
 
 
 def set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
     """Sets the captures of a traced graph: pairs of the outer tensor and its inner placeholder."""
-    graph.function_captures.reset_captures(
-        [outer for outer, _ in pairs], [inner for _, inner in pairs]
-    )
+    reset = _private(graph.function_captures, "reset_captures")
+    reset([outer for outer, _ in pairs], [inner for _, inner in pairs])
 
 
 def table_of(handle: Any) -> Any:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any
 
 from export.errors import NotConvertible
 
-SUPPORTED = {"tensorflow": "2.20", "tf-keras": "2.20", "keras": "3.15"}
-"""Releases whose internals the exporter relies on; others may move them and are rejected."""
-WRITTEN_FOR = {**SUPPORTED, "keras-rs": "0.4"}
-"""Also libraries that only some models import; other releases are rejected only if they moved
-something.
+TESTED = {"tensorflow": "2.20", "tf-keras": "2.20", "keras": "3.15", "keras-rs": "0.4"}
+"""Releases that the exporter's tests run with. It relies on internals of these libraries: a release
+that moved one of them is rejected where it is needed, and any other release is a note.
 """
-
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 """The environment variable by which TensorFlow decides what `tf.keras` is when it is first touched:
@@ -38,14 +35,13 @@ def load_tensorflow() -> Any:
     """Returns the module `tensorflow`, on CPUs only; `tf.keras` is as `prefer_keras` decided.
 
     Raises:
-      NotConvertible: TensorFlow is not installed, or its release is not supported.
+      NotConvertible: TensorFlow is not installed.
     """
     prefer_keras(None)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors are raised anyway
     if "tensorflow" in sys.modules:
         return sys.modules["tensorflow"]
 
-    _check_distributions()
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the parity rule is stated for CPUs
     os.environ[KERAS_BACKEND] = "tensorflow"  # models of other backends have no TensorFlow graph
     try:
@@ -55,7 +51,6 @@ def load_tensorflow() -> Any:
             f"towers need TensorFlow: {problem}; in a checkout of rowcast, run `pip install "
             "'.[export]'`"
         ) from problem
-    check_module("tensorflow")
     return tf
 
 
@@ -69,17 +64,33 @@ class _TensorFlow:
 tf: Any = _TensorFlow()
 
 
-def check_module(name: str) -> None:
-    """Checks the release of an imported library: distributions of other names, such as
-    tensorflow-cpu or keras-nightly, hold the same modules.
+def note_untested_releases() -> tuple[str, ...]:
+    """Returns a note for each imported library in a release that the tests do not run with.
 
-    Raises:
-      NotConvertible: The release is not supported.
+    Modules tell their release, since distributions of other names, such as tensorflow-cpu or
+    keras-nightly, hold the same modules.
     """
-    package = name.replace("_", "-")
-    found = getattr(sys.modules.get(name), "__version__", None)
-    if package in SUPPORTED and found is not None:
-        _check_release(package, found)
+    notes = []
+    for package, tested in TESTED.items():
+        module = sys.modules.get(package.replace("-", "_"))
+        release = getattr(module, "__version__", None)
+        if release is not None and not release.startswith(f"{tested}."):
+            notes.append(
+                f"{package} {release}: rowcast-export {version('rowcast')} is tested with "
+                f"{tested}; every function that it replaces is there, and what it writes is "
+                "compared with the original model as always"
+            )
+    return tuple(notes)
+
+
+def moved(name: str, package: str) -> NotConvertible:
+    """Returns the error about an internal of a library that this release has moved."""
+    release = getattr(sys.modules.get(package.replace("-", "_")), "__version__", "this release")
+    tested = TESTED[package]
+    return NotConvertible(
+        f"{name} is not in {package} {release}; rowcast-export {version('rowcast')} needs it and "
+        f"is tested with {tested}: install '{package}~={tested}.0'"
+    )
 
 
 def other_backend() -> str:
@@ -89,21 +100,3 @@ def other_backend() -> str:
     if keras is not None and hasattr(keras, "config"):
         told = str(keras.config.backend())
     return "" if told == "tensorflow" else told
-
-
-def _check_distributions() -> None:
-    for name in SUPPORTED:
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            continue
-        _check_release(name, found)
-
-
-def _check_release(name: str, found: str) -> None:
-    release = SUPPORTED[name]
-    if not found.startswith(f"{release}."):
-        raise NotConvertible(
-            f"rowcast-export {version('rowcast')} supports {name} {release}; found {found}: "
-            f"install '{name}~={release}.0'"
-        )

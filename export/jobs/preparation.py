@@ -75,12 +75,19 @@ class Prepared(TracedJob):
     def stays(self) -> tuple[str, ...]:
         """What stays inside towers, or together, and why."""
         split = [note for found in self.splits.values() for note in found.notes]
-        return (*self.traced.notes, *split)
+        return (*self.traced.stays, *split)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know of what is going to be written."""
-        return (*self.plan.notes, *self.traced.notes, *self.also_stored, *self.warnings)
+        traced = self.traced
+        return (
+            *self.plan.notes,
+            *traced.stays,
+            *traced.notes,
+            *self.also_stored,
+            *self.warnings,
+        )
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ def prepare_inline(
         graph=graph,
         small=small,
         variables=plan,
-        notes=(*opened.also_stored, *left_out, *stated),
+        notes=(*traced.notes, *opened.also_stored, *left_out, *stated),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.front_end.interface import PartitionedModel
-from export.graphs.loading import tf
+from export.graphs.loading import note_untested_releases, tf
 from export.graphs.tensors import with_values
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.lookups.embedding_layers import original_lookup
@@ -37,7 +37,8 @@ class TensorFlowFrontEnd:
         """See FrontEnd.partition."""
         traced = trace_towers(job, base, inside)
         original = TensorFlowModel(job, base, checkpoint, traced)
-        return PartitionedModel(traced.spec, traced.towers, original, traced.notes)
+        notes = note_untested_releases()
+        return PartitionedModel(traced.spec, traced.towers, original, traced.notes, notes)
 
 
 @dataclass(frozen=True)

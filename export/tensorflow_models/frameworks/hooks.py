@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from export.errors import ExportError, NotConvertible
+from export.errors import ExportError
 from export.graphs.internals import current_line
-from export.graphs.loading import WRITTEN_FOR, check_module, tf
+from export.graphs.loading import moved, tf
 from export.user_lines import at_line
 
 _HOOKS = "_rowcast_hooks"
@@ -45,12 +45,11 @@ class HookPoint:
         """Returns its owner, its name there and itself; None if the library is not imported.
 
         Raises:
-          NotConvertible: this release of the library is not supported, or has moved it.
+          NotConvertible: this release of the library has moved it.
         """
         library = self.module.partition(".")[0]
         if library not in sys.modules:
             return None
-        check_module(library)
         try:
             owner = functools.reduce(
                 getattr,
@@ -65,13 +64,8 @@ class HookPoint:
             taken = set()
             found = None
         if found is None or not set(self.takes.split()) <= taken:
-            package = library.replace("_", "-")
-            raise NotConvertible(
-                f"{self.module}.{self.name}({', '.join(self.takes.split())}) is not in this "
-                f"release of {package}; "
-                f"rowcast-export was written for {WRITTEN_FOR[package]}: install "
-                f"'{package}~={WRITTEN_FOR[package]}.0'"
-            )
+            signature = f"{self.module}.{self.name}({', '.join(self.takes.split())})"
+            raise moved(signature, library.replace("_", "-"))
         return owner, self.name.rpartition(".")[2], found
 
 
