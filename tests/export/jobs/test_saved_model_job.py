@@ -8,6 +8,7 @@ import json
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import farmhash
@@ -317,6 +318,15 @@ def test_invalid_inline_job_exits_2(
 ) -> None:
     inline = changed(changed(recipe, "output.tables", "inline"), path, value)
     refused(command, write_project(tmp_path / "project", inline), 2, told)
+
+
+def test_tables_larger_than_the_disk_exit_6_with_the_cure(
+    command: Command, monkeypatch: pytest.MonkeyPatch, recipe: Recipe, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=3000))
+    project = write_project(tmp_path / "project", changed(recipe, "output.tables", "inline"))
+    needed = "2.9 KiB free, the tables need 3.3 KiB: 408 B more; free some"
+    refused(command, project, 6, needed, 'or set output.tables = "inline-link"')
 
 
 def add_gone_object(model: Any) -> dict[str, Any]:
