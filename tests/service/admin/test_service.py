@@ -43,6 +43,24 @@ def test_rollback_to_a_version_that_is_not_loaded_waits_for_its_load(
         worker.close()
 
 
+def test_rollback_to_a_version_that_fails_is_unmet_until_a_newer_one_is_published(
+    settings: ServiceSettings, root: Path, run_directory: Path
+) -> None:
+    publish(root, 2)
+    worker = Worker(settings, run_directory)
+    service = Service(settings, run_directory)
+    try:
+        service.apply("rollback", b"", "movies")
+        worker.failing[1] = "vectors.bin differs from its checksum"
+        worker.scan()
+        assert unmet(service.status()) == [(1, "loaded", "failed")]
+        publish(root, 3)
+        worker.scan()
+        assert (model(service.status())["current"], unmet(service.status())) == (3, [])
+    finally:
+        worker.close()
+
+
 def test_newest_version_is_unmet_until_it_is_loaded_or_fails(
     apply: Apply, service: Service, worker: Worker, root: Path
 ) -> None:
