@@ -174,23 +174,19 @@ def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
         for layer, names in features.items():
             held = graph.nodes[layer].children
             variable = held.get("embeddings", held.get("_embeddings"))
-            entry = (
-                found.checkpoint.entries.get(graph.nodes[variable].key)
-                if variable is not None
-                else None
+            if variable is None:  # the layer was never called
+                continue
+            entry = found.checkpoint.entries.get(graph.nodes[variable].key)
+            if entry is None or len(entry.shape) != 2:
+                continue
+            others = f" (also read by {', '.join(map(repr, names[1:]))})" if len(names) > 1 else ""
+            note = (
+                f"called by its feature {names[0]!r}{others}, as the checkpoint does not hold the "
+                f"name of a small table; --table NAME={names[0]} gives it"
             )
-            if variable is not None and entry is not None and len(entry.shape) == 2:
-                path = graph.paths.get(variable, "")
-                others = (
-                    f" (also read by {', '.join(map(repr, names[1:]))})" if len(names) > 1 else ""
-                )
-                note = (
-                    f"called by its feature {names[0]!r}{others}, as the checkpoint does not hold "
-                    f"the name of a small table; --table NAME={names[0]} gives it"
-                )
-                tables.append(
-                    Found(table_spec(names[0], entry, "PartialTPUEmbedding", path, note=note), path)
-                )
+            path = graph.paths.get(variable, "")
+            spec = table_spec(names[0], entry, "PartialTPUEmbedding", path, note=note)
+            tables.append(Found(spec, path))
     found.add_tables(tables)
 
 

@@ -177,12 +177,17 @@ class TrainedModel:
             node = children[step]
         return walk(self.root, graph, node)
 
+    @property
+    def _object_graph(self) -> ObjectGraph | None:
+        """The objects of the checkpoint; None where variables are found by their names."""
+        return None if isinstance(self.root, NamedGraph) else self.checkpoint.graph
+
     def holder_of(self, variable: Any) -> str:
         """Returns the top-level object of the checkpoint under which a variable of the model is
         found; "" if none.
         """
-        graph = self.checkpoint.graph
-        if graph is None or isinstance(self.root, NamedGraph):
+        graph = self._object_graph
+        if graph is None:
             return ""
         for child in sorted(graph.nodes[0].children):
             place = replace(self, object_path=child).places.get(resource(variable.handle))
@@ -193,8 +198,8 @@ class TrainedModel:
     @cached_property
     def unmatched_objects(self) -> list[UnmatchedObject]:
         """Objects that the checkpoint holds and the model lacks; none for a checkpoint by names."""
-        graph = self.checkpoint.graph
-        if graph is None or isinstance(self.root, NamedGraph):
+        graph = self._object_graph
+        if graph is None:
             return []
         return unmatched_objects(self._walked(graph), graph, self.checkpoint.entries)
 

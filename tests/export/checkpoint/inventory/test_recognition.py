@@ -82,6 +82,28 @@ def test_recognise_keras_layers_of_one_name_by_their_paths(tmp_path: Path) -> No
     assert [table.name for table in found.tables] == ["a.emb", "b.emb"]
 
 
+def test_recognise_small_tables_of_a_partial_tpu_embedding_by_their_features(
+    tmp_path: Path,
+) -> None:
+    nodes = [
+        node({"embedding": 1}),
+        node({"_keras_embedding_layers": 2}),
+        node({"genre": 3, "kind": 3, "never_called": 4, "of_one_axis": 5, "not_saved": 6}),
+        node({"embeddings": 7}),
+        node({}),
+        node({"embeddings": 8}),
+        node({"embeddings": 9}),
+        node(key="genres" + SUFFIX),
+        node(key="vector" + SUFFIX),
+        node(key="gone" + SUFFIX),
+    ]
+    variables = {"genres" + SUFFIX: TABLE, "vector" + SUFFIX: TABLE[0]}
+    (table,) = inventory(tmp_path, nodes, variables).tables
+    assert (table.name, table.key) == ("genre", "genres" + SUFFIX)
+    assert table.origin == "PartialTPUEmbedding"
+    assert "its feature 'genre' (also read by 'kind')" in table.note
+
+
 @pytest.mark.parametrize(
     ("second", "names"), [(TABLE, ["movies"]), (TABLE + 1, ["variables", "_all_variables"])]
 )
