@@ -108,12 +108,8 @@ class Entry(NamedTuple):
     def bytes(self) -> int:
         """Bytes of its values as stored, all slices together; uncompressed."""
         if self.array is not None:
-            return math.prod(self.shape) * _ITEMSIZES.get(self.dtype, 0)
-        return (
-            self.slices[0].bytes
-            if len(self.slices) == 1
-            else sum(part.bytes for part in self.slices)
-        )
+            return math.prod(self.shape) * self.itemsize
+        return sum(part.bytes for part in self.slices)
 
     @property
     def whole(self) -> bool:

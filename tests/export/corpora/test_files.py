@@ -152,9 +152,9 @@ def test_read_rows_of_several_files_gives_the_cells_of_each(
 
 
 def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -> None:
-    for name in ("a/part-1", "a/part-0", "b.csv.gz", "b.tfrecords", "c[1].csv"):
+    for name in ("a/part-1", "a/part-0", "b.csv.gz", "b.tfrecords", "c[1].csv", "d/e/f/part-2"):
         path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
 
     def found(**changes: Any) -> list[tuple[str, str, bool]]:
@@ -171,6 +171,11 @@ def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -
     ]
     assert found(file="**/part-1", format="tfrecord", compression="gzip") == [
         ("part-1", "tfrecord", True)
+    ]
+    assert [name for name, *_ in found(file="**/part-*", format="csv")] == [
+        "part-0",
+        "part-1",
+        "part-2",
     ]
     assert found(file="b.csv.gz", compression="none") == [("b.csv.gz", "csv", False)]
     assert found(file="c[1].csv") == [("c[1].csv", "csv", False)]

@@ -359,7 +359,7 @@ def test_run_after_other_keys_of_the_same_rows_writes_vectors_anew(
         },
     )
     prefix = save_checkpoint(job, tmp_path)
-    keys = 1000 + 7 * np.arange(200)
+    keys = (1 << 40) + 7 * np.arange(200)
     rows = np.random.default_rng(6).normal(size=(200, 4)).astype(np.float32)
     sok_dump(tmp_path / "dump", "items", keys, rows)
     recipe = job.model_dump(mode="json", exclude_unset=True) | {

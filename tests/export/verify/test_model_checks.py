@@ -20,6 +20,7 @@ from bundle.storage.catalog import read_manifest
 from export.checkpoint.reader import open_checkpoint
 from export.errors import UsageError, VerificationFailed
 from export.verify.audit import audit, check_unlisted
+from export.verify.model_checks import check_recall
 from runtime.partitions import partition_rows
 from runtime.scann import write_index
 from tests.export.commands import Command
@@ -199,6 +200,36 @@ def write_tree(bundle: Path, partitions: int, swapped: bool) -> None:
         page["files"] = kept
 
     rewrite(bundle, change)
+
+
+@pytest.mark.parametrize(
+    ("promised", "fails"),
+    [
+        ({"value": 1.0, "target": 0.95, "low": 0.0}, True),
+        ({"value": 1.0, "target": 0.0, "low": 0.95}, True),
+        # The target was a wish, which the index did not reach when it was exported either.
+        ({"value": 0.0, "target": 0.95, "low": 0.0}, False),
+        ({"value": 1.0, "target": 0.0, "low": 0.0}, False),
+    ],
+)
+def test_check_recall_fails_below_the_target_and_below_what_was_measured(
+    tmp_path: Path, promised: dict[str, float], fails: bool
+) -> None:
+    bundle = Path(shutil.copytree(GOLDEN, tmp_path / "1"))
+    write_tree(bundle, 1, swapped=False)  # searches one leaf of four
+
+    def promise(page: Json) -> None:
+        page["indexes"]["movies"]["recall"] |= promised
+
+    rewrite(bundle, promise)
+    page = read_manifest(bundle)
+    queries = np.random.default_rng(0).standard_normal((200, page.indexes["movies"].dim))
+    measured = partial(check_recall, bundle, page, "movies", queries.astype(np.float32))
+    if fails:
+        with pytest.raises(VerificationFailed, match=r"recall@\d+ is 0\.\d+ against exact search"):
+            measured()
+    else:
+        assert 0.2 < measured() < 0.95
 
 
 @pytest.mark.parametrize(
