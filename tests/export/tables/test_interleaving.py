@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,17 @@ def stacked_task(directory: Path) -> tuple[TableTask, np.ndarray]:
     plan = plan_tables(checkpoint, inventory, directory / "out")
     (task,) = plan.tasks
     return task, table
+
+
+def test_task_plans_two_blocks_or_two_rows_that_are_longer(tmp_path: Path) -> None:
+    task, _ = stacked_task(tmp_path)
+    row_bytes = 4 * STORED_DIM
+    held = [
+        replace(task, block_bytes=size).memory_bytes for size in (1, row_bytes, 1 << 20, 3 << 20)
+    ]
+    assert held[0] == held[1]
+    assert held[2] - held[1] == 2 * ((1 << 20) - row_bytes)
+    assert held[3] - held[2] == 2 * (2 << 20)
 
 
 def test_stripes_of_many_lanes_are_short_and_hold_every_row_once(tmp_path: Path) -> None:
