@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 
 from bundle import native
@@ -32,6 +33,7 @@ from service.engine.engine import COMPUTE, Engine
 from service.exit_codes import EXIT_BUG, EXIT_INTERRUPTED, EXIT_REQUIRED_MODEL
 from service.grpc_api.server import GrpcServer
 from service.grpc_api.servicer import EMBEDDING_SERVICE
+from service.http.admission import Admission
 from service.http.app import create_http_app
 from service.observability import logging
 from service.observability.metrics import Metrics, forget_dead_workers
@@ -57,7 +59,7 @@ would batch less.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def create_app() -> FastAPI:
+def create_app() -> ASGIApp:
     """Returns the application of this worker process; uvicorn's factory. The run directory holds
     the settings.
     """
@@ -68,7 +70,7 @@ def create_app() -> FastAPI:
         forget_dead_workers(run_directory)
     try:
         worker = Worker(settings, run_directory, int(os.environ[workers.GRPC_PORT]))
-        return worker.http_app()
+        return worker.asgi_app()
     except Exception:
         log.exception("cannot_start")
         workers.write_exit_code(run_directory, EXIT_BUG)
@@ -133,6 +135,10 @@ class Worker:
         app = create_http_app(self.dataplane)
         app.router.lifespan_context = self.lifespan
         return app
+
+    def asgi_app(self) -> ASGIApp:
+        """Returns the HTTP application behind its admission."""
+        return Admission(self.http_app(), self.dataplane)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:

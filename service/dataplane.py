@@ -114,7 +114,10 @@ class Dataplane:
         Raises:
           ServiceError: as listed in `service/errors.py`.
         """
-        with self.engine.admit(context.call, context.deadline):
+        model = "" if target is None else target.model
+        if model:  # before anything is decoded for a client that may not use the model
+            authorize(context.principal, model)
+        with self.engine.admit(context.call, context.deadline, model):
             began = time.perf_counter()
             to_read = (body, is_protobuf, target, self.settings)
             large = len(body) > _INLINE_BYTES

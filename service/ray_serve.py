@@ -37,6 +37,7 @@ from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
 from service.config import ServiceSettings, SettingsError, read_settings
 from service.errors import NotReady
+from service.http.admission import Admission
 from service.observability import logging
 from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
 from service.versions.desired_state import DesiredModel, Name, first_error
@@ -214,7 +215,8 @@ class Replica:
         await worker.grpc.start(settings.host, settings.grpc_port, shared=True)
         worker.grpc.set_serving(True)
         listener = workers.listen("HTTP", settings.host, settings.http_port, shared=True)
-        server = uvicorn.Server(workers.http_config(settings, self._app, lifespan="off"))
+        app = Admission(self._app, worker.dataplane)
+        server = uvicorn.Server(workers.http_config(settings, app, lifespan="off"))
         serving = asyncio.create_task(server.serve([listener]))
 
         async def stop() -> None:

@@ -68,6 +68,7 @@ _INLINE_ALONE_S = 0.01
 """The same where there is one compute thread: handing a batch over gains little there."""
 _LOG_INTERVAL_S = 1.0
 """Minimum time between two log lines about overload."""
+_TOO_MANY = "too many requests are in progress (max_concurrent_requests)"
 _POLL_S = 0.01
 """Pause between two looks at the requests in progress while draining."""
 
@@ -113,34 +114,53 @@ class Engine:
         self.inflight = 0
         """Requests in progress."""
 
-    def check_admission(self, call: str, deadline: float) -> None:
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits and any request may be admitted, without a closer look."""
+        return (
+            self.inflight < self._settings.max_concurrent_requests
+            and not self._scheduler.wait_s
+            and not self.shutting_down
+        )
+
+    def check_admission(self, call: str, deadline: float, model: str = "") -> None:
         """Rejects a request before its body is read: reading and decoding are expensive too.
 
         Args:
+          call: The call.
           deadline: on the clock of `time.monotonic()`.
+          model: Its name; "": not known yet.
+
         Raises:
           Overloaded: too many requests are in progress or queued, or the deadline would pass.
           NotReady: the service is draining.
         """
-        try:
-            if self._draining or self._versions.suspended:
-                raise NotReady(self._versions.suspended or "the service is shutting down")
-            if self.inflight >= self._settings.max_concurrent_requests:
-                message = f"{self.inflight} requests are in progress; no more are accepted"
-                raise Overloaded(
-                    message, max(self._settings.retry_after_s, self._scheduler.wait_s), "requests"
-                )
-            self._scheduler.check(call, deadline)
-        except (NotReady, Overloaded) as problem:
+        problem = self.rejection(call, deadline, model)
+        if problem is not None:
+            raise problem
+
+    def rejection(
+        self, call: str, deadline: float, model: str = ""
+    ) -> Overloaded | NotReady | None:
+        """Returns and counts what `check_admission` raises; None: the request is admitted."""
+        problem: Overloaded | NotReady | None
+        if self._draining or self._versions.suspended:
+            problem = NotReady(self._versions.suspended or "the service is shutting down")
+        elif self.inflight >= self._settings.max_concurrent_requests:
+            retry_after_s = max(self._settings.retry_after_s, self._scheduler.wait_s)
+            problem = Overloaded(_TOO_MANY, retry_after_s, "requests")
+        else:
+            problem = self._scheduler.overload(model, call, deadline)
+        if problem is not None:
             self._rejected(call, problem)
-            raise
+        return problem
 
     @contextlib.contextmanager
-    def admit(self, call: str, deadline: float) -> Iterator[None]:
+    def admit(self, call: str, deadline: float, model: str = "") -> Iterator[None]:
         """Counts a request as in progress, from before it is decoded until it is answered; raises
         as above.
         """
-        self.check_admission(call, deadline)
+        self.check_admission(call, deadline, model)
         self.inflight += 1
         try:
             yield

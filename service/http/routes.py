@@ -73,7 +73,8 @@ class CallEndpoint:
         protobuf = is_protobuf(headers)
         if (timeout_s := timeout_s_of(headers.get(TIMEOUT_MS))) is not None:
             context.deadline = min(context.deadline, time.monotonic() + timeout_s)
-        self._dataplane.engine.check_admission(context.call, context.deadline)
+        authorize(context.principal, target.model)
+        self._dataplane.engine.check_admission(context.call, context.deadline, target.model)
 
         async def disconnected() -> None:
             while (await receive())["type"] != "http.disconnect":

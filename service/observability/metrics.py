@@ -135,7 +135,8 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
     "request_seconds": (
-        "Time from the last byte of the request to the complete response",
+        "Time from the last byte of the request to the complete response, without requests that "
+        "were rejected before they were read",
         ("transport", "call"),
         _SECONDS,
     ),
@@ -215,6 +216,7 @@ class Metrics:
             prometheus.GCCollector(registry=registry)
         self._lock = threading.Lock()
         self._lookups: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
+        self._counts: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
         self._flushed: dict[Counter, int] = {}
         self._models: set[str] = set()
         self._counters = {
@@ -256,9 +258,14 @@ class Metrics:
         self._counters["requests"](transport, call, code).inc()
         self._histograms["request_seconds"](transport, call).observe(seconds)
 
-    def count(self, name: str, amount: float, *labels: str) -> None:
-        """Adds to one of COUNTERS."""
-        self._counters[name](*labels).inc(amount)
+    def request_rejected(self, transport: str, call: str, code: str) -> None:
+        """Counts a request that was rejected before it was read; it has no duration."""
+        self.count("requests", 1, transport, call, code)
+
+    def count(self, name: str, amount: int, *labels: str) -> None:
+        """Adds to one of COUNTERS; rendered after the next flush."""
+        with self._lock:
+            self._counts[name, labels] += amount
 
     def observe(self, name: str, value: float, *labels: str) -> None:
         """Records a value in one of HISTOGRAMS."""
@@ -306,6 +313,9 @@ class Metrics:
                 for feature in features:
                     self._counters["feature_examples"](model, feature).inc(examples)
             self._lookups.clear()
+            for (name, labels), amount in self._counts.items():
+                self._counters[name](*labels).inc(amount)
+            self._counts.clear()
             for series, total in (
                 (self._counters["log_lines_dropped"](), logging.lines_dropped()),
                 (self._counters["page_faults"]("major"), usage.ru_majflt),

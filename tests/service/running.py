@@ -58,7 +58,7 @@ class RunningService:
         self.worker = Worker(self.settings, Path(self._directory.name), 0)
         certificates = self.worker.certificates
         config = uvicorn.Config(
-            self.worker.http_app(),
+            self.worker.asgi_app(),
             loop="uvloop",
             http=HttpProtocol,
             ws="none",

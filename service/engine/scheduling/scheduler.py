@@ -22,7 +22,7 @@ import resource
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -40,8 +40,19 @@ _MARGIN = 2
 """Times what is expected, which is an average: with less, a long queue is answered just after the
 deadlines.
 """
+_DELAY_MAX = 16.0
+"""Largest factor by which waits are expected to be longer than the sum of the estimates."""
+_DELAY_EWMA = 0.1
+_PREDICTION_MIN_S = 0.001
+"""Shorter predictions count as this one: a turn of the event loop is not a slow queue."""
+_COMPUTE_SHARE = 0.5
+"""Share of the event loop's time that queued batches get, whatever else fills its turns."""
+_TURN_MAX_S = 0.05
+"""Maximum time of one turn in which further batches are begun."""
 _GONE = "the client has disconnected"
 _LATE = "the deadline of the request has passed"
+_QUEUE_FULL = "the queue has no room for the request (max_queued_candidates)"
+_TOO_LATE = "the response would miss the deadline of the request"
 
 
 @dataclass(eq=False, slots=True)
@@ -55,6 +66,7 @@ class Job:
         alone.
       future: the answer.
       expected_s: how long its computation is expected to take.
+      predicted_s: how long it would wait if nothing but the queue took time.
       waits: its computation waits for other processes, and must not on the event loop.
     """
 
@@ -66,8 +78,14 @@ class Job:
     key: Hashable
     future: asyncio.Future[Any]
     expected_s: float = 0.0
+    predicted_s: float = 0.0
     waits: bool = False
-    queued_at: float = field(default_factory=time.perf_counter)
+    queued_at: float = 0.0
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """The model and the call, which are known before the request is decoded."""
+        return self.lease.version.model, self.context.call
 
 
 class BatchQueue:
@@ -136,7 +154,7 @@ class Scheduler:
     """Runs jobs by the rules above. Its methods run on one event loop.
 
     Attributes:
-      estimates: how long jobs take, by kind and by call.
+      estimates: how long jobs take, by kind and by group.
     """
 
     def __init__(
@@ -160,7 +178,7 @@ class Scheduler:
           max_queued_candidates: cost of the jobs that may wait.
           retry_after_s: least retry-after of a rejected request.
           batch_max: jobs in one batch.
-          clock: of deadlines.
+          clock: Returns the current monotonic time in seconds.
         """
         self._compute = compute
         self._pool = pool
@@ -174,7 +192,9 @@ class Scheduler:
         self.estimates = LatencyEstimates()
         self._cost = LatencyEstimates()
         self._running_s = 0.0
+        self._delay_factor = 1.0
         self._dispatching = False
+        self._yielded_at: float | None = None
 
     def __len__(self) -> int:
         return len(self._inline) + len(self._long)
@@ -186,22 +206,37 @@ class Scheduler:
 
     @property
     def wait_s(self) -> float:
-        """How long a job that arrives now is expected to wait."""
+        """How long a job that arrives now is expected to wait, as the jobs before it did.
+
+        Rejections, decoding and other processes take their part of the core, which the estimates of
+        computations do not contain.
+        """
+        return max(1.0, self._delay_factor) * self._queued_s
+
+    @property
+    def _queued_s(self) -> float:
+        """How long the jobs in the queue and half of those in the pool are expected to take."""
         return (
             self._inline.expected_s
             + (self._long.expected_s + self._running_s / 2) / self._pool.threads
         )
 
-    def check(self, call: str, deadline: float) -> None:
-        """Rejects a request before it is decoded, by what requests of its call usually cost and
-        take.
+    def overload(self, model: str, call: str, deadline: float) -> Overloaded | None:
+        """Returns why a request should be rejected before it is decoded, by what requests of its
+        model and call usually cost and take; None: it should not.
 
-        Raises:
-          Overloaded: the queue is full, or the deadline would pass.
+        Args:
+          model: its name; "": not known yet, so that the queue alone decides.
+          call: The call.
+          deadline: On the clock of the scheduler.
         """
-        self._check(
-            int(self._cost.expected_s(call) or 0), self.estimates.expected_s(call) or 0.0, deadline
-        )
+        wait_s = self.wait_s
+        if not wait_s and not self.queued_cost:
+            return None
+        group = (model, call)
+        cost = self._cost.expected_s(group) or 0
+        expected_s = self.estimates.expected_s(group) or 0.0
+        return self._overload(int(cost), wait_s, expected_s, deadline)
 
     async def run(self, job: Job) -> Any:
         """Returns the answer of a job; the job's lease is released once it is computed or dropped.
@@ -242,29 +277,28 @@ class Scheduler:
                     self._settle(job, NotReady("the service is shutting down"))
         self._pool.close()
 
-    def _check(self, cost: int, expected_s: float, deadline: float) -> None:
+    def _overload(
+        self, cost: int, wait_s: float, expected_s: float, deadline: float
+    ) -> Overloaded | None:
         waiting = self.queued_cost
-        wait_s = self.wait_s
         if waiting and waiting + cost > self._max_cost:
-            raise self._overloaded(
-                f"requests with {waiting} candidates are in the queue already", wait_s, "queue"
-            )
+            return self._overloaded(_QUEUE_FULL, wait_s, "queue")
         if wait_s and self._clock() + _MARGIN * (wait_s + expected_s) > deadline:
-            message = (
-                f"the response would take about {wait_s + expected_s:.2f} s, too long for the "
-                "deadline"
-            )
-            raise self._overloaded(message, wait_s, "deadline")
+            return self._overloaded(_TOO_LATE, wait_s, "deadline")
+        return None
 
     def _overloaded(self, message: str, wait_s: float, reason: str) -> Overloaded:
         return Overloaded(message, max(self._retry_after_s, math.ceil(wait_s * 100) / 100), reason)
 
     def _submit(self, job: Job) -> BatchQueue:
         expected_s = self.estimates.expected_s(job.kind)
-        call = job.context.call
-        self._check(job.cost, expected_s or 0.0, job.context.deadline)
-        self._cost.observe(call, job.cost)
+        problem = self._overload(job.cost, self.wait_s, expected_s or 0.0, job.context.deadline)
+        if problem is not None:
+            raise problem
+        self._cost.observe(job.group, job.cost)
         job.expected_s = expected_s or 0.0
+        job.predicted_s = self._queued_s
+        job.queued_at = self._clock()
         short = expected_s is not None and expected_s <= self._inline_max_s and not job.waits
         queue = self._inline if short else self._long
         queue.add(job)
@@ -279,8 +313,8 @@ class Scheduler:
             loop.call_soon(loop.call_soon, self._dispatch)
 
     def _dispatch(self) -> None:
-        """Submits long batches to idle threads and computes one short batch, so that the loop stays
-        responsive.
+        """Submits long batches to idle threads and computes short ones: one, so that the loop stays
+        responsive, or more if the turns since the last one took longer than it.
         """
         self._dispatching = False
         while self._pool.idle > 0 and (batch := self._alive(self._long.take())):
@@ -289,27 +323,52 @@ class Scheduler:
                 functools.partial(self._measured, batch),
                 functools.partial(self._hand_over, asyncio.get_running_loop(), batch),
             )
-        if batch := self._alive(self._inline.take()):
-            began = time.perf_counter()
-            answers = self._compute(batch, None)
-            self._finish(batch, answers, time.perf_counter() - began)
+        began = self._clock()
+        end = began + self._guaranteed_s(began)
+        while len(self._inline):
+            self._compute_inline(self._inline.take())
+            if self._clock() >= end:
+                break
         if len(self._inline) or (len(self._long) and self._pool.idle > 0):
+            self._yielded_at = self._clock()
             self._wake()
+        else:
+            self._yielded_at = None
+
+    def _guaranteed_s(self, now: float) -> float:
+        """Returns how long batches may be computed in this turn, so that they get their share."""
+        if self._yielded_at is None:  # no batch waited for the loop meanwhile
+            return 0.0
+        elsewhere_s = now - self._yielded_at
+        return min(_TURN_MAX_S, elsewhere_s * _COMPUTE_SHARE / (1 - _COMPUTE_SHARE))
+
+    def _compute_inline(self, batch: Sequence[Job]) -> None:
+        alive = self._alive(batch)
+        if alive:
+            began = self._clock()
+            answers = self._compute(alive, None)
+            self._finish(alive, answers, self._clock() - began)
 
     def _alive(self, batch: Sequence[Job]) -> list[Job]:
         """Drops the jobs that nobody waits for any more."""
         now = self._clock()
         alive = list[Job]()
-        began = time.perf_counter()
         for job in batch:
+            self._observe_wait(job, now)
             if job.context.cancelled or job.future.done():
                 self._settle(job, Cancelled(_GONE), "cancelled")
             elif now >= job.context.deadline:
                 self._settle(job, DeadlineExceeded(_LATE), "expired")
             else:
-                job.context.phases["queue"] = began - job.queued_at
+                job.context.phases["queue"] = now - job.queued_at
                 alive.append(job)
         return alive
+
+    def _observe_wait(self, job: Job, now: float) -> None:
+        """Corrects the delay factor by how long a job really waited."""
+        predicted_s = max(_PREDICTION_MIN_S, job.predicted_s)
+        factor = min(_DELAY_MAX, (now - job.queued_at) / predicted_s)
+        self._delay_factor += _DELAY_EWMA * (factor - self._delay_factor)
 
     def _measured(self, batch: Sequence[Job]) -> tuple[Sequence[Any], float]:
         """Computes a batch in a compute thread; returns its answers and how long it would take on
@@ -344,14 +403,13 @@ class Scheduler:
             self._wake()
 
     def _finish(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
-        call = batch[0].context.call
         each_s = seconds / len(batch)
-        self._metrics.observe("batch_requests", len(batch), call)
+        self._metrics.observe("batch_requests", len(batch), batch[0].context.call)
         for job, answer in zip(batch, answers, strict=True):
             # A request that fails slowly must not stay a short one; one that is rejected at once
             # says nothing about those that are computed.
             failed = isinstance(answer, ServiceError)
-            for kind in (job.kind, call):
+            for kind in (job.kind, job.group):
                 if not failed or each_s > (self.estimates.expected_s(kind) or 0.0):
                     self.estimates.observe(kind, each_s)
             self._settle(job, answer)
@@ -365,6 +423,8 @@ class Scheduler:
         job.context.cancelled = True
         reason = "expired" if isinstance(problem, DeadlineExceeded) else "cancelled"
         if self._inline.remove(job) or self._long.remove(job):
+            if reason == "expired":  # it was admitted, so it was expected to wait for less
+                self._observe_wait(job, self._clock())
             self._settle(job, problem, reason)
         elif not job.future.done():
             job.future.set_exception(problem)

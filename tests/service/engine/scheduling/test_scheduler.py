@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,6 +60,9 @@ class Bench:
 
     def _close(self) -> None:
         self.closed += 1
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
 
     def _compute(self, batch: Sequence[Job], pool: ComputePool | None) -> Sequence[Any]:
         self.batches.append([job.request for job in batch])
@@ -158,7 +160,7 @@ async def test_scheduler_kind_that_fails_slowly_does_not_stay_short(bench: Make)
     one = bench()
     await one.learn()
     before = one.scheduler.estimates.expected_s("kind") or 0.0
-    one.before = lambda: time.sleep(0.02)
+    one.before = lambda: one.advance(0.02)
     one.answer = lambda request: InvalidArgument("no")
     with pytest.raises(InvalidArgument):
         await one.run("fails")
@@ -190,7 +192,7 @@ async def test_scheduler_queue_full_by_cost_rejects_with_retry_after(bench: Make
 async def test_scheduler_deadline_before_the_estimated_turn_rejects_at_once(bench: Make) -> None:
     one = bench()
     await one.learn()
-    for kind in ("slow", "rank"):
+    for kind in ("slow", ("m", "rank")):
         one.scheduler.estimates.observe(kind, 0.5)
     first = one.run("a", kind="slow", deadline=one.now + 10)
     await asyncio.sleep(0)
@@ -200,6 +202,67 @@ async def test_scheduler_deadline_before_the_estimated_turn_rejects_at_once(benc
     assert rejected.value.retry_after_s >= 0.5
     assert await first == "a"
     assert one.batches == [["a"]]
+
+
+async def test_scheduler_wait_is_corrected_by_how_long_jobs_really_waited(bench: Make) -> None:
+    one = bench()
+    await one.learn()
+    one.before = lambda: one.advance(0.01)
+    for _ in range(100):
+        await one.run("usual")
+
+    def respond(request: Any) -> Any:
+        # What else the loop does makes each job wait eight times as long as computing takes.
+        asyncio.get_running_loop().call_soon(one.advance, 0.07)
+        return request
+
+    one.answer = respond
+    for _ in range(20):
+        await asyncio.gather(*(one.run(number) for number in range(4)))
+    waiting = [one.run(number) for number in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as rejected:  # 0.05 s without the correction
+        await one.scheduler.run(one.job("late", deadline=one.now + 0.2))
+    assert rejected.value.reason == "deadline"
+    await asyncio.gather(*waiting)
+
+    one.answer = lambda request: request
+    for _ in range(50):
+        await one.run("usual")
+    waiting = [one.run(number) for number in range(4)]
+    await asyncio.sleep(0)
+    assert await one.scheduler.run(one.job("in time", deadline=one.now + 0.2)) == "in time"
+    await asyncio.gather(*waiting)
+
+
+async def test_scheduler_batches_get_their_share_of_a_loop_that_is_busy_with_other_things(
+    bench: Make,
+) -> None:
+    one = bench()
+    await one.learn()
+
+    one.before = lambda: one.advance(0.001)
+    waiting = [one.run(number) for number in range(12)]
+    while not one.batches:
+        await asyncio.sleep(0)
+    assert len(one.batches) == 1
+    one.now += 0.004  # a turn of rejections
+    while len(one.batches) == 1:
+        await asyncio.sleep(0)
+    assert len(one.batches) == 1 + 4
+    await asyncio.gather(*waiting)
+
+
+async def test_scheduler_request_before_its_body_is_judged_by_its_own_model(bench: Make) -> None:
+    one = bench()
+    await one.learn()
+    one.scheduler.estimates.observe(("heavy", "rank"), 0.5)
+    first = one.run("a")
+    await asyncio.sleep(0)
+    assert one.scheduler.overload("m", "rank", one.now + 0.1) is None
+    assert one.scheduler.overload("", "rank", one.now + 0.1) is None
+    assert one.scheduler.overload("heavy", "rank", one.now + 0.1) is not None
+    await first
 
 
 async def test_scheduler_member_that_expires_is_cancelled_or_fails_leaves_the_others_of_its_batch(

@@ -1,0 +1,113 @@
+"""Calls that are rejected before the application sees them, over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.http.admission import Admission
+from tests.bundles.small import write_small_bundle
+from tests.service.http.clients import BODY, PROTOBUF, RETRIEVE, error_of, one_in_progress
+from tests.service.running import RunningService
+
+
+@pytest.fixture
+def service(tmp_path: Path, small_towers: Path) -> Iterator[RunningService]:
+    write_small_bundle(tmp_path / "root", small_towers)
+    running = RunningService(tmp_path / "root", max_concurrent_requests=1, inline_max_us=0)
+    yield running
+    running.close()
+
+
+TOKEN = "web-0123456789abcdef"
+
+
+class Spy:
+    """An application that remembers whether a request reached it."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.paths.append(scope["path"])
+
+
+async def _sent(app: Admission, path: str, **headers: str) -> list[Message]:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("the body is not read")
+
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": path, "headers": raw}
+    await app(scope, receive, send)
+    return sent
+
+
+def test_admission_overloaded_service_rejects_in_the_form_of_other_errors(
+    service: RunningService,
+) -> None:
+    url = service.http + RETRIEVE
+    with one_in_progress(service):
+        rejected = httpx.post(url, json=BODY, headers={"x-request-id": "mine"})
+        message = httpx.post(url, content=b"", headers=PROTOBUF)
+    assert rejected.status_code == 429
+    assert error_of(rejected)["code"] == "OVERLOADED"
+    assert error_of(rejected)["request_id"] == "mine"
+    assert int(rejected.headers["retry-after"]) >= 1
+    assert pb.ErrorDetails.FromString(message.content).code == "OVERLOADED"
+    labels = {"transport": "http", "call": "retrieve", "code": "OVERLOADED"}
+    assert service.value("rowcast_requests_total", **labels) == 2
+    reasons = {"call": "retrieve", "reason": "requests"}
+    assert service.value("rowcast_rejected_requests_total", **reasons) == 2
+
+
+def test_admission_overloaded_service_hands_on_only_what_it_must_not_judge(
+    service: RunningService,
+) -> None:
+    spy = Spy()
+    admission = Admission(spy, service.dataplane)
+    others = ["/v1/models/movies:unknown", "/v1/models", f"{RETRIEVE}/more"]
+    odd = [
+        {"x_request_timeout_ms": "soon"},
+        {"transfer_encoding": "chunked"},
+        {"content_length": str(1 << 30)},
+    ]
+    with one_in_progress(service):
+        for path in others:
+            assert not asyncio.run(_sent(admission, path))
+        for headers in odd:
+            assert not asyncio.run(_sent(admission, RETRIEVE, **headers))
+        assert len(spy.paths) == len(others) + len(odd)
+
+        assert len(asyncio.run(_sent(admission, RETRIEVE))) == 2
+        assert len(asyncio.run(_sent(admission, RETRIEVE.replace(":", "/versions/1:")))) == 2
+    assert len(spy.paths) == len(others) + len(odd)
+
+
+def test_admission_with_tokens_rejects_a_bad_token_as_unauthenticated(
+    tmp_path: Path, small_towers: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"web {TOKEN}\n")
+    write_small_bundle(tmp_path / "root", small_towers)
+    limits = {"max_concurrent_requests": 1, "inline_max_us": 0}
+    running = RunningService(tmp_path / "root", tokens=tokens, **limits)
+    known = {"authorization": f"Bearer {TOKEN}"}
+    try:
+        with one_in_progress(running, headers=known):
+            url = running.http + RETRIEVE
+            assert httpx.post(url, json=BODY).status_code == 401
+            assert httpx.post(url, json=BODY, headers=known).status_code == 429
+    finally:
+        running.close()
