@@ -42,6 +42,15 @@ class CostPoint(StrictModel):
     relative_cost: float
 
 
+class DepthPoint(StrictModel):
+    """How a tree is searched for a k beyond that of its recall, and the recall measured there."""
+
+    k: Positive
+    leaves_to_search: Positive
+    reorder: Positive
+    recall: float
+
+
 class Index(StrictModel):
     """Nearest-candidate search over one corpus."""
 
@@ -63,6 +72,8 @@ class Index(StrictModel):
     checkpoint's own rows.
     """
     curve: tuple[CostPoint, ...] = ()
+    depths: tuple[DepthPoint, ...] = ()
+    """Of a tree, by rising k, each above that of `recall`."""
 
     @property
     def directories(self) -> tuple[str, ...]:

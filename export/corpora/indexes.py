@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import paths
+from bundle.format.indexes import DepthPoint
 from bundle.format.manifest import CostPoint, Distance, Index
 from bundle.tables.segments import RowRange
 from export.corpora.recall import (
@@ -48,6 +49,10 @@ the square root.
 _LEAF_SHARES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.35, 0.6, 1.0)
 _REORDER_PER_NEIGHBOR = (2, 5, 15, 45)
 _LEVELS_BEYOND_TARGET = 2
+_DEPTHS = (100, 1000)
+"""Other k at which the recall of a tree is measured."""
+_GROWTHS = ((0.5, 0.75), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.0, 1.25))
+"""How the leaves and the reordered candidates may grow with k, as powers, by rising cost."""
 
 
 def always(_: str, __: Any, make: Callable[[], None]) -> None:
@@ -101,7 +106,10 @@ def build_index(
             # The smallest, which is the last, first: it fails first.
             _build_partition(base, vectors, part.distance, kind, parameters, place, rows, run, once)
         sampled = queries[sample_rows(len(queries), part.recall.queries)]
-        exact = ExactNeighbors(vectors, part.distance, part.recall.k, sampled)
+        deeper = _deeper(kind, part, len(vectors))
+        exact = ExactNeighbors(
+            vectors, part.distance, part.recall.k, sampled, k_max=max(deeper, default=0)
+        )
     except (InvalidIndex, InvalidInput) as problem:
         raise NotConvertible(f"index {name!r}: {problem}") from problem
     except OSError as problem:
@@ -129,6 +137,7 @@ def build_index(
 
     search_s = exact.search_s()
     points = [trial.point(search_s) for trial in tried]
+    parameters |= best.setting
     return Index(
         corpus=part.corpus,
         query_tower=part.query_tower,
@@ -139,11 +148,12 @@ def build_index(
         directory=directory,
         partitions=len(ranges),
         vectors=paths.index_vectors(name),
-        parameters=parameters | best.setting,
+        parameters=parameters,
         recall=recall_entry(
             judging, part.recall.k, part.recall.value, split.chosen_on, representative
         ),
         curve=tuple(sorted(points, key=lambda point: point.relative_cost)),
+        depths=_measure_depths(index, exact, part, parameters, deeper),
     )
 
 
@@ -261,6 +271,45 @@ def _choose(tried: Sequence[_Trial], target: float) -> _Trial:
     if reaching:
         return max(reaching, key=lambda trial: trial.judging.recall)
     return max(tried, key=lambda trial: trial.choosing.recall)
+
+
+def _deeper(kind: Kind, part: IndexPart, size: int) -> list[int]:
+    """Returns the other k at which recall is measured: beyond that of the recipe, and so few that
+    a tree searches less than all candidates.
+    """
+    if kind == "brute_force":
+        return []
+    return [k for k in _DEPTHS if part.recall.k < k <= size // 10]
+
+
+def _measure_depths(
+    index: ScannIndex,
+    exact: ExactNeighbors,
+    part: IndexPart,
+    parameters: Mapping[str, Any],
+    deeper: Sequence[int],
+) -> tuple[DepthPoint, ...]:
+    """Finds how deep to search for a larger k: the least growth of the setting before that reaches
+    the recall, or else the largest.
+    """
+    depths = []
+    k_before = part.recall.k
+    leaves_before = parameters.get("leaves_to_search", 0)
+    reorder_before = parameters.get("reorder", 0)
+    for k in deeper:
+        for leaves_power, reorder_power in _GROWTHS:
+            leaves = math.ceil(leaves_before * (k / k_before) ** leaves_power)
+            leaves = min(leaves, parameters["num_leaves"])
+            reorder = math.ceil(reorder_before * (k / k_before) ** reorder_power)
+            setting = {"leaves_to_search": leaves, "reorder": reorder}
+            recall = exact.measure(index, setting, k=k).recall
+            if recall >= part.recall.value:
+                break
+        depths.append(DepthPoint(k=k, leaves_to_search=leaves, reorder=reorder, recall=recall))
+        k_before = k
+        leaves_before = leaves
+        reorder_before = reorder
+    return tuple(depths)
 
 
 def _check_recall(

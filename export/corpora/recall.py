@@ -96,9 +96,22 @@ class ExactNeighbors:
       k: Number of neighbors of each query.
     """
 
-    def __init__(self, vectors: VectorFile, distance: Distance, k: int, queries: Vectors) -> None:
+    def __init__(
+        self,
+        vectors: VectorFile,
+        distance: Distance,
+        k: int,
+        queries: Vectors,
+        k_max: int = 0,
+    ) -> None:
         """Searches for them.
 
+        Args:
+          vectors: What is searched.
+          distance: That of the index.
+          k: Neighbors that `measure` compares unless it is told another number.
+          queries: [n, dim].
+          k_max: Most neighbors that `measure` may be told; 0: k.
         Raises:
           InvalidInput: a query or a vector holds NaN or infinities.
         """
@@ -106,10 +119,12 @@ class ExactNeighbors:
         self._distance = distance
         self.k = min(k, len(vectors))
         self.queries = np.ascontiguousarray(queries, np.float32)
-        found, _ = ExactIndex(vectors, distance).search(self.queries, self.k)
-        # What a right neighbor reaches: the score of the k-th one.
-        self._worst = [
-            self._scores(row, query).min() for row, query in zip(found, self.queries, strict=True)
+        deepest = min(max(k, k_max), len(vectors))
+        found, _ = ExactIndex(vectors, distance).search(self.queries, deepest)
+        # What a right neighbor reaches, for each k: the score of the k-th one.
+        self._reached = [
+            np.minimum.accumulate(self._scores(row, query))
+            for row, query in zip(found, self.queries, strict=True)
         ]
 
     def measure(
@@ -117,6 +132,7 @@ class ExactNeighbors:
         index: ScannIndex,
         setting: Setting,
         sent: Vectors | None = None,
+        k: int = 0,
     ) -> Measured:
         """Searches an index for the queries.
 
@@ -127,18 +143,21 @@ class ExactNeighbors:
           index: What is searched.
           setting: Of the searches; {}: as written.
           sent: [n, dim] what is sent in place of each query; None: the query.
+          k: Neighbors to compare; 0: the usual number.
         """
+        k = min(k or self.k, len(self._vectors))
         sent = self.queries if sent is None else np.ascontiguousarray(sent, np.float32)
         shares = []
         times = []
-        for query, worst, vector in zip(self.queries, self._worst, sent, strict=True):
+        for query, reached, vector in zip(self.queries, self._reached, sent, strict=True):
             began = time.perf_counter()
-            found, _ = index.search(vector[np.newaxis], self.k, **setting)
+            found, _ = index.search(vector[np.newaxis], k, **setting)
             times.append(time.perf_counter() - began)
 
+            worst = reached[k - 1]
             positions = np.unique(found[0][found[0] >= 0])
             right = self._scores(positions, query) >= worst - _TIE * abs(worst)
-            shares.append(np.count_nonzero(right) / self.k)
+            shares.append(np.count_nonzero(right) / k)
         return Measured(np.array(shares), float(np.median(times)))
 
     def search_s(self) -> float:

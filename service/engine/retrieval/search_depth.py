@@ -1,8 +1,8 @@
 """How deep an index is searched, and where scoring all candidates that match costs less.
 
 A search fetches a pool of candidates by their quantized vectors, and reorders the best of them by
-their exact scores. The exporter has measured which leaves and which pool reach a recall for the k
-of the recipe; a larger k needs more of both, and so does a filter that few candidates match.
+their exact scores. The exporter has measured which leaves and which pool reach a recall, for the k
+of the recipe and for some larger ones; a filter that few candidates match needs more of both.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+
+from bundle.format.manifest import Index
 from service.versions.version import LoadedIndex
 
 _SCORE_NS = 0.25
@@ -30,7 +33,7 @@ not among them.
 """
 _LEAVES_BY_K = 0.5
 _POOL_BY_K = 0.75
-"""How the leaves and the pool grow with k beyond the k of the recipe, as powers of its share."""
+"""How the leaves and the pool grow with k beyond the largest that was measured, as powers."""
 
 
 class Setting(NamedTuple):
@@ -71,14 +74,14 @@ class SearchDepth:
         self._slack = math.ceil(1.2 * (k + 10))
         self.share = max(1, matching) / self._size
 
-        growth = max(1.0, k / index.entry.recall.k)
+        leaves_growth, pool_growth = _growth(index.entry, k)
         reorder = setting.reorder or index.approximate.reorder
-        self.reorder = max(math.ceil(reorder * math.pow(growth, _POOL_BY_K)), self._slack)
+        self.reorder = max(math.ceil(reorder * pool_growth), self._slack)
         self._leaves: float | None = None
         self._total_leaves: int = index.entry.parameters.get("num_leaves", 0)
         if self._total_leaves:
             leaves = setting.leaves or index.entry.parameters["leaves_to_search"]
-            self._leaves = leaves * math.pow(growth, _LEAVES_BY_K)
+            self._leaves = leaves * leaves_growth
 
     def pool(self) -> int:
         """Returns how many candidates to fetch at first.
@@ -129,3 +132,29 @@ def choose_setting(index: LoadedIndex, recall: float) -> Setting | None:
         cheapest = min(reaching, key=lambda point: point.relative_cost).parameters
         return Setting(cheapest["leaves_to_search"], cheapest["reorder"])
     return _EXPORTED if index.entry.recall.value >= recall else None
+
+
+def _growth(entry: Index, k: int) -> tuple[float, float]:
+    """Returns by how much the leaves and the pool of a tree grow from the k of its recall to k.
+
+    Between two measured k, both grow by a power of k.
+    """
+    ks = [entry.recall.k, *(depth.k for depth in entry.depths)]
+    if k <= ks[0] or entry.kind == "brute_force":
+        return 1.0, 1.0
+    exported = entry.parameters
+    leaves = [1.0]
+    pools = [1.0]
+    for depth in entry.depths:
+        leaves.append(depth.leaves_to_search / exported["leaves_to_search"])
+        pools.append(depth.reorder / exported["reorder"])
+    beyond = max(1.0, k / ks[-1])
+    return (
+        _between(k, ks, leaves) * math.pow(beyond, _LEAVES_BY_K),
+        _between(k, ks, pools) * math.pow(beyond, _POOL_BY_K),
+    )
+
+
+def _between(k: int, ks: list[int], growths: list[float]) -> float:
+    """Returns the growth at k, along a line between the logarithms; at an end, that of the end."""
+    return math.exp(float(np.interp(math.log(k), np.log(ks), np.log(growths))))

@@ -56,6 +56,34 @@ def _exact(vectors: Vectors, query: Vectors) -> set[int]:
     )
 
 
+@pytest.mark.parametrize("distance", ["dot_product", "squared_l2"])
+def test_tree_index_records_how_deep_to_search_for_larger_k(tmp_path: Path, distance: Any) -> None:
+    vectors = _clustered(20_000, 16, 200, seed=1)
+    queries = _clustered(40, 16, 200, seed=2)
+    base = _stage(tmp_path, vectors)
+
+    index = build_index(base, "movies", _part(value=0.9, queries=40, distance=distance), queries)
+
+    assert [depth.k for depth in index.depths] == [100, 1000]
+    loaded = ScannIndex.load(base / index.directory, distance, vectors)
+    exact, _ = ExactIndex(vectors, distance).search(queries, 1000)
+    for depth in index.depths:
+        found, _ = loaded.search(queries, depth.k, depth.leaves_to_search, depth.reorder)
+        hits = sum(
+            len({*mine} & {*right[: depth.k]}) for mine, right in zip(found, exact, strict=True)
+        )
+        assert depth.recall >= 0.9
+        assert depth.recall == pytest.approx(hits / (40 * depth.k), abs=0.005)
+
+
+def test_index_records_no_depths_where_it_searches_all_or_few_candidates(tmp_path: Path) -> None:
+    vectors = _clustered(900, 16, 20, seed=1)
+    queries = _clustered(40, 16, 20, seed=2)
+    for kind in ("brute_force", "tree_ah"):
+        base = _stage(tmp_path / kind, vectors)
+        assert build_index(base, "movies", _part(kind=kind, value=0.5), queries).depths == ()
+
+
 def test_tree_index_over_100_000_vectors_records_its_true_recall(tmp_path: Path) -> None:
     vectors = _clustered(100_000, 32, 200, seed=1)
     queries = _clustered(60, 32, 200, seed=2)

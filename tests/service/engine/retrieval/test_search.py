@@ -4,6 +4,7 @@ what is kept.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bundle.format.indexes import DepthPoint
 from bundle.format.manifest import CostPoint
 from service.engine.calls import Condition, Exclusion
 from service.engine.retrieval.search import Found
+from service.engine.retrieval.search_depth import SearchDepth, Setting
 from service.versions.version import LoadedIndex
 from tests.service.engine.retrieval.large_index import find, load_index
 
@@ -156,6 +159,20 @@ def test_search_for_more_neighbors_than_the_recipe_names_has_the_recall(
         found = find(index, query[np.newaxis], k).positions.tolist()
         hits += len({*found} & {*best(index, query, everything, k)})
     assert hits / (len(queries) * k) >= 0.95
+
+
+def test_depth_between_measured_k_lies_between_what_was_measured(index: LoadedIndex) -> None:
+    depths = (DepthPoint(k=320, leaves_to_search=192, reorder=1920, recall=0.95),)
+    measured = replace(index, entry=index.entry.model_copy(update={"depths": depths}))
+    reorders = {}
+    leaves = {}
+    for k in (K // 2, K, 80, 320, 4 * 320):
+        depth = SearchDepth(measured, Setting(), k, SIZE)
+        reorders[k] = depth.reorder
+        leaves[k] = depth.leaves(depth.pool())
+    # From 20 to 320, both are four times as large for each sixteenfold, fourfold k.
+    assert reorders == {10: 120, 20: 120, 80: 480, 320: 1920, 1280: 5431}
+    assert leaves == {10: 24, 20: 24, 80: 68, 320: 192, 1280: 300}
 
 
 def coarsely(index: LoadedIndex, vectors: NDArray[np.float32], k: int, **request: Any) -> Found:
