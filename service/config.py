@@ -182,8 +182,9 @@ class ServiceSettings(BaseSettings):
     unless the queue is empty.
     """
     max_inflight_bytes: int = Field(default=1 << 30, ge=1_024)
-    """Maximum size of all request bodies in one process, in bytes, compressed and decompressed. It
-    must be at least max_request_bytes.
+    """Maximum size of all request bodies, compressed and decompressed, and of all responses larger
+    than 64 KiB in one process, in bytes. It must be at least max_request_bytes and
+    max_response_bytes.
     """
     retry_after_s: float = Field(default=0.1, gt=0, le=3600)
     """Minimum `retry-after` of a rejected request, in seconds. The longer the queue, the longer it
@@ -194,7 +195,9 @@ class ServiceSettings(BaseSettings):
     longer.
     """
     body_timeout_s: float = Field(default=10.0, gt=0, le=3600)
-    """Maximum time for the body of a request to arrive, in seconds."""
+    """Maximum time for the body of a request to arrive, and for a client to read each 64 KiB of a
+    large HTTP response, in seconds.
+    """
     drain_delay_s: float = Field(default=1.0, ge=0, le=3600)
     """Time after SIGTERM during which health checks fail while requests are still accepted, in
     seconds.
@@ -219,6 +222,12 @@ class ServiceSettings(BaseSettings):
     """Maximum number of attributes, and of heads, in one request."""
     max_request_bytes: int = Field(default=16 * MIB, ge=1_024, le=1 << 30, validate_default=True)
     """Maximum size of the body of one request after decompression, in bytes."""
+    max_response_bytes: int = Field(
+        default=64 * MIB, ge=64 << 10, le=1 << 30, validate_default=True
+    )
+    """Maximum size of one response, in bytes, estimated before anything is computed. Protobuf
+    responses count as if they were JSON. It must be at most max_inflight_bytes.
+    """
     tls_cert: Path | None = None
     """File of the certificate chain, PEM. HTTP and gRPC then require TLS 1.2 or newer. The file is
     reloaded when it changes.
@@ -267,7 +276,13 @@ class ServiceSettings(BaseSettings):
         )
 
     @field_validator(
-        "device", "max_request_bytes", "shard_addresses", "tls_key", "tls_client_ca", "workers"
+        "device",
+        "max_request_bytes",
+        "max_response_bytes",
+        "shard_addresses",
+        "tls_key",
+        "tls_client_ca",
+        "workers",
     )
     @classmethod
     def _check_combination(cls, value: Any, info: ValidationInfo) -> Any:
@@ -277,7 +292,9 @@ class ServiceSettings(BaseSettings):
         match info.field_name:
             case "device" if value == "gpu" and others.get("precision") == "int8":
                 problem = "int8 towers run on the CPU; use f32 or bf16, or omit --precision"
-            case "max_request_bytes" if value > (total := others.get("max_inflight_bytes", value)):
+            case "max_request_bytes" | "max_response_bytes" if value > (
+                total := others.get("max_inflight_bytes", value)
+            ):
                 problem = (
                     f"no body of that size fits into max_inflight_bytes, {total}; raise that too"
                 )

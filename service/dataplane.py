@@ -1,5 +1,5 @@
 """The path of a request behind both transports: admission, bounded decoding, permission, engine,
-recording.
+recording, bounded encoding.
 """
 
 from __future__ import annotations
@@ -8,14 +8,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any, TypeVar
 
+from service.byte_budget import ByteBudget
+from service.codec import json
 from service.codec.operations import Operation
 from service.config import ServiceSettings
-from service.engine.calls import Target
+from service.engine.calls import Answer, Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
-from service.errors import Overloaded
+from service.engine.response_size import check_bytes
 from service.observability.metrics import Metrics
 from service.request_log.record import RequestLog
 from service.security.principal import authorize
@@ -26,40 +29,12 @@ DECODERS = 2
 """Bodies that are decoded at once beside the event loop; the others wait, compressed."""
 _INLINE_BYTES = 64 << 10
 """Larger bodies are decoded in a thread: a body of this size takes about a millisecond."""
+_INLINE_NUMBERS = 64 << 10
+"""Larger responses are encoded in a thread: one of this size takes about 2 ms."""
+_PIECES_PER_STEP = 16
+"""Pieces of a response that are encoded at a time; limits are checked between steps."""
 
 Result = TypeVar("Result")
-
-
-class ByteBudget:
-    """Bytes of request bodies that a process holds, compressed and decompressed alike. Belongs to
-    one event loop.
-    """
-
-    def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
-        """Creates an empty budget."""
-        self._max_bytes = settings.max_inflight_bytes
-        self._retry_after_s = settings.retry_after_s
-        self._metrics = metrics
-        self.held = 0
-
-    def reserve(self, size: int, call: str) -> None:
-        """Counts bytes in for a call.
-
-        Raises:
-          Overloaded: that would be too many.
-        """
-        if self.held + size > self._max_bytes:
-            self._metrics.count("rejected_requests", 1, call, "bytes")
-            raise Overloaded(
-                "the bodies of other requests use all the memory for bodies (max_inflight_bytes)",
-                self._retry_after_s,
-                "bytes",
-            )
-        self.held += size
-
-    def release(self, size: int) -> None:
-        """Counts bytes out."""
-        self.held -= size
 
 
 class Dataplane:
@@ -104,13 +79,21 @@ class Dataplane:
         is_protobuf: bool,
         target: Target | None,
         context: RequestContext,
-    ) -> tuple[Any, bool]:
-        """Answers a request.
+        as_protobuf: bool = True,
+    ) -> list[bytes]:
+        """Executes a request.
 
         Args:
+          operation: The call.
+          body: The request as sent, decompressed.
+          is_protobuf: Whether the request is a protobuf message; else it is JSON.
           target: the URL's; None: there is no URL.
+          context: The request's. Its `held` counts the bytes of a large response.
+          as_protobuf: Whether the response is a protobuf message.
+
         Returns:
-          The answer, and whether it is to be written as a list of results.
+          The response, a large one in several pieces.
+
         Raises:
           ServiceError: as listed in `service/errors.py`.
         """
@@ -125,14 +108,66 @@ class Dataplane:
                 request, several = await self.offload(operation.read, *to_read)
             else:
                 request, several = operation.read(*to_read)
-            context.phases["decode"] = seconds = time.perf_counter() - began
-            self.metrics.observe("phase_seconds", seconds, context.call, "decode")
+            self._measured("decode", began, context)
             wanted: Target = request.target
             authorize(context.principal, wanted.model)
             answer = await self.engine.execute(request, context)
             if self._request_log is not None and wanted.version is None and not wanted.label:
                 self._request_log.offer(answer.model, context.call, is_protobuf, body)
-            return answer, several
+
+            began = time.perf_counter()
+            if as_protobuf:
+                pieces = [await self._encode_message(operation, answer, context)]
+            else:
+                pieces = await self._encode_json(
+                    operation.write_json(answer, several), answer, context
+                )
+            self._measured("encode", began, context)
+            return pieces
+
+    async def _encode_message(
+        self, operation: Operation, answer: Answer, context: RequestContext
+    ) -> bytes:
+        def encode() -> bytes:
+            message: bytes = operation.write_message(answer).SerializeToString()
+            return message
+
+        if answer.encoding_cost > _INLINE_NUMBERS:
+            message = await self.offload(encode)
+        else:
+            message = encode()
+        self._check_response(len(message))
+        if len(message) > json.PIECE_BYTES:
+            context.reserve(len(message))
+        return message
+
+    async def _encode_json(
+        self, value: dict[str, Any], answer: Answer, context: RequestContext
+    ) -> list[bytes]:
+        if answer.encoding_cost <= _INLINE_NUMBERS:
+            return [json.dump(value)]
+        pieces: list[bytes] = []
+        size = 0
+        rest = json.dump_in_pieces(value)
+
+        def encode_step() -> list[bytes]:
+            return list(islice(rest, _PIECES_PER_STEP))
+
+        while step := await self.offload(encode_step):
+            step_size = sum(map(len, step))
+            size += step_size
+            self._check_response(size)
+            context.reserve(step_size)
+            pieces += step
+        return pieces
+
+    def _check_response(self, size: int) -> None:
+        # What the request and the model tell is checked before; strings can be longer than average.
+        check_bytes(size, "longer values than usual", self.settings)
+
+    def _measured(self, phase: str, began: float, context: RequestContext) -> None:
+        context.phases[phase] = seconds = time.perf_counter() - began
+        self.metrics.observe("phase_seconds", seconds, context.call, phase)
 
     def close(self) -> None:
         """Ends the decoders; what waits is dropped."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.arithmetic import ceil_div
 from bundle.errors import FeatureError, FormatError, RowOutOfRange, UnknownCandidate
 from bundle.features.reader import Column
 from bundle.format.manifest import Corpus
@@ -23,6 +24,9 @@ from bundle.tables.offsets import offsets_of
 from bundle.tables.vocabularies import index_keys
 
 Positions = NDArray[np.int64]
+
+_NUMBER_TEXT_BYTES = 24
+"""The longest number as JSON, with quotes and a comma: an int64 beyond 2^53."""
 
 
 class StoredColumns:
@@ -66,6 +70,7 @@ class StoredColumns:
         self._features = tuple(corpus.features)
         self._attributes = tuple(corpus.attributes)
         self._cardinalities: dict[str, tuple[int, int]] = {}
+        self._text_bytes: dict[str, int] = {}
         self._batches = [
             dict(zip(table.column_names, batch.columns, strict=True))
             for batch in table.to_batches()
@@ -156,6 +161,23 @@ class StoredColumns:
             column = pa.chunked_array([batch[f"attribute:{attribute}"] for batch in self._batches])
             self._cardinalities[attribute] = len(column.unique().drop_null()), column.null_count
         return self._cardinalities[attribute]
+
+    def text_bytes(self, column: str) -> int:
+        """Returns about how many bytes a value of a column, such as `id` or `attribute:title`, has
+        as text: the longest for numbers, the average for strings and lists.
+        """
+        found = self._text_bytes.get(column)
+        if found is None:
+            kind = arrow.kind_of(self._batches[0][column].type)
+            if "string" in kind or "list" in kind:
+                # With its offsets, which take about as much as quotes and commas.
+                stored = sum(batch[column].nbytes for batch in self._batches)
+                found = ceil_div(stored, max(1, self.size))
+                found *= 1 if "string" in kind else _NUMBER_TEXT_BYTES // 8
+            else:
+                found = _NUMBER_TEXT_BYTES
+            self._text_bytes[column] = found
+        return found
 
     def _checked(self, positions: Positions) -> Positions:
         positions = np.asarray(positions, np.int64)

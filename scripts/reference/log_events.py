@@ -182,6 +182,11 @@ EVENTS = {
         "A call failed. Rejections for overload are logged at level debug. A bug has a traceback.",
         "For `INTERNAL`, report the traceback. For `DATA_LOSS`, copy the version again.",
     ),
+    "response_not_read": (
+        "A client did not read a part of a large response within `body_timeout_s`. The service "
+        "closed the connection.",
+        "",
+    ),
     "overloaded": (
         "Calls are rejected. At most one line per second is written; the metrics count every call.",
         "See [Overload](../how-to/overload.md#overload).",

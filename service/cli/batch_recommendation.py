@@ -347,7 +347,8 @@ class _Recommender:
     """Recommends with one loaded version."""
 
     def __init__(self, task: Task) -> None:
-        limits = dict.fromkeys(("max_candidates", "max_k", "max_values", "max_queries"), 1 << 40)
+        names = ("max_candidates", "max_k", "max_values", "max_queries", "max_response_bytes")
+        limits = dict.fromkeys(names, 1 << 40)
         alone = {"shard": None, "shard_addresses": ()}  # whatever the environment of a service says
         self._settings = read_settings({"root": task.root}).model_copy(update={**limits, **alone})
         try:

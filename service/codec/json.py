@@ -7,7 +7,8 @@ has the same form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
@@ -29,6 +30,11 @@ INTEGER_MAX = 2**53 - 1
 SEPARATORS_PER_VALUE = 2
 """A body may have this many `,` `[` `{` `:` for each of `max_values`: enough for bags of one value
 each. Empty lists and objects hold no value, but take up to 30 times the memory of their text."""
+
+PIECE_BYTES = 64 << 10
+"""Size of the pieces of a large response."""
+_SLICE_VALUES = 1024
+"""Values of a long list that are written at a time: neighbors take about 2 ms."""
 
 Part = dict[str, Any]
 _SELECTION = ("filter", "crowding", "min_score")
@@ -67,7 +73,62 @@ def dump(value: Any) -> bytes:
     """Returns the JSON bytes of an answer; float32 numbers as the shortest text that reads back as
     the same float32.
     """
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(value, _list, orjson.OPT_SERIALIZE_NUMPY)
+
+
+def dump_in_pieces(value: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yields the JSON bytes of a large answer, as `dump` returns them, in pieces of PIECE_BYTES.
+
+    What is built for a piece is freed with it, and other threads run between two pieces.
+    """
+    buffer = bytearray()
+    for part in _object_parts(value):
+        buffer += part
+        if len(buffer) >= PIECE_BYTES:
+            whole = len(buffer) - len(buffer) % PIECE_BYTES
+            for first in range(0, whole, PIECE_BYTES):
+                yield bytes(buffer[first : first + PIECE_BYTES])
+            del buffer[:whole]
+    if buffer:
+        yield bytes(buffer)
+
+
+def _list(value: Any) -> list[Any]:
+    """Returns the elements of an iterator, for orjson."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value)} cannot be written as JSON")
+
+
+def _object_parts(value: Mapping[str, Any]) -> Iterator[bytes]:
+    separator = b"{"
+    for name, content in value.items():
+        yield separator + orjson.dumps(name) + b":"
+        if isinstance(content, Iterator):
+            yield from _array_parts(map(_object_parts, content))
+        elif isinstance(content, list | np.ndarray):
+            yield from _array_parts(_slices(content))
+        else:
+            yield dump(content)
+        separator = b","
+    yield b"}"
+
+
+def _array_parts(elements: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    separator = b"["
+    for element in elements:
+        yield separator
+        yield from element
+        separator = b","
+    yield b"[]" if separator == b"[" else b"]"
+
+
+def _slices(values: list[Any] | NDArray[Any]) -> Iterator[Sequence[bytes]]:
+    """Yields the elements of a list or array, some at a time, without its brackets."""
+    row_size = math.prod(values.shape[1:]) if isinstance(values, np.ndarray) else 1
+    step = max(1, _SLICE_VALUES // max(1, row_size))
+    for first in range(0, len(values), step):
+        yield (dump(values[first : first + step])[1:-1],)
 
 
 def read_retrieval(body: Any, target: calls.Target, settings: ServiceSettings) -> calls.Retrieval:
@@ -186,7 +247,7 @@ def ranked_value(answer: calls.Ranked, several: bool) -> dict[str, Any]:
     alone.
     """
     ids = None if answer.ids is None else identifiers(answer.ids)
-    results = [
+    results = (
         {
             "ids": None if ids is None else ids[first:last],
             "scores": answer.scores[first:last],
@@ -194,33 +255,28 @@ def ranked_value(answer: calls.Ranked, several: bool) -> dict[str, Any]:
             "heads": {name: scores[first:last] for name, scores in answer.heads.items()},
         }
         for first, last in pairwise(answer.offsets.tolist())
-    ]
+    )
     return _answer(answer, results, several)
 
 
 def recommended_value(answer: calls.Recommended, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
-    results = _neighbors(answer.neighbors)
-    found = (neighbor for result in results for neighbor in result["neighbors"])
-    for neighbor, score in zip(found, answer.retrieval_scores, strict=True):
-        neighbor["retrieval_score"] = score
+    results = _neighbors(answer.neighbors, answer.retrieval_scores)
     degraded = {"degraded": answer.degraded} if answer.degraded else {}
     return _answer(answer, _explained(results, answer.explanations), several) | degraded
 
 
 def embedded_value(answer: calls.Embedded, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
-    return _answer(
-        answer, [{"vector": vector} for vector in np.ascontiguousarray(answer.vectors)], several
-    )
+    vectors = np.ascontiguousarray(answer.vectors)
+    return _answer(answer, ({"vector": vector} for vector in vectors), several)
 
 
 def looked_up_value(answer: calls.LookedUp, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     vectors = np.ascontiguousarray(answer.vectors)
-    return _answer(
-        answer, [{"table": answer.table, "vectors": vectors, "found": answer.found}], several
-    )
+    result = {"table": answer.table, "vectors": vectors, "found": answer.found}
+    return _answer(answer, iter([result]), several)
 
 
 def identifiers(ids: calls.Ids) -> list[Any]:
@@ -234,29 +290,34 @@ def _safe(value: Any) -> Any:
     )
 
 
-def _answer(answer: Any, results: list[dict[str, Any]], several: bool) -> dict[str, Any]:
+def _answer(answer: Any, results: Iterator[dict[str, Any]], several: bool) -> dict[str, Any]:
     head = {"model": answer.model, "version": answer.version}
     if answer.coverage < 1:
         head["coverage"] = answer.coverage
-    return head | ({"results": results} if several else results[0])
+    return head | ({"results": results} if several else next(results))
 
 
-def _neighbors(neighbors: calls.Neighbors) -> list[dict[str, Any]]:
-    """Returns the neighbors of each query as JSON values."""
+def _neighbors(
+    neighbors: calls.Neighbors, retrieval_scores: NDArray[np.float32] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yields the neighbors of each query as JSON values."""
     attributes = neighbors.attributes.items()
-    found = [
-        {
-            "id": one,
-            "score": score,
-            "attributes": {name: _safe(values[place]) for name, values in attributes},
-        }
-        for place, (one, score) in enumerate(
-            zip(identifiers(neighbors.ids), neighbors.scores, strict=True)
-        )
-    ]
-    return [
-        {"neighbors": found[first:last]} for first, last in pairwise(neighbors.offsets.tolist())
-    ]
+    for first, last in pairwise(neighbors.offsets.tolist()):
+        ids = identifiers(neighbors.ids[first:last])
+        found: list[dict[str, Any]] = [
+            {
+                "id": one,
+                "score": score,
+                "attributes": {name: _safe(values[place]) for name, values in attributes},
+            }
+            for place, (one, score) in enumerate(
+                zip(ids, neighbors.scores[first:last], strict=True), first
+            )
+        ]
+        if retrieval_scores is not None:
+            for neighbor, score in zip(found, retrieval_scores[first:last], strict=True):
+                neighbor["retrieval_score"] = score
+        yield {"neighbors": found}
 
 
 def _parts(
@@ -419,8 +480,9 @@ def _condition(body: Any, where: str) -> calls.Condition:
 
 
 def _explained(
-    results: list[dict[str, Any]], explanations: Sequence[calls.Explanation]
-) -> list[dict[str, Any]]:
-    for result, explanation in zip(results, explanations, strict=False):
-        result["explanation"] = vars(explanation)
-    return results
+    results: Iterable[dict[str, Any]], explanations: Sequence[calls.Explanation]
+) -> Iterator[dict[str, Any]]:
+    for place, result in enumerate(results):
+        if explanations:
+            result["explanation"] = vars(explanations[place])
+        yield result

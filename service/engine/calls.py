@@ -23,6 +23,8 @@ Offsets = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 Columns = Mapping[str, Column]
 K_DEFAULT = 10
+NEIGHBOR_COST = 64
+"""What a neighbor costs to encode: it becomes an object of its own, a number is one of an array."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ class Answer:
     model: str
     version: int
     coverage: float = field(default=1.0, kw_only=True)
+
+    @property
+    def encoding_cost(self) -> int:
+        """What it costs to encode, in numbers; see `NEIGHBOR_COST`."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -219,6 +226,11 @@ class Retrieved(Answer):
     explanations: tuple[Explanation, ...] = ()
     """Of each query, if asked for."""
 
+    @property
+    def encoding_cost(self) -> int:
+        """See `Answer`."""
+        return NEIGHBOR_COST * int(self.neighbors.ids.size)
+
 
 @dataclass(frozen=True)
 class Ranking(Request):
@@ -256,6 +268,11 @@ class Ranked(Answer):
     heads: Mapping[str, NDArray[np.float32]]
     offsets: Offsets
 
+    @property
+    def encoding_cost(self) -> int:
+        """See `Answer`."""
+        return int(self.scores.size) * (3 + len(self.heads))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation(Selecting):
@@ -281,6 +298,11 @@ class Recommended(Answer):
     degraded: str = ""
     """Why some or all neighbors are in the order of retrieval, unranked; empty: all are ranked."""
 
+    @property
+    def encoding_cost(self) -> int:
+        """See `Answer`."""
+        return NEIGHBOR_COST * int(self.neighbors.ids.size)
+
 
 @dataclass(frozen=True)
 class Embedding(Request):
@@ -300,6 +322,11 @@ class Embedded(Answer):
     """Answer to an Embedding: [n, dim] float32."""
 
     vectors: Vectors
+
+    @property
+    def encoding_cost(self) -> int:
+        """See `Answer`."""
+        return int(self.vectors.size)
 
 
 @dataclass(frozen=True)
@@ -322,6 +349,11 @@ class LookedUp(Answer):
     table: str
     vectors: Vectors
     found: NDArray[np.bool_]
+
+    @property
+    def encoding_cost(self) -> int:
+        """See `Answer`."""
+        return int(self.vectors.size)
 
 
 def _examples(columns: Columns | None, *ids: Ids | None) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from service.byte_budget import Reservation
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.estimates import LatencyEstimates
 from service.errors import Cancelled, DeadlineExceeded
@@ -29,6 +30,7 @@ class RequestContext:
         itself.
       phases: seconds by phase, in the order in which they began.
       cancelled: nobody waits for the answer any more.
+      held: counts the bytes of the request and of its response; None: nothing is counted.
     """
 
     call: str
@@ -38,6 +40,12 @@ class RequestContext:
     disconnected: Callable[[], Awaitable[object]] | None = None
     phases: dict[str, float] = field(default_factory=dict)
     cancelled: bool = False
+    held: Reservation | None = None
+
+    def reserve(self, size: int) -> None:
+        """Counts bytes of the response; raises Overloaded if other requests hold too many."""
+        if self.held is not None:
+            self.held.reserve(size)
 
     def check(self) -> None:
         """Raises Cancelled or DeadlineExceeded if the request is not worth computing any more."""
@@ -122,6 +130,11 @@ class Execution:
             min([context.deadline for context in self._contexts], default=math.inf)
             - time.monotonic()
         )
+
+    @property
+    def request_count(self) -> int:
+        """How many requests the batch has."""
+        return max(1, len(self._contexts))
 
     @property
     def idle_threads(self) -> int:

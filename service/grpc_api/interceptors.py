@@ -18,6 +18,7 @@ from grpc import HandlerCallDetails, RpcMethodHandler
 from grpc.aio import ServerInterceptor, ServicerContext
 
 from service.codec.failures import failure_of, log_failure
+from service.codec.json import PIECE_BYTES
 from service.codec.metadata import (
     REQUEST_ID,
     SERVER_TIMING,
@@ -33,8 +34,6 @@ from service.grpc_api.status import abort
 from service.observability import logging
 from service.security.principal import NAME_CHARS_MAX, Principal
 
-_UNREAD_BYTES = 64 << 10
-"""A larger answer counts as bytes in flight until the client has read it."""
 _log = logging.logger(__name__)
 
 Continuation = Callable[[HandlerCallDetails], Awaitable[RpcMethodHandler | None]]
@@ -125,15 +124,18 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             self._dataplane.engine.check_admission(request.call, request.deadline)
         timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
         message = await self._reading.read(context, timeout_s)
-        self._dataplane.budget.reserve(len(message), request.call)
+        request.held = held = self._dataplane.budget.reservation(request.call)
+        held.reserve(len(message))
         try:
-            answer = await method(message, request)
-        finally:
-            self._dataplane.budget.release(len(message))
-        if len(answer) > _UNREAD_BYTES:
-            self._dataplane.budget.reserve(len(answer), request.call)
-            context.add_done_callback(lambda _: self._dataplane.budget.release(len(answer)))
-        return answer
+            response = await method(message, request)
+        except BaseException:
+            held.release_all()
+            raise
+        if len(response) > PIECE_BYTES:  # it counts until the client has read it
+            context.add_done_callback(lambda _: held.release_all())
+        else:
+            held.release_all()
+        return response
 
 
 class Reading:

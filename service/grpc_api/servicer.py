@@ -4,7 +4,6 @@ nothing of gRPC.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -48,18 +47,12 @@ class OperationServicer:
     def __init__(self, dataplane: Dataplane) -> None:
         self._dataplane = dataplane
         self._engine = dataplane.engine
-        self._metrics = dataplane.metrics
 
     async def execute(self, request: bytes, context: RequestContext) -> bytes:
         """Executes the call that the context names."""
         operation = self.operations[context.call]
-        answer, _ = await self._dataplane.call(operation, request, True, None, context)
-        began = time.perf_counter()
-        encoded: bytes = operation.write_message(answer).SerializeToString()
-        seconds = time.perf_counter() - began
-        context.phases["encode"] = seconds
-        self._metrics.observe("phase_seconds", seconds, context.call, "encode")
-        return encoded
+        (response,) = await self._dataplane.call(operation, request, True, None, context)
+        return response
 
 
 class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):

@@ -7,13 +7,15 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
 
 from google.protobuf.message import Message
 from starlette.responses import Response
-from starlette.types import Receive
+from starlette.types import Receive, Send
 
+from service.byte_budget import Reservation
 from service.codec import json
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
@@ -41,23 +43,54 @@ def response_of(
     return Response(json.dump(value()), media_type=JSON)
 
 
-class BodyReader:
-    """Reads the body of one request; its bytes count in the budget of the process until the `with`
-    block ends.
-    """
+async def send_pieces(
+    pieces: Sequence[bytes], media_type: str, timeout_s: float, send: Send
+) -> bool:
+    """Sends a response, a large one in pieces, each once the client has read most of those before.
 
-    def __init__(self, dataplane: Dataplane, context: RequestContext) -> None:
+    Args:
+      pieces: The response.
+      media_type: Its content type.
+      timeout_s: The maximum time for the client to read one piece of a large response.
+      send: Sends an ASGI message.
+
+    Returns:
+      False if the client did not read in time. The server then closes the connection.
+    """
+    length = sum(map(len, pieces))
+    headers = [
+        (b"content-type", media_type.encode()),
+        (b"content-length", str(length).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    if length <= json.PIECE_BYTES:
+        await send({"type": "http.response.body", "body": b"".join(pieces)})
+        return True
+    # The empty end waits until most of the last piece has been read as well.
+    for body in chain(chain.from_iterable(map(_parts, pieces)), [b""]):
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = {"type": "http.response.body", "body": body, "more_body": bool(body)}
+                await send(message)
+        except TimeoutError:
+            return False
+    return True
+
+
+def _parts(piece: bytes) -> Iterator[bytes]:
+    for first in range(0, len(piece), json.PIECE_BYTES):
+        yield piece[first : first + json.PIECE_BYTES]
+
+
+class BodyReader:
+    """Reads the body of one request; its bytes count in the reservation of the request."""
+
+    def __init__(self, dataplane: Dataplane, context: RequestContext, held: Reservation) -> None:
         self._dataplane = dataplane
         self._context = context
+        self._held = held
         self._limit = dataplane.settings.max_request_bytes
         self._timeout_s = dataplane.settings.body_timeout_s
-        self._held = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._release(self._held)
 
     async def read(self, headers: Headers, receive: Receive) -> bytes:
         """Returns the body, decompressed.
@@ -80,14 +113,6 @@ class BodyReader:
             return await self._decompress(body)
         return body
 
-    def _reserve(self, size: int) -> None:
-        self._dataplane.budget.reserve(size, self._context.call)
-        self._held += size
-
-    def _release(self, size: int) -> None:
-        self._dataplane.budget.release(size)
-        self._held -= size
-
     def _check(self, size: int, form: str = "") -> None:
         if size > self._limit:
             raise TooLarge(
@@ -106,7 +131,7 @@ class BodyReader:
                         raise Cancelled("the client disconnected before the body had arrived")
                     chunk: bytes = message.get("body", b"")
                     more = message.get("more_body", False)
-                    self._reserve(len(chunk))
+                    self._held.reserve(len(chunk))
                     self._check(len(body) + len(chunk))
                     if not body and not more:
                         return chunk
@@ -128,7 +153,7 @@ class BodyReader:
         while not gzip.eof:
             inline = len(body) <= _INLINE_BYTES and not steps
             reserved = min(_INLINE_STEP_BYTES if inline else _STEP_BYTES, self._limit - size + 1)
-            self._reserve(reserved)
+            self._held.reserve(reserved)
             try:
                 if inline:
                     step = gzip.decompress(rest, reserved)
@@ -138,7 +163,7 @@ class BodyReader:
                 raise InvalidArgument(
                     "the body is not gzip, although content-encoding says so"
                 ) from None
-            self._release(reserved - len(step))
+            self._held.release(reserved - len(step))
             size = size + len(step)
             rest = gzip.unconsumed_tail
             self._check(size, " decompressed")
@@ -147,5 +172,5 @@ class BodyReader:
             steps.append(step)
         if gzip.unused_data:
             raise InvalidArgument("the body has more than one gzip member, or bytes after it")
-        self._release(len(body))
+        self._held.release(len(body))
         return b"".join(steps)

@@ -20,11 +20,14 @@ from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.errors import InvalidArgument, NotFound, NotReady
-from service.http.body import BodyReader, response_of
-from service.http.headers import is_protobuf
+from service.http.body import BodyReader, response_of, send_pieces
+from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_protobuf
 from service.http.schemas import ErrorResponse
+from service.observability.logging import fields, logger
 from service.observability.metrics import CONTENT_TYPE
 from service.security.principal import authorize, authorize_all
+
+_log = logger(__name__)
 
 MODEL_PATHS = (
     "/v1/models/{model}",
@@ -56,7 +59,7 @@ class CallEndpoint:
 
     def __init__(self, dataplane: Dataplane) -> None:
         self._dataplane = dataplane
-        self._metrics = dataplane.metrics
+        self._timeout_s = dataplane.settings.body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -80,19 +83,18 @@ class CallEndpoint:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        with BodyReader(self._dataplane, context) as reader:
-            body = await reader.read(headers, receive)
+        as_protobuf = accepts_protobuf(headers)
+        with self._dataplane.budget.reservation(context.call) as held:
+            context.held = held
+            body = await BodyReader(self._dataplane, context, held).read(headers, receive)
             context.disconnected = disconnected
-            answer, several = await self._dataplane.call(operation, body, protobuf, target, context)
-        began = time.perf_counter()
-        response = response_of(
-            headers,
-            lambda: operation.write_message(answer),
-            lambda: operation.write_json(answer, several),
-        )
-        context.phases["encode"] = seconds = time.perf_counter() - began
-        self._metrics.observe("phase_seconds", seconds, context.call, "encode")
-        await response(scope, receive, send)
+            pieces = await self._dataplane.call(
+                operation, body, protobuf, target, context, as_protobuf
+            )
+            media_type = PROTOBUF if as_protobuf else JSON
+            if not await send_pieces(pieces, media_type, self._timeout_s, send):
+                extra = fields(call=context.call, request_id=context.request_id)
+                _log.info("response_not_read", extra=extra)
 
 
 def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one function a path

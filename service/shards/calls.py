@@ -73,6 +73,11 @@ class RowsFound(Answer):
 
     rows: tuple[tuple[NDArray[np.uint8], NDArray[np.uint8]], ...]
 
+    @property
+    def encoding_cost(self) -> int:
+        """See `Answer`."""
+        return sum(values.nbytes + scales.nbytes for values, scales in self.rows) // 4
+
 
 @dataclass(frozen=True)
 class PartSearch(ShardRequest):
@@ -106,3 +111,8 @@ class PartFound(Answer):
     scores: NDArray[np.float32]
     offsets: Offsets
     explanations: tuple[Explanation, ...] = ()
+
+    @property
+    def encoding_cost(self) -> int:
+        """See `Answer`."""
+        return int(self.positions.size)

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.format.dtypes import STORED
 from service.config import ServiceSettings
 from service.engine.context import Execution
 from service.engine.limits import at_most
 from service.engine.names import show_version
+from service.engine.response_size import check_bytes
 from service.engine.retrieval import filters, search
 from service.errors import InvalidArgument, NotFound
 from service.shards.calls import (
@@ -25,6 +27,9 @@ from service.shards.calls import (
     ShardRequest,
 )
 from service.versions.version import LoadedIndex, ModelVersion
+
+_FOUND_BYTES = 8
+"""Of one candidate that is found: its position and its score."""
 
 Stored = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 """Rows and scales as they are stored."""
@@ -43,12 +48,27 @@ def read_rows(
     at_most(
         settings, "max_values", sum(each.positions.size for each in request.rows), "the request"
     )
+    size = sum([_stored_bytes(model_version, each) for each in request.rows])
+    check_bytes(size, "the rows", settings, execution.request_count)
     with execution.phase("lookup"):
         rows = [
             _vectors(model_version, each) if each.index else _table_rows(model_version, each)
             for each in request.rows
         ]
     return RowsFound(model_version.model, model_version.version, tuple(rows))
+
+
+def _stored_bytes(model_version: ModelVersion, wanted: RowPositions) -> int:
+    """Returns about how many bytes the wanted rows have, without their scales."""
+    manifest = model_version.manifest
+    if wanted.index in manifest.indexes:
+        return int(wanted.positions.size) * 4 * manifest.indexes[wanted.index].dim
+    tables = manifest.tables
+    return sum(
+        int(count) * tables[name].dim * STORED[tables[name].dtype].itemsize
+        for name, count in zip(wanted.tables, wanted.counts.tolist(), strict=True)
+        if name in tables
+    )
 
 
 def _vectors(model_version: ModelVersion, wanted: RowPositions) -> Stored:
@@ -96,6 +116,9 @@ def search_part(
     k_max = max(settings.max_k, settings.max_candidates)
     if not 1 <= wanted.k <= k_max:
         raise InvalidArgument(f"k is {wanted.k}; 1 to {k_max} are accepted")
+    check_bytes(
+        n * wanted.k * _FOUND_BYTES, f"{n * wanted.k} candidates", settings, execution.request_count
+    )
     index = _index(model_version, wanted.index)
     compiled = filters.compiled(index, wanted.filter) if wanted.filter else None
     found = search.nearest(

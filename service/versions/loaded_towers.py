@@ -115,6 +115,12 @@ class LoadedTower:
             if math.prod(size or 1 for size in one.shape) == 1
         )
 
+    @cached_property
+    def result_dim(self) -> int:
+        """How many numbers the result has for each example; 1 where its shape is not known."""
+        result = next(one for one in self.entry.outputs if one.name == self.entry.result)
+        return math.prod(size or 1 for size in result.shape)
+
     def plan(self, outputs: frozenset[str]) -> TowerPlan:
         """Returns the plan of some outputs; made once for each set of them."""
         found = self._plans.get(outputs)

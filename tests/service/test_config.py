@@ -88,6 +88,10 @@ def test_read_settings_leaves_variables_of_other_programs_alone(
             {"max_inflight_bytes": 1 << 20},
             "--max-request-bytes .*'16777216'.*max_inflight_bytes, 1048576",
         ),
+        (
+            {"max_inflight_bytes": 32 << 20},
+            "--max-response-bytes .*'67108864'.*max_inflight_bytes, 33554432",
+        ),
         ({"device": "gpu", "workers": 2}, "--workers .*'2'.*runs in one process"),
         ({"device": "gpu", "precision": "int8"}, "--device .*int8 towers run on the CPU"),
         ({"verify": "some"}, "--verify .*'some'.*'sizes' or 'full'"),

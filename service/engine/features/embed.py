@@ -9,6 +9,7 @@ from service.engine.context import Execution
 from service.engine.features import lookup
 from service.engine.limits import check_values
 from service.engine.names import check_names
+from service.engine.response_size import check_rows
 from service.engine.selection import choose_tower
 from service.versions.loaded_towers import LoadedTower
 from service.versions.version import ModelVersion
@@ -27,6 +28,7 @@ def embed(
     check_names(request.features, tower.inputs, "feature", f"tower {name!r}")
     check_values(settings, request.features.values())
     n = lookup.count_queries(model_version, request.features, None, settings)
+    check_rows(n, tower.result_dim, "features", settings, execution.request_count)
     execution.computed(n)
     vectors = result(model_version, tower, request.features, n, execution)
     return Embedded(model_version.model, model_version.version, vectors)

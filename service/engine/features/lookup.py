@@ -26,6 +26,7 @@ from service.engine.calls import Columns, Ids, LookedUp, Lookup
 from service.engine.context import Execution
 from service.engine.limits import at_most, check_queries
 from service.engine.names import name_hint, show_id, show_version
+from service.engine.response_size import check_rows
 from service.engine.selection import choose_context_store
 from service.errors import InvalidArgument, NotFound
 from service.versions.version import LoadedStore, ModelVersion
@@ -237,6 +238,8 @@ def look_up(
     (read,) = inputs_of(name, feature)
     n = int(request.ids.values.size)
     at_most(settings, "max_values", n, "the request")
+    table = model_version.manifest.tables[feature.table]
+    check_rows(n, table.dim, "ids", settings, execution.request_count)
     with execution.phase("lookup"):
         rows, _ = model_version.reader.rows(name, {read: Column(request.ids.values)}, n)
         found = rows >= 0

@@ -17,6 +17,7 @@ from service.engine.limits import at_most, check_k, check_queries, check_values
 from service.engine.names import check_names
 from service.engine.ranking import formulas
 from service.engine.ranking.scoring import Candidates, Scores, score
+from service.engine.response_size import check_scores
 from service.engine.selection import choose_corpus, choose_ranking_tower
 from service.errors import InvalidArgument
 from service.versions.loaded_towers import LoadedTower, TowerPlan
@@ -51,7 +52,12 @@ def rank(
     """
     plan = _plan(model_version, request, settings)
     candidates = _candidates(model_version, request, plan.outputs, settings)
-    context_count = int(candidates.offsets.size) - 1
+    counts = np.diff(candidates.offsets)
+    returned = int(np.minimum(counts, plan.k).sum() if plan.k else counts.sum())
+    check_scores(
+        returned, request.candidate_ids, len(request.heads), settings, execution.request_count
+    )
+    context_count = int(counts.size)
     execution.computed(context_count, int(candidates.offsets[-1]))
 
     context = lookup.complete(

@@ -62,6 +62,7 @@ def recommend(
     retrieve.check_selection(index, request, settings, None, *request.features.values())
     n = lookup.count_queries(model_version, request.features, request.context_ids, settings)
     k = check_k(request.k, K_DEFAULT, settings.max_k)
+    retrieve.check_response(index, request, n, k, settings, execution)
     reordering.check(request, corpus, k)
 
     allowed = retrieve.allowed(index, request, n, execution)

@@ -30,6 +30,7 @@ from service.engine.features import embed, lookup
 from service.engine.limits import at_most, check_k, check_queries, check_values
 from service.engine.names import check_names
 from service.engine.ranking import formulas
+from service.engine.response_size import check_bytes
 from service.engine.retrieval import filters, reordering, search, sharded_search
 from service.engine.retrieval.search import Allowed, Found
 from service.engine.selection import check_attributes, choose_index
@@ -37,6 +38,9 @@ from service.errors import InvalidArgument
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
 Positions = NDArray[Any]
+
+_NEIGHBOR_BYTES = 72
+"""The names of a neighbor's fields in JSON, braces, and its two scores."""
 
 
 def retrieve(
@@ -56,10 +60,9 @@ def retrieve(
     if request.formula:
         names = {"score", *reordering.numeric_attributes(index.corpus)}
         formula = formulas.parsed(request.formula, names, "name", f"index {name!r}")
-    vectors, positions = _queries(model_version, index, request, settings, execution)
+    vectors, positions, n = _queries(model_version, index, request, k, settings, execution)
     offsets = request.query_offsets
     own = list[Positions]()
-    n = _count_queries(request, offsets, len(vectors))
     if positions is not None:
         own = np.split(positions, np.arange(1, n) if offsets is None else offsets[1:-1])
     queries = Queries(vectors, allowed(index, request, n, execution, own), offsets)
@@ -167,6 +170,41 @@ def check_selection(
         raise InvalidArgument(f"recall is {request.recall}; 0 (as exported) to 1 was expected")
 
 
+def check_response(
+    index: ServedIndex,
+    request: Selecting,
+    n: int,
+    k: int,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> None:
+    """Rejects a request whose response would have too many neighbors.
+
+    Args:
+      index: The index that is searched.
+      request: Names the attributes that are returned with each neighbor.
+      n: The number of queries.
+      k: The number of neighbors of each.
+      settings: The limit.
+      execution: The batch of the request.
+
+    Raises:
+      TooLarge: The neighbors exceed `max_response_bytes`.
+    """
+    corpus = index.corpus
+    neighbor_bytes = _NEIGHBOR_BYTES + corpus.store.text_bytes("id")
+    for name in request.attributes:
+        neighbor_bytes += len(name) + 4 + corpus.store.text_bytes(f"attribute:{name}")
+    count = n * min(k, corpus.entry.size)
+    check_bytes(
+        count * neighbor_bytes,
+        f"{count} neighbors with {len(request.attributes)} attributes",
+        settings,
+        execution.request_count,
+        "lower k, request fewer attributes, or send fewer queries at a time",
+    )
+
+
 def allowed(
     index: ServedIndex,
     request: Selecting,
@@ -246,10 +284,13 @@ def _queries(
     model_version: ModelVersion,
     index: ServedIndex,
     request: Retrieval,
+    k: int,
     settings: ServiceSettings,
     execution: Execution,
-) -> tuple[Vectors, Positions | None]:
-    """Returns the query vectors and, of queries by id, the candidates' own positions."""
+) -> tuple[Vectors, Positions | None, int]:
+    """Returns the query vectors; of queries by id, the candidates' own positions; and the number of
+    queries. The size of the response is checked before anything is computed.
+    """
     given = [name for name in ("features", "vectors", "ids") if getattr(request, name) is not None]
     if request.context_ids is not None and request.features is None:
         given.append("context ids")
@@ -258,19 +299,28 @@ def _queries(
             "exactly one of features (or context ids), vectors, and ids was expected; got "
             f"{', '.join(given) or 'none of them'}"
         )
+
     if request.ids is not None:
         check_queries(int(request.ids.size), settings)
+        n = _count_queries(request, request.query_offsets, int(request.ids.size))
+        check_response(index, request, n, k, settings, execution)
         positions = lookup.known_positions(index.corpus, request.ids)
-        return sharded_search.vectors_at(index, positions, execution), positions
+        return sharded_search.vectors_at(index, positions, execution), positions, n
     if request.vectors is not None:
-        return _sent_vectors(index.entry.dim, request.vectors, settings), None
+        vectors = _sent_vectors(index.entry.dim, request.vectors, settings)
+        n = _count_queries(request, request.query_offsets, len(vectors))
+        check_response(index, request, n, k, settings, execution)
+        return vectors, None, n
+
     name = index.entry.query_tower
     sent = request.features or {}
     tower = model_version.towers[name]
     check_names(sent, tower.inputs, "feature", f"query tower {name!r}")
     n = lookup.count_queries(model_version, sent, request.context_ids, settings)
+    _count_queries(request, request.query_offsets, n)
+    check_response(index, request, n, k, settings, execution)
     features = lookup.complete(model_version, tower.inputs, sent, request.context_ids, n, execution)
-    return embed.result(model_version, tower, features, n, execution), None
+    return embed.result(model_version, tower, features, n, execution), None, n
 
 
 def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vectors:

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from service.codec import json as codec_json
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
-from service.engine.calls import Neighbors, Ranked, Retrieved, Target
+from service.engine.calls import (
+    Embedded,
+    Explanation,
+    LookedUp,
+    Neighbors,
+    Ranked,
+    Recommended,
+    Retrieved,
+    Target,
+)
 from service.errors import InvalidArgument
 
 TARGET = Target("movies", 3)
@@ -188,6 +197,36 @@ def test_ranked_has_the_order_of_the_scores_positions_and_heads() -> None:
         "heads": {"ctr": [0.5, 0.25]},
     }
     assert value["results"][1]["ids"] == [7]
+
+
+def _large_answers() -> list[tuple[str, Any]]:
+    count = 20_000
+    ids = np.arange(count) + 2**53 - 100
+    numbers = np.linspace(-1, 1, count, dtype=np.float32)
+    offsets = np.array([0, 5, 5, count])
+    neighbors = Neighbors(ids, numbers, offsets, {"title": [f"title {i}" for i in range(count)]})
+    explanation = Explanation("index", 3, 0.5, 2, 0.125)
+    positions = np.arange(count, dtype=np.int32)
+    rows = numbers[:19_200].reshape(-1, 64)
+    found = np.arange(len(rows)) % 2 == 0
+    return [
+        ("retrieve", Retrieved("m", 1, neighbors, 9, (explanation,) * 3)),
+        ("recommend", Recommended("m", 1, neighbors, numbers, degraded="late", coverage=0.5)),
+        ("rank", Ranked("m", 1, ids, positions, numbers, {"click": numbers}, offsets)),
+        ("embed", Embedded("m", 1, rows)),
+        ("lookup", LookedUp("m", 1, "users", rows, found)),
+        ("lookup", LookedUp("m", 1, "users", rows[:0], found[:0])),
+    ]
+
+
+@pytest.mark.parametrize(("call", "answer"), _large_answers())
+@pytest.mark.parametrize("several", [False, True])
+def test_dump_in_pieces_gives_the_bytes_of_dump(call: str, answer: Any, several: bool) -> None:
+    write = OPERATIONS[call].write_json
+    pieces = list(codec_json.dump_in_pieces(write(answer, several)))
+    assert b"".join(pieces) == codec_json.dump(write(answer, several))
+    assert {len(piece) for piece in pieces[:-1]} <= {codec_json.PIECE_BYTES}
+    assert len(pieces[-1]) <= codec_json.PIECE_BYTES
 
 
 @given(

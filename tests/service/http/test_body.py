@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ import pytest
 
 from tests.e2e.process import until
 from tests.service.http.clients import BODY, RETRIEVE, connected, error_of, head, received
-from tests.service.running import RunningService
+from tests.service.running import RunningService, log_lines
 
 MIB = 1 << 20
 GZIP = {"content-encoding": "gzip"}
@@ -127,3 +128,59 @@ def test_many_gzip_bodies_at_once_stay_within_the_bytes_in_flight(
     until(lambda: budget.held == 0)
     rejected = service.value("rowcast_rejected_requests_total", call="retrieve", reason="bytes")
     assert rejected == statuses.count(429)
+
+
+def large_lookup(service: RunningService, connection: socket.socket) -> bytes:
+    """Requests 9 MB, more than sockets hold; returns how the response begins once it is encoded."""
+    body = json.dumps({"feature": "user", "ids": [7] * 100_000}).encode()
+    path = RETRIEVE.replace("retrieve", "lookup")
+    lines = (f"POST {path} HTTP/1.1", "host: localhost", f"content-length: {len(body)}", "", "")
+    connection.sendall("\r\n".join(lines).encode() + body)
+    beginning = connection.recv(1024)
+    assert beginning.startswith(b"HTTP/1.1 200 ")
+    return beginning
+
+
+def test_response_counts_as_bytes_in_flight_until_it_is_read(
+    serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    write()
+    service = serve()
+    with connected(service) as connection:
+        received_bytes = len(large_lookup(service, connection))
+        assert service.dataplane.budget.held > 4 * MIB
+        while service.dataplane.budget.held:
+            received_bytes += len(connection.recv(1 << 16))
+        assert received_bytes > 4 * MIB
+
+
+def test_response_that_finds_no_room_in_the_budget_is_overloaded(
+    serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    write()
+    limits = dict.fromkeys(
+        ("max_request_bytes", "max_response_bytes", "max_inflight_bytes"), 16 * MIB
+    )
+    service = serve(**limits)
+    body = {"feature": "user", "ids": [7] * 100_000}
+    path = service.http + RETRIEVE.replace("retrieve", "lookup")
+    with connected(service) as connection:
+        large_lookup(service, connection)
+        answer = httpx.post(path, json=body)
+        assert (answer.status_code, error_of(answer)["code"]) == (429, "OVERLOADED")
+        assert "max_inflight_bytes" in error_of(answer)["message"]
+    until(lambda: service.dataplane.budget.held == 0)
+    assert httpx.post(path, json=body).status_code == 200
+
+
+def test_response_that_is_not_read_in_time_is_dropped(
+    serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    write()
+    service = serve(body_timeout_s=0.5)
+    with connected(service) as connection, log_lines() as lines:
+        begun = large_lookup(service, connection)
+        until(lambda: service.dataplane.budget.held == 0)
+        until(lambda: "response_not_read" in lines.getvalue())
+        length = int(begun.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        assert len(begun + received(connection)) < length
