@@ -82,6 +82,35 @@ def test_recognise_keras_layers_of_one_name_by_their_paths(tmp_path: Path) -> No
     assert [table.name for table in found.tables] == ["a.emb", "b.emb"]
 
 
+def test_recognise_states_of_a_keras_3_optimizer_by_the_variables_that_it_trains(
+    tmp_path: Path,
+) -> None:
+    """The list of all states begins with two that belong to no variable, and may come last."""
+    keys = ["iterations", "rate", "a", "b", "c", "a_momentum", "b_momentum", "c_momentum"]
+    held = {name: number for number, name in enumerate(keys, 5)}
+    states = ["iterations", "rate", "a_momentum", "b_momentum", "c_momentum"]
+    nodes = [
+        node({"optimizer": 1}),
+        node(
+            {
+                "_iterations": held["iterations"],
+                "_trainable_variables": 2,
+                "_momentums": 3,
+                "_variables": 4,
+            }
+        ),
+        node({str(number): held[name] for number, name in enumerate("abc")}),
+        node({str(number): held[f"{name}_momentum"] for number, name in enumerate("abc")}),
+        node({str(number): held[name] for number, name in enumerate(states)}),
+        *(node(key=name + SUFFIX) for name in keys),
+    ]
+    variables: dict[str, Any] = {name + SUFFIX: TABLE for name in keys[2:]}
+    variables |= {name + SUFFIX: np.float32(0) for name in keys[:2]}
+    found = inventory(tmp_path, nodes, variables)
+    slots = [(slot.name, slot.key, slot.of) for slot in found.slots if slot.of]
+    assert slots == [("momentums", f"{name}_momentum{SUFFIX}", name + SUFFIX) for name in "abc"]
+
+
 def test_recognise_small_tables_of_a_partial_tpu_embedding_by_their_features(
     tmp_path: Path,
 ) -> None:
