@@ -222,8 +222,8 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
                 if math.prod(first.shape.as_list()[1:]) == math.prod(rest):
                     same = tf.reshape(first, [-1, *rest])
                 else:
-                    one_each = first[(slice(None), *[0] * (first.shape.rank - 1))]
-                    same = tf.tile(tf.reshape(one_each, [-1, *[1] * len(rest)]), [1, *rest])
+                    # A bag, or one of several ids: one row for each example.
+                    same = tf.tile(tf.reshape(first, [-1, *[1] * len(rest)]), [1, *rest])
                 if ids.dtype == tf.string:
                     join(operation.outputs[0], tf.shape(same, operation.outputs[0].dtype))
                     continue
