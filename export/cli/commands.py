@@ -259,24 +259,18 @@ def verify(
             f"{place} is a URL; download the bundle with `rowcast-serve pull {place} ROOT`, then "
             "verify it"
         )
-    with _at_work() as progress:
+    with _at_work() as progress, progress.step("verify"):
         from export.checkpoint.reader import open_checkpoint
-        from export.verify import audit
+        from export.cli.verified_report import verified_json, verified_table
+        from export.verify.published import verify_against_recipe, verify_bundle
 
-        with progress.step("verify"):
-            source = None if checkpoint is None else open_checkpoint(location_of(checkpoint))
-            if recipe is not None:
-                from export.front_end_choice import front_end_of
-
-                job = options.read_job(recipe, checkpoint)
-                source, job = front_end_of(job).open_checkpoint(job, recipe.parent)
-            report = audit.audit(place, source, full)
         if recipe is not None:
-            with progress.step("model"):
-                from export.verify import model_checks
-
-                report = model_checks.audit_model(report, place, job, recipe.parent)
-    print_report(report.to_json(), report.to_table(), as_json)
+            job = options.read_job(recipe, checkpoint)
+            verified = verify_against_recipe(place, job, recipe.parent, full=full)
+        else:
+            source = None if checkpoint is None else open_checkpoint(location_of(checkpoint))
+            verified = verify_bundle(place, source, full=full)
+    print_report(verified_json(verified), verified_table(verified), as_json)
 
 
 @app.command()

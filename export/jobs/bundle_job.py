@@ -11,6 +11,7 @@ copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,7 @@ from export.jobs import executors
 from export.jobs.preparation import Prepared, prepare
 from export.jobs.progress import Progress
 from export.jobs.staged import Draft, Published, provenance, staged
-from export.jobs.table_steps import compare_tables, copy_tables
+from export.jobs.table_steps import checked, copy_tables, staged_subject
 from export.recipe.schema import CorpusPart, IndexPart
 from export.recipe.settings import ExportSettings
 from export.steps import Step, key_of, versions
@@ -37,11 +38,11 @@ from export.tables.vocabularies import write_model_vocabulary, write_vocabulary
 from export.towers.files import TowerFiles
 from export.verify import table_effects
 from export.verify.forms import TOLERANCE
-from export.verify.model_checks import check_manifest, examples_of
 from export.verify.parity import check_towers, query_vectors
+from export.verify.recipe_examples import examples_of
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
-from export.verify.stated_layouts import Judgement, judge_recipe, with_judgements
+from export.verify.stated_layouts import Judgement, judge_recipe
 from runtime.scann import CONFIG
 from runtime.towers import find_form
 
@@ -152,19 +153,6 @@ class _Bundle:
                 )
                 for name, part in self.job.indexes.items()
             }
-        with progress.step("rows compared"):
-            rows = None if self.settings.full else self.job.verify.rows
-            made_of_rows = [step for name in self.job.indexes for step in _index_steps(name)]
-            checks = compare_tables(
-                checkpoint,
-                plan,
-                self.stage,
-                tables,
-                keys,
-                rows,
-                made_of_rows,
-                self.draft.uploads,
-            )
         forms = [form.path for tower in towers.values() for form in tower.forms]
         forms += [
             form.path for tower in towers.values() for part in tower.parts for form in part.forms
@@ -186,15 +174,20 @@ class _Bundle:
             contexts=contexts,
             indexes=found_indexes,
             verification=manifest.Verification(
-                tables=with_judgements(checks, self.judged),
+                tables={},
                 examples=examples.n,
                 tolerance=TOLERANCE,
                 table_effect=effects,
             ),
             files=tuple(file for step in written for file in self.stage.files(step)),
         )
-        with progress.step("manifest checked"):
-            check_manifest(reference, self.directory, complete, self.draft.open_table)
+        with progress.step("checks"):
+            rows = None if self.settings.full else self.job.verify.rows
+            made_of_rows = [step for name in self.job.indexes for step in _index_steps(name)]
+            subject = staged_subject(
+                checkpoint, plan, self.draft, complete, rows, self.judged, made_of_rows
+            )
+            complete = checked(replace(subject, reference=reference))
         features.close()
         return Published(self.draft.publish(complete, progress), complete, tuple(self.notes))
 

@@ -1,6 +1,4 @@
-"""The steps that write tables, each a segment of one, and the comparison with the checkpoint that
-ends them.
-"""
+"""The steps that write tables, each a segment of one, and what their checks need to know."""
 
 from __future__ import annotations
 
@@ -15,21 +13,22 @@ from bundle.storage.staging import Staging
 from export.checkpoint.datafiles import check_unchanged, stamps_of
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
-from export.errors import CheckpointError, VerificationFailed
+from export.errors import CheckpointError
 from export.jobs.destinations import Destination
 from export.jobs.executors import LocalExecutor, worker_count
 from export.jobs.ray_executor import RayExecutor
 from export.jobs.space import check_plan_fits
+from export.jobs.staged import Draft
 from export.jobs.uploads import FinishedStep, Uploads, without_objects
 from export.recipe.settings import ExportSettings
-from export.tables.key_indexes import check_key_indexes
 from export.tables.links import link_files
 from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.segments import Receipt, carry_out, check_sources, manifest_table
 from export.tables.task_keys import is_current, task_key
 from export.tables.tasks import RestTask, TableTask
 from export.tables.unpacking import with_sums
-from export.verify.table_rows import verify_tables
+from export.verify.checks import STAGED, Subject, check_bundle
+from export.verify.stated_layouts import Judgement
 from object_store.locations import is_url
 
 SMALL_JOB_BYTES = 256 << 20
@@ -237,46 +236,56 @@ class Work:
         return receipts, segments & set(receipts) - sent
 
 
-def compare_tables(
+def staged_subject(
     checkpoint: Checkpoint,
     plan: ExportPlan,
-    stage: Staging,
-    tables: Mapping[str, manifest.Table],
-    keys: Mapping[str, manifest.KeyIndex],
-    sample: int | None,
+    draft: Draft,
+    complete: manifest.Manifest,
+    rows: int | None,
+    judged: Mapping[str, Judgement],
     made_of_rows: Sequence[str] = (),
-    uploads: Uploads | None = None,
-) -> dict[str, manifest.TableCheck]:
-    """Compares staged tables and their key indexes with the checkpoint; what differs is made again
+) -> Subject:
+    """Returns a staged bundle as its checks take it; what they find wrong in a table is made again
     by the next run.
 
-    Rows of a linked table lie in the checkpoint's own file: only its checksums, of all rows, would
-    tell anything.
-
     Args:
-      sample: rows of each table that are compared; None: all.
-      made_of_rows: steps that read them.
-      uploads: what `copy_tables` was given: rows that are in a store are read from there.
-    Raises:
-      VerificationFailed: a row or a key differs.
+      checkpoint: what the tables were copied from.
+      plan: of the tables.
+      draft: the version that is being made.
+      complete: its manifest.
+      rows: the number of rows that are compared of each table; None: all.
+      judged: how the stated layouts of tables are known.
+      made_of_rows: steps that read rows of tables.
     """
-    checks: dict[str, manifest.TableCheck] = {}
-    linked = {table.spec.name for table in plan.tables if table.linked}
-    open_table = None if uploads is None else uploads.open_table
-    for name, table in tables.items():
-        try:
-            checks |= verify_tables(checkpoint, stage.directory, {name: table}, sample, open_table)
-            if name in linked and sample is not None and sample < table.rows:
-                checks[name] = manifest.TableCheck(rows_compared=0, rows=table.rows)
-            own = {name: keys[name]} if name in keys else {}
-            check_key_indexes(checkpoint, stage.directory, tables, own, sample is None)
-        except VerificationFailed:
-            wrong = [task.step for task in plan.tasks if task.table == name]
-            wrong += [task.step for task in plan.unpacked if task.key == table.source.key]
-            for step in (*wrong, paths.key_index(name), *made_of_rows):
-                stage.forget(step)
-            raise
-    return checks
+
+    def steps_of(name: str) -> list[str]:
+        key = complete.tables[name].source.key
+        steps = [task.step for task in plan.tasks if task.table == name]
+        steps += [task.step for task in plan.unpacked if task.key == key]
+        return [*steps, paths.key_index(name), *made_of_rows]
+
+    return Subject(
+        draft.stage.directory,
+        complete,
+        checkpoint,
+        rows,
+        judged=judged,
+        linked={table.spec.name for table in plan.tables if table.linked},
+        open_table=None if draft.uploads is None else draft.uploads.open_table,
+        steps_of=steps_of,
+    )
+
+
+def checked(subject: Subject) -> manifest.Manifest:
+    """Checks a staged bundle; returns its manifest with what was compared.
+
+    Raises:
+      VerificationFailed: something is wrong; names it, and the steps to be done again.
+    """
+    verification = subject.manifest.verification
+    compared = check_bundle(subject, STAGED).tables
+    verification = verification.model_copy(update={"tables": dict(compared)})
+    return subject.manifest.model_copy(update={"verification": verification})
 
 
 def executor_of(

@@ -18,13 +18,13 @@ from bundle.stores.reader import CandidateStore
 from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
 from export.recipe.schema import read_recipe
-from export.verify.audit import audit
-from export.verify.model_checks import audit_model
+from export.verify.published import verify_against_recipe
 from tests.export.commands import Command
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import toml
 from tests.export.ranking_parts import experts_recipe
 from tests.export.traced_models import MODELS, save_checkpoint
+from tests.hostile.manifest_edits import reseal
 
 pytestmark = pytest.mark.slow
 
@@ -167,16 +167,17 @@ def test_run_writes_the_context_store(split_bundle: Path, page: Manifest) -> Non
 def test_verify_of_a_split_tower_opens_every_part_and_runs_it(
     recipe: Path, split_bundle: Path
 ) -> None:
-    report = audit(split_bundle)
-    assert report.unlisted == ()
-    assert "tower ranking, part head-both, litert int8" in report.opened
-    assert "contexts users" in report.opened
-    message = audit_model(report, split_bundle, read_recipe(recipe), recipe.parent)
-    assert message.model_check is not None
+    findings = verify_against_recipe(split_bundle, read_recipe(recipe), recipe.parent).findings
+    assert findings.unlisted == ()
+    assert "tower ranking, part head-both, litert int8" in findings.opened
+    assert "contexts users" in findings.opened
+    assert findings.examples > 0
 
 
-def test_verify_of_a_part_with_other_weights_names_it(recipe: Path, split_bundle: Path) -> None:
-    report = audit(split_bundle)
+def test_verify_of_a_part_with_other_weights_names_it(
+    recipe: Path, split_bundle: Path, tmp_path: Path
+) -> None:
+    split_bundle = Path(shutil.copytree(split_bundle, tmp_path / "1"))
     file = split_bundle / "towers/ranking/parts/head-share/compiled-f32.tflite"
     checkpoint = open_checkpoint(Path(read_recipe(recipe).checkpoint.path))
     content = file.read_bytes()
@@ -186,12 +187,10 @@ def test_verify_of_a_part_with_other_weights_names_it(recipe: Path, split_bundle
         if each.shape == (16, 1)
     ]
     (weights,) = {layer for layer in last_layers if layer in content}
-    try:
-        file.write_bytes(content.replace(weights, bytes(len(weights))))
-        with pytest.raises(
-            VerificationFailed,
-            match="tower 'ranking', part 'head-share', LiteRT f32, output 'share'",
-        ):
-            audit_model(report, split_bundle, read_recipe(recipe), recipe.parent)
-    finally:
-        file.write_bytes(content)
+    file.write_bytes(content.replace(weights, bytes(len(weights))))
+    reseal(split_bundle)
+    with pytest.raises(
+        VerificationFailed,
+        match="tower 'ranking', part 'head-share', LiteRT f32, output 'share'",
+    ):
+        verify_against_recipe(split_bundle, read_recipe(recipe), recipe.parent)

@@ -19,14 +19,15 @@ from bundle.format.checksums import crc32c
 from bundle.storage.catalog import read_manifest
 from export.checkpoint.reader import open_checkpoint
 from export.errors import UsageError, VerificationFailed
-from export.verify.audit import audit, check_unlisted
-from export.verify.model_checks import check_recall
+from export.verify.bundle_files import check_unlisted
+from export.verify.checks import check_recall
+from export.verify.published import verify_bundle
 from runtime.partitions import partition_rows
 from runtime.scann import write_index
 from tests.export.commands import Command
 from tests.export.movies_job import MOVIES, Recipe, changed, write_project
 from tests.export.traced_models import TracedCheckpoint
-from tests.hostile.manifest_edits import Json, rewrite
+from tests.hostile.manifest_edits import Json, reseal, rewrite
 
 GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
 TOWER = "towers/query/compiled-f32.tflite"
@@ -91,19 +92,6 @@ def turned_round(bundle: Path, _: Path) -> None:
     np.fromfile(bundle / VECTORS, "<f4").reshape(MOVIES, -1)[::-1].tofile(bundle / VECTORS)
 
 
-def reseal(bundle: Path) -> None:
-    """Has the manifest tell the digests that fit: only the model and the corpus tell
-    what is wrong.
-    """
-
-    def change(page: Json) -> None:
-        for file in page["files"]:
-            data = (bundle / file["path"]).read_bytes()
-            file |= {"bytes": len(data), "crc32c": crc32c(data)}
-
-    rewrite(bundle, change)
-
-
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
@@ -156,7 +144,9 @@ def test_verify_with_another_models_recipe_exits_2(
     assert (done.code, "the recipe is of model 'films'" in done.message) == (2, True)
 
 
-def test_audit_of_unlisted_files_reports_or_rejects_them(tmp_path: Path) -> None:
+def test_check_unlisted_reports_or_rejects_files_beside_the_manifests(
+    tmp_path: Path,
+) -> None:
     bundle = Path(shutil.copytree(GOLDEN, tmp_path / "1"))
     page = read_manifest(bundle)
     beside = ("_SUCCESS", "tables/cities/.DS_Store")
@@ -235,21 +225,21 @@ def test_check_recall_fails_below_the_target_and_below_what_was_measured(
 @pytest.mark.parametrize(
     ("partitions", "wrong"), [(1, "indexes/movies/scann'"), (2, "partition-00001-of-00002'")]
 )
-def test_audit_of_a_tree_of_vectors_in_another_order_fails(
+def test_verify_of_a_tree_of_vectors_in_another_order_fails(
     tmp_path: Path, partitions: int, wrong: str
 ) -> None:
     bundle = Path(shutil.copytree(GOLDEN, tmp_path / "1"))
     write_tree(bundle, partitions, swapped=False)
-    assert "index movies" in " ".join(audit(bundle).opened)
+    assert "index movies" in " ".join(verify_bundle(bundle).findings.opened)
 
     write_tree(bundle, partitions, swapped=True)
     with pytest.raises(VerificationFailed, match=f"{wrong} does not hold .* another order"):
-        audit(bundle)
+        verify_bundle(bundle)
 
 
-def test_audit_of_another_directory_is_a_usage_error(tmp_path: Path) -> None:
+def test_verify_of_another_directory_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "saved_model.pb").touch()
     with pytest.raises(UsageError, match="is a SavedModel, no bundle"):
-        audit(tmp_path)
+        verify_bundle(tmp_path)
     with pytest.raises(VerificationFailed, match=r"nnn.*: File name too long"):
-        audit(tmp_path / ("n" * 300))  # of any user: rights do not hold back root
+        verify_bundle(tmp_path / ("n" * 300))  # of any user: rights do not hold back root

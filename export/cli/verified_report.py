@@ -1,0 +1,60 @@
+"""What `verify` found in order, for a terminal and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from export.report_text import count_text, decoder_text, report_table, size_text
+from export.verify.published import Verified
+
+UNLISTED_SHOWN = 20
+
+
+def verified_json(verified: Verified) -> dict[str, Any]:
+    """Returns what was found as JSON values."""
+    manifest = verified.manifest
+    findings = verified.findings
+    model_check = {"examples": findings.examples, "recall": findings.recall}
+    return {
+        "bundle": str(verified.bundle),
+        "model": manifest.model,
+        "version": manifest.version,
+        "files": findings.files,
+        "bytes": findings.bytes,
+        "unlisted": findings.unlisted,
+        "opened": findings.opened,
+        "tables": {
+            name: check.model_dump(exclude_none=True) for name, check in findings.tables.items()
+        },
+        "model_check": model_check if findings.examples else None,
+    }
+
+
+def verified_table(verified: Verified) -> RenderableType:
+    """Returns what was found for a terminal."""
+    manifest = verified.manifest
+    findings = verified.findings
+    checks = report_table(f"{manifest.model} version {manifest.version}", "checked", "result")
+    size = f"{count_text(findings.files, 'file')}, {size_text(findings.bytes)}"
+    checks.add_row("checksums", f"{size}: every byte as committed")
+    for name, check in findings.tables.items():
+        table = manifest.tables[name]
+        how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
+        if check.stated_layout is not None:
+            how += f", by its stated layout ({check.stated_layout})"
+        found = f"{check.rows_compared} of {check.rows} {how}{decoder_text(check.decoder)}"
+        checks.add_row(f"rows of table {name}", found)
+    for part in findings.opened:
+        checks.add_row(part, "opens and answers")
+    if findings.examples:
+        examples = f"{findings.examples} examples as the original model"
+        checks.add_row("towers and candidates", examples)
+    for name, recall in findings.recall.items():
+        checks.add_row(f"index {name}", f"recall {recall:.4f} against exact search")
+
+    unlisted = findings.unlisted[:UNLISTED_SHOWN]
+    notes = [Text(f"note: {path} is no part of the bundle") for path in unlisted]
+    return Group(checks, *notes, Text(f"{verified.bundle} is whole"))

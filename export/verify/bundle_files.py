@@ -1,0 +1,45 @@
+"""The files of a bundle: those that its manifest names, and others beside them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bundle.format import paths
+from bundle.format.manifest import Manifest
+from export.errors import VerificationFailed
+from export.verify.parts import towers_and_parts
+
+
+def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
+    """Returns the files beside those that the manifest names.
+
+    Raises:
+      VerificationFailed: one lies in a directory that is opened as a whole, whose reader might take
+        it for a part.
+    """
+    found = {
+        (Path(at) / name).relative_to(bundle).as_posix()
+        for at, _, names in os.walk(bundle)
+        for name in names
+    }
+    unlisted = sorted(found - listed_files(manifest) - {paths.MANIFEST})
+    forms = [form for _, entry in towers_and_parts(manifest) for form in entry.forms]
+    opened = [str(form.path) for form in forms if form.kind == "saved_model"]
+    opened += [str(index.directory) for index in manifest.indexes.values()]
+    for path in unlisted:
+        for directory in opened:
+            if path.startswith(f"{directory}/"):
+                raise VerificationFailed(
+                    f"file {path!r} is not in the manifest, yet {directory!r} is opened as a "
+                    "whole; remove it, or copy the bundle again"
+                )
+    return tuple(unlisted)
+
+
+def listed_files(manifest: Manifest) -> set[str]:
+    """Returns the files of a manifest, relative to the bundle."""
+    segments = {
+        str(segment.file) for table in manifest.tables.values() for segment, _ in table.extents()
+    }
+    return segments | {str(file.path) for file in manifest.files}

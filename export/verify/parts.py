@@ -1,0 +1,135 @@
+"""Opens every part of a bundle, as a service would, and asks it once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.reader import open_features
+from bundle.format.manifest import Index, Manifest, Table, Tower, TowerPart
+from bundle.storage import files
+from bundle.stores.attribute_index import check_attribute_index
+from bundle.stores.reader import check_store
+from bundle.tables.reader import TableReader
+from export.corpora.indexes import index_steps
+from export.errors import VerificationFailed
+from export.graphs.loading import load_tensorflow
+from export.report_text import partitions_text
+from runtime.exact import ExactIndex
+from runtime.partitions import load_index, partition_rows
+from runtime.scann_build import match_stored
+from runtime.towers import open_form
+from runtime.vectors import VectorFile
+
+VECTORS_COMPARED = 256
+"""Of each partition of an index."""
+SAME_SHARE_MIN = 0.95
+"""Share of compared vectors that an index must hold at their positions.
+
+It is 1 on the machine that built the index; another processor may round a vector to another code.
+Of distinct vectors in another order, at most 0.15 had the same code by chance, and 0.46 with the
+coarsest parameters (docs/adr/0040-indexes-are-checked-by-their-codes.md).
+"""
+QUERIES = 64
+"""Own vectors that an index is searched for."""
+
+
+def towers_and_parts(manifest: Manifest) -> Iterator[tuple[str, Tower | TowerPart]]:
+    """Yields the towers of a bundle and their parts, each with its name in messages."""
+    for name, tower in manifest.towers.items():
+        yield f"tower {name}", tower
+        for part in tower.parts:
+            yield f"tower {name}, part {part.name}", part
+
+
+def open_parts(
+    bundle: Path,
+    manifest: Manifest,
+    open_table: Callable[[Table], TableReader] | None = None,
+) -> Iterator[str]:
+    """Opens each part of a bundle as a service would, but for the index of a corpus' ids, which may
+    be large.
+
+    Args:
+      bundle: its directory.
+      manifest: of the bundle.
+      open_table: opens a table that may not lie in `bundle`.
+    """
+    elsewhere = {}
+    if open_table is not None:
+        elsewhere = {name: open_table(table) for name, table in manifest.tables.items()}
+    features = open_features(bundle, manifest, remote=elsewhere)
+    for name, table in features.tables.items():
+        table.gather(np.array([0, table.rows - 1], np.int64))
+        yield f"table {name}"
+    features.close()
+    for label, entry in towers_and_parts(manifest):
+        for form in entry.forms:
+            if form.kind == "saved_model":
+                # set as the exporter needs it, before SavedModels import it as it comes
+                load_tensorflow()
+            open_form(bundle, entry, form)
+            yield f"{label}, {form.kind} {form.precision}"
+    for kind, corpora in (("candidates", manifest.candidates), ("contexts", manifest.contexts)):
+        for name, corpus in corpora.items():
+            check_store(files.locate(bundle, corpus.file), corpus)
+            yield f"{kind} {name}"
+            for attribute in corpus.filters:
+                check_attribute_index(bundle, corpus, attribute)
+                yield f"{kind} {name}, filter {attribute}"
+    for name, index in manifest.indexes.items():
+        _check_index(bundle, manifest, index)
+        yield f"index {name}{partitions_text(index.partitions)}"
+
+
+def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
+    """Checks that an index was built from its vectors, in their order, and finds something.
+
+    A tree need not find what exact search finds: how much it finds is its recall, which depends on
+    the queries. So vectors are looked up where the index stores them, not searched for.
+    """
+    size = manifest.candidates[index.corpus].size
+    path = files.locate(bundle, index.vectors)
+    vectors = VectorFile(path, index.dim)
+    if len(vectors) != size:
+        raise VerificationFailed(
+            f"index {index.directory!r} has {len(vectors)} vectors; {size} were expected"
+        )
+
+    directories = [bundle / directory for directory in index.directories]
+    loaded = load_index(directories, index.distance, vectors.mapped)
+    ranges = partition_rows(size, len(directories))
+    for directory, rows in zip(directories, ranges, strict=True):
+        own = VectorFile(path, index.dim, rows)
+        compared = _spread(len(own), VECTORS_COMPARED)
+        same = match_stored(directory, own, compared, index.distance, index.kind)
+        if same.mean() < SAME_SHARE_MIN:
+            raise VerificationFailed(
+                f"index {directory.relative_to(bundle).as_posix()!r} does not hold "
+                f"{np.count_nonzero(~same)} of {same.size} vectors compared at their positions: it "
+                "was built from other vectors, or in another order; export the index again",
+                steps=index_steps(index),
+            )
+
+    queries = vectors[_spread(size, QUERIES)]
+    found, scores = loaded.search(queries, 1)
+    if index.kind == "brute_force":
+        nearest = ExactIndex(vectors, index.distance).search(queries, 1)[1]
+        right = np.allclose(scores, nearest, rtol=1e-4, atol=1e-5)
+    else:
+        right = bool((found >= 0).any())
+    if not right:
+        raise VerificationFailed(
+            f"index {index.directory!r} does not find what is nearest to its own vectors; export "
+            "the index again",
+            steps=index_steps(index),
+        )
+
+
+def _spread(size: int, count: int) -> NDArray[np.int64]:
+    """Returns up to `count` different positions below `size`, evenly spread."""
+    positions = np.linspace(0, size - 1, min(size, count)).round().astype(np.int64)
+    return np.unique(positions)

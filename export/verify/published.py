@@ -1,0 +1,124 @@
+"""Verifies a published bundle again, by itself or against its checkpoint or recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from bundle.features.reader import open_features
+from bundle.format.manifest import Manifest
+from bundle.storage.catalog import read_manifest
+from export.checkpoint.reader import Checkpoint
+from export.errors import UsageError
+from export.front_end_choice import front_end_of
+from export.recipe.schema import ExportJob
+from export.verify.checks import (
+    OF_BUNDLE,
+    OF_MODEL,
+    Findings,
+    Subject,
+    check_bundle,
+    told_as_failures,
+)
+from export.verify.recipe_examples import examples_of
+from export.verify.reference_inputs import Reference
+from export.verify.reference_model import checkpoint_rows, finite_results
+from export.verify.table_effects import converted
+from export.verify.table_rows import SAMPLE_ROWS
+
+
+class Verified(NamedTuple):
+    """A bundle, and what was found in order."""
+
+    bundle: Path
+    manifest: Manifest
+    findings: Findings
+
+
+def verify_bundle(
+    bundle: Path, checkpoint: Checkpoint | None = None, *, full: bool = False
+) -> Verified:
+    """Verifies a bundle, and with a checkpoint its rows.
+
+    Args:
+      bundle: its directory.
+      checkpoint: what the tables were trained as; None: rows are not compared.
+      full: compare every row, not a sample.
+
+    Raises:
+      UsageError: the directory holds no bundle.
+      VerificationFailed: a file cannot be read, differs from its checksum or does not open, or a
+        row is not the checkpoint's.
+    """
+    subject = _subject(bundle, checkpoint, full=full)
+    return Verified(bundle, subject.manifest, check_bundle(subject, OF_BUNDLE))
+
+
+def verify_against_recipe(
+    bundle: Path, job: ExportJob, base: Path, *, full: bool = False
+) -> Verified:
+    """Verifies a bundle against the checkpoint, the model and the corpora of its recipe.
+
+    Args:
+      bundle: its directory.
+      job: the recipe that it was exported by.
+      base: the recipe's folder.
+      full: compare every row, not a sample.
+
+    Raises:
+      UsageError: the directory holds no bundle, or the recipe is of another model, or has not the
+        bundle's towers.
+      VerificationFailed: as of `verify_bundle`; or a tower or a candidate is not the model's, or an
+        index finds less than its manifest says.
+      ExportError: the checkpoint or the model code is not what it was.
+    """
+    front_end = front_end_of(job)
+    checkpoint, job = front_end.open_checkpoint(job, base)
+    subject = _subject(bundle, checkpoint, full=full)
+    manifest = subject.manifest
+    if job.model != manifest.model or set(manifest.towers) != set(job.towers):
+        raise UsageError(
+            f"the recipe is of model {job.model!r} with towers {', '.join(sorted(job.towers))}; "
+            f"the bundle is of {manifest.model!r} with "
+            f"{', '.join(sorted(manifest.towers)) or 'none'}; give the recipe that it was exported "
+            "by"
+        )
+    # What needs no model is checked before its code runs, which may take minutes.
+    findings = check_bundle(subject, OF_BUNDLE)
+
+    traced = front_end.partition(job, base, checkpoint)
+    spec = traced.spec
+    examples = examples_of(job, base, spec, manifest.features)
+    sources = {name: table.source for name, table in manifest.tables.items()}
+    with TemporaryDirectory(prefix="rowcast-") as aside, told_as_failures():
+        original = traced.original.reference(traced.original.find_tables(), Path(aside, "dense"))
+        read_rows = checkpoint_rows(checkpoint, sources)
+        features = open_features(bundle, manifest)
+        changed = converted(manifest.tables)
+        reference = Reference(job, base, spec, original, read_rows, examples, features, changed)
+        reference, expected = finite_results(reference)
+        subject = replace(subject, reference=reference, expected=expected)
+        of_model = check_bundle(subject, OF_MODEL)
+        features.close()
+    findings = replace(findings, examples=of_model.examples, recall=of_model.recall)
+    return Verified(bundle, manifest, findings)
+
+
+def _subject(bundle: Path, checkpoint: Checkpoint | None, *, full: bool) -> Subject:
+    with told_as_failures():
+        if (bundle / "saved_model.pb").is_file():
+            raise UsageError(
+                f"{bundle} is a SavedModel, no bundle; assets.extra/rowcast.json in it tells how "
+                "it was proved before it was published"
+            )
+        manifest = read_manifest(bundle)
+    published = manifest.verification.tables
+    return Subject(
+        bundle,
+        manifest,
+        checkpoint,
+        rows=None if full else SAMPLE_ROWS,
+        judged={name: check.stated_layout for name, check in published.items()},
+    )

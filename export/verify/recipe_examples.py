@@ -1,0 +1,36 @@
+"""The examples and vocabularies of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bundle.format.manifest import Feature
+from export.front_end.specs import ModelSpec
+from export.recipe.schema import ExportJob
+from export.tables.dumped import KeyFile, open_dumps
+from export.tables.vocabularies import as_array, read_keys
+from export.verify.examples import Examples, Keys, make_examples, read_examples
+
+
+def examples_of(
+    job: ExportJob, base: Path, model: ModelSpec, entries: Mapping[str, Feature]
+) -> Examples:
+    """Returns the examples of a recipe: those of its file, else made ones, the same in
+    every run.
+    """
+    part = job.verify
+    if part.examples is not None:
+        return read_examples(
+            base / part.examples, model, entries, part.count, part.labels, part.expected
+        )
+    dumped = {name: KeyFile(table).sample() for name, table in open_dumps(job, base).items()}
+    return make_examples(model, entries, keys_of(job, base, model), part.count, dumped=dumped)
+
+
+def keys_of(job: ExportJob, base: Path, model: ModelSpec) -> Keys:
+    """Returns the keys of the recipe's and the model's vocabularies."""
+    keys = {
+        name: read_keys(base / part.file, part.dtype) for name, part in job.vocabularies.items()
+    }
+    return keys | {name: as_array(held) for name, held in model.vocabularies.items()}
