@@ -5,8 +5,6 @@ from __future__ import annotations
 from export.errors import UsageError
 from export.recipe.schema import ExportJob
 
-_LIMITS = ("kendall_tau_min", "overlap_min", "auc_loss_max")
-
 
 def check_precisions(job: ExportJob) -> None:
     """Checks that each tower's precisions have limits, and that limits and labels have what they
@@ -14,7 +12,7 @@ def check_precisions(job: ExportJob) -> None:
 
     Raises:
       UsageError: a precision below f32 has no limit for its error, the served precision is not
-        written, or a limit has no such precision or label.
+        written, a limit has no such precision, or a label no such output.
     """
     _check_labels(job)
     for name, part in job.towers.items():
@@ -29,17 +27,12 @@ def check_precisions(job: ExportJob) -> None:
                 f"towers.{name}.serve is {part.serve!r}, and towers.{name}.precisions has no "
                 f"{part.serve!r}"
             )
-        limited = {(key, precision) for key in _LIMITS for precision in getattr(part, key)}
-        for key, precision in sorted(limited):
+        for precision in part.overlap_min:
             if precision not in part.precisions:
                 raise UsageError(
-                    f"towers.{name}.{key} limits {precision!r}, and towers.{name}.precisions has "
-                    "none"
+                    f"towers.{name}.overlap_min limits {precision!r}, and towers.{name}.precisions "
+                    "has none"
                 )
-        if part.auc_loss_max and not set(part.outputs or ("result",)) & set(job.verify.labels):
-            raise UsageError(
-                f"towers.{name}.auc_loss_max needs labels: name their columns in verify.labels"
-            )
 
 
 def _check_labels(job: ExportJob) -> None:

@@ -209,17 +209,9 @@ class TowerPart(Part):
     """
     serve: Precision = "f32"
     """Precision at which a service runs the tower by default."""
-    kendall_tau_min: dict[Literal["int8", "bf16"], float] = {}
-    """Minimum Kendall tau-b by precision, for every output: it compares the order by the values of
-    the original model with the order by the values of the tower.
-    """
     overlap_min: dict[Literal["int8", "bf16"], float] = {}
     """Minimum overlap by precision, for every output: the fraction of the best tenth by the
     original model (at most 100 examples) that is also in the best tenth by the tower.
-    """
-    auc_loss_max: dict[Literal["int8", "bf16"], float] = {}
-    """Maximum loss of the area under the ROC curve by precision, for every output with a label.
-    Requires `verify.labels`.
     """
     max_abs_error: dict[Precision, float] = {}
     """Maximum absolute difference from the original model, by precision, where the parity rule does

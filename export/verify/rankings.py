@@ -1,4 +1,4 @@
-"""What a precision does to the order of examples, and the recipe's limits of it.
+"""What a precision does to the order of examples, and the recipe's limit of it.
 
 Measured are Kendall's tau-b, the share of the best that stay the best, and the area under the ROC
 curve.
@@ -46,31 +46,21 @@ def order_effects(
 def check_effects(
     where: str, tower: str, precision: Precision, effects: Mapping[str, HeadEffect], job: ExportJob
 ) -> None:
-    """Holds effects to the recipe's limits.
+    """Holds effects to the recipe's limit of the overlap.
 
     Raises:
-      VerificationFailed: one is beyond its limit; names output, figure and limit.
+      VerificationFailed: fewer of the best stay the best; names output, figure and limit.
     """
+    if precision == "f32" or precision not in job.towers[tower].overlap_min:
+        return
+    limit = job.towers[tower].overlap_min[precision]
     for output, effect in effects.items():
-        agrees = f"Kendall's tau to the original's order is {effect.kendall_tau:.4f}"
-        kept = f"{effect.overlap:.4f} of the original's best {effect.k} stay the best"
-        figures = [
-            ("kendall_tau_min", effect.kendall_tau, 1, agrees),
-            ("overlap_min", effect.overlap, 1, kept),
-        ]
-        if effect.auc is not None and effect.auc_original is not None:
-            lost = effect.auc_original - effect.auc
-            message = (
-                f"the area under the ROC curve falls by {lost:.4f}, from {effect.auc_original:.4f}"
+        if effect.overlap < limit:
+            raise VerificationFailed(
+                f"{where}, output {output!r}: {effect.overlap:.4f} of the original's best "
+                f"{effect.k} stay the best, towers.{tower}.overlap_min.{precision} = {limit:g}; "
+                f"change the limit, or leave {precision!r} out of its precisions"
             )
-            figures.append(("auc_loss_max", lost, -1, message))
-        for key, figure, better, message in figures:
-            limit = getattr(job.towers[tower], key).get(precision)
-            if limit is not None and better * figure < better * limit:
-                raise VerificationFailed(
-                    f"{where}, output {output!r}: {message}, towers.{tower}.{key}.{precision} = "
-                    f"{limit:g}; change the limit, or leave {precision!r} out of its precisions"
-                )
 
 
 def measure_effect(original: Values, found: Values, labels: Values | None = None) -> HeadEffect:

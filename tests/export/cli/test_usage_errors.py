@@ -27,14 +27,9 @@ from tests.export.movies_job import Recipe, changed, write_project
         ),
         ("towers.query.formula", "vector", "towers.query.formula: a query tower ranks nothing"),
         (
-            "towers.ranking.kendall_tau_min",
+            "towers.ranking.overlap_min",
             {"bf16": 0.9},
-            "towers.ranking.kendall_tau_min limits 'bf16'",
-        ),
-        (
-            "towers.ranking.auc_loss_max",
-            {"int8": 0.1},
-            "needs labels: name their columns in verify.labels",
+            "towers.ranking.overlap_min limits 'bf16'",
         ),
         (
             "verify.labels",

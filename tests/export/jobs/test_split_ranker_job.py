@@ -64,8 +64,7 @@ def write_experts(directory: Path) -> Path:
         tower={
             "precisions": ["f32", "int8"],
             "max_abs_error": {"int8": 0.5},
-            "kendall_tau_min": {"int8": 0.8},
-            "auc_loss_max": {"int8": 0.1},
+            "overlap_min": {"int8": 0.5},
             "formula": "click^0.7 * like^0.3",
         },
         contexts={"users": {"file": "users.csv", "id": "name", "features": columns}},
