@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -34,6 +34,17 @@ class Conditions(dict[str, dict[str, Any]]):
                     )
                 mine[kind] = [*mine.get(kind, ()), *value] if kind == "deny" else value
         return joined
+
+    def __or__(self, other: object) -> NoReturn:
+        """Rejects `|`: as a dict, a filter would silently keep only one of two conditions."""
+        raise InvalidArgument(
+            "filters cannot be joined by |, because a filter has no OR across conditions: send a "
+            "request for each and merge the results, or use any_of for several values of one "
+            "attribute; & joins conditions that must all hold"
+        )
+
+    __ror__ = __or__
+    __ior__ = __or__
 
 
 class where:  # noqa: N801 - reads as a word of the filter

@@ -104,6 +104,25 @@ def test_conditions_that_cannot_both_be_sent_are_rejected() -> None:
         where("genres").any_of("Drama") & where("genres").any_of("Comedy")
 
 
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (where("genres").any_of("Horror"), where("genres").any_of("Children")),
+        (where("genres").any_of("Horror"), {"year": {"ge": 1990}}),
+        ({"year": {"ge": 1990}}, where("genres").any_of("Horror")),
+    ],
+)
+def test_conditions_joined_by_or_are_rejected(left: Any, right: Any) -> None:
+    with pytest.raises(InvalidArgument, match="a filter has no OR across conditions"):
+        left | right
+
+
+def test_conditions_extended_by_or_are_rejected() -> None:
+    conditions = where("genres").any_of("Horror")
+    with pytest.raises(InvalidArgument, match="a filter has no OR across conditions"):
+        conditions |= where("year").at_least(1990)
+
+
 OPTIONS: dict[str, Any] = {
     "k": 5,
     "candidates": 50,
