@@ -4,6 +4,8 @@
 exceptions, and `results` describes the responses.
 """
 
+from importlib.metadata import version
+
 from rowcast_client.calls import Call
 from rowcast_client.client import AsyncClient, Client
 from rowcast_client.columns import Column
@@ -40,6 +42,8 @@ from rowcast_client.results import (
 from rowcast_client.retries import Retries
 from rowcast_client.stubs.embedding_service_pb2 import ModelDetails, ModelState
 
+__version__ = version("rowcast-client")
+
 __all__ = [
     "AsyncClient",
     "Call",
@@ -73,5 +77,6 @@ __all__ = [
     "Unauthenticated",
     "Unimplemented",
     "Unreachable",
+    "__version__",
     "where",
 ]

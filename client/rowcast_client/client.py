@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import re
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -114,6 +115,8 @@ class _Connection:
         authorization = {} if token is None else {"authorization": f"Bearer {token}"}
         self._headers = checked_headers({**(headers or {}), **authorization})
         self._transport: Any = None
+        self._process = os.getpid()
+        self._inherited: list[Any] = []
         self._closed = False
 
     def _begin(self, call: Call[Any]) -> tuple[Deadline, str]:
@@ -128,9 +131,22 @@ class _Connection:
                 f"request_id is {request_id!r}: expected 1 to 128 letters, digits and ._:/+=@-"
             )
         deadline = Deadline(self._timeout_s if call.timeout_s is None else call.timeout_s)
+        if self._process != os.getpid():
+            self._leave_inherited_connections()
         if self._transport is None:
             self._transport = self._open()
         return deadline, request_id
+
+    def _leave_inherited_connections(self) -> None:
+        """Gives this process connections of its own, after a fork.
+
+        Both processes would read responses from the same sockets, each those of the other. The
+        parent still uses the inherited ones, and may have held their locks when it forked, so they
+        are neither used nor closed here.
+        """
+        self._inherited.append(self._transport)
+        self._transport = None
+        self._process = os.getpid()
 
     def _open(self) -> Transport:
         """A transport; its library is imported now, since a client needs one of the two."""
@@ -211,6 +227,7 @@ class AsyncClient(_Connection):
     """A service's calls, each to be awaited. Belongs to the event loop of its first call."""
 
     asynchronous = True
+    _loop: asyncio.AbstractEventLoop | None = None
 
     retrieve = _awaiting(calls.retrieve)
     rank = _awaiting(calls.rank)
@@ -227,6 +244,7 @@ class AsyncClient(_Connection):
         Raises:
           RowcastError: it failed.
         """
+        self._check_loop()
         deadline, request_id = self._begin(call)
         return await AsyncRetrying(**self._retries.rules(deadline))(
             self._attempt, call, deadline, request_id
@@ -239,6 +257,21 @@ class AsyncClient(_Connection):
             async with asyncio.timeout(deadline.remaining_s()):
                 response = await self._transport.send(call, deadline, request_id)
             return self._transport.read(call, response)
+
+    def _check_loop(self) -> None:
+        """Checks that the connections belong to the running event loop.
+
+        Raises:
+          InvalidArgument: They belong to another one, and cannot be used by two.
+        """
+        running = asyncio.get_running_loop()
+        if self._transport is None or self._process != os.getpid():
+            self._loop = running
+        elif self._loop is not running:
+            raise InvalidArgument(
+                f"the client of {self.address.url} belongs to another event loop: open one "
+                "AsyncClient in each event loop"
+            )
 
     async def close(self) -> None:
         """Closes the connections."""

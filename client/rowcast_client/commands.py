@@ -33,6 +33,7 @@ from rowcast_client.printing import (
     rows_table,
     vectors_table,
 )
+from rowcast_client.retries import Retries
 
 REJECTED = (
     "INVALID_ARGUMENT",
@@ -46,6 +47,9 @@ LATER = ("OVERLOADED", "NOT_READY", "DEADLINE", "CANCELLED")
 NOT_REACHED = ("UNREACHABLE", "TLS_FAILED", "INVALID_RESPONSE")
 EXITS = dict.fromkeys(REJECTED, 3) | dict.fromkeys(LATER, 4) | dict.fromkeys(NOT_REACHED, 5)
 """Exit code of each error code; all others exit with 1."""
+
+RETRIES = Retries(attempts_max=4)
+"""A person who mistyped the address learns it within a second."""
 
 INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
@@ -120,7 +124,7 @@ def main() -> None:
     token = given.pop("token_file") or _environment("TOKEN")
     try:
         call, show = command(**given)
-        with Client(url, token=token, **identity) as client:
+        with Client(url, token=token, retries=RETRIES, **identity) as client:
             response = client.send(call)
     except RowcastError as error:
         Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(

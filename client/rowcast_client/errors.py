@@ -6,14 +6,14 @@
     ├── PermissionDenied   the token does not permit the request
     ├── TooLarge           more ids, queries, candidates or bytes than the service's limit
     ├── NotFound           no such model, version, table, feature, tower or index
-    ├── Overloaded         the service is overloaded; retried until the deadline
+    ├── Overloaded         the service is overloaded; retried within the deadline
     ├── NotReady           no model is loaded, or the service is draining; retried likewise
     ├── DeadlineExceeded   the deadline of the call has passed
     ├── Cancelled          the call was cancelled
     ├── DataLoss           a file of the service's bundle does not match its checksum
     ├── Unimplemented      the API has this feature, but the service does not provide it
     ├── Internal           a bug in the service; its log has it under the request id
-    ├── Unreachable        no service responds at the address; retried until the deadline
+    ├── Unreachable        no service responds at the address; retried likewise
     │   └── TlsFailed      the secure connection failed; never retried
     └── InvalidResponse    the server at the address is not a rowcast service
 
@@ -33,7 +33,8 @@ class RowcastError(Exception):
       message: One sentence: what was wrong, the value, and what was expected.
       request_id: The id under which the service logged the call; empty if it was not reached.
       address: The address of the service; empty if the request was rejected before it was sent.
-      retryable: Whether the same request may succeed later. It is retried until the deadline.
+      retryable: Whether the same request may succeed later. It is retried within the
+        deadline, as often as `Retries` permits.
       retry_after_s: The time to wait before a retry, if the service reported it.
     """
 

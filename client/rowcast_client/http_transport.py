@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-import httpx
+import httpcore
 from google.protobuf.message import DecodeError
 
 from rowcast_client.calls import Call
+from rowcast_client.connections import DeadlineBackend
 from rowcast_client.errors import (
     InvalidArgument,
     NotFound,
@@ -28,55 +28,68 @@ KEPT_S = 30.0
 """How long an idle connection is kept: well below the time after which services and proxies close
 it.
 """
-LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEPT_S)
+CONNECTIONS: dict[str, Any] = {
+    "max_connections": None,
+    "max_keepalive_connections": 100,
+    "keepalive_expiry": KEPT_S,
+}
 PROXIES = {413: "TOO_LARGE", 429: "OVERLOADED", 502: "NOT_READY", 503: "NOT_READY", 504: "DEADLINE"}
 """Status -> code, for rejections without an error of rowcast: those of a proxy on the way."""
 
 
 class HttpTransport(Transport):
-    """Sends calls over the connections of an `httpx.Client`, or of an `httpx.AsyncClient`."""
+    """Sends calls over a pool of connections of httpcore, which ignores `HTTP_PROXY`.
 
-    errors = httpx.HTTPError
+    The deadline bounds the whole exchange: the synchronous pool takes it instead of seconds, and
+    `AsyncClient` ends the exchange itself.
+    """
+
+    errors = (
+        httpcore.TimeoutException,
+        httpcore.NetworkError,
+        httpcore.ProtocolError,
+    )
     names_model = True
 
     def __init__(
         self, address: Address, tls: Tls | None, headers: Mapping[str, str], asynchronous: bool
     ) -> None:
         super().__init__(address)
-        # Without TLS nobody is trusted: reading the system's authorities is slow.
-        verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if tls is None else tls.context
-        options: dict[str, Any] = {
-            "base_url": address.target,
-            "headers": headers,
-            "verify": verify,
-            "limits": LIMITS,
-        }
+        self._url = address.target.rstrip("/")
+        self._headers = {"host": urlsplit(self._url).netloc, "accept": PROTOBUF, **headers}
+        context = None if tls is None else tls.context
+        self._asynchronous = asynchronous
         if asynchronous:
-            self._client: Any = httpx.AsyncClient(**options)
-            self.close = self._client.aclose
+            self._pool: Any = httpcore.AsyncConnectionPool(context, **CONNECTIONS)
+            self.close = self._pool.aclose
         else:
-            self._client = httpx.Client(**options)
-            self.close = self._client.close
+            backend = DeadlineBackend()
+            self._pool = httpcore.ConnectionPool(context, network_backend=backend, **CONNECTIONS)
+            self.close = self._pool.close
 
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
-        """Sends a call once. The timeout bounds each step of it: connecting, sending, and waiting
-        for bytes.
-        """
+        """Sends a call once."""
         left_s = deadline.remaining_s()
         headers = {
+            **self._headers,
             "x-request-id": request_id,
             "x-request-timeout-ms": str(max(int(left_s * 1000), 1)),
         }
-        headers["accept"] = PROTOBUF
+        step: Any = left_s if self._asynchronous else deadline
+        timeouts = dict.fromkeys(("connect", "read", "write"), step)
+        extensions = {"timeout": timeouts}
+        url = self._url + self._path(call)
         if call.method in {"ListModels", "GetModel"}:
-            return self._client.get(self._path(call), headers=headers, timeout=left_s)
-        content = call.request.SerializeToString()
+            return self._pool.request("GET", url, headers=headers, extensions=extensions)
         headers["content-type"] = PROTOBUF
-        return self._client.post(self._path(call), content=content, headers=headers, timeout=left_s)
+        content = call.request.SerializeToString()
+        return self._pool.request(
+            "POST", url, headers=headers, content=content, extensions=extensions
+        )
 
-    def read(self, call: Call[Any], response: httpx.Response) -> Any:
+    def read(self, call: Call[Any], response: httpcore.Response) -> Any:
         """Reads the result of a call."""
-        if response.status_code != HTTPStatus.OK:
+        if response.status != HTTPStatus.OK:
             rejection = self._rejection(response)
             if isinstance(rejection, NotFound):
                 self.only_model = ""  # another model may be the only one by now
@@ -89,15 +102,13 @@ class HttpTransport(Transport):
     def failure(self, error: Exception, deadline: Deadline) -> RowcastError:
         """Returns the error for a failed exchange."""
         reason = str(error) or type(error).__name__
-        if isinstance(error, httpx.TimeoutException):
+        if isinstance(error, httpcore.TimeoutException):
             return self.out_of_time(deadline)
-        if isinstance(error, httpx.ConnectError):
+        if isinstance(error, httpcore.ConnectError):
             return self.unreachable("cannot be reached", reason)
-        if isinstance(error, httpx.LocalProtocolError):
+        if isinstance(error, httpcore.LocalProtocolError):
             return InvalidArgument(f"the request to {self.address.url} cannot be sent: {reason}")
-        if isinstance(error, httpx.TransportError):
-            return self.unreachable("broke the connection", reason)
-        return self.invalid_response(reason)
+        return self.unreachable("broke the connection", reason)
 
     def _path(self, call: Call[Any]) -> str:
         if call.method == "ListModels":
@@ -108,22 +119,28 @@ class HttpTransport(Transport):
         verb = "" if call.method == "GetModel" else f":{call.method.lower()}"
         return f"/v1/models/{quote(spec.name or self.only_model, safe='')}{version}{verb}"
 
-    def _rejection(self, response: httpx.Response) -> RowcastError:
+    def _rejection(self, response: httpcore.Response) -> RowcastError:
         details = _error_details(response)
         if details is None:
-            status = response.status_code
+            status = response.status
             if status not in PROXIES:
                 return self.invalid_response(f"status {status} without an error of rowcast")
             message = f"{self.address.url} returned status {status}"
             details = pb.ErrorDetails(code=PROXIES[status], message=message)
-        return service_error(details, parse_retry_after(response.headers.get("retry-after")))
+        return service_error(details, parse_retry_after(_header(response, b"retry-after")))
 
 
-def _kind(response: httpx.Response) -> str:
-    return str(response.headers.get("content-type", "")).partition(";")[0].strip()
+def _header(response: httpcore.Response, name: bytes) -> str:
+    """Returns the first value of a header; empty if there is none."""
+    values = (value for key, value in response.headers if key.lower() == name)
+    return next(values, b"").decode("latin-1")
 
 
-def _error_details(response: httpx.Response) -> pb.ErrorDetails | None:
+def _kind(response: httpcore.Response) -> str:
+    return _header(response, b"content-type").partition(";")[0].strip()
+
+
+def _error_details(response: httpcore.Response) -> pb.ErrorDetails | None:
     """Returns the error that the service reported; None if the server is not a rowcast service."""
     try:
         details = pb.ErrorDetails.FromString(

@@ -45,19 +45,24 @@ class Deadline:
         """
         return max(self._end - time.monotonic(), 0.001)
 
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() >= self._end
+
 
 @dataclass(frozen=True)
 class Retries:
     """How often and how patiently a call is tried again.
 
     Attributes:
-      attempts_max: tries in all; 1: never again.
+      attempts_max: tries in all; 1: never again. The default lasts about five seconds, in which a
+        service restarts.
       backoff_s: longest wait before the second try; doubled for each further one. A random part of
         it is waited, so that callers rejected together do not come back together.
       backoff_max_s: longest wait, unless the service requires a longer one.
     """
 
-    attempts_max: int = 4
+    attempts_max: int = 8
     backoff_s: float = 0.1
     backoff_max_s: float = 2.0
 

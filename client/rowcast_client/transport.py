@@ -68,7 +68,7 @@ def parse_address(url: str) -> Address:
         port = parts.port
     except ValueError as error:
         raise InvalidArgument(f"address {url!r} cannot be read ({error}): {EXPECTED}") from error
-    if parts.scheme not in SCHEMES or not parts.hostname:
+    if parts.scheme not in SCHEMES or not parts.hostname or not url.isascii():
         raise InvalidArgument(f"address {url!r} cannot be used: {EXPECTED}")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InvalidArgument(
@@ -147,7 +147,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 class Transport(ABC):
     """Sends calls, for both clients. For `AsyncClient`, the result of `send` is awaited."""
 
-    errors: ClassVar[type[Exception]]
+    errors: ClassVar[type[Exception] | tuple[type[Exception], ...]]
     """The exceptions that `send` raises."""
     names_model: ClassVar[bool] = False
     """Whether each call has to name a model, as a URL does and a message does not."""

@@ -1,0 +1,128 @@
+"""Connections of the synchronous HTTP client, bounded by the deadline of the call that uses them.
+
+httpcore passes the same number of seconds to each step of an exchange: every address that is tried,
+every read, every write. A server that sends a byte at a time would then hold a call for ever. Here
+the "timeout" of a step is the Deadline itself, and each step waits only for what is left of it.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpcore
+
+from rowcast_client.retries import Deadline
+
+
+class DeadlineBackend(httpcore.NetworkBackend):
+    """Opens connections; `network_backend` of a pool of httpcore."""
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: Any = None,
+        local_address: str | None = None,  # noqa: ARG002 - of the interface; pools can set it
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,  # noqa: ARG002 - likewise
+    ) -> httpcore.NetworkStream:
+        """Connects to the first address of a host that accepts.
+
+        Args:
+          timeout: The Deadline of the call.
+        """
+        deadline: Deadline = timeout
+        failure: Exception = httpcore.ConnectError(f"{host} has no address")
+        # The system resolves the name, and bounds that time by its own settings.
+        with _failures(httpcore.ConnectTimeout, httpcore.ConnectError):
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in found:
+            connection = socket.socket(family, kind, protocol)
+            try:
+                with _failures(httpcore.ConnectTimeout, httpcore.ConnectError):
+                    connection.settimeout(deadline.remaining_s())
+                    connection.connect(address)
+            except (httpcore.ConnectTimeout, httpcore.ConnectError) as problem:
+                connection.close()
+                failure = problem
+            else:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return DeadlineStream(connection)
+        raise failure
+
+
+class DeadlineStream(httpcore.NetworkStream):
+    """A connection; the `timeout` of each method is the Deadline of the call."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def read(self, max_bytes: int, timeout: Any = None) -> bytes:
+        """Waits for bytes, and returns those that are there; none if the other side has closed."""
+        with _failures(httpcore.ReadTimeout, httpcore.ReadError):
+            self._wait_until(timeout)
+            return self._connection.recv(max_bytes)
+
+    def write(self, buffer: bytes, timeout: Any = None) -> None:
+        """Sends all bytes."""
+        with _failures(httpcore.WriteTimeout, httpcore.WriteError):
+            self._wait_until(timeout)
+            self._connection.sendall(buffer)
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: Any = None,
+    ) -> httpcore.NetworkStream:
+        """Returns the connection over TLS."""
+        try:
+            with _failures(httpcore.ConnectTimeout, httpcore.ConnectError):
+                self._wait_until(timeout)
+                secure = ssl_context.wrap_socket(self._connection, server_hostname=server_hostname)
+        except Exception:
+            self.close()
+            raise
+        return DeadlineStream(secure)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._connection.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        """Returns what httpcore asks for; None for everything else.
+
+        An idle connection that can be read has been closed by the other side.
+        """
+        if info == "is_readable":
+            return self._connection.fileno() < 0 or _can_read(self._connection)
+        if info == "ssl_object" and isinstance(self._connection, ssl.SSLSocket):
+            return self._connection
+        return None
+
+    def _wait_until(self, deadline: Deadline) -> None:
+        """Limits the next operation, as a whole, to what is left."""
+        if deadline.is_over():
+            raise TimeoutError("the deadline of the call has passed")
+        self._connection.settimeout(deadline.remaining_s())
+
+
+def _can_read(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+@contextmanager
+def _failures(timeout: type[Exception], other: type[Exception]) -> Iterator[None]:
+    """Raises the exceptions of sockets as those of httpcore."""
+    try:
+        yield
+    except TimeoutError as problem:
+        raise timeout(str(problem)) from problem
+    except OSError as problem:
+        raise other(str(problem)) from problem
