@@ -54,6 +54,7 @@ class Operation:
           ServiceError: the body cannot be read, or exceeds a limit.
         """
         if is_protobuf:
+            protobuf.check_size(self.request_class, body, settings)
             return self.read_message(protobuf.parse(self.request_class, body), url, settings), True
         value = json.parse(body, settings)
         return self.read_json(value, url or Target(), settings), "requests" in value

@@ -15,14 +15,19 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from service.codec import options
+from service.codec.message_fields import check_fields
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.engine import calls
 from service.engine.calls import check_offsets
 from service.engine.limits import at_most
-from service.errors import InvalidArgument
+from service.errors import InvalidArgument, TooLarge
 
 _Url = calls.Target | None
+SMALL_BYTES = 64 << 10
+"""A smaller message is parsed within 5 ms, whatever is in it."""
+_FIELDS_PER_FEATURE = 16
+"""Fields of a feature, or of a condition of a filter, with those of the messages in it."""
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
 _KINDS: dict[str, np.dtype[Any]] = {
@@ -46,6 +51,29 @@ def parse(message_class: type[Any], body: bytes) -> Any:
         raise InvalidArgument(
             f"the body is not a {name}: its bytes do not decode as protobuf ({reason})"
         ) from None
+
+
+def parse_small(message_class: type[Any], body: bytes) -> Any:
+    """Parses a message that names a model at most.
+
+    Raises:
+      InvalidArgument: See `parse`.
+      TooLarge: The message has more than SMALL_BYTES.
+    """
+    if len(body) > SMALL_BYTES:
+        raise TooLarge(f"the message has {len(body)} bytes; at most {SMALL_BYTES} are accepted")
+    return parse(message_class, body)
+
+
+def check_size(message_class: type[Any], body: bytes, settings: ServiceSettings) -> None:
+    """Rejects a message that would take the parser long.
+
+    Raises:
+      TooLarge: It has more fields or strings than a request within the limits; nothing was parsed.
+    """
+    if len(body) > SMALL_BYTES:
+        fields_max = _FIELDS_PER_FEATURE * (settings.max_features + settings.max_names)
+        check_fields(message_class.DESCRIPTOR, body, fields_max, settings.max_values)
 
 
 def target_of(spec: pb.ModelSpec, url: _Url) -> calls.Target:

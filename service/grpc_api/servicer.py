@@ -64,13 +64,14 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
     # names of the contract
     async def ListModels(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Lists models, versions and states."""
-        protobuf.parse(pb.ListModelsRequest, request)
+        protobuf.parse_small(pb.ListModelsRequest, request)
         authorize_all(context.principal)
         return bytes(signatures.models_message(self._engine.models()).SerializeToString())
 
     async def GetModel(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Describes the calls of a version."""
-        target = protobuf.target_of(protobuf.parse(pb.GetModelRequest, request).model, None)
+        message = protobuf.parse_small(pb.GetModelRequest, request)
+        target = protobuf.target_of(message.model, None)
         authorize(context.principal, target.model)
         return bytes(signatures.details_message(self._engine.model(target)).SerializeToString())
 

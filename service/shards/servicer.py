@@ -42,7 +42,7 @@ class ShardServicer(OperationServicer, ShardServiceServicer):
     # names of the contract
     async def Describe(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Describes the shard and what it has loaded."""
-        protobuf.parse(shard_pb.DescribeRequest, request)
+        protobuf.parse_small(shard_pb.DescribeRequest, request)
         authorize_all(context.principal)
         description = messages.description(self._dataplane.settings, self._engine.bundles())
         return bytes(description.SerializeToString())

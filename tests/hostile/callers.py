@@ -271,19 +271,44 @@ def endless_headers(port: int) -> None:
         send_on(opened, frame(CONTINUATION, 0, 1, more), 1000)
 
 
+def varint(number: int) -> bytes:
+    """A number of a protobuf message."""
+    low = number & 0x7F
+    return bytes([low]) if low == number else bytes([low | 0x80]) + varint(number >> 7)
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field of a protobuf message that holds bytes."""
+    return bytes([number << 3 | 2]) + varint(len(content)) + content
+
+
+def compressed_call(body: bytes, declared: int) -> bytes:
+    """A call with (the beginning of) a compressed message of the declared length."""
+    encoded = headers_of(3)[9:] + b"\0\x0dgrpc-encoding\x04gzip"
+    data = b"\1" + declared.to_bytes(4, "big") + body  # at most what the first window takes
+    parts = [frame(DATA, 0, 3, data[at : at + 16_384]) for at in range(0, len(data), 16_384)]
+    return frame(HEADERS, 4, 3, encoded) + b"".join(parts)
+
+
 def large_messages(port: int) -> None:
-    """Bound: max_request_bytes, for a message beyond it, declared and compressed."""
+    """Bounds: max_request_bytes, for a message beyond it, declared and compressed; max_values and
+    max_features, counted before anything is parsed, for millions of fields of two bytes.
+    """
     bomb = gzip.compress(bytes(256 * MIB), 6)
     declared = b"\0" + (1 << 30).to_bytes(4, "big")
     with connections(
         port, 5, PREFACE + headers_of(1) + frame(DATA, 0, 1, declared + bytes(10_000))
     ):
         pass
-    encoded = headers_of(3)[9:] + b"\0\x0dgrpc-encoding\x04gzip"
-    data = b"\1" + len(bomb).to_bytes(4, "big") + bomb[: 48 << 10]  # what the first window takes
-    parts = [frame(DATA, 0, 3, data[at : at + 16_384]) for at in range(0, len(data), 16_384)]
-    with connections(port, 5, PREFACE + frame(HEADERS, 4, 3, encoded) + b"".join(parts)):
+    with connections(port, 5, PREFACE + compressed_call(bomb[: 48 << 10], len(bomb))):
         time.sleep(0.5)
+    entries = b"\x22\x00" * (8 * MIB - 50)  # features without a name
+    strings = field(6, field(2, b"\x0a\x00" * (8 * MIB - 50)))  # empty ids
+    for message in (entries, strings):
+        body = gzip.compress(message, 6)
+        with connections(port, 10, PREFACE + compressed_call(body, len(body))) as opened:
+            for connection in opened:
+                read(connection)
 
 
 @contextmanager

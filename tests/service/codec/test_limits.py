@@ -16,7 +16,7 @@ from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.engine.calls import Target
-from service.errors import TooLarge
+from service.errors import InvalidArgument, TooLarge
 
 SETTINGS = ServiceSettings(
     root=Path.cwd(), max_values=4, max_features=3, max_queries=2, max_names=2
@@ -34,7 +34,7 @@ def test_parse_of_more_separators_than_values_may_have_is_too_large(
     body: bytes, count: int
 ) -> None:
     with pytest.raises(
-        TooLarge, match=rf"the body has {count} separators .* at most 8 .*twice max_values"
+        TooLarge, match=rf"the body has {count} or more separators .* at most 8 .*twice max_values"
     ):
         codec_json.parse(body, SETTINGS)
 
@@ -105,3 +105,52 @@ def test_read_at_the_limits_is_accepted() -> None:
         features={name: COLUMNS[name] for name in "abc"}, attributes=["x", "y"]
     )
     assert len(OPERATIONS["recommend"].read_message(message, None, SETTINGS).features) == 3
+
+
+def nested(number: int, content: bytes) -> bytes:
+    """A field of a message that holds bytes."""
+    size = len(content)
+    length = bytearray()
+    while size > 0x7F:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([number << 3 | 2, *length, size]) + content
+
+
+TWO_BYTES = {
+    "features": b"\x22\x00",
+    "attributes": b"\x4a\x00",
+    "k": b"\x18\x01",
+    "unknown group": b"\x7b\x7c",
+}
+
+
+@pytest.mark.parametrize("field", TWO_BYTES.values(), ids=TWO_BYTES)
+def test_message_of_very_many_fields_is_too_large_before_it_is_parsed(field: bytes) -> None:
+    body = field * 100_000
+    with pytest.raises(TooLarge, match=r"more than 80 fields.*max_features and max_names"):
+        OPERATIONS["retrieve"].read(body, True, None, SETTINGS)
+    inside = nested(4, nested(2, body))  # the column of a feature
+    with pytest.raises(TooLarge, match="more than 80 fields"):
+        OPERATIONS["retrieve"].read(inside, True, None, SETTINGS)
+
+
+def test_message_of_very_many_strings_is_too_large_before_it_is_parsed() -> None:
+    body = nested(3, nested(4, b"\x0a\x00" * 100_000))
+    with pytest.raises(TooLarge, match=r"more than 4 strings; at most 4 are accepted .max_values."):
+        OPERATIONS["lookup"].read(body, True, None, SETTINGS)
+
+
+def test_large_message_within_the_limits_is_read() -> None:
+    limits = SETTINGS.model_copy(update={"max_values": 20_000})
+    ids = [f"user {number}" for number in range(20_000)]
+    request = pb.LookupRequest(feature="user", ids=pb.Column(strings=pb.Strings(values=ids)))
+    read, _ = OPERATIONS["lookup"].read(request.SerializeToString(), True, None, limits)
+    assert read.ids.values.tolist() == ids
+
+
+@pytest.mark.parametrize("end", [b"\xff", b"\x22\xff\xff\xff\xff\x0f", b"\x09", b"\x0d\x00"])
+def test_large_malformed_message_is_left_to_the_parser(end: bytes) -> None:
+    body = nested(2, b"x" * 80_000) + end
+    with pytest.raises(InvalidArgument, match="do not decode as protobuf"):
+        OPERATIONS["lookup"].read(body, True, None, SETTINGS)

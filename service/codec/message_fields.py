@@ -1,0 +1,104 @@
+"""Counts the fields of a protobuf message before it is parsed.
+
+The parser builds an object for each field in one call that no other thread can interrupt: 16 MiB of
+empty fields take more than a second and 200 MB.
+
+Source: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from google.protobuf.descriptor import Descriptor
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.errors import TooLarge
+
+_STRINGS = pb.Strings.DESCRIPTOR.full_name
+_STRING_TAG = bytes([pb.Strings.VALUES_FIELD_NUMBER << 3 | 2])
+_TAGS_PER_STRING = 2
+"""The byte of the tag also occurs as a length, and in texts."""
+
+
+def check_fields(descriptor: Descriptor, body: bytes, fields_max: int, strings_max: int) -> None:
+    """Rejects a message with too many fields. Malformed bytes are left to the parser.
+
+    Args:
+      descriptor: The type of the message.
+      body: The serialized message.
+      fields_max: The maximum number of fields, with those of the messages in it.
+      strings_max: The maximum number of values in lists of strings, which are counted roughly.
+
+    Raises:
+      TooLarge: There are more.
+    """
+    fields = 0
+    strings = 0
+    unread = [(descriptor, 0, len(body))]
+    while unread:
+        message, at, end = unread.pop()
+        if message.full_name == _STRINGS:
+            # Millions of strings are common, and looking at each would take a second.
+            strings += body.count(_STRING_TAG, at, end)
+            if strings > _TAGS_PER_STRING * strings_max:
+                raise TooLarge(
+                    f"the message has more than {strings_max} strings; at most {strings_max} are "
+                    "accepted (max_values)"
+                )
+            continue
+        messages = _messages_in(message)
+        for number, start, stop in _fields_of(body, at, end):
+            fields += 1
+            if fields > fields_max:
+                raise TooLarge(
+                    f"the message has more than {fields_max} fields, which no request within "
+                    "max_features and max_names needs"
+                )
+            if number in messages:
+                unread.append((messages[number], start, stop))
+
+
+def _fields_of(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yields number, start and end of each field of a message, as far as it is well-formed."""
+    try:
+        while at < end:
+            tag, start = _varint(body, at)
+            match tag & 7:
+                case 2:  # a length, and as many bytes
+                    size, start = _varint(body, start)
+                    at = start + size
+                case 0:
+                    _, at = _varint(body, start)
+                case 1:
+                    at = start + 8
+                case 5:
+                    at = start + 4
+                case _:  # the begin or the end of a group
+                    at = start
+            yield tag >> 3, start, min(at, end)
+    except IndexError:
+        return
+
+
+@cache
+def _messages_in(message: Descriptor) -> dict[int, Descriptor]:
+    """Returns the types of the fields that are messages, by field number."""
+    return {
+        field.number: field.message_type
+        for field in message.fields
+        if field.message_type is not None
+    }
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """Returns the number at a position, and where it ends; raises IndexError past the end."""
+    value = shift = 0
+    while True:
+        byte = body[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
