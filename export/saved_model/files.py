@@ -12,7 +12,6 @@ they are and are hard-linked.
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,7 @@ from export.checkpoint.formats.tensorbundle import data_file, string_bytes, writ
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry, Slice
 from export.errors import CheckpointError, DestinationError, NotConvertible
+from export.tables.links import link_file
 from export.tables.tasks import WORKER_BYTES
 from object_store.stamps import Stamp
 
@@ -171,28 +171,9 @@ def plan_variables(
 
 
 def link_files(plan: VariablesPlan) -> None:
-    """Links the checkpoint's data files.
-
-    Raises:
-      DestinationError: they cannot be linked from there; says why and the cure.
-    """
-    cures = {
-        errno.EXDEV: "they lie on different filesystems",
-        errno.EPERM: "this filesystem has no hard links, or the file is another user's",
-        errno.EMLINK: "it has too many links",
-        errno.ENOENT: "it is gone, or lies in an object store",
-    }
+    """Links the checkpoint's data files; raises what `link_file` does."""
     for path, source in plan.links.items():
-        path.unlink(missing_ok=True)
-        try:
-            # os.link would make a link to a symbolic link.
-            os.link(os.path.realpath(source), path)
-        except OSError as problem:
-            why = cures.get(problem.errno or 0, problem.strerror)
-            raise DestinationError(
-                f'{source} cannot be linked as {path}: {why}; set output.tables = "inline", which '
-                "copies"
-            ) from problem
+        link_file(source, path, 'set output.tables = "inline", which copies')
 
 
 def copy_chunk(chunk: Chunk) -> int:

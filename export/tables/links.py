@@ -17,6 +17,13 @@ from bundle.format.manifest import Segment
 from bundle.storage import files
 from export.errors import CheckpointError, DestinationError
 from export.tables.plan import ExportPlan, TablePlan
+from object_store.locations import is_url
+
+_REASONS = {
+    errno.EXDEV: "they are on different filesystems",
+    errno.EPERM: "the filesystem or its rules forbid hard links to it (is it another user's?)",
+    errno.EMLINK: "it has as many links as the filesystem allows",
+}
 
 
 def link_files(plan: ExportPlan, directory: Path) -> None:
@@ -31,21 +38,41 @@ def link_files(plan: ExportPlan, directory: Path) -> None:
         without such.
     """
     for source, path in plan.links.items():
-        link = directory / path
-        link.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            if link.exists() and not link.samefile(source):
-                link.unlink()
-            if not link.exists():
-                # os.link would make a link to a symbolic link, which leads out of the bundle.
-                os.link(os.path.realpath(source), link)
-        except FileNotFoundError as problem:
-            raise CheckpointError(
-                f"data file {source} is gone; did its training job delete the checkpoint?"
-            ) from problem
-        except OSError as problem:
-            raise DestinationError(_refused(source, link, problem)) from problem
-        files.sync(link.parent)
+        link_file(source, directory / path, 'copy the tables instead (tables = "copy")')
+
+
+def link_file(source: str, link: Path, remedy: str) -> None:
+    """Links a data file of a checkpoint, unless an earlier run linked it.
+
+    Args:
+      source: the data file.
+      link: where the link is made.
+      remedy: what to do where it cannot be linked, for the message.
+    Raises:
+      CheckpointError: the data file is gone.
+      DestinationError: it cannot be linked from there; names the reason.
+    """
+    if is_url(source):
+        raise DestinationError(
+            f"data file {source} cannot be linked: it lies in an object store; {remedy}"
+        )
+    link.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if link.exists() and not link.samefile(source):
+            link.unlink()
+        if not link.exists():
+            # os.link would make a link to a symbolic link, which leads out of the bundle.
+            os.link(os.path.realpath(source), link)
+    except FileNotFoundError as problem:
+        raise CheckpointError(
+            f"data file {source} is gone; did its training job delete the checkpoint?"
+        ) from problem
+    except OSError as problem:
+        reason = _REASONS.get(problem.errno or 0, problem.strerror or str(problem))
+        raise DestinationError(
+            f"data file {source} cannot be linked as {link}: {reason}; {remedy}"
+        ) from problem
+    files.sync(link.parent)
 
 
 def linked_segments(table: TablePlan, links: Mapping[str, str]) -> tuple[Segment, ...]:
@@ -65,17 +92,4 @@ def linked_segments(table: TablePlan, links: Mapping[str, str]) -> tuple[Segment
             blocks=(),
         )
         for part in table.linked
-    )
-
-
-def _refused(source: str, link: Path, problem: OSError) -> str:
-    reasons = {
-        errno.EXDEV: "they are on different filesystems",
-        errno.EPERM: "the filesystem or its rules forbid hard links to it (is it another user's?)",
-        errno.EMLINK: "it has as many links as the filesystem allows",
-    }
-    reason = reasons.get(problem.errno or 0, problem.strerror or str(problem))
-    return (
-        f"data file {source} cannot be linked as {link}: {reason}; copy the tables instead "
-        '(tables = "copy")'
     )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,20 @@ def test_float16_that_would_stay_in_slices_is_refused_with_the_cure(tmp_path: Pa
         match=r'float16 in 3 slices, .* set output\.tables = "inline", which joins them',
     ):
         planned(checkpoint, tmp_path, link=True)
+
+
+def test_link_to_a_file_that_is_gone_or_in_a_store_is_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    plan = planned(checkpoint_of(tmp_path, TABLE), tmp_path, link=True)
+    ((link, source),) = plan.links.items()
+    link.parent.mkdir(exist_ok=True)
+    Path(source).unlink()
+    with pytest.raises(CheckpointError, match="is gone; did its training job delete"):
+        link_files(plan)
+    in_store = replace(plan, links={link: "s3://bucket/ckpt-1.data-00000-of-00001"})
+    with pytest.raises(DestinationError, match=r"lies in an object store; set output\.tables"):
+        link_files(in_store)
 
 
 def test_link_into_another_filesystem_is_refused_with_the_cure(tmp_path: Path) -> None:
