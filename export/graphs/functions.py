@@ -33,12 +33,13 @@ def narrowed(
     everything = function.graph.captures
     found = needed(fetches.values(), feeds)
     captures = captures_of(function, found)
-    for (
-        operation
-    ) in found.operations:  # custom gradients, as of tf.nn.silu, refer to what is pruned here
+    # Custom gradients, as of tf.nn.silu, refer to what is pruned here.
+    for operation in found.operations:
         if operation.type == "IdentityN":
             without_gradient(operation)
-    set_captures(graph, captures)  # prune() would pass every variable of the call to every tower
+
+    # prune() would pass every variable of the call to every tower.
+    set_captures(graph, captures)
     try:
         part = function.prune(list(feeds), dict(fetches))
         if any(each.shape.rank is None for each in part.structured_outputs.values()):
@@ -66,12 +67,9 @@ def captures_of(function: Any, found: Needed) -> list[tuple[Any, Any]]:
 
 def tables_of(function: Any) -> list[Any]:
     """Returns the `tf.lookup` tables that a traced function reads."""
-    found = {
-        id(table): table
-        for outer, _ in function.graph.captures
-        if (table := table_of(outer)) is not None
-    }
-    return list(found.values())
+    tables = [table_of(outer) for outer, _ in function.graph.captures]
+    distinct = {id(table): table for table in tables if table is not None}
+    return list(distinct.values())
 
 
 def type_of(tensor: Any) -> dict[str, Any]:
@@ -101,8 +99,12 @@ def _variables(
 
 def line_of_reader(tensor: Any, found: Needed) -> str:
     """Returns the user's line that first reads a tensor, as part of a sentence."""
-    readers = (each for each in found.operations if any(read is tensor for read in each.inputs))
-    return at_line(next((line for each in readers if (line := line_of_operation(each))), ""))
+    for operation in found.operations:
+        if any(read is tensor for read in operation.inputs):
+            line = line_of_operation(operation)
+            if line:
+                return at_line(line)
+    return at_line("")
 
 
 def fill(variables: Iterable[Any]) -> None:

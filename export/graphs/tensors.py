@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
-
-import numpy as np
 
 from bundle.features.columns import Column, checked_offsets
 from export.graphs.loading import tf
@@ -40,16 +39,14 @@ def composed(
     values = column.values
     if dtype == tf.string and values.dtype != object:
         values = values.astype(str).astype(object)
-    ragged = tf.RaggedTensor.from_row_splits(
-        tf.constant(values, dtype), checked_offsets(name, column, n)
-    )
+    splits = checked_offsets(name, column, n)
+    ragged = tf.RaggedTensor.from_row_splits(tf.constant(values, dtype), splits)
     if part.kind == "ragged":
         return ragged
     if part.kind == "sparse":
         sparse = ragged.to_sparse()
-        return tf.SparseTensor(
-            sparse.indices, sparse.values, tf.maximum(sparse.dense_shape, [0, 1])
-        )
-    return tf.reshape(
-        ragged.to_tensor(padding, shape=[n, int(np.prod(part.shape))]), [n, *part.shape]
-    )
+        # A batch of empty examples would have no column.
+        shape = tf.maximum(sparse.dense_shape, [0, 1])
+        return tf.SparseTensor(sparse.indices, sparse.values, shape)
+    dense = ragged.to_tensor(padding, shape=[n, math.prod(part.shape)])
+    return tf.reshape(dense, [n, *part.shape])

@@ -40,8 +40,6 @@ def _describe_computed(rule: ComputedIds) -> str:
         "divide": "div",
         "remainder": "mod",
         "truncated_remainder": "mod (as in C)",
-    }
-    words |= {
         "at_least": "at least",
         "at_most": "at most",
         "absolute": "without its sign",

@@ -55,33 +55,36 @@ def links_of(rule: IdRule | None) -> tuple[Any, ...]:
 
 
 def _rows_by_hash(rule: HashIds, values: Any, _vocabularies: Vocabularies) -> Any:
-    """Returns the rows of [m] ids by a rule, in TensorFlow."""
     rows = hashed(values, rule.buckets, rule.key) + rule.first_row
-    return (
-        rows
-        if rule.mask is None
-        else tf.where(texts_of(values) == str(rule.mask), tf.zeros([], tf.int64), rows)
-    )
+    if rule.mask is None:
+        return rows
+    masked = texts_of(values) == str(rule.mask)
+    return tf.where(masked, tf.zeros([], tf.int64), rows)
 
 
 def _rows_by_vocabulary(rule: VocabularyIds, values: Any, vocabularies: Vocabularies) -> Any:
-    """Returns the rows of [m] ids by a rule, in TensorFlow; -1 for unknown ids."""
-    values = values if values.dtype == tf.string else tf.cast(values, tf.int64)
-    position = vocabularies[rule.vocabulary].lookup(values)
-    beyond = position
-    if rule.oov_buckets:
-        modulo = rule.oov_hash == "modulo" and values.dtype != tf.string
-        beyond = values % rule.oov_buckets if modulo else hashed(values, rule.oov_buckets)
-        beyond = tf.cast(beyond, tf.int64) + rule.oov_first_row
-    rows = tf.where(position < 0, beyond, position + rule.first_row)
-    return (
-        rows if rule.mask is None else tf.where(values == rule.mask, tf.zeros([], tf.int64), rows)
-    )
+    if values.dtype != tf.string:
+        values = tf.cast(values, tf.int64)
+    position = vocabularies[rule.vocabulary].lookup(values)  # -1 outside the vocabulary
+    rows = tf.where(position < 0, _oov_rows(rule, values, position), position + rule.first_row)
+    if rule.mask is None:
+        return rows
+    return tf.where(values == rule.mask, tf.zeros([], tf.int64), rows)
+
+
+def _oov_rows(rule: VocabularyIds, values: Any, position: Any) -> Any:
+    """Returns the rows of values outside a vocabulary; `position` where they have none."""
+    if not rule.oov_buckets:
+        return position
+    if rule.oov_hash == "modulo" and values.dtype != tf.string:
+        bucket = values % rule.oov_buckets
+    else:
+        bucket = hashed(values, rule.oov_buckets)
+    return tf.cast(bucket, tf.int64) + rule.oov_first_row
 
 
 def _computed_rows(rule: ComputedIds, values: Any, _vocabularies: Vocabularies) -> Any:
-    """Returns the rows of [m] integers by a rule, in TensorFlow."""
-    done = {
+    operations = {
         "add": tf.add,
         "multiply": tf.multiply,
         "divide": tf.math.floordiv,
@@ -94,16 +97,16 @@ def _computed_rows(rule: ComputedIds, values: Any, _vocabularies: Vocabularies) 
     }
     found = tf.cast(values, tf.int64)
     for each in rule.operations:
-        found = done[each.do](found, tf.constant(each.by or 0, tf.int64))
+        found = operations[each.do](found, tf.constant(each.by or 0, tf.int64))
     return found
 
 
 def _rows_by_bucket(rule: BucketIds, values: Any, _vocabularies: Vocabularies) -> Any:
-    """Returns the rows of [m] numbers by a rule, in TensorFlow."""
-    found = tf.cast(
-        tf.raw_ops.Bucketize(input=values, boundaries=list(map(float, rule.boundaries))), tf.int64
-    )
-    return (len(rule.boundaries) - found if rule.falling else found) + rule.first_row
+    boundaries = [float(boundary) for boundary in rule.boundaries]
+    bucket = tf.cast(tf.raw_ops.Bucketize(input=values, boundaries=boundaries), tf.int64)
+    if rule.falling:
+        bucket = len(boundaries) - bucket
+    return bucket + rule.first_row
 
 
 def hashed(values: Any, buckets: int, key: tuple[int, int] | None = None) -> Any:
@@ -140,13 +143,15 @@ def words(rule: TextIds, texts: Any) -> Any:
     texts = changed(rule.steps, texts)
     if rule.split is None:
         return texts
-    found = (
-        strings.split(texts)
-        if rule.split == "whitespace"
-        else strings.unicode_split(texts, "UTF-8")
-    )
-    found = strings.ngrams(found, rule.ngrams, separator=" ") if rule.ngrams else found
-    return found if rule.length is None else found[:, : rule.length]
+    if rule.split == "whitespace":
+        found = strings.split(texts)
+    else:
+        found = strings.unicode_split(texts, "UTF-8")
+    if rule.ngrams:
+        found = strings.ngrams(found, rule.ngrams, separator=" ")
+    if rule.length is not None:
+        found = found[:, : rule.length]
+    return found
 
 
 def changed(steps: Iterable[TextStep], texts: Any) -> Any:
@@ -197,9 +202,8 @@ def _made_by_key(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
     if key.rows is None:
         return rows
     known = (rows >= 0) & (rows < key.rows)
-    return tf.where(
-        known, rows, tf.constant(-1 if key.unknown_row is None else key.unknown_row, tf.int64)
-    )
+    unknown_row = -1 if key.unknown_row is None else key.unknown_row
+    return tf.where(known, rows, tf.constant(unknown_row, tf.int64))
 
 
 def rows_by_tensorflow(
