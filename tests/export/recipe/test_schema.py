@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from export.recipe.schema import read_recipe
+import pytest
+from pydantic import ValidationError
+
+from export.recipe.schema import VocabularyRule, read_recipe
 
 RECIPE = """
 model = "movielens"
@@ -42,3 +45,8 @@ def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
     assert set(job.features) | {"user_id", "age"} == set(job.inputs)
     for fragment in shown[1:]:
         read_recipe(write(tmp_path, RECIPE + fragment))
+
+
+def test_vocabulary_rule_with_oov_buckets_requires_their_first_row() -> None:
+    with pytest.raises(ValidationError, match="'oov_buckets' requires 'oov_first_row'"):
+        VocabularyRule(kind="vocabulary", vocabulary="names", oov_buckets=3)
