@@ -236,7 +236,7 @@ class Worker:
         if drained:
             self.versions.close()
         log.info("stopped", extra=logging.fields(drained=drained))
-        logging.shutdown()
+        logging.finish()  # uvicorn and the event loop may still report something
         if not drained and threading.current_thread() is threading.main_thread():
             os._exit(0)  # a compute thread cannot be stopped, and would keep the process
 

@@ -115,6 +115,7 @@ class Dataplane:
                 request, several = operation.read(*to_read)
             self._measured("decode", began, context)
             wanted: Target = request.target
+            context.model = wanted.model
             authorize(context.principal, wanted.model)
             answer = await self.engine.execute(request, context)
             if self._request_log is not None and wanted.version is None and not wanted.label:

@@ -27,8 +27,8 @@ has `principal`, the name of the client. A line with a `traceback` reports a bug
 
 `log_level` (`info`) is the minimum severity of the lines that are written; `rowcast-serve ctl log-level debug` changes
 it in a running service. At most 100 lines per second are written for each event; `suppressed` on the next line is the
-number of omitted lines. Ids, features and vectors are never logged. A warning of a library has its text as `event` and
-no other fields.
+number of omitted lines. Ids, features and vectors are never logged. What a library reports, such as a warning, is the
+event `library_message` with the text in `message`.
 
 """
 EVENTS = {
@@ -179,7 +179,10 @@ EVENTS = {
         "",
     ),
     "request_failed": (
-        "A call failed. Rejections for overload are logged at level debug. A bug has a traceback.",
+        "A call failed. `reason` is the message to the client without the values that it sent. Of "
+        "the failures with one call, code, model and principal, one per second is logged; the "
+        "metrics count all. Rejections for overload are logged at level debug. Each bug is logged, "
+        "with its traceback.",
         "For `INTERNAL`, report the traceback. For `DATA_LOSS`, copy the version again.",
     ),
     "response_not_read": (
@@ -190,6 +193,10 @@ EVENTS = {
     "overloaded": (
         "Calls are rejected. At most one line per second is written; the metrics count every call.",
         "See [Overload](../how-to/overload.md#overload).",
+    ),
+    "uncaught_exception": (
+        "A bug ended a thread or the process.",
+        "Report the traceback.",
     ),
     "shard_reached": (
         "A shard responds at an address.",

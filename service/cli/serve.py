@@ -95,7 +95,7 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     try:
         return workers.serve(settings)
     finally:
-        logging.shutdown()
+        logging.finish()
 
 
 def _check(settings: ServiceSettings) -> None:

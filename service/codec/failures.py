@@ -6,15 +6,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass
 
 from service.errors import INTERNAL_MESSAGE, Code, Overloaded, ServiceError
-from service.observability.logging import fields
+from service.observability.logging import PRINCIPAL, fields, limited
 
 MESSAGE_CHARS_MAX = 1000
 """gRPC carries the message in a header, and headers are limited in size."""
+_REASON_CHARS_MAX = 200
+_NAME_CHARS_MAX = 80
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""")
+_PATH = re.compile(
+    r"\b(features|context|filter|heads)\.\S.*?(?=:? (?:is|has|holds|mixes|are)\b|:|$)"
+)
+"""A name that the client chose, up to the verb of the sentence."""
+_NUMBER = re.compile(r"(?<![A-Za-z_0-9])-?\d[\d.,]*(?:e[+-]?\d+)?")
+"""Not the digits of a name, such as float32."""
 _LEVELS = {
-    Code.INTERNAL: logging.ERROR,
     Code.DATA_LOSS: logging.ERROR,
     Code.OVERLOADED: logging.DEBUG,
 }
@@ -45,15 +54,48 @@ def failure_of(problem: BaseException, request_id: str) -> Failure:
 
 
 def log_failure(
-    logger: logging.Logger, call: str, failure: Failure, problem: BaseException
+    logger: logging.Logger,
+    call: str,
+    failure: Failure,
+    problem: BaseException,
+    model: str = "",
 ) -> None:
-    """Writes one line for a failed call.
+    """Writes one line for a failed call; a line with its traceback for each bug.
 
-    The message is left out, since it may repeat what the client sent; a bug is logged with its
-    traceback. Rejections for overload can be many, so they are logged at debug level; metrics count
-    them.
+    One client can fail many times per second, so that of all failures of a call with the same code,
+    model and principal one line per second is written. Rejections for overload can be many more:
+    they are logged at debug level. Metrics count them all.
+
+    Args:
+      model: As the client named it; empty if it did not, or if that was not read.
     """
+    extra = fields(
+        call=call,
+        code=failure.code.value,
+        model=model[:_NAME_CHARS_MAX],
+        reason=reason_of(problem),
+        request_id=failure.request_id,
+    )
+    if failure.code is Code.INTERNAL:
+        # The client was told that the log has the details under the request id.
+        logger.error("request_failed", extra=extra, exc_info=problem)
+        return
     level = _LEVELS.get(failure.code, logging.INFO)
-    traceback = problem if failure.code is Code.INTERNAL else None
-    extra = fields(call=call, code=failure.code.value, request_id=failure.request_id)
-    logger.log(level, "request_failed", extra=extra, exc_info=traceback)
+    extra = limited(extra, call, failure.code, model, PRINCIPAL.get())
+    logger.log(level, "request_failed", extra=extra)
+
+
+def reason_of(problem: BaseException) -> str:
+    """Returns why a call failed, without the ids, values and names that the client sent.
+
+    Messages repeat what a client sent so that its programmer can find it. In the log it could be
+    anybody's data. Quoted text, numbers and the names of features become `…`.
+    """
+    if isinstance(problem, Overloaded):
+        return problem.reason
+    if not isinstance(problem, ServiceError) or problem.code is Code.INTERNAL:
+        return type(problem).__name__
+    reason = _QUOTED.sub("…", str(problem)[:MESSAGE_CHARS_MAX])
+    reason = _PATH.sub(r"\1.…", reason)
+    reason = _NUMBER.sub("…", reason)
+    return reason[:_REASON_CHARS_MAX]

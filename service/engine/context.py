@@ -26,6 +26,7 @@ class RequestContext:
       call: retrieve, rank, recommend, embed or lookup.
       deadline: on the clock of `time.monotonic()`.
       principal: the authenticated client; None: authentication is off.
+      model: as the client named it; empty: it did not, or nothing was read yet.
       disconnected: returns once the client has hung up; None: the transport cancels the request
         itself.
       phases: seconds by phase, in the order in which they began.
@@ -37,6 +38,7 @@ class RequestContext:
     request_id: str
     deadline: float
     principal: Principal | None = None
+    model: str = ""
     disconnected: Callable[[], Awaitable[object]] | None = None
     phases: dict[str, float] = field(default_factory=dict)
     cancelled: bool = False

@@ -100,7 +100,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
                 answer = await self._answer(method, context, request)
             except (Exception, asyncio.CancelledError) as problem:
                 failure = failure_of(problem, request_id)
-                log_failure(_log, call, failure, problem)
+                log_failure(_log, call, failure, problem, request.model)
                 self._metrics.request_finished(
                     "grpc", call, failure.code.value, time.perf_counter() - began
                 )

@@ -72,6 +72,7 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
         """Describes the calls of a version."""
         message = protobuf.parse_small(pb.GetModelRequest, request)
         target = protobuf.target_of(message.model, None)
+        context.model = target.model
         authorize(context.principal, target.model)
         return bytes(signatures.details_message(self._engine.model(target)).SerializeToString())
 

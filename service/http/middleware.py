@@ -99,7 +99,7 @@ class RequestContextMiddleware:
         except Exception as problem:
             failure = failure_of(problem, request_id)
             if not is_probe:
-                log_failure(_LOG, context.call, failure, problem)
+                log_failure(_LOG, context.call, failure, problem, context.model)
             if not code:
                 raise  # the answer has begun: the server closes the connection
             code = failure.code.value

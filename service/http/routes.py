@@ -72,6 +72,7 @@ class CallEndpoint:
                 f"call {path['call'][:40]!r} does not exist; the calls are {', '.join(OPERATIONS)}"
             )
         context.call = operation.name
+        context.model = path["model"]
         target = target_of(path["model"], path.get("version"), path.get("label"))
         protobuf = is_protobuf(headers)
         if (timeout_s := timeout_s_of(headers.get(TIMEOUT_MS))) is not None:
@@ -130,6 +131,7 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
     ) -> Response:
         context: RequestContext = request.state.context
         context.call = "model"
+        context.model = model
         authorize(context.principal, model)
         details = engine.model(target_of(model, version, label))
         return response_of(

@@ -3,7 +3,8 @@ vectors.
 
 Loggers are named `rowcast.` + module. An event is logged as
 `log.info("version_available", extra=fields(model=name))`. A thread of its own writes the lines, so
-that no request waits for a slow reader of stderr.
+that no request waits for a slow reader of stderr. What libraries and Python itself report, such as
+warnings and exceptions that nobody caught, is a line as well.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import io
 import logging
 import os
 import queue
+import select
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, TextIO
 
 import orjson
@@ -25,12 +28,17 @@ import orjson
 ROOT_LOGGER = "rowcast"
 LINES_PER_S_MAX = 100
 """Of one event: clients whose requests fail quickly must not fill a disk."""
+LIMITED_LINES_PER_S_MAX = 10
+"""Of one event whose lines are limited by a key; of each key, one line."""
 QUEUE_SIZE_MAX = 2000
 PRINCIPAL: ContextVar[str] = ContextVar("principal", default="")
 """Name of the authenticated client whose request the running task answers; a field of every line
 logged meanwhile.
 """
+LIBRARY_EVENT = "library_message"
+"""The event of lines that a library logs; its text is the field `message`."""
 _FIELDS = "rowcast_fields"
+_LIMITED_BY = "rowcast_limited_by"
 
 
 def logger(module: str) -> logging.Logger:
@@ -41,6 +49,15 @@ def logger(module: str) -> logging.Logger:
 def fields(**values: Any) -> dict[str, Any]:
     """Returns `values` in the shape that `extra=` of a logging call takes."""
     return {_FIELDS: values}
+
+
+def limited(extra: dict[str, Any], *key: Hashable) -> dict[str, Any]:
+    """Limits the lines of an event: of those with the same key, one per second is written.
+
+    Args:
+      extra: The result of `fields`.
+    """
+    return {**extra, _LIMITED_BY: key}
 
 
 class JsonLines(logging.Formatter):
@@ -55,11 +72,14 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line without its end."""
+        event: dict[str, Any] = {"event": record.getMessage()}
+        if not _is_ours(record):
+            event = {"event": LIBRARY_EVENT, "message": record.getMessage()}
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": record.getMessage(),
+            **event,
             **self._always,
             **getattr(record, _FIELDS, {}),
         }
@@ -73,7 +93,7 @@ class JsonLines(logging.Formatter):
 class LogHandler(logging.Handler):
     """Formats a line where it is logged and queues it for the thread that writes.
 
-    A line is suppressed if there is no room, or if LINES_PER_S_MAX of its event came in the same
+    A line is suppressed if there is no room, or if the limit of its event was reached in the same
     second; the next line counts them.
 
     Attributes:
@@ -87,7 +107,8 @@ class LogHandler(logging.Handler):
         self._file = _unbuffered(stream)
         self._thread = threading.Thread(target=self._write_lines, name="rowcast-log", daemon=True)
         self._second = self._rejected = self._unwritten = self._suppressed = 0
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[tuple[Hashable, ...]] = Counter()
+        self._is_finished = False
         self.latest: dict[str, str] = {}
         self._thread.start()
 
@@ -98,14 +119,8 @@ class LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queues a line or drops it; never waits."""
-        second = int(record.created)
-        event = str(record.msg)
-        if second != self._second:
-            self._second = second
-            self._counts.clear()
-        self._counts[event] += 1
         is_full = self._lines.qsize() >= QUEUE_SIZE_MAX
-        if is_full or self._counts[event] > LINES_PER_S_MAX:
+        if is_full or self._reaches_limit(record):
             self._rejected += is_full
             self._suppressed += 1
             return
@@ -116,28 +131,106 @@ class LogHandler(logging.Handler):
             self._suppressed = 0
         try:
             line = self.format(record)
-            self._lines.put(line)
-            if record.levelno >= logging.WARNING and record.name.startswith(ROOT_LOGGER):
-                self.latest[event] = line
+            if self._is_finished:
+                self._write_if_possible(line)
+            else:
+                self._lines.put(line)
+            if record.levelno >= logging.WARNING and _is_ours(record):
+                self.latest[str(record.msg)] = line
         except Exception:  # noqa: BLE001 - as the handlers of the standard library do
             self.handleError(record)
 
-    def close(self, timeout_s: float = 1.0) -> None:
+    def _reaches_limit(self, record: logging.LogRecord) -> bool:
+        """Counts a line of an event; returns whether the limit of this second is reached."""
+        second = int(record.created)
+        if second != self._second:
+            self._second = second
+            self._counts.clear()
+        event = str(record.msg)
+        key = getattr(record, _LIMITED_BY, None)
+        if key is None:
+            self._counts[event,] += 1
+            return self._counts[event,] > LINES_PER_S_MAX
+        self._counts[event, key] += 1
+        if self._counts[event, key] > 1:
+            return True
+        self._counts[event, "keys"] += 1
+        return self._counts[event, "keys"] > LIMITED_LINES_PER_S_MAX
+
+    def finish(self, timeout_s: float = 1.0) -> None:
         """Writes what is queued and ends the thread; gives up after a time, as stderr may block for
-        good.
+        good. From now on, a line is written where it is logged, if stderr takes it at once.
         """
-        super().close()
         self._lines.put(None)
         self._thread.join(timeout_s)
-        if not self._thread.is_alive():
+        if self._thread.is_alive():
+            return
+        self._is_finished = True
+        while not self._lines.empty():  # what was logged behind the end
+            if line := self._lines.get():
+                self._write_if_possible(line)
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Finishes, and writes nothing from now on."""
+        super().close()
+        self.finish(timeout_s)
+        if self._is_finished:
             self._file.close()
 
     def _write_lines(self) -> None:
         for line in iter(self._lines.get, None):
-            try:
-                self._file.write(f"{line}\n".encode())
-            except OSError:  # nobody reads them any more, or the disk is full
-                self._unwritten += 1
+            self._write(line)
+
+    def _write_if_possible(self, line: str) -> None:
+        if self._file.closed:
+            self._unwritten += 1
+            return
+        poll = select.poll()
+        poll.register(self._file, select.POLLOUT)
+        if poll.poll(0):
+            self._write(line)
+        else:
+            self._unwritten += 1
+
+    def _write(self, line: str) -> None:
+        try:
+            self._file.write(f"{line}\n".encode())
+        except OSError:  # nobody reads them any more, or the disk is full
+            self._unwritten += 1
+
+
+class ExceptionHooks:
+    """Has Python report exceptions that nobody caught as lines of the log."""
+
+    def __init__(self) -> None:
+        self._before = (sys.excepthook, threading.excepthook, sys.unraisablehook)
+        sys.excepthook = _log_uncaught
+        threading.excepthook = lambda raised: _log_uncaught(
+            raised.exc_type, raised.exc_value, raised.exc_traceback
+        )
+        sys.unraisablehook = lambda raised: _log_uncaught(
+            raised.exc_type, raised.exc_value, raised.exc_traceback
+        )
+
+    def remove(self) -> None:
+        """Restores the hooks that were there before."""
+        sys.excepthook, threading.excepthook, sys.unraisablehook = self._before
+
+
+_hooks: ExceptionHooks | None = None
+
+
+def _log_uncaught(
+    kind: type[BaseException], problem: BaseException | None, traceback: TracebackType | None
+) -> None:
+    if issubclass(kind, SystemExit):
+        return
+    problem = kind() if problem is None else problem
+    logger(__name__).critical("uncaught_exception", exc_info=(kind, problem, traceback))
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.startswith(ROOT_LOGGER)
 
 
 def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
@@ -152,12 +245,14 @@ def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
         silences it.
       always: fields of every line.
     """
+    global _hooks  # noqa: PLW0603 - as the hooks of Python, there is one of it
     shutdown()
     root = logging.getLogger()
     root.handlers = [LogHandler(stream or sys.stderr, always)]
     root.setLevel(logging.WARNING)
     set_level(level)
     logging.captureWarnings(capture=True)
+    _hooks = ExceptionHooks()
 
 
 def set_level(level: str) -> None:
@@ -165,8 +260,20 @@ def set_level(level: str) -> None:
     logging.getLogger(ROOT_LOGGER).setLevel(level.upper())
 
 
+def finish(timeout_s: float = 1.0) -> None:
+    """Writes what is queued, as a process ends that may still log; waits no longer than
+    `timeout_s`.
+    """
+    for handler in _handlers():
+        handler.finish(timeout_s)
+
+
 def shutdown(timeout_s: float = 1.0) -> None:
     """Writes what is queued and stops logging; waits no longer than `timeout_s`."""
+    global _hooks  # noqa: PLW0603
+    if _hooks is not None:
+        _hooks.remove()
+        _hooks = None
     for handler in _handlers():
         logging.getLogger().removeHandler(handler)
         handler.close(timeout_s)

@@ -296,3 +296,17 @@ def test_service_notifies_systemd(
                 service.process.send_signal(signal.SIGTERM)
         assert received.count(b"READY=1") == 1
         assert service.process.wait(WAIT_S) == 0
+
+
+@each_number_of_workers
+@pytest.mark.parametrize("event", ["starting", "listening", "ready"])
+def test_log_of_a_stopped_service_is_json_to_the_last_line(
+    event: str, workers: str, launch: Launch, write: Write
+) -> None:
+    write()
+    service = launch("--workers", workers)
+    service.event(event)
+    # Before it handles signals, SIGTERM ends the program as it ends any other.
+    assert service.stop() in ({0, -signal.SIGTERM} if event == "starting" else {0})
+    service.kill()  # waits for the last line
+    assert service.others == []

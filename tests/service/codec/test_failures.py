@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import time
+from pathlib import Path
+from typing import TextIO
 
 import pytest
 
-from service.codec.failures import MESSAGE_CHARS_MAX, Failure, failure_of, log_failure
-from service.errors import INTERNAL_MESSAGE, Code, Internal, InvalidArgument, Overloaded
+from service.codec.failures import (
+    MESSAGE_CHARS_MAX,
+    Failure,
+    failure_of,
+    log_failure,
+    reason_of,
+)
+from service.errors import INTERNAL_MESSAGE, Code, Internal, InvalidArgument, NotFound, Overloaded
+from service.observability.logging import LIMITED_LINES_PER_S_MAX, PRINCIPAL, finish
 
 
 def test_failure_of_a_service_error_has_its_message_cut_to_what_headers_carry() -> None:
@@ -42,9 +53,81 @@ def test_log_failure_of_a_clients_mistake_leaves_out_what_was_sent(
     assert record.__dict__["rowcast_fields"] == {
         "call": "rank",
         "code": "INVALID_ARGUMENT",
+        "model": "",
+        "reason": "features.… holds …",
         "request_id": "r1",
     }
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (
+            InvalidArgument("k is 5000; 1 to 1000 (max_k) was expected"),
+            "k is …; … to … (max_k) was expected",
+        ),
+        (
+            InvalidArgument("features.alice@example.com holds nested lists"),
+            "features.… holds nested lists",
+        ),
+        (
+            InvalidArgument("features.a name holds 'it\\'s me' and -1.5e+3"),
+            "features.… holds … and …",
+        ),
+        (
+            InvalidArgument('filter.year.ge is "a \'b"; a number was expected'),
+            "filter.… is …; a number was expected",
+        ),
+        (NotFound("model 'shop' does not exist"), "model … does not exist"),
+        (
+            InvalidArgument("vectors of shape [3, 4]; [n, 8] float32 is expected"),
+            "vectors of shape [… …]; [n, …] float32 is expected",
+        ),
+        (Overloaded("busy", 0.25, "queue"), "queue"),
+        (KeyError("secret"), "KeyError"),
+        (Internal("secret"), "Internal"),
+    ],
+)
+def test_reason_has_no_value_that_the_client_sent(problem: Exception, reason: str) -> None:
+    assert reason_of(problem) == reason
+
+
+def test_log_failure_of_one_client_is_one_line_per_second(
+    stream: TextIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1000.5)
+    monkeypatch.setattr(time, "time_ns", lambda: int(1000.5e9))
+    log = logging.getLogger("rowcast.test")
+
+    def fail(model: str, problem: Exception, times: int = 50) -> None:
+        for _ in range(times):
+            log_failure(log, "rank", failure_of(problem, "r1"), problem, model)
+
+    fail("movies", InvalidArgument("k is -1"))
+    fail("books", InvalidArgument("k is -1"))
+    fail("movies", NotFound("model 'x' does not exist"))
+    principal = PRINCIPAL.set("shop")
+    fail("movies", InvalidArgument("k is -1"))
+    PRINCIPAL.reset(principal)
+    for number in range(100):
+        fail(f"invented {number}", InvalidArgument("k is -1"), 1)
+    fail("movies", KeyError("a bug"), 3)
+
+    finish()
+    lines = [json.loads(line) for line in Path(stream.name).read_text().splitlines()]
+    logged = [(line["model"], line["code"], line.get("principal")) for line in lines]
+    assert logged[:4] == [
+        ("movies", "INVALID_ARGUMENT", None),
+        ("books", "INVALID_ARGUMENT", None),
+        ("movies", "NOT_FOUND", None),
+        ("movies", "INVALID_ARGUMENT", "shop"),
+    ]
+    failures = [code for _, code, _ in logged if code != "INTERNAL"]
+    assert len(failures) == LIMITED_LINES_PER_S_MAX
+    assert [code for _, code, _ in logged].count("INTERNAL") == 3
+    written_and_suppressed = len(lines) + sum(line.get("suppressed", 0) for line in lines)
+    assert written_and_suppressed == 4 * 50 + 100 + 3
 
 
 def test_log_failure_of_a_bug_has_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:

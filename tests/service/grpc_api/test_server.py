@@ -9,6 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from service.codec.stubs import embedding_service_pb2 as pb
 from service.grpc_api.server import GrpcServer
 from service.grpc_api.servicer import EMBEDDING_SERVICE, SERVICE
 from tests.bundles.small import SmallBundle
@@ -91,8 +92,12 @@ def test_tls_serves_clients_that_trust_it_and_names_them_in_the_log(
     with grpc.secure_channel(service.grpc, known) as channel, log_lines() as written:
         assert call(channel, "Retrieve", retrieve()).code == "OK"
         assert call(channel, "Retrieve", b"\xff").code == "INVALID_ARGUMENT"
+        named = pb.RetrieveRequest(model=pb.ModelSpec(name="books"))
+        assert call(channel, "Retrieve", named.SerializeToString()).code == "NOT_FOUND"
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
-    assert [line["principal"] for line in lines if line["event"] == "request_failed"] == ["friend"]
+    failed = [line for line in lines if line["event"] == "request_failed"]
+    assert [line["principal"] for line in failed] == ["friend", "friend"]
+    assert [line["model"] for line in failed] == ["", "books"]
     for channel in (
         grpc.secure_channel(service.grpc, grpc.ssl_channel_credentials(trusted)),
         grpc.insecure_channel(service.grpc),

@@ -39,6 +39,24 @@ def test_request_id_is_used_or_replaced(http: httpx.Client) -> None:
     assert re.fullmatch("[0-9a-f]{32}", id_of(**{"x-request-id": "a b;c"}))
 
 
+@pytest.mark.parametrize("path", [RETRIEVE, "/v1/models/books:retrieve", "/v1/models/books"])
+def test_failed_request_is_logged_with_its_model_and_reason(path: str, http: httpx.Client) -> None:
+    with log_lines() as written:
+        if path.endswith("retrieve"):
+            http.post(path, json={**BODY, "k": -1})
+        else:
+            http.get(path)
+    failed = json.loads(written.getvalue().splitlines()[-1])
+    assert (failed["event"], failed["model"]) == (
+        "request_failed",
+        "movies" if path == RETRIEVE else "books",
+    )
+    if path == RETRIEVE:
+        assert failed["reason"].startswith("k is …; ")
+    else:
+        assert "books" not in failed["reason"]
+
+
 def test_timeout_of_the_client_is_the_deadline(http: httpx.Client) -> None:
     answer = http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "0"})
     assert answer.status_code in {429, 504}

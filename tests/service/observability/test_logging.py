@@ -23,14 +23,15 @@ def written(stream: TextIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(stream.name).read_text().splitlines()]
 
 
-def run(program: str, stderr: Any = subprocess.PIPE) -> list[dict[str, Any]]:
+def run(program: str, stderr: Any = subprocess.PIPE, exit_code: int = 0) -> list[dict[str, Any]]:
     program = (
         "from service.observability import logging\nlog = "
         "logging.logger('x')\nlogging.configure('info')\n" + program
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], check=True, stderr=stderr, text=True, timeout=60
+        [sys.executable, "-c", program], check=False, stderr=stderr, text=True, timeout=60
     )
+    assert done.returncode == exit_code, done.stderr
     return [json.loads(line) for line in (done.stderr or "").splitlines()]
 
 
@@ -74,8 +75,9 @@ def test_library_warnings_are_lines_of_the_log(stream: TextIO) -> None:
     stdlib.getLogger("uvicorn.error").warning("100%% of %s", "it")
     stdlib.getLogger("uvicorn.error").info("started")
     first, second = written(stream)
-    assert "outdated" in first["event"]
-    assert second["event"] == "100% of it"
+    assert first["event"] == second["event"] == logging.LIBRARY_EVENT
+    assert "outdated" in first["message"]
+    assert (second["logger"], second["message"]) == ("uvicorn.error", "100% of it")
 
 
 def test_lines_of_one_event_beyond_the_rate_are_suppressed_and_counted(
@@ -151,6 +153,40 @@ def test_lines_before_the_end_of_the_process_are_written_while_native_libraries_
         f"extra=logging.fields(number=number))\n{end}"
     )
     assert [line["number"] for line in run(program)] == list(range(50))
+
+
+LATE = """
+import logging as stdlib, threading, warnings
+
+log.info("stopped")
+logging.finish()
+log.warning("not_ready")
+stdlib.getLogger("uvicorn.error").error("a message of uvicorn")
+warnings.warn("a warning")
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+
+class Unraisable:
+    def __del__(self):
+        raise ValueError("in a destructor")
+
+Unraisable()
+raise KeyError("in the main thread")
+"""
+
+
+def test_what_is_reported_behind_the_end_is_json_to_the_last_line() -> None:
+    lines = run(LATE, exit_code=1)
+    assert [line["event"] for line in lines] == [
+        "stopped",
+        "not_ready",
+        *[logging.LIBRARY_EVENT] * 2,
+        *["uncaught_exception"] * 3,
+    ]
+    reasons = ["ZeroDivisionError", "in a destructor", "in the main thread"]
+    for line, reason in zip(lines[-3:], reasons, strict=True):
+        assert reason in line["traceback"]
 
 
 def test_process_without_a_reader_of_stderr_still_ends() -> None:
