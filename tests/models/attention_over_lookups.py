@@ -45,6 +45,20 @@ def build_3_attention_mask():
     return build(keras.layers, keras.Model, False)
 
 
+def build_hashed_numbers():
+    """Each id is a number below 10, whatever it is."""
+    layers = keras.layers
+    item = layers.Input((), dtype="int64", name="item")
+    hashed = layers.Lambda(
+        lambda ids: tf.strings.to_hash_bucket_fast(tf.strings.as_string(ids), 10),
+        output_shape=(),
+    )(item)
+    number = layers.Lambda(lambda rows: tf.cast(rows, tf.float32)[:, None], output_shape=(1,))(
+        hashed
+    )
+    return keras.Model({"item": item}, layers.Dense(1)(number))
+
+
 def build_numbers():
     """A table of numbers that are no positions: no rule describes it, so the tower holds it."""
     layers = keras.layers

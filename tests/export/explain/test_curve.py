@@ -73,7 +73,7 @@ def test_axes_are_labeled_where_their_values_are() -> None:
     title = "cost, as a share of exact search's time"
     ticks = [f"{digit / part:g}" for part in (10_000, 1000, 100, 10) for digit in (1, 2, 5)] + ["1"]
     assert list(labels) == ["0.500", "0.750", "1.000", *ticks, title]
-    assert labels[title][0] > LEFT
+    assert LEFT < labels[title][0] < WIDTH - 7 * len(title)
     assert HEIGHT - 10 < labels[title][1] < HEIGHT
     for recall in ("0.500", "0.750", "1.000"):
         level = TOP + (1 - float(recall)) / 0.5 * (FLOOR - TOP)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bundle.features.columns import Column
+from bundle.format.manifest import HashIds
 from export.front_end.specs import FeatureSpec
 from export.graphs.loading import tf
 from export.tensorflow_models.model.tracing import trace_towers
@@ -77,6 +78,15 @@ def test_mask_of_looked_up_ids_is_computed_in_a_self_contained_saved_model(
     made: TracedCheckpoint, tmp_path: Path
 ) -> None:
     check_self_contained(made, tmp_path)
+
+
+def test_hashes_that_a_tower_reads_as_numbers_are_computed_by_the_service(tmp_path: Path) -> None:
+    job = tower_recipe("attention_over_lookups.py:build_hashed_numbers", {"item": IDS})
+    made = save_and_trace(job, tmp_path)
+    (numbers,) = made.model.spec.features.values()
+    assert isinstance(numbers, FeatureSpec)
+    assert (numbers.ordinal, numbers.rule) == (True, HashIds(buckets=10))
+    check_parity(made, tmp_path)
 
 
 def test_tower_with_a_table_that_no_rule_describes_names_the_line_and_a_remedy() -> None:
