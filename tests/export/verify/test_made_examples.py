@@ -1,0 +1,167 @@
+"""Examples that are made where a recipe names none: what they hold, by the features of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle.features.columns import Column
+from bundle.format import manifest
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
+from export.verify.examples import make_examples, without_signs
+
+COUNT = 48
+ROWS = 10
+TABLES = {"t": TableFacts("t", "t", ROWS, 2)}
+KEYS = {"names": np.array(["ann", "bob", "cid", "dot"], object), "numbers": np.array([-7, 5, 9])}
+
+
+def made(
+    spec: FeatureSpec | DenseSpec, ids: Any = None, **entry: Any
+) -> tuple[Column, dict[str, Any]]:
+    """Makes examples of one feature that follows a rule; returns its column, and all columns."""
+    model = ModelSpec(tables=TABLES, features={"f": spec}, towers={})
+    if isinstance(spec, DenseSpec):
+        page: manifest.Feature = manifest.DenseFeature(kind="dense", role="context")
+    else:
+        rule = {} if ids is None else {"ids": ids}
+        page = manifest.EmbeddedFeature(
+            kind=spec.kind,
+            table="t",
+            role="context",
+            combiner=spec.combiner,
+            length=spec.length,
+            **rule,
+            **entry,
+        )
+    columns = make_examples(model, {"f": page}, KEYS, COUNT).columns
+    return columns["f"], dict(columns)
+
+
+def sizes(column: Column) -> list[int]:
+    assert column.offsets is not None
+    assert column.offsets[-1] == len(column.values)
+    return np.diff(column.offsets).tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ids", "known"),
+    [
+        ("int64", None, set(range(ROWS))),
+        ("string", manifest.VocabularyIds(vocabulary="names"), {"ann", "bob", "cid", "dot"}),
+        ("int64", manifest.VocabularyIds(vocabulary="numbers", first_row=7), {-7, 5, 9}),
+        # The other keys would be rows behind the table.
+        ("int64", manifest.VocabularyIds(vocabulary="numbers", first_row=8), {-7, 5}),
+    ],
+)
+def test_made_ids_are_all_known_and_all_that_are_known(
+    dtype: str, ids: Any, known: set[Any]
+) -> None:
+    column, _ = made(FeatureSpec("f", "t", ids_dtype=dtype), ids)
+    assert column.offsets is None
+    assert set(column.values.tolist()) == known
+
+
+def test_made_ids_of_a_hash_are_integers_or_their_texts() -> None:
+    rule = manifest.HashIds(buckets=ROWS)
+    integers, _ = made(FeatureSpec("f", "t"), rule)
+    assert integers.values.min() >= 0
+    assert integers.values.max() > 1 << 32
+    small, _ = made(FeatureSpec("f", "t", ids_dtype="int32"), rule)
+    assert 1 << 24 < small.values.max() < 1 << 31
+    texts, _ = made(FeatureSpec("f", "t", ids_dtype="string"), rule)
+    assert all(isinstance(text, str) and text.isdigit() for text in texts.values)
+
+
+def test_made_numbers_fall_into_every_bucket() -> None:
+    boundaries = (-1.0, 0.0, 1.0, 2.0)
+    column, _ = made(
+        FeatureSpec("f", "t", ids_dtype="float32"), manifest.BucketIds(boundaries=boundaries)
+    )
+    assert column.values.dtype == np.float32
+    assert set(np.searchsorted(boundaries, column.values, side="right")) == {0, 1, 2, 3, 4}
+    assert -2 <= column.values.min() < column.values.max() <= 3
+
+
+def test_made_bags_hold_up_to_five_ids_some_of_them_twice() -> None:
+    bag = FeatureSpec("f", "t", kind="bag", encoding="ragged", combiner="mean")
+    column, _ = made(bag)
+    assert sizes(column) == [0, 1, 2, 3, 4, 5] * (COUNT // 6)
+    assert column.offsets is not None
+    assert column.weights is None
+    starts = column.offsets[:-1][np.diff(column.offsets) > 1]
+    twice = column.values[starts] == column.values[starts + 1]
+    assert twice[::2].all()
+    assert not twice[1::2].all()
+
+
+@pytest.mark.parametrize(("encoding", "zeros"), [("ragged", True), ("dense", False)])
+def test_made_weights_are_positive_or_zero_where_a_zero_leaves_the_id_out(
+    encoding: Any, zeros: bool
+) -> None:
+    spec = FeatureSpec(
+        "f", "t", kind="bag", encoding=encoding, combiner="sum", weights="w", places=4
+    )
+    column, columns = made(spec, weighted=True)
+    assert set(columns) == {"f"}
+    assert column.weights is not None
+    assert (column.weights == 0).any() == zeros
+    present = column.weights[column.weights != 0]
+    assert 0.25 <= present.min() < 0.5
+    assert 1.5 < present.max() < 2
+
+
+def test_made_sequences_are_shorter_and_longer_than_their_length() -> None:
+    ragged = FeatureSpec("f", "t", kind="sequence", encoding="ragged", length=3)
+    assert sizes(made(ragged)[0]) == [0, 1, 2, 3, 4, 5] * (COUNT // 6)
+    dense = FeatureSpec("f", "t", kind="sequence", length=3)
+    assert sizes(made(dense)[0]) == [3] * COUNT
+
+
+def test_made_bags_of_a_dense_input_fill_all_places_unless_there_is_padding() -> None:
+    filled = FeatureSpec("f", "t", kind="bag", combiner="sum", places=4)
+    assert sizes(made(filled)[0]) == [4] * COUNT
+    padded = FeatureSpec("f", "t", kind="bag", combiner="sum", places=2, padding=-1)
+    assert sizes(made(padded, padding=-1)[0]) == [0, 1, 2] * (COUNT // 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "values"),
+    [
+        (DenseSpec("f", "int64", (2,)), {0, 1}),
+        (DenseSpec("f", "int32", (2,), below=3), {0, 1, 2}),
+    ],
+)
+def test_made_integers_are_rows_of_the_table_that_they_index_or_zero_and_one(
+    spec: DenseSpec, values: set[int]
+) -> None:
+    column, _ = made(spec)
+    assert column.values.shape == (2 * COUNT,)
+    assert set(column.values.tolist()) == values
+
+
+def test_made_numbers_are_around_zero_and_positive_without_signs() -> None:
+    spec = DenseSpec("f", "float32", (3,))
+    column, columns = made(spec)
+    assert column.values.shape == (3 * COUNT,)
+    assert abs(float(column.values.mean())) < 0.3
+    assert 0.7 < float(column.values.std()) < 1.3
+
+    model = ModelSpec(tables=TABLES, features={"f": spec}, towers={})
+    page = manifest.DenseFeature(kind="dense", role="context")
+    examples = make_examples(model, {"f": page}, KEYS, COUNT)
+    positive = without_signs(examples, model)
+    np.testing.assert_array_equal(positive.columns["f"].values, np.abs(columns["f"].values))
+
+
+def test_made_texts_have_up_to_seven_words_of_the_vocabulary_and_others() -> None:
+    words = manifest.VocabularyIds(vocabulary="names")
+    rule = manifest.TextIds(split="whitespace", ids=words)
+    column, _ = made(
+        FeatureSpec("f", "t", kind="bag", combiner="mean", rule=rule, ids_dtype="string"), rule
+    )
+    texts = [text.split() for text in column.values]
+    assert [len(text) for text in texts] == list(range(8)) * (COUNT // 8)
+    assert {word for text in texts for word in text} == {"x", "X!", "ann", "bob", "cid", "dot"}
