@@ -43,7 +43,8 @@ def made(
 def sizes(column: Column) -> list[int]:
     assert column.offsets is not None
     assert column.offsets[-1] == len(column.values)
-    return np.diff(column.offsets).tolist()
+    lengths: list[int] = np.diff(column.offsets).tolist()
+    return lengths
 
 
 @pytest.mark.parametrize(
@@ -73,6 +74,15 @@ def test_made_ids_of_a_hash_are_integers_or_their_texts() -> None:
     assert 1 << 24 < small.values.max() < 1 << 31
     texts, _ = made(FeatureSpec("f", "t", ids_dtype="string"), rule)
     assert all(isinstance(text, str) and text.isdigit() for text in texts.values)
+
+
+def test_made_ids_of_a_remainder_reach_beyond_the_table() -> None:
+    rule = manifest.ComputedIds(operations=({"do": "remainder", "by": ROWS},))
+    column, _ = made(FeatureSpec("f", "t", rule=rule), rule)
+    assert column.values.max() > 1 << 32
+    plain = manifest.ComputedIds(operations=({"do": "add", "by": 4},))
+    column, _ = made(FeatureSpec("f", "t", rule=plain), plain)
+    assert {(number + 4) for number in column.values.tolist()} <= set(range(ROWS))
 
 
 def test_made_numbers_fall_into_every_bucket() -> None:
