@@ -306,7 +306,7 @@ def large_messages(port: int) -> None:
     strings = field(6, field(2, b"\x0a\x00" * (8 * MIB - 50)))  # empty ids
     for message in (entries, strings):
         body = gzip.compress(message, 6)
-        with connections(port, 10, PREFACE + compressed_call(body, len(body))) as opened:
+        with connections(port, 5, PREFACE + compressed_call(body, len(body))) as opened:
             for connection in opened:
                 read(connection)
 
