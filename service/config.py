@@ -242,6 +242,12 @@ class ServiceSettings(BaseSettings):
     """File of client tokens. Each line has a name, a token (or sha256: and its digest), and models.
     Clients must then send `authorization: Bearer <token>`. The file is reloaded when it changes.
     """
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Name that HTTP requests may have in `Host`, without a port. Default: any name, except on a
+    loopback address without tokens and client certificates, where only loopback addresses are
+    accepted. Loopback addresses stay accepted there. Repeatable; in the environment, separate the
+    names with commas.
+    """
     max_concurrent_streams: int = Field(default=1_000, ge=1, le=1_000_000)
     """Maximum number of concurrent calls on one gRPC connection. Further calls wait in the client.
     """
@@ -266,7 +272,7 @@ class ServiceSettings(BaseSettings):
     def _raise_for_shard(cls, value: int, info: ValidationInfo) -> int:
         return value if info.data.get("shard") is None else max(2, value)
 
-    @field_validator("require", "shard_addresses", mode="before")
+    @field_validator("allowed_hosts", "require", "shard_addresses", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return (

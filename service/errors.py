@@ -3,7 +3,7 @@
 ServiceError
 ├── InvalidArgument   a field has a shape, type or value that the call does not accept
 ├── Unauthenticated   the token is missing or unknown
-├── PermissionDenied  the token does not permit access to the model
+├── PermissionDenied  the token does not permit access to the model, or the host is not allowed
 ├── TooLarge          more ids, queries, candidates or bytes than the limit
 ├── NotFound          no such model, version, table, feature, tower or index
 ├── Overloaded        the service is overloaded; try again later
@@ -89,13 +89,13 @@ class Unauthenticated(ServiceError):
 
 
 class PermissionDenied(ServiceError):
-    """The token does not permit access to the model."""
+    """The token does not permit access to the model, or the host is not allowed."""
 
     code = Code.PERMISSION_DENIED
 
 
 class TooLarge(ServiceError):
-    """The request has more ids, queries, candidates or bytes than the limit."""
+    """The request, or its response, has more ids, candidates or bytes than the limit."""
 
     code = Code.TOO_LARGE
 

@@ -34,7 +34,7 @@ def hang_up(service: Process, callers: int, client: httpx.Client) -> list[str]:
     """Callers that leave: over HTTP with a reset, over gRPC by a deadline and by cancelling."""
     body = REQUESTS["recommend"].SerializeToString()
     start = (
-        f"POST /v1/models/{MODEL}:recommend HTTP/1.1\r\nhost: x\r\ncontent-type: "
+        f"POST /v1/models/{MODEL}:recommend HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
         "application/x-protobuf\r\n"
     )
     request = start.encode() + b"content-length: %d\r\n\r\n" % len(body) + body

@@ -75,7 +75,7 @@ class Report:
 
 def slow_headers(port: int, service: list[psutil.Process], call_port: int) -> Report:
     """Sends the headers of requests a byte at a time."""
-    start = b"POST /v1/models/movies:retrieve HTTP/1.1\r\nhost: x\r\nx-slow: "
+    start = b"POST /v1/models/movies:retrieve HTTP/1.1\r\nhost: localhost\r\nx-slow: "
     return _attack(port, service, call_port, CONNECTIONS, start, again=b"x")
 
 
@@ -91,7 +91,7 @@ def no_reading(port: int, service: list[psutil.Process], call_port: int) -> Repo
         service,
         call_port,
         READERS,
-        b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * PIPELINED,
+        b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * PIPELINED,
     )
 
 

@@ -27,6 +27,7 @@ from service.codec.metadata import REQUEST_ID, TRACE_PARENT, request_id_of
 from service.config import ServiceSettings
 from service.observability.logging import PRINCIPAL, logger
 from service.security.exposure import on_loopback
+from service.security.hosts import host_name
 from service.security.principal import Principal, authorize, authorize_all
 from service.security.tokens import TokenStore
 
@@ -151,9 +152,8 @@ def _authenticate(request: Request, tokens: TokenStore | None) -> Principal | No
         principal = tokens.authenticate(request.headers.get("authorization"))
         PRINCIPAL.set(principal.name)
     else:
-        host = request.headers.get("host", "").rpartition("@")[2]
-        name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
-        if not on_loopback(name):
+        host = request.headers.get("host", "")
+        if not on_loopback(host_name(host)):
             raise errors.PermissionDenied(
                 f"host is {host[:80]!r}; a loopback address of this machine was expected"
             )

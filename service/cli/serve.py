@@ -155,7 +155,9 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     # As text: the settings parse it, so that an option is rejected in the same words as its
     # variable.
     option = typer.Option(flag, help=text, show_default=False, metavar=_metavar(kind))
-    accepted: Any = list[str] | None if name in {"require", "shard_addresses"} else str | None
+    accepted: Any = (
+        list[str] | None if name in {"allowed_hosts", "require", "shard_addresses"} else str | None
+    )
     return _parameter(name, Annotated[accepted, option], None)
 
 

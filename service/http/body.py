@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -43,38 +43,52 @@ def response_of(
     return Response(json.dump(value()), media_type=JSON)
 
 
+class ResponseNotRead(Exception):
+    """A client did not read a response in time. The server closes the connection."""
+
+
 async def send_pieces(
     pieces: Sequence[bytes], media_type: str, timeout_s: float, send: Send
-) -> bool:
-    """Sends a response, a large one in pieces, each once the client has read most of those before.
-
-    Args:
-      pieces: The response.
-      media_type: Its content type.
-      timeout_s: The maximum time for the client to read one piece of a large response.
-      send: Sends an ASGI message.
-
-    Returns:
-      False if the client did not read in time. The server then closes the connection.
-    """
+) -> None:
+    """Sends a response; see `send_body`."""
     length = sum(map(len, pieces))
     headers = [
         (b"content-type", media_type.encode()),
         (b"content-length", str(length).encode()),
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    if length <= json.PIECE_BYTES:
+    if length > json.PIECE_BYTES:
+        await send_body(pieces, timeout_s, send)
+    else:
         await send({"type": "http.response.body", "body": b"".join(pieces)})
-        return True
-    # The empty end waits until most of the last piece has been read as well.
+
+
+async def send_body(
+    pieces: Iterable[bytes], timeout_s: float, send: Send, more_body: bool = False
+) -> None:
+    """Sends the body of a response in parts, each once the client has read most of those before.
+
+    Args:
+      pieces: The body.
+      timeout_s: The maximum time for the client to read one part.
+      send: Sends an ASGI message.
+      more_body: Whether more of the body follows.
+
+    Raises:
+      ResponseNotRead: The client did not read a part in time.
+    """
+    # The empty end waits until most of the last part has been read as well.
     for body in chain(chain.from_iterable(map(_parts, pieces)), [b""]):
+        message = {
+            "type": "http.response.body",
+            "body": body,
+            "more_body": more_body or bool(body),
+        }
         try:
             async with asyncio.timeout(timeout_s):
-                message = {"type": "http.response.body", "body": body, "more_body": bool(body)}
                 await send(message)
         except TimeoutError:
-            return False
-    return True
+            raise ResponseNotRead from None
 
 
 def _parts(piece: bytes) -> Iterator[bytes]:

@@ -8,8 +8,7 @@ from service.errors import InvalidArgument
 
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
-_JSON_TYPES = (JSON, "", "application/x-www-form-urlencoded")
-"""The last is what `curl -d` sends with any body: no call accepts forms, so JSON is meant."""
+_JSON_TYPES = (JSON, "")
 _PROTOBUF_TYPES = (PROTOBUF, "application/protobuf")
 
 Headers = Mapping[str, str]
@@ -32,11 +31,13 @@ def is_protobuf(headers: Headers) -> bool:
     """Returns whether the body is a protobuf message; else it is JSON, also without a content type.
 
     Raises:
-      InvalidArgument: it is neither.
+      InvalidArgument: it is neither, or a web page sent it without a content type. Without asking,
+        browsers let a page send forms, and bodies without a type, to any address.
     """
     content_type = headers.get("content-type", "")
     media_type = _media_type(content_type)
-    if media_type not in _JSON_TYPES and media_type not in _PROTOBUF_TYPES:
+    untyped = not media_type and "origin" in headers
+    if untyped or (media_type not in _JSON_TYPES and media_type not in _PROTOBUF_TYPES):
         raise InvalidArgument(
             f"content-type is {content_type[:80]!r}; {JSON} or {PROTOBUF} was expected"
         )

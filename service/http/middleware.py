@@ -20,9 +20,13 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import TRANSPORT_STATUS, InvalidArgument, Unauthenticated
-from service.http.body import BodyTimeout, response_of
+from service.http.body import BodyTimeout, ResponseNotRead, response_of
 from service.http.headers import Headers, joined
+from service.http.pages import Pages
 from service.observability import logging
+from service.security.client_certificate import client_name
+from service.security.hosts import AllowedHosts
+from service.security.principal import NAME_CHARS_MAX, Principal
 
 PROBES = frozenset({"/livez", "/readyz"})
 """Open to everybody: probes have no token. Their failures are not logged: they come every second.
@@ -59,6 +63,9 @@ class RequestContextMiddleware:
         self._engine = dataplane.engine
         self._tokens = dataplane.tokens
         self._timeout_s = dataplane.settings.request_timeout_s
+        self._has_certificates = dataplane.settings.tls_client_ca is not None
+        self._hosts = AllowedHosts(dataplane.settings)
+        self._pages = Pages(app, dataplane.settings.body_timeout_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
@@ -90,12 +97,11 @@ class RequestContextMiddleware:
             await send(message)
 
         try:
-            if self._tokens is not None and not is_probe:
-                # A pipelined request begins in the context of the one before it.
-                logging.PRINCIPAL.set("")
-                context.principal = self._tokens.authenticate(headers.get("authorization"))
-                logging.PRINCIPAL.set(context.principal.name)
-            await self._app(scope, receive, send_completed)
+            app = self._app_of(scope, headers, context)
+            await app(scope, receive, send_completed)
+        except ResponseNotRead:
+            extra = logging.fields(call=context.call, request_id=request_id)
+            _LOG.info("response_not_read", extra=extra)
         except Exception as problem:
             failure = failure_of(problem, request_id)
             if not is_probe:
@@ -104,6 +110,32 @@ class RequestContextMiddleware:
                 raise  # the answer has begun: the server closes the connection
             code = failure.code.value
             await _response(failure, problem, headers)(scope, receive, send_completed)
+
+    def _app_of(self, scope: Scope, headers: Headers, context: RequestContext) -> ASGIApp:
+        """Returns what responds to a request, once it is known who sent it."""
+        if scope["path"] in PROBES:
+            return self._app
+        self._hosts.check(headers.get("host", ""))
+        context.principal = self._authenticate(headers)
+        return self._app if scope["method"] == "POST" else self._pages
+
+    def _authenticate(self, headers: Headers) -> Principal | None:
+        """Returns who sent a request, by its token or else by its certificate; None: the service
+        requires neither.
+
+        Raises:
+          Unauthenticated: the token is missing or unknown.
+        """
+        # A pipelined request begins in the context of the one before it.
+        logging.PRINCIPAL.set("")
+        if self._tokens is not None:
+            principal = self._tokens.authenticate(headers.get("authorization"))
+        elif self._has_certificates:
+            principal = Principal(client_name()[:NAME_CHARS_MAX])
+        else:
+            return None
+        logging.PRINCIPAL.set(principal.name)
+        return principal
 
 
 def _response(failure: Failure, problem: Exception, headers: Headers) -> Response:

@@ -23,11 +23,8 @@ from service.errors import InvalidArgument, NotFound, NotReady
 from service.http.body import BodyReader, response_of, send_pieces
 from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_protobuf
 from service.http.schemas import ErrorResponse
-from service.observability.logging import fields, logger
 from service.observability.metrics import CONTENT_TYPE
 from service.security.principal import authorize, authorize_all
-
-_log = logger(__name__)
 
 MODEL_PATHS = (
     "/v1/models/{model}",
@@ -93,9 +90,7 @@ class CallEndpoint:
                 operation, body, protobuf, target, context, as_protobuf
             )
             media_type = PROTOBUF if as_protobuf else JSON
-            if not await send_pieces(pieces, media_type, self._timeout_s, send):
-                extra = fields(call=context.call, request_id=context.request_id)
-                _log.info("response_not_read", extra=extra)
+            await send_pieces(pieces, media_type, self._timeout_s, send)
 
 
 def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one function a path

@@ -17,6 +17,7 @@ from cryptography import x509
 
 from service.config import ServiceSettings, SettingsError
 from service.observability.logging import fields, logger
+from service.security.client_certificate import ClientConnection
 from service.security.watched_files import WatchedFiles
 
 SERVER = "server"
@@ -132,6 +133,7 @@ def _read(chain: Path, key: Path, client_ca: Path | None, report: Report) -> Cer
         if client_ca is not None:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
+            context.sslobject_class = ClientConnection
             # A resumed session would skip the check against new authorities.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0

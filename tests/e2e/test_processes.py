@@ -51,7 +51,7 @@ def half_sent(service: Process) -> Iterator[Callable[[], bytes]]:
         ("127.0.0.1", service.ports["http"]), timeout=WAIT_S
     ) as connection:
         connection.sendall(
-            b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+            b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
             % (RETRIEVE.encode(), len(body))
         )
         connection.sendall(body[:5])

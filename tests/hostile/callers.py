@@ -17,9 +17,9 @@ from service.grpc_api.servicer import SERVICE
 from tests.service.grpc_api.requests import PREFACE, frame, request_frames
 
 MIB = 1 << 20
-CALL = b"POST /v1/models/movies:retrieve HTTP/1.1\r\nhost: x\r\n"
-LIVE = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
-LARGE = b"GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\n\r\n"
+CALL = b"POST /v1/models/movies:retrieve HTTP/1.1\r\nhost: localhost\r\n"
+LIVE = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LARGE = b"GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: localhost\r\n\r\n"
 TOKEN = "token-of-the-tests-0123456789"
 DATA = 0
 HEADERS = 1

@@ -42,7 +42,9 @@ def received(connection: socket.socket) -> bytes:
 
 def head(length: int | None = None, *headers: str) -> bytes:
     body = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
-    return "\r\n".join([f"POST {RETRIEVE} HTTP/1.1", "host: x", body, *headers, "", ""]).encode()
+    return "\r\n".join(
+        [f"POST {RETRIEVE} HTTP/1.1", "host: localhost", body, *headers, "", ""]
+    ).encode()
 
 
 @contextmanager

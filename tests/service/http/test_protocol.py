@@ -27,8 +27,8 @@ OFFERS = {
     "websocket": "Connection: keep-alive, Upgrade\r\nUpgrade: websocket",
     "closing": "Upgrade: h2c\r\nConnection: upgrade, close",
 }
-HIDDEN = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
-LAST = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+HIDDEN = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LAST = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 CUTS = ["one packet", "two packets", "byte by byte"]
 
 
@@ -40,7 +40,7 @@ def request_of(body: bytes, framing: str, *headers: str) -> tuple[bytes, bytes]:
         middle = len(body) // 2
         parts = [body[:middle], body[middle:], b""]
         body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
-    lines = [f"POST {RETRIEVE} HTTP/1.1", "host: x", length, *headers]
+    lines = [f"POST {RETRIEVE} HTTP/1.1", "host: localhost", length, *headers]
     return "\r\n".join([*lines, "", ""]).encode(), body
 
 
@@ -109,14 +109,14 @@ def test_offers_of_many_requests_sent_at_once_are_all_ignored(service: RunningSe
 
 
 def test_request_without_a_body_may_offer_an_upgrade(service: RunningService) -> None:
-    probe = f"GET /livez HTTP/1.1\r\nhost: x\r\n{OFFERS['h2c']}\r\n\r\n".encode()
+    probe = f"GET /livez HTTP/1.1\r\nhost: localhost\r\n{OFFERS['h2c']}\r\n\r\n".encode()
     with connected(service) as connection:
         connection.sendall(probe + LAST)
         assert statuses(received(connection)) == [200, 200]
 
 
 def test_tunnel_is_rejected_with_everything_behind_it(service: RunningService) -> None:
-    tunnel = b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(HIDDEN)
+    tunnel = b"CONNECT x:80 HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(HIDDEN)
     with connected(service) as connection:
         connection.sendall(tunnel + HIDDEN)
         responses = received(connection)

@@ -1,0 +1,61 @@
+"""The concurrency of everything that is not a call: metrics, descriptions of models, documents."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import Overloaded
+from service.http.body import send_body
+
+PAGES_MAX = 2
+_WAIT_S = 1.0
+"""Time that a page waits for its turn: a browser requests all that a document needs at once."""
+_RETRY_AFTER_S = 1.0
+
+
+class Pages:
+    """Surrounds the application for pages. At most PAGES_MAX are in progress until they are sent,
+    so that nobody can load the service by them.
+    """
+
+    def __init__(self, app: ASGIApp, read_timeout_s: float) -> None:
+        """Creates the ASGI application.
+
+        Args:
+          app: Responds to the requests.
+          read_timeout_s: The maximum time for a client to read a part of a large page.
+        """
+        self._app = app
+        self._read_timeout_s = read_timeout_s
+        self._turns = asyncio.Semaphore(PAGES_MAX)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Responds to a request.
+
+        Raises:
+          Overloaded: The other pages took too long.
+          ResponseNotRead: The client did not read a part of the page in time.
+        """
+
+        async def send_in_parts(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                more_body = message.get("more_body", False)
+                await send_body([message.get("body", b"")], self._read_timeout_s, send, more_body)
+            else:
+                await send(message)
+
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise Overloaded(
+                f"{PAGES_MAX} other pages are in progress; calls are accepted meanwhile",
+                _RETRY_AFTER_S,
+                "requests",
+            ) from None
+        try:
+            await self._app(scope, receive, send_in_parts)
+        finally:
+            self._turns.release()

@@ -1,0 +1,57 @@
+"""The hosts that requests may be sent to.
+
+A web page can let its own name point to 127.0.0.1 (DNS rebinding), and then read the responses of a
+service that only this machine reaches. Its requests have a foreign `Host`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from service.config import ServiceSettings
+from service.errors import PermissionDenied
+from service.security.exposure import on_loopback
+
+_HOSTS_MAX = 256
+"""Values of `Host` that are remembered."""
+
+
+class AllowedHosts:
+    """Checks the `Host` of requests.
+
+    Names in `allowed_hosts` are accepted, and loopback addresses where the service listens on one.
+    Without `allowed_hosts` every host is accepted by a service that other machines reach, or whose
+    clients authenticate: a web page has no credentials.
+    """
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        """Takes what the settings allow."""
+        self._names = frozenset(map(str.lower, settings.allowed_hosts))
+        self._loopback = on_loopback(settings.host)
+        authenticated = settings.tokens is not None or settings.tls_client_ca is not None
+        self._checked = bool(self._names) or (self._loopback and not authenticated)
+        # Requests of one client all name the same host.
+        self._is_known = lru_cache(_HOSTS_MAX)(self._is_allowed)
+
+    def check(self, host: str) -> None:
+        """Checks the value of `Host`.
+
+        Raises:
+          PermissionDenied: The host is not allowed.
+        """
+        if not self._checked or self._is_known(host):
+            return
+        expected = "a loopback address or a name in" if self._loopback else "a name in"
+        raise PermissionDenied(f"host is {host[:80]!r}; {expected} allowed_hosts was expected")
+
+    def _is_allowed(self, host: str) -> bool:
+        name = host_name(host)
+        return name in self._names or (self._loopback and on_loopback(name))
+
+
+def host_name(host: str) -> str:
+    """Returns the name or address in a `Host` header, without user and port, in lower case."""
+    host = host.rpartition("@")[2].lower()
+    if host.startswith("["):
+        return host[1 : host.find("]")]
+    return host.partition(":")[0]

@@ -1,0 +1,58 @@
+"""Pages (metrics, descriptions, documents) do not take the service from calls."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+
+from service.http.pages import PAGES_MAX
+from tests.e2e.process import until
+from tests.service.http.clients import BODY, RETRIEVE, connected, error_of
+from tests.service.running import RunningService, log_lines
+
+ASSET = "/docs/assets/swagger-ui-bundle.js"
+
+
+def test_pages_that_are_not_read_leave_calls_alone_and_end_in_time(
+    serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    write()
+    service = serve(body_timeout_s=4)
+    requests = f"GET {ASSET} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode() * 20
+    with ExitStack() as opened, log_lines() as lines:
+        for _ in range(PAGES_MAX):
+            connection = opened.enter_context(connected(service))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(requests)
+        answers: list[httpx.Response] = []
+
+        def is_rejected() -> bool:
+            answers.append(httpx.get(service.http + "/metrics"))
+            return answers[-1].status_code == 429
+
+        until(is_rejected)
+        assert error_of(answers[-1])["code"] == "OVERLOADED"
+        assert answers[-1].headers["retry-after"] == "1"
+        assert httpx.get(service.http + "/readyz").status_code == 200
+        assert httpx.post(service.http + RETRIEVE, json=BODY).status_code == 200
+
+        until(lambda: httpx.get(service.http + "/metrics").status_code == 200)
+        assert "response_not_read" in lines.getvalue()
+
+
+def test_foreign_host_is_rejected_except_by_probes(
+    serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    write()
+    service = serve()
+    foreign = {"host": "example.com"}
+    answer = httpx.post(service.http + RETRIEVE, json=BODY, headers=foreign)
+    assert (answer.status_code, error_of(answer)["code"]) == (403, "PERMISSION_DENIED")
+    assert httpx.get(service.http + "/v1/models", headers=foreign).status_code == 403
+    assert httpx.get(service.http + "/readyz", headers=foreign).status_code == 200
+    allowed = serve(allowed_hosts=("example.com",))
+    assert httpx.post(allowed.http + RETRIEVE, json=BODY, headers=foreign).status_code == 200
