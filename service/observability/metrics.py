@@ -28,6 +28,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from bundle import native
 from bundle.format.manifest import FORMAT_VERSION
+from service.errors import Code
 from service.observability import logging
 
 CALLS = (
@@ -43,6 +44,8 @@ CALLS = (
     "describe",
     "other",
 )
+TRANSPORTS = ("http", "grpc")
+CODES = ("OK", *(code.value for code in Code))
 PHASES = ("decode", "queue", "lookup", "compute", "search", "encode")
 REJECTIONS = (
     "requests",
@@ -57,6 +60,8 @@ REJECTIONS = (
 STATES = ("loading", "available", "kept", "retiring", "failed")
 LOAD_OUTCOMES = ("available", "failed", "damaged")
 RECORD_OUTCOMES = ("written", "dropped", "failed")
+SEARCH_PATHS = ("index", "exact", "none")
+FILTER_OUTCOMES = ("compiled", "cached")
 CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 
 _SIZES = tuple(float(1 << power) for power in range(16))
@@ -133,6 +138,18 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("kind",),
     ),
 }
+SERIES_AT_START: dict[str, tuple[tuple[str, ...], ...]] = {
+    "requests": (TRANSPORTS, CALLS, CODES),
+    "rejected_requests": (CALLS, REJECTIONS),
+    "examples": (CALLS,),
+    "candidates": (CALLS,),
+    "filtered_searches": (SEARCH_PATHS,),
+    "filters": (FILTER_OUTCOMES,),
+    "recorded_requests": (RECORD_OUTCOMES,),
+}
+"""Values of the labels of counters, by label: these series are 0 until something is counted. A
+dashboard then shows 0 instead of no data, and `increase` does not miss the first count.
+"""
 HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
     "request_seconds": (
         "Time from the last byte of the request to the complete response, without requests that "
@@ -237,10 +254,9 @@ class Metrics:
             )
             for name, (text, labels, merge) in GAUGES.items()
         }
-        for key in product(("http", "grpc"), CALLS, ("INTERNAL", "DATA_LOSS")):
-            self._counters["requests"](*key).inc(0)  # `increase` then sees the first
-        for outcome in RECORD_OUTCOMES:
-            self._counters["recorded_requests"](outcome).inc(0)
+        for name, labels in SERIES_AT_START.items():
+            for values in product(*labels):
+                self._counters[name](*values).inc(0)
         rows = "numpy" if native.Rows is None else "compiled"
         self._gauges["build_info"](metadata.version("rowcast"), str(FORMAT_VERSION), rows).set(1)
         self._gauges["process_start_timestamp_seconds"]().set_to_current_time()

@@ -126,6 +126,9 @@ class Shards:
         remote = RemoteVersion(
             self.call_all, manifest, key, self._total(key) if sharded else 1, min_bytes
         )
+        for table in remote.tables:
+            # An alert watches for an increase, which the first loss would not be without a zero.
+            self._metrics.count("lost_rows", 0, manifest.model, table)
         # Another set: `status` may be iterating over this one.
         self._versions = self._versions.union([remote])
         return remote

@@ -292,6 +292,13 @@ def test_proxies_keep_idle_connections_for_less_time_than_the_service() -> None:
     assert int(body_mib) << 20 == DEFAULTS["max_request_bytes"]
 
 
+def test_haproxy_sends_one_request_id() -> None:
+    haproxy = (DEPLOY / "haproxy.cfg").read_text()
+    # It adds a second header to the client's, and the service then replaces both.
+    assert "unique-id-header" not in haproxy
+    assert re.search(r"set-header x-request-id .* unless \{ req.hdr\(x-request-id\)", haproxy)
+
+
 def test_haproxy_accepts_its_configuration() -> None:
     checked("haproxy", "-c", "-f", "haproxy.cfg")
 

@@ -14,7 +14,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bundle import native
-from service.observability.metrics import CONTENT_TYPE, LOAD_OUTCOMES, PHASES, STATES, Metrics
+from service.observability.metrics import (
+    CONTENT_TYPE,
+    COUNTERS,
+    LOAD_OUTCOMES,
+    PHASES,
+    STATES,
+    Metrics,
+)
 
 WORKER = """
 import sys
@@ -85,6 +92,38 @@ def test_metrics_bugs_before_the_first_are_zero() -> None:
         rendered[f"rowcast_loads_total{{model=m,outcome={each}}}"] for each in LOAD_OUTCOMES
     ] == [1, 0, 0]
     assert rendered["rowcast_load_seconds{model=m}"] == 0.5
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+def test_counter_without_open_labels_is_zero_before_the_first_count(name: str) -> None:
+    _, labels = COUNTERS[name]
+    series = {
+        sample: value
+        for sample, value in samples(Metrics().render()).items()
+        if sample.partition("{")[0] == f"rowcast_{name}_total"
+    }
+    if {*labels} & {"model", "shard"}:  # known once a model is loaded, or a shard responds
+        assert series == {}
+    elif name == "page_faults":
+        assert len(series) == 2
+    else:
+        assert series
+        assert {*series.values()} == {0}
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "rowcast_requests_total{call=rank,code=OVERLOADED,transport=http}",
+        "rowcast_requests_total{call=retrieve,code=OK,transport=grpc}",
+        "rowcast_rejected_requests_total{call=rank,reason=deadline}",
+        "rowcast_filtered_searches_total{path=exact}",
+        "rowcast_filters_total{outcome=cached}",
+        "rowcast_log_lines_dropped_total",
+    ],
+)
+def test_series_of_the_dashboard_exist_from_the_start(sample: str) -> None:
+    assert samples(Metrics().render())[sample] == 0
 
 
 def test_render_shows_what_was_counted() -> None:
