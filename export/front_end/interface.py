@@ -51,8 +51,10 @@ class TracedTower:
     Attributes:
       spec: its description.
       function: takes the tensors of `spec.inputs`, in their order; returns a dict by the names of
-        `spec.outputs`.
-      variables: the dense variables that it reads, in the order of `spec.variables`.
+        `spec.outputs`. A pruned function of `tf.compat.v1.wrap_function`, since towers are divided
+        and packed by pruning it again (`export.graphs.functions.narrowed`).
+      variables: the dense variables that it reads, in the order of `spec.variables`; they need no
+        value before `OriginalModel.restore_weights`.
       lines: the user's line that made the first operation of each type.
     """
 
