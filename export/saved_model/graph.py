@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import TableSpec
@@ -65,26 +65,19 @@ def build_graph(
       NotConvertible: an input is read in ways that ask for different dtypes.
     """
     module = tf.Module(name=job.model)
-    stored: dict[str, Any] = {}
-    for spec in tables.values():
-        if spec.key not in stored:
-            attribute = f"table_{len(stored)}"
-            shape = spec.stored
-            dtype = tf.as_dtype(spec.dtype)
-            stored[spec.key] = variable_class()(
-                shape=shape, dtype=dtype, trainable=False, name=attribute
-            )
-            setattr(module, attribute, stored[spec.key])
-    weights: dict[str, Any] = {}
-    for variable in _distinct(traced.towers):
-        weights[f"weight_{len(weights)}"] = variable
-        setattr(module, f"weight_{len(weights) - 1}", variable)
+    stored = _stored_tables(tables.values())
+    weights = {
+        f"weight_{number}": variable for number, variable in enumerate(_distinct(traced.towers))
+    }
+    for attribute, variable in {**stored.variables, **weights}.items():
+        setattr(module, attribute, variable)
     known = _vocabularies(job, base, traced, entries)
     module.vocabularies = list(known.values())
     module.tables = [table for tower in traced.towers for table in tables_of(tower.function)]
 
     def gather(table: str, rows: Any) -> Any:
-        return tf.gather(stored[tables[table].key], rows)
+        attribute = stored.attributes[tables[table].key]
+        return tf.gather(stored.variables[attribute], rows)
 
     lookups = Lookups(job, traced, entries, tables, known, gather)
     signatures = {}
@@ -99,8 +92,30 @@ def build_graph(
         )
     signatures[SIGNATURE] = signatures[default]
     inputs[SIGNATURE] = inputs[default]
-    attributes = {f"table_{number}": key for number, key in enumerate(stored)}
-    return InlineGraph(lookups, module, signatures, inputs, attributes, weights)
+    keys = {attribute: key for key, attribute in stored.attributes.items()}
+    return InlineGraph(lookups, module, signatures, inputs, keys, weights)
+
+
+class _Stored(NamedTuple):
+    """The variables of stored tables, by attribute, and the attribute of each stored key."""
+
+    variables: dict[str, Any]
+    attributes: dict[str, str]
+
+
+def _stored_tables(tables: Iterable[TableSpec]) -> _Stored:
+    """Makes a variable without memory for each stored table; tables of a stack share one."""
+    stored = _Stored({}, {})
+    for spec in tables:
+        if spec.key in stored.attributes:
+            continue
+        attribute = f"table_{len(stored.variables)}"
+        dtype = tf.as_dtype(spec.dtype)
+        stored.attributes[spec.key] = attribute
+        stored.variables[attribute] = variable_class()(
+            shape=spec.stored, dtype=dtype, trainable=False, name=attribute
+        )
+    return stored
 
 
 def write_graph(graph: InlineGraph, directory: Path) -> bytes:

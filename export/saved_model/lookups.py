@@ -80,26 +80,9 @@ class Lookups:
         return {tensor.name: tf.identity(results[tensor.name]) for tensor in tower.spec.outputs}
 
     def _activation(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> Any:
-        if (
-            spec.encoding == "dense"
-            and spec.kind != "bag"
-            and not isinstance(spec.rule, manifest.MultiInputIds)
-        ):
-            ids = inputs[spec.reads[0]]
-            if spec.place is not None:
-                ids = tf.reshape(ids, [-1, spec.places])[:, spec.place]
-            values = tf.reshape(ids, [-1])
-            rows = self._rows(spec, values)
-            if (padding := self._entry(spec).padding) is not None:
-                rows = tf.where(
-                    values == tf.constant(padding, values.dtype), tf.constant(-1, tf.int64), rows
-                )
-            vectors = self._vectors(spec, rows)
-            return (
-                vectors
-                if spec.kind == "single"
-                else tf.reshape(vectors, [-1, spec.length, vectors.shape[1]])
-            )
+        of_several = isinstance(spec.rule, manifest.MultiInputIds)
+        if spec.encoding == "dense" and spec.kind != "bag" and not of_several:
+            return self._of_dense_ids(spec, inputs[spec.reads[0]])
         ids, weights = self._ids(spec, inputs)
         rows = self._rows(spec, ids.values)
         if spec.kind == "bag":  # leaves unknown ids out; a sequence keeps their places
@@ -118,6 +101,21 @@ class Lookups:
             filled_by = self._vectors(spec, tf.constant([_or_none(spec.filler_row)], tf.int64))
             return whole.to_tensor(filled_by[0], shape=[None, spec.length, whole.shape[-1]])
         return self._combined(spec, ids, rows, weights)
+
+    def _of_dense_ids(self, spec: FeatureSpec, ids: Any) -> Any:
+        """Returns the vectors of one id per example, or of a sequence of `length` ids."""
+        if spec.place is not None:
+            ids = tf.reshape(ids, [-1, spec.places])[:, spec.place]
+        values = tf.reshape(ids, [-1])
+        rows = self._rows(spec, values)
+        padding = self._entry(spec).padding
+        if padding is not None:
+            padded = values == tf.constant(padding, values.dtype)
+            rows = tf.where(padded, tf.constant(-1, tf.int64), rows)
+        vectors = self._vectors(spec, rows)
+        if spec.kind == "single":
+            return vectors
+        return tf.reshape(vectors, [-1, spec.length, vectors.shape[1]])
 
     def _ids(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
         """Returns ids, and weights beside them, as ragged or sparse tensors without padding; of
