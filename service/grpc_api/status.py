@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import NoReturn
 
@@ -19,6 +20,10 @@ from service.errors import TRANSPORT_STATUS
 
 RETRY_AFTER = "retry-after"
 """Trailing metadata: seconds, as a decimal number."""
+RETRY_PUSHBACK = "grpc-retry-pushback-ms"
+"""The same in milliseconds. The retry policies of gRPC libraries wait as long as it says.
+Source: gRFC A6, https://github.com/grpc/proposal/blob/master/A6-client-retries.md, pushback.
+"""
 STATUS_DETAILS = "grpc-status-details-bin"
 """Trailing metadata: google.rpc.Status with ErrorDetails, and RetryInfo where a retry may help."""
 
@@ -40,6 +45,7 @@ def trailing_metadata_of(failure: Failure) -> Metadata:
     metadata: Metadata = ((REQUEST_ID, failure.request_id),)
     if failure.retry_after_s is not None:
         metadata += ((RETRY_AFTER, f"{failure.retry_after_s:g}"),)
+        metadata += ((RETRY_PUSHBACK, str(math.ceil(failure.retry_after_s * 1000))),)
         details.append(RetryInfo(retry_delay=timedelta(seconds=failure.retry_after_s)))
     packed = [any_message.pack(each) for each in details]
     status = Status(code=status_code_of(failure).value[0], message=failure.message, details=packed)

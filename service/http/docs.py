@@ -16,6 +16,7 @@ from service.http.routes import MODEL_PATHS
 from service.http.schemas import SCHEMAS, ErrorResponse, Schema
 
 _TEXT = {"type": "string"}
+_PATH_TYPES = {"version": {"type": "integer", "minimum": 1}}
 _BINARY = {PROTOBUF: {"schema": {"type": "string", "format": "binary"}}}
 _TIMING = {SERVER_TIMING: {"description": "Milliseconds by phase.", "schema": _TEXT}}
 _CODES = ", ".join(f"{status.http} {code.value}" for code, status in TRANSPORT_STATUS.items())
@@ -25,7 +26,11 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 _HEADERS = [
     {"name": REQUEST_ID, "in": "header", "schema": _TEXT, "description": "Returned and logged."},
-    {"name": TIMEOUT_MS, "in": "header", "schema": {"type": "integer", "maximum": TIMEOUT_MS_MAX}},
+    {
+        "name": TIMEOUT_MS,
+        "in": "header",
+        "schema": {"type": "integer", "minimum": 0, "maximum": TIMEOUT_MS_MAX},
+    },
 ]
 
 
@@ -46,7 +51,8 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
     for path in MODEL_PATHS:
         named = [part.partition("}")[0] for part in path.split("{")[1:]]
         parameters = [
-            {"name": each, "in": "path", "required": True, "schema": _TEXT} for each in named
+            {"name": each, "in": "path", "required": True, "schema": _PATH_TYPES.get(each, _TEXT)}
+            for each in named
         ]
         for name, (request, response) in SCHEMAS.items():
             app.add_api_route(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -22,7 +22,8 @@ from service.engine.context import RequestContext
 from service.errors import InvalidArgument, NotFound, NotReady
 from service.http.body import BodyReader, response_of, send_pieces
 from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_protobuf
-from service.http.schemas import ErrorResponse
+from service.http.middleware import MethodNotAllowed
+from service.http.schemas import ErrorResponse, ModelDetails, ModelsResponse
 from service.observability.metrics import CONTENT_TYPE
 from service.security.principal import authorize, authorize_all
 
@@ -127,6 +128,11 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
         context: RequestContext = request.state.context
         context.call = "model"
         context.model = model
+        # No name has a colon: this is the path of a call, which takes POST.
+        _, colon, name = (version or label or model).rpartition(":")
+        if colon and name in OPERATIONS:
+            context.call = name
+            raise MethodNotAllowed(request.method, "POST")
         authorize(context.principal, model)
         details = engine.model(target_of(model, version, label))
         return response_of(
@@ -155,7 +161,15 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
     endpoints: dict[str, Callable[..., Any]]
     endpoints = {"/v1/models": list_models, "/livez": livez, "/readyz": readyz, "/metrics": metrics}
     endpoints |= zip(MODEL_PATHS, (get_model, get_version, get_label), strict=True)
+    schemas = {"/v1/models": ModelsResponse} | dict.fromkeys(MODEL_PATHS, ModelDetails)
     for path, endpoint in endpoints.items():
         tag = "models" if "models" in path else "health"
-        app.add_api_route(path, endpoint, methods=["GET"], tags=[tag], responses=_ERROR)
+        app.add_api_route(
+            path,
+            endpoint,
+            methods=["GET"],
+            tags=[tag],
+            responses=_ERROR | ({200: {"model": schemas[path]}} if path in schemas else {}),
+            response_class=PlainTextResponse if path == "/metrics" else JSONResponse,
+        )
         app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)

@@ -32,6 +32,12 @@ class Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
+class ResponseSchema(BaseModel):
+    """A JSON object of a response. Later versions may add fields, which clients must ignore."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
 class Query(Schema):
     """Features, a context_id, or both."""
 
@@ -171,7 +177,7 @@ class LookupRequest(Schema):
     ids: list[Id]
 
 
-class Answer(Schema):
+class Answer(ResponseSchema):
     """The model and version that answered."""
 
     model: str
@@ -181,7 +187,7 @@ class Answer(Schema):
     """
 
 
-class Neighbor(Schema):
+class Neighbor(ResponseSchema):
     """A candidate that was found."""
 
     id: Id
@@ -195,7 +201,7 @@ class RankedNeighbor(Neighbor):
     retrieval_score: float
 
 
-class Explanation(Schema):
+class Explanation(ResponseSchema):
     """How the neighbors of one query were found."""
 
     path: Literal["index", "exact", "none"]
@@ -210,7 +216,7 @@ class Explanation(Schema):
     """Why there are fewer than k neighbors; empty: there are k."""
 
 
-class RetrieveResult(Schema):
+class RetrieveResult(ResponseSchema):
     """The neighbors of one query, best first."""
 
     neighbors: list[Neighbor] = ABSENT
@@ -224,7 +230,7 @@ class RetrieveResponse(RetrieveResult, Answer):
     results: list[RetrieveResult] = ABSENT
 
 
-class RankResult(Schema):
+class RankResult(ResponseSchema):
     """The scores of one context."""
 
     ids: list[Id] | None = None
@@ -240,7 +246,7 @@ class RankResponse(RankResult, Answer):
     results: list[RankResult] = ABSENT
 
 
-class RecommendResult(Schema):
+class RecommendResult(ResponseSchema):
     """The neighbors of one query, best first."""
 
     neighbors: list[RankedNeighbor] = ABSENT
@@ -255,7 +261,7 @@ class RecommendResponse(RecommendResult, Answer):
     results: list[RecommendResult] = ABSENT
 
 
-class EmbedResult(Schema):
+class EmbedResult(ResponseSchema):
     """The output of a tower."""
 
     vector: list[float] = ABSENT
@@ -275,7 +281,51 @@ class LookupResponse(Answer):
     found: list[bool]
 
 
-class ErrorDetails(Schema):
+class VersionState(ResponseSchema):
+    """A version under the root."""
+
+    version: int
+    state: Literal["loading", "available", "kept", "retiring", "failed"]
+    problem: str
+    """Why it failed; empty: it did not."""
+    current: bool
+    """Whether it serves requests that name no version."""
+    labels: list[str]
+    memory_bytes: int
+    """Maximum memory in each process, without the tables; 0: it is not loaded."""
+
+
+class ModelState(ResponseSchema):
+    """A model and its versions."""
+
+    name: str
+    versions: list[VersionState]
+
+
+class ModelsResponse(ResponseSchema):
+    """The models of the service."""
+
+    models: list[ModelState]
+
+
+class ModelDetails(ResponseSchema):
+    """A version of a model; the API reference describes the objects in the lists."""
+
+    model: str
+    version: int
+    created: str
+    current: bool
+    labels: list[str]
+    calls: list[dict[str, Any]]
+    tables: list[dict[str, Any]]
+    indexes: list[dict[str, Any]]
+    corpora: list[dict[str, Any]]
+    contexts: list[dict[str, Any]]
+    readers: list[dict[str, Any]]
+    towers: list[dict[str, Any]]
+
+
+class ErrorDetails(ResponseSchema):
     """What failed."""
 
     code: Code
@@ -283,7 +333,7 @@ class ErrorDetails(Schema):
     request_id: str
 
 
-class ErrorResponse(Schema):
+class ErrorResponse(ResponseSchema):
     """The body of every failed request."""
 
     error: ErrorDetails

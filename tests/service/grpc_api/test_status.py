@@ -23,6 +23,7 @@ def test_failure_of_each_code_has_the_status_of_the_table_and_details(code: Code
     assert status.details[0].Unpack(details)
     assert (details.code, details.message, details.request_id) == (code.value, "a sentence", "r-1")
     assert trailing.get("retry-after") == ("0.25" if code is Code.OVERLOADED else None)
+    assert trailing.get("grpc-retry-pushback-ms") == ("250" if code is Code.OVERLOADED else None)
     assert len(status.details) == (2 if code is Code.OVERLOADED else 1)
     if code is Code.OVERLOADED:
         retry = error_details_pb2.RetryInfo()

@@ -16,7 +16,7 @@ from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.errors import Code, InvalidArgument, TooLarge
-from service.http.schemas import SCHEMAS, ErrorResponse
+from service.http.schemas import SCHEMAS, ErrorResponse, ModelDetails, ModelsResponse
 from tests.service.http.test_routes import BODIES
 
 SETTINGS = ServiceSettings(root=Path.cwd())
@@ -58,6 +58,30 @@ def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> 
     assert shown == [f"/v1/models/{{model}}:{name}" for name in OPERATIONS]
 
 
+def test_document_lets_responses_grow_and_types_the_rest(document: Value) -> None:
+    schemas = document["components"]["schemas"]
+    closed = {name for name, schema in schemas.items() if "additionalProperties" in schema}
+    assert closed
+    assert not [name for name in closed if "Response" in name or "Result" in name]
+    metrics = document["paths"]["/metrics"]["get"]["responses"]["200"]["content"]
+    assert [*metrics] == ["text/plain"]
+    models = document["paths"]["/v1/models"]["get"]["responses"]["200"]["content"]
+    assert models["application/json"]["schema"] != {}
+    timeout = next(
+        parameter["schema"]
+        for parameter in document["paths"]["/v1/models/{model}:rank"]["post"]["parameters"]
+        if parameter["name"] == "x-request-timeout-ms"
+    )
+    assert timeout["minimum"] == 0
+
+
+def test_models_match_their_schema(http: httpx.Client) -> None:
+    listed = http.get("/v1/models").content
+    ModelsResponse.model_validate_json(listed, strict=True, extra="forbid")
+    details = http.get("/v1/models/movies").content
+    ModelDetails.model_validate_json(details, strict=True, extra="forbid")
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_responses_match_their_schema(name: str, http: httpx.Client) -> None:
     body = BODIES[name]
@@ -65,10 +89,10 @@ def test_responses_match_their_schema(name: str, http: httpx.Client) -> None:
     request.model_validate(body)
     request.model_validate(request.model_json_schema()["examples"][0])
     response.model_validate_json(
-        http.post(f"/v1/models/movies:{name}", json=body).content, strict=True
+        http.post(f"/v1/models/movies:{name}", json=body).content, strict=True, extra="forbid"
     )
     failed = http.post(f"/v1/models/movies:{name}", json={"zzz": 1})
-    ErrorResponse.model_validate_json(failed.content, strict=True)
+    ErrorResponse.model_validate_json(failed.content, strict=True, extra="forbid")
     if name != "lookup":
         options = {key: value for key, value in body.items() if key in {"k", "tower"}}
         listed = {
@@ -77,7 +101,9 @@ def test_responses_match_their_schema(name: str, http: httpx.Client) -> None:
         }
         request.model_validate(listed)
         answer = response.model_validate_json(
-            http.post(f"/v1/models/movies:{name}", json=listed).content, strict=True
+            http.post(f"/v1/models/movies:{name}", json=listed).content,
+            strict=True,
+            extra="forbid",
         )
         assert len(answer.results) == 2  # type: ignore[attr-defined]
 

@@ -74,7 +74,12 @@ def test_failure_of_a_protobuf_call_is_an_error_details_message(http: httpx.Clie
 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
-    [("DELETE", RETRIEVE, "POST"), ("POST", "/v1/models/movies", "GET")],
+    [
+        ("DELETE", RETRIEVE, "POST"),
+        ("GET", RETRIEVE, "POST"),
+        ("GET", "/v1/models/movies/versions/1:rank", "POST"),
+        ("POST", "/v1/models/movies", "GET"),
+    ],
 )
 def test_other_method_is_405_and_names_the_allowed_one(
     method: str, path: str, allowed: str, http: httpx.Client
