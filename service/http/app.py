@@ -14,7 +14,8 @@ from starlette.responses import Response
 from service.dataplane import Dataplane
 from service.errors import InvalidArgument, NotFound
 from service.http.docs import document_calls
-from service.http.middleware import MethodNotAllowed, RequestContextMiddleware
+from service.http.errors import MethodNotAllowed
+from service.http.middleware import RequestContextMiddleware
 from service.http.routes import add_routes
 
 _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*)?)?")

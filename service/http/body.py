@@ -13,6 +13,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 from starlette.responses import Response
+from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Send
 
 from service.byte_budget import Reservation
@@ -22,6 +23,10 @@ from service.engine.context import RequestContext
 from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, TooLarge
 from service.http.headers import JSON, PROTOBUF, Headers, accepts_protobuf
 
+_TRAILERS_MAX = 100
+"""Maximum number of trailers after a chunked body. They are ignored."""
+_TRAILERS_CHECK_S = 0.05
+"""Interval of the checks while a body arrives."""
 _INLINE_BYTES = 16 << 10
 """Maximum size of a gzip body that is decompressed on the event loop."""
 _INLINE_STEP_BYTES = 64 << 10
@@ -99,7 +104,23 @@ def _parts(piece: bytes) -> Iterator[bytes]:
 class BodyReader:
     """Reads the body of one request; its bytes count in the reservation of the request."""
 
-    def __init__(self, dataplane: Dataplane, context: RequestContext, held: Reservation) -> None:
+    def __init__(
+        self,
+        dataplane: Dataplane,
+        context: RequestContext,
+        held: Reservation,
+        received_headers: Sequence[object],
+    ) -> None:
+        """Creates the reader of one body.
+
+        Args:
+          dataplane: Has the limits.
+          context: The request's.
+          held: Counts the bytes of the body.
+          received_headers: Those of the ASGI scope. uvicorn adds trailers to them, without a limit.
+        """
+        self._received_headers = received_headers
+        self._trailers_begin = len(received_headers)
         self._dataplane = dataplane
         self._context = context
         self._held = held
@@ -140,7 +161,7 @@ class BodyReader:
         try:
             async with asyncio.timeout(timeout_s):
                 while more:
-                    message = await receive()
+                    message = await self._next_message(receive)
                     if message["type"] == "http.disconnect":
                         raise Cancelled("the client disconnected before the body had arrived")
                     chunk: bytes = message.get("body", b"")
@@ -155,6 +176,20 @@ class BodyReader:
                 "the body did not arrive in time (body_timeout_s, or the deadline)"
             ) from None
         return bytes(body)
+
+    async def _next_message(self, receive: Receive) -> AsgiMessage:
+        """Waits for more of the body, and checks the trailers meanwhile: no message has them."""
+        while True:
+            try:
+                async with asyncio.timeout(_TRAILERS_CHECK_S):
+                    return await receive()
+            except TimeoutError:
+                trailers = len(self._received_headers) - self._trailers_begin
+                if trailers > _TRAILERS_MAX:
+                    raise TooLarge(
+                        f"the body has {trailers} or more trailers; at most {_TRAILERS_MAX} are "
+                        "accepted"
+                    ) from None
 
     async def _decompress(self, body: bytes) -> bytes:
         """Decompresses one gzip member in steps: each is reserved first, large ones run in the

@@ -19,8 +19,9 @@ from service.codec.metadata import (
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
-from service.errors import TRANSPORT_STATUS, InvalidArgument, Unauthenticated
+from service.errors import TRANSPORT_STATUS, Unauthenticated
 from service.http.body import BodyTimeout, ResponseNotRead, response_of
+from service.http.errors import MethodNotAllowed
 from service.http.headers import Headers, joined
 from service.http.pages import Pages
 from service.observability import logging
@@ -39,15 +40,6 @@ client reads why.
 _LOG = logging.logger(__name__)
 _REQUEST_ID = REQUEST_ID.encode()
 _SERVER_TIMING = SERVER_TIMING.encode()
-
-
-class MethodNotAllowed(InvalidArgument):
-    """The path does not have this method. HTTP has a status of its own for that."""
-
-    def __init__(self, method: str, allowed: str) -> None:
-        """Creates the error; `allowed`: the methods of the path."""
-        super().__init__(f"method {method[:20]} is not allowed for this path; {allowed} is")
-        self.allowed = allowed
 
 
 class RequestContextMiddleware:

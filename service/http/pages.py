@@ -43,8 +43,11 @@ class Pages:
             if message["type"] == "http.response.body":
                 more_body = message.get("more_body", False)
                 await send_body([message.get("body", b"")], self._read_timeout_s, send, more_body)
-            else:
-                await send(message)
+                return
+            if "transfer-encoding" in scope["state"]["headers"]:
+                # Nobody reads the body, and nothing limits its trailers.
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
 
         try:
             async with asyncio.timeout(_WAIT_S):

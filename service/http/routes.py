@@ -21,6 +21,7 @@ from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.errors import InvalidArgument, NotFound, NotReady
 from service.http.body import BodyReader, response_of, send_pieces
+from service.http.errors import MethodNotAllowed
 from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_protobuf
 from service.http.middleware import MethodNotAllowed
 from service.http.schemas import ErrorResponse, ModelDetails, ModelsResponse
@@ -69,6 +70,8 @@ class CallEndpoint:
             raise NotFound(
                 f"call {path['call'][:40]!r} does not exist; the calls are {', '.join(OPERATIONS)}"
             )
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(scope["method"], "POST")
         context.call = operation.name
         context.model = path["model"]
         target = target_of(path["model"], path.get("version"), path.get("label"))
@@ -85,7 +88,8 @@ class CallEndpoint:
         as_protobuf = accepts_protobuf(headers)
         with self._dataplane.budget.reservation(context.call) as held:
             context.held = held
-            body = await BodyReader(self._dataplane, context, held).read(headers, receive)
+            reader = BodyReader(self._dataplane, context, held, scope["headers"])
+            body = await reader.read(headers, receive)
             context.disconnected = disconnected
             pieces = await self._dataplane.call(
                 operation, body, protobuf, target, context, as_protobuf
@@ -155,9 +159,7 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
 
     calls = CallEndpoint(dataplane)
     # Inserted before all other routes, so that these are matched first.
-    app.router.routes[:0] = [
-        Route(path + ":{call}", calls, methods=["POST"]) for path in MODEL_PATHS
-    ]
+    app.router.routes[:0] = [Route(path + ":{call}", calls) for path in MODEL_PATHS]
     endpoints: dict[str, Callable[..., Any]]
     endpoints = {"/v1/models": list_models, "/livez": livez, "/readyz": readyz, "/metrics": metrics}
     endpoints |= zip(MODEL_PATHS, (get_model, get_version, get_label), strict=True)

@@ -31,6 +31,8 @@ LINES_PER_S_MAX = 100
 LIMITED_LINES_PER_S_MAX = 10
 """Of one event whose lines are limited by a key; of each key, one line."""
 QUEUE_SIZE_MAX = 2000
+MESSAGE_CHARS_MAX = 2000
+"""Of a message of a library, which can repeat what a client sent."""
 PRINCIPAL: ContextVar[str] = ContextVar("principal", default="")
 """Name of the authenticated client whose request the running task answers; a field of every line
 logged meanwhile.
@@ -74,7 +76,7 @@ class JsonLines(logging.Formatter):
         """Returns the line without its end."""
         event: dict[str, Any] = {"event": record.getMessage()}
         if not _is_ours(record):
-            event = {"event": LIBRARY_EVENT, "message": record.getMessage()}
+            event = {"event": LIBRARY_EVENT, "message": _library_message(record)}
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -88,6 +90,17 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _library_message(record: logging.LogRecord) -> str:
+    """Returns what a library logs, without bytes that a client sent, such as metadata of gRPC."""
+    message = str(record.msg)
+    if isinstance(record.args, tuple) and record.args:
+        sizes = [f"{len(each)} bytes" if isinstance(each, bytes) else each for each in record.args]
+        message %= tuple(sizes)
+    elif record.args:
+        message = record.getMessage()
+    return message[:MESSAGE_CHARS_MAX]
 
 
 class LogHandler(logging.Handler):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 import grpc
 import pytest
@@ -17,6 +18,7 @@ from tests.service.grpc_api.requests import (
     WAIT_S,
     call,
     connect,
+    frame,
     lookup,
     outcome,
     request_frames,
@@ -166,3 +168,18 @@ def test_unread_responses_count_as_bytes_in_flight(service: RunningService) -> N
         )
         until(lambda: budget.held > 8_000 * 4 * DIM)
     until(lambda: budget.held == 0)
+
+
+def test_metadata_that_is_not_text_is_not_logged(
+    service: RunningService, stream: TextIO, tmp_path: Path
+) -> None:
+    value = b"Bearer secret\xff\xfe"
+    metadata = b"\0\x0dauthorization" + bytes([len(value)]) + value
+    frames = request_frames(f"/{SERVICE}/Lookup", lookup(1).SerializeToString())
+    size = int.from_bytes(frames[:3], "big")
+    headers = frame(1, 4, 1, frames[9 : 9 + size] + metadata)
+    with connect(service.grpc) as client:
+        client.sendall(PREFACE + headers + frames[9 + size :])
+        until(lambda: "Invalid encoding" in (tmp_path / "log").read_text())
+
+    assert "secret" not in (tmp_path / "log").read_text()

@@ -6,6 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceStub
 from service.grpc_api.servicer import EMBEDDING_SERVICE
@@ -49,14 +50,29 @@ def test_messages_are_read_whatever_their_size_and_compression(
     assert phases[-1] == "encode"
 
 
-@pytest.mark.parametrize("size", [3, 200_000])
-@pytest.mark.parametrize("method", EMBEDDING_SERVICE.calls)
+@pytest.mark.parametrize(
+    ("method", "size"),
+    [
+        *((operation.method, size) for operation in OPERATIONS.values() for size in (3, 200_000)),
+        ("ListModels", 3),
+        ("GetModel", 3),
+    ],
+)
 def test_message_that_does_not_decode_is_invalid_argument(
     method: str, size: int, channel: grpc.Channel
 ) -> None:
     found = call(channel, method, b"\xff" * size)
     assert found.code == found.status.name == "INVALID_ARGUMENT"
     assert "do not decode as protobuf" in found.answer
+
+
+@pytest.mark.parametrize("method", ["ListModels", "GetModel"])
+def test_large_message_that_names_a_model_at_most_is_too_large(
+    method: str, channel: grpc.Channel
+) -> None:
+    found = call(channel, method, b"\xff" * 200_000)
+    assert (found.code, found.status.name) == ("TOO_LARGE", "RESOURCE_EXHAUSTED")
+    assert "at most 65536 are accepted" in found.answer
 
 
 def test_tokens_admit_clients_to_their_models(

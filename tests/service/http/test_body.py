@@ -4,6 +4,7 @@ senders learn why.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import socket
@@ -184,3 +185,28 @@ def test_response_that_is_not_read_in_time_is_dropped(
         until(lambda: "response_not_read" in lines.getvalue())
         length = int(begun.partition(b"content-length: ")[2].partition(b"\r\n")[0])
         assert len(begun + received(connection)) < length
+
+
+def test_endless_trailers_are_too_large(service: RunningService) -> None:
+    trailers = b"a: b\r\n" * 10_000
+    with connected(service) as connection:
+        connection.sendall(head(None) + b"%x\r\n%b\r\n0\r\n" % (len(TEXT), TEXT))
+        with contextlib.suppress(ConnectionError):  # the service has closed it
+            for _ in range(1000):  # 60 MB
+                connection.sendall(trailers)
+                connection.settimeout(0.01)
+                with contextlib.suppress(TimeoutError):
+                    answer = connection.recv(1 << 16)
+                    break
+                connection.settimeout(15)
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            assert b"trailers; at most 100 are accepted" in answer
+            return
+    pytest.fail("the service closed the connection without a response")
+
+
+def test_a_few_trailers_are_ignored(service: RunningService) -> None:
+    with connected(service) as connection:
+        body = b"%x\r\n%b\r\n0\r\nx-checksum: 7\r\n\r\n" % (len(TEXT), TEXT)
+        connection.sendall(head(None, "connection: close") + body)
+        assert received(connection).startswith(b"HTTP/1.1 200 ")

@@ -11,7 +11,7 @@ import httpx
 
 from service.http.pages import PAGES_MAX
 from tests.e2e.process import until
-from tests.service.http.clients import BODY, RETRIEVE, connected, error_of
+from tests.service.http.clients import BODY, RETRIEVE, connected, error_of, received
 from tests.service.running import RunningService, log_lines
 
 ASSET = "/docs/assets/swagger-ui-bundle.js"
@@ -56,3 +56,13 @@ def test_foreign_host_is_rejected_except_by_probes(
     assert httpx.get(service.http + "/readyz", headers=foreign).status_code == 200
     allowed = serve(allowed_hosts=("example.com",))
     assert httpx.post(allowed.http + RETRIEVE, json=BODY, headers=foreign).status_code == 200
+
+
+def test_page_requested_with_a_body_of_unknown_size_closes_the_connection(
+    serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    write()
+    with connected(serve()) as connection:
+        lines = ("GET /metrics HTTP/1.1", "host: localhost", "transfer-encoding: chunked", "", "")
+        connection.sendall("\r\n".join(lines).encode())
+        assert b"\r\nconnection: close\r\n" in received(connection)

@@ -271,3 +271,10 @@ def test_call_that_a_web_page_may_send_to_any_address_is_rejected(
     assert "application/json or application/x-protobuf was expected" in error_of(answer)["message"]
     typed = {"origin": "https://example.com", "content-type": "application/json"}
     assert http.post(RETRIEVE, content=json.dumps(BODY), headers=typed).status_code == 200
+
+
+def test_call_by_another_method_names_the_method(http: httpx.Client) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        answer = http.request(method, RETRIEVE)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        assert error_of(answer)["code"] == "INVALID_ARGUMENT"

@@ -80,6 +80,17 @@ def test_library_warnings_are_lines_of_the_log(stream: TextIO) -> None:
     assert (second["logger"], second["message"]) == ("uvicorn.error", "100% of it")
 
 
+def test_library_messages_are_bounded_and_without_bytes_of_clients(stream: TextIO) -> None:
+    log = stdlib.getLogger("grpc._cython.cygrpc")
+    log.error("Invalid encoding on %s", b"Bearer secret\xff")
+    log.error("x" * 1_000_000)
+    log.error("%(share)d %%", {"share": 5})
+    first, second, third = written(stream)
+    assert first["message"] == "Invalid encoding on 14 bytes"
+    assert second["message"] == "x" * logging.MESSAGE_CHARS_MAX
+    assert third["message"] == "5 %"
+
+
 def test_lines_of_one_event_beyond_the_rate_are_suppressed_and_counted(
     stream: TextIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
