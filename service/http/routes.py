@@ -23,7 +23,6 @@ from service.errors import InvalidArgument, NotFound, NotReady
 from service.http.body import BodyReader, response_of, send_pieces
 from service.http.errors import MethodNotAllowed
 from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_protobuf
-from service.http.middleware import MethodNotAllowed
 from service.http.schemas import ErrorResponse, ModelDetails, ModelsResponse
 from service.observability.metrics import CONTENT_TYPE
 from service.security.principal import authorize, authorize_all
@@ -70,10 +69,10 @@ class CallEndpoint:
             raise NotFound(
                 f"call {path['call'][:40]!r} does not exist; the calls are {', '.join(OPERATIONS)}"
             )
-        if scope["method"] != "POST":
-            raise MethodNotAllowed(scope["method"], "POST")
         context.call = operation.name
         context.model = path["model"]
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(scope["method"], "POST")
         target = target_of(path["model"], path.get("version"), path.get("label"))
         protobuf = is_protobuf(headers)
         if (timeout_s := timeout_s_of(headers.get(TIMEOUT_MS))) is not None:
@@ -132,11 +131,6 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
         context: RequestContext = request.state.context
         context.call = "model"
         context.model = model
-        # No name has a colon: this is the path of a call, which takes POST.
-        _, colon, name = (version or label or model).rpartition(":")
-        if colon and name in OPERATIONS:
-            context.call = name
-            raise MethodNotAllowed(request.method, "POST")
         authorize(context.principal, model)
         details = engine.model(target_of(model, version, label))
         return response_of(

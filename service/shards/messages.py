@@ -168,6 +168,11 @@ def read_found(
             f"shard {shard} returned candidates {positions.min()} to {positions.max()} of index "
             f"{search.index!r}; it holds {held.start} to {held.stop - 1}"
         )
+    queries = np.repeat(np.arange(query_count), counts)
+    if not np.isfinite(scores).all():
+        raise Internal(f"shard {shard} returned a score that is not finite")
+    if len(np.unique(queries * len(held) + positions - held.start)) != positions.size:
+        raise Internal(f"shard {shard} returned a candidate of index {search.index!r} twice")
     if len(message.explanations) != (query_count if search.explain else 0):
         raise Internal(
             f"shard {shard} explained {len(message.explanations)} of {query_count} queries"

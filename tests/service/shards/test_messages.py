@@ -1,0 +1,62 @@
+"""What a shard found is checked before it is used."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bundle.tables.sharding import ShardNumber
+from service.codec.stubs import shard_service_pb2 as shard_pb
+from service.engine.retrieval.search import Found
+from service.engine.retrieval.sharded_search import IndexSearch
+from service.errors import Internal
+from service.shards import messages
+
+HELD = range(100, 200)
+SHARD = ShardNumber(1, 2)
+
+
+def read(positions: list[int], scores: list[float], counts: list[int], k: int = 3) -> Found:
+    response = shard_pb.SearchResponse(
+        positions=np.array(positions, "<u4").tobytes(),
+        scores=np.array(scores, "<f4").tobytes(),
+        counts=np.array(counts, "<u4").tobytes(),
+    )
+    search = IndexSearch(
+        index="movies",
+        vectors=np.zeros((2, 4), np.float32),
+        k=k,
+        exact=False,
+        recall=0.0,
+        filter=None,
+        excluded=(),
+        explain=False,
+    )
+    return messages.read_found(response, search, HELD, SHARD)
+
+
+def test_candidates_of_each_query_are_read() -> None:
+    found = read([100, 199, 100], [0.5, 0.25, -1.0], [2, 1])
+    assert found.positions.tolist() == [100, 199, 100]  # two queries can find the same one
+    assert found.offsets.tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("positions", "scores", "counts", "message"),
+    [
+        ([100], [0.5], [1], "4, 4, 4. bytes for a search of 2 queries"),
+        ([100, 101], [0.5], [1, 1], "bytes for a search"),
+        ([100, 101], [0.5, 0.5], [1, 0], "2 candidates for 2 queries"),
+        ([100, 101, 102, 103], [0.5] * 4, [4, 0], "4 for one of them"),
+        ([99], [0.5], [1, 0], "candidates 99 to 99"),
+        ([200], [0.5], [0, 1], "candidates 200 to 200"),
+        ([100], [float("nan")], [1, 0], "not finite"),
+        ([100], [float("inf")], [1, 0], "not finite"),
+        ([100, 101, 100], [0.5] * 3, [3, 0], "twice"),
+    ],
+)
+def test_response_that_does_not_fit_the_search_is_a_failure_of_the_shard(
+    positions: list[int], scores: list[float], counts: list[int], message: str
+) -> None:
+    with pytest.raises(Internal, match=message):
+        read(positions, scores, counts)
