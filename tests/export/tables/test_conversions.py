@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import TableError
 from export.checkpoint.variables import NUMPY_DTYPES
-from export.errors import NotConvertible, VerificationFailed
+from export.errors import NotConvertible, UsageError, VerificationFailed
 from export.tables.conversions import (
     PIECE_VALUES,
     Conversion,
     ErrorLimits,
     ErrorSums,
+    read_dtypes,
     table_error,
 )
 
@@ -146,3 +147,29 @@ def test_limits_refuse_what_breaks_them(limits: ErrorLimits, what: str) -> None:
     ErrorLimits(0.06, 0.01, 0.99).check("t", error)
     with pytest.raises(VerificationFailed, match=what):
         limits.check("t", error)
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_all", "of_some"),
+    [
+        ([], None, ()),
+        (["int8"], "int8", ()),
+        (["users=int8"], None, (("users", "int8"),)),
+        (
+            ["float32", "a=b=int8", "users=int8", "bfloat16"],
+            "bfloat16",
+            (("a=b", "int8"), ("users", "int8")),
+        ),
+        (["users=int8", "users=float16"], None, (("users", "float16"),)),
+    ],
+)
+def test_read_dtypes_of_all_tables_and_of_some(
+    asked: list[str], of_all: str | None, of_some: tuple[tuple[str, str], ...]
+) -> None:
+    assert read_dtypes(asked) == (of_all, of_some)
+
+
+@pytest.mark.parametrize("asked", ["int4", "users=int4", "users="])
+def test_read_dtypes_that_no_bundle_holds_are_named_with_those_it_does(asked: str) -> None:
+    with pytest.raises(UsageError, match=f"--dtype '{asked}' was given; .* one of .*int8"):
+        read_dtypes(["float32", asked])

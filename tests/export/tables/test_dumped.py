@@ -89,6 +89,18 @@ def test_dump_with_invalid_keys_exits_3_and_leaves_no_files(
     assert visible(tmp_path / "out") == []
 
 
+@pytest.mark.parametrize("row", [0, IDS.size - 1])
+def test_verify_finds_another_first_or_last_key(command: Command, tmp_path: Path, row: int) -> None:
+    sok_dump(tmp_path / "dump", "t", IDS, ROWS)
+    assert command("tables", tmp_path / "dump", tmp_path / "out").code == 0
+    changed = IDS.copy()
+    changed[row] = (1 << 62) + 1
+    sok_dump(tmp_path / "dump", "t", changed, ROWS)
+    done = command("verify", tmp_path / "out/tables/1", "--checkpoint", tmp_path / "dump")
+    assert done.code == 5
+    assert f"of the dump is row {row} there and row -1 by the bundle's index" in done.message
+
+
 def test_verify_finds_keys_of_other_rows(command: Command, tmp_path: Path) -> None:
     sok_dump(tmp_path / "dump", "t", IDS, ROWS)
     command("tables", tmp_path / "dump", tmp_path / "out", "--json").json  # noqa: B018

@@ -11,7 +11,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.tables.interleaving import stripes_of
 from export.tables.plan import plan_tables
 from export.tables.segments import open_rows
-from export.tables.tasks import STRIPE_BYTES, TableTask
+from export.tables.tasks import STRIPE_BYTES, WORKER_BYTES, TableTask
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
 CORES = 1024
@@ -42,7 +42,7 @@ def test_task_plans_two_blocks_or_two_rows_that_are_longer(tmp_path: Path) -> No
     held = [
         replace(task, block_bytes=size).memory_bytes for size in (1, row_bytes, 1 << 20, 3 << 20)
     ]
-    assert held[0] == held[1]
+    assert held[0] == held[1] == WORKER_BYTES + 2 * row_bytes
     assert held[2] - held[1] == 2 * ((1 << 20) - row_bytes)
     assert held[3] - held[2] == 2 * (2 << 20)
 
