@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.format.manifest import BucketIds
+from bundle.format.manifest import BucketIds, VocabularyIds
 from export.graphs.loading import tf
 from export.tensorflow_models.graph.input_paths import Values
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
@@ -65,3 +65,24 @@ def test_ids_that_are_masked_by_another_input_have_no_rule() -> None:
         return tf.where(other, tf.constant(0, tf.int64), hashing(features["x"]))
 
     assert not isinstance(found(masked, 300, x=ids(), y=ids()), ResolvedIds)
+
+
+@pytest.mark.parametrize(("first_row", "added"), [(2, 2), (0, 0)])
+def test_keys_outside_a_vocabulary_are_spread_by_their_remainders(
+    first_row: int, added: int
+) -> None:
+    keys = tf.constant([10, 20, 30], tf.int64)
+    initial = tf.lookup.KeyValueTensorInitializer(keys, tf.constant([6, 7, 8], tf.int64))
+    table = tf.lookup.StaticHashTable(initial, -1)
+
+    def listed_or_spread(features: Any) -> Any:
+        rows = table.lookup(features["x"])
+        beyond = features["x"] % 4
+        return tf.where(tf.equal(rows, -1), beyond + added if added else beyond, rows)
+
+    resolved = found(listed_or_spread, 9, x=ids())
+    assert isinstance(resolved, ResolvedIds)
+    rule = resolved.rule
+    assert isinstance(rule, VocabularyIds)
+    assert (rule.first_row, resolved.keys) == (6, ((10, 20, 30),))
+    assert (rule.oov_buckets, rule.oov_first_row, rule.oov_hash) == (4, first_row, "modulo")
