@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import StatedTable, Statements
@@ -11,7 +12,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.tables.interleaving import stripes_of
 from export.tables.plan import plan_tables
 from export.tables.segments import open_rows
-from export.tables.tasks import STRIPE_BYTES, WORKER_BYTES, TableTask
+from export.tables.tasks import STRIPE_BYTES, WORKER_BYTES, RestTask, TableTask
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
 CORES = 1024
@@ -46,9 +47,17 @@ def test_task_plans_two_blocks_or_two_rows_that_are_longer(tmp_path: Path) -> No
     assert held[2] - held[1] == 2 * ((1 << 20) - row_bytes)
     assert held[3] - held[2] == 2 * (2 << 20)
 
+    rest = RestTask("rest", "t", STORED_DIM, 4, ((0, 9),), task.slices, 1)
+    assert rest.memory_bytes == held[0]
+    assert rest.bytes == 9 * row_bytes
 
-def test_stripes_of_many_lanes_are_short_and_hold_every_row_once(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("block_bytes", [1, 64 << 10, 8 << 20])
+def test_stripes_of_many_lanes_are_short_and_hold_every_row_once(
+    tmp_path: Path, block_bytes: int
+) -> None:
     task, table = stacked_task(tmp_path)
+    task = replace(task, block_bytes=block_bytes)
     restored = np.full_like(table, np.nan)
     with open_rows(task) as stored:
         for first, stripe in stripes_of(stored, task):

@@ -72,6 +72,14 @@ def test_copy_rows_any_cut_writes_the_table_bit_for_bit(
     assert (page.rows, page.dim, page.dtype) == (ROWS, DIM, values.dtype.name)
 
 
+def test_copy_rows_closes_what_it_opened(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "bricks")
+    before = set(os.listdir("/proc/self/fd"))
+    for task in plan.tasks:
+        copy_rows(task)
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
 def damage(directory: Path, at: int, file: str = "ckpt.data-00001-of-00002") -> None:
     """Changes a byte as a failing disk does: without a new time."""
     data = bytearray((directory / file).read_bytes())
