@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rowcast_client.columns import LISTS, Column, is_list, pack_features, pack_ids, pack_offsets
+from rowcast_client.columns import (
+    LISTS,
+    Column,
+    as_list,
+    is_list,
+    pack_features,
+    pack_ids,
+    pack_offsets,
+    shown,
+)
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
@@ -28,6 +37,7 @@ def pack_contexts(ids: Contexts | None) -> pb.Ids | None:
     """
     if ids is None:
         return None
+    ids = as_list(ids)
     return pack_ids("context_ids", ids if is_list(ids) else [ids])
 
 
@@ -90,8 +100,9 @@ def pack_lists(name: str, ids: Candidates) -> tuple[pb.Ids, list[int] | None]:
     Raises:
       InvalidArgument: they are no ids, or lists and ids are mixed.
     """
+    ids = as_list(ids)
     if not is_list(ids):
-        raise InvalidArgument(f"{name} is {ids!r}: expected a list of ids")
+        raise InvalidArgument(f"{name} is {shown(ids)}: expected a list of ids")
     nested = {isinstance(one, LISTS) for one in ids}
     if len(nested) > 1:
         raise InvalidArgument(f"{name} mixes ids and lists of ids: expected one of the two")

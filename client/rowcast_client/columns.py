@@ -7,6 +7,7 @@ or `{"ids": ids, "weights": weights}`. So a tuple of two lists is a pair, any ot
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -93,6 +94,7 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
     if isinstance(values, Column):
         weights = None if values.weights is None else _weights(what, values.weights)
         return _message(what, _flat(what, values.values), values.offsets, weights)
+    values = as_list(values)
     if not is_list(values):
         raise InvalidArgument(
             f"{what} is of type {type(values).__name__}: expected one value per example"
@@ -123,8 +125,9 @@ def pack_ids(name: str, ids: Sequence[Any] | NDArray[Any]) -> pb.Ids:
     Raises:
       InvalidArgument: they are not all integers or all strings.
     """
+    ids = as_list(ids)
     if not is_list(ids):
-        raise InvalidArgument(f"{name} is {ids!r}: expected a list of ids")
+        raise InvalidArgument(f"{name} is {shown(ids)}: expected a list of ids")
     values = _flat(name, ids)
     if values.dtype == object:
         return pb.Ids(strings=_strings(name, values))
@@ -174,6 +177,17 @@ def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[
 def is_list(values: Any) -> TypeGuard[Sequence[Any]]:
     """Whether it is a list, an array, or another sequence but text."""
     return isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, (str, bytes))
+
+
+def as_list(values: Any) -> Any:
+    """Returns a series of pandas or polars, or a tensor, as an array; anything else as it is."""
+    is_series = hasattr(values, "__array__") and hasattr(values, "__len__")
+    return np.asarray(values) if is_series and not is_list(values) else values
+
+
+def shown(value: Any) -> str:
+    """Returns a value as an error message repeats it, at a bounded length."""
+    return reprlib.repr(value)
 
 
 def _bag(what: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rowcast_client import Column, InvalidArgument
+from rowcast_client import Column, InvalidArgument, calls
 from rowcast_client.columns import pack_column, pack_ids, pack_requests, pack_vectors
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
@@ -204,3 +204,31 @@ def test_pack_vectors_of_several_arrays_returns_their_sizes() -> None:
 def test_pack_vectors_of_another_shape_is_rejected(vectors: Any) -> None:
     with pytest.raises(InvalidArgument, match="vectors"):
         pack_vectors(vectors)
+
+
+class Series:
+    """A column as pandas and polars have it: not a sequence, but an array on request."""
+
+    def __init__(self, *values: Any) -> None:
+        self._values = np.array(values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray[Any, Any]:
+        return self._values
+
+
+def test_series_are_lists() -> None:
+    series: Any = Series(3, 5)
+    listed: Any = [3, 5]
+    assert pack_ids("ids", series) == pack_ids("ids", listed)
+    assert pack_column("user", series) == pack_column("user", listed)
+    by_series = calls.rank({"user": 1}, series, model="m")
+    assert by_series.request == calls.rank({"user": 1}, listed, model="m").request
+
+
+def test_pack_ids_of_a_large_value_shows_only_a_part_of_it() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        pack_ids("ids", {str(number): number for number in range(10_000)})  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 300
