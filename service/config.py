@@ -186,9 +186,9 @@ class ServiceSettings(BaseSettings):
     than 64 KiB in one process, in bytes. It must be at least max_request_bytes and
     max_response_bytes.
     """
-    retry_after_s: float = Field(default=0.1, gt=0, le=3600)
+    retry_after_s: float = Field(default=1.0, gt=0, le=3600)
     """Minimum `retry-after` of a rejected request, in seconds. The longer the queue, the longer it
-    is.
+    is. Clients receive it in whole seconds, at least 1.
     """
     request_timeout_s: float = Field(default=10.0, gt=0, le=3600)
     """Maximum time for one request, in seconds. The deadline of a client can be shorter, but never

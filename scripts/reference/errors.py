@@ -27,7 +27,7 @@ An error response has these parts:
 - **HTTP, protobuf**: The status and, as the body, an `ErrorDetails` message.
 - **gRPC**: The status and the message. The trailing metadata has `x-request-id` and `grpc-status-details-bin`, a
   `google.rpc.Status` that contains `ErrorDetails`. `OVERLOADED` also has `google.rpc.RetryInfo` and `retry-after` in
-  seconds, as a decimal number. `RESOURCE_EXHAUSTED` without `retry-after` is `TOO_LARGE`.
+  whole seconds. `RESOURCE_EXHAUSTED` without `retry-after` is `TOO_LARGE`.
 
 Over HTTP, an unknown path returns 404 and `NOT_FOUND`, and a method that the path does not support returns 405 and
 `INVALID_ARGUMENT`. Over gRPC, an unknown method returns `UNIMPLEMENTED`.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ class Failure:
     code: Code
     message: str
     request_id: str
-    retry_after_s: float | None = None
+    retry_after_s: int | None = None
 
 
 def failure_of(problem: BaseException, request_id: str) -> Failure:
@@ -49,7 +50,10 @@ def failure_of(problem: BaseException, request_id: str) -> Failure:
         return Failure(Code.CANCELLED, "the client cancelled the call", request_id)
     if not isinstance(problem, ServiceError) or problem.code is Code.INTERNAL:
         return Failure(Code.INTERNAL, INTERNAL_MESSAGE, request_id)
-    retry_after_s = problem.retry_after_s if isinstance(problem, Overloaded) else None
+    retry_after_s = None
+    if isinstance(problem, Overloaded):
+        # Whole seconds, as HTTP has them: both transports ask for the same wait.
+        retry_after_s = max(1, math.ceil(problem.retry_after_s))
     return Failure(problem.code, str(problem)[:MESSAGE_CHARS_MAX], request_id, retry_after_s)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 from typing import NoReturn
 
@@ -19,7 +18,7 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import TRANSPORT_STATUS
 
 RETRY_AFTER = "retry-after"
-"""Trailing metadata: seconds, as a decimal number."""
+"""Trailing metadata: whole seconds, as over HTTP."""
 RETRY_PUSHBACK = "grpc-retry-pushback-ms"
 """The same in milliseconds. The retry policies of gRPC libraries wait as long as it says.
 Source: gRFC A6, https://github.com/grpc/proposal/blob/master/A6-client-retries.md, pushback.
@@ -44,8 +43,8 @@ def trailing_metadata_of(failure: Failure) -> Metadata:
     ]
     metadata: Metadata = ((REQUEST_ID, failure.request_id),)
     if failure.retry_after_s is not None:
-        metadata += ((RETRY_AFTER, f"{failure.retry_after_s:g}"),)
-        metadata += ((RETRY_PUSHBACK, str(math.ceil(failure.retry_after_s * 1000))),)
+        metadata += ((RETRY_AFTER, str(failure.retry_after_s)),)
+        metadata += ((RETRY_PUSHBACK, str(failure.retry_after_s * 1000)),)
         details.append(RetryInfo(retry_delay=timedelta(seconds=failure.retry_after_s)))
     packed = [any_message.pack(each) for each in details]
     status = Status(code=status_code_of(failure).value[0], message=failure.message, details=packed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 from starlette.responses import Response
@@ -140,7 +139,7 @@ def _response(failure: Failure, problem: Exception, headers: Headers) -> Respons
     response = response_of(headers, lambda: pb.ErrorDetails(**details), lambda: {"error": details})
     response.status_code = TRANSPORT_STATUS[failure.code].http
     if failure.retry_after_s is not None:
-        response.headers["retry-after"] = str(max(1, math.ceil(failure.retry_after_s)))
+        response.headers["retry-after"] = str(failure.retry_after_s)
     if isinstance(problem, Unauthenticated):
         response.headers["www-authenticate"] = "Bearer"
     elif isinstance(problem, MethodNotAllowed):

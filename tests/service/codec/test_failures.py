@@ -26,7 +26,8 @@ def test_failure_of_a_service_error_has_its_message_cut_to_what_headers_carry() 
     failure = failure_of(InvalidArgument("k is -1"), "r1")
     assert failure == Failure(Code.INVALID_ARGUMENT, "k is -1", "r1", None)
     assert len(failure_of(InvalidArgument("x" * 100_000), "r1").message) == MESSAGE_CHARS_MAX
-    assert failure_of(Overloaded("busy", 0.25), "r1").retry_after_s == 0.25
+    assert failure_of(Overloaded("busy", 0.25), "r1").retry_after_s == 1
+    assert failure_of(Overloaded("busy", 2.5), "r1").retry_after_s == 3
 
 
 @pytest.mark.parametrize(

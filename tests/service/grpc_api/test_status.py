@@ -13,7 +13,7 @@ from service.grpc_api.status import status_code_of, trailing_metadata_of
 
 @pytest.mark.parametrize("code", list(Code))
 def test_failure_of_each_code_has_the_status_of_the_table_and_details(code: Code) -> None:
-    failure = Failure(code, "a sentence", "r-1", 0.25 if code is Code.OVERLOADED else None)
+    failure = Failure(code, "a sentence", "r-1", 2 if code is Code.OVERLOADED else None)
     assert status_code_of(failure) is grpc.StatusCode[TRANSPORT_STATUS[code].grpc]
     trailing = dict(trailing_metadata_of(failure))
     assert trailing["x-request-id"] == "r-1"
@@ -22,10 +22,10 @@ def test_failure_of_each_code_has_the_status_of_the_table_and_details(code: Code
     assert (status.code, status.message) == (status_code_of(failure).value[0], "a sentence")
     assert status.details[0].Unpack(details)
     assert (details.code, details.message, details.request_id) == (code.value, "a sentence", "r-1")
-    assert trailing.get("retry-after") == ("0.25" if code is Code.OVERLOADED else None)
-    assert trailing.get("grpc-retry-pushback-ms") == ("250" if code is Code.OVERLOADED else None)
+    assert trailing.get("retry-after") == ("2" if code is Code.OVERLOADED else None)
+    assert trailing.get("grpc-retry-pushback-ms") == ("2000" if code is Code.OVERLOADED else None)
     assert len(status.details) == (2 if code is Code.OVERLOADED else 1)
     if code is Code.OVERLOADED:
         retry = error_details_pb2.RetryInfo()
         assert status.details[1].Unpack(retry)
-        assert retry.retry_delay.ToMilliseconds() == 250
+        assert retry.retry_delay.ToMilliseconds() == 2000
