@@ -16,7 +16,7 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.variables import Entry, Listing, Slice
 from export.errors import CheckpointError, DestinationError, NotConvertible
 from export.jobs.space import check_plan_fits
-from export.tables.plan import Writing, plan_tables
+from export.tables.plan import UPLOADS, Writing, plan_tables
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
 
@@ -47,6 +47,18 @@ def test_plan_tables_rows_are_cut_into_segments_that_follow_one_another(tmp_path
     ]
     assert plan.bytes == 13 * 16
     assert len({task.step for task in plan.tasks}) == 4
+
+
+def test_plan_tables_of_streamed_segments_holds_those_of_workers_and_uploads(
+    tmp_path: Path,
+) -> None:
+    tables = opened(tmp_path, {"a": values(100), "b": values(3)})
+    plan = plan_tables(*tables, tmp_path, writing={"a": Writing(5, streamed=True)}, workers=2)
+    segments_held = 2 + 1 + UPLOADS  # one more waits for an upload
+    assert plan.bytes == 103 * 16
+    assert plan.local_bytes == segments_held * 5 * 16 + 3 * 16
+    few = plan_tables(*tables, tmp_path, writing={"a": Writing(50, streamed=True)}, workers=2)
+    assert few.local_bytes == few.bytes
 
 
 def test_plan_tables_of_a_selection_plans_only_these(tmp_path: Path) -> None:
