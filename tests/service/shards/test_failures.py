@@ -91,7 +91,7 @@ def test_router_call_that_a_shard_fails_has_its_code_after_one_call(
     code: Code, tmp_path: Path
 ) -> None:
     async def fail(context: grpc.aio.ServicerContext) -> None:
-        await abort(context, Failure(code, "why", "r-1", 2.5 if code is Code.OVERLOADED else None))
+        await abort(context, Failure(code, "why", "r-1", 3 if code is Code.OVERLOADED else None))
 
     error, calls = failure_of_call(tmp_path, fail, replicas=2)
     assert error.code is code
@@ -101,7 +101,7 @@ def test_router_call_that_a_shard_fails_has_its_code_after_one_call(
     else:
         assert "shard 1/1 at 127.0.0.1:" in str(error)
     if isinstance(error, Overloaded):
-        assert error.retry_after_s == 2.5
+        assert error.retry_after_s == 3
 
 
 @pytest.mark.parametrize("code", [Code.UNAUTHENTICATED, Code.PERMISSION_DENIED, Code.UNIMPLEMENTED])
