@@ -108,6 +108,10 @@ class HttpTransport(Transport):
             return self.unreachable("cannot be reached", reason)
         if isinstance(error, httpcore.LocalProtocolError):
             return InvalidArgument(f"the request to {self.address.url} cannot be sent: {reason}")
+        if isinstance(error, httpcore.RemoteProtocolError) and "illegal" in reason:
+            return self.invalid_response(
+                "its response is not HTTP/1.1; does the port expect https:// or grpc://?"
+            )
         return self.unreachable("broke the connection", reason)
 
     def _path(self, call: Call[Any]) -> str:

@@ -200,6 +200,21 @@ def test_client_of_another_service_is_an_error() -> None:
         client.models()
 
 
+@pytest.mark.parametrize(
+    "response",
+    [b"\x15\x03\x03\x00\x02\x02\x46", b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\r\n\r\n"],
+    ids=["TLS", "HTTP/2"],
+)
+def test_http_client_of_another_protocol_names_the_schemes(response: bytes) -> None:
+    with (
+        http_server([response]) as server,
+        pytest.raises(InvalidResponse, match="does the port expect https:// or grpc://") as caught,
+    ):
+        HTTP.send(server.url, EMBED)
+    assert len(server.requests) == 1
+    assert server.url in caught.value.message
+
+
 def test_client_of_a_proxy_whose_service_is_away_tries_again() -> None:
     page = http_page(b"hi", "text/html", "503 Unavailable")
     with http_server([page, OK]) as server:
