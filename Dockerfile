@@ -53,6 +53,6 @@ CMD ["--help"]
 FROM base AS serve
 COPY --from=serve-packages /opt/rowcast /opt/rowcast
 ENV ROWCAST_ROOT=/bundles ROWCAST_HOST=0.0.0.0
-EXPOSE 8080 9090
-HEALTHCHECK --interval=10s --timeout=3s --start-period=20s CMD ["python", "-c", "import os, ssl, urllib.request as r; tls = os.environ.get('ROWCAST_TLS_CERT'); r.urlopen(('https' if tls else 'http') + '://127.0.0.1:' + os.environ.get('ROWCAST_HTTP_PORT', '8080') + '/livez', timeout=2, context=ssl._create_unverified_context() if tls else None)"]
+EXPOSE 8080 8081 9090
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ.get('ROWCAST_HEALTH_PORT', '8081') + '/livez', timeout=2)"]
 ENTRYPOINT ["rowcast-serve"]

@@ -25,18 +25,18 @@ from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 
 from bundle import native
-from service import workers
+from service.admin.server import serve_admin
 from service.admin.status import WorkerStatus, write_status
 from service.config import ServiceSettings
 from service.dataplane import Dataplane
 from service.engine.engine import COMPUTE, Engine
-from service.exit_codes import EXIT_BUG, EXIT_INTERRUPTED, EXIT_REQUIRED_MODEL
+from service.exit_codes import EXIT_BUG, EXIT_REQUIRED_MODEL
 from service.grpc_api.server import GrpcServer
 from service.grpc_api.servicer import EMBEDDING_SERVICE
 from service.http.admission import Admission
 from service.http.app import create_http_app
 from service.observability import logging
-from service.observability.metrics import Metrics, forget_dead_workers
+from service.observability.metrics import Metrics
 from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
 from service.resources import compute_threads, resident_bytes
@@ -48,6 +48,7 @@ from service.versions.loader import Loader
 from service.versions.poller import Poller
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
+from service.workers import run_directory as run_files
 
 log = logging.logger(__name__)
 
@@ -63,17 +64,17 @@ def create_app() -> ASGIApp:
     """Returns the application of this worker process; uvicorn's factory. The run directory holds
     the settings.
     """
-    run_directory = workers.run_directory()
-    settings = workers.read_settings_file(run_directory)
+    run_directory = run_files.run_directory()
+    settings = run_files.read_settings_file(run_directory)
     logging.configure(settings.log_level, pid=os.getpid())
-    if settings.workers > 1:
-        forget_dead_workers(run_directory)
     try:
-        worker = Worker(settings, run_directory, int(os.environ[workers.GRPC_PORT]))
+        worker = Worker(settings, run_directory, int(os.environ[run_files.GRPC_PORT]))
+        if settings.admin:
+            serve_admin(settings, run_directory, int(os.environ[run_files.ADMIN_PORT]))
         return worker.asgi_app()
     except Exception:
         log.exception("cannot_start")
-        workers.write_exit_code(run_directory, EXIT_BUG)
+        run_files.write_exit_code(run_directory, EXIT_BUG)
         sys.exit(STARTUP_FAILURE)  # uvicorn's supervisor does not start the worker again
 
 
@@ -147,13 +148,12 @@ class Worker:
         self._changed_event = asyncio.Event()
         try:
             if self._grpc_port is not None:
-                shared = self._settings.workers > 1
                 self.bound_grpc_port = await self.grpc.start(
-                    self._settings.host, self._grpc_port, shared
+                    self._settings.host, self._grpc_port, shared=self._grpc_port != 0
                 )
         except Exception:
             log.exception("cannot_start")
-            workers.write_exit_code(self._run_directory, EXIT_BUG)
+            run_files.write_exit_code(self._run_directory, EXIT_BUG)
             raise
         if native.MISSING:
             log.warning("native_extension_missing", extra=logging.fields(problem=native.MISSING))
@@ -175,40 +175,28 @@ class Worker:
     def _handle_signals(self) -> None:
         """Has SIGTERM and SIGINT fail the health checks first and reach uvicorn's own handler after
         the delay.
-
-        SIGHUP scans the root; with several workers, uvicorn's supervisor takes it to replace them
-        one by one.
         """
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 stop = signal.getsignal(number)
                 if callable(stop):
                     signal.signal(number, functools.partial(self._signalled, stop))
-            signal.signal(
-                signal.SIGHUP, lambda *_: self._loop.call_soon_threadsafe(self.poller.look_again)
-            )
 
     def _signalled(
         self, stop: Callable[[int, FrameType | None], None], number: int, frame: FrameType | None
     ) -> None:
-        if not self.engine.shutting_down:
-            self.engine.shutting_down = True  # now: the second signal may come before the loop runs
-            extra = logging.fields(
-                signal=signal.Signals(number).name, drain_timeout_s=self._settings.drain_timeout_s
-            )
-            log.info("draining", extra=extra)
-            self._loop.call_soon_threadsafe(self.drain, lambda: stop(number, frame))
-        elif (
-            self._settings.workers == 1
-        ):  # else both the terminal and the parent may have signalled
-            log.warning("interrupted", extra=logging.fields(signal=signal.Signals(number).name))
-            logging.shutdown()
-            os._exit(EXIT_INTERRUPTED)
+        if self.engine.shutting_down:  # both the terminal and the supervisor have signalled
+            return
+        self.engine.shutting_down = True  # now: the second signal may come before the loop runs
+        extra = logging.fields(
+            signal=signal.Signals(number).name, drain_timeout_s=self._settings.drain_timeout_s
+        )
+        log.info("draining", extra=extra)
+        self._loop.call_soon_threadsafe(self.drain, lambda: stop(number, frame))
 
     def drain(self, stop: Callable[[], None]) -> None:
         """Fails the health checks now, and calls `stop` after the delay. On the event loop."""
         self.engine.shutting_down = True
-        workers.notify("STOPPING=1")
         self._announce()
 
         def stop_accepting() -> None:
@@ -246,8 +234,9 @@ class Worker:
             self._checked_required = True
             if missing := sorted(set(self._settings.require) - self.versions.available()):
                 log.error("required_models_missing", extra=logging.fields(models=missing))
-                workers.write_exit_code(self._run_directory, EXIT_REQUIRED_MODEL)
-                self._loop.call_soon_threadsafe(self._stop_service)
+                # Each worker finds out; a second signal would interrupt the service.
+                if run_files.write_exit_code(self._run_directory, EXIT_REQUIRED_MODEL):
+                    self._loop.call_soon_threadsafe(self._stop_service)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
 
@@ -276,8 +265,6 @@ class Worker:
             self._changed_event.clear()
             if parent is not None and os.getppid() != parent.pid:  # the supervisor is gone
                 os.kill(os.getpid(), signal.SIGTERM)
-            if self._settings.workers == 1:  # else the parent, which systemd watches
-                workers.notify("WATCHDOG=1")
             self.engine.report_load()
             self.metrics.flush()
             await asyncio.to_thread(self._write_status)
@@ -289,9 +276,11 @@ class Worker:
             shards = () if self.shards is None else self.shards.status()
             status = WorkerStatus.of(self.versions, self.poller, resident_bytes(), shards)
             write_status(self._run_directory, status)
+            run_files.write_heartbeat(self._run_directory, self.engine.problem)
         except OSError as problem:
             log.error("status_unwritable", extra=logging.fields(problem=str(problem)))
 
     def _stop_service(self) -> None:
-        """Stops the whole service: this process, or the supervisor of all workers."""
-        os.kill(os.getpid() if self._settings.workers == 1 else os.getppid(), signal.SIGTERM)
+        """Stops the whole service: its supervisor, or this process if it has none."""
+        parent = multiprocessing.parent_process()
+        os.kill(os.getpid() if parent is None else os.getppid(), signal.SIGTERM)

@@ -64,7 +64,19 @@ class ServiceSettings(BaseSettings):
     """Port of the gRPC endpoint. 0 selects any free port."""
     ports_file: Path | None = None
     """File to which the service writes its ports once it listens, as JSON: `{"http": N, "grpc": N,
-    "admin": N}`.
+    "admin": N, "health": N}`.
+    """
+    health_host: str | None = None
+    """Address on which health checks and metrics are served. It requires no token and no TLS: only
+    probes and Prometheus should reach it. Default: `host`.
+    """
+    health_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of `/livez`, `/readyz` and `/metrics` on an address of their own, which responds
+    whatever the load. 0 selects any free port. Default: 8081, or any free port if 8081 is in use.
+    """
+    health_grpc_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of `grpc.health.v1.Health` at health_host. 0 selects any free port. Default: not served
+    there.
     """
     require: Annotated[tuple[str, ...], NoDecode] = ()
     """Model that must load at start; if it cannot, the service exits with code 7. Repeatable; in
@@ -164,6 +176,9 @@ class ServiceSettings(BaseSettings):
     """Number of processes that serve on the same ports. Each has its own towers and indexes; tables
     are in memory once.
     """
+    worker_timeout_s: float = Field(default=20.0, ge=5, le=3600)
+    """Time without a sign of life after which a worker process is killed and replaced, in seconds.
+    """
     threads: int = Field(default=0, ge=0, le=1024)
     """Number of compute threads in each process. 0 divides the available cores (CPU affinity and
     cgroup quota) by the number of workers; a router has at least 2.
@@ -250,6 +265,10 @@ class ServiceSettings(BaseSettings):
     """
     max_concurrent_streams: int = Field(default=1_000, ge=1, le=1_000_000)
     """Maximum number of concurrent calls on one gRPC connection. Further calls wait in the client.
+    """
+    max_connections: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Maximum number of HTTP connections of one process. While there are more, requests get the
+    status 503, and their connections are closed.
     """
     keep_alive_s: int = Field(default=75, ge=1, le=86_400)
     """Time after which an idle connection is closed, in seconds. It must be longer than proxies

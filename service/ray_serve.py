@@ -31,7 +31,6 @@ from ray.serve.config import AutoscalingContext
 
 from bundle.format.manifest import Manifest
 from bundle.tables.sharding import held_here
-from service import workers
 from service.app import Worker
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
@@ -42,6 +41,8 @@ from service.observability import logging
 from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
 from service.versions.desired_state import DesiredModel, Name, first_error
 from service.versions.state_file import StateFile
+from service.workers.run_directory import RUN_DIRECTORY, write_settings_file
+from service.workers.sockets import http_config, listen
 
 log = logging.logger(__name__)
 
@@ -49,7 +50,18 @@ DEPLOYMENT = "replicas"
 INFLIGHT = "inflight_requests"
 _RAY_MIN = (2, 60)
 _RAY_END = (3, 0)
-_NOT_OF_REPLICAS = ("workers", "ports_file", "admin", "admin_host", "admin_port", "admin_tokens")
+_NOT_OF_REPLICAS = (
+    "workers",
+    "worker_timeout_s",
+    "ports_file",
+    "health_host",
+    "health_port",
+    "health_grpc_port",
+    "admin",
+    "admin_host",
+    "admin_port",
+    "admin_tokens",
+)
 _POLL_S = 0.02
 _SHARDS_S = 300
 """How long a router waits for its shards, which are deployed with it."""
@@ -135,6 +147,8 @@ class Replica:
         )
         self._opened = contextlib.AsyncExitStack()
         directory = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="rowcast-")))
+        os.environ[RUN_DIRECTORY] = str(directory)
+        write_settings_file(directory, settings)
         # A missing model fails the start of the replica, below, not the process.
         self._worker = Worker(
             settings.model_copy(update={"require": ()}), directory, grpc_port=None
@@ -214,9 +228,17 @@ class Replica:
         # Only now: clients of the shared ports would reach it while the others are ready.
         await worker.grpc.start(settings.host, settings.grpc_port, shared=True)
         worker.grpc.set_serving(True)
-        listener = workers.listen("HTTP", settings.host, settings.http_port, shared=True)
+        listener = listen("HTTP", settings.host, settings.http_port, shared=True)
         app = Admission(self._app, worker.dataplane)
-        server = uvicorn.Server(workers.http_config(settings, app, lifespan="off"))
+        config = http_config(
+            app,
+            keep_alive_s=settings.keep_alive_s,
+            drain_timeout_s=settings.drain_timeout_s,
+            max_connections=settings.max_connections,
+            tls=settings.tls_cert is not None,
+            lifespan="off",
+        )
+        server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listener]))
 
         async def stop() -> None:
@@ -252,7 +274,7 @@ def claim_port(host: str, port: int, owner: str) -> Iterator[None]:
     with open(path, "a+b", opener=_private) as file:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other replica holds it
-            workers.listen("a replica", host, port).close()
+            listen("a replica", host, port).close()
             file.truncate(0)
             file.write(owner.encode())
             file.flush()

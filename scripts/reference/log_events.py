@@ -88,6 +88,11 @@ EVENTS = {
         "Calls were still in progress after `drain_timeout_s`, and are aborted.",
         "Raise `drain_timeout_s`, or lower `request_timeout_s`.",
     ),
+    "workers_hung": (
+        "The event loops of these workers have not reported for `worker_timeout_s`. They are "
+        "killed and replaced.",
+        "[Report](../how-to/runbook.md#report-a-problem) it with the log lines before it.",
+    ),
     "interrupted": (
         "The process received a second signal, and exits at once with code 130.",
         "",

@@ -66,7 +66,8 @@ def _show_version(wanted: bool) -> None:
 
 
 def run(options: dict[str, Any], *, only_print: bool) -> int:
-    """Serves until a signal; returns the exit code.
+    """Prints the settings, or replaces this process by the service; returns the exit code if it
+    cannot.
 
     Args:
       options: by the name of their setting; None: not given.
@@ -84,18 +85,20 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     except SettingsError as problem:
         sys.stderr.write(f"error: {problem}\n")
         return EXIT_USAGE
-    from service import workers
     from service.observability import logging
     from service.resources import compute_threads, usable_cores
+    from service.workers.start import start
 
     logging.configure(settings.log_level)
     threads = compute_threads(settings.workers, settings.threads)
     extra = logging.fields(cores=usable_cores(), workers=settings.workers, threads=threads)
     logging.logger(__name__).info("starting", extra=extra)
     try:
-        return workers.serve(settings)
-    finally:
-        logging.finish()
+        start(settings)
+    except OSError as problem:
+        logging.logger(__name__).error("cannot_start", extra=logging.fields(problem=str(problem)))
+    logging.finish()
+    return EXIT_USAGE
 
 
 def _check(settings: ServiceSettings) -> None:

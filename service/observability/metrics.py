@@ -4,14 +4,13 @@ module.
 Labels are bounded: transports, calls, phases, codes, reasons and states are closed sets; models,
 features, stores, towers and parts come from manifests, never from requests.
 
-With several workers (PROMETHEUS_MULTIPROC_DIR is set before prometheus_client is imported) each
-process keeps its metrics in files of that directory, and every process renders the metrics of all.
+In a worker process (PROMETHEUS_MULTIPROC_DIR is set before prometheus_client is imported), the
+metrics are in files of that directory, and every process renders the metrics of all.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
 import resource
 import threading
@@ -24,12 +23,11 @@ from typing import Literal, TypeVar
 
 import prometheus_client as prometheus
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from bundle import native
 from bundle.format.manifest import FORMAT_VERSION
 from service.errors import Code
-from service.observability import logging
+from service.observability import logging, merged_metrics
 
 CALLS = (
     "retrieve",
@@ -62,7 +60,7 @@ LOAD_OUTCOMES = ("available", "failed", "damaged")
 RECORD_OUTCOMES = ("written", "dropped", "failed")
 SEARCH_PATHS = ("index", "exact", "none")
 FILTER_OUTCOMES = ("compiled", "cached")
-CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
+CONTENT_TYPE = merged_metrics.CONTENT_TYPE
 
 _SIZES = tuple(float(1 << power) for power in range(16))
 _SECONDS = (
@@ -346,22 +344,5 @@ class Metrics:
         """
         self.flush()
         if self._directory:
-            forget_dead_workers(Path(self._directory))
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
-            return prometheus.generate_latest(registry)
+            return merged_metrics.render(Path(self._directory))
         return prometheus.generate_latest(self._registry)
-
-
-def forget_dead_workers(directory: Path) -> None:
-    """Removes the gauges of processes that have ended; their counters stay part of the sums."""
-    for process in {
-        int(path.stem.rpartition("_")[2]) for path in directory.glob("gauge_live*_*.db")
-    }:
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            with contextlib.suppress(FileNotFoundError):  # another worker was faster
-                mark_process_dead(process, str(directory))  # type: ignore[no-untyped-call]
-        except PermissionError:
-            continue

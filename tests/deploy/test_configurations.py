@@ -84,11 +84,12 @@ def test_kubernetes_runs_without_rights_and_over_tls() -> None:
     assert ports == {
         "https": variables[f"{PREFIX}HTTP_PORT"],
         "grpcs": variables[f"{PREFIX}GRPC_PORT"],
+        "health": variables[f"{PREFIX}HEALTH_PORT"],
     }
     probes = {
         name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")
     }
-    assert {probe["scheme"] for probe in probes.values()} == {"HTTPS"}
+    assert {probe["port"] for probe in probes.values()} == {"health"}
     assert [probe["path"] for probe in probes.values()] == ["/livez", "/livez", "/readyz"]
     assert kinds["NetworkPolicy"]["policyTypes"] == ["Ingress", "Egress"]
     assert "egress" not in kinds["NetworkPolicy"]

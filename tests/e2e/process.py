@@ -105,11 +105,13 @@ class Process(Lines):
         directory: Path | None = None,
     ) -> None:
         self._ports = root.parent / f"ports-{time.monotonic_ns()}.json"
-        ports = ["--http-port", "0", "--grpc-port", "0", "--ports-file", str(self._ports)]
+        ports = ["--http-port", "0", "--grpc-port", "0", "--health-port", "0"]
         arguments = [
             "--root",
             str(root),
             *ports,
+            "--ports-file",
+            str(self._ports),
             "--poll-interval-s",
             "0.05",
             "--drain-delay-s",

@@ -49,17 +49,26 @@ def versions_of(service: Process, path: str = "movies") -> set[int | None]:
 
 
 def count_of(service: Process, sample: str) -> float:
-    with client_of(service) as client:
-        lines = client.get("/metrics").text.splitlines()
+    lines = httpx.get(f"{health_url(service)}/metrics", timeout=WAIT_S).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(sample))
+
+
+def health_url(service: Process) -> str:
+    """The base URL of health checks and metrics."""
+    return f"http://127.0.0.1:{service.ports['health']}"
 
 
 def wait_for(service: Process, workers: str) -> None:
     """Waits until every worker is ready: each reports only itself."""
     service.event("listening")
+    wait_for_workers(service, int(workers))
+
+
+def wait_for_workers(service: Process, workers: int) -> None:
+    """Waits until so many workers run, all of them ready."""
     until(
         lambda: (
-            count_of(service, "rowcast_workers") == int(workers)
+            count_of(service, "rowcast_workers") == workers
             and count_of(service, "rowcast_ready") == 1
         )
     )

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from service.workers import listen
+from service.workers.sockets import listen
 from tests.bundles.sparse_tables import NAME, add_sparse_table
 from tests.e2e.process import PROGRAM, WAIT_S, Process, until
 from tests.e2e.services import (
@@ -32,10 +32,12 @@ from tests.e2e.services import (
     client_of,
     count_of,
     each_number_of_workers,
+    health_url,
     is_ready,
     nearest,
     versions_of,
     wait_for,
+    wait_for_workers,
     workers_of,
 )
 from tests.service.grpc_api.requests import call, retrieve
@@ -96,7 +98,7 @@ def test_service_with_unusable_settings_exits_2_and_names_them(
 
 
 @each_number_of_workers
-@pytest.mark.parametrize("endpoint", ["http", "grpc", "admin"])
+@pytest.mark.parametrize("endpoint", ["http", "grpc", "admin", "health", "health-grpc"])
 def test_service_whose_port_is_taken_exits_2_and_names_it(
     endpoint: str, workers: str, launch: Launch
 ) -> None:
@@ -128,20 +130,16 @@ def test_service_begins_empty_and_serves_what_is_published(
     service = launch(
         "--workers",
         workers,
-        "--poll-interval-s",
-        "3600" if workers == "1" else "0.05",
         "--host",
         "0.0.0.0",
     )
     assert len(service.event("endpoints_open")["problems"]) == 2
-    assert set(service.ports) == {"http", "grpc", "admin"}
+    assert set(service.ports) == {"http", "grpc", "admin", "health"}
     with client_of(service) as client:
         assert client.get("/livez").status_code == 200
         until(lambda: "no bundle" in client.get("/readyz").json()["error"]["message"])
         assert client.post(RETRIEVE, json=BODY).json()["error"]["code"] == "NOT_READY"
         small = write()
-        if workers == "1":
-            service.process.send_signal(signal.SIGHUP)
         until(lambda: is_ready(client))
         neighbors = client.post(RETRIEVE, json=BODY).json()["neighbors"]
     assert_found(neighbors, nearest(small))
@@ -266,6 +264,80 @@ def test_killed_worker_is_replaced_and_its_counts_are_kept(write: Write, launch:
     )
     assert count_of(service, answered) == 8
     assert versions_of(service) == {1}
+    assert service.stop() == 0
+
+
+@each_number_of_workers
+def test_hung_worker_is_replaced_and_health_does_not_wait_for_it(
+    workers: str, write: Write, launch: Launch
+) -> None:
+    write()
+    service = launch("--workers", workers, "--worker-timeout-s", "5", "--health-grpc-port", "0")
+    health = httpx.Client(base_url=health_url(service), timeout=1)
+    until(lambda: is_ready(health))
+    hung = workers_of(service)[0]
+    hung.suspend()
+    assert service.event("workers_hung")["pids"] == [hung.pid]
+    assert health.get("/livez").json() == {"live": True}
+    assert "rowcast_workers" in health.get("/metrics").text
+    until(lambda: hung not in workers_of(service) and len(workers_of(service)) == int(workers))
+    until(lambda: is_ready(health))
+    assert versions_of(service) == {1}
+    health.close()
+    assert service.stop() == 0
+
+
+@each_number_of_workers
+def test_health_has_an_address_of_its_own(workers: str, write: Write, launch: Launch) -> None:
+    service = launch("--workers", workers, "--health-grpc-port", "0", "--drain-delay-s", "1.5")
+    with httpx.Client(base_url=health_url(service), timeout=WAIT_S) as health:
+        until(lambda: "no bundle" in health.get("/readyz").json()["error"]["message"])
+        channel = grpc.insecure_channel(f"127.0.0.1:{service.ports['health_grpc']}")
+        check = health_pb2_grpc.HealthStub(channel).Check
+        states = health_pb2.HealthCheckResponse
+        until(lambda: check(health_pb2.HealthCheckRequest()).status == states.NOT_SERVING)
+        write()
+        until(lambda: is_ready(health))
+        until(lambda: check(health_pb2.HealthCheckRequest()).status == states.SERVING)
+        assert health.head("/livez").content == b""
+        assert health.get("/v1/models").status_code == 404
+        assert health.post("/readyz").status_code == 405
+        assert f"rowcast_workers {workers}.0" in health.get("/metrics").text
+
+        service.process.send_signal(signal.SIGTERM)
+        until(lambda: "shutting down" in health.get("/readyz").json()["error"]["message"])
+        channel.close()
+    assert service.process.wait(WAIT_S) == 0
+
+
+def test_supervisor_is_small(launch: Launch) -> None:
+    service = launch()
+    service.event("listening")
+    httpx.get(f"{health_url(service)}/metrics")
+    assert psutil.Process(service.process.pid).memory_info().rss < 40 << 20
+
+
+def test_ended_workers_leave_their_counts_and_no_files(write: Write, launch: Launch) -> None:
+    write()
+    service = launch("--workers", "2")
+    wait_for(service, "2")
+    assert versions_of(service) == {1}
+    directory = Path(psutil.Process(service.process.pid).cmdline()[-1])
+    answered = 'rowcast_requests_total{call="retrieve",code="OK"'
+    until(lambda: count_of(service, answered) == 8)
+    for _ in range(2):
+        for ended in workers_of(service):
+            ended.kill()
+            ended.wait(WAIT_S)
+        until(lambda: len(workers_of(service)) == 2)
+        wait_for_workers(service, 2)
+    running = {str(each.pid) for each in workers_of(service)}
+    until(
+        lambda: (
+            {file.stem.rpartition("_")[2] for file in directory.glob("*.db")} <= running | {"ended"}
+        )
+    )
+    assert count_of(service, answered) == 8
     assert service.stop() == 0
 
 

@@ -146,7 +146,7 @@ def test_help_lists_every_setting_with_its_type_unit_limits_and_variable() -> No
     }
     for name, kind in types.items():
         assert f"--{name} <{kind}>" in shown
-    assert shown.count("(at least 0, at most 65535)") == 3
+    assert shown.count("(at least 0, at most 65535)") == 5
     for name, field in ServiceSettings.model_fields.items():
         assert f"--{name.replace('_', '-')}" in shown
         assert f"[env: ROWCAST_{name.upper()}]" in shown

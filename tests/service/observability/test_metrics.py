@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bundle import native
+from service.observability.merged_metrics import forget_ended
 from service.observability.metrics import (
     CONTENT_TYPE,
     COUNTERS,
@@ -254,8 +255,8 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(
     assert other.rendered().keys() == rendered.keys()
 
 
-def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges(
-    workers: tuple[Worker, Worker],
+def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges_or_files(
+    workers: tuple[Worker, Worker], tmp_path: Path
 ) -> None:
     one, other = workers
     other.run(
@@ -265,6 +266,12 @@ def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges(
     )
     assert (one.rendered()["rowcast_ready"], one.rendered()["rowcast_workers"]) == (0, 2)
     other.kill()
+    for _ in range(2):  # as the supervisor does; the sums stay when it does it again
+        forget_ended(tmp_path, {one.process.pid})
+    assert {file.stem.rpartition("_")[2] for file in tmp_path.glob("*.db")} == {
+        str(one.process.pid),
+        "ended",
+    }
     rendered = one.rendered()
     assert (
         rendered["rowcast_ready"],

@@ -1,0 +1,59 @@
+"""The metrics of all workers, from the files that each keeps in the run directory.
+
+The supervisor imports this module, so that it must stay light.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import prometheus_client as prometheus
+from prometheus_client import CollectorRegistry
+from prometheus_client.mmap_dict import MmapedDict
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
+_ENDED = "ended"
+"""Stands for the process in the files that hold the sums of all workers that have ended."""
+
+
+def render(directory: Path, process: int | None = None) -> bytes:
+    """Returns the text of `/metrics`, of content type CONTENT_TYPE; takes milliseconds.
+
+    Args:
+      directory: Where the workers keep their metrics.
+      process: The only worker, whose memory and CPU time are added; None: there are several.
+    """
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(directory))  # type: ignore[no-untyped-call]
+    if process is not None:
+        prometheus.ProcessCollector(pid=lambda: process, registry=registry)
+    return prometheus.generate_latest(registry)
+
+
+def forget_ended(directory: Path, running: set[int]) -> None:
+    """Removes the files of workers that have ended; their counts are added to those of one file, so
+    that no counter decreases and no files pile up.
+    """
+    ended = set[int]()
+    for file in directory.glob("*_*.db"):
+        name = file.stem.rpartition("_")[2]
+        if name.isdecimal():
+            ended.add(int(name))
+    for pid in ended - running:
+        mark_process_dead(pid, str(directory))  # type: ignore[no-untyped-call]
+        for kind in ("counter", "histogram"):
+            _add_to_ended(directory, kind, pid)
+
+
+def _add_to_ended(directory: Path, kind: str, pid: int) -> None:
+    file = directory / f"{kind}_{pid}.db"
+    with contextlib.suppress(FileNotFoundError):
+        values = MmapedDict.read_all_values_from_file(str(file))  # type: ignore[no-untyped-call]
+        sums = MmapedDict(str(directory / f"{kind}_{_ENDED}.db"))  # type: ignore[no-untyped-call]
+        for key, value, timestamp, _ in values:
+            before, _ = sums.read_value(key)  # type: ignore[no-untyped-call]
+            sums.write_value(key, before + value, timestamp)  # type: ignore[no-untyped-call]
+        sums.close()  # type: ignore[no-untyped-call]
+        file.unlink()

@@ -1,0 +1,164 @@
+"""The addresses of a service: ports that are bound once and listened on by every worker."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import uvicorn
+
+_BACKLOG = 2048
+UVICORN: dict[str, Any] = {
+    **dict.fromkeys(("access_log", "server_header", "proxy_headers"), False),
+    "log_config": None,
+    "ws": "none",
+}
+"""Options of every HTTP server."""
+
+
+def http_config(
+    app: Any,
+    *,
+    keep_alive_s: int,
+    drain_timeout_s: float,
+    max_connections: int,
+    tls: bool,
+    **options: Any,
+) -> uvicorn.Config:
+    """Returns the configuration of uvicorn for the HTTP endpoint of an application.
+
+    Args:
+      app: The application, or the name of its factory.
+      keep_alive_s: See ServiceSettings.
+      drain_timeout_s: See ServiceSettings.
+      max_connections: See ServiceSettings.
+      tls: Whether the settings in the run directory name a certificate.
+      options: Further options of uvicorn.
+    """
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        http="service.http.protocol:HttpProtocol",
+        timeout_keep_alive=keep_alive_s,
+        timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
+        limit_concurrency=max_connections,
+        ssl_context_factory=ssl_context if tls else None,
+        **UVICORN,
+        **options,
+    )
+
+
+def ssl_context(*_: object) -> ssl.SSLContext:
+    """Returns the TLS context of an HTTP server; uvicorn's factory."""
+    from service.security.tls import Certificates
+    from service.workers.run_directory import read_settings_file, run_directory
+
+    certificates = Certificates.of(read_settings_file(run_directory()))
+    assert certificates is not None  # noqa: S101 - only called where the settings name them
+    return certificates.ssl_context()
+
+
+def listen(what: str, host: str, port: int, shared: bool = False) -> socket.socket:
+    """Listens on an address; an error names it.
+
+    Args:
+      what: name of the endpoint.
+      host: The address.
+      port: 0 for any free one.
+      shared: other processes of the service listen on the port as well.
+
+    Raises:
+      OSError: The address cannot be bound.
+    """
+    both = host == "::" and socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server(
+            (host, port),
+            family=_family(host),
+            backlog=_BACKLOG,
+            reuse_port=shared,
+            dualstack_ipv6=both,
+        )
+    except OSError as problem:
+        raise _bind_error(what, host, port, problem) from problem
+
+
+def listen_or_any(
+    what: str, host: str, port: int | None, default: int, bind: Callable[..., socket.socket]
+) -> socket.socket:
+    """Binds a port by `bind`; without a given one the default, or any if another service has it."""
+    if port is not None:
+        return bind(what, host, port)
+    try:
+        return bind(what, host, default)
+    except OSError:
+        return bind(what, host, 0)
+
+
+class SharedPort(socket.socket):
+    """A bound port. A worker process that is passed the socket listens on the same port with a
+    socket of its own, so that the kernel spreads the connections: on a shared socket the first
+    worker to wake up takes all that wait.
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., socket.socket], tuple[str, str, int, bool]]:
+        """Pickles the address."""
+        host, port = self.getsockname()[:2]
+        return listen, ("HTTP", host, port, True)
+
+
+def reserve(what: str, host: str, port: int) -> SharedPort:
+    """Binds a port that the workers can bind as well, unless another service has it.
+
+    Raises:
+      OSError: The address cannot be bound.
+    """
+    with listen(what, host, port) as free:
+        port = port_of(free)
+    bound = SharedPort(_family(host), socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if host == "::":
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind((host, port))
+    except OSError as problem:
+        bound.close()
+        raise _bind_error(what, host, port, problem) from problem
+    return bound
+
+
+def port_of(bound: socket.socket) -> int:
+    """Returns the port of a bound socket."""
+    return int(bound.getsockname()[1])
+
+
+def notify(state: str) -> None:
+    """Reports the state of the service to systemd (sd_notify(3)), if it expects it."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.setblocking(False)
+        try:
+            end.connect(address.replace("@", "\0", 1) if address[0] == "@" else address)
+            end.send(state.encode())
+        except OSError:
+            return
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _bind_error(what: str, host: str, port: int, problem: OSError) -> OSError:
+    # The address is named anyway.
+    reason = (problem.strerror or str(problem)).partition(" (while")[0]
+    hint = "; is another service running there?" if problem.errno == errno.EADDRINUSE else ""
+    return OSError(f"{what} cannot listen on {host}:{port}: {reason}{hint}")

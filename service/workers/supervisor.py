@@ -1,0 +1,200 @@
+"""The supervisor: the first process of a service, which is always there and stays small.
+
+uvicorn's supervisor starts the workers, replaces those that have ended, and passes signals on. This
+module adds what it lacks: it kills a worker whose event loop stands still, so that it is replaced,
+and answers health checks and scrapes from the workers' heartbeats (`health.py`). Nothing here waits
+for a worker.
+
+What this module imports decides the size of the process: no settings, no FastAPI, no numpy, and
+gRPC only for `health_grpc_port`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import orjson
+from uvicorn.supervisors import Multiprocess
+
+from service.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from service.observability import logging
+from service.workers import run_directory
+from service.workers.health import Health, serve_grpc_health, serve_health
+from service.workers.sockets import http_config, listen, listen_or_any, notify, port_of, reserve
+
+log = logging.logger("service.workers.supervisor")  # `__name__` is that of the program
+
+_ADMIN_PORT = 8090
+_HEALTH_PORT = 8081
+_CHECK_S = 0.25
+_WATCHDOG_S = 5.0
+
+
+class Supervisor:
+    """One running service."""
+
+    def __init__(self, settings: dict[str, Any], directory: Path) -> None:
+        """Creates the supervisor of a run directory."""
+        self._settings = settings
+        self._directory = directory
+        self._opened = contextlib.ExitStack()
+        self._stopping = False
+        self._watchdog_due = 0.0
+        self._processes: Multiprocess
+        self._health = Health(directory, settings["workers"], settings["worker_timeout_s"])
+
+    def run(self) -> int:
+        """Runs the service until a signal; returns the exit code."""
+        try:
+            with self._opened:
+                self._opened.callback(shutil.rmtree, self._directory, ignore_errors=True)
+                return self._run()
+        except OSError as problem:
+            log.error("cannot_start", extra=logging.fields(problem=str(problem)))
+            return EXIT_USAGE
+
+    def _run(self) -> int:
+        settings = self._settings
+        sockets = self._bind()
+        ports = {name: port_of(bound) for name, bound in sockets.items()}
+
+        os.environ[run_directory.RUN_DIRECTORY] = str(self._directory)
+        os.environ[run_directory.GRPC_PORT] = str(ports["grpc"])
+        if "admin" in ports:
+            os.environ[run_directory.ADMIN_PORT] = str(ports["admin"])
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._directory)
+
+        config = http_config(
+            "service.app:create_app",
+            keep_alive_s=settings["keep_alive_s"],
+            drain_timeout_s=settings["drain_timeout_s"],
+            max_connections=settings["max_connections"],
+            tls=settings["tls_cert"] is not None,
+            factory=True,
+            loop="uvloop",
+            lifespan="on",
+            workers=settings["workers"],
+            timeout_worker_healthcheck=max(1, round(settings["worker_timeout_s"])),
+        )
+        self._processes = Multiprocess(config, [sockets["http"]])
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop_by(signal.getsignal(number)))
+
+        serve_health(self._health, sockets["health"])
+        if "health_grpc" in sockets:
+            host = settings["health_host"] or settings["host"]
+            serve_grpc_health(self._health, host, ports["health_grpc"])
+        threading.Thread(target=self._watch, args=(ports,), daemon=True).start()
+        self._processes.run()
+        return run_directory.read_exit_code(self._directory, EXIT_OK)
+
+    def _bind(self) -> dict[str, socket.socket]:
+        """Binds the endpoints, by name.
+
+        Raises:
+          OSError: An address cannot be bound; the message names it.
+        """
+        settings = self._settings
+        host = settings["host"]
+        health_host = settings["health_host"] or host
+        sockets: dict[str, socket.socket] = {}
+
+        def keep(name: str, bound: socket.socket) -> None:
+            sockets[name] = self._opened.enter_context(bound)
+
+        keep("http", reserve("HTTP", host, settings["http_port"]))
+        keep("grpc", reserve("gRPC", host, settings["grpc_port"]))
+        if settings["admin"]:
+            address = settings["admin_host"], settings["admin_port"]
+            keep("admin", listen_or_any("admin", *address, _ADMIN_PORT, reserve))
+        address = health_host, settings["health_port"]
+        keep("health", listen_or_any("health", *address, _HEALTH_PORT, listen))
+        if settings["health_grpc_port"] is not None:
+            keep("health_grpc", reserve("gRPC health", health_host, settings["health_grpc_port"]))
+        return sockets
+
+    def _stop_by(self, stop: Any) -> Callable[[int, FrameType | None], None]:
+        """Returns a signal handler: a first signal drains the workers, a second one kills them."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self._stopping:
+                log.warning("interrupted", extra=logging.fields(signal=signal.Signals(number).name))
+                self._kill([process.pid for process in self._processes.processes])
+                shutil.rmtree(self._directory, ignore_errors=True)
+                logging.shutdown()
+                os._exit(EXIT_INTERRUPTED)
+            self._stopping = True
+            self._health.stopping = True
+            notify("STOPPING=1")
+            stop(number, frame)
+
+        return handle
+
+    def _watch(self, ports: dict[str, int]) -> None:
+        """Looks at the heartbeats, for as long as the process lives."""
+        announced = False
+        while True:
+            running = [process.pid for process in self._processes.processes if process.pid]
+            hung = self._health.observe(running, _CHECK_S)
+            if hung and not self._stopping:
+                log.error("workers_hung", extra=logging.fields(pids=hung))
+                self._kill(hung)
+            if not announced and self._health.started:
+                announced = True
+                self._announce(ports)
+            if announced and time.monotonic() >= self._watchdog_due:
+                self._watchdog_due = time.monotonic() + _WATCHDOG_S
+                notify("WATCHDOG=1")
+            time.sleep(_CHECK_S)
+
+    def _announce(self, ports: dict[str, int]) -> None:
+        """Reports where the service listens, once every worker does."""
+        if self._settings["ports_file"] is not None:
+            _write_ports(Path(self._settings["ports_file"]), ports)
+        where = {"host": self._settings["host"], **ports}
+        log.info("listening", extra=logging.fields(**where, workers=self._settings["workers"]))
+        notify("READY=1")
+
+    def _kill(self, pids: list[int | None]) -> None:
+        for pid in pids:
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _write_ports(path: Path, ports: dict[str, int]) -> None:
+    """Writes the bound ports in one rename, so that a reader never sees half of them."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        staged.write_bytes(orjson.dumps(ports))
+        staged.replace(path)
+    except OSError as problem:
+        reason = problem.strerror or ""
+        log.error("ports_file_unwritable", extra=logging.fields(file=str(path), problem=reason))
+
+
+def main() -> None:
+    """Supervises the service of the run directory that the command line names."""
+    directory = Path(sys.argv[1])
+    settings = run_directory.read_settings_values(directory)
+    logging.configure(settings["log_level"])
+    try:
+        code = Supervisor(settings, directory).run()
+    finally:
+        logging.shutdown()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
