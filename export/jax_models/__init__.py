@@ -1,0 +1,1 @@
+"""Models in JAX: functions of a tree of parameters, evaluated as TensorFlow operations."""

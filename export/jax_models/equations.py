@@ -1,0 +1,69 @@
+"""One equation of a JAX computation, as its TensorFlow counterpart sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from export.errors import NotConvertible
+from export.graphs.loading import tf
+from export.jax_models.values import Shape, Sizes, Value
+from export.user_lines import at_line, last_of_user
+
+Evaluate = Callable[[Any, Sequence[Any], Sequence[Value]], list[Value]]
+"""(jaxpr, its constants, arguments) -> results."""
+Handler = Callable[..., Any]
+"""(equation, its arguments...) -> Value, tensor of the whole shape, or a list of them."""
+
+
+@dataclass(frozen=True)
+class Equation:
+    """One application of a primitive.
+
+    Attributes:
+      primitive: its name.
+      params: what JAX has as its parameters.
+      shapes, dtypes: of the results; dtypes are TensorFlow's.
+      sizes: sizes that depend on the batch.
+      line: the user's line.
+      evaluate: evaluates a computation inside this one.
+    """
+
+    primitive: str
+    params: Mapping[str, Any]
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[Any, ...]
+    sizes: Sizes
+    line: str
+    evaluate: Evaluate
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the first result."""
+        return self.shapes[0]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the first result."""
+        return self.dtypes[0]
+
+    def refused(self, why: str) -> NotConvertible:
+        """Returns the error that this equation has no counterpart: `why` ends with a remedy."""
+        return NotConvertible(f"JAX operation {self.primitive}{at_line(self.line)}: {why}")
+
+
+def line_of(source_info: Any, outer: str) -> str:
+    """Returns the user's line of an equation; where none is known, that of the one around it."""
+    if source_info.traceback is None:
+        return outer
+    frames = [(frame.file_name, frame.line_num) for frame in source_info.traceback.frames]
+    return last_of_user(reversed(frames)) or outer
+
+
+def dtype_of(array: Any) -> Any:
+    """Returns TensorFlow's dtype of a JAX array; None where there is none, as for random keys."""
+    try:
+        return tf.as_dtype(array.dtype)
+    except TypeError:
+        return None

@@ -1,0 +1,223 @@
+"""Evaluates a computation in JAX (a jaxpr) as TensorFlow operations: a graph in, a graph out.
+
+What depends on constants alone, such as masks and positions, is computed by JAX at once. Nothing
+else is: every other primitive has a counterpart in `operations`, or is refused with the user's
+line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from export.errors import ExportError
+from export.graphs.loading import tf
+from export.jax_models.equations import Equation, Handler, dtype_of, line_of
+from export.jax_models.loading import jax
+from export.jax_models.operations import (
+    control_flow,
+    elementwise,
+    gathers,
+    products,
+    reductions,
+    shapes,
+)
+from export.jax_models.values import Sizes, Value, constant, is_static
+
+OPERATIONS: dict[str, Handler] = {
+    **elementwise.OPERATIONS,
+    **shapes.OPERATIONS,
+    **reductions.OPERATIONS,
+    **products.OPERATIONS,
+    **gathers.OPERATIONS,
+    **control_flow.OPERATIONS,
+}
+"""Primitive -> its counterpart."""
+
+CALLS = {
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "jit": "jaxpr",
+    "remat2": "jaxpr",
+}
+"""Primitives that only call another computation -> the parameter that holds it."""
+
+_WHOLE_CALLS: dict[str, Handler] = {
+    "remainder": elementwise.floor_mod,
+    "floor_divide": elementwise.floor_divide,
+}
+"""Functions of `jax.numpy` that are one operation of TensorFlow."""
+
+_NEVER_FOLDED = {*control_flow.OPERATIONS, "dim_as_value"}
+"""Primitives that may depend on the batch, or draw random numbers inside, without an argument."""
+
+_RANDOM = (
+    "it draws random numbers, so the model would return something else each time; call it for "
+    "inference: train=False, deterministic=True, model.eval()"
+)
+_ON_TPU = (
+    "it is written for one kind of accelerator; give the function that the factory returns the "
+    "plain computation"
+)
+_IN_PYTHON = "it calls Python code while the model runs; remove it for inference"
+_FREQUENCIES = (
+    "there is no Fourier transform in a tower; compute it before the model and pass its result "
+    "as an input"
+)
+_SHARDED = "it is divided among devices; call the function without jax.shard_map for inference"
+
+REFUSED = {
+    "fft": _FREQUENCIES,
+    "shard_map": _SHARDED,
+    "all_gather": _SHARDED,
+    "all_to_all": _SHARDED,
+    "axis_index": _SHARDED,
+    "ppermute": _SHARDED,
+    "psum": _SHARDED,
+    "pallas_call": _ON_TPU,
+    "custom_call": _ON_TPU,
+    "ffi_call": _ON_TPU,
+    "tpu_custom_call": _ON_TPU,
+    "debug_callback": _IN_PYTHON,
+    "debug_print": _IN_PYTHON,
+    "io_callback": _IN_PYTHON,
+    "pure_callback": _IN_PYTHON,
+    "random_bits": _RANDOM,
+    "random_gamma": _RANDOM,
+    "rng_bit_generator": _RANDOM,
+    "rng_uniform": _RANDOM,
+    "threefry2x32": _RANDOM,
+}
+"""Primitives without a counterpart that people meet -> why, and a remedy."""
+
+
+class Evaluator:
+    """Evaluates computations whose symbolic sizes are those of one trace."""
+
+    def __init__(self, sizes: Mapping[str, Any]) -> None:
+        """Takes the scalar int32 tensor of each symbol, such as the batch size."""
+        self._sizes = Sizes(sizes)
+
+    def results(self, closed: Any, arguments: Sequence[Value]) -> list[Any]:
+        """Returns the tensors of a computation's results, in their whole shapes.
+
+        Args:
+          closed: a ClosedJaxpr.
+          arguments: one for each of its inputs.
+
+        Raises:
+          NotConvertible: an operation has no counterpart; names the user's line and a remedy.
+        """
+        found = self._evaluate(without_unused(closed.jaxpr), closed.consts, arguments, "")
+        return [self._sizes.full(value) for value in found]
+
+    def _evaluate(
+        self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Value], outer: str
+    ) -> list[Value]:
+        from jax.extend.core import Literal
+
+        values: dict[Any, Value] = {}
+
+        def read(atom: Any) -> Value:
+            if isinstance(atom, Literal):
+                return constant(np.asarray(atom.val, atom.aval.dtype))
+            return values[atom]
+
+        for variable, value in zip(jaxpr.constvars, consts, strict=True):
+            values[variable] = value if isinstance(value, Value) else _constant(value)
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+        for eqn in jaxpr.eqns:
+            inputs = [read(atom) for atom in eqn.invars]
+            results = self._apply(eqn, inputs, line_of(eqn.source_info, outer))
+            values.update(zip(eqn.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _apply(self, eqn: Any, arguments: list[Value], line: str) -> list[Value]:
+        """Evaluates one equation."""
+        equation = self._equation(eqn, line)
+        name = equation.primitive
+        if name in REFUSED:
+            raise equation.refused(REFUSED[name])
+        if name in CALLS:
+            return self._call(equation, arguments)
+        constants = [value.known for value in arguments if value.known is not None]
+        open_sizes = not all(is_static(size) for shape in equation.shapes for size in shape)
+        foldable = name not in _NEVER_FOLDED and not open_sizes
+        if foldable and len(constants) == len(arguments):
+            return _fold(eqn, constants)
+
+        handler = OPERATIONS.get(name)
+        if handler is None:
+            raise equation.refused("it has no counterpart; write it with other functions of JAX")
+        return self._handle(handler, equation, arguments)
+
+    def _handle(
+        self, handler: Handler, equation: Equation, arguments: Sequence[Value]
+    ) -> list[Value]:
+        try:
+            found = handler(equation, *arguments)
+        except ExportError:
+            raise
+        except (ValueError, TypeError, tf.errors.OpError) as problem:
+            message = " ".join(str(problem).split())
+            raise equation.refused(f"TensorFlow refuses it: {message[:200]}") from problem
+        results = found if isinstance(found, list) else [found]
+        return [
+            result if isinstance(result, Value) else Value(shape, result)
+            for result, shape in zip(results, equation.shapes, strict=True)
+        ]
+
+    def _call(self, equation: Equation, arguments: Sequence[Value]) -> list[Value]:
+        whole = _WHOLE_CALLS.get(equation.params.get("name", ""))
+        known = all(value.known is not None for value in arguments)
+        if whole is not None and not known and equation.dtype.is_integer:
+            return self._handle(whole, equation, arguments)
+        inner = equation.params[CALLS[equation.primitive]]
+        return equation.evaluate(getattr(inner, "jaxpr", inner), _consts(inner), arguments)
+
+    def _equation(self, eqn: Any, line: str) -> Equation:
+        def evaluate(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
+            return self._evaluate(jaxpr, consts, inputs, line)
+
+        avals: list[Any] = [variable.aval for variable in eqn.outvars]
+        return Equation(
+            eqn.primitive.name,
+            eqn.params,
+            tuple(tuple(getattr(aval, "shape", ())) for aval in avals),
+            tuple(dtype_of(aval) for aval in avals),
+            self._sizes,
+            line,
+            evaluate,
+        )
+
+
+def _consts(inner: Any) -> Sequence[Any]:
+    return getattr(inner, "consts", ())
+
+
+def _constant(value: Any) -> Value:
+    # Keys of random numbers have no NumPy dtype; only draws read them, which are refused.
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        return Value(value.shape, known=value)
+    return constant(value)
+
+
+def _fold(eqn: Any, constants: list[Any]) -> list[Value]:
+    """Lets JAX compute what depends on constants alone."""
+    with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
+        found = eqn.primitive.bind(*constants, **eqn.params)
+    results = found if eqn.primitive.multiple_results else [found]
+    return [_constant(result) for result in results]
+
+
+def without_unused(jaxpr: Any) -> Any:
+    """Returns a computation without what its results do not need, with the same inputs.
+
+    Source: JAX 0.10, jax/_src/interpreters/partial_eval.py.
+    """
+    from jax.interpreters import partial_eval
+
+    used = [True] * len(jaxpr.outvars)
+    return partial_eval.dce_jaxpr(jaxpr, used, instantiate=True)[0]

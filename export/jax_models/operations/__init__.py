@@ -1,0 +1,1 @@
+"""TensorFlow's counterparts of JAX's primitives, one module for each kind."""

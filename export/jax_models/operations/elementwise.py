@@ -1,0 +1,242 @@
+"""Elementwise operations. They repeat sizes of 1 by themselves, as TensorFlow's do."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from export.graphs.loading import tf
+from export.jax_models.equations import Equation, Handler
+from export.jax_models.values import MadeBy, Value
+
+_KEPT = {"lt", "add", "select_n"}
+"""Primitives by which JAX writes ids that count from the end."""
+
+
+def _elementwise(operation: Callable[..., Any]) -> Handler:
+    """Returns the handler of an operation on tensors."""
+
+    def handle(equation: Equation, *arguments: Value) -> Value:
+        tensor = operation(*(argument.tensor for argument in arguments))
+        made_by = None
+        if equation.primitive in _KEPT:
+            made_by = MadeBy(equation.primitive, arguments)
+        return Value(equation.shape, tensor, made_by=made_by)
+
+    return handle
+
+
+def function_of(path: str) -> Callable[..., Any]:
+    """Returns a function of TensorFlow by its name; TensorFlow is imported when it is called."""
+
+    def call(*tensors: Any, **how: Any) -> Any:
+        module, _, name = path.rpartition(".")
+        return getattr(getattr(tf, module), name)(*tensors, **how)
+
+    return call
+
+
+def _for_booleans(of_booleans: str, of_integers: str) -> Callable[..., Any]:
+    """Returns an operation that is another one for booleans than for integers."""
+
+    def operation(*tensors: Any) -> Any:
+        if tensors[0].dtype == tf.bool:
+            return getattr(tf.math, of_booleans)(*tensors)
+        return getattr(tf.bitwise, of_integers)(*tensors)
+
+    return operation
+
+
+def _divide(left: Any, right: Any) -> Any:
+    return tf.truediv(left, right) if left.dtype.is_floating else tf.truncatediv(left, right)
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    # TensorFlow has it for float32 and float64 only.
+    if left.dtype not in (tf.bfloat16, tf.float16):
+        return tf.truncatemod(left, right)
+    wide = tf.truncatemod(tf.cast(left, tf.float32), tf.cast(right, tf.float32))
+    return tf.cast(wide, left.dtype)
+
+
+def _power(left: Any, right: Any) -> Any:
+    return tf.pow(left, tf.cast(right, left.dtype))
+
+
+def _integer_power(equation: Equation, operand: Value) -> Value:
+    exponent = equation.params["y"]
+    tensor = operand.tensor
+    if exponent == 0:
+        result = tf.ones_like(tensor)
+    elif exponent == 2:
+        result = tf.square(tensor)
+    else:
+        result = functools.reduce(tf.multiply, [tensor] * abs(exponent))
+    if exponent < 0:
+        result = tf.math.reciprocal(result)
+    return Value(equation.shape, result)
+
+
+def _round(equation: Equation, operand: Value) -> Value:
+    to_even = int(equation.params["rounding_method"]) == 1
+    tensor = operand.tensor
+    if to_even:
+        return Value(equation.shape, tf.round(tensor))
+    away_from_zero = tf.sign(tensor) * tf.floor(tf.abs(tensor) + 0.5)
+    return Value(equation.shape, away_from_zero)
+
+
+def _select(which: Any, *cases: Any) -> Any:
+    if not which.shape.rank:
+        rank = max(case.shape.rank for case in cases)
+        which = tf.reshape(which, [1] * rank)
+    if which.dtype == tf.bool:
+        return tf.where(which, cases[1], cases[0])
+    result = cases[-1]
+    for number in reversed(range(len(cases) - 1)):
+        result = tf.where(tf.equal(which, number), cases[number], result)
+    return result
+
+
+def _clamp(low: Any, operand: Any, high: Any) -> Any:
+    return tf.minimum(tf.maximum(operand, low), high)
+
+
+def _erf_inverse(operand: Any) -> Any:
+    return tf.cast(tf.math.erfinv(tf.cast(operand, tf.float32)), operand.dtype)
+
+
+def _cube_root(operand: Any) -> Any:
+    third = tf.constant(1 / 3, operand.dtype)
+    return tf.sign(operand) * tf.pow(tf.abs(operand), third)
+
+
+def _exp2(operand: Any) -> Any:
+    return tf.exp(operand * tf.constant(math.log(2), operand.dtype))
+
+
+def _not(operand: Any) -> Any:
+    return tf.logical_not(operand) if operand.dtype == tf.bool else tf.bitwise.invert(operand)
+
+
+def _convert(equation: Equation, operand: Value) -> Value:
+    tensor = operand.tensor
+    if tensor.dtype == equation.dtype:
+        return operand
+    if tensor.dtype.is_floating and equation.dtype.is_integer:
+        # TensorFlow's result for values beyond the range is undefined; JAX's is the nearest one.
+        limits = (equation.dtype.min, equation.dtype.max)
+        finite = tf.where(tf.math.is_nan(tensor), tf.zeros_like(tensor), tensor)
+        wide = tf.cast(finite, tf.float64)
+        return Value(equation.shape, tf.cast(tf.clip_by_value(wide, *limits), equation.dtype))
+    return Value(equation.shape, tf.cast(tensor, equation.dtype))
+
+
+def _same(_equation: Equation, operand: Value) -> Value:
+    return operand
+
+
+def _reduce_precision(equation: Equation, operand: Value) -> Value:
+    kept = (equation.params["exponent_bits"], equation.params["mantissa_bits"])
+    if kept == (8, 23):
+        return operand
+    if kept != (8, 7):
+        raise equation.refused(f"rounds to {kept}; use the dtypes float32 and bfloat16")
+    rounded = tf.cast(tf.cast(operand.tensor, tf.bfloat16), equation.dtype)
+    return Value(equation.shape, rounded)
+
+
+_OF_TENSORFLOW = {
+    "abs": "math.abs",
+    "acos": "math.acos",
+    "acosh": "math.acosh",
+    "add": "math.add",
+    "asin": "math.asin",
+    "asinh": "math.asinh",
+    "atan": "math.atan",
+    "atan2": "math.atan2",
+    "atanh": "math.atanh",
+    "ceil": "math.ceil",
+    "cos": "math.cos",
+    "cosh": "math.cosh",
+    "digamma": "math.digamma",
+    "eq": "math.equal",
+    "erf": "math.erf",
+    "erfc": "math.erfc",
+    "exp": "math.exp",
+    "expm1": "math.expm1",
+    "floor": "math.floor",
+    "ge": "math.greater_equal",
+    "gt": "math.greater",
+    "is_finite": "math.is_finite",
+    "le": "math.less_equal",
+    "le_to": "math.less_equal",
+    "lgamma": "math.lgamma",
+    "log": "math.log",
+    "log1p": "math.log1p",
+    "logistic": "math.sigmoid",
+    "lt": "math.less",
+    "lt_to": "math.less",
+    "max": "math.maximum",
+    "min": "math.minimum",
+    "mul": "math.multiply",
+    "ne": "math.not_equal",
+    "neg": "math.negative",
+    "rsqrt": "math.rsqrt",
+    "shift_left": "bitwise.left_shift",
+    "shift_right_arithmetic": "bitwise.right_shift",
+    "sign": "math.sign",
+    "sin": "math.sin",
+    "sinh": "math.sinh",
+    "sqrt": "math.sqrt",
+    "square": "math.square",
+    "sub": "math.subtract",
+    "tan": "math.tan",
+    "tanh": "math.tanh",
+}
+"""Primitive -> the function of TensorFlow that does the same."""
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "and": _for_booleans("logical_and", "bitwise_and"),
+    "cbrt": _cube_root,
+    "clamp": _clamp,
+    "div": _divide,
+    "erf_inv": _erf_inverse,
+    "exp2": _exp2,
+    "not": _not,
+    "or": _for_booleans("logical_or", "bitwise_or"),
+    "pow": _power,
+    "rem": _remainder,
+    "select_n": _select,
+    "xor": _for_booleans("logical_xor", "bitwise_xor"),
+}
+
+OPERATIONS: dict[str, Handler] = {
+    **{name: _elementwise(function_of(path)) for name, path in _OF_TENSORFLOW.items()},
+    **{name: _elementwise(function) for name, function in _OWN.items()},
+    "convert_element_type": _convert,
+    "integer_pow": _integer_power,
+    "reduce_precision": _reduce_precision,
+    "round": _round,
+    "copy": _same,
+    "name": _same,
+    "optimization_barrier": lambda _equation, *operands: list(operands),
+    "sharding_constraint": _same,
+    "stop_gradient": _same,
+}
+
+
+def floor_mod(equation: Equation, left: Value, right: Value) -> Value:
+    """Computes `%` of integers, which JAX writes with seven primitives and rules of ids need as
+    one.
+    """
+    divisor = tf.cast(right.tensor, equation.dtype)
+    return Value(equation.shape, tf.math.floormod(left.tensor, divisor))
+
+
+def floor_divide(equation: Equation, left: Value, right: Value) -> Value:
+    """Computes `//` of integers, as `floor_mod`."""
+    divisor = tf.cast(right.tensor, equation.dtype)
+    return Value(equation.shape, tf.math.floordiv(left.tensor, divisor))

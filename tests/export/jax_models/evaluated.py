@@ -1,0 +1,85 @@
+"""Evaluates functions of JAX as TensorFlow operations, beside JAX itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from hypothesis import Phase, settings
+from numpy.typing import NDArray
+
+from export.graphs.loading import tf
+from export.jax_models.evaluation import Evaluator
+from export.jax_models.loading import jax
+from export.jax_models.tracing import BATCH, trace
+from export.jax_models.values import Value
+
+EXAMPLES = settings(max_examples=2, phases=[Phase.generate])
+"""Few, since each is compiled; and not made smaller, which compiles hundreds."""
+TOLERANCE = {"float32": 2e-5, "bfloat16": 2e-2}
+"""Of what TensorFlow and JAX round differently, relative to the largest value."""
+
+
+def check_same(function: Callable[..., Any], *arrays: NDArray[Any]) -> None:
+    """Checks that a function of arrays gives the same in TensorFlow, traced for any batch, as in
+    JAX.
+
+    Args:
+      function: of as many arrays as are given, whose first axis is the batch.
+      arrays: NumPy arrays.
+    """
+    check_all({"function": function}, *arrays)
+
+
+def check_all(functions: Mapping[str, Callable[..., Any]], *arrays: NDArray[Any]) -> None:
+    """Checks functions as `check_same` does, in one trace: compiling takes most of the time."""
+
+    def every(*values: Any) -> dict[str, Any]:
+        return {name: function(*values) for name, function in functions.items()}
+
+    result = jax.jit(every)(*arrays)
+    expected, _ = jax.tree.flatten_with_path(result)
+    found = evaluated(every, *arrays)
+    assert len(found) == len(expected)
+    for left, (path, right) in zip(found, expected, strict=True):
+        assert_close(left, np.asarray(right), jax.tree_util.keystr(path))
+
+
+def assert_close(found: NDArray[Any], expected: NDArray[Any], what: str) -> None:
+    """Checks shape, dtype and values."""
+    assert (what, found.shape) == (what, expected.shape)
+    assert (what, found.dtype) == (what, expected.dtype)
+    tolerance = TOLERANCE.get(str(expected.dtype))
+    if tolerance is None:
+        np.testing.assert_array_equal(found, expected, what)
+        return
+    wide = expected.astype(np.float64)
+    scale = np.abs(wide[np.isfinite(wide)]).max(initial=1.0)
+    narrow = found.astype(np.float64)
+    np.testing.assert_allclose(narrow, wide, tolerance, tolerance * scale, err_msg=what)
+
+
+def evaluated(function: Callable[..., Any], *arrays: NDArray[Any]) -> list[NDArray[Any]]:
+    """Returns what a function gives when it is evaluated in a graph for any batch."""
+    names = [f"x{number}" for number in range(len(arrays))]
+    specs = {
+        name: tf.TensorSpec([None, *array.shape[1:]], array.dtype)
+        for name, array in zip(names, arrays, strict=True)
+    }
+
+    def of_dict(_parameters: Any, inputs: dict[str, Any]) -> Any:
+        return function(*(inputs[name] for name in names))
+
+    traced = trace(of_dict, {}, specs, "the function")
+
+    def body(*tensors: Any) -> list[Any]:
+        batch = tf.shape(tensors[0])[0]
+        values = [
+            Value((aval.shape), tensor)
+            for aval, tensor in zip(traced.jaxpr.in_avals, tensors, strict=True)
+        ]
+        return Evaluator({BATCH: batch}).results(traced.jaxpr, values)
+
+    graph = tf.function(body, input_signature=[specs[name] for name in names], autograph=False)
+    return [np.asarray(tensor) for tensor in graph(*(tf.constant(array) for array in arrays))]

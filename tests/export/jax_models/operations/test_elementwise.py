@@ -1,0 +1,191 @@
+"""Elementwise operations against JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.export.jax_models.evaluated import EXAMPLES, check_all, check_same, evaluated
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+lax = jax.lax
+checkpoint_name = pytest.importorskip("jax.ad_checkpoint").checkpoint_name
+
+ON_ONE_DEVICE = jax.sharding.NamedSharding(
+    jax.make_mesh((1,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,)),
+    jax.sharding.PartitionSpec(),
+)
+SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5))
+SEEDS = st.integers(0, 2**16)
+
+OF_ANY_NUMBER: dict[str, Callable[..., Any]] = {
+    "abs": jnp.abs,
+    "asinh": jnp.arcsinh,
+    "atan": jnp.arctan,
+    "cbrt": lax.cbrt,
+    "ceil": jnp.ceil,
+    "cos": jnp.cos,
+    "cosh": jnp.cosh,
+    "erf": lax.erf,
+    "erfc": lax.erfc,
+    "exp": jnp.exp,
+    "exp2": jnp.exp2,
+    "expm1": jnp.expm1,
+    "floor": jnp.floor,
+    "integer_pow": lambda x: x**3,
+    "is_finite": jnp.isfinite,
+    "logistic": jax.nn.sigmoid,
+    "neg": jnp.negative,
+    "round": jnp.round,
+    "round away from zero": lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
+    "sign": jnp.sign,
+    "sin": jnp.sin,
+    "sinh": jnp.sinh,
+    "square": jnp.square,
+    "tan": lambda x: jnp.tan(x / 4),
+    "tanh": jnp.tanh,
+    "gelu": jax.nn.gelu,
+    "softmax": jax.nn.softmax,
+    "bfloat16 and back": lambda x: x.astype(jnp.bfloat16).astype(jnp.float32),
+    "integers": lambda x: x.astype(jnp.int32),
+    "reduce_precision": lambda x: lax.reduce_precision(x, 8, 7),
+    "clip": lambda x: jnp.clip(x, -1, 1),
+    "stop_gradient": lax.stop_gradient,
+    "clamp": lambda x: lax.clamp(-1.0, x, 1.0),
+    "copy": lambda x: jnp.array(x, copy=True),
+    "name": lambda x: checkpoint_name(x, "hidden"),
+    "optimization_barrier": lambda x: lax.optimization_barrier((x, x + 1)),
+    "sharding_constraint": lambda x: lax.with_sharding_constraint(x, ON_ONE_DEVICE),
+}
+OF_POSITIVE: dict[str, Callable[..., Any]] = {
+    "digamma": lax.digamma,
+    "lgamma": lax.lgamma,
+    "log": jnp.log,
+    "log1p": jnp.log1p,
+    "rsqrt": lax.rsqrt,
+    "sqrt": jnp.sqrt,
+    "acosh": lambda x: jnp.arccosh(1 + x),
+    "negative powers": lambda x: x**-2,
+}
+OF_FRACTIONS: dict[str, Callable[..., Any]] = {
+    "acos": jnp.arccos,
+    "asin": jnp.arcsin,
+    "atanh": jnp.arctanh,
+    "erf_inv": lax.erf_inv,
+}
+OF_TWO: dict[str, Callable[..., Any]] = {
+    "add": jnp.add,
+    "atan2": jnp.arctan2,
+    "div": lambda x, y: x / (1 + jnp.abs(y)),
+    "eq": lambda x, y: x == jnp.round(y),
+    "ge": jnp.greater_equal,
+    "gt": jnp.greater,
+    "le": jnp.less_equal,
+    "lt": jnp.less,
+    "lt_to": lax.lt_to_p.bind,
+    "max": jnp.maximum,
+    "min": jnp.minimum,
+    "mul": jnp.multiply,
+    "ne": jnp.not_equal,
+    "pow": lambda x, y: jnp.power(1 + jnp.abs(x), y),
+    "rem": lambda x, y: lax.rem(x, 1 + jnp.abs(y)),
+    "sub": jnp.subtract,
+    "where": lambda x, y: jnp.where(x > 0, x, y),
+    "and, or, xor, not": lambda x, y: ((x > 0) & (y > 0)) | ((x > 1) ^ ~(y > 1)),
+}
+OF_INTEGERS: dict[str, Callable[..., Any]] = {
+    "bits": lambda x, y: (x & y) | (x ^ ~y),
+    "div": lambda x, y: lax.div(x, jnp.where(y == 0, 1, y)),
+    "floor_divide": lambda x, y: x // 7,
+    "remainder": lambda x, y: x % 7,
+    "remainder by a negative number": lambda x, y: x % -7,
+    "rem": lambda x, y: lax.rem(x, jnp.where(y == 0, 1, y)),
+    "shifts": lambda x, y: (x << 2) + (x >> 1),
+    "to floats": lambda x, y: x.astype(jnp.float32) / 2,
+    "several cases": lambda x, y: lax.select_n(jnp.abs(x) % 3, x, y, x + y),
+    "integer_pow 0 and 2": lambda x, y: x**0 + y**2,
+}
+
+
+def numbers(shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(0, 2, shape).astype(np.float32)
+
+
+@EXAMPLES
+@given(shape=SHAPES, seed=SEEDS)
+def test_of_one_array(shape: tuple[int, ...], seed: int) -> None:
+    check_all(OF_ANY_NUMBER, numbers(shape, seed))
+
+
+@EXAMPLES
+@given(shape=SHAPES, seed=SEEDS)
+def test_of_positive_numbers(shape: tuple[int, ...], seed: int) -> None:
+    check_all(OF_POSITIVE, np.abs(numbers(shape, seed)) + np.float32(0.1))
+
+
+@EXAMPLES
+@given(shape=SHAPES, seed=SEEDS)
+def test_of_fractions(shape: tuple[int, ...], seed: int) -> None:
+    check_all(OF_FRACTIONS, np.tanh(numbers(shape, seed)) * np.float32(0.9))
+
+
+@EXAMPLES
+@given(shape=SHAPES, seed=SEEDS)
+def test_of_two_arrays(shape: tuple[int, ...], seed: int) -> None:
+    left = numbers(shape, seed)
+    right = numbers(shape, seed + 1)
+    check_all(OF_TWO, left, right)
+
+
+def test_of_an_array_and_a_row_that_is_repeated() -> None:
+    row = numbers((5,), 1)
+    functions = {name: partial(_with_row, function, row) for name, function in OF_TWO.items()}
+    check_all(functions, numbers((2, 3, 5), 2))
+
+
+def _with_row(function: Callable[..., Any], row: NDArray[np.float32], x: Any) -> Any:
+    return function(x, jnp.broadcast_to(row, x.shape))
+
+
+@EXAMPLES
+@given(shape=SHAPES, seed=SEEDS)
+def test_of_integers(shape: tuple[int, ...], seed: int) -> None:
+    left, right = np.random.default_rng(seed).integers(-50, 50, (2, *shape)).astype(np.int32)
+    check_all(OF_INTEGERS, left, right)
+
+
+OF_BFLOAT16: dict[str, Callable[..., Any]] = {
+    "exp": jnp.exp,
+    "gelu": jax.nn.gelu,
+    "softmax": jax.nn.softmax,
+    "sums": lambda x: x * 3 + 1,
+    "where": lambda x: jnp.where(x > 0, x, -x),
+    "rem": lambda x: lax.rem(x, jnp.bfloat16(3)),
+    "powers": lambda x: x**2 - x**3,
+}
+
+
+@EXAMPLES
+@given(shape=SHAPES, seed=SEEDS)
+def test_of_bfloat16(shape: tuple[int, ...], seed: int) -> None:
+    check_all(OF_BFLOAT16, numbers(shape, seed).astype(jnp.bfloat16))
+
+
+def test_numbers_beyond_integers_become_the_nearest_ones() -> None:
+    values = np.array([1e20, -1e20, np.nan, 7.9, -7.9], np.float32)
+    check_same(lambda x: x.astype(jnp.int32), values)
+
+
+def test_a_row_that_is_added_is_not_repeated_in_the_graph() -> None:
+    values = numbers((3, 2, 4), 1)
+    row = np.ones((4,), np.float32)
+    (found,) = evaluated(lambda x: x + jnp.broadcast_to(row, (2, 4)), values)
+    np.testing.assert_array_equal(found, values + row)

@@ -1,0 +1,102 @@
+"""Products and convolutions against JAX."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.export.jax_models.evaluated import EXAMPLES, check_same, evaluated
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+lax = jax.lax
+
+FORMULAS = {
+    "bi,ij->bj": ((5,), (5, 3)),
+    "bni,ij->bnj": ((2, 5), (5, 3)),
+    "bnhd,hde->bne": ((2, 3, 4), (3, 4, 5)),
+    "bij,jk->bik": ((2, 3), (3, 4)),
+    "bi,i->b": ((4,), (4,)),
+    "bi,ji->bj": ((4,), (3, 4)),
+}
+OF_BATCHES = {
+    "bid,bjd->bij": ((3, 4), (2, 4)),
+    "bi,bi->b": ((4,), (4,)),
+    "bi,bj->bij": ((4,), (3,)),
+    "bnhd,bmhd->bhnm": ((2, 3, 4), (5, 3, 4)),
+    "bhnm,bmhd->bnhd": ((3, 2, 5), (5, 3, 4)),
+}
+
+
+def numbers(shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(0, 1, shape).astype(np.float32)
+
+
+@EXAMPLES
+@given(batch=st.integers(1, 4), seed=st.integers(0, 2**16))
+def test_product_with_weights(batch: int, seed: int) -> None:
+    for formula, (left, right) in FORMULAS.items():
+        weights = numbers(right, seed + 1)
+        product = partial(jnp.einsum, formula)
+        check_same(lambda x, f=product, w=weights: f(x, w), numbers((batch, *left), seed))
+
+
+@EXAMPLES
+@given(batch=st.integers(1, 4), seed=st.integers(0, 2**16))
+def test_product_of_batches(batch: int, seed: int) -> None:
+    for formula, (left, right) in OF_BATCHES.items():
+        arrays = (numbers((batch, *left), seed), numbers((batch, *right), seed + 1))
+        check_same(partial(jnp.einsum, formula), *arrays)
+
+
+@EXAMPLES
+@given(seed=st.integers(0, 2**16))
+def test_product_of_bfloat16(seed: int) -> None:
+    weights = numbers((4, 3), seed + 1).astype(jnp.bfloat16)
+    values = numbers((2, 4), seed).astype(jnp.bfloat16)
+    check_same(lambda x: x @ weights, values)
+    check_same(lambda x: jnp.matmul(x, weights, preferred_element_type=jnp.float32), values)
+
+
+@pytest.mark.parametrize(
+    ("strides", "padding", "dilation"), [(1, "SAME", 1), (2, "VALID", 1), (1, [(2, 0)], 2)]
+)
+def test_convolution_of_sequences(strides: int, padding: object, dilation: int) -> None:
+    kernel = numbers((3, 4, 5), 2)  # width, in, out
+    check_same(
+        lambda x: lax.conv_general_dilated(
+            x,
+            kernel,
+            (strides,),
+            padding,
+            rhs_dilation=(dilation,),
+            dimension_numbers=("NWC", "WIO", "NWC"),
+        ),
+        numbers((2, 8, 4), 1),
+    )
+
+
+def test_convolution_of_images_in_jax_order() -> None:
+    kernel = numbers((5, 3, 2, 2), 2)  # out, in, height, width
+    check_same(lambda x: lax.conv(x, kernel, (1, 2), "SAME"), numbers((2, 3, 6, 5), 1))
+
+
+def test_convolution_in_groups_is_refused() -> None:
+    kernel = numbers((3, 1, 4), 2)
+    with pytest.raises(Exception, match=r"conv_general_dilated.*feature_group_count=1"):
+        evaluated(
+            lambda x: lax.conv_general_dilated(
+                x,
+                kernel,
+                (1,),
+                "SAME",
+                dimension_numbers=("NWC", "WIO", "NWC"),
+                feature_group_count=4,
+            ),
+            numbers((2, 8, 4), 1),
+        )

@@ -1,0 +1,71 @@
+"""Operations on shapes against JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.export.jax_models.evaluated import EXAMPLES, check_all, evaluated
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+lax = jax.lax
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "broadcast to a new axis": lambda x: jnp.broadcast_to(
+        x[:, None], (x.shape[0], 3, *x.shape[1:])
+    ),
+    "broadcast, then reduce": lambda x: jnp.broadcast_to(x[:, :1], x.shape).sum(axis=1),
+    "ones as large as the batch": lambda x: jnp.ones((x.shape[0], 2)),
+    "concatenate": lambda x: jnp.concatenate([x, x * 2], axis=-1),
+    "concatenate batches": lambda x: jnp.concatenate([x, x], axis=0),
+    "dynamic slice": lambda x: lax.dynamic_slice_in_dim(x, x[0, 0, 0].astype(int), 2, axis=2),
+    "dynamic update": lambda x: lax.dynamic_update_slice_in_dim(x, x[:, :1] * 2, 1, axis=1),
+    "dynamic update beyond the end": lambda x: lax.dynamic_update_slice_in_dim(x, x[:, :1], 9, 1),
+    "dynamic update of all": lambda x: lax.dynamic_update_slice(x, x + 1, (0, 0, 0)),
+    "expand": lambda x: jnp.expand_dims(x, (0, 2)),
+    "flatten": lambda x: x.reshape(x.shape[0], -1),
+    "flatten the batch too": lambda x: x.reshape(-1),
+    "iota": lambda x: lax.broadcasted_iota(jnp.int32, (3, 4), 1) + x[:, :1, :1].astype(int),
+    "iota over the batch": lambda x: jnp.arange(x.shape[0]),
+    "pad": lambda x: jnp.pad(x, ((0, 0), (1, 2), (0, 1)), constant_values=7),
+    "pad by less than nothing": lambda x: lax.pad(x, 0.0, ((0, 0, 0), (0, -1, 0), (-1, 1, 0))),
+    "pad between values": lambda x: lax.pad(x, 1.0, ((0, 0, 0), (1, 0, 2), (0, -1, 1))),
+    "reverse": lambda x: jnp.flip(x, 1),
+    "size of the batch": lambda x: x.sum() / x.shape[0],
+    "slice": lambda x: x[:, 1:, ::2],
+    "slice of the batch": lambda x: x[:-1],
+    "split": lambda x: jnp.split(x, [1, 2], axis=2),
+    "squeeze": lambda x: jnp.squeeze(x[:, :1], 1),
+    "stack": lambda x: jnp.stack([x, -x], axis=1),
+    "transpose": lambda x: jnp.transpose(x, (0, 2, 1)),
+    "transpose of a repeated array": lambda x: jnp.broadcast_to(x[:, :1], x.shape).swapaxes(1, 2),
+    "tile": lambda x: jnp.tile(x, (1, 2, 1)),
+    "repeat": lambda x: jnp.repeat(x, 2, axis=1),
+    "unstack": lambda x: jnp.unstack(x, axis=1),
+}
+
+
+def numbers(shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).integers(0, 6, shape).astype(np.float32)
+
+
+@EXAMPLES
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(2, 4), st.integers(3, 5)),
+    seed=st.integers(0, 2**16),
+)
+def test_same_as_jax(shape: tuple[int, ...], seed: int) -> None:
+    check_all(FUNCTIONS, numbers(shape, seed))
+
+
+def test_update_of_part_of_rows_is_refused() -> None:
+    values = np.ones((2, 3, 4), np.float32)
+    with pytest.raises(Exception, match=r"dynamic_update_slice.*part of a row.*jnp\.where"):
+        evaluated(lambda x: lax.dynamic_update_slice(x, x[:, :1, :1], (0, 1, 1)), values)

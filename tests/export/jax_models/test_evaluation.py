@@ -1,0 +1,89 @@
+"""What the evaluator refuses, and what it leaves to JAX."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.errors import NotConvertible
+from tests.export.jax_models.evaluated import check_same, evaluated
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+lax = jax.lax
+
+VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def in_shards(x: Any) -> Any:
+    mesh = jax.make_mesh((1,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole = jax.sharding.PartitionSpec()
+    mapped = functools.partial(jax.shard_map, mesh=mesh, in_specs=whole, out_specs=whole)
+    return mapped(lambda part: part + 1)(x)
+
+
+def with_kernel(x: Any) -> Any:
+    from jax.experimental import pallas
+
+    def kernel(source: Any, target: Any) -> None:
+        target[...] = source[...] + 1
+
+    shape = jax.ShapeDtypeStruct((4,), jnp.float32)
+    return x + pallas.pallas_call(kernel, out_shape=shape, interpret=True)(jnp.ones(4))
+
+
+def called_back(x: Any) -> Any:
+    return jax.pure_callback(lambda y: y, jax.ShapeDtypeStruct((4,), jnp.float32), x[0])
+
+
+REFUSED = {
+    "fft": (lambda x: jnp.fft.fft(x).real, "before the model"),
+    "shard_map": (in_shards, "without jax.shard_map"),
+    "pallas_call": (with_kernel, "plain computation"),
+    "pure_callback": (called_back, "remove it for inference"),
+    "random_bits": (
+        lambda x: x * jax.random.bernoulli(jax.random.key(0), 0.5, (4,)),
+        "deterministic=True",
+    ),
+    "cummax": (lambda x: lax.cummax(x, axis=1), "other functions of JAX"),
+}
+
+
+@pytest.mark.parametrize("primitive", REFUSED)
+def test_operation_without_counterpart_names_the_line_and_a_remedy(primitive: str) -> None:
+    function, remedy = REFUSED[primitive]
+    with pytest.raises(NotConvertible) as caught:
+        evaluated(function, VALUES)
+    message = str(caught.value)
+    assert message.startswith(f"JAX operation {primitive} (test_evaluation.py:")
+    assert remedy in message
+
+
+def test_random_numbers_without_effect_are_left_out() -> None:
+    def function(x: Any) -> Any:
+        jax.random.normal(jax.random.key(0), (4,))
+        return x + 1
+
+    check_same(function, VALUES)
+
+
+def test_masks_are_computed_once() -> None:
+    def masked(x: Any) -> Any:
+        causal = jnp.tril(jnp.ones((4, 4)))
+        return x @ causal
+
+    check_same(masked, VALUES)
+
+
+def attention(x: Any) -> Any:
+    states = x[..., None] * jnp.arange(1.0, 4.0)
+    mask = (x > 2)[:, None, None, :]
+    heads = states[:, :, None, :]
+    return jax.nn.dot_product_attention(heads, heads, heads, mask=mask)
+
+
+def test_attention_with_a_mask() -> None:
+    check_same(attention, VALUES)

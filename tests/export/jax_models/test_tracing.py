@@ -1,0 +1,74 @@
+"""What is refused while a function is traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.errors import NotConvertible
+from export.jax_models.loading import SUPPORTED, check_release
+from export.jax_models.tracing import trace
+from tests.export.jax_models.evaluated import evaluated
+
+jax = pytest.importorskip("jax")
+tf = pytest.importorskip("tensorflow")
+jnp = jax.numpy
+
+
+def traced(function: Any, shape: list[Any], dtype: Any = tf.float32, rows: int = 10) -> Any:
+    parameters = {"table": jax.ShapeDtypeStruct((rows, 4), jnp.float32)}
+    return trace(function, parameters, {"x": tf.TensorSpec(shape, dtype)}, "the call")
+
+
+def test_batch_that_the_code_divides_is_refused() -> None:
+    with pytest.raises(NotConvertible, match=r"test_tracing\.py:\d+\).*let sizes come from the"):
+        traced(lambda p, inputs: inputs["x"].reshape(32, -1), [None, 2])
+
+
+def test_batch_that_the_code_fixes_is_refused() -> None:
+    with pytest.raises(NotConvertible, match=r"reshape \(test_tracing\.py:\d+\).*x\.shape\[0\]"):
+        evaluated(lambda x: x.reshape(2, 4), np.ones((4, 2), np.float32))
+
+
+def test_python_branch_on_values_is_refused() -> None:
+    with pytest.raises(NotConvertible, match=r"use jnp\.where or jax\.lax\.cond"):
+        traced(lambda p, inputs: 1 if inputs["x"].sum() > 0 else 2, [None, 2])
+
+
+def test_input_that_is_missing_is_named() -> None:
+    with pytest.raises(NotConvertible, match=r"KeyError.*'y'.*the recipe declares"):
+        traced(lambda p, inputs: inputs["y"], [None])
+
+
+def test_ids_of_64_bits_are_refused_without_x64() -> None:
+    with pytest.raises(NotConvertible, match=r"'x' is int64.*int32 as inputs\.x\.dtype.*x64"):
+        traced(lambda p, inputs: inputs["x"], [None], tf.int64)
+
+
+def test_text_is_refused() -> None:
+    with pytest.raises(NotConvertible, match=r"'x' is text"):
+        traced(lambda p, inputs: inputs["x"], [None], tf.string)
+
+
+def test_table_beyond_32_bits_needs_x64() -> None:
+    with pytest.raises(NotConvertible, match=r"OverflowError.*jax_enable_x64"):
+        traced(lambda p, inputs: p["table"][inputs["x"]], [None], tf.int32, rows=5 * 10**9)
+
+
+def test_table_of_two_terabytes_is_traced() -> None:
+    found = traced(lambda p, inputs: p["table"][inputs["x"]], [None], tf.int32, rows=2 * 10**9)
+    assert found.jaxpr.out_avals[0].shape[1:] == (4,)
+
+
+def test_wide_ids_are_kept_with_x64() -> None:
+    with jax.enable_x64(True):
+        (found,) = evaluated(lambda x: x + 1, np.array([2**40], np.int64))
+    assert found.tolist() == [2**40 + 1]
+
+
+def test_other_release_of_jax_is_refused() -> None:
+    check_release(f"{SUPPORTED}.7")
+    with pytest.raises(NotConvertible, match=rf"supports jax {SUPPORTED}; found 0\.9\.0: install"):
+        check_release("0.9.0")
