@@ -49,6 +49,7 @@ EXAMPLES = {
     "one_call_two_tower": Example("one_call_two_tower"),
     "cotrained": Example("cotrained"),
     "snap_tf1": Example("snap_tf1"),
+    "flax_two_tower": Example("flax_two_tower"),
 }
 COLUMNS = (
     "model",

@@ -64,6 +64,20 @@ def open_checkpoint(path: Location, complete: bool = True) -> Checkpoint:
     return found
 
 
+def is_orbax(path: Location) -> bool:
+    """Returns whether `open_checkpoint` opens what Orbax saved; reads no listing of arrays.
+
+    Raises:
+      CheckpointError: there is only an incomplete one of Orbax.
+    """
+    if isinstance(path, Path):
+        other = not path.is_dir() or any(path.glob("*.index")) or is_dump(path)
+        return not other and find_orbax(path) is not None
+    names = path.listing()
+    other = STATE_FILE in names or any(name.endswith(".index") for name in names)
+    return bool(names) and not other and find_orbax(path) is not None
+
+
 def _open_other(path: Path) -> Checkpoint | None:
     """Opens a checkpoint that TensorFlow did not save; None: it is none."""
     if path.is_file():

@@ -122,7 +122,7 @@ def trace_job(
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
-    front_end = front_end_of(job)
+    front_end = front_end_of(job, base)
     checkpoint, job = front_end.open_checkpoint(job, base)
     traced = front_end.partition(job, base, checkpoint, inside)
     entries = describe_features(traced.spec, job)

@@ -74,7 +74,7 @@ def verify_against_recipe(
         index finds less than its manifest says.
       ExportError: the checkpoint or the model code is not what it was.
     """
-    front_end = front_end_of(job)
+    front_end = front_end_of(job, base)
     checkpoint, job = front_end.open_checkpoint(job, base)
     subject = _subject(bundle, checkpoint, full=full)
     manifest = subject.manifest

@@ -150,7 +150,7 @@ def _named(held: dict[str, Any]) -> Iterator[None]:
         with ops.name_scope(how.get("name"), "Variable", skip_on_eager=False) as scope:
             name = ops.name_from_scope_name(scope)
         if name not in held:
-            held[name] = _without_memory(
+            held[name] = without_memory(
                 name, *shape_and_dtype(how), bool(how.get("trainable", True))
             )
         variable = held[name]
@@ -172,7 +172,8 @@ def _named(held: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def _without_memory(name: str, shape: Any, dtype: Any, trainable: bool) -> Any:
+def without_memory(name: str, shape: Any, dtype: Any, trainable: bool) -> Any:
+    """Returns a variable without memory, a placeholder where it may be a table."""
     kind = placeholder_class() if shape.rank == 2 and dtype.is_floating else variable_class()
     with tf.init_scope(), tf.name_scope(""):
         return kind(shape=shape, dtype=dtype, name=name, trainable=trainable)

@@ -13,7 +13,7 @@ from export.tensorflow_models.lookups.records import free_name, table_name
 from export.tensorflow_models.model.object_walk import walk
 
 _COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")
-_COLUMN = re.compile(r"/(embedding_weights|embeddings|weights)$")
+_COLUMN = re.compile(r"/(embedding_weights|embeddings?|weights)$")
 
 
 def object_paths(root: Any) -> dict[str, tuple[str, Any]]:

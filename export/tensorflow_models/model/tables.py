@@ -72,7 +72,7 @@ def recognise_tables(
         )
         inventory = replace(inventory, tables=tables)
     for name, spec in traced.spec.tables.items():
-        _check_shape(inventory, name, spec, line_of_variable(traced.tables[name]))
+        check_shape(inventory, name, spec, line_of_variable(traced.tables[name]))
     return inventory
 
 
@@ -116,7 +116,12 @@ def _is_mod(variable: Any, checkpoint: Checkpoint, key: str) -> bool:
     return variable.mod and entry is not None and is_partitioned(entry)
 
 
-def _check_shape(inventory: Inventory, name: str, spec: TableFacts, line: str) -> None:
+def check_shape(inventory: Inventory, name: str, spec: TableFacts, line: str) -> None:
+    """Checks that a table has the model's shape in the checkpoint.
+
+    Raises:
+      CheckpointError: it has another one.
+    """
     stored = inventory.table(name)
     if (stored.rows, stored.dim) != (spec.rows, spec.dim):
         raise CheckpointError(

@@ -7,7 +7,7 @@ docs/adr/0002-lookups-are-extracted-while-tracing.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ from export.tensorflow_models.model.traced_lookups import resolve_lookups
 
 Call = tuple[str, tuple[str, ...]]
 """The attribute path of a call, and the names of its inputs."""
+Build = Callable[[ExportJob, Path], Any]
+"""(recipe, its folder) -> the model: an object whose attributes can be called."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,16 @@ class TracedModel:
     notes: tuple[str, ...] = ()
 
 
-def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedModel:
+def trace_towers(
+    job: ExportJob, base: Path, inside: bool = False, build: Build = build_root
+) -> TracedModel:
     """Builds and partitions the recipe's model; allocates no table.
 
     Args:
       job: the recipe.
       base: its folder, which the factory's file is relative to.
       inside: tables that only plain gathers read stay in the towers, whatever their size.
+      build: builds the recipe's model.
     Raises:
       UsageError: the recipe names a call, input, output or factory that is not there.
       NotConvertible: the model cannot be partitioned as it is; names the feature, table or
@@ -75,7 +80,7 @@ def trace_towers(job: ExportJob, base: Path, inside: bool = False) -> TracedMode
     layer_tables: dict[str, str] = {}
     make_table = _table_maker(layer_tables)
     with lookups_intercepted(make_table, zeros, zeros):
-        root = build_root(job, base)
+        root = build(job, base)
     key_of = {name: (part.call, call_inputs(name, part, job)) for name, part in job.towers.items()}
     calls: dict[Call, TracedCall] = {}
     for path, inputs in dict.fromkeys(key_of.values()):

@@ -145,7 +145,7 @@ class NumpyFrontEnd:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExportJob:
-    monkeypatch.setattr(preparation, "front_end_of", lambda _job: NumpyFrontEnd())
+    monkeypatch.setattr(preparation, "front_end_of", lambda _job, _base: NumpyFrontEnd())
     write_bundle(tmp_path / "ckpt-1", VALUES)
     return ExportJob.model_validate(
         {

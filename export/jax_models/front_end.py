@@ -1,0 +1,136 @@
+"""Models in JAX, as the exporter's interface to front ends wants them.
+
+Functions are evaluated as TensorFlow operations while TensorFlow's front end traces, which then
+finds lookups, rules of ids and towers as in any other model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from export.checkpoint.inventory.layout_file import read_layouts
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Inventory, Statements
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.errors import CheckpointError, NotConvertible
+from export.front_end.interface import PartitionedModel
+from export.graphs.functions import fill
+from export.jax_models.functions import JaxFunctions, build_functions
+from export.jax_models.parameters import StoredParameters
+from export.jax_models.reference import JaxReference
+from export.locations import location_of
+from export.recipe.schema import ExportJob
+from export.tables.dumped import open_dumps, vectors_key, with_dumps
+from export.tensorflow_models.model.tables import check_shape
+from export.tensorflow_models.model.tracing import TracedModel, trace_towers
+
+
+class JaxFrontEnd:
+    """Reads models in JAX, with parameters in Orbax. Implements `FrontEnd`."""
+
+    def open_checkpoint(self, job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
+        """See FrontEnd.open_checkpoint."""
+        checkpoint = open_checkpoint(location_of(job.checkpoint.path, base))
+        if job.checkpoint.averages:
+            raise CheckpointError(
+                f"checkpoint {checkpoint.prefix} is Orbax's, where averages are a tree of their "
+                "own: write its path as checkpoint.object_path, and leave out checkpoint.averages"
+            )
+        return with_dumps(checkpoint, open_dumps(job, base)), job
+
+    def partition(
+        self, job: ExportJob, base: Path, checkpoint: Checkpoint, inside: bool = False
+    ) -> PartitionedModel:
+        """See FrontEnd.partition."""
+        traced = trace_towers(job, base, inside, build_functions)
+        # Values do not matter before the checkpoint is read, and there is no memory without them.
+        fill(variable for tower in traced.towers for variable in tower.variables)
+        original = JaxModel(job, base, checkpoint, traced)
+        return PartitionedModel(traced.spec, traced.towers, original, traced.notes)
+
+
+@dataclass(frozen=True)
+class JaxModel:
+    """A traced model beside its checkpoint. Implements `OriginalModel`.
+
+    Attributes:
+      job, base: the recipe and its folder.
+      checkpoint: its checkpoint.
+      traced: the model without its tables.
+    """
+
+    job: ExportJob
+    base: Path
+    checkpoint: Checkpoint
+    traced: TracedModel
+
+    def find_tables(self) -> Inventory:
+        """See OriginalModel.find_tables."""
+        layout = self.job.checkpoint.layout
+        layouts = {} if layout is None else read_layouts(self.base / layout)
+        named = {}
+        for name, facts in self.traced.spec.tables.items():
+            part = self.job.tables.get(name)
+            stated = vectors_key(self.checkpoint, name) or (part.key if part is not None else None)
+            if stated or name not in layouts:
+                named[name] = stated or self._stored_table(name, facts.config_name)
+        mod = tuple(sorted(name for name, part in self.job.tables.items() if part.mod))
+        inventory = recognise(self.checkpoint, Statements(named, mod, layouts))
+        for name, facts in self.traced.spec.tables.items():
+            check_shape(inventory, name, facts, "")
+        return inventory
+
+    def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
+        """See OriginalModel.find_weights."""
+        paths = {_path(variable): variable for variable in variables}
+        return [(paths[path], key) for path, key in self._stored.find(paths).items()]
+
+    def restore_weights(self, variables: Iterable[Any]) -> None:
+        """See OriginalModel.restore_weights."""
+        for variable, key in self.find_weights(variables):
+            variable.assign(self.checkpoint.read_all(key))
+            if hasattr(variable, "restored"):
+                variable.restored = True  # not a table, whatever its size
+
+    def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
+        """See OriginalModel.note_unmatched_weights."""
+        unread = self._stored.unread(dense)
+        if not unread:
+            return ()
+        entries = self.checkpoint.entries
+        shown = ", ".join(f"{key} {list(entries[key].shape)}" for key in list(unread)[:5])
+        more = f" and {len(unread) - 5} more" if len(unread) > 5 else ""
+        return (
+            f"checkpoint {self.checkpoint.name} also holds {shown}{more}, which the model code "
+            "lacks; if they are needed for these outputs, the code is not the one that was trained",
+        )
+
+    def combine(self, config: Any, *_values: Any) -> Any:
+        """See OriginalModel.combine: functions of JAX have no layers that combine."""
+        raise NotConvertible(f"a function of JAX has no embedding layer {config!r}")
+
+    def reference(self, _inventory: Inventory, _directory: Path) -> JaxReference:
+        """See OriginalModel.reference."""
+        return JaxReference(self.job, self.base, self._stored, self.traced.spec)
+
+    @property
+    def _stored(self) -> StoredParameters:
+        root: JaxFunctions = self.traced.root
+        return StoredParameters(root, self.checkpoint, self.job.checkpoint.object_path)
+
+    def _stored_table(self, name: str, path: str) -> str:
+        """Returns the key of a table; the name that it is recognised by where it is in a stack."""
+        key = self._stored.key(path)
+        if key:
+            return key
+        known = recognise(self.checkpoint, Statements())
+        if name in {table.name for table in known.tables}:
+            return name
+        return self._stored.find([path])[path]
+
+
+def _path(variable: Any) -> str:
+    return str(variable.name).partition(":")[0]

@@ -1,0 +1,181 @@
+"""The model as it was trained: JAX itself runs it, with rows of tables read when it asks for them.
+
+Nothing here is shared with the evaluator, whose towers are compared with the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.errors import ExportError, NotConvertible
+from export.front_end.interface import ReferenceInputs, ReferenceRun, Results
+from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
+from export.graphs.tensors import composed
+from export.jax_models.functions import build_functions
+from export.jax_models.loading import jax
+from export.jax_models.parameters import StoredParameters
+from export.recipe.schema import ExportJob, name_of_call
+from export.user_lines import at_line, line_of_exception
+
+_INNER = ("jaxpr", "call_jaxpr")
+"""Parameters of primitives that only call another computation."""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table that is not in memory, where a computation takes its parameter.
+
+    Attributes:
+      read: returns rows of it; zeros for ids that are outside.
+      whole: returns all of it.
+    """
+
+    read: Callable[[NDArray[Any]], NDArray[Any]]
+    whole: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class JaxReference:
+    """The model as JAX runs it on a CPU. Implements `ReferenceModel`.
+
+    Attributes:
+      job, base: the recipe and its folder.
+      stored: its parameters.
+      whole: all that was traced of the model.
+    """
+
+    job: ExportJob
+    base: Path
+    stored: StoredParameters
+    whole: ModelSpec
+
+    def run(
+        self,
+        model: ModelSpec,
+        inputs: ReferenceInputs,
+        expect_numbers: bool = False,  # noqa: ARG002 models of JAX have no layers that tell them
+    ) -> ReferenceRun:
+        """See ReferenceModel.run."""
+        returned: dict[tuple[str, tuple[str, ...]], Any] = {}
+        with jax.default_device(jax.devices("cpu")[0]):
+            for tower in model.towers.values():
+                call = (tower.call, tower.call_inputs)
+                if call not in returned:
+                    returned[call] = self._call(*call, inputs)
+        results: Results = {}
+        for name, tower in model.towers.items():
+            results[name] = _outputs(tower, returned[tower.call, tower.call_inputs])
+        return ReferenceRun(results)
+
+    def _call(self, path: str, names: Sequence[str], inputs: ReferenceInputs) -> Any:
+        functions = build_functions(self.job, self.base)
+        arrays = {name: jax.numpy.asarray(self._input(name, inputs)) for name in names}
+        tables = {table.config_name: table for table in self.whole.tables.values()}
+        arguments: list[Any] = []
+        for leaf_path, leaf in functions.leaves.items():
+            if leaf_path in tables:
+                arguments.append(self._table(leaf_path, leaf, tables[leaf_path], inputs))
+            elif leaf_path in functions.variables and self.stored.key(leaf_path):
+                arguments.append(jax.numpy.asarray(self.stored.read(leaf_path)))
+            else:
+                arguments.append(None)  # read by no tower
+        arguments += [arrays[name] for name in sorted(arrays)]
+        try:
+            traced = jax.jit(functions.functions[path]).trace(functions.parameters, arrays)
+            jaxpr = _used(traced.jaxpr.jaxpr)
+            found = _run(jaxpr, traced.jaxpr.consts, arguments)
+        except ExportError:
+            raise
+        except Exception as problem:
+            message = " ".join(str(problem).split())
+            raise NotConvertible(
+                f"{name_of_call(path)} raised {type(problem).__name__} on the examples"
+                f"{at_line(line_of_exception(problem))}: {message[:300]}"
+            ) from problem
+        return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
+
+    def _input(self, name: str, inputs: ReferenceInputs) -> NDArray[Any]:
+        part = self.job.inputs[name]
+        padding = inputs.padding.get(name)
+        return np.asarray(composed(name, part, inputs.columns[name], inputs.n, padding))
+
+    def _table(self, path: str, leaf: Any, table: TableFacts, inputs: ReferenceInputs) -> _Table:
+        count = np.iinfo(np.int64).max if table.name in inputs.keyed else table.rows
+
+        def read(ids: NDArray[Any]) -> NDArray[Any]:
+            wanted = ids.astype(np.int64)
+            outside = (wanted < 0) | (wanted >= count)
+            rows, places = np.unique(np.where(outside, 0, wanted), return_inverse=True)
+            values = inputs.read_rows(table.name, rows)[:, : table.dim].astype(leaf.dtype)
+            found: NDArray[Any] = values[places.reshape(ids.shape)]
+            found[outside] = 0
+            return found
+
+        return _Table(read, lambda: jax.numpy.asarray(self.stored.read(path)))
+
+
+def _outputs(tower: TowerSpec, whole: Any) -> dict[str, NDArray[Any]]:
+    return {
+        output: np.asarray(whole if key is None else whole[key]).astype(np.float32)
+        for output, key in tower.keys.items()
+    }
+
+
+def _used(jaxpr: Any) -> Any:
+    from jax.interpreters import partial_eval
+
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+
+
+def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """Runs a computation by JAX's own primitives; gathers of rows of a table are read."""
+    from jax.extend.core import Literal
+
+    values: dict[Any, Any] = {}
+    values.update(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, arguments, strict=True))
+    for eqn in jaxpr.eqns:
+        inputs = [atom.val if isinstance(atom, Literal) else values[atom] for atom in eqn.invars]
+        if any(isinstance(value, _Table) for value in inputs):
+            results = _run_with_tables(eqn, inputs)
+        else:
+            results = _bind(eqn, inputs)
+        values.update(zip(eqn.outvars, results, strict=True))
+    return [atom.val if isinstance(atom, Literal) else values[atom] for atom in jaxpr.outvars]
+
+
+def _run_with_tables(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
+    params: Mapping[str, Any] = eqn.params
+    inner = next((params[name] for name in _INNER if name in params), None)
+    if inner is not None and len(getattr(inner, "jaxpr", inner).invars) == len(inputs):
+        return _run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs)
+    if eqn.primitive.name == "gather" and _reads_rows(eqn):
+        table, indices = inputs
+        return [jax.numpy.asarray(table.read(np.asarray(indices)[..., 0]))]
+    whole = [value.whole() if isinstance(value, _Table) else value for value in inputs]
+    return _bind(eqn, whole)
+
+
+def _reads_rows(eqn: Any) -> bool:
+    numbers = eqn.params["dimension_numbers"]
+    width = eqn.invars[0].aval.shape[1]
+    return (
+        numbers.start_index_map == (0,)
+        and numbers.collapsed_slice_dims == (0,)
+        and not numbers.operand_batching_dims
+        and numbers.offset_dims == (len(eqn.outvars[0].aval.shape) - 1,)
+        and eqn.params["slice_sizes"] == (1, width)
+    )
+
+
+def _bind(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    # Source: JAX 0.10, jax/_src/core.py, eval_jaxpr.
+    params = eqn.primitive.get_bind_params(eqn.params)
+    found = eqn.primitive.bind(*inputs, **params)
+    return found if eqn.primitive.multiple_results else [found]

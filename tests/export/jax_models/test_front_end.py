@@ -1,0 +1,289 @@
+"""A model of plain functions in JAX, from an Orbax checkpoint to a bundle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bundle.format.manifest import EmbeddedFeature, Manifest
+from bundle.storage.catalog import read_manifest
+from export.errors import CheckpointError, NotConvertible, UsageError, VerificationFailed
+from export.jax_models.operations import elementwise
+from export.jobs import bundle_job
+from export.jobs.progress import Progress
+from export.recipe.schema import ExportJob
+from export.recipe.settings import ExportSettings
+from runtime.towers import open_tower
+
+jax = pytest.importorskip("jax")
+checkpoints = pytest.importorskip("orbax.checkpoint")
+
+USERS = 60
+GENRES = 9
+DIM = 4
+OUT = 3
+MODEL = '''
+"""Two towers of plain functions."""
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+SHAPES = json.loads(Path(__file__).with_name("shapes.json").read_text())
+
+
+def query(parameters, inputs):
+    user = jnp.take(parameters["users"], inputs["user"] % 60, axis=0)
+    liked = parameters["genres"][inputs["genres"]]  # ids below 0 count from the end
+    mask = (inputs["genres"] != 0).astype(liked.dtype)[..., None]
+    mean = (liked * mask).sum(1) / jnp.maximum(mask.sum(1), 1)
+    x = jnp.concatenate([user, mean, inputs["age"][:, None]], axis=-1)
+    for layer in parameters["layers"]:
+        x = jnp.tanh(x @ layer["w"] + layer["b"])
+    return {"vector": x, "first": x[:, 0]}
+
+
+def shapes():
+    return jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(tuple(shape), jnp.float32),
+        SHAPES,
+        is_leaf=lambda part: isinstance(part, list) and all(isinstance(x, int) for x in part),
+    )
+
+
+def build():
+    return shapes(), {"query": query}
+
+
+def build_arrays():
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes()), {"query": query}
+
+
+def build_model_itself():
+    return query
+
+
+def build_with_dropout():
+    def noisy(parameters, inputs):
+        found = query(parameters, inputs)
+        return found["vector"] * jax.random.bernoulli(jax.random.key(1), 0.5, (3,))
+
+    return shapes(), {"query": noisy}
+
+
+def build_with_more():
+    def shifted(parameters, inputs):
+        found = query(parameters, inputs)
+        return {**found, "vector": found["vector"] + parameters["more"]}
+
+    return {**shapes(), "more": jax.ShapeDtypeStruct((3,), jnp.float32)}, {"query": shifted}
+'''
+SHAPES = {
+    "users": [USERS, DIM],
+    "genres": [GENRES, DIM],
+    "layers": [{"w": [2 * DIM + 1, OUT], "b": [OUT]}],
+}
+
+
+def parameters(seed: int = 3) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+
+    def array(*shape: int) -> Any:
+        return random.normal(0, 0.5, shape).astype(np.float32)
+
+    layers = [{"w": array(2 * DIM + 1, OUT), "b": array(OUT)}]
+    return {"users": array(USERS, DIM), "genres": array(GENRES, DIM), "layers": layers}
+
+
+def save(folder: Path, tree: Any) -> None:
+    with checkpoints.StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder / "checkpoint", tree, force=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("jax")
+    (made / "model.py").write_text(MODEL)
+    (made / "shapes.json").write_text(json.dumps(SHAPES))
+    held = parameters()
+    moments = {"0": {"mu": parameters(4), "nu": parameters(5)}}
+    save(made, {"params": held, "opt_state": moments, "step": np.int32(7)})
+    return made
+
+
+def job_of(**changes: Any) -> ExportJob:
+    page = {
+        "model": "plain",
+        "checkpoint": {"path": "checkpoint"},
+        "code": {"factory": "model.py:build"},
+        "output": {"root": "bundles"},
+        "inputs": {
+            "user": {"dtype": "int32"},
+            "genres": {"dtype": "int32", "shape": [3]},
+            "age": {"dtype": "float32"},
+        },
+        "towers": {
+            "query": {
+                "role": "query",
+                "call": "query",
+                "outputs": {"vector": "vector", "first": "first"},
+                "result": "vector",
+            }
+        },
+        "tables": {"users": {}, "genres": {}},
+        **changes,
+    }
+    return ExportJob.model_validate(page)
+
+
+@pytest.fixture(scope="module")
+def published(folder: Path) -> Manifest:
+    prepared = bundle_job.prepare(job_of(), folder, ExportSettings())
+    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    return read_manifest(folder / "bundles" / "plain" / "1")
+
+
+def refused(folder: Path, **changes: Any) -> str:
+    with pytest.raises((CheckpointError, NotConvertible, UsageError)) as caught:
+        bundle_job.prepare(job_of(**changes), folder, ExportSettings())
+    return str(caught.value)
+
+
+def test_tables_and_rules_of_ids_are_found(published: Manifest) -> None:
+    assert {name: table.rows for name, table in published.tables.items()} == {
+        "users": USERS,
+        "genres": GENRES,
+    }
+    assert published.tables["users"].source.key == "params.users"
+    assert published.verification.tables["users"].rows == USERS
+    kinds = {
+        feature.table: feature.kind
+        for feature in published.features.values()
+        if isinstance(feature, EmbeddedFeature)
+    }
+    assert kinds == {"users": "single", "genres": "sequence"}
+
+
+def test_towers_in_both_forms_give_what_jax_gives(folder: Path, published: Manifest) -> None:
+    held = parameters()
+    users = np.array([5, 59], np.int32)
+    genres = np.array([[1, 2, 0], [-1, 8, 3]], np.int32)
+    ages = np.array([0.5, -1.5], np.float32)
+    wanted = expected(held, users, genres, ages)
+    tower = published.towers["query"]
+    given = {
+        "user": held["users"][users],
+        "genres": held["genres"][genres],
+        "age": ages,
+        "ids": genres,
+    }
+    assert {form.kind for form in tower.forms} == {"saved_model", "litert"}
+    for form in tower.forms:
+        one = tower.model_copy(update={"forms": (form,)})
+        opened = open_tower(folder / "bundles" / "plain" / "1", one, "f32")
+        inputs = {
+            each.name: given["ids" if each.dtype == "int32" else each.sources[0].partition("@")[0]]
+            for each in tower.inputs
+        }
+        found = opened.run(inputs)
+        np.testing.assert_allclose(found["vector"], wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found["first"], wanted[:, 0], rtol=1e-5, atol=1e-6)
+
+
+def expected(held: dict[str, Any], users: Any, genres: Any, ages: Any) -> Any:
+    """The model in NumPy."""
+    mask = (genres != 0)[..., np.newaxis]
+    liked = (held["genres"][genres] * mask).sum(1) / np.maximum(mask.sum(1), 1)
+    x = np.concatenate([held["users"][users], liked, ages[:, np.newaxis]], axis=1)
+    return np.tanh(x @ held["layers"][0]["w"] + held["layers"][0]["b"])
+
+
+def test_operation_that_is_evaluated_wrongly_is_not_published(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = elementwise.function_of("math.sigmoid")
+
+    def handle(equation: Any, operand: Any) -> Any:
+        return wrong(equation.sizes.full(operand))
+
+    from export.jax_models import evaluation
+
+    monkeypatch.setitem(evaluation.OPERATIONS, "tanh", handle)
+    prepared = bundle_job.prepare(job_of(model="wrong"), folder, ExportSettings())
+    with pytest.raises(VerificationFailed, match="tower 'query'"):
+        bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    assert not (folder / "bundles" / "wrong" / "1").exists()
+
+
+def test_array_among_the_parameters_is_refused(folder: Path) -> None:
+    message = refused(folder, code={"factory": "model.py:build_arrays"})
+    assert "returned a ndarray among the parameters, which takes memory" in message
+    assert "jax.eval_shape" in message
+
+
+def test_other_result_of_the_factory_is_refused(folder: Path) -> None:
+    message = refused(folder, code={"factory": "model.py:build_model_itself"})
+    assert "the checkpoint is Orbax's" in message
+    assert "shapes, {name: function}" in message
+
+
+def test_call_that_the_factory_lacks_is_refused(folder: Path) -> None:
+    message = refused(folder, towers={"query": {"role": "query", "call": "score"}})
+    assert message.startswith("towers.query.call is 'score'")
+    assert "'query'" in message
+
+
+def test_dropout_left_on_is_refused_with_its_line(folder: Path) -> None:
+    message = refused(folder, code={"factory": "model.py:build_with_dropout"})
+    line = MODEL.splitlines().index(next(x for x in MODEL.splitlines() if "bernoulli" in x)) + 1
+    assert f"random_bits (model.py:{line})" in message
+    assert "deterministic=True" in message
+
+
+def test_parameter_that_is_missing_is_named(folder: Path) -> None:
+    message = refused(folder, code={"factory": "model.py:build_with_more"})
+    assert "parameter more [3] is not in the checkpoint" in message
+
+
+def test_ids_of_64_bits_are_refused(folder: Path) -> None:
+    inputs = {
+        "user": {"dtype": "int64"},
+        "genres": {"dtype": "int32", "shape": [3]},
+        "age": {"dtype": "float32"},
+    }
+    assert "write int32 as inputs.user.dtype" in refused(folder, inputs=inputs)
+
+
+def test_ragged_input_is_refused(folder: Path) -> None:
+    inputs = {
+        "user": {"dtype": "int32"},
+        "genres": {"dtype": "int32", "kind": "ragged"},
+        "age": {"dtype": "float32"},
+    }
+    message = refused(folder, inputs=inputs)
+    assert "'genres'" in message
+    assert 'inputs.genres.kind = "dense"' in message
+
+
+def test_parameters_in_several_places_need_an_object_path(tmp_path: Path, folder: Path) -> None:
+    for name in ("model.py", "shapes.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    save(tmp_path, {"params": parameters(), "ema": parameters(8)})
+    assert "'ema' or 'params'" in refused(tmp_path)
+    averaged = {"path": "checkpoint", "object_path": "ema"}
+    prepared = bundle_job.prepare(job_of(checkpoint=averaged), tmp_path, ExportSettings())
+    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    table = read_manifest(tmp_path / "bundles" / "plain" / "1").tables["users"]
+    assert table.source.key == "ema.users"
+
+
+def test_averages_are_a_tree_of_their_own(folder: Path) -> None:
+    message = refused(folder, checkpoint={"path": "checkpoint", "averages": True})
+    assert "write its path as checkpoint.object_path" in message
