@@ -109,6 +109,7 @@ class Worker:
             ),
             self.versions,
             self.metrics,
+            run_directory / "load.lock",
         )
         self.certificates = Certificates.of(settings, self._report_expiry)
         self.dataplane = Dataplane(

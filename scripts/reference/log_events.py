@@ -88,6 +88,11 @@ EVENTS = {
         "Calls were still in progress after `drain_timeout_s`, and are aborted.",
         "Raise `drain_timeout_s`, or lower `request_timeout_s`.",
     ),
+    "batch_failed": (
+        "A batch could not be computed as one, so each of its requests is computed alone. If that "
+        "is frequent (`rowcast_failed_batches_total`), one client slows down others.",
+        "Look for `request_failed` with the same call at the same time.",
+    ),
     "workers_hung": (
         "The event loops of these workers have not reported for `worker_timeout_s`. They are "
         "killed and replaced.",

@@ -156,6 +156,14 @@ class Selecting(Request):
         """How many candidates are found for each query before they are ranked or reordered."""
         return self.candidates or max(100, 10 * (self.k or K_DEFAULT))
 
+    @property
+    def selection_cost(self) -> int:
+        """What the filter and the exclusions cost: about one for some hundred of their values."""
+        values = sum([_size_of(each) for each in (self.filter or {}).values()])
+        if self.exclude is not None:
+            values += self.exclude.ids.size
+        return values // 256
+
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieval(Selecting):
@@ -180,10 +188,12 @@ class Retrieval(Selecting):
 
     @property
     def cost(self) -> int:
-        """About one for each query."""
+        """About one for each query, and for some hundred values of its filter and exclusions."""
         if self.vectors is not None:
-            return len(self.vectors) if self.vectors.ndim == 2 else 1
-        return _examples(self.features, self.ids, self.context_ids)
+            queries = len(self.vectors) if self.vectors.ndim == 2 else 1
+        else:
+            queries = _examples(self.features, self.ids, self.context_ids)
+        return queries + self.selection_cost
 
 
 @dataclass(frozen=True)
@@ -284,7 +294,7 @@ class Recommendation(Selecting):
     @property
     def cost(self) -> int:
         """One for each candidate that is retrieved and ranked."""
-        return _examples(self.features, self.context_ids) * self.fetched
+        return _examples(self.features, self.context_ids) * self.fetched + self.selection_cost
 
 
 @dataclass(frozen=True)
@@ -390,13 +400,26 @@ def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
         )
 
 
+def _size_of(value: Any) -> int:
+    """Returns how many values a column has, or a condition of a filter names."""
+    if isinstance(value, Column):
+        return int(value.values.size)
+    if isinstance(value, Condition):
+        tokens = [each.size for each in (value.allow, value.deny) if each is not None]
+        return 1 + sum(tokens)
+    return 0
+
+
 def magnitude(value: Any) -> Hashable:
     """Returns how large the value of a field is, to a power of two; a name as it is."""
     match value:
         case int():
             size = value
-        case float() | Crowding():
-            size = int(bool(value))
+        case float():
+            # A recall close to 1 can cost a hundred times what 0.9 does.
+            return round(min(1.0, max(0.0, value)), 1)
+        case Crowding():
+            size = 1
         case Exclusion():
             size = value.ids.size
         case Column():
@@ -404,7 +427,7 @@ def magnitude(value: Any) -> Hashable:
         case np.ndarray() | tuple():
             size = len(value)
         case Mapping():
-            size = sum([each.values.size for each in value.values() if isinstance(each, Column)])
+            size = sum([_size_of(each) for each in value.values()])
         case _:
             return value if isinstance(value, str) else None
     return size.bit_length()

@@ -302,9 +302,16 @@ class Engine:
         fails.
         """
         if len(batch) > 1:
-            with contextlib.suppress(Exception):
+            try:
                 answer = self._execute(batch, batching.merge([job.request for job in batch]), pool)
                 return batching.split(answer, len(batch))
+            except Exception as problem:  # noqa: BLE001 - the jobs that fail alone report it
+                call = batch[0].context.call
+                self._metrics.count("failed_batches", 1, call)
+                extra = logging.fields(
+                    call=call, requests=len(batch), problem=type(problem).__name__
+                )
+                log.info("batch_failed", extra=extra)
         return [self._compute_one(job, pool) for job in batch]
 
     def _compute_one(self, job: Job, pool: ComputePool | None) -> Any:

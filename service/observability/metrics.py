@@ -77,6 +77,10 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Requests rejected or abandoned before they were computed",
         ("call", "reason"),
     ),
+    "failed_batches": (
+        "Batches that failed, so that each of their requests was computed alone",
+        ("call",),
+    ),
     "examples": ("Queries, contexts or examples that were computed", ("call",)),
     "candidates": ("Candidates that were scored", ("call",)),
     "degraded": (
@@ -139,6 +143,7 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
 SERIES_AT_START: dict[str, tuple[tuple[str, ...], ...]] = {
     "requests": (TRANSPORTS, CALLS, CODES),
     "rejected_requests": (CALLS, REJECTIONS),
+    "failed_batches": (CALLS,),
     "examples": (CALLS,),
     "candidates": (CALLS,),
     "filtered_searches": (SEARCH_PATHS,),

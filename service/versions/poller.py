@@ -9,6 +9,7 @@ even when it is gone from the root. Nothing under the root keeps the rest of it 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from bundle.format import paths
 from bundle.storage import catalog
@@ -50,9 +52,24 @@ class Poller:
     """
 
     def __init__(
-        self, settings: ServiceSettings, loader: Loader, manager: VersionManager, metrics: Metrics
+        self,
+        settings: ServiceSettings,
+        loader: Loader,
+        manager: VersionManager,
+        metrics: Metrics,
+        load_lock: Path | None = None,
     ) -> None:
-        """Creates a poller; `start` runs it."""
+        """Creates a poller; `start` runs it.
+
+        Args:
+          settings: The settings of the service.
+          loader: Loads a version.
+          manager: Receives the loaded versions.
+          metrics: Counts the loads.
+          load_lock: File whose lock a worker holds while it loads, so that the others serve
+            meanwhile; None: there are no others.
+        """
+        self._load_lock = load_lock
         self._settings = settings
         self._loader = loader
         self._manager = manager
@@ -64,6 +81,7 @@ class Poller:
         self._failures: dict[tuple[str, int], LoadFailure] = {}
         self._problems: dict[str, str] = {}
         self._stopping = threading.Event()
+        self._scan_lock = threading.Lock()
         self._wake = threading.Event()
         self.maintenance = Maintenance(settings, manager, metrics, self._stopping, self._damaged)
         manager.subscribe(self._report_versions)
@@ -120,8 +138,12 @@ class Poller:
 
     def scan(self) -> None:
         """Scans the root once: loads, model by model, what the desired state and the policy ask
-        for.
+        for. One thread at a time, so that no version is loaded twice.
         """
+        with self._scan_lock:
+            self._scan()
+
+    def _scan(self) -> None:
         self.follow()
         if self.state.desired is None:
             return
@@ -208,7 +230,8 @@ class Poller:
         began = time.monotonic()
         self._manager.mark(model, version, "loading")
         try:
-            loaded = self._make_room_and_load(model, version)
+            with self._one_worker_at_a_time():
+                loaded = self._make_room_and_load(model, version)
         # whatever a bundle does to its libraries, the old version stays
         except Exception as problem:  # noqa: BLE001
             if not self._stopping.is_set():  # else the threads that warm up are gone
@@ -235,6 +258,18 @@ class Poller:
         )
         log.info("version_available", extra=about)
         return True
+
+    @contextmanager
+    def _one_worker_at_a_time(self) -> Iterator[None]:
+        """Waits until no other worker loads: parts of a load hold the GIL, and if all workers
+        loaded at once, none would respond.
+        """
+        if self._load_lock is None:
+            yield
+            return
+        with self._load_lock.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # ends with the file, or with the process
+            yield
 
     def _make_room_and_load(self, model: str, version: int) -> ModelVersion:
         """Loads a version; gives up those kept for a rollback if it must, and if their memory may

@@ -21,6 +21,8 @@ class ComputePool:
         self.threads = threads
         self._executor = ThreadPoolExecutor(threads, "rowcast-compute")
         self._busy = 0
+        self.when_idle: Callable[[], None] = lambda: None
+        """Called in a thread that took part in a large batch, once it counts as idle again."""
         self._lock = threading.Lock()
 
     @property
@@ -53,14 +55,23 @@ class ComputePool:
                     next(numbers)
                 raise
 
-        tasks = [self._executor.submit(work) for _ in range(min(count - 1, self.idle))]
-        self._count(len(tasks))
+        def take_part() -> None:
+            try:
+                work()
+            finally:
+                # Now, not when the slowest has ended: another batch may wait for this thread.
+                self._count(-1)
+                self.when_idle()
+
+        helpers = max(0, min(count - 1, self.idle))
+        self._count(helpers)
+        tasks = [self._executor.submit(take_part) for _ in range(helpers)]
         try:
             work()
         finally:
             started = [task for task in tasks if not task.cancel()]
+            self._count(len(started) - helpers)
             problems = [task.exception() for task in started]  # waits for each
-            self._count(-len(tasks))
         for problem in problems:
             if problem is not None:
                 raise problem

@@ -317,6 +317,9 @@ class Scheduler:
         responsive, or more if the turns since the last one took longer than it.
         """
         self._dispatching = False
+        if len(self._long):
+            loop = asyncio.get_running_loop()
+            self._pool.when_idle = functools.partial(self._thread_is_idle, loop)
         while self._pool.idle > 0 and (batch := self._alive(self._long.take())):
             self._running_s += sum(job.expected_s for job in batch)
             self._pool.submit(
@@ -395,6 +398,12 @@ class Scheduler:
         except RuntimeError:  # the loop is closed: nobody waits any more
             for job in batch:
                 job.lease.release()
+
+    def _thread_is_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wakes the event loop, from a compute thread, if a long batch waits for one."""
+        if len(self._long):
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._wake)
 
     def _finish_long(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
         self._running_s = max(0.0, self._running_s - sum(job.expected_s for job in batch))

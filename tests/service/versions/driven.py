@@ -31,7 +31,13 @@ def no_warm_up(version: ModelVersion, throttle: LoadThrottle) -> None:
 class Driven:
     """What serves versions, but for the engine."""
 
-    def __init__(self, root: Path, warm_up: WarmUp = no_warm_up, **settings: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        warm_up: WarmUp = no_warm_up,
+        load_lock: Path | None = None,
+        **settings: Any,
+    ) -> None:
         self.settings = ServiceSettings(
             root=root, scrub_bytes_per_s=1 << 40, threads=THREADS, **settings
         )
@@ -40,7 +46,7 @@ class Driven:
         self.warm_up = warm_up
         self.loader = Loader(self.settings, THREADS, self._warm_up)
         self.state = StateFile.of(self.settings)
-        self.poller = Poller(self.settings, self.loader, self.manager, self.metrics)
+        self.poller = Poller(self.settings, self.loader, self.manager, self.metrics, load_lock)
         self.scan()
 
     def _warm_up(self, version: ModelVersion, throttle: LoadThrottle) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -181,3 +184,37 @@ def test_scan_keeps_the_memory_of_the_previous_version_only_while_there_is_room(
         "MiB of memory in addition to its tables in each process, 0 MiB are free"
         in driven.problem(4)
     )
+
+
+def test_scan_loads_in_one_worker_while_the_others_serve(
+    write: Write, drive: Drive, tmp_path: Path
+) -> None:
+    write(version=1)
+    loading = threading.Lock()
+
+    def warm_up(version: ModelVersion, throttle: LoadThrottle) -> None:
+        assert loading.acquire(blocking=False), "two workers load at once"
+        time.sleep(0.05)
+        loading.release()
+
+    options = {"warm_up": warm_up, "load_lock": tmp_path / "load.lock"}
+    workers = drive(**options), drive(**options)
+    write(version=2)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(Driven.scan, workers))
+    assert [worker.serving() for worker in workers] == [2, 2]
+
+
+def test_scan_in_two_threads_loads_a_version_once(write: Write, drive: Drive) -> None:
+    write(version=1)
+    loaded: list[int] = []
+
+    def warm_up(version: ModelVersion, throttle: LoadThrottle) -> None:
+        loaded.append(version.version)
+        time.sleep(0.05)
+
+    worker = drive(warm_up=warm_up)
+    write(version=2)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(Driven.scan, [worker, worker]))
+    assert loaded == [1, 2]

@@ -30,7 +30,7 @@ class Bench:
     where.
     """
 
-    def __init__(self, inline_max_s: float = 1.0, max_queued: int = 1000) -> None:
+    def __init__(self, inline_max_s: float = 1.0, max_queued: int = 1000, threads: int = 1) -> None:
         self.now = 100.0
         self.batches: list[list[Any]] = []
         self.on_loop: list[bool] = []
@@ -38,7 +38,7 @@ class Bench:
         self.before: Callable[[], object] = lambda: None
         self.entered = threading.Event()
         self.release = threading.Event()
-        self.pool = ComputePool(1)
+        self.pool = ComputePool(threads)
         self.closed = 0
         self.versions = VersionManager()
         nothing: Any = None
@@ -334,3 +334,53 @@ def test_compute_pool_parallel_that_fails_raises_the_failure_and_is_idle_again()
         pool.parallel(100, compute)
     assert pool.idle == 3
     pool.close()
+
+
+def test_compute_pool_thread_that_has_done_its_part_is_idle_before_the_slowest() -> None:
+    pool = ComputePool(2)
+    idle = threading.Event()
+    pool.when_idle = idle.set
+    taken = threading.Barrier(2)
+    caller = threading.current_thread()
+    seen: list[int] = []
+
+    def compute(_: int) -> None:
+        taken.wait(20)  # both threads have one
+        if threading.current_thread() is caller:
+            assert idle.wait(20)
+            seen.append(pool.idle)
+
+    pool.parallel(2, compute)
+    assert seen == [2]  # the calling thread is not one of the pool's here
+    pool.close()
+
+
+async def test_scheduler_batch_takes_the_thread_that_has_done_its_part_of_another(
+    bench: Make,
+) -> None:
+    one = bench(inline_max_s=0.0, threads=2)
+    queued = threading.Event()
+    computed = threading.Event()
+
+    def compute(request: Any) -> Any:
+        if request == "later":
+            computed.set()
+            return request
+        caller = threading.current_thread()
+        both = threading.Barrier(2)
+
+        def part(_: int) -> None:
+            both.wait(20)
+            (computed if threading.current_thread() is caller else queued).wait(20)
+
+        one.entered.set()
+        one.pool.parallel(2, part)
+        return computed.is_set()
+
+    one.answer = compute
+    large = one.run("large")
+    await asyncio.to_thread(one.entered.wait, 20)
+    later = one.run("later")
+    await asyncio.sleep(0.05)
+    queued.set()
+    assert list(await asyncio.gather(large, later)) == [True, "later"]
