@@ -6,6 +6,7 @@ The supervisor imports this module, so that it must stay light.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import prometheus_client as prometheus
@@ -32,19 +33,31 @@ def render(directory: Path, process: int | None = None) -> bytes:
     return prometheus.generate_latest(registry)
 
 
-def forget_ended(directory: Path, running: set[int]) -> None:
+def forget_ended(directory: Path) -> None:
     """Removes the files of workers that have ended; their counts are added to those of one file, so
     that no counter decreases and no files pile up.
     """
-    ended = set[int]()
+    pids = set[int]()
     for file in directory.glob("*_*.db"):
         name = file.stem.rpartition("_")[2]
         if name.isdecimal():
-            ended.add(int(name))
-    for pid in ended - running:
+            pids.add(int(name))
+    for pid in pids:
+        if _is_running(pid):
+            continue
         mark_process_dead(pid, str(directory))  # type: ignore[no-untyped-call]
         for kind in ("counter", "histogram"):
             _add_to_ended(directory, kind, pid)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's: its number has been reused
+        return False
+    return True
 
 
 def _add_to_ended(directory: Path, kind: str, pid: int) -> None:

@@ -54,6 +54,7 @@ class Health:
         self.started = False
         self.stopping = False
         self._workers = workers
+        self._rendering = threading.Lock()
         self._timeout_s = timeout_s
         self._all_were_ready = False
         self._silent_s: dict[int, float] = {}
@@ -73,7 +74,6 @@ class Health:
         if set(running) != self.running:
             self.running = set(running)
             run_directory.forget_heartbeats(self.directory, self.running)
-            merged_metrics.forget_ended(self.directory, self.running)
         problems = list[str]()
         for pid in running:
             heartbeat = run_directory.read_heartbeat(self.directory, pid)
@@ -91,6 +91,14 @@ class Health:
         self.started = self.started or len(problems) >= self._workers
         self.problem = self._problem_of(problems)
         return [pid for pid, silent_s in self._silent_s.items() if silent_s >= self._timeout_s]
+
+    def render_metrics(self) -> bytes:
+        """Returns the text of `/metrics`, without the gauges of workers that have ended."""
+        running = list(self.running)
+        only = running[0] if len(running) == 1 else None
+        with self._rendering:  # one at a time, whatever is scraped meanwhile
+            merged_metrics.forget_ended(self.directory)
+            return merged_metrics.render(self.directory, only)
 
     def _problem_of(self, problems: list[str]) -> str:
         """Returns the problem of the service, given that of each worker that responds."""
@@ -113,7 +121,6 @@ class HealthApp:
     def __init__(self, health: Health) -> None:
         """Creates the application of a service's state."""
         self._health = health
-        self._rendering = asyncio.Lock()
 
     async def __call__(self, scope: Any, _: Any, send: Any) -> None:
         """Handles one request."""
@@ -137,11 +144,7 @@ class HealthApp:
                 return _error(503, "NOT_READY", problem)
             return _json(200, {"ready": True})
         if path == "/metrics":
-            running = self._health.running
-            only = next(iter(running)) if len(running) == 1 else None
-            async with self._rendering:  # one at a time, whatever is scraped meanwhile
-                directory = self._health.directory
-                text = await asyncio.to_thread(merged_metrics.render, directory, only)
+            text = await asyncio.to_thread(self._health.render_metrics)
             return 200, merged_metrics.CONTENT_TYPE, text
         return _error(404, "NOT_FOUND", "the paths are /livez, /readyz and /metrics")
 

@@ -267,7 +267,7 @@ def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges_or_files
     assert (one.rendered()["rowcast_ready"], one.rendered()["rowcast_workers"]) == (0, 2)
     other.kill()
     for _ in range(2):  # as the supervisor does; the sums stay when it does it again
-        forget_ended(tmp_path, {one.process.pid})
+        forget_ended(tmp_path)
     assert {file.stem.rpartition("_")[2] for file in tmp_path.glob("*.db")} == {
         str(one.process.pid),
         "ended",
