@@ -266,7 +266,7 @@ class ServiceSettings(BaseSettings):
     max_concurrent_streams: int = Field(default=1_000, ge=1, le=1_000_000)
     """Maximum number of concurrent calls on one gRPC connection. Further calls wait in the client.
     """
-    max_connections: int = Field(default=10_000, ge=1, le=1_000_000)
+    max_connections: int = Field(default=20_000, ge=1, le=1_000_000)
     """Maximum number of HTTP connections of one process. While there are more, requests get the
     status 503, and their connections are closed.
     """

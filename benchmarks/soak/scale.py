@@ -10,7 +10,6 @@ Nodes that are lost: benchmarks/soak/scale_on_ray.py; a full disk: tests/e2e/tes
 from __future__ import annotations
 
 import random
-import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -65,9 +64,8 @@ class Member:
 
     def is_stopped(self, hold_s: float) -> None:
         """Has it stand still."""
-        self.process.process.send_signal(signal.SIGSTOP)
-        time.sleep(hold_s)
-        self.process.process.send_signal(signal.SIGCONT)
+        with self.process.paused():
+            time.sleep(hold_s)
 
     def is_slow(self, hold_s: float) -> None:
         """Has it stand still most of the time."""

@@ -85,6 +85,8 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     except SettingsError as problem:
         sys.stderr.write(f"error: {problem}\n")
         return EXIT_USAGE
+    import uvicorn  # noqa: F401 - this program can say what to install, the supervisor cannot
+
     from service.observability import logging
     from service.resources import compute_threads, usable_cores
     from service.workers.start import start

@@ -24,10 +24,7 @@ def start(settings: ServiceSettings) -> None:
 
     Raises:
       OSError: The run directory cannot be created.
-      ModuleNotFoundError: A package of the service is not installed.
     """
-    import uvicorn  # noqa: F401 - the command can say what to install, the supervisor cannot
-
     _raise_open_files_limit()
     directory = Path(tempfile.mkdtemp(prefix="rowcast-"))  # mode 0700
     write_settings_file(directory, settings)

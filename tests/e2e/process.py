@@ -12,11 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 WAIT_S = 60
 PROGRAM = [str(Path(sys.executable).with_name("rowcast-serve"))]
@@ -84,6 +86,20 @@ class Lines:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(WAIT_S)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Has it and its workers stand still."""
+        supervisor = psutil.Process(self.process.pid)
+        # The supervisor first and resumed last: it replaces workers that stand still.
+        processes = [supervisor, *supervisor.children(recursive=True)]
+        for each in processes:
+            each.suspend()
+        try:
+            yield
+        finally:
+            for each in reversed(processes):
+                each.resume()
 
     def kill(self) -> None:
         """Ends it whatever it does."""

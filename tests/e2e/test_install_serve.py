@@ -18,6 +18,7 @@ from rowcast_client import Client
 from examples import replay, trained
 from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.e2e.process import PROGRAM, Process
+from tests.e2e.services import workers_of
 from tests.golden.write_examples import unpacked
 
 pytestmark = pytest.mark.slow
@@ -80,8 +81,8 @@ def bundle(
 def serving(
     root: Path, directory: Path, *program: str, require: Sequence[str] = ("movies",)
 ) -> Iterator[tuple[int, str, str]]:
-    """A running service: its process id, and its HTTP and gRPC addresses. It has to drain with exit
-    status 0.
+    """A running service: the process id of its worker, and its HTTP and gRPC addresses. It has to
+    drain with exit status 0.
     """
     models = [option for name in require for option in ("--require", name)]
     service = Process(root, *models, program=program or PROGRAM, directory=directory)
@@ -89,7 +90,7 @@ def serving(
         service.event("ready")
         ports = service.ports
         yield (
-            service.process.pid,
+            workers_of(service)[0].pid,
             f"http://127.0.0.1:{ports['http']}",
             f"grpc://127.0.0.1:{ports['grpc']}",
         )

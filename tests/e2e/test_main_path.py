@@ -27,6 +27,7 @@ from bundle.format.manifest import dump
 from bundle.storage.catalog import read_manifest
 from export.tensorflow_models.model.code import load_factory
 from tests.e2e.process import WAIT_S, Process, until
+from tests.e2e.services import workers_of
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import (
     MOVIE_IDS,
@@ -135,7 +136,8 @@ class Served(Process):
         return httpx.get(f"http://127.0.0.1:{self.ports['http']}{path}").status_code
 
     def maps(self) -> str:
-        return Path(f"/proc/{self.process.pid}/maps").read_text()
+        (worker,) = workers_of(self)
+        return Path(f"/proc/{worker.pid}/maps").read_text()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ends it; whatever it wrote to stderr was JSON."""

@@ -5,7 +5,6 @@ last replica.
 from __future__ import annotations
 
 import json
-import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -145,13 +144,9 @@ def test_stalled_replica_costs_at_most_half_of_the_deadline(
     cluster: tuple[Process, list[Process], Process],
 ) -> None:
     service, shards, _ = cluster
-    shards[0].process.send_signal(signal.SIGSTOP)
-    try:
-        with client_of(service) as client:
-            for _ in range(4):
-                assert answer(client, "lookup", {"feature": "user", "ids": [1, 49]})[0] == 200
-    finally:
-        shards[0].process.send_signal(signal.SIGCONT)
+    with shards[0].paused(), client_of(service) as client:
+        for _ in range(4):
+            assert answer(client, "lookup", {"feature": "user", "ids": [1, 49]})[0] == 200
 
 
 @pytest.mark.slow
@@ -166,11 +161,8 @@ def test_slow_call_is_sent_to_a_second_replica(write: Write, launch: Launch) -> 
         expected = answer(client, "lookup", body)
         for _ in range(200):  # until it is known of both how long calls take
             assert answer(client, "lookup", body) == expected
-        shards[0].process.send_signal(signal.SIGSTOP)
-        try:
+        with shards[0].paused():
             assert [answer(client, "lookup", body) for _ in range(8)] == [expected] * 8
-        finally:
-            shards[0].process.send_signal(signal.SIGCONT)
         assert count_of(service, 'rowcast_shard_hedges_total{shard="1/1"}') > 0
 
 
@@ -372,15 +364,12 @@ def test_calls_in_progress_at_a_removed_address_complete(
     service = ready(launch("--shard-addresses", f"file:{file}", *ALL, "--request-timeout-s", "60"))
     until(lambda: count_of(service, 'rowcast_shard_replicas{shard="1/2"}') == 1)
     with ThreadPoolExecutor(1) as threads, client_of(service) as client:
-        shards[0].process.send_signal(signal.SIGSTOP)
-        try:
+        with shards[0].paused():
             asked = threads.submit(answer, client, "lookup", {"feature": "user", "ids": [1]})
             until(lambda: count_of(service, "rowcast_inflight_requests") == 1)
             for other in ("127.0.0.1:1", "127.0.0.1:2"):  # one poll later each
                 file.write_text(f"127.0.0.1:{shards[1].ports['grpc']}\n{other}\n")
                 service.event("shard_unreachable", address=other)
-        finally:
-            shards[0].process.send_signal(signal.SIGCONT)
         assert asked.result()[0] == 200
 
 

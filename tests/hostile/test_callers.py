@@ -21,7 +21,7 @@ import pytest
 from service.grpc_api.servicer import SERVICE
 from tests.bundles.small import write_small_bundle
 from tests.e2e.process import Process, until
-from tests.e2e.services import BODY, RETRIEVE, client_of, count_of
+from tests.e2e.services import BODY, RETRIEVE, client_of, count_of, workers_of
 from tests.hostile.callers import (
     GRPC_ATTACKS,
     HTTP_ATTACKS,
@@ -117,7 +117,8 @@ def endure(port: str, attack: Attack, service: Attacked) -> None:
     """Attacks an endpoint; checks that others are answered meanwhile, and that the service stays
     small.
     """
-    process = Path(f"/proc/{service.process.process.pid}")
+    (worker,) = workers_of(service.process)
+    process = Path(f"/proc/{worker.pid}")
     (process / "clear_refs").write_text("5")  # from here on its peak is counted
     before = _memory(process, "VmRSS")
     done = threading.Event()
@@ -159,7 +160,7 @@ def endure(port: str, attack: Attack, service: Attacked) -> None:
     assert failures == []
     grown = _memory(process, "VmHWM") - before
     assert grown < MAX_GROWTH_BYTES, f"{grown / MIB:.0f} MiB"
-    assert service.process.process.poll() is None
+    assert worker.is_running()
 
 
 def _memory(process: Path, name: str) -> int:
