@@ -163,7 +163,7 @@ def test_slow_call_is_sent_to_a_second_replica(write: Write, launch: Launch) -> 
             assert answer(client, "lookup", body) == expected
         with shards[0].paused():
             assert [answer(client, "lookup", body) for _ in range(8)] == [expected] * 8
-        assert count_of(service, 'rowcast_shard_hedges_total{shard="1/1"}') > 0
+        until(lambda: count_of(service, 'rowcast_shard_hedges_total{shard="1/1"}') > 0)
 
 
 @pytest.mark.slow
@@ -198,7 +198,8 @@ def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch:
         sent = pb.LookupRequest(model=pb.ModelSpec(name="movies"), feature="user")
         sent.ids.int64s = np.array([1, 26], "<i8").tobytes()
         assert pb.LookupResponse.FromString(call(channel, "Lookup", sent).answer).coverage == 0.5
-        assert count_of(service, 'rowcast_lost_rows_total{model="movies",table="users"}') == 3
+        lost_rows = 'rowcast_lost_rows_total{model="movies",table="users"}'
+        until(lambda: count_of(service, lost_rows) == 3)
         refused = {"context": {"user": 1}, "candidates": [1000 + 7 * 39]}
         assert answer(client, "rank", refused)[1]["error"]["code"] == "INVALID_ARGUMENT", (
             "movie refuses unknown ids"
