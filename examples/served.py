@@ -95,17 +95,28 @@ def tensorflow_mapped(process: subprocess.Popen[bytes]) -> bool | None:
     """Returns whether TensorFlow's library is in the service's memory; None where the system does
     not say.
     """
-    maps = Path(f"/proc/{process.pid}/maps")
-    if not maps.exists():
+    directories = _processes(process)
+    if not directories:
         return None
-    return "libtensorflow" in maps.read_text()
+    return any("libtensorflow" in (each / "maps").read_text() for each in directories)
 
 
 def resident_bytes(process: subprocess.Popen[bytes]) -> int | None:
     """Returns the memory that the service holds, its mapped files included; None where the system
     does not say.
     """
-    statm = Path(f"/proc/{process.pid}/statm")
-    if not statm.exists():
+    directories = _processes(process)
+    if not directories:
         return None
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    pages = sum(int((each / "statm").read_text().split()[1]) for each in directories)
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _processes(process: subprocess.Popen[bytes]) -> list[Path]:
+    """Returns the directories under /proc of the supervisor and its children; none where the system
+    has no /proc.
+    """
+    supervisor = Path(f"/proc/{process.pid}")
+    lists = [path.read_text() for path in supervisor.glob("task/*/children")]
+    children = [Path(f"/proc/{pid}") for text in lists for pid in text.split()]
+    return [supervisor, *children] if lists else []

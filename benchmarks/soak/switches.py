@@ -41,7 +41,7 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.grpc_api.servicer import SERVICE
 from tests.bundles.small import write_small_bundle
 from tests.bundles.towers import compiled_towers
-from tests.e2e.process import WAIT_S, Process
+from tests.e2e.process import WAIT_S, Process, until
 
 SETTLED_AFTER = 20
 """Number of versions after which memory must not grow any more."""
@@ -151,7 +151,8 @@ class State:
         processes = [parent, *parent.children()]
         maps = "".join(Path(f"/proc/{each.pid}/maps").read_text() for each in processes)
         metrics = f"http://127.0.0.1:{service.ports['http']}/metrics"
-        httpx.get(metrics, timeout=WAIT_S)  # itself counted from now on
+        # What is looked at from time to time alone is served from the first time on.
+        until(lambda: "rowcast_model_table_bytes{" in httpx.get(metrics, timeout=WAIT_S).text)
         return cls(
             sum(anonymous_bytes(each.pid) for each in processes),
             sum(each.num_fds() for each in processes),

@@ -21,6 +21,7 @@ from export.jobs.saved_model_job import prepare_inline, run_inline
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
 from tests.e2e.process import Process
+from tests.e2e.services import workers_of
 
 RECIPE = """
 model = "ranker"
@@ -84,9 +85,9 @@ def serving(root: Path, *, by_tensorflow: bool = False) -> Iterator[list[Client]
         ]
         with clients[0], clients[1]:
             yield clients
-        assert (
-            "libtensorflow" in Path(f"/proc/{service.process.pid}/maps").read_text()
-        ) == by_tensorflow
+        (worker,) = workers_of(service)
+        maps = Path(f"/proc/{worker.pid}/maps").read_text()
+        assert ("libtensorflow" in maps) == by_tensorflow
     finally:
         service.kill()
 

@@ -35,7 +35,8 @@ def service(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[se
 
 
 def test_every_example_has_a_small_golden_bundle() -> None:
-    assert sorted(EXAMPLES) == NAMES
+    # flax_two_tower trains and exports at tiny scale in tests/examples instead.
+    assert sorted({*EXAMPLES} - {"flax_two_tower"}) == NAMES
     assert max(path.stat().st_size for path in ARCHIVES.iterdir()) <= BYTES_MAX
 
 
