@@ -151,9 +151,15 @@ def test_publish_to_a_store_that_lost_an_object_sends_it_again(
     assert_whole(store, tmp_path / "root")
 
 
-def files_of(directory: Path) -> dict[Path, tuple[int, int]]:
-    files = {path: path.stat() for path in directory.rglob("*") if path.is_file()}
-    return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
+def contents_of(directory: Path) -> dict[Path, str]:
+    """Returns the digest of each file that is whole.
+
+    Not its inode: stores other than S3 and Google Cloud Storage do not create atomically, so an
+    upload that was under way may replace an object by the same bytes.
+    """
+    found = directory.rglob("*")
+    files = [path for path in found if path.is_file() and ".part-" not in path.name]
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def run_elsewhere(arguments: list[str]) -> None:
@@ -180,12 +186,12 @@ def test_exporter_that_was_frozen_while_another_published_changes_nothing(
     # Manifests name the second in which their run began: these must differ.
     time.sleep(1)
     run_elsewhere(["tables", str(tmp_path / "winner/ckpt-1"), *options, str(tmp_path / "second")])
-    published = files_of(local(store))
+    published = contents_of(local(store))
 
     os.kill(frozen, signal.SIGCONT)
     assert forked.status() == 6
     assert "another run has published" in (tmp_path / "output").read_text()
-    assert published.items() <= files_of(local(store)).items()
+    assert published.items() <= contents_of(local(store)).items()
     assert_whole(store, tmp_path / "root", winner)
 
 
@@ -203,10 +209,10 @@ def test_exporters_from_a_copied_scratch_directory_publish_one_version(
     frozen = forked.start(first, tmp_path / "output", stops=2)
     assert forked.status() == -signal.SIGSTOP
     run_elsewhere(second)
-    published = files_of(local(store))
+    published = contents_of(local(store))
     os.kill(frozen, signal.SIGCONT)
     assert forked.status() == 0  # the journal tells the same time of beginning: the same bundle
-    assert files_of(local(store)) == published
+    assert contents_of(local(store)) == published
     assert_whole(store, tmp_path / "root")
 
 
