@@ -22,18 +22,18 @@ class ByteBudget:
         self._metrics = metrics
         self.held = 0
 
-    def reservation(self, call: str) -> Reservation:
-        """Returns an empty reservation for one request."""
-        return Reservation(self, call)
+    def reservation(self, call: str, model: str = "") -> Reservation:
+        """Returns an empty reservation for one request; `model`: "" if it is not known yet."""
+        return Reservation(self, call, model)
 
-    def reserve(self, size: int, call: str) -> None:
+    def reserve(self, size: int, call: str, model: str) -> None:
         """Counts bytes in for a call.
 
         Raises:
           Overloaded: There would be too many.
         """
         if self.held + size > self._max_bytes:
-            self._metrics.count("rejected_requests", 1, call, "bytes")
+            self._metrics.call_rejected(call, model, "bytes")
             raise Overloaded(
                 "the bodies of other requests use all the memory for bodies (max_inflight_bytes)",
                 self._retry_after_s,
@@ -49,9 +49,10 @@ class ByteBudget:
 class Reservation:
     """The bytes that one request holds, released when the `with` block ends."""
 
-    def __init__(self, budget: ByteBudget, call: str) -> None:
+    def __init__(self, budget: ByteBudget, call: str, model: str) -> None:
         self._budget = budget
         self._call = call
+        self._model = model
         self._held = 0
 
     def __enter__(self) -> Self:
@@ -67,7 +68,7 @@ class Reservation:
 
     def reserve(self, size: int) -> None:
         """Counts bytes in; raises Overloaded if there would be too many."""
-        self._budget.reserve(size, self._call)
+        self._budget.reserve(size, self._call, self._model)
         self._held += size
 
     def release(self, size: int) -> None:

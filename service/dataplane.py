@@ -113,9 +113,9 @@ class Dataplane:
                     request, several = await self.offload(operation.read, *to_read)
             else:
                 request, several = operation.read(*to_read)
-            self._measured("decode", began, context)
             wanted: Target = request.target
             context.model = wanted.model
+            self._measured("decode", began, context)
             authorize(context.principal, wanted.model)
             answer = await self.engine.execute(request, context)
             if self._request_log is not None and wanted.version is None and not wanted.label:
@@ -189,8 +189,9 @@ class Dataplane:
         check_bytes(size, "longer values than usual", self.settings)
 
     def _measured(self, phase: str, began: float, context: RequestContext) -> None:
-        context.phases[phase] = seconds = time.perf_counter() - began
-        self.metrics.observe("phase_seconds", seconds, context.call, phase)
+        seconds = time.perf_counter() - began
+        context.phases[phase] = seconds
+        self.metrics.phase_finished(context.call, context.model, phase, seconds)
 
     def close(self) -> None:
         """Ends the decoders; what waits is dropped."""

@@ -26,7 +26,7 @@ class RequestContext:
       call: retrieve, rank, recommend, embed or lookup.
       deadline: on the clock of `time.monotonic()`.
       principal: the authenticated client; None: authentication is off.
-      model: as the client named it; empty: it did not, or nothing was read yet.
+      model: as the client named it, or the one that serves it; empty: nothing was read yet.
       disconnected: returns once the client has hung up; None: the transport cancels the request
         itself.
       phases: seconds by phase, in the order in which they began.

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -152,7 +153,7 @@ class Engine:
         else:
             problem = self._scheduler.overload(model, call, deadline)
         if problem is not None:
-            self._rejected(call, problem)
+            self._rejected(call, model, problem)
         return problem
 
     @contextlib.contextmanager
@@ -182,6 +183,7 @@ class Engine:
         target: Target = request.target
         lease = self._versions.acquire(target.model, target.version, target.label)
         version = lease.version
+        context.model = version.model
         key = batching.batch_key(request)
         job = Job(
             request=request,
@@ -196,12 +198,12 @@ class Engine:
         try:
             answer = await self._scheduler.run(job)
         except Overloaded as problem:
-            self._rejected(context.call, problem)
+            self._rejected(context.call, version.model, problem)
             raise
         finally:
             if "queue" in context.phases:
-                self._metrics.observe(
-                    "phase_seconds", context.phases["queue"], context.call, "queue"
+                self._metrics.phase_finished(
+                    context.call, version.model, "queue", context.phases["queue"]
                 )
         return answer
 
@@ -267,8 +269,12 @@ class Engine:
     def report_load(self) -> None:
         """Sets the metrics of the requests in progress and queued."""
         self._metrics.set("inflight_requests", self.inflight)
-        self._metrics.set("queue_requests", len(self._scheduler))
-        self._metrics.set("queue_candidates", self._scheduler.queued_cost)
+        requests = Counter[str]()
+        candidates = Counter[str]()
+        for job in self._scheduler.queued():
+            requests[job.lease.version.model] += 1
+            candidates[job.lease.version.model] += job.cost
+        self._metrics.queued(requests, candidates)
 
     def drain(self) -> None:
         """Rejects every new request from now on; those in progress continue."""
@@ -285,10 +291,10 @@ class Engine:
         """Ends the compute threads; requests that wait fail."""
         self._scheduler.close()
 
-    def _rejected(self, call: str, problem: Overloaded | NotReady) -> None:
+    def _rejected(self, call: str, model: str, problem: Overloaded | NotReady) -> None:
         """Counts a rejected request; a flood is logged once a second."""
         reason = problem.reason if isinstance(problem, Overloaded) else "draining"
-        self._metrics.count("rejected_requests", 1, call, reason)
+        self._metrics.call_rejected(call, model, reason)
         if reason != "draining" and time.monotonic() - self._logged_at >= _LOG_INTERVAL_S:
             self._logged_at = time.monotonic()
             wait_s = round(self._scheduler.wait_s, 3)
@@ -351,7 +357,7 @@ class Engine:
                 answer = replace(answer, coverage=1 - execution.rows_lost / execution.rows_fetched)
         finally:
             for phase, seconds in execution.phases.items():
-                self._metrics.observe("phase_seconds", seconds, call, phase)
+                self._metrics.phase_finished(call, version.model, phase, seconds)
             for job in batch:
                 job.context.phases.update(execution.phases)
         return answer

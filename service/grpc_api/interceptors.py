@@ -101,13 +101,15 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             except (Exception, asyncio.CancelledError) as problem:
                 failure = failure_of(problem, request_id)
                 log_failure(_log, call, failure, problem, request.model)
+                seconds = time.perf_counter() - began
                 self._metrics.request_finished(
-                    "grpc", call, failure.code.value, time.perf_counter() - began
+                    "grpc", call, request.model, failure.code.value, seconds
                 )
                 if isinstance(problem, asyncio.CancelledError):
                     raise
                 await abort(context, failure, _timing(request))
-            self._metrics.request_finished("grpc", call, "OK", time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self._metrics.request_finished("grpc", call, request.model, "OK", seconds)
             context.set_trailing_metadata(((REQUEST_ID, request_id), *_timing(request)))
             return answer
 

@@ -68,7 +68,7 @@ class Admission:
                 headers = _headers_of(scope)
                 problem = self._problem(call[1], call[2], headers)
                 if problem is not None:
-                    self._metrics.request_rejected("http", call[2], _CODE)
+                    self._metrics.request_rejected("http", call[2], call[1], _CODE)
                     body, response_headers = _response(headers, problem)
                     await send(
                         {

@@ -77,7 +77,8 @@ class RequestContextMiddleware:
             """
             nonlocal code
             if message["type"] == "http.response.start":
-                self._metrics.request_finished("http", context.call, code, time.monotonic() - began)
+                seconds = time.monotonic() - began
+                self._metrics.request_finished("http", context.call, context.model, code, seconds)
                 code = ""
                 more = [(_REQUEST_ID, request_id.encode())]
                 if context.phases:

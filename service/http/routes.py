@@ -85,7 +85,7 @@ class CallEndpoint:
                 pass
 
         as_protobuf = accepts_protobuf(headers)
-        with self._dataplane.budget.reservation(context.call) as held:
+        with self._dataplane.budget.reservation(context.call, context.model) as held:
             context.held = held
             reader = BodyReader(self._dataplane, context, held, scope["headers"])
             body = await reader.read(headers, receive)

@@ -2,7 +2,8 @@
 module.
 
 Labels are bounded: transports, calls, phases, codes, reasons and states are closed sets; models,
-features, stores, towers and parts come from manifests, never from requests.
+features, stores, towers and parts come from manifests, never from requests. A request whose model
+is not known, because it was not decoded or names a model that does not exist, has the model "".
 
 In a worker process (PROMETHEUS_MULTIPROC_DIR is set before prometheus_client is imported), the
 metrics are in files of that directory, and every process renders the metrics of all.
@@ -61,6 +62,8 @@ RECORD_OUTCOMES = ("written", "dropped", "failed")
 SEARCH_PATHS = ("index", "exact", "none")
 FILTER_OUTCOMES = ("compiled", "cached")
 CONTENT_TYPE = merged_metrics.CONTENT_TYPE
+_MODEL_CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "model")
+_NO_MODEL = ("",)
 
 _SIZES = tuple(float(1 << power) for power in range(16))
 _SECONDS = (
@@ -72,10 +75,10 @@ Merge = Literal["livesum", "livemin", "livemax", "livemostrecent"]
 """How the values of several workers become one."""
 
 COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "requests": ("Completed requests, by code", ("transport", "call", "code")),
+    "requests": ("Completed requests, by code", ("transport", "call", "model", "code")),
     "rejected_requests": (
         "Requests rejected or abandoned before they were computed",
-        ("call", "reason"),
+        ("call", "model", "reason"),
     ),
     "failed_batches": (
         "Batches that failed, so that each of their requests was computed alone",
@@ -141,8 +144,8 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
 }
 SERIES_AT_START: dict[str, tuple[tuple[str, ...], ...]] = {
-    "requests": (TRANSPORTS, CALLS, CODES),
-    "rejected_requests": (CALLS, REJECTIONS),
+    "requests": (TRANSPORTS, CALLS, _NO_MODEL, CODES),
+    "rejected_requests": (CALLS, _NO_MODEL, REJECTIONS),
     "failed_batches": (CALLS,),
     "examples": (CALLS,),
     "candidates": (CALLS,),
@@ -151,16 +154,21 @@ SERIES_AT_START: dict[str, tuple[tuple[str, ...], ...]] = {
     "recorded_requests": (RECORD_OUTCOMES,),
 }
 """Values of the labels of counters, by label: these series are 0 until something is counted. A
-dashboard then shows 0 instead of no data, and `increase` does not miss the first count.
+dashboard then shows 0 instead of no data, and `increase` does not miss the first count. Those of a
+model follow when the model is first seen.
 """
 HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
     "request_seconds": (
         "Time from the last byte of the request to the complete response, without requests that "
         "were rejected before they were read",
-        ("transport", "call"),
+        ("transport", "call", "model"),
         _SECONDS,
     ),
-    "phase_seconds": ("Time that a call spent in one phase", ("call", "phase"), _SECONDS),
+    "phase_seconds": (
+        "Time that a call spent in one phase",
+        ("call", "model", "phase"),
+        _SECONDS,
+    ),
     "shard_seconds": ("Time of a call to a shard", ("shard", "call"), _SECONDS),
     "batch_requests": ("Number of requests in a batch", ("call",), _SIZES),
 }
@@ -168,10 +176,10 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
     "ready": ("1 if the service accepts calls, else 0", (), "livemin"),
     "workers": ("Running worker processes", (), "livesum"),
     "inflight_requests": ("Requests in progress", (), "livesum"),
-    "queue_requests": ("Requests that wait for computation", (), "livesum"),
+    "queue_requests": ("Requests that wait for computation", ("model",), "livesum"),
     "queue_candidates": (
         "Candidates or queries in the requests that wait for computation",
-        (),
+        ("model",),
         "livesum",
     ),
     "filter_cache_bytes": ("Memory of the filter cache", (), "livesum"),
@@ -265,21 +273,43 @@ class Metrics:
         self._gauges["process_start_timestamp_seconds"]().set_to_current_time()
         self._gauges["workers"]().set(1)
 
-    def request_finished(self, transport: str, call: str, code: str, seconds: float) -> None:
+    def request_finished(
+        self, transport: str, call: str, model: str, code: str, seconds: float
+    ) -> None:
         """Counts a completed request.
 
         Args:
           transport: "http" or "grpc".
           call: One of CALLS.
+          model: As the client named it; "" if it did not, or if that was not read.
           code: "OK", or the value of a Code.
           seconds: The duration of the request.
         """
-        self._counters["requests"](transport, call, code).inc()
-        self._histograms["request_seconds"](transport, call).observe(seconds)
+        model = self._known(model)
+        self._counters["requests"](transport, call, model, code).inc()
+        self._histograms["request_seconds"](transport, call, model).observe(seconds)
 
-    def request_rejected(self, transport: str, call: str, code: str) -> None:
+    def request_rejected(self, transport: str, call: str, model: str, code: str) -> None:
         """Counts a request that was rejected before it was read; it has no duration."""
-        self.count("requests", 1, transport, call, code)
+        self.count("requests", 1, transport, call, self._known(model), code)
+
+    def call_rejected(self, call: str, model: str, reason: str) -> None:
+        """Counts a request that was rejected or abandoned before it was computed.
+
+        Args:
+          call: One of CALLS.
+          model: As in `request_finished`.
+          reason: One of REJECTIONS.
+        """
+        self.count("rejected_requests", 1, call, self._known(model), reason)
+
+    def phase_finished(self, call: str, model: str, phase: str, seconds: float) -> None:
+        """Records how long a call spent in one of PHASES; `model` as in `request_finished`."""
+        self._histograms["phase_seconds"](call, self._known(model), phase).observe(seconds)
+
+    def _known(self, model: str) -> str:
+        """Returns the label of a model that a client named: its name if it exists, else ""."""
+        return model if model in self._models else ""
 
     def count(self, name: str, amount: int, *labels: str) -> None:
         """Adds to one of COUNTERS; rendered after the next flush."""
@@ -311,11 +341,30 @@ class Metrics:
         count as zero.
         """
         with self._lock:
+            for model in {*states, *current} - self._models:
+                self._begin_model(model)
             self._models.update(states, current)
             for model in self._models:
                 for state in STATES:
                     self._gauges["versions"](model, state).set(states.get(model, {}).get(state, 0))
                 self._gauges["current_version"](model).set(current.get(model, 0))
+
+    def queued(self, requests: Mapping[str, int], candidates: Mapping[str, int]) -> None:
+        """Sets how many requests of each model wait, and how many candidates or queries they have;
+        other models count as zero.
+        """
+        with self._lock:
+            models = set(self._models)
+        for model in models:
+            self.set("queue_requests", requests.get(model, 0), model)
+            self.set("queue_candidates", candidates.get(model, 0), model)
+
+    def _begin_model(self, model: str) -> None:
+        """Creates the series of a model at 0."""
+        for transport, call, code in product(TRANSPORTS, _MODEL_CALLS, CODES):
+            self._counters["requests"](transport, call, model, code).inc(0)
+        for call, reason in product(_MODEL_CALLS, REJECTIONS):
+            self._counters["rejected_requests"](call, model, reason).inc(0)
 
     def root_scanned(self, readable: bool) -> None:
         """Sets whether the root could be listed, and that it was tried now."""

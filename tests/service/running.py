@@ -119,12 +119,13 @@ class RunningService:
         )
 
     def value(self, metric: str, **labels: str) -> float:
-        """Returns a sample of the metrics."""
+        """Returns the sum of the samples of a metric that have these labels, and any others."""
+        found = 0.0
         for family in text_string_to_metric_families(self.worker.metrics.render().decode()):
             for sample in family.samples:
-                if sample.name == metric and sample.labels == labels:
-                    return float(sample.value)
-        return 0.0
+                if sample.name == metric and labels.items() <= sample.labels.items():
+                    found += sample.value
+        return found
 
     def with_network(
         self, tower: str, network: Tower, model: str = "movies", part: int = 0

@@ -1,14 +1,14 @@
 """When and where requests are computed.
 
 1. A request is rejected at once if the queue is full, or if its deadline leaves less than twice the
-expected time.
+   expected time.
 2. Requests that arrive in two turns of the event loop, or while the process is busy, and that share
-a batch key are
-   computed as one batch, up to 16. No request waits for others: an idle process computes at once.
+   a batch key are computed as one batch, up to 16. No request waits for others: an idle process
+   computes at once.
 3. A batch that is expected to be short is computed on the event loop; a long one in the compute
-pool.
+   pool.
 4. Before a batch is computed, requests whose deadline passed or whose client left are dropped, each
-by itself.
+   by itself.
 5. Every request gets the bits that it would get alone.
 """
 
@@ -21,9 +21,9 @@ import math
 import resource
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from service.engine.context import RequestContext
@@ -107,6 +107,9 @@ class BatchQueue:
 
     def __len__(self) -> int:
         return self._size
+
+    def __iter__(self) -> Iterator[Job]:
+        return chain.from_iterable(self._jobs.values())
 
     def add(self, job: Job) -> None:
         """Appends a job."""
@@ -198,6 +201,10 @@ class Scheduler:
 
     def __len__(self) -> int:
         return len(self._inline) + len(self._long)
+
+    def queued(self) -> Iterator[Job]:
+        """Returns the jobs that wait."""
+        return chain(self._inline, self._long)
 
     @property
     def queued_cost(self) -> int:
@@ -442,7 +449,7 @@ class Scheduler:
         """Gives a job its answer and releases what it holds."""
         job.lease.release()
         if rejected:
-            self._metrics.count("rejected_requests", 1, job.context.call, rejected)
+            self._metrics.call_rejected(job.context.call, job.lease.version.model, rejected)
         if job.future.done():
             return
         if isinstance(answer, ServiceError):

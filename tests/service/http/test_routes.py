@@ -251,7 +251,8 @@ def test_metrics_are_prometheus_text(http: httpx.Client) -> None:
     http.post("/v1/models/movies:embed", json={"tower": "query", "features": {"user": 1}})
     answer = http.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
-    assert 'rowcast_requests_total{call="embed",code="OK",transport="http"}' in answer.text
+    labels = 'call="embed",code="OK",model="movies",transport="http"'
+    assert f"rowcast_requests_total{{{labels}}}" in answer.text
 
 
 @pytest.mark.parametrize(
