@@ -37,6 +37,7 @@ from service.http.admission import Admission
 from service.http.app import create_http_app
 from service.observability import logging
 from service.observability.metrics import Metrics
+from service.observability.tracing import Tracing
 from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
 from service.resources import compute_threads, resident_bytes
@@ -112,8 +113,14 @@ class Worker:
             run_directory / "load.lock",
         )
         self.certificates = Certificates.of(settings, self._report_expiry)
+        self._tracing = Tracing() if settings.tracing else None
         self.dataplane = Dataplane(
-            self.engine, settings, self.metrics, self._request_log, self.certificates
+            self.engine,
+            settings,
+            self.metrics,
+            self._request_log,
+            self.certificates,
+            self._tracing,
         )
         self.grpc = GrpcServer(
             self.dataplane, servicer.SHARD_SERVICE if is_shard else EMBEDDING_SERVICE
@@ -222,6 +229,8 @@ class Worker:
         self.engine.close()
         if self._request_log is not None:
             self._request_log.close()
+        if self._tracing is not None:
+            self._tracing.close()
         if drained:
             self.versions.close()
         log.info("stopped", extra=logging.fields(drained=drained))

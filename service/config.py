@@ -280,6 +280,15 @@ class ServiceSettings(BaseSettings):
     """
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Minimum severity of log lines."""
+    access_log: bool = False
+    """Log a line for each request, with its call, model, version, code, duration and request id.
+    Lines that the reader of stderr does not take in time are dropped and counted.
+    """
+    tracing: bool = False
+    """Send an OpenTelemetry span for each request to a collector, with the time of each phase.
+    Needs the extra `otel`. The `OTEL_` variables of the OpenTelemetry SDK configure the collector
+    and the sampling.
+    """
 
     @field_validator("shard", mode="before")
     @classmethod

@@ -21,7 +21,9 @@ from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.engine.response_size import check_bytes
 from service.observability.metrics import Metrics
+from service.observability.tracing import Tracing
 from service.request_log.record import RequestLog
+from service.request_reports import RequestReports
 from service.security.principal import authorize
 from service.security.tls import Certificates
 from service.security.tokens import TokenStore
@@ -56,6 +58,7 @@ class Dataplane:
         metrics: Metrics,
         request_log: RequestLog | None = None,
         certificates: Certificates | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Creates the data plane of an engine; requests that name no version are logged once
         answered.
@@ -63,6 +66,9 @@ class Dataplane:
         self.engine = engine
         self.settings = settings
         self.metrics = metrics
+        self._reports: RequestReports | None = None
+        if settings.access_log or tracing is not None:
+            self._reports = RequestReports(settings.access_log, tracing)
         self._request_log = request_log
         self.tokens = TokenStore.of(settings.tokens)
         self.certificates = certificates
@@ -130,6 +136,34 @@ class Dataplane:
                 )
             self._measured("encode", began, context)
             return pieces
+
+    def request_finished(
+        self, transport: str, context: RequestContext, code: str, seconds: float
+    ) -> None:
+        """Reports a request that has ended.
+
+        Args:
+          transport: "http" or "grpc".
+          code: "OK", or the value of a Code.
+          seconds: The duration of the request.
+        """
+        self.metrics.request_finished(transport, context.call, context.model, code, seconds)
+        if self._reports is not None:
+            self._reports.add(transport, context, code, seconds)
+
+    def request_rejected(
+        self, transport: str, call: str, model: str, code: str, request_id: str
+    ) -> None:
+        """Reports a request that was rejected before it was read.
+
+        Args:
+          transport, code: As in `request_finished`.
+          model: As the client named it.
+          request_id: The id that the response carries.
+        """
+        self.metrics.request_rejected(transport, call, model, code)
+        if self._reports is not None:
+            self._reports.add_rejected(transport, call, model, code, request_id)
 
     @contextlib.asynccontextmanager
     async def _turn_to_decode(self, context: RequestContext) -> AsyncIterator[None]:

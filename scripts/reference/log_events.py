@@ -195,6 +195,12 @@ EVENTS = {
         "with its traceback.",
         "For `INTERNAL`, report the traceback. For `DATA_LOSS`, copy the version again.",
     ),
+    "request": (
+        "A request ended; only with `access_log`. `model` is as the client named it, or the one "
+        "that served the request. `version` is 0 if none did. A request that was rejected before "
+        "it was read has neither `version` nor `ms`.",
+        "",
+    ),
     "response_not_read": (
         "A client did not read a part of a large response within `body_timeout_s`. The service "
         "closed the connection.",

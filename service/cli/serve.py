@@ -109,6 +109,7 @@ def _check(settings: ServiceSettings) -> None:
     Raises:
       SettingsError: One of them cannot be used; the message names the setting.
     """
+    from service.observability.tracing import TracingUnavailable, require_packages
     from service.request_log.record import check_writable
     from service.security.exposure import on_loopback
     from service.security.tls import Certificates
@@ -123,6 +124,13 @@ def _check(settings: ServiceSettings) -> None:
             f"--admin-host (or ROWCAST_ADMIN_HOST) is {settings.admin_host!r}, which other "
             "machines can reach; set --admin-tokens, too"
         )
+    if settings.tracing:
+        try:
+            require_packages()
+        except TracingUnavailable as problem:
+            raise SettingsError(
+                f"--tracing needs packages that are missing; {problem}"
+            ) from problem
     if settings.device == "cpu" and settings.precision != "bf16":
         return
     from runtime.errors import DeviceMissing, LibraryMissing

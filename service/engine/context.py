@@ -27,10 +27,12 @@ class RequestContext:
       deadline: on the clock of `time.monotonic()`.
       principal: the authenticated client; None: authentication is off.
       model: as the client named it, or the one that serves it; empty: nothing was read yet.
+      version: of the model that serves it; 0: none yet.
       disconnected: returns once the client has hung up; None: the transport cancels the request
         itself.
       phases: seconds by phase, in the order in which they began.
       cancelled: nobody waits for the answer any more.
+      trace_parent: the header `traceparent` as sent.
       held: counts the bytes of the request and of its response; None: nothing is counted.
     """
 
@@ -42,6 +44,8 @@ class RequestContext:
     disconnected: Callable[[], Awaitable[object]] | None = None
     phases: dict[str, float] = field(default_factory=dict)
     cancelled: bool = False
+    version: int = 0
+    trace_parent: str = ""
     held: Reservation | None = None
 
     def reserve(self, size: int) -> None:

@@ -184,6 +184,7 @@ class Engine:
         lease = self._versions.acquire(target.model, target.version, target.label)
         version = lease.version
         context.model = version.model
+        context.version = version.version
         key = batching.batch_key(request)
         job = Job(
             request=request,

@@ -47,7 +47,6 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         """Creates the interceptor of one service; `dataplane` executes its calls."""
         self.service = service
         self._dataplane = dataplane
-        self._metrics = dataplane.metrics
         self._tokens = dataplane.tokens
         self._settings = dataplane.settings
         # The size of a message is known only when it has been read: each may be the largest until
@@ -95,6 +94,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             timeout_s = self._settings.request_timeout_s
             timeout_s = timeout_s if remaining_s is None else min(remaining_s, timeout_s)
             request = RequestContext(call, request_id, time.monotonic() + timeout_s)
+            request.trace_parent = metadata.get(TRACE_PARENT, "")
             try:
                 request.principal = self.authenticate(context, metadata)
                 answer = await self._answer(method, context, request)
@@ -102,14 +102,11 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
                 failure = failure_of(problem, request_id)
                 log_failure(_log, call, failure, problem, request.model)
                 seconds = time.perf_counter() - began
-                self._metrics.request_finished(
-                    "grpc", call, request.model, failure.code.value, seconds
-                )
+                self._dataplane.request_finished("grpc", request, failure.code.value, seconds)
                 if isinstance(problem, asyncio.CancelledError):
                     raise
                 await abort(context, failure, _timing(request))
-            seconds = time.perf_counter() - began
-            self._metrics.request_finished("grpc", call, request.model, "OK", seconds)
+            self._dataplane.request_finished("grpc", request, "OK", time.perf_counter() - began)
             context.set_trailing_metadata(((REQUEST_ID, request_id), *_timing(request)))
             return answer
 

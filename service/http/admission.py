@@ -56,7 +56,7 @@ class Admission:
         """Creates the ASGI application; `app` handles what is admitted."""
         self._app = app
         self._engine = dataplane.engine
-        self._metrics = dataplane.metrics
+        self._dataplane = dataplane
         self._tokens = dataplane.tokens
         self._timeout_s = dataplane.settings.request_timeout_s
 
@@ -68,8 +68,9 @@ class Admission:
                 headers = _headers_of(scope)
                 problem = self._problem(call[1], call[2], headers)
                 if problem is not None:
-                    self._metrics.request_rejected("http", call[2], call[1], _CODE)
-                    body, response_headers = _response(headers, problem)
+                    request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
+                    self._dataplane.request_rejected("http", call[2], call[1], _CODE, request_id)
+                    body, response_headers = _response(headers, problem, request_id)
                     await send(
                         {
                             "type": "http.response.start",
@@ -110,10 +111,9 @@ def _headers_of(scope: Scope) -> dict[str, str]:
 
 
 def _response(
-    headers: dict[str, str], problem: Overloaded
+    headers: dict[str, str], problem: Overloaded, request_id: str
 ) -> tuple[bytes, list[tuple[bytes, bytes]]]:
     """Returns body and headers of the response to a rejected request."""
-    request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
     details = {"code": _CODE, "message": str(problem), "request_id": request_id}
     if accepts_protobuf(headers):
         media_type = PROTOBUF

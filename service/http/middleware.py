@@ -50,7 +50,7 @@ class RequestContextMiddleware:
 
     def __init__(self, app: ASGIApp, dataplane: Dataplane) -> None:
         self._app = app
-        self._metrics = dataplane.metrics
+        self._dataplane = dataplane
         self._engine = dataplane.engine
         self._tokens = dataplane.tokens
         self._timeout_s = dataplane.settings.request_timeout_s
@@ -68,6 +68,7 @@ class RequestContextMiddleware:
         is_probe = scope["path"] in PROBES
         request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
         context = RequestContext("other", request_id, began + self._timeout_s)
+        context.trace_parent = headers.get(TRACE_PARENT, "")
         scope["state"].update(context=context, headers=headers)
         code = "OK"
 
@@ -77,8 +78,7 @@ class RequestContextMiddleware:
             """
             nonlocal code
             if message["type"] == "http.response.start":
-                seconds = time.monotonic() - began
-                self._metrics.request_finished("http", context.call, context.model, code, seconds)
+                self._dataplane.request_finished("http", context, code, time.monotonic() - began)
                 code = ""
                 more = [(_REQUEST_ID, request_id.encode())]
                 if context.phases:

@@ -41,6 +41,7 @@ LIBRARY_EVENT = "library_message"
 """The event of lines that a library logs; its text is the field `message`."""
 _FIELDS = "rowcast_fields"
 _LIMITED_BY = "rowcast_limited_by"
+_UNLIMITED = "rowcast_unlimited"
 
 
 def logger(module: str) -> logging.Logger:
@@ -60,6 +61,16 @@ def limited(extra: dict[str, Any], *key: Hashable) -> dict[str, Any]:
       extra: The result of `fields`.
     """
     return {**extra, _LIMITED_BY: key}
+
+
+def unlimited(extra: dict[str, Any]) -> dict[str, Any]:
+    """Exempts a line from the limits of its event, as one per request needs it. Such lines may fill
+    half of the queue, so that others find room.
+
+    Args:
+      extra: The result of `fields`.
+    """
+    return {**extra, _UNLIMITED: True}
 
 
 class JsonLines(logging.Formatter):
@@ -132,8 +143,10 @@ class LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queues a line or drops it; never waits."""
-        is_full = self._lines.qsize() >= QUEUE_SIZE_MAX
-        if is_full or self._reaches_limit(record):
+        is_unlimited = hasattr(record, _UNLIMITED)
+        room = QUEUE_SIZE_MAX // 2 if is_unlimited else QUEUE_SIZE_MAX
+        is_full = self._lines.qsize() >= room
+        if is_full or (not is_unlimited and self._reaches_limit(record)):
             self._rejected += is_full
             self._suppressed += 1
             return

@@ -112,6 +112,15 @@ def test_lines_of_one_event_beyond_the_rate_are_suppressed_and_counted(
     assert lines[-2]["event"] == "not_ready"
 
 
+def test_unlimited_lines_are_all_written_and_leave_room_for_others(stream: TextIO) -> None:
+    log = logging.logger("service.x")
+    count = 3 * logging.LINES_PER_S_MAX
+    for number in range(count):
+        log.info("request", extra=logging.unlimited(logging.fields(number=number)))
+    lines = written(stream)
+    assert [line["number"] for line in lines] == list(range(count))
+
+
 def test_lines_without_a_reader_are_dropped_counted_and_reported(stream: TextIO) -> None:
     read_end, write_end = os.pipe()
     metrics = Metrics()
