@@ -173,20 +173,28 @@ def _wrapped(steps: Sequence[tuple[IdOperation | None, int]], reach: tuple[int, 
 
 def _reach(operation: IdOperation, reach: tuple[int, int]) -> tuple[int, int]:
     """Returns the range of integers after an operation that does not wrap."""
-    (low, high) = reach
+    low, high = reach
     by = operation.by or 0
-    ends = sorted((low * by, high * by))
-    reaches = {
-        "add": (low + by, high + by),
-        "multiply": (ends[0], ends[1]),
-        "divide": (low // max(by, 1), high // max(by, 1)),
-        "remainder": (0, by - 1),
-        "truncated_remainder": (1 - by if low < 0 else 0, by - 1 if high > 0 else 0),
-        "at_least": (max(low, by), max(high, by)),
-        "at_most": (min(low, by), min(high, by)),
-        "absolute": (0, max(abs(low), abs(high))),
-    }
-    return reaches[operation.do]
+    match operation.do:
+        case "add":
+            return low + by, high + by
+        case "multiply":
+            return min(low * by, high * by), max(low * by, high * by)
+        case "divide":
+            return low // by, high // by
+        case "remainder":
+            return 0, by - 1
+        case "truncated_remainder":
+            smallest = 1 - by if low < 0 else 0
+            largest = by - 1 if high > 0 else 0
+            return smallest, largest
+        case "at_least":
+            return max(low, by), max(high, by)
+        case "at_most":
+            return min(low, by), min(high, by)
+        case "absolute":
+            return 0, max(abs(low), abs(high))
+    raise ValueError(operation.do)
 
 
 def reach_of(rule: ComputedIds) -> tuple[int, int]:

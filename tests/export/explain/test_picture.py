@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import combinations, pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -130,3 +131,12 @@ def test_lines_lead_from_box_to_box_and_behind_no_table(features: int, tables: i
         assert line.bend == (sum(TABLES) if before_towers else start.right)
         middle = (line.bend + line.end[0]) / 2
         assert line.controls == ((middle, line.start[1]), (middle, line.end[1]))
+
+
+def test_picture_is_the_one_that_was_looked_at() -> None:
+    """Every length and distance. After a change that is meant, look at the picture, and write
+    the new one to the file.
+    """
+    recorded = Path(__file__).with_name("ranker.svg.txt").read_text()
+    drawing, _ = draw_svg(drawn(4, 2))
+    assert drawing.replace("><", ">\n<") == recorded.rstrip("\n")

@@ -59,6 +59,14 @@ def test_split_tower_of_several_heads_has_a_context_a_trunk_and_a_part_for_each(
     assert [each.name for each in parts["context"].outputs] == ["loyal", "context_0"]
     assert [each.name for each in parts["head-share"].outputs] == ["share"]
     assert [each.tensor for each in parts["head-both"].inputs] == ["click", "like"]
+    # The trunk hands over what several heads use, and computes nothing of a single one.
+    assert [each.feature or each.tensor for each in parts["head-click"].inputs] == [
+        "item",
+        "shop",
+        "context_0",
+        "trunk_0",
+        "trunk_1",
+    ]
 
 
 def test_split_tower_parts_read_no_more_variables_than_the_tower(experts: TracedTower) -> None:

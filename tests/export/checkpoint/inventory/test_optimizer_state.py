@@ -9,7 +9,7 @@ import pytest
 
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
-from tests.export.checkpoint.tensor_bundles import write_bundle
+from tests.export.checkpoint.tensor_bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
 
 TABLE = np.ones((8, 3), np.float32)
 
@@ -59,4 +59,24 @@ def test_state_of_a_custom_optimizer_is_recognized_if_several_variables_or_a_tab
     )
     assert [slot.key for slot in recognise(open_checkpoint(tmp_path / "d")).slots] == [
         "user/embeddings/mine"
+    ]
+
+
+@pytest.mark.parametrize(("full_name", "slot"), [("adam/odd", "adam/odd"), ("", "1")])
+def test_listed_state_of_no_variable_is_named_by_its_name_or_else_its_number(
+    tmp_path: Path, full_name: str, slot: str
+) -> None:
+    key = "optimizer/_variables/1" + SUFFIX
+    iterations = "optimizer/_iterations" + SUFFIX
+    graph = object_graph(
+        node({"optimizer": 1}),
+        node({"_iterations": 2, "_variables": 3}),
+        node(key=iterations, full_name="iterations"),
+        node({"0": 2, "1": 4}),
+        node(key=key, full_name=full_name),
+    )
+    write_bundle(tmp_path / "c", {key: TABLE, iterations: np.int64(7), GRAPH: graph})
+    found = recognise(open_checkpoint(tmp_path)).slots
+    assert [(each.name, each.key, each.of) for each in found if each.key == key] == [
+        (slot, key, "")
     ]

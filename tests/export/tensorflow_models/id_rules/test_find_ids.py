@@ -67,6 +67,19 @@ def test_ids_that_are_masked_by_another_input_have_no_rule() -> None:
     assert not isinstance(found(masked, 300, x=ids(), y=ids()), ResolvedIds)
 
 
+@pytest.mark.parametrize(
+    ("default", "rows", "is_rule"), [(-1, None, True), (-5, None, False), (-5, 9, True)]
+)
+def test_default_of_a_vocabulary_below_its_rows_is_a_rule_where_rows_are_bounded(
+    default: int, rows: int | None, is_rule: bool
+) -> None:
+    keys = tf.constant([10, 20], tf.int64)
+    initial = tf.lookup.KeyValueTensorInitializer(keys, tf.constant([0, 1], tf.int64))
+    table = tf.lookup.StaticHashTable(initial, default)
+    resolved = found(lambda features: table.lookup(features["x"]), rows, x=ids())
+    assert isinstance(resolved, ResolvedIds) == is_rule
+
+
 @pytest.mark.parametrize(("first_row", "added"), [(2, 2), (0, 0)])
 def test_keys_outside_a_vocabulary_are_spread_by_their_remainders(
     first_row: int, added: int
