@@ -171,7 +171,7 @@ def _wrapped(steps: Sequence[tuple[IdOperation | None, int]], reach: tuple[int, 
     return tuple(done)
 
 
-def _reach(operation: IdOperation, reach: tuple[int, int]) -> tuple[int, int]:
+def _reach(operation: IdOperation, reach: tuple[int, int]) -> tuple[int, int]:  # noqa: PLR0911 - one per operation
     """Returns the range of integers after an operation that does not wrap."""
     low, high = reach
     by = operation.by or 0

@@ -75,7 +75,7 @@ def test_listed_state_of_no_variable_is_named_by_its_name_or_else_its_number(
         node({"0": 2, "1": 4}),
         node(key=key, full_name=full_name),
     )
-    write_bundle(tmp_path / "c", {key: TABLE, iterations: np.int64(7), GRAPH: graph})
+    write_bundle(tmp_path / "c", {key: TABLE, iterations: np.array(7), GRAPH: graph})
     found = recognise(open_checkpoint(tmp_path)).slots
     assert [(each.name, each.key, each.of) for each in found if each.key == key] == [
         (slot, key, "")
