@@ -84,10 +84,11 @@ def _lines(column: Any) -> list[str]:
             lines: list[str] = file.read().decode().removesuffix("\n").split("\n")
     except (tf.errors.OpError, UnicodeDecodeError) as problem:
         raise NotConvertible(f"{where} cannot be read: {problem}") from problem
+    # TensorFlow counts the lines when the column is made without a size.
     size = column.vocabulary_size
-    if size is not None and len(lines) < size:
+    if len(lines) < size:
         raise NotConvertible(f"{where} has {len(lines)} lines; vocabulary_size is {size}")
-    return lines if size is None else lines[:size]
+    return lines[:size]
 
 
 def bucket_rules(column: Any) -> list[BucketIds]:

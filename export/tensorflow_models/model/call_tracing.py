@@ -308,7 +308,9 @@ def _cure(problem: Exception, parts: Mapping[str, InputPart]) -> str:
     """
     text = _one_line(problem)
     mismatch = _OTHER_DTYPE.search(text)
-    declared = [name for name, part in parts.items() if mismatch and part.dtype == mismatch[1]]
+    declared: list[str] = []
+    if mismatch is not None:
+        declared = [name for name, part in parts.items() if part.dtype == mismatch[1]]
     if mismatch is not None and declared:
         keys = " or ".join(f"inputs.{name}.dtype" for name in declared)
         return (

@@ -43,13 +43,29 @@ def identity(key: str) -> Any:
     return fc.categorical_column_with_identity(key, 9)
 
 
-def test_columns_intercepted_vocabulary_file_reads_its_first_keys(tmp_path: Path) -> None:
+@pytest.fixture
+def kinds(tmp_path: Path) -> str:
+    """A vocabulary file of three keys."""
     file = tmp_path / "kinds.txt"
     file.write_text("x\ny é\nz\n", encoding="utf-8")
-    column = fc.categorical_column_with_vocabulary_file("kind", str(file), vocabulary_size=2)
-    assert by_column([embedded(column)], {"kind": dense(tf.string)})["kind_embedding"].keys == (
-        ("x", "y é"),
-    )
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("size", "keys"), [(2, ("x", "y é")), (3, ("x", "y é", "z")), (None, ("x", "y é", "z"))]
+)
+def test_columns_intercepted_vocabulary_file_reads_its_first_keys(
+    kinds: str, size: int | None, keys: tuple[str, ...]
+) -> None:
+    column = fc.categorical_column_with_vocabulary_file("kind", kinds, vocabulary_size=size)
+    found = by_column([embedded(column)], {"kind": dense(tf.string)})
+    assert found["kind_embedding"].keys == (keys,)
+
+
+def test_columns_intercepted_vocabulary_file_with_too_few_keys_is_refused(kinds: str) -> None:
+    column = fc.categorical_column_with_vocabulary_file("kind", kinds, vocabulary_size=4)
+    with pytest.raises(NotConvertible, match="has 3 lines; vocabulary_size is 4"):
+        by_column([embedded(column)], {"kind": dense(tf.string)})
 
 
 def test_columns_intercepted_sequence_takes_the_declared_length() -> None:

@@ -26,6 +26,13 @@ def test_string_for_an_input_of_ids_is_refused_while_tracing() -> None:
         trace_towers(job, MODELS)
 
 
+def test_dtypes_that_differ_within_the_model_blame_no_input() -> None:
+    job = tower_recipe("string_inputs.py:build_mixed", {"title": IDS, "item": IDS})
+    with pytest.raises(NotConvertible, match="float64") as refused:
+        trace_towers(job, MODELS)
+    assert ".dtype" not in str(refused.value)
+
+
 def test_numbers_for_an_operation_of_strings_name_the_inputs_of_that_dtype() -> None:
     inputs = {"title": IDS, "item": {"dtype": "int32"}}
     job = tower_recipe("string_inputs.py:build_hashed", inputs)
