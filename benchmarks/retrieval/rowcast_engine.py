@@ -23,7 +23,7 @@ from bundle.stores.writer import write_store
 from runtime.exact import ExactIndex
 from runtime.scann import ScannIndex, write_index
 from service.config import ServiceSettings
-from service.engine.calls import Condition, Retrieval, Target
+from service.engine.calls import Condition, Filter, Retrieval, Target
 from service.engine.context import Execution
 from service.engine.retrieval import retrieve
 from service.versions.filter_cache import FilterCache
@@ -87,7 +87,7 @@ def main() -> None:
     settings = ServiceSettings(root=directory)
 
     def search(query: Any, below: int, place: float) -> Any:
-        wanted = None if below == ALL else {"a": Condition(lt=below)}
+        wanted = None if below == ALL else Filter({"a": Condition(lt=below)})
         request = Retrieval(Target(), k=K, vectors=query[np.newaxis], filter=wanted, recall=place)
         return retrieve.retrieve(version, request, settings, Execution("retrieve")).neighbors.ids
 

@@ -139,11 +139,37 @@ class AttributeIndex:
         self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
     ) -> Positions:
         """Returns the positions of candidates whose int64 or double is within all bounds given,
-        compared exactly.
+        compared exactly; without bounds, of those that have a value.
 
         Returns:
-          [n] uint32 in no order, a view of the mapped file; no candidate comes twice.
+          [n] uint32 in no order, a view of the mapped file. A candidate comes once, without bounds
+          as often as it has values.
         """
+        span = self._between(ge, gt, le, lt)
+        return self._in(self._rows[self._rows_from(span.start) : self._rows_from(span.stop)])
+
+    def numbers_between(
+        self, ge: Bound = None, le: Bound = None
+    ) -> tuple[Positions, NDArray[np.float64]]:
+        """Returns the candidates whose number is within bounds, with their numbers.
+
+        Returns:
+          [n] uint32 positions in no order, and [n] float64.
+        """
+        span = self._between(ge, None, le, None)
+        first = self._rows_from(span.start)
+        rows = self._rows[first : self._rows_from(span.stop)]
+        counts = np.diff(self._ends[span.start : span.stop], prepend=first)
+        values = arrow.values(self._values)[span.start : span.stop].astype(np.float64)
+        numbers = np.repeat(values, counts)
+        if self._held is None:
+            return rows, numbers
+        within = rows - np.uint32(self._held.first)
+        held = within < self._held.rows
+        return within[held], numbers[held]
+
+    def _between(self, ge: Bound, gt: Bound, le: Bound, lt: Bound) -> range:
+        """Returns which of the values are within all bounds given."""
         lowest = ((bisect_left, ge), (bisect_right, gt))
         highest = ((bisect_right, le), (bisect_left, lt))
         # In Python's numbers, which compare exactly: an int64 and a float need not.
@@ -155,9 +181,11 @@ class AttributeIndex:
         ]
         start = max(starts, default=0)
         stop = min(stops, default=len(self._values))
-        if start >= stop:
-            return self._rows[:0]
-        return self._in(self._rows[self._ends[start - 1] if start else 0 : self._ends[stop - 1]])
+        return range(start, max(start, stop))
+
+    def _rows_from(self, value: int) -> int:
+        """Returns where the positions of a value begin, by its number."""
+        return int(self._ends[value - 1]) if value else 0
 
     def _in(self, rows: Positions) -> Positions:
         """Returns those of the positions that are held, counted from the first."""

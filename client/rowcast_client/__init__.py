@@ -1,7 +1,7 @@
 """Typed client of a rowcast service: HTTP and gRPC, sync and async.
 
-`Client` and `AsyncClient` have the same calls. `where` makes filters. The module `errors` lists the
-exceptions, and `results` describes the responses.
+`Client` and `AsyncClient` have the same calls. `where` and `near` make filters. The module
+`errors` lists the exceptions, and `results` describes the responses.
 """
 
 from importlib.metadata import version
@@ -27,7 +27,7 @@ from rowcast_client.errors import (
     Unimplemented,
     Unreachable,
 )
-from rowcast_client.filters import where
+from rowcast_client.filters import near, where
 from rowcast_client.results import (
     Embedded,
     Explanation,
@@ -78,5 +78,6 @@ __all__ = [
     "Unimplemented",
     "Unreachable",
     "__version__",
+    "near",
     "where",
 ]

@@ -1,11 +1,11 @@
 """Filters of candidates:
-`where("genres").any_of("Drama", "Comedy") & where("year").between(1990, 2000)`.
+`where("genres").any_of("Drama") & (where("year").at_least(1990) | where("year").is_null())`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -13,42 +13,85 @@ from rowcast_client.columns import is_list, pack_ids
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
-Filter = Mapping[str, Mapping[str, Any]]
-"""Conditions by attribute, as in JSON:
-`{"genres": {"allow": ["Drama"], "deny": ["Horror"]}, "year": {"ge": 1990}}`.
+Filter = Mapping[str, Any]
+"""Conditions by attribute, and lists of filters, as in JSON:
+`{"year": {"ge": 1990}, "any": [{"genres": {"allow": ["Drama"]}}, {"year": {"is_null": True}}]}`.
 """
 BOUNDS = ("ge", "gt", "le", "lt")
+GROUPS = ("all", "any", "none")
 
 
-class Conditions(dict[str, dict[str, Any]]):
-    """A filter; `&` joins two, and candidates meet both."""
+class Conditions(dict[str, Any]):
+    """A filter. `&` joins two that must both match, `|` two of which one must; `~` inverts one."""
 
     def __and__(self, other: Filter) -> Conditions:
-        joined = Conditions({name: dict(condition) for name, condition in self.items()})
+        joined = Conditions(self)
         for name, condition in other.items():
-            mine = joined.setdefault(name, {})
-            for kind, value in condition.items():
-                if kind in mine and kind != "deny":
-                    raise InvalidArgument(
-                        f"filter.{name}.{kind} was given twice: expected one value"
-                    )
-                mine[kind] = [*mine.get(kind, ()), *value] if kind == "deny" else value
+            mine = joined.get(name)
+            if mine is None:
+                joined[name] = condition
+            elif _are_disjoint(mine, condition):
+                joined[name] = {**mine, **condition}
+            else:
+                return Conditions(all=[*_members(self, "all"), *_members(other, "all")])
         return joined
 
-    def __or__(self, other: object) -> NoReturn:
-        """Rejects `|`: as a dict, a filter would silently keep only one of two conditions."""
-        raise InvalidArgument(
-            "filters cannot be joined by |, because a filter has no OR across conditions: send a "
-            "request for each and merge the results, or use any_of for several values of one "
-            "attribute; & joins conditions that must all hold"
-        )
+    def __rand__(self, other: Filter) -> Conditions:
+        return Conditions(other) & self
 
-    __ror__ = __or__
-    __ior__ = __or__
+    def __or__(self, other: Filter) -> Conditions:  # type: ignore[override]
+        return Conditions(any=[*_members(self, "any"), *_members(other, "any")])
+
+    def __ror__(self, other: Filter) -> Conditions:  # type: ignore[override]
+        return Conditions(other) | self
+
+    def __ior__(self, other: Filter) -> Conditions:  # type: ignore[override]
+        return self | other
+
+    def __invert__(self) -> Conditions:
+        return Conditions(none=[self])
+
+
+def _are_disjoint(some: Any, others: Any) -> bool:
+    """Whether two conditions on one attribute are the same as one with the parts of both."""
+    conditions = isinstance(some, Mapping) and isinstance(others, Mapping)
+    return conditions and some.keys().isdisjoint(others)
+
+
+def _members(joined: Filter, group: str) -> list[Filter]:
+    """Returns the filters in a filter that is nothing but such a group, so that chains of an
+    operator stay on one level.
+    """
+    return list(joined[group]) if [*joined] == [group] else [joined]
+
+
+def near(
+    latitude: float,
+    longitude: float,
+    *,
+    radius_m: float,
+    latitude_attribute: str = "latitude",
+    longitude_attribute: str = "longitude",
+) -> Conditions:
+    """The candidate lies within a circle on the earth.
+
+    Args:
+      latitude, longitude: of the center, in degrees.
+      radius_m: Radius in meters.
+      latitude_attribute, longitude_attribute: The attributes that hold a candidate's degrees.
+    """
+    circle = {
+        "latitude": latitude,
+        "longitude": longitude,
+        "radius_m": radius_m,
+        "latitude_attribute": latitude_attribute,
+        "longitude_attribute": longitude_attribute,
+    }
+    return Conditions(near=[circle])
 
 
 class where:  # noqa: N801 - reads as a word of the filter
-    """Conditions on one attribute. Candidates without a value meet only `none_of`."""
+    """Conditions on one attribute. Candidates without a value meet only `none_of` and `is_null`."""
 
     def __init__(self, attribute: str) -> None:
         self._attribute = attribute
@@ -84,6 +127,14 @@ class where:  # noqa: N801 - reads as a word of the filter
         """The candidate's number is smaller."""
         return self._meets(lt=bound)
 
+    def is_null(self) -> Conditions:
+        """The candidate has no value."""
+        return self._meets(is_null=True)
+
+    def is_not_null(self) -> Conditions:
+        """The candidate has a value."""
+        return self._meets(is_null=False)
+
 
 def pack_filter(given: Filter | None) -> pb.Filter | None:
     """Packs a filter; None: there is none.
@@ -91,25 +142,62 @@ def pack_filter(given: Filter | None) -> pb.Filter | None:
     Raises:
       InvalidArgument: it is no filter; names the attribute.
     """
-    if given is None:
-        return None
+    return None if given is None else _packed("filter", given)
+
+
+def _packed(where: str, given: Any) -> pb.Filter:
     if not isinstance(given, Mapping):
-        raise InvalidArgument(f"filter is {given!r}: expected conditions by attribute")
+        raise InvalidArgument(f"{where} is {given!r}: expected conditions by attribute")
     packed = pb.Filter()
-    for name, condition in given.items():
-        if (
-            not isinstance(name, str)
-            or not isinstance(condition, Mapping)
-            or {*condition} - {"allow", "deny", *BOUNDS}
-        ):
-            raise InvalidArgument(
-                f"filter.{name} is {condition!r}: expected a dict of allow, deny, ge, gt, le, lt"
-            )
-        message = packed.conditions[name]
-        for kind, value in condition.items():
-            pack: Any = _number if kind in BOUNDS else _tokens
-            getattr(message, kind).CopyFrom(pack(f"filter.{name}.{kind}", value))
+    for name, value in given.items():
+        part = f"{where}.{name}"
+        if name not in (*GROUPS, "near") or isinstance(value, Mapping):
+            packed.conditions[_text(part, name)].CopyFrom(_condition(part, value))
+            continue
+        if not is_list(value) or not len(value):
+            raise InvalidArgument(f"{part} is {value!r}: expected a list of at least one")
+        pack: Any = _circle if name == "near" else _packed
+        members = [pack(f"{part}[{number}]", each) for number, each in enumerate(value)]
+        getattr(packed, name).extend(members)
     return packed
+
+
+def _condition(where: str, given: Any) -> pb.Condition:
+    if not isinstance(given, Mapping) or {*given} - {"allow", "deny", "is_null", *BOUNDS}:
+        raise InvalidArgument(
+            f"{where} is {given!r}: expected a dict of allow, deny, ge, gt, le, lt, is_null"
+        )
+    packed = pb.Condition()
+    for kind, value in given.items():
+        part = f"{where}.{kind}"
+        if kind == "is_null":
+            if not isinstance(value, (bool, np.bool_)):
+                raise InvalidArgument(f"{part} is {value!r}: expected True or False")
+            packed.is_null = bool(value)
+            continue
+        pack: Any = _number if kind in BOUNDS else _tokens
+        getattr(packed, kind).CopyFrom(pack(part, value))
+    return packed
+
+
+def _circle(where: str, given: Any) -> pb.Circle:
+    numbers = ("latitude", "longitude", "radius_m")
+    attributes = ("latitude_attribute", "longitude_attribute")
+    if not isinstance(given, Mapping) or {*given} - {*numbers, *attributes}:
+        raise InvalidArgument(f"{where} is {given!r}: expected a dict as `near` returns it")
+    packed = pb.Circle()
+    for name in numbers:
+        number = _number(f"{where}.{name}", given.get(name))
+        setattr(packed, name, getattr(number, number.WhichOneof("kind") or "float64"))
+    for name in attributes:
+        setattr(packed, name, _text(f"{where}.{name}", given.get(name, "")))
+    return packed
+
+
+def _text(where: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{where} is {value!r}: expected a string")
+    return value
 
 
 def _tokens(where: str, values: Any) -> pb.Ids:

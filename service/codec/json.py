@@ -22,7 +22,7 @@ from service.codec import options
 from service.codec.columns import column, columns_of_one, fields, flat, listed, numbers, shown
 from service.config import ServiceSettings
 from service.engine import calls
-from service.engine.limits import at_most
+from service.engine.limits import at_most, check_depth, check_terms
 from service.errors import InvalidArgument, TooLarge
 
 INTEGER_MAX = 2**53 - 1
@@ -39,6 +39,7 @@ _SLICE_VALUES = 1024
 
 Part = dict[str, Any]
 _SELECTION = ("filter", "crowding", "min_score")
+_FILTER_LISTS = (*calls.FILTER_GROUPS, "near")
 
 _EXPECTED = {
     int: "an integer",
@@ -461,11 +462,8 @@ def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict
     """Returns which candidates are allowed, of a retrieval or a recommendation."""
     found: dict[str, Any] = {"exclude": _exclusion(parts)}
     if "filter" in body:
-        conditions = _option(body, "filter", {})
-        at_most(settings, "max_names", len(conditions), "filter")
-        found["filter"] = {
-            name: _condition(each, f"filter.{name}") for name, each in conditions.items()
-        }
+        found["filter"] = _filter(_option(body, "filter", {}), "filter", 1)
+        check_terms(found["filter"], settings)
     if "crowding" in body:
         crowding = fields(body["crowding"], ("attribute", "max"), "crowding")
         found["crowding"] = calls.Crowding(
@@ -476,9 +474,55 @@ def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict
     return found
 
 
+def _filter(body: Any, where: str, depth: int) -> calls.Filter:
+    """Returns a filter.
+
+    Groups are lists and conditions are objects, so that an attribute may have the name of a group.
+    """
+    check_depth(where, depth)
+    if not isinstance(body, dict):
+        raise InvalidArgument(f"{where} is {shown(body)}; a JSON object was expected")
+    conditions = {}
+    groups: dict[str, Any] = {}
+    for name, value in body.items():
+        part = f"{where}.{name}"
+        if name not in _FILTER_LISTS or not isinstance(value, list):
+            conditions[name] = _condition(value, part)
+            continue
+        if not value:
+            raise InvalidArgument(f"{part} is empty; at least one was expected, or no {name!r}")
+        members = [(each, f"{part}[{number}]") for number, each in enumerate(value)]
+        if name == "near":
+            groups[name] = tuple([_circle(*member) for member in members])
+        else:
+            groups[name] = tuple([_filter(*member, depth + 1) for member in members])
+    return calls.Filter(conditions, **groups)
+
+
+def _circle(body: Any, where: str) -> calls.Circle:
+    in_numbers = ("latitude", "longitude", "radius_m")
+    attributes = ("latitude_attribute", "longitude_attribute")
+    circle = fields(body, (*in_numbers, *attributes), where)
+    for name in in_numbers:
+        value = circle.get(name)
+        if type(value) not in {int, float}:
+            raise InvalidArgument(f"{where}.{name} is {shown(value)}; a number was expected")
+    for name in attributes:
+        value = circle.get(name, "")
+        if not isinstance(value, str):
+            raise InvalidArgument(f"{where}.{name} is {shown(value)}; a string was expected")
+    return calls.Circle(**circle)
+
+
 def _condition(body: Any, where: str) -> calls.Condition:
-    condition = dict(fields(body, ("allow", "deny", *calls.BOUNDS), where))
+    condition = dict(fields(body, ("allow", "deny", *calls.BOUNDS, "is_null"), where))
     for name, value in condition.items():
+        if name == "is_null":
+            if not isinstance(value, bool):
+                raise InvalidArgument(
+                    f"{where}.is_null is {shown(value)}; true or false was expected"
+                )
+            continue
         if name in calls.BOUNDS:
             if type(value) not in {int, float}:
                 raise InvalidArgument(f"{where}.{name} is {shown(value)}; a number was expected")

@@ -19,8 +19,8 @@ from service.codec.message_fields import check_fields
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.engine import calls
-from service.engine.calls import check_offsets
-from service.engine.limits import at_most
+from service.engine.calls import FILTER_GROUPS, check_offsets
+from service.engine.limits import at_most, check_depth, check_terms
 from service.errors import InvalidArgument, TooLarge
 
 _Url = calls.Target | None
@@ -315,16 +315,44 @@ def read_filter(message: pb.Filter, settings: ServiceSettings) -> calls.Filter:
 
     Raises:
       InvalidArgument: a list of tokens or a bound is empty; names it.
-      TooLarge: more conditions than the limit.
+      TooLarge: more conditions or levels than the limit.
     """
-    at_most(settings, "max_names", len(message.conditions), "filter")
-    return {name: _condition(each, f"filter.{name}") for name, each in message.conditions.items()}
+    found = _filter(message, "filter", 1)
+    check_terms(found, settings)
+    return found
+
+
+def _filter(message: pb.Filter, where: str, depth: int) -> calls.Filter:
+    check_depth(where, depth)
+    conditions = {
+        name: _condition(each, f"{where}.{name}") for name, each in message.conditions.items()
+    }
+    groups = {}
+    for group in FILTER_GROUPS:
+        members = enumerate(getattr(message, group))
+        groups[group] = tuple(
+            [_filter(each, f"{where}.{group}[{number}]", depth + 1) for number, each in members]
+        )
+    near = tuple([_circle(each) for each in message.near])
+    return calls.Filter(conditions, **groups, near=near)
+
+
+def _circle(message: pb.Circle) -> calls.Circle:
+    return calls.Circle(
+        message.latitude,
+        message.longitude,
+        message.radius_m,
+        message.latitude_attribute or "latitude",
+        message.longitude_attribute or "longitude",
+    )
 
 
 def filter_message(sent: calls.Filter) -> pb.Filter:
     """Returns a filter as its message."""
-    message = pb.Filter()
-    for name, each in sent.items():
+    message = pb.Filter(near=[pb.Circle(**vars(each)) for each in sent.near])
+    for group in FILTER_GROUPS:
+        getattr(message, group).extend([filter_message(each) for each in getattr(sent, group)])
+    for name, each in sent.conditions.items():
         condition = message.conditions[name]
         for field in ("allow", "deny"):
             if (ids := getattr(each, field)) is not None:
@@ -333,6 +361,8 @@ def filter_message(sent: calls.Filter) -> pb.Filter:
             if (value := getattr(each, bound)) is not None:
                 kind = "int64" if isinstance(value, int) else "float64"
                 getattr(condition, bound).CopyFrom(pb.Number(**{kind: value}))
+        if each.is_null is not None:
+            condition.is_null = each.is_null
     return message
 
 
@@ -359,6 +389,8 @@ def _condition(message: pb.Condition, where: str) -> calls.Condition:
             if kind is None:
                 raise InvalidArgument(f"{where}.{name} is empty; int64 or float64 was expected")
             bounds[name] = getattr(number, kind)
+    if message.HasField("is_null"):
+        bounds["is_null"] = message.is_null
     return calls.Condition(
         _ids(message, "allow", f"{where}."), _ids(message, "deny", f"{where}."), **bounds
     )

@@ -93,12 +93,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a candidate's values of one attribute must meet; one without a value meets `deny` alone.
+    """What a candidate's values of one attribute must meet; one without a value meets `deny` and
+    `is_null` alone.
 
     Attributes:
       allow: one of its values is among these; None: whatever it has.
       deny: none of its values is among these; wins over `allow`.
       ge, gt, le, lt: bounds of its number.
+      is_null: whether it has no value.
     """
 
     allow: Ids | None = None
@@ -107,11 +109,76 @@ class Condition:
     gt: int | float | None = None
     le: int | float | None = None
     lt: int | float | None = None
+    is_null: bool | None = None
+
+    @property
+    def tokens(self) -> list[Ids]:
+        """Returns the lists of values that it names."""
+        return [ids for ids in (self.allow, self.deny) if ids is not None]
 
 
 BOUNDS = ("ge", "gt", "le", "lt")
-Filter = Mapping[str, Condition]
-"""Conditions by attribute; a candidate matches if it meets all of them."""
+FILTER_GROUPS = ("all", "any", "none")
+"""The filters in a filter, by what is required of them."""
+FILTER_DEPTH_MAX = 8
+"""Filters in filters: each level takes a stack frame wherever a filter is read or compiled."""
+
+
+@dataclass(frozen=True)
+class Circle:
+    """A circle on the earth, and the attributes that hold the degrees of a candidate."""
+
+    latitude: float
+    longitude: float
+    radius_m: float
+    latitude_attribute: str = "latitude"
+    longitude_attribute: str = "longitude"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What candidates must meet. Without any part, all of them match.
+
+    Attributes:
+      conditions: By attribute; each must be met.
+      all: Each must match.
+      any: At least one must match; empty: nothing is required.
+      none: None may match.
+      near: Candidates must lie in at least one of these circles; empty: nothing is required.
+    """
+
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    all: tuple[Filter, ...] = ()
+    any: tuple[Filter, ...] = ()
+    none: tuple[Filter, ...] = ()
+    near: tuple[Circle, ...] = ()
+
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
+
+    @property
+    def nested(self) -> tuple[Filter, ...]:
+        """Returns the filters in this one."""
+        return (*self.all, *self.any, *self.none)
+
+    @property
+    def terms(self) -> int:
+        """Returns the number of its conditions, circles and nested filters, at all levels."""
+        nested = [1 + each.terms for each in self.nested]
+        return len(self.conditions) + len(self.near) + sum(nested)
+
+    @property
+    def tokens(self) -> list[Ids]:
+        """Returns the lists of values in all of its conditions."""
+        lists = [ids for condition in self.conditions.values() for ids in condition.tokens]
+        for each in self.nested:
+            lists += each.tokens
+        return lists
+
+    @property
+    def size(self) -> int:
+        """Returns how many terms and values it has."""
+        return self.terms + sum([ids.size for ids in self.tokens])
 
 
 @dataclass(frozen=True)
@@ -159,7 +226,7 @@ class Selecting(Request):
     @property
     def selection_cost(self) -> int:
         """What the filter and the exclusions cost: about one for some hundred of their values."""
-        values = sum([_size_of(each) for each in (self.filter or {}).values()])
+        values = 0 if self.filter is None else self.filter.size
         if self.exclude is not None:
             values += self.exclude.ids.size
         return values // 256
@@ -401,13 +468,8 @@ def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
 
 
 def _size_of(value: Any) -> int:
-    """Returns how many values a column has, or a condition of a filter names."""
-    if isinstance(value, Column):
-        return int(value.values.size)
-    if isinstance(value, Condition):
-        tokens = [each.size for each in (value.allow, value.deny) if each is not None]
-        return 1 + sum(tokens)
-    return 0
+    """Returns how many values a column has."""
+    return int(value.values.size) if isinstance(value, Column) else 0
 
 
 def magnitude(value: Any) -> Hashable:
@@ -422,6 +484,8 @@ def magnitude(value: Any) -> Hashable:
             size = 1
         case Exclusion():
             size = value.ids.size
+        case Filter():
+            size = value.size
         case Column():
             size = value.values.size
         case np.ndarray() | tuple():

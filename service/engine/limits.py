@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from bundle.features.columns import Column
 from service.config import ServiceSettings
-from service.engine.calls import Ids
+from service.engine.calls import FILTER_DEPTH_MAX, Filter, Ids
 from service.errors import InvalidArgument, TooLarge
 
 
@@ -48,3 +48,14 @@ def check_values(settings: ServiceSettings, columns: Iterable[Column], *ids: Ids
         [each.size for each in ids if each is not None]
     )
     at_most(settings, "max_values", total, "the request, ids included,")
+
+
+def check_depth(where: str, depth: int) -> None:
+    """Rejects a filter that lies too deep in others, before it is read."""
+    if depth > FILTER_DEPTH_MAX:
+        raise TooLarge(f"{where} is a filter at level {depth}; {FILTER_DEPTH_MAX} are accepted")
+
+
+def check_terms(sent: Filter, settings: ServiceSettings) -> None:
+    """Rejects a filter that has more conditions, circles and nested filters than `max_names`."""
+    at_most(settings, "max_names", sent.terms, "filter, with the filters in it,")

@@ -62,8 +62,8 @@ class RetrieveQuery(Query):
 
 
 class Condition(Schema):
-    """What a candidate's values of one attribute must meet. A candidate without a value meets deny
-    alone.
+    """What a candidate's values of one attribute must meet. A candidate without a value meets only
+    deny and is_null.
     """
 
     allow: list[Id | bool] = ABSENT
@@ -74,6 +74,40 @@ class Condition(Schema):
     gt: float = ABSENT
     le: float = ABSENT
     lt: float = ABSENT
+    is_null: bool = ABSENT
+    """Whether it has no value."""
+
+
+class Circle(Schema):
+    """A circle on the earth. Candidates whose latitude or longitude is null do not lie in it."""
+
+    latitude: float
+    """Of the center, in degrees."""
+    longitude: float
+    """Of the center, from -180 to 180 degrees, as those of the candidates."""
+    radius_m: float
+    latitude_attribute: str = "latitude"
+    """Attribute that holds the latitude of a candidate."""
+    longitude_attribute: str = "longitude"
+    """Attribute that holds the longitude of a candidate."""
+
+
+class Filter(BaseModel):
+    """What candidates must meet: everything that is sent. Every other field is the condition on the
+    attribute of that name.
+    """
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    __pydantic_extra__: dict[str, Condition]
+
+    all: list[Filter] = ABSENT
+    """Each of these filters matches."""
+    any: list[Filter] = ABSENT
+    """At least one of these filters matches."""
+    none: list[Filter] = ABSENT
+    """None of these filters matches."""
+    near: list[Circle] = ABSENT
+    """The candidate lies in at least one of these circles."""
 
 
 class Crowding(Schema):
@@ -91,8 +125,7 @@ class Selection(Schema):
     k: int = 10
     candidates: int = 0
     """How many are found before they are ranked or reordered; 0: max(100, 10 k)."""
-    filter: dict[str, Condition] = ABSENT
-    """Conditions by attribute; candidates meet all of them."""
+    filter: Filter = ABSENT
     crowding: Crowding = ABSENT
     diversity: float = 0.0
     """0: by score alone; up to 1: less and less like the neighbors before."""

@@ -47,7 +47,7 @@ CITY_DEFAULT = "nowhere"
 GENRE_NAMES = ("comedy", "drama", "action", "horror", "other")
 UNKNOWN_GENRE_ROW = 5
 SEQUENCE_LENGTH = 3
-FILTERS = ("genres", "year", "rating", "studio", "classic")
+FILTERS = ("genres", "year", "rating", "studio", "classic", "latitude", "longitude")
 
 Array = NDArray[Any]
 
@@ -235,6 +235,12 @@ def feature_entries() -> dict[str, Feature]:
     }
 
 
+def coordinates(position: int) -> tuple[float | None, float]:
+    """Returns the latitude and longitude of a candidate, in degrees; spread over the earth."""
+    latitude = None if position % 9 == 4 else (37.5 * position) % 180 - 90
+    return latitude, (73.25 * position) % 360 - 180
+
+
 def _write_table(
     directory: Path, name: str, rows: Array, row_type: Literal["int8", "linked"] | None
 ) -> Table:
@@ -283,6 +289,8 @@ def _add_candidates(
             "genres": pa.array([list(names) for names in genres], pa.list_(pa.string())),
             "studio": pa.array(studios, pa.string()),
             "classic": pa.array([None if i == 2 else i % 3 == 0 for i in positions], pa.bool_()),
+            "latitude": pa.array([coordinates(i)[0] for i in positions], pa.float64()),
+            "longitude": pa.array([coordinates(i)[1] for i in positions], pa.float64()),
         },
         filters=FILTERS,
     )

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rowcast_client import InvalidArgument, calls, where
+from rowcast_client import InvalidArgument, calls, near, where
 from rowcast_client.calls import Call
 
 from service.codec import protobuf
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
-from service.engine.calls import Condition, Crowding, Target
+from service.engine.calls import Condition, Crowding, Filter, Target
 from tests.client.plain import plain
 
 SETTINGS = ServiceSettings(root=Path.cwd())
@@ -51,7 +51,69 @@ def written(call: str, **body: Any) -> Any:
             where("genres").any_of("Drama")
             & where("genres").none_of("War")
             & {"genres": {"deny": ["Horror"]}},
-            {"genres": {"allow": ["Drama"], "deny": ["War", "Horror"]}},
+            {
+                "all": [
+                    {"genres": {"allow": ["Drama"], "deny": ["War"]}},
+                    {"genres": {"deny": ["Horror"]}},
+                ]
+            },
+        ),
+        (
+            where("genres").any_of("Drama") & where("genres").any_of("War") & {"year": {"ge": 1}},
+            {
+                "all": [{"genres": {"allow": ["Drama"]}}, {"genres": {"allow": ["War"]}}],
+                "year": {"ge": 1},
+            },
+        ),
+        (
+            where("genres").any_of("Drama") | where("year").at_least(1990) | {"a": {"lt": 1}},
+            {"any": [{"genres": {"allow": ["Drama"]}}, {"year": {"ge": 1990}}, {"a": {"lt": 1}}]},
+        ),
+        (
+            {"a": {"lt": 1}} | where("year").is_null() & where("b").is_not_null(),
+            {"any": [{"a": {"lt": 1}}, {"year": {"is_null": True}, "b": {"is_null": False}}]},
+        ),
+        (
+            {"a": {"lt": 1}} & (where("year").above(2) | where("b").below(3)),
+            {"a": {"lt": 1}, "any": [{"year": {"gt": 2}}, {"b": {"lt": 3}}]},
+        ),
+        (
+            (where("a").above(1) | where("b").above(2)) & (where("c").above(3) | {"a": {"lt": 0}}),
+            {
+                "all": [
+                    {"any": [{"a": {"gt": 1}}, {"b": {"gt": 2}}]},
+                    {"any": [{"c": {"gt": 3}}, {"a": {"lt": 0}}]},
+                ]
+            },
+        ),
+        (
+            ~(where("year").below(1990) | where("genres").any_of("War")),
+            {"none": [{"any": [{"year": {"lt": 1990}}, {"genres": {"allow": ["War"]}}]}]},
+        ),
+        (
+            near(52.5, 13, radius_m=5000) & where("year").above(1),
+            {
+                "near": [{"latitude": 52.5, "longitude": 13, "radius_m": 5000}],
+                "year": {"gt": 1},
+            },
+        ),
+        (
+            near(1, 2, radius_m=3, latitude_attribute="lat", longitude_attribute="lon"),
+            {
+                "near": [
+                    {
+                        "latitude": 1,
+                        "longitude": 2,
+                        "radius_m": 3,
+                        "latitude_attribute": "lat",
+                        "longitude_attribute": "lon",
+                    }
+                ]
+            },
+        ),
+        (
+            {"any": {"ge": 3}, "near": {"is_null": False}},
+            {"any": {"ge": 3}, "near": {"is_null": False}},
         ),
         ({"genres": {"allow": []}, "year": {}}, {"genres": {"allow": []}, "year": {}}),
         (
@@ -74,8 +136,8 @@ def test_filter_keeps_the_kinds_of_its_values() -> None:
     ).request
     message = protobuf.parse(type(request), request.SerializeToString())
     read: Any = OPERATIONS["retrieve"].read_message(message, Target("m"), SETTINGS)
-    assert read.filter == {"year": Condition(ge=1990, le=2000.5)}
-    assert (type(read.filter["year"].ge), read.crowding) == (int, Crowding("seller", 3))
+    assert read.filter == Filter({"year": Condition(ge=1990, le=2000.5)})
+    assert (type(read.filter.conditions["year"].ge), read.crowding) == (int, Crowding("seller", 3))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +147,20 @@ def test_filter_keeps_the_kinds_of_its_values() -> None:
         ({"year": 5}, "filter.year is 5: expected a dict of allow, deny"),
         ({"year": {"from": 5}}, "filter.year is {'from': 5}: expected a dict of allow"),
         ({5: {"ge": 5}}, "filter.5 is"),
+        ({"any": []}, r"filter.any is \[\]: expected a list of at least one"),
+        ({"any": "year"}, "filter.any is 'year': expected a list"),
+        ({"none": [{"year": 5}]}, r"filter.none\[0\].year is 5: expected a dict of allow"),
+        ({"all": [{}, 5]}, r"filter.all\[1\] is 5: expected conditions by attribute"),
+        ({"near": [5]}, r"filter.near\[0\] is 5: expected a dict as `near` returns it"),
+        (
+            {"near": [{"latitude": 1, "longitude": 2}]},
+            r"filter.near\[0\].radius_m is None: expected a number",
+        ),
+        (
+            near(1, 2, radius_m=3, latitude_attribute=4),  # type: ignore[arg-type]
+            r"filter.near\[0\].latitude_attribute is 4: expected a string",
+        ),
+        ({"year": {"is_null": 1}}, "filter.year.is_null is 1: expected True or False"),
         ({"year": {"ge": "5"}}, "filter.year.ge is '5': expected a number"),
         ({"year": {"ge": True}}, "filter.year.ge is True: expected a number"),
         ({"year": {"ge": 2**63}}, f"filter.year.ge is {2**63}: expected a number"),
@@ -99,28 +175,10 @@ def test_filter_that_cannot_be_sent_is_rejected_by_name(filter: Any, message: st
         calls.retrieve(VIEWER, filter=filter)
 
 
-def test_conditions_that_cannot_both_be_sent_are_rejected() -> None:
-    with pytest.raises(InvalidArgument, match=r"filter\.genres\.allow was given twice"):
-        where("genres").any_of("Drama") & where("genres").any_of("Comedy")
-
-
-@pytest.mark.parametrize(
-    ("left", "right"),
-    [
-        (where("genres").any_of("Horror"), where("genres").any_of("Children")),
-        (where("genres").any_of("Horror"), {"year": {"ge": 1990}}),
-        ({"year": {"ge": 1990}}, where("genres").any_of("Horror")),
-    ],
-)
-def test_conditions_joined_by_or_are_rejected(left: Any, right: Any) -> None:
-    with pytest.raises(InvalidArgument, match="a filter has no OR across conditions"):
-        left | right
-
-
-def test_conditions_extended_by_or_are_rejected() -> None:
+def test_conditions_extended_by_or_are_alternatives() -> None:
     conditions = where("genres").any_of("Horror")
-    with pytest.raises(InvalidArgument, match="a filter has no OR across conditions"):
-        conditions |= where("year").at_least(1990)
+    conditions |= where("year").at_least(1990)
+    assert conditions == {"any": [{"genres": {"allow": ["Horror"]}}, {"year": {"ge": 1990}}]}
 
 
 OPTIONS: dict[str, Any] = {

@@ -1,11 +1,11 @@
-"""Filters by their definition: a truth table for each condition and candidate, against both
-transports' answers.
+"""Filters by their definition: a truth table for each condition, group and candidate, against the
+responses of both transports.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,44 +15,15 @@ import pytest
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.bundles.small import GENRE_NAMES, SmallBundle, write_small_bundle
+from tests.service import reference
 from tests.service.cases import Case
 from tests.service.clients import Clients
 from tests.service.running import RunningService
 
 CASES = 10_000
 SIZE = 60
-_BOUNDS = {
-    "ge": lambda value, bound: value >= bound,
-    "gt": lambda value, bound: value > bound,
-    "le": lambda value, bound: value <= bound,
-    "lt": lambda value, bound: value < bound,
-}
-
-
-def values_of(small: SmallBundle, attribute: str, at: int) -> list[Any]:
-    """The values of a candidate's attribute, as the small bundle defines them."""
-    values: dict[str, list[Any]] = {
-        "genres": list(small.genres[at]),
-        "year": [] if at == 1 else [1990 + at],
-        "rating": [at / 4],
-        "studio": [] if at % 7 == 3 else [f"studio {at % 5}"],
-        "classic": [] if at == 2 else [at % 3 == 0],
-    }
-    return values[attribute]
-
-
-def meets(values: list[Any], condition: Mapping[str, Any]) -> bool:
-    """Whether a candidate with these values meets a condition: the truth table of
-    docs/how-to/filter.md.
-    """
-    if any(value in condition.get("deny", ()) for value in values):
-        return False
-    if "allow" in condition and not any(value in condition["allow"] for value in values):
-        return False
-    bounds = [(name, condition[name]) for name in _BOUNDS if name in condition]
-    return not bounds or any(
-        all(_BOUNDS[name](value, bound) for name, bound in bounds) for value in values
-    )
+BOUNDS = ("ge", "gt", "le", "lt")
+ATTRIBUTES = ("genres", "year", "rating", "studio", "classic")
 
 
 def some(random: Random, values: list[Any], least: int) -> list[Any]:
@@ -74,14 +45,37 @@ def a_condition(random: Random, attribute: str) -> dict[str, Any]:
         else [-1, 0, 2.5, 7, 99.75]
     )
     made: dict[str, Any] = {}
+    if random.random() < 0.1:
+        made["is_null"] = random.random() < 0.5
     while not made:
         if tokens and random.random() < 0.6:
             made["allow"] = some(random, tokens, 1)
         if tokens and random.random() < 0.4:
             made["deny"] = some(random, tokens, 0)
-        for name in _BOUNDS if attribute in {"year", "rating"} else ():
+        for name in BOUNDS if attribute in {"year", "rating"} else ():
             if random.random() < 0.3:
                 made[name] = random.choice(numbers)
+    return made
+
+
+def a_circle(random: Random) -> dict[str, Any]:
+    """A circle anywhere, of any size: some hold a pole, some cross the date line."""
+    return {
+        "latitude": random.uniform(-90, 90),
+        "longitude": random.uniform(-180, 180),
+        "radius_m": 10 ** random.uniform(4, 7.4),
+    }
+
+
+def a_filter(random: Random, levels: int = 3) -> dict[str, Any]:
+    """A filter of conditions, circles and filters; most have few of them."""
+    attributes = random.sample(ATTRIBUTES, random.choice([0, 0, 1, 1, 2, 3]))
+    made: dict[str, Any] = {name: a_condition(random, name) for name in attributes}
+    if random.random() < 0.1:
+        made["near"] = [a_circle(random) for _ in range(random.randint(1, 3))]
+    for group in ("all", "any", "none"):
+        if levels > 1 and random.random() < 0.25:
+            made[group] = [a_filter(random, levels - 1) for _ in range(random.randint(1, 3))]
     return made
 
 
@@ -98,35 +92,28 @@ def served(
     service.close()
 
 
-@pytest.mark.slow
-def test_filters_match_their_truth_table(served: tuple[SmallBundle, Clients]) -> None:
+@pytest.mark.parametrize(
+    "cases", [100, pytest.param(CASES // 2, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_filters_match_their_truth_table(served: tuple[SmallBundle, Clients], cases: int) -> None:
     small, clients = served
     random = Random(20)
+    values = [reference.attributes(small, at) for at in range(SIZE)]
     seen = set[int]()
-    for number in range(CASES // 2):  # each over HTTP as JSON and over gRPC
-        attributes = random.sample(
-            ["genres", "year", "rating", "studio", "classic"], random.randint(0, 3)
-        )
-        asked = {attribute: a_condition(random, attribute) for attribute in attributes}
+    for number in range(cases):  # each over HTTP as JSON and over gRPC
+        sent = a_filter(random)
         query = np.array([random.gauss(0, 1) for _ in range(small.vectors.shape[1])], np.float32)
         k = random.choice([1, 3, SIZE, SIZE + 5])
-        matching = [
-            at
-            for at in range(SIZE)
-            if all(
-                meets(values_of(small, attribute, at), condition)
-                for attribute, condition in asked.items()
-            )
-        ]
+        matching = [at for at in range(SIZE) if reference.matches(values[at], sent)]
         best = sorted(matching, key=lambda at: (-float(small.vectors[at] @ query), at))[:k]
         expected = [int(small.ids[at]) for at in best]
-        case = Case("retrieve", "filtered", {"k": k, "vector": query.tolist(), "filter": asked})
+        case = Case("retrieve", "filtered", {"k": k, "vector": query.tolist(), "filter": sent})
         code, body = clients.by_http(case, protobuf=False)
         assert code == "OK", body
-        assert [each["id"] for each in json.loads(body)["neighbors"]] == expected, (number, asked)
+        assert [each["id"] for each in json.loads(body)["neighbors"]] == expected, (number, sent)
         code, body = clients.by_grpc(case)
         assert code == "OK", body
         found = pb.RetrieveResponse.FromString(body).neighbors.ids
-        assert np.frombuffer(found.int64s, "<i8").tolist() == expected, (number, asked)
+        assert np.frombuffer(found.int64s, "<i8").tolist() == expected, (number, sent)
         seen.add(len(matching))
     assert {0, 1, SIZE} <= seen

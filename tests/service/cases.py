@@ -129,7 +129,23 @@ def condition(body: Mapping[str, Any]) -> pb.Condition:
         for name in body
         if name in {"ge", "gt", "le", "lt"}
     }
-    return pb.Condition(**{name: ids(values) for name, values in lists.items()}, **numbers)
+    packed = pb.Condition(**{name: ids(values) for name, values in lists.items()}, **numbers)
+    if "is_null" in body:
+        packed.is_null = body["is_null"]
+    return packed
+
+
+def filter_message(body: Mapping[str, Any]) -> pb.Filter:
+    """The message of a filter."""
+    message = pb.Filter()
+    for name, part in body.items():
+        if isinstance(part, Mapping):
+            message.conditions[name].CopyFrom(condition(part))
+        elif name == "near":
+            message.near.extend([pb.Circle(**each) for each in part])
+        else:
+            getattr(message, name).extend([filter_message(each) for each in part])
+    return message
 
 
 def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,9 +171,7 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
     if call == "lookup":
         return fields | ({"ids": column(body["ids"])} if "ids" in body else {})
     if "filter" in body:
-        fields["filter"] = pb.Filter(
-            conditions={name: condition(each) for name, each in body["filter"].items()}
-        )
+        fields["filter"] = filter_message(body["filter"])
     if "crowding" in body:
         fields["crowding"] = pb.Crowding(**body["crowding"])
     parts = body.get("requests", [body])
@@ -200,6 +214,18 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def user(value: Any = 5, **more: Any) -> dict[str, Any]:
     return {"features": {"user": value, **more}}
+
+
+def circle(latitude: float, longitude: float, radius_m: float) -> dict[str, Any]:
+    return {"latitude": latitude, "longitude": longitude, "radius_m": radius_m}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A filter of so many levels."""
+    innermost: dict[str, Any] = {"year": {"ge": 1990}}
+    for _ in range(levels - 1):
+        innermost = {"all": [innermost]}
+    return innermost
 
 
 def filtered(**conditions: Any) -> dict[str, Any]:
@@ -368,6 +394,69 @@ CASES = (
         "retrieve",
         "an exact search with a filter",
         {"exact": True, **filtered(genres={"allow": ["drama"]})},
+    ),
+    Case(
+        "retrieve",
+        "a filter of alternatives over attributes",
+        {"k": 50, **filtered(any=[{"year": {"lt": 1995}}, {"genres": {"allow": ["horror"]}}])},
+    ),
+    Case(
+        "retrieve",
+        "a filter of filters at several levels",
+        {
+            "k": 50,
+            **filtered(
+                rating={"lt": 9},
+                all=[{"any": [{"year": {"ge": 2015}}, {"classic": {"allow": [True]}}]}],
+                none=[{"genres": {"allow": ["drama"]}, "year": {"lt": 2000}}],
+            ),
+        },
+    ),
+    Case("retrieve", "a filter by nulls", {"k": 50, **filtered(studio={"is_null": True})}),
+    Case(
+        "retrieve",
+        "a filter by what is not null",
+        {"k": 50, **filtered(genres={"is_null": False}, year={"is_null": False, "ge": 2000})},
+    ),
+    Case(
+        "retrieve",
+        "a filter by distance",
+        {"k": 50, **filtered(near=[circle(10, 20, 5e6), circle(-60, 175, 3e6)])},
+    ),
+    Case(
+        "retrieve",
+        "a filter by distance from a pole",
+        {"k": 50, **filtered(near=[circle(-89, 0, 4e6)])},
+    ),
+    Case(
+        "retrieve",
+        "a filter by distances of other attributes",
+        {
+            "k": 50,
+            **filtered(
+                near=[
+                    circle(5, 5, 9e5)
+                    | {"latitude_attribute": "rating", "longitude_attribute": "rating"}
+                ]
+            ),
+        },
+    ),
+    Case("retrieve", "a filter nested too deep", filtered(**nested(9)), LARGE),
+    Case("retrieve", "a filter nested as deep as it may be", filtered(**nested(8))),
+    Case("retrieve", "a filter of too many filters", filtered(any=[{}] * 11), LARGE),
+    Case(
+        "retrieve",
+        "a nested filter by no attribute",
+        filtered(any=[{"none": [{"yer": {"ge": 1990}}]}]),
+        BAD,
+    ),
+    Case("retrieve", "a filter by a negative radius", filtered(near=[circle(1, 2, -3)]), BAD),
+    Case("retrieve", "a filter by no latitude", filtered(near=[circle(91, 2, 3)]), BAD),
+    Case(
+        "retrieve",
+        "a filter by a distance of words",
+        filtered(near=[circle(1, 2, 3) | {"latitude_attribute": "studio"}]),
+        BAD,
     ),
     Case("retrieve", "a filter by no attribute", filtered(yer={"ge": 1990}), BAD),
     Case("retrieve", "a filter by what has no index", filtered(title={"allow": ["x"]}), BAD),

@@ -19,6 +19,7 @@ from tests.bundles.small import (
     STORED_USERS,
     UNKNOWN_GENRE_ROW,
     SmallBundle,
+    coordinates,
 )
 from tests.models import linear
 
@@ -71,19 +72,53 @@ def attributes(small: SmallBundle, place: int) -> dict[str, Any]:
         "rating": place / 4,
         "classic": None if place == 2 else place % 3 == 0,
         "studio": None if place % 7 == 3 else f"studio {place % 5}",
+        "latitude": coordinates(place)[0],
+        "longitude": coordinates(place)[1],
     }
 
 
-def excluded_by(small: SmallBundle, conditions: Mapping[str, Mapping[str, Any]]) -> list[Any]:
-    """The ids of the candidates that do not meet every condition of a filter."""
-    return [
-        movie
-        for place, movie in enumerate(small.ids.tolist())
-        if not all(
-            meets(attributes(small, place)[name], condition)
-            for name, condition in conditions.items()
-        )
-    ]
+def excluded_by(small: SmallBundle, body: Mapping[str, Any]) -> list[Any]:
+    """The ids of the candidates that do not match a filter."""
+    ids = enumerate(small.ids.tolist())
+    return [movie for place, movie in ids if not matches(attributes(small, place), body)]
+
+
+def matches(values: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
+    """Whether a candidate with these attributes matches a filter, as JSON."""
+    for name, part in body.items():
+        if isinstance(part, Mapping):
+            met = meets(values[name], part)
+        elif name == "near":
+            met = any(lies_in(values, circle) for circle in part)
+        else:
+            nested = [matches(values, each) for each in part]
+            met = {"all": all(nested), "any": any(nested), "none": not any(nested)}[name]
+        if not met:
+            return False
+    return True
+
+
+def lies_in(values: Mapping[str, Any], circle: Mapping[str, Any]) -> bool:
+    """Whether a candidate lies in a circle: by vectors from the earth's center."""
+    latitude = values[circle.get("latitude_attribute", "latitude")]
+    longitude = values[circle.get("longitude_attribute", "longitude")]
+    if latitude is None or longitude is None:
+        return False
+    place = _direction(latitude, longitude)
+    center = _direction(circle["latitude"], circle["longitude"])
+    chord = math.dist(place, center)
+    radius_m: float = circle["radius_m"]
+    return 2 * math.asin(min(1.0, chord / 2)) * 6_371_008.8 <= radius_m
+
+
+def _direction(latitude: float, longitude: float) -> tuple[float, float, float]:
+    north = math.radians(latitude)
+    east = math.radians(longitude)
+    return (
+        math.cos(north) * math.cos(east),
+        math.cos(north) * math.sin(east),
+        math.sin(north),
+    )
 
 
 def meets(value: Any, condition: Mapping[str, Any]) -> bool:
@@ -99,6 +134,8 @@ def meets(value: Any, condition: Mapping[str, Any]) -> bool:
         for name in ("allow", "deny")
         if name in condition
     }
+    if "is_null" in condition and condition["is_null"] != (not values):
+        return False
     if any(each in tokens.get("deny", []) for each in values):
         return False
     if "allow" in tokens and not any(each in tokens["allow"] for each in values):

@@ -98,7 +98,7 @@ class RetrieveRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., index: _Optional[str] = ..., k: _Optional[int] = ..., features: _Optional[_Mapping[str, Column]] = ..., vectors: _Optional[bytes] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., query_offsets: _Optional[bytes] = ..., recall: _Optional[float] = ..., candidates: _Optional[int] = ..., formula: _Optional[str] = ..., crowding: _Optional[_Union[Crowding, _Mapping]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ...) -> None: ...
 
 class Filter(_message.Message):
-    __slots__ = ("conditions",)
+    __slots__ = ("conditions", "all", "any", "none", "near")
     class ConditionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -107,24 +107,48 @@ class Filter(_message.Message):
         value: Condition
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Condition, _Mapping]] = ...) -> None: ...
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    ANY_FIELD_NUMBER: _ClassVar[int]
+    NONE_FIELD_NUMBER: _ClassVar[int]
+    NEAR_FIELD_NUMBER: _ClassVar[int]
     conditions: _containers.MessageMap[str, Condition]
-    def __init__(self, conditions: _Optional[_Mapping[str, Condition]] = ...) -> None: ...
+    all: _containers.RepeatedCompositeFieldContainer[Filter]
+    any: _containers.RepeatedCompositeFieldContainer[Filter]
+    none: _containers.RepeatedCompositeFieldContainer[Filter]
+    near: _containers.RepeatedCompositeFieldContainer[Circle]
+    def __init__(self, conditions: _Optional[_Mapping[str, Condition]] = ..., all: _Optional[_Iterable[_Union[Filter, _Mapping]]] = ..., any: _Optional[_Iterable[_Union[Filter, _Mapping]]] = ..., none: _Optional[_Iterable[_Union[Filter, _Mapping]]] = ..., near: _Optional[_Iterable[_Union[Circle, _Mapping]]] = ...) -> None: ...
+
+class Circle(_message.Message):
+    __slots__ = ("latitude", "longitude", "radius_m", "latitude_attribute", "longitude_attribute")
+    LATITUDE_FIELD_NUMBER: _ClassVar[int]
+    LONGITUDE_FIELD_NUMBER: _ClassVar[int]
+    RADIUS_M_FIELD_NUMBER: _ClassVar[int]
+    LATITUDE_ATTRIBUTE_FIELD_NUMBER: _ClassVar[int]
+    LONGITUDE_ATTRIBUTE_FIELD_NUMBER: _ClassVar[int]
+    latitude: float
+    longitude: float
+    radius_m: float
+    latitude_attribute: str
+    longitude_attribute: str
+    def __init__(self, latitude: _Optional[float] = ..., longitude: _Optional[float] = ..., radius_m: _Optional[float] = ..., latitude_attribute: _Optional[str] = ..., longitude_attribute: _Optional[str] = ...) -> None: ...
 
 class Condition(_message.Message):
-    __slots__ = ("allow", "deny", "ge", "gt", "le", "lt")
+    __slots__ = ("allow", "deny", "ge", "gt", "le", "lt", "is_null")
     ALLOW_FIELD_NUMBER: _ClassVar[int]
     DENY_FIELD_NUMBER: _ClassVar[int]
     GE_FIELD_NUMBER: _ClassVar[int]
     GT_FIELD_NUMBER: _ClassVar[int]
     LE_FIELD_NUMBER: _ClassVar[int]
     LT_FIELD_NUMBER: _ClassVar[int]
+    IS_NULL_FIELD_NUMBER: _ClassVar[int]
     allow: Ids
     deny: Ids
     ge: Number
     gt: Number
     le: Number
     lt: Number
-    def __init__(self, allow: _Optional[_Union[Ids, _Mapping]] = ..., deny: _Optional[_Union[Ids, _Mapping]] = ..., ge: _Optional[_Union[Number, _Mapping]] = ..., gt: _Optional[_Union[Number, _Mapping]] = ..., le: _Optional[_Union[Number, _Mapping]] = ..., lt: _Optional[_Union[Number, _Mapping]] = ...) -> None: ...
+    is_null: bool
+    def __init__(self, allow: _Optional[_Union[Ids, _Mapping]] = ..., deny: _Optional[_Union[Ids, _Mapping]] = ..., ge: _Optional[_Union[Number, _Mapping]] = ..., gt: _Optional[_Union[Number, _Mapping]] = ..., le: _Optional[_Union[Number, _Mapping]] = ..., lt: _Optional[_Union[Number, _Mapping]] = ..., is_null: _Optional[bool] = ...) -> None: ...
 
 class Number(_message.Message):
     __slots__ = ("int64", "float64")

@@ -1,6 +1,4 @@
-"""Filters: conditions on attributes, validated, then compiled to the candidates that meet all of
-them.
-"""
+"""Filters: conditions on attributes, validated, then compiled to the candidates that match."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from bundle.errors import FeatureError
 from bundle.tables import id_values
 from bundle.tables.id_values import distinct
 from runtime.exact import VectorBlock
-from service.engine.calls import BOUNDS, Condition, Filter, Ids
+from service.engine.calls import BOUNDS, FILTER_GROUPS, Circle, Condition, Filter, Ids
 from service.engine.names import name_hint, show_id
 from service.errors import InvalidArgument
 from service.versions.version import FilteredCorpus, LoadedIndex
@@ -24,6 +22,11 @@ from service.versions.version import FilteredCorpus, LoadedIndex
 Positions = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _TRUTHS = {"false": 0, "true": 1}
+_EARTH_RADIUS_M = 6_371_008.8
+_BOX_MARGIN = 1e-9
+"""Degrees by which the box around a circle is larger: a rounded coordinate on its edge lies in it.
+"""
+_PARTS = "allow, deny, ge, gt, le, lt or is_null"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,18 +75,11 @@ def compiled(index: LoadedIndex, sent: Filter) -> Compiled:
     Raises:
       InvalidArgument: an attribute is unknown or not filtered on, or a condition does not suit it.
     """
-    conditions = {
-        name: _checked(index.corpus, name, condition) for name, condition in sorted(sent.items())
-    }
-    text = repr([(name, _spelled(condition)) for name, condition in conditions.items()])
+    checked = _checked_filter(index.corpus, sent, "filter")
+    text = repr(_spelled(checked))
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     found: Matches | None = index.compiled.get(index, key)
-    return Compiled(key, found or _matches(index, conditions), found is not None)
-
-
-def tokens(sent: Filter | None) -> list[Ids | None]:
-    """Returns the lists of tokens of a filter."""
-    return [ids for condition in (sent or {}).values() for ids in (condition.allow, condition.deny)]
+    return Compiled(key, found or _matches(index, checked), found is not None)
 
 
 def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
@@ -96,26 +92,71 @@ def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
     return found
 
 
-def _checked(corpus: FilteredCorpus, name: str, condition: Condition) -> Condition:
-    """Returns a condition with its tokens as the index of its attribute takes them."""
-    where = f"filter.{name}"
+def _checked_filter(corpus: FilteredCorpus, sent: Filter, where: str) -> Filter:
+    """Returns a filter with the tokens of its conditions as the indexes of its attributes take
+    them.
+    """
+    for number, circle in enumerate(sent.near):
+        _check_circle(corpus, circle, f"{where}.near[{number}]")
+    conditions = {
+        name: _checked(corpus, name, condition, f"{where}.{name}")
+        for name, condition in sorted(sent.conditions.items())
+    }
+
+    def checked_group(group: str) -> tuple[Filter, ...]:
+        members = enumerate(getattr(sent, group))
+        checked = [
+            _checked_filter(corpus, each, f"{where}.{group}[{number}]") for number, each in members
+        ]
+        return tuple(checked)
+
+    return Filter(
+        conditions,
+        all=checked_group("all"),
+        any=checked_group("any"),
+        none=checked_group("none"),
+        near=sent.near,
+    )
+
+
+def _check_circle(corpus: FilteredCorpus, circle: Circle, where: str) -> None:
+    for part in ("latitude_attribute", "longitude_attribute"):
+        name = getattr(circle, part)
+        kind = _kind(corpus, name, f"{where}.{part}")
+        if kind not in ("int64", "double"):
+            raise InvalidArgument(f"{where}.{part}: {name!r} is {kind}; a number was expected")
+    ranges = {"latitude": (-90, 90), "longitude": (-180, 180), "radius_m": (0, math.inf)}
+    for part, (lowest, highest) in ranges.items():
+        value = getattr(circle, part)
+        if not (lowest <= value <= highest and math.isfinite(value)):
+            expected = f"{lowest} to {highest}" if math.isfinite(highest) else "at least 0"
+            raise InvalidArgument(f"{where}.{part} is {value}; {expected} was expected")
+
+
+def _kind(corpus: FilteredCorpus, name: str, where: str) -> str:
+    """Returns the type of an attribute that requests may filter by."""
     if name not in corpus.entry.attributes:
         hint = name_hint(name, corpus.entry.attributes, "has")
         raise InvalidArgument(
-            f"filter: corpus {corpus.name!r} has no attribute {show_id(name)}; {hint}"
+            f"{where}: corpus {corpus.name!r} has no attribute {show_id(name)}; {hint}"
         )
     if name not in corpus.filters:
         raise InvalidArgument(
             f"{where}: {name!r} is not filtered on; name it in candidates.{corpus.name}.filters of "
             "the recipe and export again"
         )
+    return corpus.filters[name].kind
+
+
+def _checked(corpus: FilteredCorpus, name: str, condition: Condition, where: str) -> Condition:
+    """Returns a condition with its tokens as the index of its attribute takes them."""
+    kind = _kind(corpus, name, where)
     given = {part: value for part, value in vars(condition).items() if value is not None}
     if not given:
-        raise InvalidArgument(
-            f"{where} has no condition; allow, deny, ge, gt, le or lt was expected"
-        )
-    kind = corpus.filters[name].kind
+        raise InvalidArgument(f"{where} has no condition; {_PARTS} was expected")
     for part, value in given.items():
+        if part == "is_null":
+            continue
         if part in BOUNDS:
             if kind not in ("int64", "double"):
                 raise InvalidArgument(
@@ -125,7 +166,7 @@ def _checked(corpus: FilteredCorpus, name: str, condition: Condition) -> Conditi
                 raise InvalidArgument(f"{where}.{part} is {value}; a finite number was expected")
         elif kind == "double":
             raise InvalidArgument(
-                f"{where}.{part}: {name!r} is double; ge, gt, le or lt was expected"
+                f"{where}.{part}: {name!r} is double; ge, gt, le, lt or is_null was expected"
             )
         elif part == "allow" and not value.size:
             raise InvalidArgument(f"{where}.allow is empty; leave it out to allow all")
@@ -151,35 +192,124 @@ def _tokens(kind: str, ids: Ids, where: str) -> Ids:
     return ids.astype(object)  # none at all come as integers
 
 
-def _spelled(condition: Condition) -> list[Any]:
-    """Returns what is equal for conditions of the same tokens and bounds."""
-    parts = vars(condition).values()
-    return [sorted(set(part.tolist())) if isinstance(part, np.ndarray) else part for part in parts]
+def _spelled(sent: Filter) -> list[Any]:
+    """Returns what is equal for filters of the same conditions on the same tokens and bounds."""
+    conditions = []
+    for name, condition in sent.conditions.items():
+        parts = [
+            sorted(set(part.tolist())) if isinstance(part, np.ndarray) else part
+            for part in vars(condition).values()
+        ]
+        conditions.append((name, parts))
+    groups = [[_spelled(each) for each in getattr(sent, group)] for group in FILTER_GROUPS]
+    return [conditions, *groups, sent.near]
 
 
-def _matches(index: LoadedIndex, conditions: Filter) -> Matches:
-    corpus = index.corpus
+def _matches(index: LoadedIndex, sent: Filter) -> Matches:
+    """Returns the candidates that match a filter that was checked."""
     size = len(index.vectors)
-    met = list[NDArray[np.uint32]]()
-    denied = list[NDArray[np.uint32]]()
-    for name, each in conditions.items():
-        indexed = corpus.filters[name]
-        if each.allow is not None:
-            met.append(indexed.rows_of(each.allow))
-        if any(getattr(each, bound) is not None for bound in BOUNDS):
-            met.append(indexed.rows_between(each.ge, each.gt, each.le, each.lt))
-        if each.deny is not None:
-            denied.append(indexed.rows_of(each.deny))
-    if (
-        len(met) == 1 and not denied and met[0].size * 4 < size
-    ):  # to sort them costs less than to search a mask
-        return Matches(distinct(met[0]))
-    mask = _mask(met[0], size) if met else np.ones(size, bool)
-    for positions in met[1:]:
-        mask &= _mask(positions, size)
-    for positions in denied:
-        mask[positions] = False
+    parts = _condition_parts(index.corpus, sent)
+    if len(parts) == 1 and not sent.nested and not sent.near:
+        positions, required = parts[0]
+        # To sort few positions costs less than to search a mask.
+        if required and positions.size * 4 < size:
+            return Matches(distinct(positions))
+    mask = _filter_mask(index.corpus, sent, parts, size)
     return Matches(np.flatnonzero(mask).astype(np.uint32), mask)
+
+
+class _Part(NamedTuple):
+    """Candidates that have what a part of a condition names, and whether it requires or forbids
+    that.
+    """
+
+    positions: NDArray[np.uint32]
+    required: bool
+
+
+def _condition_parts(corpus: FilteredCorpus, sent: Filter) -> list[_Part]:
+    parts = []
+    for name, condition in sent.conditions.items():
+        indexed = corpus.filters[name]
+        if condition.allow is not None:
+            parts.append(_Part(indexed.rows_of(condition.allow), True))
+        if any(getattr(condition, bound) is not None for bound in BOUNDS):
+            rows = indexed.rows_between(condition.ge, condition.gt, condition.le, condition.lt)
+            parts.append(_Part(rows, True))
+        if condition.deny is not None:
+            parts.append(_Part(indexed.rows_of(condition.deny), False))
+        if condition.is_null is not None:
+            parts.append(_Part(indexed.rows_between(), not condition.is_null))
+    return parts
+
+
+def _filter_mask(corpus: FilteredCorpus, sent: Filter, parts: list[_Part], size: int) -> Mask:
+    """Returns which of the candidates match a filter.
+
+    Args:
+      corpus: The candidates.
+      sent: The filter, checked.
+      parts: The parts of its own conditions.
+      size: The number of candidates.
+    """
+
+    def mask_of(nested: Filter) -> Mask:
+        return _filter_mask(corpus, nested, _condition_parts(corpus, nested), size)
+
+    mask = np.ones(size, bool)
+    for positions, required in parts:
+        if required:
+            mask &= _mask(positions, size)
+        else:
+            mask[positions] = False
+    for each in sent.all:
+        mask &= mask_of(each)
+    for each in sent.none:
+        mask &= ~mask_of(each)
+    if sent.any:
+        matching = np.zeros(size, bool)
+        for each in sent.any:
+            matching |= mask_of(each)
+        mask &= matching
+    if sent.near:
+        circles = [_circle_positions(corpus, circle, size) for circle in sent.near]
+        mask &= _mask(np.concatenate(circles), size)
+    return mask
+
+
+def _circle_positions(corpus: FilteredCorpus, circle: Circle, size: int) -> NDArray[np.uint32]:
+    """Returns the candidates in a circle, by their great-circle distance from its center.
+
+    Source: https://en.wikipedia.org/wiki/Haversine_formula
+    """
+    angle = circle.radius_m / _EARTH_RADIUS_M
+    center_latitude = math.radians(circle.latitude)
+    height = math.degrees(angle) + _BOX_MARGIN
+    latitude_index = corpus.filters[circle.latitude_attribute]
+    positions, latitudes = latitude_index.numbers_between(
+        circle.latitude - height, circle.latitude + height
+    )
+
+    width = 180.0
+    if abs(circle.latitude) + height < 90:  # no pole is in the circle
+        width = math.degrees(math.asin(math.sin(angle) / math.cos(center_latitude))) + _BOX_MARGIN
+    west = circle.longitude - width
+    east = circle.longitude + width
+    longitude_index = corpus.filters[circle.longitude_attribute]
+    if west >= -180 and east <= 180:
+        found, longitudes = longitude_index.numbers_between(west, east)
+    else:
+        found, longitudes = longitude_index.numbers_between()
+    longitude_of = np.full(size, np.nan)
+    longitude_of[found] = longitudes
+
+    north = np.radians(latitudes)
+    east_by = np.radians(longitude_of[positions] - circle.longitude)
+    haversine = np.sin((north - center_latitude) / 2) ** 2
+    haversine += math.cos(center_latitude) * np.cos(north) * np.sin(east_by / 2) ** 2
+    distance = 2 * _EARTH_RADIUS_M * np.arcsin(np.sqrt(np.minimum(haversine, 1)))
+    inside: NDArray[np.uint32] = positions[distance <= circle.radius_m]
+    return inside
 
 
 def _mask(positions: NDArray[Any], size: int) -> Mask:

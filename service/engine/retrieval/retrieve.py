@@ -163,9 +163,8 @@ def check_selection(
     """
     check_attributes(index.corpus, request.attributes)
     excluded = request.exclude.ids if request.exclude else None
-    check_values(
-        settings, columns, ids, excluded, request.context_ids, *filters.tokens(request.filter)
-    )
+    tokens = [] if request.filter is None else request.filter.tokens
+    check_values(settings, columns, ids, excluded, request.context_ids, *tokens)
     if not 0 <= request.recall <= 1:
         raise InvalidArgument(f"recall is {request.recall}; 0 (as exported) to 1 was expected")
 

@@ -25,6 +25,7 @@ from bundle.stores.attribute_index import (
     write_attribute_index,
 )
 from bundle.stores.writer import StoreWriter
+from bundle.tables.segments import RowRange
 from tests.bundle.features.readers import objects
 
 ENTRY = manifest.AttributeIndex(values="values.arrow", rows="rows.bin")
@@ -158,6 +159,30 @@ def test_attribute_that_is_null_everywhere_matches_nothing(tmp_path: Path) -> No
     index = written(tmp_path, "int64", [None, None])
     assert index.rows_of(np.array([0])).size == 0
     assert index.rows_between(ge=0).size == 0
+
+
+@pytest.mark.parametrize("kind", ["int64", "double"])
+def test_numbers_are_returned_with_the_candidates_that_have_them(tmp_path: Path, kind: str) -> None:
+    values = [3, None, -1, 7, 3, 5]
+    index = written(tmp_path, kind, values)
+    for low, high in ((None, None), (-1, 3), (3, 5), (4, None), (8, 9)):
+        within = [
+            (row, value)
+            for row, value in enumerate(values)
+            if value is not None
+            and (low is None or value >= low)
+            and (high is None or value <= high)
+        ]
+        positions, numbers = index.numbers_between(low, high)
+        assert numbers.dtype == np.float64
+        assert sorted(zip(positions.tolist(), numbers.tolist(), strict=True)) == within
+
+
+def test_numbers_of_the_candidates_that_are_held_are_counted_from_the_first(tmp_path: Path) -> None:
+    written(tmp_path, "int64", [3, 1, 2, 2, 0])
+    index = AttributeIndex(tmp_path, ENTRY, "int64", 5, RowRange(1, 3))
+    positions, numbers = index.numbers_between(1, 2)
+    assert dict(zip(positions.tolist(), numbers.tolist(), strict=True)) == {0: 1, 1: 2, 2: 2}
 
 
 def test_same_store_gives_the_same_files(tmp_path: Path) -> None:

@@ -136,6 +136,26 @@ def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
             "requests[1] and requests[0]",
         ),
         ("retrieve", {"filter": 3, "id": 1}, "a JSON object was expected"),
+        ("retrieve", {"filter": {"any": []}}, "filter.any is empty; at least one was expected"),
+        ("retrieve", {"filter": {"any": [{"all": [3]}]}}, "filter.any[0].all[0] is 3; a JSON"),
+        (
+            "retrieve",
+            {"filter": {"none": [{}, {"year": {"from": 3}}]}},
+            "filter.none[1].year has the unknown field 'from'",
+        ),
+        ("retrieve", {"filter": {"any": "year"}}, "filter.any is 'year'"),
+        ("retrieve", {"filter": {"year": {"is_null": 1}}}, "filter.year.is_null is 1; true or"),
+        (
+            "retrieve",
+            {"filter": {"near": [{"latitude": 1, "longitude": "2", "radius_m": 3}]}},
+            "filter.near[0].longitude is '2'; a number was expected",
+        ),
+        (
+            "retrieve",
+            {"filter": {"near": [{"latitude": 1, "longitude": 2}]}},
+            "filter.near[0].radius_m is null; a number was expected",
+        ),
+        ("retrieve", {"filter": {"near": [3]}}, "filter.near[0]"),
         (
             "rank",
             {"context": {}, "candidates": [1, 2], "features": {"p": [1]}},

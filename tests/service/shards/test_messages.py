@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from bundle.tables.sharding import ShardNumber
+from service.codec import protobuf
 from service.codec.stubs import shard_service_pb2 as shard_pb
+from service.config import ServiceSettings
+from service.engine.calls import Circle, Condition, Filter
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.sharded_search import IndexSearch
-from service.errors import Internal
+from service.errors import Internal, TooLarge
 from service.shards import messages
+from tests.client.plain import plain
 
 HELD = range(100, 200)
 SHARD = ShardNumber(1, 2)
@@ -33,6 +40,33 @@ def read(positions: list[int], scores: list[float], counts: list[int], k: int = 
         explain=False,
     )
     return messages.read_found(response, search, HELD, SHARD)
+
+
+def test_filter_reaches_the_shard_as_it_was_sent() -> None:
+    late = Filter({"year": Condition(ge=2000, lt=2010.5), "studio": Condition(is_null=False)})
+    horror = Filter({"genres": Condition(allow=np.array(["horror"], object))})
+    berlin = Circle(52.5, 13.4, 5000, "lat", "lon")
+    sent = Filter(any=(late, Filter(near=(berlin,), none=(horror,))), all=(Filter(),))
+    message = protobuf.filter_message(sent)
+    assert plain(protobuf.read_filter(message, ServiceSettings(root=Path.cwd()))) == plain(sent)
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (
+            Filter(any=(Filter(), Filter({f"a{n}": Condition(is_null=True) for n in range(999)}))),
+            r"filter, with the filters in it, has 1001 names; at most 1000 are accepted",
+        ),
+        (
+            reduce(lambda inner, _: Filter(all=(inner,)), range(8), Filter()),
+            r"filter(\.all\[0\]){8} is a filter at level 9; 8 are accepted",
+        ),
+    ],
+)
+def test_filter_beyond_a_limit_is_rejected_with_the_field(sent: Filter, message: str) -> None:
+    with pytest.raises(TooLarge, match=message):
+        protobuf.read_filter(protobuf.filter_message(sent), ServiceSettings(root=Path.cwd()))
 
 
 def test_candidates_of_each_query_are_read() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.engine.calls import Condition, Exclusion
+from service.engine.calls import Condition, Exclusion, Filter
 from service.errors import InvalidArgument, TooLarge
 from tests.bundles.small import GENRE_NAMES
 from tests.service import reference
@@ -38,7 +38,7 @@ def condition(**conditions: Any) -> Condition:
     [
         (
             {"yer": Condition(ge=1)},
-            r"filter: corpus 'movies' has no attribute 'yer'; did you mean 'year'\?",
+            r"filter.yer: corpus 'movies' has no attribute 'yer'; did you mean 'year'\?",
         ),
         (
             {"title": Condition(allow=words("x"))},
@@ -47,7 +47,7 @@ def condition(**conditions: Any) -> Condition:
         ),
         (
             {"year": Condition()},
-            "filter.year has no condition; allow, deny, ge, gt, le or lt was expected",
+            "filter.year has no condition; allow, deny, ge, gt, le, lt or is_null was expected",
         ),
         (
             {"year": Condition(allow=np.empty(0, np.int64))},
@@ -80,7 +80,7 @@ def condition(**conditions: Any) -> Condition:
         ),
         (
             {"rating": Condition(deny=np.array([1]))},
-            "filter.rating.deny: 'rating' is double; ge, gt, le or lt was exp",
+            "filter.rating.deny: 'rating' is double; ge, gt, le, lt or is_null was exp",
         ),
         (
             {"year": Condition(gt=float("nan"))},
@@ -96,15 +96,16 @@ def test_filter_that_suits_no_attribute_is_rejected_with_what_is_wrong(
     load: Load, filter_: dict[str, Condition], message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        load().retrieve(vectors=ONES, filter=filter_)
+        load().retrieve(vectors=ONES, filter=Filter(filter_))
 
 
 def test_filter_counts_its_values_with_those_of_the_request(load: Load) -> None:
     service = load({"max_values": 10})
-    service.retrieve(vectors=ONES, filter={"year": Condition(allow=np.arange(10))})
+    service.retrieve(vectors=ONES, filter=Filter({"year": Condition(allow=np.arange(10))}))
     with pytest.raises(TooLarge, match=r"11 values; at most 10 .*max_values"):
         service.retrieve(
-            vectors=ONES, filter={"year": Condition(allow=np.arange(9), deny=np.arange(2))}
+            vectors=ONES,
+            filter=Filter({"year": Condition(allow=np.arange(9), deny=np.arange(2))}),
         )
 
 
@@ -159,7 +160,7 @@ def test_filters_leave_what_meets_every_condition_and_always_k_of_it(
             for name, each in made.items()
         }
         answer = service.retrieve(
-            vectors=vector, k=k, filter=sent, exclude=Exclusion(excluded), explain=True
+            vectors=vector, k=k, filter=Filter(sent), exclude=Exclusion(excluded), explain=True
         )
         out = {*reference.excluded_by(small, made), *excluded.tolist()}
         expected = reference.neighbors(small, vector.astype(np.float64), 40, list(out))
@@ -178,7 +179,7 @@ def test_filters_leave_what_meets_every_condition_and_always_k_of_it(
 def test_filter_beside_queries_of_their_own_exclusions_leaves_each_its_own(load: Load) -> None:
     service = load()
     ids = service.small.ids
-    late = {"year": Condition(ge=2025)}
+    late = Filter({"year": Condition(ge=2025)})
     exclude = Exclusion(ids[[35, 36, 37, 3]], np.array([0, 2, 2, 4]))
     answer = service.retrieve(vectors=np.ones((3, 8), np.float32), filter=late, exclude=exclude)
     found = [
@@ -197,7 +198,7 @@ def test_denied_candidate_is_no_neighbor_with_or_without_a_filter(load: Load) ->
     for options in (
         {},
         {"exact": True},
-        {"filter": {"year": Condition(ge=1990)}},
+        {"filter": Filter({"year": Condition(ge=1990)})},
         {"exclude": Exclusion(ids[:2])},
     ):
         found = service.retrieve(vectors=ONES, k=40, explain=True, **options)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bundle.format.indexes import DepthPoint
 from bundle.format.manifest import CostPoint
-from service.engine.calls import Condition, Exclusion
+from service.engine.calls import Condition, Exclusion, Filter
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.search_depth import SearchDepth, Setting
 from service.versions.version import LoadedIndex
@@ -101,8 +101,8 @@ def recall(
     return hits / (len(queries) * wanted), paths
 
 
-def allow(**values: Any) -> dict[str, Condition]:
-    return {name: Condition(allow=np.atleast_1d(each)) for name, each in values.items()}
+def allow(**values: Any) -> Filter:
+    return Filter({name: Condition(allow=np.atleast_1d(each)) for name, each in values.items()})
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_search_scores_are_the_same_bits_whatever_the_filter_path_and_batch(
             for name in ("half", "tenth", "hundredth")
             for value in (0, 0, 1)
         ),
-        {"filter": {"cluster": Condition(deny=np.arange(3))}, "exact": True},
+        {"filter": Filter({"cluster": Condition(deny=np.arange(3))}), "exact": True},
     ]
     for request in requests:
         for together in (queries, queries[5:6], queries[6:7]):
@@ -282,7 +282,8 @@ def test_search_explains_matches_path_and_shortfall(
     )
     assert explained.selectivity == (matching.size - 2) / SIZE
     assert explained.search_ms > 0
-    nothing = find(index, query, 50, filter=allow(thousandth=5) | {"half": Condition(ge=2)})
+    contradiction = Filter({"half": Condition(ge=2)}, all=(allow(thousandth=5),))
+    nothing = find(index, query, 50, filter=contradiction)
     assert (
         nothing.positions.size,
         nothing.explanations[0].path,
