@@ -85,7 +85,8 @@ class SelectOptions(CallOptions, total=False):
       filter: conditions on their attributes: `where("year").at_least(1990)`, or a dict as in JSON.
       exclude: candidates never returned: a list for all requests, or a list of lists, one per
         request.
-      crowding: an attribute, and how many neighbors may have the same value of it: `("seller", 3)`.
+      crowding: how many neighbors may have the same value of an attribute, by attribute:
+        `{"seller": 3}`.
       diversity: 0: by score alone; up to 1: less and less like the neighbors before.
       min_score: neighbors with lower scores are left out.
       formula: gives the score: over outputs in recommend; over `score` and numeric attributes in
@@ -102,7 +103,7 @@ class SelectOptions(CallOptions, total=False):
     candidates: int
     filter: Filter | None
     exclude: Candidates | None
-    crowding: tuple[str, int] | None
+    crowding: Mapping[str, int] | None
     diversity: float
     min_score: float | None
     formula: str

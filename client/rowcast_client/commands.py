@@ -240,8 +240,8 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
         ),
         _option(
             "--crowding",
-            type=_pair,
-            metavar="ATTRIBUTE:N",
+            type=_crowding,
+            metavar="ATTRIBUTE:N,...",
             help="Return at most N neighbors with the same value of the attribute.",
         ),
         _option(
@@ -326,11 +326,16 @@ def _json(text: str) -> Any:
         raise ArgumentTypeError(f"{text!r} is not valid JSON: {error}") from error
 
 
-def _pair(text: str) -> tuple[str, int]:
-    attribute, _, maximum = text.rpartition(":")
-    if not attribute or not INTEGER.fullmatch(maximum):
-        raise ArgumentTypeError(f"{text!r}: expected an attribute and a number, such as seller:3")
-    return attribute, int(maximum)
+def _crowding(text: str) -> dict[str, int]:
+    crowding = {}
+    for part in text.split(","):
+        attribute, _, maximum = part.rpartition(":")
+        if not attribute or not INTEGER.fullmatch(maximum):
+            raise ArgumentTypeError(
+                f"{part!r}: expected an attribute and a number, such as seller:3"
+            )
+        crowding[attribute] = int(maximum)
+    return crowding
 
 
 def _read_token(file: str) -> str:

@@ -221,18 +221,19 @@ def _number(where: str, value: Any) -> pb.Number:
     return pb.Number(float64=float(value))
 
 
-def pack_crowding(given: tuple[str, int] | None) -> pb.Crowding | None:
-    """Packs an attribute and how many neighbors may share a value of it; None: any number.
+def pack_crowding(given: Mapping[str, int] | None) -> dict[str, int]:
+    """Packs how many neighbors may share a value of an attribute, by attribute.
 
     Raises:
-      InvalidArgument: it is no such pair.
+      InvalidArgument: it is no such dict.
     """
-    if given is None:
-        return None
-    try:
-        attribute, maximum = given
-        return pb.Crowding(attribute=attribute, max=maximum)
-    except (TypeError, ValueError):
-        raise InvalidArgument(
-            f"crowding is {given!r}: expected an attribute and a number, such as ('seller', 3)"
-        ) from None
+    packed = {**given} if isinstance(given, Mapping) else {}
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidArgument(f"crowding is {given!r}: expected a dict, such as {{'seller': 3}}")
+    for attribute, maximum in packed.items():
+        _text("crowding", attribute)
+        if type(maximum) is not int or not 0 <= maximum < 2**31:
+            raise InvalidArgument(
+                f"crowding.{attribute} is {maximum!r}: expected an integer below 2^31"
+            )
+    return packed

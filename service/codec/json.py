@@ -465,10 +465,14 @@ def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict
         found["filter"] = _filter(_option(body, "filter", {}), "filter", 1)
         check_terms(found["filter"], settings)
     if "crowding" in body:
-        crowding = fields(body["crowding"], ("attribute", "max"), "crowding")
-        found["crowding"] = calls.Crowding(
-            _option(crowding, "attribute", ""), _option(crowding, "max", 0)
-        )
+        crowding = _option(body, "crowding", {})
+        at_most(settings, "max_names", len(crowding), "crowding")
+        for attribute, maximum in crowding.items():
+            if type(maximum) is not int:
+                raise InvalidArgument(
+                    f"crowding.{attribute} is {shown(maximum)}; an integer was expected"
+                )
+        found["crowding"] = crowding or None
     if "min_score" in body:
         found["min_score"] = _option(body, "min_score", 0.0)
     return found

@@ -373,8 +373,9 @@ def _selection(
     found: dict[str, Any] = {"exclude": _exclusion(message)}
     if message.HasField("filter"):
         found["filter"] = read_filter(message.filter, settings)
-    if message.HasField("crowding"):
-        found["crowding"] = calls.Crowding(message.crowding.attribute, message.crowding.max)
+    if message.crowding:
+        at_most(settings, "max_names", len(message.crowding), "crowding")
+        found["crowding"] = dict(message.crowding)
     if message.HasField("min_score"):
         found["min_score"] = message.min_score
     return found

@@ -181,16 +181,6 @@ class Filter:
         return self.terms + sum([ids.size for ids in self.tokens])
 
 
-@dataclass(frozen=True)
-class Crowding:
-    """At most `max` neighbors for each value of an attribute; candidates without a value are not
-    limited.
-    """
-
-    attribute: str
-    max: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Selecting(Request):
     """What retrievals and recommendations have: which candidates may be returned, how many, and in
@@ -203,7 +193,10 @@ class Selecting(Request):
     """How many are found for each query before they are ranked or reordered; 0: max(100, 10 k)."""
     filter: Filter | None = None
     exclude: Exclusion | None = None
-    crowding: Crowding | None = None
+    crowding: Mapping[str, int] | None = None
+    """How many neighbors may have the same value of an attribute, by attribute; candidates without
+    a value are not limited.
+    """
     diversity: float = 0.0
     """0: by score alone, to 1."""
     min_score: float | None = None
@@ -468,8 +461,8 @@ def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
 
 
 def _size_of(value: Any) -> int:
-    """Returns how many values a column has."""
-    return int(value.values.size) if isinstance(value, Column) else 0
+    """Returns how many values a column has; any other value is one."""
+    return int(value.values.size) if isinstance(value, Column) else 1
 
 
 def magnitude(value: Any) -> Hashable:
@@ -480,8 +473,6 @@ def magnitude(value: Any) -> Hashable:
         case float():
             # A recall close to 1 can cost a hundred times what 0.9 does.
             return round(min(1.0, max(0.0, value)), 1)
-        case Crowding():
-            size = 1
         case Exclusion():
             size = value.ids.size
         case Filter():

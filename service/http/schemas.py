@@ -110,15 +110,6 @@ class Filter(BaseModel):
     """The candidate lies in at least one of these circles."""
 
 
-class Crowding(Schema):
-    """At most so many neighbors for each value of an attribute. Candidates without a value are not
-    limited.
-    """
-
-    attribute: str
-    max: int
-
-
 class Selection(Schema):
     """Which candidates may be returned, how many, and in which order."""
 
@@ -126,7 +117,10 @@ class Selection(Schema):
     candidates: int = 0
     """How many are found before they are ranked or reordered; 0: max(100, 10 k)."""
     filter: Filter = ABSENT
-    crowding: Crowding = ABSENT
+    crowding: dict[str, int] = {}
+    """Maximum number of neighbors with the same value of an attribute, by attribute. Candidates
+    without a value are not limited.
+    """
     diversity: float = 0.0
     """0: by score alone; up to 1: less and less like the neighbors before."""
     min_score: float = ABSENT

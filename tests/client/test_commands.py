@@ -106,7 +106,7 @@ def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
     )
     options = (
         "--crowding",
-        "seller:3",
+        "seller:3,year:1",
         "--diversity",
         "0.5",
         "--min-score=-1",
@@ -138,7 +138,7 @@ def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
         == calls.recommend(
             {"user": 5},
             filter=where("year").at_least(1990),
-            crowding=("seller", 3),
+            crowding={"seller": 3, "year": 1},
             diversity=0.5,
             min_score=-1,
             recall=0.9,

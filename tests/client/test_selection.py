@@ -16,7 +16,7 @@ from rowcast_client.calls import Call
 from service.codec import protobuf
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
-from service.engine.calls import Condition, Crowding, Filter, Target
+from service.engine.calls import Condition, Filter, Target
 from tests.client.plain import plain
 
 SETTINGS = ServiceSettings(root=Path.cwd())
@@ -132,12 +132,12 @@ def test_filter_equals_its_json(
 
 def test_filter_keeps_the_kinds_of_its_values() -> None:
     request = calls.retrieve(
-        VIEWER, filter=where("year").between(1990, 2000.5), crowding=("seller", 3)
+        VIEWER, filter=where("year").between(1990, 2000.5), crowding={"seller": 3}
     ).request
     message = protobuf.parse(type(request), request.SerializeToString())
     read: Any = OPERATIONS["retrieve"].read_message(message, Target("m"), SETTINGS)
     assert read.filter == Filter({"year": Condition(ge=1990, le=2000.5)})
-    assert (type(read.filter.conditions["year"].ge), read.crowding) == (int, Crowding("seller", 3))
+    assert (type(read.filter.conditions["year"].ge), read.crowding) == (int, {"seller": 3})
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("call", [calls.retrieve, calls.recommend])
 def test_every_option_equals_its_json(call: Callable[..., Call[Any]]) -> None:
-    given = sent(call(VIEWER, **OPTIONS, crowding=("seller", 3)))
-    assert given == written(call.__name__, **OPTIONS, crowding={"attribute": "seller", "max": 3})
+    given = sent(call(VIEWER, **OPTIONS, crowding={"seller": 3}))
+    assert given == written(call.__name__, **OPTIONS, crowding={"seller": 3})
     assert sent(call(VIEWER)) == written(call.__name__)
 
 
@@ -206,11 +206,11 @@ def test_every_option_equals_its_json(call: Callable[..., Call[Any]]) -> None:
     [
         (
             {"crowding": "seller"},
-            r"crowding is 'seller': expected an attribute and a number, such as \('seller', 3\)",
+            r"crowding is 'seller': expected a dict, such as \{'seller': 3\}",
         ),
-        ({"crowding": ("seller", "3")}, "crowding is"),
-        ({"crowding": (5, 3)}, "crowding is"),
-        ({"crowding": ("seller", 2**31)}, "crowding is"),
+        ({"crowding": {"seller": "3"}}, "crowding.seller is '3': expected an integer below"),
+        ({"crowding": {5: 3}}, "crowding is 5: expected a string"),
+        ({"crowding": {"seller": 2**31}}, "crowding.seller is"),
         ({"diversity": "0.5"}, "diversity is '0.5': expected a number"),
         ({"recall": True}, "recall is True: expected a number"),
         ({"min_score": [1]}, r"min_score is \[1\]: expected a number"),

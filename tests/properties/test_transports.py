@@ -69,7 +69,7 @@ _selected = {
     "explain": True,
 }
 _reordered = {
-    "crowding": {"attribute": "studio", "max": 2},
+    "crowding": {"studio": 2},
     "diversity": 0.5,
     "min_score": -9,
     "recall": 0.5,

@@ -173,7 +173,7 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
     if "filter" in body:
         fields["filter"] = filter_message(body["filter"])
     if "crowding" in body:
-        fields["crowding"] = pb.Crowding(**body["crowding"])
+        fields["crowding"] = body["crowding"]
     parts = body.get("requests", [body])
     first = parts[0]
     if "vector" in first:

@@ -273,7 +273,7 @@ def _chosen(
     left = [each for each in left if each["score"] >= body.get("min_score", -math.inf)]
     chosen = list[dict[str, Any]]()
     every = left
-    crowding = body.get("crowding")
+    crowding = body.get("crowding", {})
     while left and len(chosen) < (body.get("k") or 10):
         ids = [each["id"] for each in chosen]
         best = max(
@@ -281,18 +281,11 @@ def _chosen(
         )
         chosen.append(best)
         left = [each for each in left if each is not best]
-        if crowding:
+        for name, maximum in crowding.items():
             places = {movie: place for place, movie in enumerate(small.ids.tolist())}
-            own = {
-                each["id"]: attributes(small, places[each["id"]])[crowding["attribute"]]
-                for each in every
-            }
+            own = {each["id"]: attributes(small, places[each["id"]])[name] for each in every}
             taken = [own[each["id"]] for each in chosen]
-            full = {
-                value
-                for value in taken
-                if value is not None and taken.count(value) >= crowding["max"]
-            }
+            full = {value for value in taken if value is not None and taken.count(value) >= maximum}
             left = [each for each in left if own[each["id"]] not in full]
     return {"neighbors": chosen}
 

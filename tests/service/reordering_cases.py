@@ -18,16 +18,14 @@ CASES = (
         {"k": 3, "candidates": 6, "formula": "-score", **user()},
     ),
     Case("retrieve", "a least score", {"min_score": 1.0, "k": 40, **user()}),
-    Case(
-        "retrieve", "crowding", {"k": 12, "crowding": {"attribute": "studio", "max": 1}, **user()}
-    ),
+    Case("retrieve", "crowding", {"k": 12, "crowding": {"studio": 1}, **user()}),
     Case(
         "retrieve",
         "crowding in a list",
         {
             "k": 6,
             "candidates": 6,
-            "crowding": {"attribute": "studio", "max": 1},
+            "crowding": {"studio": 1},
             "requests": [user(1), {**user(2), "exclude": [1000]}],
         },
     ),
@@ -40,7 +38,7 @@ CASES = (
             "formula": "score + rating",
             "min_score": 0,
             "diversity": 0.3,
-            "crowding": {"attribute": "studio", "max": 2},
+            "crowding": {"studio": 2},
             "id": 1014,
         },
     ),
@@ -68,25 +66,25 @@ CASES = (
     Case(
         "retrieve",
         "crowding of an unknown attribute",
-        {"crowding": {"attribute": "x", "max": 1}, **user()},
+        {"crowding": {"x": 1}, **user()},
         BAD,
     ),
     Case(
         "retrieve",
         "crowding of lists",
-        {"crowding": {"attribute": "genres", "max": 1}, **user()},
+        {"crowding": {"genres": 1}, **user()},
         BAD,
     ),
     Case(
         "retrieve",
         "crowding of fractions",
-        {"crowding": {"attribute": "rating", "max": 1}, **user()},
+        {"crowding": {"rating": 1}, **user()},
         BAD,
     ),
     Case(
         "retrieve",
         "crowding by truth",
-        {"k": 5, "crowding": {"attribute": "classic", "max": 1}, **user()},
+        {"k": 5, "crowding": {"classic": 1}, **user()},
     ),
     Case("retrieve", "a formula of truth", {"formula": "score + 5 * classic", **user()}),
     Case(
@@ -96,12 +94,22 @@ CASES = (
             "k": 6,
             "ids": [1000, 1014],
             "diversity": 0.4,
-            "crowding": {"attribute": "studio", "max": 2},
+            "crowding": {"studio": 2},
             "filter": {"year": {"ge": 1995}},
             "exclude": [1105],
         },
     ),
-    Case("retrieve", "crowding without max", {"crowding": {"attribute": "studio"}, **user()}, BAD),
+    Case("retrieve", "crowding that leaves none", {"crowding": {"studio": 0}, **user()}, BAD),
+    Case(
+        "retrieve",
+        "crowding by several attributes",
+        {"k": 12, "crowding": {"studio": 3, "classic": 4}, **user()},
+    ),
+    Case(
+        "retrieve",
+        "crowding by several attributes and diversity",
+        {"k": 9, "crowding": {"studio": 2, "classic": 3}, "diversity": 0.4, **user()},
+    ),
     Case(
         "recommend",
         "a formula of outputs, the retrieval's score and attributes",
@@ -119,7 +127,7 @@ CASES = (
             "k": 6,
             "min_score": -1,
             "diversity": 0.4,
-            "crowding": {"attribute": "studio", "max": 1},
+            "crowding": {"studio": 1},
             **user(),
         },
     ),
@@ -128,7 +136,7 @@ CASES = (
         "a filter and crowding",
         {
             "k": 5,
-            "crowding": {"attribute": "classic", "max": 2},
+            "crowding": {"classic": 2},
             "filter": {"year": {"lt": 2010}},
             **user(),
         },
@@ -137,7 +145,7 @@ CASES = (
     Case(
         "recommend",
         "crowding of an unknown attribute",
-        {"crowding": {"attribute": "x", "max": 1}, **user()},
+        {"crowding": {"x": 1}, **user()},
         BAD,
     ),
 )

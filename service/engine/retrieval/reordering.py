@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bundle.format.formula import Formula
 from bundle.tables.offsets import offsets_of
-from service.engine.calls import Crowding, Offsets, Selecting
+from service.engine.calls import Offsets, Selecting
 from service.engine.context import Execution
 from service.engine.ranking import formulas
 from service.engine.retrieval import sharded_search
@@ -44,17 +44,17 @@ def check(request: Selecting, corpus: LoadedStore, k: int) -> None:
         raise InvalidArgument(f"diversity is {request.diversity}; 0 to 1 was expected")
     if request.min_score is not None and not math.isfinite(request.min_score):
         raise InvalidArgument(f"min_score is {request.min_score}; a finite number was expected")
-    if request.crowding is None:
-        return
-    name = request.crowding.attribute
-    check_attributes(corpus, [name])
-    if (kind := corpus.entry.attributes[name]) not in _DISTINCT:
-        raise InvalidArgument(
-            f"crowding.attribute is {name!r}, whose values are {kind}; one of "
-            f"{', '.join(_DISTINCT)} was expected"
-        )
-    if request.crowding.max < 1:
-        raise InvalidArgument(f"crowding.max is {request.crowding.max}; at least 1 was expected")
+    crowding = request.crowding or {}
+    check_attributes(corpus, list(crowding))
+    for name, maximum in crowding.items():
+        kind = corpus.entry.attributes[name]
+        if kind not in _DISTINCT:
+            raise InvalidArgument(
+                f"crowding.{name}: the values of {name!r} are {kind}; one of "
+                f"{', '.join(_DISTINCT)} was expected"
+            )
+        if maximum < 1:
+            raise InvalidArgument(f"crowding.{name} is {maximum}; at least 1 was expected")
 
 
 def numeric_attributes(corpus: LoadedStore) -> list[str]:
@@ -93,7 +93,7 @@ def widened(
     found: Found,
     find: Callable[[int, int], Found],
     corpus: LoadedStore,
-    crowding: Crowding,
+    crowding: Mapping[str, int],
     fetched: int,
     k: int,
 ) -> Found:
@@ -106,25 +106,26 @@ def widened(
     """
     ends = found.offsets.tolist()
     explanations = list(found.explanations)
+    maxima = list(crowding.values())
+    possible = _possible(corpus, crowding)
     parts: list[tuple[Places, Scores]] = []
     for query, (first, last) in enumerate(pairwise(ends)):
         positions = found.positions[first:last]
         scores = found.scores[first:last]
         count = fetched
         while True:
-            free = uncrowded(corpus.store.codes(positions, crowding.attribute), crowding.max)
-            left = np.count_nonzero(free)
-            if left >= k or positions.size < count or count >= corpus.entry.size:
+            free = uncrowded(_codes(corpus, positions, crowding), maxima, k)
+            if len(free) >= min(k, possible):
                 break
-            values, nulls = corpus.store.cardinality(crowding.attribute)
-            if left >= values * crowding.max + nulls:  # no other may be returned
+            if positions.size < count or count >= corpus.entry.size:
                 break
             count *= _GROWTH
             more = find(query, count)
             positions = more.positions
             scores = more.scores
             explanations[query : query + 1] = more.explanations
-        kept = free & (np.cumsum(free) <= k)
+        kept = np.zeros(positions.size, np.bool_)
+        kept[free] = True
         kept[:fetched] = True
         parts.append((positions[kept], scores[kept]))
     positions, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -150,11 +151,9 @@ def best(
       [m'] places among what was found, and the [n + 1] offsets of each query's.
     """
     ends = found.offsets.tolist()
-    crowding = request.crowding
-    codes = (
-        None if crowding is None else index.corpus.store.codes(found.positions, crowding.attribute)
-    )
-    most = 0 if crowding is None else crowding.max
+    crowding = request.crowding or {}
+    codes = _codes(index.corpus, found.positions, crowding)
+    maxima = list(crowding.values())
     by_score = np.ones(scores.size, np.bool_) if ranked is None else ranked
     with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
         least = np.float32(-np.inf if request.min_score is None else request.min_score)
@@ -165,12 +164,13 @@ def best(
         order = np.lexsort((np.where(by_score[own], -scores[own], 0), ~by_score[own]))
         places = order + ends[query]
         places = places[(scores[places] >= least) | ~by_score[places]]
-        kinds = None if codes is None else codes[places]
         if request.diversity and ranked is None:
             vectors = sharded_search.vectors_at(index, found.positions[places], execution)
-            places = places[diverse(scores[places], vectors, k, request.diversity, kinds, most)]
-        elif kinds is not None:
-            places = places[uncrowded(kinds, most)]
+            places = places[
+                diverse(scores[places], vectors, k, request.diversity, codes[places], maxima)
+            ]
+        elif maxima:
+            places = places[uncrowded(codes[places], maxima, k)]
         chosen[query] = places[:k]
 
     with execution.phase("compute"):
@@ -178,15 +178,43 @@ def best(
     return np.concatenate(chosen), offsets_of([places.size for places in chosen])
 
 
-def uncrowded(codes: Places, most: int) -> NDArray[np.bool_]:
-    """Marks, of candidates best first, those before which fewer than `most` have their code; -1 is
-    not limited.
+def _codes(corpus: LoadedStore, positions: Places, crowding: Mapping[str, int]) -> Places:
+    """Returns [m, a] numbers of the values that candidates have of the attributes of crowding."""
+    codes = np.empty((positions.size, len(crowding)), np.int64)
+    for column, name in enumerate(crowding):
+        codes[:, column] = corpus.store.codes(positions, name)
+    return codes
+
+
+def _possible(corpus: LoadedStore, crowding: Mapping[str, int]) -> int:
+    """Returns how many neighbors crowding leaves at most, whatever the query."""
+    sizes = [corpus.entry.size]
+    for name, maximum in crowding.items():
+        values, nulls = corpus.store.cardinality(name)
+        sizes.append(values * maximum + nulls)
+    return min(sizes)
+
+
+def uncrowded(codes: Places, maxima: Sequence[int], k: int) -> list[int]:
+    """Picks the first k candidates that crowding leaves; returns their places.
+
+    Args:
+      codes: [m, a] of candidates, best first: the values of each attribute; -1 is not limited.
+      maxima: [a] how many candidates may have the same value of an attribute.
+      k: How many are picked at most.
     """
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    free = np.empty(codes.size, np.bool_)
-    free[order] = (np.arange(codes.size) - np.searchsorted(ordered, ordered) < most) | (ordered < 0)
-    return free
+    taken = [Counter[int]() for _ in maxima]
+    picked = list[int]()
+    for place, values in enumerate(codes.tolist()):
+        if len(picked) == k:
+            break
+        limits = zip(taken, values, maxima, strict=True)
+        if any(value >= 0 and counts[value] >= most for counts, value, most in limits):
+            continue
+        picked.append(place)
+        for counts, value in zip(taken, values, strict=True):
+            counts[value] += 1
+    return picked
 
 
 def diverse(
@@ -194,8 +222,8 @@ def diverse(
     vectors: NDArray[np.float32],
     k: int,
     diversity: float,
-    codes: Places | None,
-    most: int,
+    codes: Places,
+    maxima: Sequence[int],
 ) -> list[int]:
     """Picks candidates by maximal marginal relevance; returns at most k places, in the order in
     which they are picked.
@@ -205,8 +233,7 @@ def diverse(
 
     Args:
       scores: [m] of candidates, best first. vectors: [m, dim] of the same.
-      codes, most: at most so many of one code are picked, -1 is not limited. None: nor is any
-        other.
+      codes, maxima: as `uncrowded`; without attributes, nothing is crowded.
     Source: Carbonell and Goldstein, "The use of MMR, diversity-based reranking ...", SIGIR 1998.
     """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -216,7 +243,7 @@ def diverse(
         np.float32
     )
     similarity = np.full(scores.size, -1, np.float32)
-    taken = Counter[int]()
+    taken = [Counter[int]() for _ in maxima]
     picked = list[int]()
     while len(picked) < min(k, scores.size):
         place = int((relevance - np.float32(diversity) * similarity).argmax())
@@ -225,8 +252,9 @@ def diverse(
         picked.append(place)
         relevance[place] = -np.inf
         np.maximum(similarity, directions @ directions[place], out=similarity)
-        if codes is not None and codes[place] >= 0:
-            taken[codes[place]] += 1
-            if taken[codes[place]] == most:
-                relevance[codes == codes[place]] = -np.inf
+        for counts, column, most in zip(taken, codes.T, maxima, strict=True):
+            code = column[place]
+            counts[code] += 1
+            if code >= 0 and counts[code] == most:
+                relevance[column == code] = -np.inf
     return picked

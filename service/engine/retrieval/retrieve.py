@@ -66,7 +66,7 @@ def retrieve(
     if positions is not None:
         own = np.split(positions, np.arange(1, n) if offsets is None else offsets[1:-1])
     queries = Queries(vectors, allowed(index, request, n, execution, own), offsets)
-    needs_pool = formula is not None or request.crowding is not None or request.diversity > 0
+    needs_pool = formula is not None or bool(request.crowding) or request.diversity > 0
     if needs_pool:
         found = pool(index, queries, request, k, settings, execution)
     else:
@@ -117,7 +117,7 @@ def pool(
     fetched = min(request.fetched, index.corpus.entry.size)
     at_most(settings, "max_candidates", n * fetched, "the request, over all queries,")
     found = _find(index, queries, request, fetched, execution)
-    if request.crowding is None:
+    if not request.crowding:
         return found
 
     def find(query: int, count: int) -> Found:

@@ -140,13 +140,15 @@ def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ..
     """Returns the explanations of what is answered, with why queries have fewer than k
     neighbors.
     """
-    later = " and ".join(
-        [name for name in ("min_score", "crowding") if getattr(request, name) is not None]
-    )
+    later = []
+    if request.min_score is not None:
+        later.append("min_score")
+    if request.crowding:
+        later.append("crowding")
     explanations = []
     for each, size in zip(found.explanations, np.diff(found.offsets).tolist(), strict=True):
         if size < min(k, each.matches):
-            shortfall = f"{_only(size)} candidates pass {later}"
+            shortfall = f"{_only(size)} candidates pass {' and '.join(later)}"
         else:
             matches = _only(each.matches)
             shortfall = f"{matches} candidates pass the filter, the exclusions and the deny list"

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli.batch_recommendation import BLOCK_USERS, Task, run
 from service.cli.serve import command
-from service.engine.calls import Condition, Crowding, Exclusion, Filter
+from service.engine.calls import Condition, Exclusion, Filter
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import PROGRAM, until
 from tests.service.engine.served import Served, column
@@ -74,7 +74,7 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
     options: dict[str, Any] = {
         "k": 4,
         "attributes": ["title"],
-        "crowding": {"attribute": "studio", "max": 1},
+        "crowding": {"studio": 1},
         "diversity": 0.25,
     }
     options["filter"] = {"year": {"ge": 1992}}
@@ -89,7 +89,7 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
     same: dict[str, Any] = {
         "k": 4,
         "attributes": ("title",),
-        "crowding": Crowding("studio", 1),
+        "crowding": {"studio": 1},
         "diversity": 0.25,
     }
     same["filter"] = Filter({"year": Condition(ge=1992)})

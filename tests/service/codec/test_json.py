@@ -135,6 +135,8 @@ def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
             {"requests": [{"features": {"a": 1}}, {"features": {"b": 1}}]},
             "requests[1] and requests[0]",
         ),
+        ("retrieve", {"crowding": {"studio": 1.5}}, "crowding.studio is 1.5; an integer was exp"),
+        ("retrieve", {"crowding": ["studio"]}, "crowding is"),
         ("retrieve", {"filter": 3, "id": 1}, "a JSON object was expected"),
         ("retrieve", {"filter": {"any": []}}, "filter.any is empty; at least one was expected"),
         ("retrieve", {"filter": {"any": [{"all": [3]}]}}, "filter.any[0].all[0] is 3; a JSON"),

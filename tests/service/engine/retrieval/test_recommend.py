@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.engine.calls import Crowding, Exclusion
+from service.engine.calls import Exclusion
 from service.engine.retrieval import reordering
 from service.errors import InvalidArgument, NotFound
 from tests.service import reference
@@ -93,14 +93,14 @@ def test_crowding_diversity_and_min_score_apply_to_the_scores_of_the_ranking(loa
     for place, studio in enumerate(studios):
         if studio is None or studio not in [studios[each] for each in kept]:
             kept.append(place)
-    crowded = ranked(service, k=30, candidates=200, crowding=Crowding("studio", 1)).neighbors
+    crowded = ranked(service, k=30, candidates=200, crowding={"studio": 1}).neighbors
     assert crowded.ids.tolist() == plain.ids[kept[:30]].tolist()
     least = float(plain.scores[4])
     assert (
         ranked(service, k=30, candidates=200, min_score=least).neighbors.ids.tolist()
         == plain.ids[:5].tolist()
     )
-    few = ranked(service, k=9, candidates=9, crowding=Crowding("studio", 1)).neighbors
+    few = ranked(service, k=9, candidates=9, crowding={"studio": 1}).neighbors
     assert few.ids.size == 9, "the pool of nine has grown"
     diverse = ranked(service, k=9, candidates=200, diversity=0.9).neighbors
     assert diverse.ids[0] == plain.ids[0]
@@ -117,15 +117,15 @@ def slow(load: Load) -> tuple[Served, SlowTower]:
 
 def test_explanation_of_a_short_list_names_what_left_the_others_out(load: Load) -> None:
     service = load()
-    crowded = ranked(service, k=30, crowding=Crowding("studio", 1), explain=True)
+    crowded = ranked(service, k=30, crowding={"studio": 1}, explain=True)
     (explanation,) = crowded.explanations
     assert explanation.matches == 40
     assert explanation.shortfall == f"only {crowded.neighbors.ids.size} candidates pass crowding"
     (explanation,) = ranked(
-        service, k=5, min_score=1e9, crowding=Crowding("studio", 1), explain=True
+        service, k=5, min_score=1e9, crowding={"studio": 1}, explain=True
     ).explanations
     assert explanation.shortfall == "no candidates pass min_score and crowding"
-    (explanation,) = ranked(service, k=5, crowding=Crowding("studio", 1), explain=True).explanations
+    (explanation,) = ranked(service, k=5, crowding={"studio": 1}, explain=True).explanations
     assert explanation.shortfall == ""
 
 
@@ -177,13 +177,11 @@ def test_deadline_that_leaves_no_time_to_rank_gets_the_order_of_retrieval_under_
 ) -> None:
     service, network = slow(load)
     before = list(network.examples)
-    answer = ranked(
-        service, users=8, k=6, candidates=40, crowding=Crowding("studio", 1), timeout_s=1.5
-    )
+    answer = ranked(service, users=8, k=6, candidates=40, crowding={"studio": 1}, timeout_s=1.5)
     assert answer.degraded.startswith("0 of 320 candidates are ranked")
     assert network.examples == before
     retrieved = service.retrieve(
-        features={"user": column(*range(2, 10))}, k=6, candidates=40, crowding=Crowding("studio", 1)
+        features={"user": column(*range(2, 10))}, k=6, candidates=40, crowding={"studio": 1}
     ).neighbors
     assert answer.neighbors.ids.tolist() == retrieved.ids.tolist()
     assert answer.neighbors.scores.tolist() == retrieved.scores.tolist()

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from service.engine.calls import Crowding
 from service.engine.retrieval import reordering
 from service.errors import InvalidArgument, TooLarge
 from tests.service.engine.served import Served, column
@@ -42,48 +41,63 @@ def diverse_by_loops(
     return gains
 
 
-def free_by_loops(codes: list[int], most: int, chosen: list[int], left: list[int]) -> list[int]:
-    """Those whose value is not there `most` times yet."""
-    taken = [codes[place] for place in chosen]
-    return [place for place in left if codes[place] < 0 or taken.count(codes[place]) < most]
+Codes = list[tuple[int, int]]
+"""The numbers of the values that candidates have of two attributes; -1: it has none."""
+CODES = st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 2)), min_size=1, max_size=12)
+MAXIMA = st.tuples(st.integers(1, 3), st.integers(1, 4))
+
+
+def free_by_loops(
+    codes: Codes, maxima: tuple[int, int], chosen: list[int], left: list[int]
+) -> list[int]:
+    """Those whose values are not there as often as they may be."""
+    free = []
+    for place in left:
+        counts = [
+            sum(codes[each][column] == codes[place][column] for each in chosen)
+            for column in range(2)
+        ]
+        if all(codes[place][column] < 0 or counts[column] < maxima[column] for column in range(2)):
+            free.append(place)
+    return free
 
 
 @given(
-    codes=st.lists(st.integers(-1, 3), min_size=1, max_size=12),
-    most=st.integers(1, 3),
+    codes=CODES,
+    maxima=MAXIMA,
     k=st.integers(1, 12),
     diversity=st.floats(0, 1),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=300)
 def test_diverse_picks_the_largest_gain_among_those_that_crowding_leaves(
-    codes: list[int], most: int, k: int, diversity: float, seed: int
+    codes: Codes, maxima: tuple[int, int], k: int, diversity: float, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
     scores = np.sort(random.normal(size=len(codes)).round(1))[::-1].astype(np.float32)
     # Equal and zero vectors are among them.
     vectors = random.integers(-1, 2, (len(codes), 3)).astype(np.float32)
-    picked = reordering.diverse(scores, vectors, k, diversity, np.array(codes), most)
+    picked = reordering.diverse(scores, vectors, k, diversity, np.array(codes), maxima)
     for step, place in enumerate(picked):
         left = [each for each in range(len(codes)) if each not in picked[:step]]
-        free = free_by_loops(codes, most, picked[:step], left)
+        free = free_by_loops(codes, maxima, picked[:step], left)
         gains = diverse_by_loops(
             scores.tolist(), vectors.astype(float), diversity, picked[:step], free
         )
         assert gains[place] >= max(gains.values()) - 1e-5
-    possible = sum(
-        min(codes.count(code), most) if code >= 0 else codes.count(code) for code in set(codes)
-    )
-    assert len(picked) == len(set(picked)) == min(k, possible)
+    left = [each for each in range(len(codes)) if each not in picked]
+    assert len(picked) == len(set(picked)) <= k
+    assert len(picked) == k or not free_by_loops(codes, maxima, picked, left)
 
 
-@given(codes=st.lists(st.integers(-1, 3), max_size=12), most=st.integers(1, 3))
-def test_uncrowded_leaves_the_first_of_each_value(codes: list[int], most: int) -> None:
+@given(codes=CODES, maxima=MAXIMA, k=st.integers(1, 12))
+def test_uncrowded_leaves_the_first_of_each_value(
+    codes: Codes, maxima: tuple[int, int], k: int
+) -> None:
     kept: list[int] = []
     for place in range(len(codes)):
-        kept += free_by_loops(codes, most, kept, [place])
-    free = reordering.uncrowded(np.array(codes, np.int64), most)
-    assert np.flatnonzero(free).tolist() == kept
+        kept += free_by_loops(codes, maxima, kept, [place])
+    assert reordering.uncrowded(np.array(codes, np.int64), maxima, k) == kept[:k]
 
 
 def answer_of(service: Served, **request: Any) -> tuple[list[int], list[float]]:
@@ -142,9 +156,27 @@ def test_crowding_returns_at_most_max_of_each_value_and_as_many_as_possible(
             service,
             k=k,
             candidates=candidates and max(candidates, k),
-            crowding=Crowding("studio", 2),
+            crowding={"studio": 2},
         )
         assert ids == found.ids[kept[:k]].tolist()
+
+
+@pytest.mark.parametrize("candidates", [0, 8])
+def test_crowding_by_several_attributes_takes_the_best_that_each_of_them_leaves(
+    load: Load, candidates: int
+) -> None:
+    service = load(size=400)
+    names = ("studio", "classic")
+    found = service.retrieve(features={"user": column(4)}, k=400, attributes=names).neighbors
+    values = list(zip(*[found.attributes[name] for name in names], strict=True))
+    kept: list[int] = []
+    for place, (studio, classic) in enumerate(values):
+        studios = [values[each][0] for each in kept].count(studio)
+        classics = [values[each][1] for each in kept].count(classic)
+        if (studio is None or studios < 2) and (classic is None or classics < 5):
+            kept.append(place)
+    ids, _ = answer_of(service, k=8, candidates=candidates, crowding={"studio": 2, "classic": 5})
+    assert ids == found.ids[kept[:8]].tolist()
 
 
 def test_crowding_of_merged_queries_takes_the_best_score_of_each_candidate(load: Load) -> None:
@@ -152,9 +184,7 @@ def test_crowding_of_merged_queries_takes_the_best_score_of_each_candidate(load:
     vectors = np.random.default_rng(1).normal(size=(5, 8)).astype(np.float32)
     request = {"vectors": vectors, "query_offsets": np.array([0, 2, 5]), "attributes": ("studio",)}
     found = service.retrieve(k=400, **request).neighbors
-    crowded = service.retrieve(
-        k=9, candidates=9, crowding=Crowding("studio", 1), explain=True, **request
-    )
+    crowded = service.retrieve(k=9, candidates=9, crowding={"studio": 1}, explain=True, **request)
     assert [each.matches for each in crowded.explanations] == [400, 400]
     for first, last, start in ((0, 400, 0), (400, 800, 9)):
         kept: list[int] = []
@@ -189,15 +219,15 @@ def test_diversity_of_the_whole_pool_picks_each_neighbor_by_its_gain(load: Load)
         ({"diversity": float("nan")}, "diversity is nan"),
         ({"min_score": float("nan")}, "min_score is nan; a finite number"),
         (
-            {"crowding": Crowding("titel", 1)},
+            {"crowding": {"titel": 1}},
             "attribute 'titel' is unknown to .*did you mean 'title'",
         ),
         (
-            {"crowding": Crowding("rating", 1)},
-            "crowding.attribute is 'rating', whose values are double; one of string",
+            {"crowding": {"rating": 1}},
+            "crowding.rating: the values of 'rating' are double; one of string",
         ),
-        ({"crowding": Crowding("genres", 1)}, "whose values are list<string>"),
-        ({"crowding": Crowding("title", 0)}, "crowding.max is 0; at least 1"),
+        ({"crowding": {"genres": 1}}, "values of 'genres' are list<string>"),
+        ({"crowding": {"title": 0}}, "crowding.title is 0; at least 1"),
         (
             {"formula": "score * yaer"},
             "name 'yaer' is unknown to the formula of index 'movies'; did you mean 'year'",
