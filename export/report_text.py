@@ -9,6 +9,8 @@ import re
 from rich.box import SIMPLE
 from rich.table import Column, Table
 
+from bundle.format.manifest import PaddingCheck
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -64,3 +66,17 @@ def decoder_text(decoder: str | None) -> str:
         are not encoded.
     """
     return "" if decoder is None else f"; placement checked, decoding trusted to {decoder}"
+
+
+def padding_text(padding: PaddingCheck | None) -> str:
+    """Returns what a stated layout was compared with, to be written after it.
+
+    Args:
+      padding: What was compared; None: the layout is not stated, or its kind has no padding.
+    """
+    if padding is None:
+        return ""
+    if not padding.rows:
+        return "; no padding could contradict it"
+    slots = f" and their {', '.join(padding.slots)}" if padding.slots else ""
+    return f"; compared with {count_text(padding.rows, 'padding row')}{slots}"

@@ -187,6 +187,16 @@ class Provenance(StrictModel):
     libraries: dict[str, str]
 
 
+class PaddingCheck(StrictModel):
+    """What training left in the padding of a SparseCore stack, as a stated layout places it."""
+
+    rows: Count
+    """Padding rows that were compared, none of which contradicts the layout. 0: there is no
+    padding, or nothing tells it from rows of a table."""
+    slots: tuple[str, ...] = ()
+    """Slot variables whose values in these rows were compared, too."""
+
+
 class TableCheck(StrictModel):
     """Rows compared, bit for bit, with the checkpoint."""
 
@@ -195,6 +205,8 @@ class TableCheck(StrictModel):
     stated_layout: Literal["expected", "accepted"] | None = None
     """Of a table whose layout is stated: whether outputs that training recorded agree with it
     (`expected`), or nothing verifies that row r is the row of id r (`accepted`)."""
+    padding: PaddingCheck | None = None
+    """Of a stack whose layout is stated: what could contradict the layout, and does not."""
     decoder: str | None = None
     """Of a table in encoded chunks: the library that decoded them both for the copy and for the
     comparison, and its version. The comparison proves where rows are, not that they were decoded

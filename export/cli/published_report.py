@@ -10,7 +10,14 @@ from rich.text import Text
 
 from bundle.format.indexes import Index, Recall
 from export.jobs.staged import Published
-from export.report_text import decoder_text, natural, partitions_text, report_table, size_text
+from export.report_text import (
+    decoder_text,
+    natural,
+    padding_text,
+    partitions_text,
+    report_table,
+    size_text,
+)
 
 TABLES_SHOWN = 30
 _BY_STATED_LAYOUT = {
@@ -59,6 +66,7 @@ def published_report(published: Published) -> RenderableType:
         check = checks[name]
         how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
         how += _BY_STATED_LAYOUT.get(check.stated_layout or "", "")
+        how += padding_text(check.padding)
         found = f"{check.rows_compared} of {check.rows} rows {how}{decoder_text(check.decoder)}"
         proofs.add_row(
             f"table {name}",

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from export.report_text import count_text, decoder_text, report_table, size_text
+from export.report_text import count_text, decoder_text, padding_text, report_table, size_text
 from export.verify.published import Verified
 
 UNLISTED_SHOWN = 20
@@ -45,6 +45,7 @@ def verified_table(verified: Verified) -> RenderableType:
         how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
         if check.stated_layout is not None:
             how += f", by its stated layout ({check.stated_layout})"
+            how += padding_text(check.padding)
         found = f"{check.rows_compared} of {check.rows} {how}{decoder_text(check.decoder)}"
         checks.add_row(f"rows of table {name}", found)
     for part in findings.opened:

@@ -42,7 +42,7 @@ from export.verify.parity import check_towers, query_vectors
 from export.verify.recipe_examples import examples_of
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
-from export.verify.stated_layouts import Judgement, judge_recipe
+from export.verify.stated_layouts import StatedLayout, judge_recipe
 from runtime.scann import CONFIG
 from runtime.towers import find_form
 
@@ -77,7 +77,7 @@ class _Bundle:
     def __init__(
         self,
         prepared: Prepared,
-        judged: Mapping[str, Judgement],
+        judged: Mapping[str, StatedLayout],
         settings: ExportSettings,
         progress: Progress,
         draft: Draft,

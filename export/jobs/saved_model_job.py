@@ -205,7 +205,8 @@ def run_inline(
                 prepared.variables,
                 settings.unproved,
             )
-        if "expected" in judged.values() and not proof["examples"]:
+        judgements = {name: layout.judgement for name, layout in judged.items()}
+        if "expected" in judgements.values() and not proof["examples"]:
             raise VerificationFailed(
                 f"verify.expected cannot verify the stated layouts: {proof['note']}; free memory, "
                 'or accept them with verify.stated_layouts = "accept"'
@@ -220,7 +221,7 @@ def run_inline(
                 path.name: os.path.basename(source)
                 for path, source in prepared.variables.links.items()
             },
-            "verification": proof | {"stated_layouts": judged},
+            "verification": proof | {"stated_layouts": judgements},
         }
         file = directory / REPORT
         file.parent.mkdir()

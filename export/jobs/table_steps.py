@@ -28,7 +28,7 @@ from export.tables.task_keys import is_current, task_key
 from export.tables.tasks import RestTask, TableTask
 from export.tables.unpacking import with_sums
 from export.verify.checks import STAGED, Subject, check_bundle
-from export.verify.stated_layouts import Judgement
+from export.verify.stated_layouts import StatedLayout
 from object_store.locations import is_url
 
 SMALL_JOB_BYTES = 256 << 20
@@ -242,7 +242,7 @@ def staged_subject(
     draft: Draft,
     complete: manifest.Manifest,
     rows: int | None,
-    judged: Mapping[str, Judgement],
+    judged: Mapping[str, StatedLayout],
     made_of_rows: Sequence[str] = (),
 ) -> Subject:
     """Returns a staged bundle as its checks take it; what they find wrong in a table is made again

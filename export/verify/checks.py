@@ -39,7 +39,7 @@ from export.verify.parity import check_towers, query_vectors
 from export.verify.parts import open_parts
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import reference_results
-from export.verify.stated_layouts import Judgement, with_judgements
+from export.verify.stated_layouts import StatedLayout, with_layouts
 from export.verify.table_rows import verify_tables
 
 OF_BUNDLE = ("files", "parts", "rows")
@@ -74,7 +74,7 @@ class Subject:
     rows: int | None = None
     reference: Reference | None = None
     expected: Results = field(default_factory=dict)
-    judged: Mapping[str, Judgement | None] = field(default_factory=dict)
+    judged: Mapping[str, StatedLayout] = field(default_factory=dict)
     linked: Collection[str] = ()
     open_table: Callable[[Table], TableReader] | None = None
     steps_of: Callable[[str], Sequence[str]] = lambda _table: ()
@@ -158,7 +158,7 @@ def _check_rows(subject: Subject) -> dict[str, Any]:
             checks[name] = _check_table(subject, subject.checkpoint, name, table)
         except VerificationFailed as problem:
             raise VerificationFailed(str(problem), subject.steps_of(name)) from problem
-    return {"tables": with_judgements(checks, subject.judged)}
+    return {"tables": with_layouts(checks, subject.judged)}
 
 
 def _check_table(subject: Subject, checkpoint: Checkpoint, name: str, table: Table) -> TableCheck:

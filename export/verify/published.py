@@ -25,6 +25,7 @@ from export.verify.checks import (
 from export.verify.recipe_examples import examples_of
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
+from export.verify.stated_layouts import StatedLayout
 from export.verify.table_effects import converted
 from export.verify.table_rows import SAMPLE_ROWS
 
@@ -120,5 +121,8 @@ def _subject(bundle: Path, checkpoint: Checkpoint | None, *, full: bool) -> Subj
         manifest,
         checkpoint,
         rows=None if full else SAMPLE_ROWS,
-        judged={name: check.stated_layout for name, check in published.items()},
+        judged={
+            name: StatedLayout(check.stated_layout, check.padding)
+            for name, check in published.items()
+        },
     )

@@ -3,7 +3,8 @@ verifies.
 
 The copy of a table, the comparison of its rows and the reference model all follow the same layout.
 A wrong one passes all of them. Two things can tell more: the padding of a stack, which training
-never touches, and outputs that training recorded (`verify.expected`).
+never touches, in the table and in its slot variables, and outputs that training recorded
+(`verify.expected`).
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
-from bundle.format.manifest import EmbeddedFeature, Feature, TableCheck
+from bundle.format.manifest import EmbeddedFeature, Feature, PaddingCheck, TableCheck
 from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import SparseCore
 from export.checkpoint.reader import Checkpoint
@@ -47,6 +48,18 @@ Ranges = list[tuple[int, int]]
 """Stored rows: first row and how many."""
 
 
+class StatedLayout(NamedTuple):
+    """How the stated layout of a table is known.
+
+    Attributes:
+      judgement: why the table may be published by it; None: the layout is not stated.
+      padding: what it was compared with; None: its kind has no padding.
+    """
+
+    judgement: Judgement | None
+    padding: PaddingCheck | None = None
+
+
 def judge_layouts(
     checkpoint: Checkpoint,
     inventory: Inventory,
@@ -54,7 +67,7 @@ def judge_layouts(
     recorded: Collection[str],
     accepted: bool,
     remedy: str,
-) -> dict[str, Judgement]:
+) -> dict[str, StatedLayout]:
     """Decides, before anything is copied, whether tables may be published by their stated layouts.
 
     Args:
@@ -67,13 +80,13 @@ def judge_layouts(
       remedy: what the user can do, a clause of the message.
 
     Returns:
-      How each table with a stated layout may be published; {} where the program recorded all.
+      How the stated layout of each table is known; {} where the program recorded all.
 
     Raises:
       NotConvertible: the data contradicts a layout; names table, layout and what was found.
       VerificationFailed: nothing verifies a stated layout, and the user does not accept it.
     """
-    check_padding(checkpoint, inventory.tables, names)
+    padding = check_padding(checkpoint, inventory.tables, names)
     stated = [table for table in inventory.tables if table.stated and table.name in names]
     unverified = [table.name for table in stated if table.name not in recorded]
     if unverified and not accepted:
@@ -85,17 +98,25 @@ def judge_layouts(
             "statement: if it is wrong, ids get the rows of other ids, and no comparison finds it; "
             f"{remedy}; nothing is published"
         )
-    return {table.name: "accepted" if table.name in unverified else "expected" for table in stated}
+    return {
+        table.name: StatedLayout(
+            "accepted" if table.name in unverified else "expected", padding.get(table.name)
+        )
+        for table in stated
+    }
 
 
-def with_judgements(
-    checks: Mapping[str, TableCheck], judged: Mapping[str, Judgement | None]
+def with_layouts(
+    checks: Mapping[str, TableCheck], stated: Mapping[str, StatedLayout]
 ) -> dict[str, TableCheck]:
     """Returns what was compared of each table, with how its layout is known."""
-    return {
-        name: check.model_copy(update={"stated_layout": judged.get(name)})
-        for name, check in checks.items()
-    }
+    recorded = StatedLayout(None)
+    found = {}
+    for name, check in checks.items():
+        layout = stated.get(name, recorded)
+        update = {"stated_layout": layout.judgement, "padding": layout.padding}
+        found[name] = check.model_copy(update=update)
+    return found
 
 
 def judge_recipe(
@@ -104,7 +125,7 @@ def judge_recipe(
     inventory: Inventory,
     model: ModelSpec,
     features: Mapping[str, Feature],
-) -> dict[str, Judgement]:
+) -> dict[str, StatedLayout]:
     """Judges the layouts of a recipe's tables; the rest as of `judge_layouts`."""
     return judge_layouts(
         checkpoint,
@@ -138,22 +159,27 @@ def tables_behind(
 
 def check_padding(
     checkpoint: Checkpoint, tables: Iterable[TableSpec], names: Collection[str]
-) -> None:
+) -> dict[str, PaddingCheck]:
     """Compares the layouts of stacks that a file tells with what training left in their padding.
 
     Padding rows lie behind the last row of a table on each core. No id leads to them, so they stay
-    as they were initialized: all alike (zeros, NaN), or all different, as random numbers are. Their
-    rows of slot variables are all alike. Rows of a table that a wrong layout takes for padding were
-    trained, and a slot variable tells it.
+    as they were initialized: all alike (zeros, NaN), or all different, as random numbers are. An
+    optimizer initializes all values of a slot variable alike, so that all values of it that belong
+    to padding are one value. Rows of a table that a wrong layout takes for padding were trained,
+    and a slot variable tells it, even of a single row.
 
     Args:
       checkpoint: the open checkpoint.
       tables: all that the layout file tells, so that no table is taken for the padding of another.
       names: of those that are exported.
 
+    Returns:
+      What was compared, by the name of a table in a stack.
+
     Raises:
       NotConvertible: a layout contradicts the data.
     """
+    compared: dict[str, PaddingCheck] = {}
     stacks: dict[str, list[TableSpec]] = {}
     for table in tables:
         if table.origin in ("layout file", "embedding spec"):
@@ -161,7 +187,8 @@ def check_padding(
     for key, held in stacks.items():
         if any(table.name in names for table in held):
             for padding in _paddings(held):
-                _check(checkpoint, key, padding)
+                compared[padding.table.name] = _check(checkpoint, key, padding)
+    return compared
 
 
 @dataclass(frozen=True)
@@ -218,9 +245,9 @@ def _ends_of(first: int, end: int) -> Ranges:
     return [(first, LANE_ROWS), (end - LANE_ROWS, LANE_ROWS)]
 
 
-def _check(checkpoint: Checkpoint, key: str, table: _Padding) -> None:
+def _check(checkpoint: Checkpoint, key: str, table: _Padding) -> PaddingCheck:
     if not table.padding:
-        return
+        return PaddingCheck(rows=0)
     spec = table.table
     padding = _read(checkpoint, key, table.padding)
     alike = _count_alike(padding)
@@ -230,20 +257,37 @@ def _check(checkpoint: Checkpoint, key: str, table: _Padding) -> None:
             f"of {len(padding)} of these rows, {alike} are alike and the others are not, as if "
             "some were padding and some were trained",
         )
+    slots = []
     for slot in spec.slots:
         entry = checkpoint.entries[slot.key]
         if entry.shape != spec.stored or _AVERAGES.search(slot.name):
             continue
-        state = _read(checkpoint, slot.key, table.padding)
-        if _count_alike(state) < len(state):
-            raise _contradiction(
-                table,
-                f"these rows of its slot variable {slot.name!r} differ from one another, so they "
-                "were trained",
-            )
+        _check_untouched(table, slot.name, _read(checkpoint, slot.key, table.padding))
+        slots.append(slot.name)
     last = _read(checkpoint, key, table.last)
     if last.dtype.kind != "i" and np.isnan(last.astype(np.float32)).all(axis=1).any():
         raise _contradiction(table, "rows before them hold nothing but NaN, as padding does")
+
+    # Without slot variables, random padding and a single row look like rows of a table.
+    telling = bool(slots) or alike == len(padding) > 1
+    return PaddingCheck(rows=len(padding) if telling else 0, slots=tuple(slots))
+
+
+def _check_untouched(table: _Padding, slot: str, state: Values) -> None:
+    """Rejects a layout whose padding has values of a slot variable that training changed."""
+    if _count_alike(state) < len(state):
+        raise _contradiction(
+            table,
+            f"these rows of its slot variable {slot!r} differ from one another, so they were "
+            "trained",
+        )
+    values = {value.tobytes() for value in state[0, : table.table.dim]}
+    if len(values) > 1:
+        raise _contradiction(
+            table,
+            f"the values in a row of its slot variable {slot!r} differ from one another there, so "
+            "it was trained",
+        )
 
 
 def _read(checkpoint: Checkpoint, key: str, ranges: Ranges) -> Values:

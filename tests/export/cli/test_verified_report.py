@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bundle.format.manifest import TableCheck, TableError
+from bundle.format.manifest import PaddingCheck, TableCheck, TableError
 from bundle.storage.catalog import read_manifest
 from export.cli.verified_report import UNLISTED_SHOWN, verified_json, verified_table
 from export.verify.checks import Findings
@@ -62,13 +62,20 @@ def test_report_of_a_recipe_shows_examples_and_recall() -> None:
 def test_report_tells_converted_tables_stated_layouts_and_unlisted_files() -> None:
     tables = {
         "users": TableCheck(rows_compared=50, rows=50, decoder="tensorstore 1"),
-        "items": TableCheck(rows_compared=9, rows=9, stated_layout="accepted"),
+        "items": TableCheck(
+            rows_compared=9,
+            rows=9,
+            stated_layout="accepted",
+            padding=PaddingCheck(rows=7, slots=("accumulator",)),
+        ),
     }
     unlisted = tuple(f"extra-{number:02}" for number in range(UNLISTED_SHOWN + 1))
     lines = shown(replace(FINDINGS, tables=tables, unlisted=unlisted))
     (users,) = [line for line in lines if line.startswith("rows of table users")]
     assert users.startswith("rows of table users 50 of 50 equal bit for bit")
     assert "tensorstore 1" in users
-    assert "rows of table items 9 of 9 right as int8, by its stated layout (accepted)" in lines
+    (items,) = [line for line in lines if line.startswith("rows of table items")]
+    assert "9 of 9 right as int8, by its stated layout (accepted); compared with 7" in items
+    assert "padding rows and their accumulator" in " ".join(lines)
     notes = [line for line in lines if line.startswith("note:")]
     assert notes == [f"note: {path} is no part of the bundle" for path in unlisted[:-1]]

@@ -44,6 +44,25 @@ def bundle(root: Path) -> dict[str, Any]:
     return {"rows": rows, "features": set(page.features)}
 
 
+def test_tables_of_a_stated_stack_say_which_padding_was_compared(
+    command: Command, tmp_path: Path
+) -> None:
+    stack = np.zeros((16, 7), np.float32)
+    stack[[0, 1, 2, 8, 9]] = TABLE[[0, 2, 4, 1, 3]]
+    slot = np.full(stack.shape, 0.1, np.float32)
+    write_bundle(tmp_path / "c", {"stack": stack, "stack/Adagrad": slot})
+    layout = tmp_path / "layout.toml"
+    layout.write_text(
+        '[tables.user]\nkey = "stack"\nkind = "sparse_core"\nrows = 5\ndim = 7\ncores = 2\n'
+    )
+    run = ["tables", tmp_path / "c", tmp_path / "out", "--layout", layout]
+    page = command(*run, "--accept-stated-layouts", "--json").json
+    check = page["verification"]["tables"]["user"]
+    assert check["padding"] == {"rows": 11, "slots": ["Adagrad"]}
+    shown = " ".join(command(*run, "--accept-stated-layouts").out.split())
+    assert "not verified; compared with 11 padding rows and their Adagrad" in shown
+
+
 @pytest.mark.parametrize("how", ["--mod", "--layout"])
 def test_tables_of_partitions_with_mod_are_in_the_order_of_ids(
     command: Command, tmp_path: Path, how: str

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bundle.arithmetic import ceil_div
+from bundle.format.manifest import PaddingCheck
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.layouts import SparseCore, stored_rows
@@ -61,11 +62,11 @@ def stack_of(fill: str, rows: list[int], *, accumulator: bool) -> tuple[dict[str
     return variables, layouts
 
 
-def checked(directory: Path, variables: dict[str, Values], layouts: Any) -> None:
+def checked(directory: Path, variables: dict[str, Values], layouts: Any) -> dict[str, PaddingCheck]:
     write_bundle(directory / "ckpt", variables)
     checkpoint = open_checkpoint(directory)
     inventory = recognise(checkpoint, Statements(layouts=layouts))
-    check_padding(checkpoint, inventory.tables, [table.name for table in inventory.tables])
+    return check_padding(checkpoint, inventory.tables, [table.name for table in inventory.tables])
 
 
 @pytest.mark.parametrize("fill", FILLS)
@@ -98,6 +99,45 @@ def test_check_padding_wrong_layout_is_contradicted_by_what_training_left(
     layouts[table] = layouts[table].model_copy(update=wrong)
     with pytest.raises(NotConvertible, match=r"'t0': the layout file gives it .* correct cores"):
         checked(tmp_path, variables, layouts)
+
+
+def test_check_padding_a_single_trained_row_is_no_padding(tmp_path: Path) -> None:
+    """It is like itself, but its accumulators are not alike."""
+    variables, layouts = stack_of("random", [256], accumulator=True)
+    layouts["t0"] = layouts["t0"].model_copy(update={"rows": 255})
+    with pytest.raises(NotConvertible, match=r"'Adagrad' differ from one another there, so it was"):
+        checked(tmp_path, variables, layouts)
+
+
+def test_check_padding_rows_that_training_never_saw_contradict_nothing(tmp_path: Path) -> None:
+    """Their accumulators are as they began, which is where the padding of a wrong layout is not."""
+    variables, layouts = stack_of("random", [201], accumulator=True)
+    layout = SparseCore(CORES, len(variables["stack"]) // CORES, 0, 0)
+    unseen = stored_rows(layout, np.arange(0, 201, 3))
+    variables["stack/Adagrad"][unseen] = 0.1
+    compared = PaddingCheck(rows=55, slots=("Adagrad",))
+    assert checked(tmp_path, variables, layouts) == {"t0": compared}
+    layouts["t0"] = layouts["t0"].model_copy(update={"cores": 4})
+    with pytest.raises(NotConvertible, match="'Adagrad' differ from one another, so they were"):
+        checked(tmp_path, variables, layouts)
+
+
+@pytest.mark.parametrize(
+    ("fill", "rows", "accumulator", "compared"),
+    [
+        ("zeros", 201, True, PaddingCheck(rows=55, slots=("Adagrad",))),
+        ("nan", 201, False, PaddingCheck(rows=55)),
+        ("random", 255, True, PaddingCheck(rows=1, slots=("Adagrad",))),
+        ("random", 201, False, PaddingCheck(rows=0)),  # it looks like rows of a table
+        ("zeros", 255, False, PaddingCheck(rows=0)),  # so does a single row
+        ("zeros", 256, True, PaddingCheck(rows=0)),  # there is no padding
+    ],
+)
+def test_check_padding_counts_the_rows_that_could_have_contradicted(
+    tmp_path: Path, fill: str, rows: int, accumulator: bool, compared: PaddingCheck
+) -> None:
+    stack = stack_of(fill, [rows], accumulator=accumulator)
+    assert checked(tmp_path, *stack) == {"t0": compared}
 
 
 def test_check_padding_tables_that_are_left_out_of_a_stack_are_no_padding(tmp_path: Path) -> None:
@@ -143,7 +183,7 @@ def test_judge_layouts_stated_layout_is_published_if_it_is_verified_or_accepted(
     inventory = recognise(checkpoint, Statements({"other": "other"}, layouts=layouts))
     names = ["t0", "other"]
     found = judge_layouts(checkpoint, inventory, names, recorded, accepted, "do this")
-    assert found == {"t0": judged}
+    assert found == {"t0": (judged, PaddingCheck(rows=56))}
     assert judge_layouts(checkpoint, inventory, ["other"], (), False, "do this") == {}
     with pytest.raises(VerificationFailed, match=r"'t0': the layout .* is stated.*do this"):
         judge_layouts(checkpoint, inventory, names, ("other",), False, "do this")
