@@ -188,6 +188,7 @@ def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(
         in told
     )
     assert "genres_all 9 rows x 4 float32" in told
+    assert "runs as LiteRT" in told
     assert "index movies: query finds movies" in told
     assert "filtered by genres, year: 4 bytes for each value of a candidate" in told
     assert re.search(
