@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from object_store.remote_path import FLAT_STORES, RemotePath
+from object_store.stamps import Stamp, local_stamp
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://(.*)", re.DOTALL)
 
@@ -54,3 +55,19 @@ def located(text: str | Path, base: Path = Path()) -> Location:
     if protocol in FLAT_STORES and not path.strip("/"):
         raise ValueError(f"URL {text} names no bucket; {protocol}://BUCKET/PATH was expected")
     return RemotePath(f"{protocol}://{path.rstrip('/')}")
+
+
+def read_range(location: Location, first: int, count: int) -> bytes:
+    """Returns `count` bytes of a file from byte `first`; fewer at the end of the file."""
+    if isinstance(location, RemotePath):
+        return location.read(first, min(count, stamp_of(location).bytes - first))
+    with location.open("rb") as stream:
+        stream.seek(first)
+        return stream.read(count)
+
+
+def stamp_of(location: Location) -> Stamp:
+    """Returns the stamp of a file; raises OSError if there is none."""
+    if isinstance(location, RemotePath):
+        return location.stamp()
+    return local_stamp(location.stat())

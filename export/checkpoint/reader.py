@@ -27,7 +27,12 @@ from export.checkpoint.formats.keras import find_keras, list_keras
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.formats.orbax import find_orbax, list_orbax
 from export.checkpoint.formats.prefixes import STATE_FILE, find_prefix
+from export.checkpoint.formats.safetensors import find_safetensors, list_safetensors
 from export.checkpoint.formats.tensorbundle import file_problems, read_index, read_string
+from export.checkpoint.formats.torch_distributed import (
+    is_torch_distributed,
+    list_torch_distributed,
+)
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice
 from export.errors import CheckpointError
 from object_store.locations import Location
@@ -40,20 +45,26 @@ Values = np.ndarray[Any, Any]
 
 
 def open_checkpoint(path: Location, complete: bool = True) -> Checkpoint:
-    """Opens a V2 checkpoint of TensorFlow, one of Orbax, what Keras saved in HDF5, or a parameter
-    server's dump.
+    """Opens a V2 checkpoint of TensorFlow, one of Orbax or PyTorch, what Keras saved in HDF5, or a
+    parameter server's dump.
 
     Args:
       path: on this machine or in a store: a directory (its newest checkpoint), a prefix, a
-        prefix' `.index` file, or an Orbax directory; on this machine also `.weights.h5`, `.keras`
-        or `.h5`, and a directory that SOK or HugeCTR dumped tables to.
+        prefix' `.index` file, the directory of an Orbax checkpoint or of one that
+        `torch.distributed.checkpoint` saved, or a file of safetensors or the index of several; on
+        this machine also `.weights.h5`, `.keras` or `.h5`, and a directory that SOK or HugeCTR
+        dumped tables to.
       complete: whether one whose data files are missing or cut short is refused.
     Raises:
       CheckpointError: missing, unfinished, damaged, or of a kind that is not read; says which and
         what to do.
     """
     try:
-        found = _open_other(path) if isinstance(path, Path) else _open_remote_orbax(path)
+        found = _open_torch_distributed(path)
+        if found is None:
+            found = _open_other(path) if isinstance(path, Path) else _open_remote_orbax(path)
+        if found is None:
+            found = _open_safetensors(path)
     except OSError as problem:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
     if found is None:
@@ -102,6 +113,25 @@ def _open_remote_orbax(path: RemotePath) -> Checkpoint | None:
         return None
     place = find_orbax(path)
     return None if place is None else Checkpoint(place.directory, list_orbax(place), place.name)
+
+
+def _open_torch_distributed(path: Location) -> Checkpoint | None:
+    """Opens what torch.distributed saved; None: it is none."""
+    if not is_torch_distributed(path):
+        return None
+    return Checkpoint(path, list_torch_distributed(path))
+
+
+def _open_safetensors(path: Location) -> Checkpoint | None:
+    """Opens files of safetensors; None: there are none, or a checkpoint of TensorFlow beside
+    them.
+    """
+    if path.is_dir():
+        names = [child.name for child in path.iterdir()]
+        if STATE_FILE in names or any(name.endswith(".index") for name in names):
+            return None
+    file = find_safetensors(path)
+    return None if file is None else Checkpoint(file, list_safetensors(file))
 
 
 class Checkpoint:

@@ -57,6 +57,7 @@ class Slice(NamedTuple):
       shape: extent on each axis.
       stamp: of the data file when the checkpoint was opened: it may not change until its rows are
         read.
+      crc32: the other checksum of exactly those bytes, which zip files keep; None: there is none.
     """
 
     file: str
@@ -66,6 +67,7 @@ class Slice(NamedTuple):
     starts: tuple[int, ...]
     shape: tuple[int, ...]
     stamp: Stamp | None = None
+    crc32: int | None = None
 
 
 class ArrayStore(NamedTuple):
@@ -165,7 +167,7 @@ class DumpedTable:
         return (self.vectors, self.keys, *self.slots.values())
 
 
-StorageKind = Literal["TensorFlow", "Orbax", "Keras", "SOK", "HugeCTR"]
+StorageKind = Literal["TensorFlow", "Orbax", "Keras", "SOK", "HugeCTR", "PyTorch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +175,8 @@ class Storage:
     """What keeps the variables, and what it says of them besides their keys.
 
     Attributes:
-      kind: a TensorBundle of TensorFlow, Orbax' tree of arrays, Keras' HDF5, or the dump of a
-        parameter server.
+      kind: a TensorBundle of TensorFlow, Orbax' tree of arrays, Keras' HDF5, the dump of a
+        parameter server, or tensors of PyTorch.
       step: training step, as a directory's name says it.
       layer_names: key -> name of the variable's layer, where a Keras file says it.
       model: configuration of the Keras model, where the file has it: class and name of every layer.

@@ -21,12 +21,14 @@ from export.jobs.space import check_plan_fits
 from export.jobs.staged import Draft
 from export.jobs.uploads import FinishedStep, Uploads, without_objects
 from export.recipe.settings import ExportSettings
+from export.steps import key_of
 from export.tables.links import link_files
-from export.tables.plan import ExportPlan, Writing, plan_tables
+from export.tables.plan import ExportPlan, TablePlan, Writing, plan_tables
 from export.tables.segments import Receipt, carry_out, check_sources, manifest_table
 from export.tables.task_keys import is_current, task_key
 from export.tables.tasks import RestTask, TableTask
 from export.tables.unpacking import with_sums
+from export.tables.zip_sums import check_zip_sums
 from export.verify.checks import STAGED, Subject, check_bundle
 from export.verify.stated_layouts import StatedLayout
 from object_store.locations import is_url
@@ -109,6 +111,8 @@ def copy_tables(
       VerificationFailed: converted rows break a limit.
       ExportError: a source is damaged, or a segment cannot be written.
     """
+    for table in plan.tables:
+        _check_sums(table, stage)
     sources = [part.file for table in plan.tables for part in table.slices]
     # Decoded arrays are only read by the tasks of tables, so they are never sent.
     unpacking = Work(stage, settings, sources, moved)
@@ -137,6 +141,17 @@ def copy_tables(
     for table in plan.tables:
         table.limits.check(table.spec.name, tables[table.spec.name].error)
     return tables
+
+
+def _check_sums(table: TablePlan, stage: Staging) -> None:
+    """Checks the slices of a table that lie in zip files, unless an earlier run did."""
+    if all(part.crc32 is None for part in table.slices):
+        return
+    step = f"checksums/{table.spec.name}"
+    key = key_of([part._replace(stamp=None, file=Path(part.file).name) for part in table.slices])
+    if stage.finished(step, key) is None:
+        check_zip_sums(table.spec.name, table.slices)
+        stage.finish(step, key)
 
 
 @dataclass(frozen=True)

@@ -161,9 +161,10 @@ def test_table_with_lora_weights_beside_it_is_refused_with_the_cure(written: Pat
 
 @pytest.fixture(scope="module")
 def shown(written: Path) -> Path:
-    """All cases of the page: those of Orbax and a dump lie beside TensorFlow's."""
-    with tarfile.open(Path(__file__).with_name("orbax.tar.xz")) as archive:
-        archive.extractall(written, filter="data")
+    """All cases of the page: those of Orbax, PyTorch and a dump lie beside TensorFlow's."""
+    for name in ("orbax.tar.xz", "torch.tar.xz"):
+        with tarfile.open(Path(__file__).with_name(name)) as archive:
+            archive.extractall(written, filter="data")
     tables = [(np.arange(rows), np.ones((rows, 16), np.float32)) for rows in (100, 50)]
     collection_dump(written / "hugectr_dump", tables)
     return written

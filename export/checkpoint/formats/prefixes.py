@@ -9,7 +9,7 @@ from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import parse_text
 from export.checkpoint.formats.sstable import MAGIC
 from export.errors import CheckpointError
-from object_store.locations import Location, is_url, located
+from object_store.locations import Location, is_url, located, read_range, stamp_of
 from object_store.remote_path import RemotePath
 
 STATE_FILE = "checkpoint"
@@ -19,8 +19,13 @@ _SAVE = (
     "--table NAME=NAME"
 )
 _BY_SUFFIX = {
-    **dict.fromkeys((".pt", ".pth", ".distcp"), f"a checkpoint of PyTorch, which {_SAVE}"),
-    ".safetensors": f"a file of safetensors, which {_SAVE}",
+    **dict.fromkeys(
+        (".pt", ".pth"),
+        "a pickle of PyTorch, which is not read, since reading it can run any code; load it in the "
+        "program that wrote it, and save the tables by safetensors.torch.save_file or "
+        "torch.distributed.checkpoint.save",
+    ),
+    ".distcp": "a data file of a checkpoint of torch.distributed; give its directory",
     **dict.fromkeys((".npy", ".npz"), f"a file of numpy, which {_SAVE}"),
     **dict.fromkeys(
         (".onnx", ".tflite"),
@@ -81,19 +86,6 @@ def _modified(file: Location) -> float:
     return (file.modified_s() or 0.0) if isinstance(file, RemotePath) else file.stat().st_mtime
 
 
-def _size(file: Location) -> int:
-    return file.stamp().bytes if isinstance(file, RemotePath) else file.stat().st_size
-
-
-def _read(file: Location, first: int, count: int) -> bytes:
-    """Returns `count` bytes from `first`; fewer at the end of the file."""
-    if isinstance(file, RemotePath):
-        return file.read(first, min(count, _size(file) - first))
-    with file.open("rb") as stream:
-        stream.seek(first)
-        return stream.read(count)
-
-
 def _in_directory(directory: Location) -> Location:
     state = directory / STATE_FILE
     if state.is_file():
@@ -131,7 +123,9 @@ def _from_state(state: Location) -> Location:
     """
     try:
         named = os.fsdecode(
-            parse_text("CheckpointState", _read(state, 0, STATE_BYTES_MAX)).model_checkpoint_path
+            parse_text(
+                "CheckpointState", read_range(state, 0, STATE_BYTES_MAX)
+            ).model_checkpoint_path
         )
     except Malformed:
         named = ""
@@ -198,8 +192,8 @@ def _kind_of(file: Location) -> str:
     Raises:
       OSError: it cannot be read.
     """
-    head = _read(file, 0, 8)
-    tail = _read(file, max(0, _size(file) - len(MAGIC)), len(MAGIC))
+    head = read_range(file, 0, 8)
+    tail = read_range(file, max(0, stamp_of(file).bytes - len(MAGIC)), len(MAGIC))
     kinds = [
         told_by_name(file),
         *(kind for begins, kind in _BY_HEAD.items() if head.startswith(begins)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from export.checkpoint.inventory import keras_layers, orbax_tree
+from export.checkpoint.inventory import keras_layers, orbax_tree, torch_names
 from export.checkpoint.inventory.findings import Findings, find_dumped
 from export.checkpoint.inventory.name_tables import find_named_tables
 from export.checkpoint.inventory.object_tables import (
@@ -51,6 +51,8 @@ def recognise(
         find_recorded_stacks(found)
     elif checkpoint.storage.kind == "Keras":
         keras_layers.find_in_layers(found)
+    elif checkpoint.storage.kind == "PyTorch":
+        torch_names.find_in_modules(found)
     elif checkpoint.storage.kind == "TensorFlow":
         find_named_slots(found)
         find_named_tables(found)

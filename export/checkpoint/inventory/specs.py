@@ -29,10 +29,11 @@ Origin = Literal[
     "layout file",
     "embedding spec",
     "dump",
+    "TorchRec",
 ]
 """Who wrote a table: the mid-level API, the TFRS layers around it, a Keras or Flax layer, a feature
 column; or the user said so, by naming its variable or in a layout file; or jax-tpu-embedding's
-trainer recorded it in an EmbeddingSpecProto; or a parameter server dumped it.
+trainer recorded it in an EmbeddingSpecProto; or a parameter server dumped it; or TorchRec named it.
 """
 
 STATED_NOTE = (

@@ -83,9 +83,9 @@ def test_find_prefix_state_file_that_names_nothing_is_refused(
         ("model.ckpt-1.meta", b"graph", "give its prefix, model.ckpt-1"),
         ("_METADATA", b"{}", "part of an Orbax checkpoint; give its directory"),
         ("saved_model.pb", b"", "give the SavedModel's directory"),
-        ("model.pt", b"PK\x03\x04", "checkpoint of PyTorch, .*tf.train.Checkpoint"),
+        ("model.pt", b"PK\x03\x04", "a pickle of PyTorch, .*safetensors.torch.save_file"),
+        ("__0_0.distcp", b"PK\x03\x04", "of torch.distributed; give its directory"),
         ("lightning.ckpt", b"\x80\x02}", "a pickle .*tf.train.Checkpoint"),
-        ("model.safetensors", b"\x10\0\0\0\0\0\0\0{", "file of safetensors, .*tf.train.Checkpoint"),
         ("table", b"\x93NUMPY\x01\0", "file of numpy"),
         ("model.tflite", b"\x1c\0\0\0TFL3", "give its checkpoint"),
         ("notes.txt", b"hello", "no checkpoint"),
@@ -103,7 +103,7 @@ def test_find_prefix_of_another_file_names_its_format(
 @pytest.mark.parametrize(
     ("names", "given", "what"),
     [
-        (["model.safetensors", "config.json"], "", "holds no checkpoint; .*file of safetensors"),
+        (["model.pth", "config.json"], "", "holds no checkpoint; .*a pickle of PyTorch"),
         (["ckpt-1.data-00000-of-00001"], "", "holds no checkpoint; .*give its prefix, ckpt-1"),
         (["_METADATA"], "", "Orbax"),
         (["ckpt-1_temp/part"], "", "ckpt-1 is not complete"),

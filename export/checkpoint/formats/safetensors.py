@@ -1,0 +1,165 @@
+"""Lists files of safetensors: one file, or those that a `*.safetensors.index.json` names. No tensor
+is read.
+
+    8 bytes   size of the header, little-endian
+    header    JSON: name -> {"dtype", "shape", "data_offsets": [begin, end]}, and "__metadata__"
+    tensors   row-major, little-endian; offsets count from the end of the header
+
+The format keeps no checksums.
+
+Source: https://github.com/huggingface/safetensors, README.md, Format (the layout and the limit of
+the header).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import google_crc32c
+import orjson
+
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, Storage, can_be
+from export.errors import CheckpointError
+from object_store.locations import Location, read_range, stamp_of
+from object_store.stamps import Stamp
+
+SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+
+_HEADER_BYTES_MAX = 100_000_000
+_INDEX_BYTES_MAX = 256 << 20
+_SIZE_BYTES = 8
+_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+
+
+def find_safetensors(path: Location) -> Location | None:
+    """Returns the file or the index that a path means: itself, or the only one in a directory.
+    None: it is or has none.
+
+    Raises:
+      CheckpointError: A directory holds several files and no index of them.
+      OSError: It cannot be listed.
+    """
+    if path.name.endswith((SUFFIX, INDEX_SUFFIX)):
+        return path if path.is_file() else None
+    if not path.is_dir():
+        return None
+    held: list[Location] = sorted(path.iterdir(), key=str)
+    indexes = [file for file in held if file.name.endswith(INDEX_SUFFIX)]
+    found = indexes or [file for file in held if file.name.endswith(SUFFIX)]
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found[:5])
+        raise CheckpointError(
+            f"directory {path} holds {len(found)} checkpoints of safetensors ({names}); give one "
+            "of them, or the index of them all"
+        )
+    return found[0] if found else None
+
+
+def list_safetensors(path: Location) -> Listing:
+    """Lists the tensors of a file, or of all files that an index names.
+
+    Raises:
+      CheckpointError: One of them is damaged, cut short, or not there.
+      OSError: One of them cannot be read.
+    """
+    files = _files_of(path) if path.name.endswith(INDEX_SUFFIX) else [path]
+    entries: dict[str, Entry] = {}
+    digest = 0
+    for file in files:
+        stamp = stamp_of(file)
+        header = _header_of(file, stamp)
+        digest = google_crc32c.extend(digest, header + stamp.tag.encode())
+        for name, tensor in _tensors_of(file, header).items():
+            if name in entries:
+                raise CheckpointError(f"{path}: tensor {name!r} is in two files; save it anew")
+            entries[name] = _entry(file, stamp, name, tensor, _SIZE_BYTES + len(header))
+    return Listing(f"crc32c:{digest:08x}", entries, Storage("PyTorch"))
+
+
+def _files_of(index: Location) -> list[Location]:
+    try:
+        named = orjson.loads(read_range(index, 0, _INDEX_BYTES_MAX))["weight_map"]
+        names = sorted({str(name) for name in named.values()})
+    except (ValueError, KeyError, AttributeError, TypeError) as problem:
+        raise CheckpointError(f"{index} is no index of safetensors: {problem}") from problem
+    files = []
+    for name in names:
+        file = index.with_name(name)
+        if "/" in name or not file.is_file():
+            raise CheckpointError(
+                f"{index} names {name!r}, which is not beside it; copy all files of the checkpoint"
+            )
+        files.append(file)
+    return files
+
+
+def _header_of(file: Location, stamp: Stamp) -> bytes:
+    size = int.from_bytes(read_range(file, 0, _SIZE_BYTES), "little")
+    if size > _HEADER_BYTES_MAX:
+        raise CheckpointError(
+            f"{file} begins with a header of {size} bytes; at most {_HEADER_BYTES_MAX} are "
+            "allowed: it is no file of safetensors, or damaged"
+        )
+    if _SIZE_BYTES + size > stamp.bytes:
+        raise CheckpointError(f"{file} is cut short in its header; copy it anew")
+    return read_range(file, _SIZE_BYTES, size)
+
+
+def _tensors_of(file: Location, header: bytes) -> dict[str, Any]:
+    try:
+        tensors = orjson.loads(header)
+        tensors.pop("__metadata__", None)
+    except (ValueError, AttributeError) as problem:
+        raise CheckpointError(
+            f"{file}: its header is damaged: {problem}; copy the file anew"
+        ) from problem
+    return dict(tensors)
+
+
+def _entry(file: Location, stamp: Stamp, name: str, tensor: Any, data_start: int) -> Entry:
+    try:
+        begin, end = tensor["data_offsets"]
+        shape = tuple(tensor["shape"])
+        dtype = _DTYPES.get(tensor["dtype"], str(tensor["dtype"]))
+        are_numbers = all(type(each) is int for each in (begin, end, *shape))
+        if not are_numbers or not can_be(shape) or not 0 <= begin <= end:
+            raise ValueError(f"shape {shape} and data_offsets {[begin, end]} cannot be")
+    except (ValueError, KeyError, TypeError) as problem:
+        raise CheckpointError(
+            f"{file}: the header of tensor {name!r} is damaged: {problem}; copy the file anew"
+        ) from problem
+    if data_start + end > stamp.bytes:
+        raise CheckpointError(f"{file} is cut short: {name!r} lies behind its end; copy it anew")
+    if dtype not in NUMPY_DTYPES:
+        return Entry(name, dtype, shape, ())
+    if end - begin != math.prod(shape) * NUMPY_DTYPES[dtype].itemsize:
+        raise CheckpointError(
+            f"{file}: tensor {name!r} of shape {list(shape)} and {dtype} has {end - begin} bytes; "
+            "copy the file anew"
+        )
+    whole = Slice(
+        file=str(file),
+        offset=data_start + begin,
+        bytes=end - begin,
+        crc32c=None,
+        starts=(0,) * len(shape),
+        shape=shape,
+        stamp=stamp,
+    )
+    return Entry(name, dtype, shape, (whole,))

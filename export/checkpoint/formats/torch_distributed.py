@@ -1,0 +1,366 @@
+"""Lists what `torch.distributed.checkpoint` saved, without torch. No tensor is read.
+
+A directory holds `.metadata`, a pickle that says which part of which tensor lies where, and
+`*.distcp` files. Each part is a zip file of its own, as `torch.save` writes it: `data.pkl`
+describes a tensor, and `data/0` is its values, uncompressed. The zip file keeps their crc32.
+
+Source: torch 2.13, distributed/checkpoint/metadata.py and filesystem.py (the metadata and the
+files), serialization.py and _utils.py (a saved tensor).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import google_crc32c
+
+from export.checkpoint.datafiles import REQUESTS
+from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.formats.restricted_pickle import Record, load_restricted
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, Storage, can_be
+from export.errors import CheckpointError
+from object_store.locations import Location, read_range, stamp_of
+from object_store.stamps import Stamp
+
+METADATA = ".metadata"
+_SUFFIX = ".distcp"
+_METADATA_BYTES_MAX = 1 << 30
+_PICKLE_BYTES_MAX = 1 << 20
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
+"""What the standard library raises of damaged zip files."""
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_LOCAL_MAGIC = b"PK\x03\x04"
+_DISTRIBUTED = "torch.distributed."
+_DISTRIBUTED_STAND_INS: dict[str, Any] = {
+    **dict.fromkeys(
+        [
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "_StorageInfo",
+        ],
+        Record,
+    ),
+    **dict.fromkeys(["_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"], int),
+}
+
+
+def _path(*parts: str) -> str:
+    return "/".join(parts)
+
+
+_STAND_INS: dict[tuple[str, str], Any] = {
+    ("torch", "Size"): tuple,
+    ("torch.serialization", "_get_layout"): str,
+    ("pathlib", "PosixPath"): _path,
+    ("pathlib._local", "PosixPath"): _path,
+    ("collections", "OrderedDict"): OrderedDict,
+}
+
+
+class _Part(NamedTuple):
+    """A part of a tensor, and where its zip file lies."""
+
+    tensor: str
+    dtype: str
+    starts: tuple[int, ...]
+    shape: tuple[int, ...]
+    file: Location
+    offset: int
+    length: int
+
+
+def is_torch_distributed(path: Location) -> bool:
+    """Returns whether a directory holds a checkpoint of torch.distributed.
+
+    Raises:
+      CheckpointError: It is not complete.
+      OSError: It cannot be listed.
+    """
+    if not path.is_dir():
+        return False
+    if (path / METADATA).is_file():
+        return True
+    if any(file.name.endswith(_SUFFIX) for file in path.iterdir()):
+        raise CheckpointError(
+            f"directory {path} holds data files of torch.distributed and no {METADATA}: the save "
+            "or the copy did not finish"
+        )
+    return False
+
+
+def list_torch_distributed(directory: Location) -> Listing:
+    """Lists the tensors of a checkpoint; objects that are no tensors are left out.
+
+    Raises:
+      CheckpointError: It is damaged, cut short, compressed, or its metadata names code that is not
+        known.
+      OSError: It cannot be read.
+    """
+    data = read_range(directory / METADATA, 0, _METADATA_BYTES_MAX)
+    try:
+        metadata = load_restricted(data, _metadata_stand_in)
+        tensors = _tensors_of(metadata)
+        parts = _parts_of(directory, metadata, tensors)
+    except (Malformed, AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise CheckpointError(
+            f"{directory / METADATA} cannot be read: {problem}; it is damaged, or another release "
+            "of PyTorch wrote it than those that are known"
+        ) from problem
+
+    stamps = {file: _stamp_of(file) for file in {part.file for part in parts}}
+    slices: dict[str, list[Slice]] = {name: [] for name in tensors}
+    with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rowcast-list") as pool:
+        found = pool.map(lambda part: _slice_of(part, stamps[part.file]), parts)
+        for part, piece in zip(parts, found, strict=True):
+            slices[part.tensor].append(piece)
+
+    entries = {
+        name: Entry(name, dtype, shape, tuple(slices[name]))
+        for name, (dtype, shape) in tensors.items()
+    }
+    sums = [piece.crc32 for pieces in slices.values() for piece in pieces]
+    digest = google_crc32c.extend(google_crc32c.value(data), str(sums).encode())
+    return Listing(f"crc32c:{digest:08x}", entries, Storage("PyTorch"))
+
+
+def _metadata_stand_in(module: str, name: str) -> Any:
+    if module.startswith(_DISTRIBUTED):
+        return _DISTRIBUTED_STAND_INS.get(name)
+    if module == "torch" and name != "Size":  # a dtype, such as torch.float32
+        return f"torch.{name}"
+    return _STAND_INS.get((module, name))
+
+
+def _tensors_of(metadata: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Returns dtype and shape of each tensor."""
+    tensors = {}
+    for name, entry in metadata.state_dict_metadata.items():
+        if not hasattr(entry, "properties"):  # an object that is no tensor
+            continue
+        shape = _sizes(entry.size)
+        if not can_be(shape):
+            raise ValueError(f"{name!r} has the shape {list(shape)}, which nothing can have")
+        dtype, *_ = entry.properties.state
+        tensors[str(name)] = (str(dtype).removeprefix("torch."), shape)
+    return tensors
+
+
+def _parts_of(directory: Location, metadata: Any, tensors: Mapping[str, Any]) -> list[_Part]:
+    """Returns the parts of all tensors whose values are numbers."""
+    shapes = {
+        (name, _sizes(chunk.offsets)): _sizes(chunk.sizes)
+        for name in tensors
+        for chunk in metadata.state_dict_metadata[name].chunks
+    }
+    parts = []
+    for index, info in metadata.storage_data.items():
+        name = index.fqn
+        if name not in tensors or tensors[name][0] not in NUMPY_DTYPES:
+            continue
+        if getattr(info, "transform_descriptors", None):
+            raise ValueError(
+                f"{name!r} was saved with transforms ({info.transform_descriptors}), such as "
+                "compression; save it without _extensions"
+            )
+        if "/" in info.relative_path:
+            raise ValueError(f"{info.relative_path!r} is no name of a file")
+        starts = _sizes(index.offset)
+        shape = shapes.pop((name, starts))
+        if math.prod(shape):
+            parts.append(
+                _Part(
+                    tensor=name,
+                    dtype=tensors[name][0],
+                    starts=starts,
+                    shape=shape,
+                    file=directory / info.relative_path,
+                    offset=_count(info.offset),
+                    length=_count(info.length),
+                )
+            )
+    lost = [name for name, starts in shapes if tensors[name][0] in NUMPY_DTYPES]
+    if lost:
+        raise ValueError(f"it does not say where {len(lost)} parts lie, one of {lost[0]!r}")
+    return parts
+
+
+def _sizes(sizes: Any) -> tuple[int, ...]:
+    return tuple(_count(size) for size in sizes)
+
+
+def _count(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{number!r} stands where a size was expected")
+    return number
+
+
+def _stamp_of(file: Location) -> Stamp:
+    try:
+        return stamp_of(file)
+    except FileNotFoundError as problem:
+        raise CheckpointError(
+            f"data file {file} is missing; copy all files of the checkpoint"
+        ) from problem
+
+
+def _slice_of(part: _Part, stamp: Stamp) -> Slice:
+    """Returns where the values of a part lie.
+
+    Raises:
+      CheckpointError: Its zip file is damaged, cut short, or holds something else.
+      OSError: It cannot be read.
+    """
+    if part.offset + part.length > stamp.bytes:
+        raise CheckpointError(
+            f"data file {part.file} is cut short: a part of {part.tensor!r} lies behind its end; "
+            "copy it anew"
+        )
+    size = math.prod(part.shape) * NUMPY_DTYPES[part.dtype].itemsize
+    try:
+        start, crc32 = _values_of(part, size)
+    except (Malformed, *_DAMAGE) as problem:
+        raise CheckpointError(
+            f"a part of {part.tensor!r} in {part.file} at byte {part.offset} cannot be read: "
+            f"{problem}; copy the file anew"
+        ) from problem
+    return Slice(
+        file=str(part.file),
+        offset=part.offset + start,
+        bytes=size,
+        crc32c=None,
+        starts=part.starts,
+        shape=part.shape,
+        stamp=stamp,
+        crc32=crc32,
+    )
+
+
+def _values_of(part: _Part, size: int) -> tuple[int, int]:
+    """Returns the first byte of the values within a part's zip file, and their crc32.
+
+    Raises:
+      Malformed: It is no saved tensor, or one of another shape, order or size.
+    """
+    window = io.BufferedReader(_Window(part.file, part.offset, part.length))
+    with zipfile.ZipFile(window) as archive:
+        members = {info.filename.partition("/")[2]: info for info in archive.infolist()}
+        values = members["data/0"]
+        pickled = members["data.pkl"]
+        if pickled.file_size > _PICKLE_BYTES_MAX:
+            raise Malformed("its data.pkl is too large for that of a tensor")
+        _check_tensor(archive.read(pickled), part)
+        order = members.get("byteorder")
+        if order is not None and archive.read(order) != b"little":
+            raise Malformed("its values are big-endian; save it on another machine")
+    if values.compress_type != zipfile.ZIP_STORED or values.file_size != size:
+        raise Malformed(f"its values have {values.file_size} bytes; {size} were expected")
+    header = read_range(part.file, part.offset + values.header_offset, _LOCAL_HEADER.size)
+    magic, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
+    start = values.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
+    if magic != _LOCAL_MAGIC or start + size > part.length:
+        raise Malformed("its values do not lie where its directory says")
+    return start, values.CRC
+
+
+def _check_tensor(pickled: bytes, part: _Part) -> None:
+    """Checks that the values of a saved tensor are those of a part, in the order of its rows."""
+    tensor = load_restricted(pickled, _tensor_stand_in, tuple)
+    if not isinstance(tensor, _SavedTensor):
+        raise Malformed("it is no tensor")
+    expected = [
+        math.prod(part.shape[axis + 1 :]) if part.shape[axis] != 1 else None
+        for axis in range(len(part.shape))
+    ]
+    strides = [
+        stride if size != 1 else None
+        for stride, size in zip(tensor.strides, tensor.shape, strict=True)
+    ]
+    if tensor.first or tensor.shape != part.shape or strides != expected:
+        raise Malformed(
+            f"its tensor has shape {list(tensor.shape)}, strides {list(tensor.strides)} and begins "
+            f"at value {tensor.first}; the rows of shape {list(part.shape)} were expected, without "
+            "gaps: save a contiguous tensor"
+        )
+
+
+class _SavedTensor(NamedTuple):
+    """A tensor as `torch.save` describes it: a view of the values of its storage."""
+
+    first: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def _tensor_stand_in(module: str, name: str) -> Any:
+    if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+        return _rebuilt_tensor
+    if (module, name) == ("torch._utils", "_rebuild_parameter"):
+        return _rebuilt_parameter
+    if (module, name) == ("collections", "OrderedDict"):
+        return OrderedDict
+    if module == "torch" or (module, name) == ("torch.storage", "UntypedStorage"):
+        return name  # the class of the storage
+    return None
+
+
+def _rebuilt_tensor(_storage: Any, first: int, shape: Any, strides: Any, *_: Any) -> _SavedTensor:
+    return _SavedTensor(first, tuple(shape), tuple(strides))
+
+
+def _rebuilt_parameter(tensor: Any, *_: Any) -> Any:
+    return tensor
+
+
+class _Window(io.RawIOBase):
+    """A range of a file, as a file."""
+
+    def __init__(self, file: Location, first: int, length: int) -> None:
+        self._file = file
+        self._first = first
+        self._length = length
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        count = min(len(buffer), max(0, self._length - self._at))
+        if not count:
+            return 0
+        data = read_range(self._file, self._first + self._at, count)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)

@@ -1,0 +1,52 @@
+"""Checks slices that lie in zip files against the crc32 that these keep.
+
+A crc32 covers a whole slice, and the tasks that copy a table read ranges of it. So each slice is
+read once more, before any of its rows are copied.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from export.checkpoint.datafiles import DataFiles
+from export.checkpoint.variables import Slice
+from export.errors import CheckpointError
+
+_READERS = 4
+_PIECE_BYTES = 8 << 20
+
+
+def check_zip_sums(table: str, slices: Sequence[Slice]) -> None:
+    """Reads the slices of a table that have a crc32, and compares.
+
+    Args:
+      table: Its name, for messages.
+      slices: Those of its variable; others than those in zip files are passed over.
+
+    Raises:
+      CheckpointError: A slice is damaged, or a data file is gone, cut short or cannot be read.
+    """
+    kept = [part for part in slices if part.crc32 is not None]
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="rowcast-sums") as pool:
+        for part, crc32 in zip(kept, pool.map(_crc32, kept), strict=True):
+            if crc32 != part.crc32:
+                raise CheckpointError(
+                    f"table {table!r}: {part.bytes} bytes from byte {part.offset} on of "
+                    f"{part.file} do not match their crc32: the file is damaged; copy it anew (or "
+                    "it was saved with torch.serialization.set_crc32_options(False): save it "
+                    "without that)"
+                )
+
+
+def _crc32(part: Slice) -> int:
+    crc32 = 0
+    with DataFiles() as files:
+        for start in range(0, part.bytes, _PIECE_BYTES):
+            piece = np.empty(min(_PIECE_BYTES, part.bytes - start), np.uint8)
+            files.read_into(part.file, part.offset + start, piece)
+            crc32 = zlib.crc32(piece.data, crc32)
+    return crc32

@@ -1,0 +1,78 @@
+"""Pickles are read without running what they name."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.formats.restricted_pickle import Record, load_restricted
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError
+
+
+class Saved:
+    """A class of the program that pickles."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Touches:
+    """Creates a file when its pickle is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def saved_as_record(module: str, name: str) -> Any:
+    return Record if name == "Saved" else None
+
+
+def test_object_of_an_allowed_class_is_its_attributes() -> None:
+    found = load_restricted(pickle.dumps({"a": Saved("x")}), saved_as_record)
+    assert type(found["a"]) is Record
+    assert vars(found["a"]) == {"name": "x"}
+
+
+def test_code_that_a_pickle_names_is_not_run(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    data = pickle.dumps(Touches(made))
+    with pytest.raises(Malformed, match="it names pathlib"):
+        load_restricted(data, saved_as_record)
+    assert not made.exists()
+    pickle.loads(data)
+    assert made.exists()  # the pickle itself works
+
+
+def test_metadata_that_names_code_is_refused_and_not_run(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/.metadata").write_bytes(pickle.dumps(Touches(made)))
+    with pytest.raises(CheckpointError, match=r"\.metadata cannot be read: it names"):
+        open_checkpoint(tmp_path / "c")
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"\x80\x05.", b"\x80\x05]\x8c\xff.", b"PK\x03\x04"])
+def test_damaged_pickle_is_malformed(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        load_restricted(data, saved_as_record)
+
+
+def test_deeply_nested_pickle_is_malformed_or_read() -> None:
+    depth = sys.getrecursionlimit() * 10
+    data = b"\x80\x05" + b"]" * depth + b"a" * (depth - 1) + b"."
+    assert isinstance(load_restricted(data, saved_as_record), list)
+
+
+def test_objects_outside_a_pickle_are_refused() -> None:
+    with pytest.raises(Malformed, match="outside"):
+        load_restricted(b"\x80\x05\x8c\x01aQ.", saved_as_record)
