@@ -19,7 +19,7 @@ from rowcast_client.candidates import (
     offsets_of,
     pack_candidates,
     pack_contexts,
-    pack_excluded,
+    pack_id_lists,
     pack_lists,
 )
 from rowcast_client.columns import (
@@ -85,6 +85,9 @@ class SelectOptions(CallOptions, total=False):
       filter: conditions on their attributes: `where("year").at_least(1990)`, or a dict as in JSON.
       exclude: candidates never returned: a list for all requests, or a list of lists, one per
         request.
+      negatives: candidates that the neighbors must not be like, given as `exclude`; they are not
+        returned either.
+      offset: for pages: the neighbors from this one on, of the list over a pool of `candidates`.
       crowding: how many neighbors may have the same value of an attribute, by attribute:
         `{"seller": 3}`.
       diversity: 0: by score alone; up to 1: less and less like the neighbors before.
@@ -103,6 +106,8 @@ class SelectOptions(CallOptions, total=False):
     candidates: int
     filter: Filter | None
     exclude: Candidates | None
+    negatives: Candidates | None
+    offset: int | None
     crowding: Mapping[str, int] | None
     diversity: float
     min_score: float | None
@@ -331,7 +336,9 @@ def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:
         name: pack(name, given.pop(name)) for name, pack in SELECTION.items() if name in given
     }
     others: Any = given
-    return fields | pack_excluded(others.pop("exclude", None)), others
+    for name, field in _ID_LISTS.items():
+        fields |= pack_id_lists(name, field, others.pop(name, None))
+    return fields, others
 
 
 def _call(
@@ -402,7 +409,10 @@ SELECTION: dict[str, Callable[[str, Any], Any]] = {
     "attributes": _names,
     "context_ids": lambda _, given: pack_contexts(given),
     "crowding": lambda _, given: pack_crowding(given),
+    "offset": lambda name, given: None if given is None else _count(name, given),
     "explain": lambda _, given: bool(given),
     "filter": lambda _, given: pack_filter(given),
 }
-"""What packs each of SelectOptions but `exclude`, which is two fields."""
+"""What packs each of SelectOptions but those of _ID_LISTS."""
+_ID_LISTS = {"exclude": "exclude", "negatives": "negative"}
+"""Options that are two fields of a request, by what these begin with."""

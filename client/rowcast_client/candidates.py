@@ -41,16 +41,21 @@ def pack_contexts(ids: Contexts | None) -> pb.Ids | None:
     return pack_ids("context_ids", ids if is_list(ids) else [ids])
 
 
-def pack_excluded(exclude: Candidates | None) -> dict[str, Any]:
-    """Packs the candidates that are never returned, as fields of a request.
+def pack_id_lists(name: str, field: str, given: Candidates | None) -> dict[str, Any]:
+    """Packs a list of candidates for all requests, or one for each, as fields of a request.
+
+    Args:
+      name: The option.
+      field: What its fields begin with.
+      given: None: there are none.
 
     Raises:
       InvalidArgument: they are no ids, or lists and ids are mixed.
     """
-    if exclude is None:
+    if given is None:
         return {}
-    ids, counts = pack_lists("exclude", exclude)
-    return {"exclude_ids": ids, "exclude_offsets": offsets_of("exclude", counts)}
+    ids, counts = pack_lists(name, given)
+    return {f"{field}_ids": ids, f"{field}_offsets": offsets_of(name, counts)}
 
 
 def pack_candidates(

@@ -239,6 +239,18 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
             help="Ids of candidates to exclude, separated by commas.",
         ),
         _option(
+            "--negatives",
+            type=_ids,
+            metavar="ID,...",
+            help="Ids of candidates that the neighbors must not be like, separated by commas.",
+        ),
+        _option(
+            "--offset",
+            type=int,
+            metavar="N",
+            help="Return the neighbors from this one on, of the list over a pool of --candidates.",
+        ),
+        _option(
             "--crowding",
             type=_crowding,
             metavar="ATTRIBUTE:N,...",

@@ -38,7 +38,7 @@ _SLICE_VALUES = 1024
 """Values of a long list that are written at a time: neighbors take about 2 ms."""
 
 Part = dict[str, Any]
-_SELECTION = ("filter", "crowding", "min_score")
+_SELECTION = ("filter", "crowding", "min_score", "offset")
 _FILTER_LISTS = (*calls.FILTER_GROUPS, "near")
 
 _EXPECTED = {
@@ -150,7 +150,7 @@ def read_retrieval(body: Any, target: calls.Target, settings: ServiceSettings) -
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
-    of_each = ("features", "vector", "vectors", "id", "ids", "context_id", "exclude")
+    of_each = ("features", "vector", "vectors", "id", "ids", "context_id", "exclude", "negatives")
     parts = _parts(body, (*options.RETRIEVAL, *_SELECTION), of_each, settings)
     kind = _one_kind(parts, ("features", "vector", "vectors", "id", "ids"))
     merged = [listed(part[kind], kind) for part in parts] if kind in {"vectors", "ids"} else []
@@ -211,7 +211,7 @@ def read_recommendation(
     parts = _parts(
         body,
         (*options.RECOMMENDATION, *_SELECTION),
-        ("features", "context_id", "exclude"),
+        ("features", "context_id", "exclude", "negatives"),
         settings,
     )
     return calls.Recommendation(
@@ -449,18 +449,17 @@ def _vectors(vectors: list[Any]) -> NDArray[np.float32]:
     )
 
 
-def _exclusion(parts: list[Part]) -> calls.Exclusion | None:
-    if not any("exclude" in part for part in parts):
+def _id_lists(parts: list[Part], name: str) -> calls.IdLists | None:
+    if not any(name in part for part in parts):
         return None
-    lists = [listed(part.get("exclude", []), "exclude") for part in parts]
-    return calls.Exclusion(
-        flat(list(chain.from_iterable(lists)), "exclude"), offsets_of(list(map(len, lists)))
-    )
+    lists = [listed(part.get(name, []), name) for part in parts]
+    ids = flat(list(chain.from_iterable(lists)), name)
+    return calls.IdLists(ids, offsets_of(list(map(len, lists))))
 
 
 def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict[str, Any]:
     """Returns which candidates are allowed, of a retrieval or a recommendation."""
-    found: dict[str, Any] = {"exclude": _exclusion(parts)}
+    found: dict[str, Any] = {name: _id_lists(parts, name) for name in ("exclude", "negatives")}
     if "filter" in body:
         found["filter"] = _filter(_option(body, "filter", {}), "filter", 1)
         check_terms(found["filter"], settings)
@@ -475,6 +474,8 @@ def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict
         found["crowding"] = crowding or None
     if "min_score" in body:
         found["min_score"] = _option(body, "min_score", 0.0)
+    if "offset" in body:
+        found["offset"] = _option(body, "offset", 0)
     return found
 
 

@@ -302,12 +302,12 @@ def _column(message: pb.Column, where: str) -> Column:
     )
 
 
-def _exclusion(message: pb.RetrieveRequest | pb.RecommendRequest) -> calls.Exclusion | None:
-    ids = _ids(message, "exclude_ids")
-    offsets = _offsets(message.exclude_offsets, "exclude_offsets")
+def _id_lists(message: pb.RetrieveRequest | pb.RecommendRequest, name: str) -> calls.IdLists | None:
+    ids = _ids(message, f"{name}_ids")
+    offsets = _offsets(getattr(message, f"{name}_offsets"), f"{name}_offsets")
     if ids is None and offsets is not None:
-        raise InvalidArgument("exclude_offsets was sent without exclude_ids")
-    return None if ids is None else calls.Exclusion(ids, offsets)
+        raise InvalidArgument(f"{name}_offsets was sent without {name}_ids")
+    return None if ids is None else calls.IdLists(ids, offsets)
 
 
 def read_filter(message: pb.Filter, settings: ServiceSettings) -> calls.Filter:
@@ -370,7 +370,10 @@ def _selection(
     message: pb.RetrieveRequest | pb.RecommendRequest, settings: ServiceSettings
 ) -> dict[str, Any]:
     """Returns which candidates are allowed, of a retrieval or a recommendation."""
-    found: dict[str, Any] = {"exclude": _exclusion(message)}
+    found: dict[str, Any] = {
+        "exclude": _id_lists(message, "exclude"),
+        "negatives": _id_lists(message, "negative"),
+    }
     if message.HasField("filter"):
         found["filter"] = read_filter(message.filter, settings)
     if message.crowding:
@@ -378,6 +381,8 @@ def _selection(
         found["crowding"] = dict(message.crowding)
     if message.HasField("min_score"):
         found["min_score"] = message.min_score
+    if message.HasField("offset"):
+        found["offset"] = message.offset
     return found
 
 

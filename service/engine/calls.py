@@ -39,9 +39,9 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Exclusion:
-    """Candidates never returned: query i excludes `ids[offsets[i]:offsets[i + 1]]`; offsets None:
-    each excludes all.
+class IdLists:
+    """A list of ids for each query: query i has `ids[offsets[i]:offsets[i + 1]]`; offsets None:
+    each query has all of them.
     """
 
     ids: Ids
@@ -192,7 +192,12 @@ class Selecting(Request):
     candidates: int = 0
     """How many are found for each query before they are ranked or reordered; 0: max(100, 10 k)."""
     filter: Filter | None = None
-    exclude: Exclusion | None = None
+    exclude: IdLists | None = None
+    """Candidates never returned."""
+    negatives: IdLists | None = None
+    """Candidates that the neighbors must not be like; never returned either."""
+    offset: int | None = None
+    """Neighbors of the list over the pool that are left out before the k; None: no pages."""
     crowding: Mapping[str, int] | None = None
     """How many neighbors may have the same value of an attribute, by attribute; candidates without
     a value are not limited.
@@ -220,8 +225,9 @@ class Selecting(Request):
     def selection_cost(self) -> int:
         """What the filter and the exclusions cost: about one for some hundred of their values."""
         values = 0 if self.filter is None else self.filter.size
-        if self.exclude is not None:
-            values += self.exclude.ids.size
+        for lists in (self.exclude, self.negatives):
+            if lists is not None:
+                values += lists.ids.size
         return values // 256
 
 
@@ -473,7 +479,7 @@ def magnitude(value: Any) -> Hashable:
         case float():
             # A recall close to 1 can cost a hundred times what 0.9 does.
             return round(min(1.0, max(0.0, value)), 1)
-        case Exclusion():
+        case IdLists():
             size = value.ids.size
         case Filter():
             size = value.size

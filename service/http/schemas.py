@@ -46,6 +46,8 @@ class Query(Schema):
     """Its stored features are used where none are sent."""
     exclude: list[Id] = []
     """Candidates that are never returned."""
+    negatives: list[Id] = []
+    """Candidates that the neighbors must not be like. They are not returned either."""
 
 
 class RetrieveQuery(Query):
@@ -123,6 +125,10 @@ class Selection(Schema):
     """
     diversity: float = 0.0
     """0: by score alone; up to 1: less and less like the neighbors before."""
+    offset: int = ABSENT
+    """Pages: the neighbors from this one on, of the list over a pool of `candidates`, which must be
+    sent.
+    """
     min_score: float = ABSENT
     """Neighbors with lower scores are left out."""
     formula: str = ""

@@ -191,6 +191,7 @@ OPTIONS: dict[str, Any] = {
     "index": "movies",
     "recall": 0.9,
     "explain": True,
+    "offset": 10,
 }
 
 
@@ -211,6 +212,8 @@ def test_every_option_equals_its_json(call: Callable[..., Call[Any]]) -> None:
         ({"crowding": {"seller": "3"}}, "crowding.seller is '3': expected an integer below"),
         ({"crowding": {5: 3}}, "crowding is 5: expected a string"),
         ({"crowding": {"seller": 2**31}}, "crowding.seller is"),
+        ({"offset": 1.5}, "offset is 1.5"),
+        ({"negatives": 5}, "negatives"),
         ({"diversity": "0.5"}, "diversity is '0.5': expected a number"),
         ({"recall": True}, "recall is True: expected a number"),
         ({"min_score": [1]}, r"min_score is \[1\]: expected a number"),

@@ -73,9 +73,11 @@ _reordered = {
     "diversity": 0.5,
     "min_score": -9,
     "recall": 0.5,
+    "candidates": 20,
+    "offset": 3,
 }
 _listed = {
-    "requests": [{"features": {"user": 3, "history": [1, 2]}, "exclude": [5]}],
+    "requests": [{"features": {"user": 3, "history": [1, 2]}, "exclude": [5], "negatives": [7]}],
     "attributes": [],
 }
 _shown: dict[str, dict[str, Any]] = {

@@ -166,7 +166,7 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
     if call == "lookup":
         options.add("feature")
     elif call != "rank":
-        options |= {"candidates", "diversity", "explain"}
+        options |= {"candidates", "diversity", "explain", "offset"}
     fields = {name: value for name, value in body.items() if name in options}
     if call == "lookup":
         return fields | ({"ids": column(body["ids"])} if "ids" in body else {})
@@ -188,10 +188,11 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
         fields["query_offsets"] = offsets([part[name] for part in parts])
     if any("context_id" in part for part in parts):
         fields["context_ids"] = ids([part["context_id"] for part in parts])
-    if any("exclude" in part for part in parts):
-        excluded = [part.get("exclude", []) for part in parts]
-        fields["exclude_ids"] = ids([value for each in excluded for value in each])
-        fields["exclude_offsets"] = offsets(excluded) if len(parts) > 1 else b""
+    for name, field in (("exclude", "exclude"), ("negatives", "negative")):
+        if any(name in part for part in parts):
+            lists = [part.get(name, []) for part in parts]
+            fields[f"{field}_ids"] = ids([value for each in lists for value in each])
+            fields[f"{field}_offsets"] = offsets(lists) if len(parts) > 1 else b""
     if call != "rank":
         return fields | (
             {"features": columns([part["features"] for part in parts])}
@@ -285,6 +286,33 @@ CASES = (
     Case("retrieve", "a version", user(), version=1),
     Case("retrieve", "attributes of every type", {"k": 40, "attributes": _ATTRIBUTES, **user()}),
     Case("retrieve", "exclusions", {"exclude": [1000, 1007, 5], **user()}),
+    Case("retrieve", "negative examples", {"negatives": [1000, 1007, 5], **user()}),
+    Case("retrieve", "no negative examples", {"negatives": [], **user()}),
+    Case(
+        "retrieve",
+        "negative examples of some requests",
+        {"k": 5, "requests": [{**user(1), "negatives": [1000, 1014]}, user(2)]},
+    ),
+    Case(
+        "retrieve",
+        "negative examples beside ids that are merged",
+        {"k": 5, "ids": [1000, 1014], "negatives": [1021, 1028], "exclude": [1007]},
+    ),
+    Case("retrieve", "too many negative examples", {"negatives": [7] * 301, **user()}, LARGE),
+    Case("retrieve", "the first page", {"k": 4, "offset": 0, "candidates": 12, **user()}),
+    Case("retrieve", "a page", {"k": 4, "offset": 4, "candidates": 12, **user()}),
+    Case(
+        "retrieve",
+        "a page of a diverse list",
+        {"k": 4, "offset": 3, "candidates": 12, "diversity": 0.5, **user()},
+    ),
+    Case("retrieve", "a page of no pool", {"k": 4, "offset": 4, **user()}, BAD),
+    Case("retrieve", "a page before the first", {"offset": -1, "candidates": 12, **user()}, BAD),
+    Case(
+        "retrieve", "a page past the pool", {"k": 4, "offset": 9, "candidates": 12, **user()}, BAD
+    ),
+    Case("recommend", "negative examples", {"k": 5, "negatives": [1000], **user()}),
+    Case("recommend", "a page", {"k": 4, "offset": 4, "candidates": 12, **user()}),
     Case("retrieve", "an empty exclusion", {"exclude": [], **user()}),
     Case("retrieve", "exact", {"exact": True, **user()}),
     Case("retrieve", "an index", {"index": "movies", **user()}),

@@ -77,6 +77,20 @@ def attributes(small: SmallBundle, place: int) -> dict[str, Any]:
     }
 
 
+def away(small: SmallBundle, vector: Array, part: Mapping[str, Any]) -> Array:
+    """A query vector, half its length away from the mean direction of its negative examples."""
+    places = {movie: place for place, movie in enumerate(small.ids.tolist())}
+    known = [places[movie] for movie in part.get("negatives", []) if movie in places]
+    if not known:
+        return vector
+    directions = [
+        small.vectors[place].astype(np.float64) / np.linalg.norm(small.vectors[place])
+        for place in known
+    ]
+    moved: Array = vector - 0.5 * np.linalg.norm(vector) * np.mean(directions, axis=0)
+    return moved
+
+
 def excluded_by(small: SmallBundle, body: Mapping[str, Any]) -> list[Any]:
     """The ids of the candidates that do not match a filter."""
     ids = enumerate(small.ids.tolist())
@@ -274,7 +288,8 @@ def _chosen(
     chosen = list[dict[str, Any]]()
     every = left
     crowding = body.get("crowding", {})
-    while left and len(chosen) < (body.get("k") or 10):
+    first = body.get("offset", 0)
+    while left and len(chosen) < first + (body.get("k") or 10):
         ids = [each["id"] for each in chosen]
         best = max(
             left, key=lambda each: _gain(small, body.get("diversity", 0), every, ids, each["id"])
@@ -287,14 +302,15 @@ def _chosen(
             taken = [own[each["id"]] for each in chosen]
             full = {value for value in taken if value is not None and taken.count(value) >= maximum}
             left = [each for each in left if own[each["id"]] not in full]
-    return {"neighbors": chosen}
+    return {"neighbors": chosen[first:]}
 
 
 def _retrieved(
     small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
 ) -> dict[str, Any]:
     own = [int(each) for each in part.get("ids", [part["id"]] if "id" in part else [])]
-    excluded = [*part.get("exclude", []), *own, *excluded_by(small, body.get("filter", {}))]
+    unwanted = [*part.get("exclude", []), *part.get("negatives", [])]
+    excluded = [*unwanted, *own, *excluded_by(small, body.get("filter", {}))]
     several = (
         [{"vector": each} for each in part["vectors"]]
         if "vectors" in part
@@ -302,10 +318,13 @@ def _retrieved(
     )
     best: dict[Any, float] = {}
     for each in several or [part]:
-        for movie, score in neighbors(small, _vector_of(small, each), len(small.ids), excluded):
+        vector = away(small, _vector_of(small, each), part)
+        for movie, score in neighbors(small, vector, len(small.ids), excluded):
             best[movie] = max(score, best.get(movie, -math.inf))
     found = sorted(best.items(), key=lambda pair: -pair[1])
-    if "formula" in body or "diversity" in body:  # else what is best does not depend on the pool
+    if {"formula", "diversity", "offset"} & {
+        *body
+    }:  # else what is best does not depend on the pool
         found = found[: body.get("candidates") or len(found)]
     formula = body.get("formula") or "score"
     scored = [
@@ -364,9 +383,11 @@ def _recommended(
     k = body.get("k") or 10
     count = body.get("candidates") or max(100, 10 * k)
     features = _stored(part, "features")
-    excluded = [*part.get("exclude", []), *excluded_by(small, body.get("filter", {}))]
+    unwanted = [*part.get("exclude", []), *part.get("negatives", [])]
+    excluded = [*unwanted, *excluded_by(small, body.get("filter", {}))]
     scored = []
-    for each, found in neighbors(small, _vector_of(small, part), count, excluded):
+    vector = away(small, _vector_of(small, part), part)
+    for each, found in neighbors(small, vector, count, excluded):
         others = {"retrieval_score": found, **_numbers(small, each)}
         score = _outputs(small, each, features, body.get("formula", ""), **others)["score"]
         scored.append({"id": each, "score": score, "retrieval_score": found})

@@ -65,16 +65,16 @@ def recommend(
     retrieve.check_response(index, request, n, k, settings, execution)
     reordering.check(request, corpus, k)
 
-    allowed = retrieve.allowed(index, request, n, execution)
     plan = tower.plan(frozenset(order.outputs))
     needed = dict.fromkeys((*query_tower.inputs, *plan.inputs["context"]))
     features = lookup.complete(
         model_version, needed, request.features, request.context_ids, n, execution
     )
     vectors = embed.result(model_version, query_tower, features, n, execution)
-    found = retrieve.pool(
-        index, retrieve.Queries(vectors, allowed), request, k, settings, execution
-    )
+    vectors, negatives = retrieve.avoid_negatives(index, vectors, request, [], n, None, execution)
+    allowed = retrieve.allowed(index, request, n, execution, negatives)
+    queries = retrieve.Queries(vectors, allowed)
+    found = retrieve.pool(index, queries, request, k, settings, execution)
     ranker = _Ranker(model_version, order, plan, corpus, features)
     steps = _plan_steps(ranker, request, found, k, execution)
     if steps.reason:

@@ -40,6 +40,8 @@ def check(request: Selecting, corpus: LoadedStore, k: int) -> None:
     """
     if request.candidates and request.candidates < k:
         raise InvalidArgument(f"candidates is {request.candidates}, fewer than k, which is {k}")
+    if request.offset is not None:
+        _check_page(request, request.offset, k)
     if not 0 <= request.diversity <= 1:
         raise InvalidArgument(f"diversity is {request.diversity}; 0 to 1 was expected")
     if request.min_score is not None and not math.isfinite(request.min_score):
@@ -55,6 +57,20 @@ def check(request: Selecting, corpus: LoadedStore, k: int) -> None:
             )
         if maximum < 1:
             raise InvalidArgument(f"crowding.{name} is {maximum}; at least 1 was expected")
+
+
+def _check_page(request: Selecting, offset: int, k: int) -> None:
+    if offset < 0:
+        raise InvalidArgument(f"offset is {offset}; at least 0 was expected")
+    if not request.candidates:
+        raise InvalidArgument(
+            "offset was sent without candidates; send the size of the pool, the same for each page"
+        )
+    if offset + k > request.candidates:
+        raise InvalidArgument(
+            f"offset is {offset} and k is {k}, more than the {request.candidates} candidates of "
+            "the pool; offset + k of at most that was expected"
+        )
 
 
 def numeric_attributes(corpus: LoadedStore) -> list[str]:
@@ -141,7 +157,8 @@ def best(
     execution: Execution,
     ranked: NDArray[np.bool_] | None = None,
 ) -> tuple[Places, Offsets]:
-    """Picks the k best of each query that min_score, crowding and diversity leave, best first.
+    """Picks the k best of each query that min_score, crowding and diversity leave, best first; of a
+    page, those from its offset on.
 
     Args:
       scores: [m] that are returned, of what was found.
@@ -158,6 +175,8 @@ def best(
     with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
         least = np.float32(-np.inf if request.min_score is None else request.min_score)
     chosen = [np.empty(0, np.int64)] * (len(ends) - 1)
+    first = request.offset or 0
+    last = first + k
 
     def pick(query: int) -> None:
         own = slice(ends[query], ends[query + 1])
@@ -167,11 +186,11 @@ def best(
         if request.diversity and ranked is None:
             vectors = sharded_search.vectors_at(index, found.positions[places], execution)
             places = places[
-                diverse(scores[places], vectors, k, request.diversity, codes[places], maxima)
+                diverse(scores[places], vectors, last, request.diversity, codes[places], maxima)
             ]
         elif maxima:
-            places = places[uncrowded(codes[places], maxima, k)]
-        chosen[query] = places[:k]
+            places = places[uncrowded(codes[places], maxima, last)]
+        chosen[query] = places[first:last]
 
     with execution.phase("compute"):
         execution.parallel(len(chosen), pick)

@@ -5,6 +5,7 @@ exist.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.tables.id_values import distinct
+from runtime.exact import normalised
 from service.config import ServiceSettings
 from service.engine.calls import (
     K_DEFAULT,
-    Exclusion,
+    IdLists,
     Ids,
     Neighbors,
     Offsets,
@@ -41,6 +43,8 @@ Positions = NDArray[Any]
 
 _NEIGHBOR_BYTES = 72
 """The names of a neighbor's fields in JSON, braces, and its two scores."""
+_NEGATIVE_WEIGHT = 0.5
+"""How far a query moves away from negative examples, as a share of its length or distance."""
 
 
 def retrieve(
@@ -65,8 +69,10 @@ def retrieve(
     own = list[Positions]()
     if positions is not None:
         own = np.split(positions, np.arange(1, n) if offsets is None else offsets[1:-1])
+    vectors, own = avoid_negatives(index, vectors, request, own, n, offsets, execution)
     queries = Queries(vectors, allowed(index, request, n, execution, own), offsets)
-    needs_pool = formula is not None or bool(request.crowding) or request.diversity > 0
+    reorders = formula is not None or bool(request.crowding) or request.diversity > 0
+    needs_pool = reorders or request.offset is not None
     if needs_pool:
         found = pool(index, queries, request, k, settings, execution)
     else:
@@ -108,7 +114,7 @@ def pool(
     execution: Execution,
 ) -> Found:
     """Finds what is ranked or reordered: `candidates` for each query, and more where crowding needs
-    them.
+    them; for pages no more, so that each page is of the same pool.
 
     Raises:
       TooLarge: more than max_candidates.
@@ -117,7 +123,7 @@ def pool(
     fetched = min(request.fetched, index.corpus.entry.size)
     at_most(settings, "max_candidates", n * fetched, "the request, over all queries,")
     found = _find(index, queries, request, fetched, execution)
-    if not request.crowding:
+    if not request.crowding or request.offset is not None:
         return found
 
     def find(query: int, count: int) -> Found:
@@ -163,8 +169,9 @@ def check_selection(
     """
     check_attributes(index.corpus, request.attributes)
     excluded = request.exclude.ids if request.exclude else None
+    negatives = request.negatives.ids if request.negatives else None
     tokens = [] if request.filter is None else request.filter.tokens
-    check_values(settings, columns, ids, excluded, request.context_ids, *tokens)
+    check_values(settings, columns, ids, excluded, negatives, request.context_ids, *tokens)
     if not 0 <= request.recall <= 1:
         raise InvalidArgument(f"recall is {request.recall}; 0 (as exported) to 1 was expected")
 
@@ -204,6 +211,57 @@ def check_response(
     )
 
 
+def avoid_negatives(
+    index: ServedIndex,
+    vectors: Vectors,
+    request: Selecting,
+    own: list[Positions],
+    n: int,
+    offsets: Offsets | None,
+    execution: Execution,
+) -> tuple[Vectors, list[Positions]]:
+    """Moves queries away from their negative examples, which are no neighbors either.
+
+    By dot product and cosine, a query loses a share of its length in the mean direction of its
+    examples; by l2, it moves on by a share of its distance from their mean.
+
+    Args:
+      vectors: [v, dim] of the queries.
+      own: The candidates that each query is; empty: queries are none.
+      offsets: As `search.nearest`.
+
+    Returns:
+      The vectors to search for, and the candidates that each query must not find.
+
+    Source: Rocchio, "Relevance feedback in information retrieval", 1971.
+    """
+    if request.negatives is None:
+        return vectors, own
+    negatives = _positions_by_query(
+        index.corpus, request.negatives, n, "negatives", "negative example"
+    )
+    unwanted = negatives
+    if own:
+        unwanted = [np.concatenate(pair) for pair in zip(own, negatives, strict=True)]
+    found = sharded_search.vectors_at(index, np.concatenate(negatives), execution)
+    is_l2 = index.entry.distance == "squared_l2"
+    examples = found if is_l2 else normalised(found)
+    moved = np.array(vectors, np.float32)
+    ends = np.arange(n + 1) if offsets is None else offsets
+    last = 0
+    for query, (first_vector, last_vector) in enumerate(pairwise(ends.tolist())):
+        first, last = last, last + negatives[query].size
+        if first == last:
+            continue
+        mean = examples[first:last].mean(axis=0)
+        part = moved[first_vector:last_vector]
+        if is_l2:
+            part += _NEGATIVE_WEIGHT * (part - mean)
+        else:
+            part -= _NEGATIVE_WEIGHT * np.linalg.norm(part, axis=1, keepdims=True) * mean
+    return moved, unwanted
+
+
 def allowed(
     index: ServedIndex,
     request: Selecting,
@@ -240,7 +298,7 @@ def neighbors(corpus: LoadedStore, found: Found, attributes: tuple[str, ...]) ->
     return Neighbors(corpus.store.ids(positions), scores, offsets, values)
 
 
-def _excluded(corpus: LoadedStore, exclude: Exclusion | None, n: int) -> list[Positions]:
+def _excluded(corpus: LoadedStore, exclude: IdLists | None, n: int) -> list[Positions]:
     """Returns the positions that each of n queries must not find: denied ones, and those of ids;
     unknown ids have none.
 
@@ -249,12 +307,31 @@ def _excluded(corpus: LoadedStore, exclude: Exclusion | None, n: int) -> list[Po
     denied = corpus.denied.positions
     if exclude is None:
         return [denied] * n
-    if exclude.offsets is not None:
-        check_offsets(exclude.offsets, n, int(exclude.ids.size), "exclude")
-    positions = corpus.store.positions(exclude.ids, "excluded candidate")
     if n == 1 or exclude.offsets is None:
-        return [_joined(denied, positions)] * n
-    return [_joined(denied, each) for each in np.split(positions, exclude.offsets[1:-1])]
+        shared = _positions_by_query(corpus, exclude, 1, "exclude", "excluded candidate")
+        return [_joined(denied, *shared)] * n
+    lists = _positions_by_query(corpus, exclude, n, "exclude", "excluded candidate")
+    return [_joined(denied, each) for each in lists]
+
+
+def _positions_by_query(
+    corpus: LoadedStore, lists: IdLists, n: int, field: str, what: str
+) -> list[Positions]:
+    """Returns the positions of each query's ids; unknown ids have none.
+
+    Args:
+      corpus: The candidates.
+      lists: The ids.
+      n: The number of queries.
+      field: Names the lists in errors.
+      what: Names one id of them in errors.
+    """
+    if lists.offsets is not None:
+        check_offsets(lists.offsets, n, int(lists.ids.size), field)
+    positions = corpus.store.positions(lists.ids, what)
+    if n == 1 or lists.offsets is None:
+        return [positions[positions >= 0]] * n
+    return [each[each >= 0] for each in np.split(positions, lists.offsets[1:-1])]
 
 
 def _joined(some: Positions, others: Positions) -> Positions:

@@ -147,7 +147,9 @@ def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ..
         later.append("crowding")
     explanations = []
     for each, size in zip(found.explanations, np.diff(found.offsets).tolist(), strict=True):
-        if size < min(k, each.matches):
+        if request.offset is not None:
+            shortfall = f"the pool of {request.candidates} candidates has no more neighbors"
+        elif size < min(k, each.matches):
             shortfall = f"{_only(size)} candidates pass {' and '.join(later)}"
         else:
             matches = _only(each.matches)

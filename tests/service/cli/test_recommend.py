@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli.batch_recommendation import BLOCK_USERS, Task, run
 from service.cli.serve import command
-from service.engine.calls import Condition, Exclusion, Filter
+from service.engine.calls import Condition, Filter, IdLists
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import PROGRAM, until
 from tests.service.engine.served import Served, column
@@ -100,7 +100,7 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
                 "history": column(1000, 1007, offsets=[0, 2]),
                 "hour": column(1.0),
             },
-            "exclude": Exclusion(np.array([1000, 1007])),
+            "exclude": IdLists(np.array([1000, 1007])),
         },
         {"features": {"hour": column(2.0)}, "context_ids": np.array([7])},
         {"features": {"user": column(3), "history": column(offsets=[0, 0])}},

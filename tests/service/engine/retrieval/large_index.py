@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from bundle.stores.reader import CandidateStore
 from runtime import partitions
 from runtime.exact import ExactIndex
 from runtime.scann import write_index
+from service.config import ServiceSettings
 from service.engine.calls import Retrieval, Target
 from service.engine.context import Execution
 from service.engine.retrieval import retrieve, search
@@ -84,3 +86,15 @@ def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search
     return search.nearest(
         *(index, vectors, k, allowed, execution), exact=sent.exact, recall=sent.recall, explain=True
     )
+
+
+def retrieve_ids(index: LoadedIndex, **request: Any) -> list[int]:
+    """Returns the ids of a Retrieval's neighbors, those of one query after the other."""
+    assert isinstance(index.corpus, LoadedStore)
+    served = ServedIndex("items", index.entry, index.corpus, index, None)
+    version: Any = SimpleNamespace(model="items", version=1, indexes={"items": served}, shards=None)
+    settings = ServiceSettings(root=Path.cwd())
+    sent = Retrieval(Target(), **request)
+    answer = retrieve.retrieve(version, sent, settings, Execution("retrieve"))
+    ids: list[int] = answer.neighbors.ids.tolist()
+    return ids

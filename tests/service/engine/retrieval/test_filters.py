@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.engine.calls import Condition, Exclusion, Filter
+from service.engine.calls import Condition, Filter, IdLists
 from service.errors import InvalidArgument, TooLarge
 from tests.bundles.small import GENRE_NAMES
 from tests.service import reference
@@ -160,7 +160,7 @@ def test_filters_leave_what_meets_every_condition_and_always_k_of_it(
             for name, each in made.items()
         }
         answer = service.retrieve(
-            vectors=vector, k=k, filter=Filter(sent), exclude=Exclusion(excluded), explain=True
+            vectors=vector, k=k, filter=Filter(sent), exclude=IdLists(excluded), explain=True
         )
         out = {*reference.excluded_by(small, made), *excluded.tolist()}
         expected = reference.neighbors(small, vector.astype(np.float64), 40, list(out))
@@ -180,7 +180,7 @@ def test_filter_beside_queries_of_their_own_exclusions_leaves_each_its_own(load:
     service = load()
     ids = service.small.ids
     late = Filter({"year": Condition(ge=2025)})
-    exclude = Exclusion(ids[[35, 36, 37, 3]], np.array([0, 2, 2, 4]))
+    exclude = IdLists(ids[[35, 36, 37, 3]], np.array([0, 2, 2, 4]))
     answer = service.retrieve(vectors=np.ones((3, 8), np.float32), filter=late, exclude=exclude)
     found = [
         set(each.tolist())
@@ -199,7 +199,7 @@ def test_denied_candidate_is_no_neighbor_with_or_without_a_filter(load: Load) ->
         {},
         {"exact": True},
         {"filter": Filter({"year": Condition(ge=1990)})},
-        {"exclude": Exclusion(ids[:2])},
+        {"exclude": IdLists(ids[:2])},
     ):
         found = service.retrieve(vectors=ONES, k=40, explain=True, **options)
         assert not {ids[3], ids[36]} & set(found.neighbors.ids.tolist())

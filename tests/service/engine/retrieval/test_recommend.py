@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.engine.calls import Exclusion
+from service.engine.calls import IdLists
 from service.engine.retrieval import reordering
 from service.errors import InvalidArgument, NotFound
 from tests.service import reference
@@ -31,7 +31,7 @@ def test_recommend_by_default_ranks_ten_times_k_at_least_a_hundred(load: Load) -
 
 def test_recommend_of_everything_excluded_is_empty(load: Load) -> None:
     service = load()
-    answer = service.recommend(features={"user": column(2)}, exclude=Exclusion(service.small.ids))
+    answer = service.recommend(features={"user": column(2)}, exclude=IdLists(service.small.ids))
     assert answer.neighbors.offsets.tolist() == [0, 0]
 
 

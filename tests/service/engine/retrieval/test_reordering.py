@@ -195,6 +195,41 @@ def test_crowding_of_merged_queries_takes_the_best_score_of_each_candidate(load:
         assert crowded.neighbors.ids[start : start + 9].tolist() == found.ids[kept[:9]].tolist()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"formula": "-score"},
+        {"diversity": 0.5},
+        {"crowding": {"studio": 4, "classic": 9}},
+        {"crowding": {"studio": 4}, "diversity": 0.3, "min_score": 0.0},
+    ],
+)
+@pytest.mark.parametrize("call", ["retrieve", "recommend"])
+def test_pages_of_a_pool_make_up_its_list(load: Load, call: str, options: dict[str, Any]) -> None:
+    if call == "recommend":
+        options = {**options, "formula": "score + retrieval_score"}
+    tree = {"num_leaves": 20, "leaves_to_search": 3, "dimensions_per_block": 2, "reorder": 20}
+    service = load(size=400, index_kind="tree_ah", parameters=tree)
+    answer = getattr(service, call)
+
+    def page(offset: int, k: int) -> Any:
+        return answer(
+            features={"user": column(4)}, k=k, candidates=60, offset=offset, explain=True, **options
+        )
+
+    whole = page(0, 60)
+    found = list[int]()
+    for offset in range(0, 56, 7):
+        part = page(offset, 7)
+        found += part.neighbors.ids.tolist()
+        (explanation,) = part.explanations
+        ended = "the pool of 60 candidates has no more neighbors"
+        assert explanation.shortfall == ("" if part.neighbors.ids.size == 7 else ended)
+    assert len(set(found)) == len(found) > 14
+    assert found == whole.neighbors.ids[:56].tolist()
+
+
 def test_diversity_of_the_whole_pool_picks_each_neighbor_by_its_gain(load: Load) -> None:
     service = load()
     found = all_of(service)
@@ -215,6 +250,12 @@ def test_diversity_of_the_whole_pool_picks_each_neighbor_by_its_gain(load: Load)
     ("request_", "message"),
     [
         ({"candidates": 9}, "candidates is 9, fewer than k, which is 10"),
+        ({"offset": -1, "candidates": 50}, "offset is -1; at least 0"),
+        ({"offset": 0}, "offset was sent without candidates; send the size of the pool"),
+        (
+            {"offset": 41, "candidates": 50},
+            "offset is 41 and k is 10, more than the 50 candidates of the pool",
+        ),
         ({"diversity": 1.5}, r"diversity is 1\.5; 0 to 1"),
         ({"diversity": float("nan")}, "diversity is nan"),
         ({"min_score": float("nan")}, "min_score is nan; a finite number"),

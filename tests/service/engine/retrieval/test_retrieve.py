@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.engine.calls import Exclusion, Retrieved
+from service.engine.calls import IdLists, Retrieved
 from service.errors import InvalidArgument, TooLarge
 from tests.service import reference
 from tests.service.engine.served import Served, column
@@ -35,7 +35,7 @@ def test_retrieve_from_a_tree_that_searches_few_leaves_still_returns_k(load: Loa
     assert (found < 0).any(), "the tree alone finds too few, else this test shows nothing"
 
     excluded = service.small.ids[::2]
-    answer = service.retrieve(vectors=vectors, k=150, exclude=Exclusion(excluded))
+    answer = service.retrieve(vectors=vectors, k=150, exclude=IdLists(excluded))
     assert np.diff(answer.neighbors.offsets).tolist() == [150] * 4
     assert not set(answer.neighbors.ids.tolist()) & set(excluded.tolist())
 
@@ -47,7 +47,7 @@ def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_block
     small = service.small
     monkeypatch.setattr("service.engine.retrieval.search._CELLS_MAX", 60)
     vectors = np.random.default_rng(8).normal(size=(9, 8)).astype(np.float32)
-    exclude = Exclusion(small.ids[:30], np.array([0, 0, 0, 0, 0, 30, 30, 30, 30, 30]))
+    exclude = IdLists(small.ids[:30], np.array([0, 0, 0, 0, 0, 30, 30, 30, 30, 30]))
     answer = service.retrieve(vectors=vectors, k=5, exclude=exclude, exact=True)
     for query in range(9):
         excluded = list(small.ids[:30]) if query == 4 else []
@@ -83,7 +83,7 @@ def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_block
         ),
         ({"features": {"usr": column(1)}}, InvalidArgument, "'usr' .* did you mean 'user'"),
         (
-            {"vectors": ONES, "exclude": Exclusion(np.array([1000]), np.array([0, 1, 1]))},
+            {"vectors": ONES, "exclude": IdLists(np.array([1000]), np.array([0, 1, 1]))},
             InvalidArgument,
             "exclude: 3 offsets; 2 were expected",
         ),

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from bundle.format.indexes import DepthPoint
 from bundle.format.manifest import CostPoint
-from service.engine.calls import Condition, Exclusion, Filter
+from service.engine.calls import Condition, Filter, IdLists
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.search_depth import SearchDepth, Setting
 from service.versions.version import LoadedIndex
-from tests.service.engine.retrieval.large_index import find, load_index
+from tests.service.engine.retrieval.large_index import find, load_index, retrieve_ids
 
 SIZE = 100_000
 DIM = 32
@@ -142,7 +142,7 @@ def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
         allowed = np.ones(SIZE, bool)
         allowed[best(index, query, allowed, nearest)] = False
         share, paths = recall(
-            index, query[np.newaxis], allowed, exclude=Exclusion(np.flatnonzero(~allowed))
+            index, query[np.newaxis], allowed, exclude=IdLists(np.flatnonzero(~allowed))
         )
         shares.append(share)
         assert paths == {path}
@@ -188,7 +188,7 @@ def test_list_does_not_depend_on_what_other_queries_exclude(
     sizes = [number % 2 * 500 for number in range(len(queries))]
     ids = np.concatenate([np.arange(size) for size in sizes])
     offsets = np.cumsum([0, *sizes])
-    found = coarsely(index, queries, k, exclude=Exclusion(ids, offsets))
+    found = coarsely(index, queries, k, exclude=IdLists(ids, offsets))
     together = np.split(found.positions, found.offsets[1:-1])
     for number in range(0, len(queries), 2):
         assert together[number].tolist() == alone[number].tolist()
@@ -200,7 +200,7 @@ def test_list_without_a_candidate_is_the_same_but_for_it(
     for query in queries:
         listed = coarsely(index, query[np.newaxis], K).positions.tolist()
         for absent in (listed[7], listed[-1], (listed[0] + 1) % SIZE):
-            excluded = Exclusion(np.array([absent]))
+            excluded = IdLists(np.array([absent]))
             found = coarsely(index, query[np.newaxis], K, exclude=excluded).positions.tolist()
             remaining = [position for position in listed if position != absent]
             assert found[: len(remaining)] == remaining
@@ -226,7 +226,7 @@ def test_search_scores_are_the_same_bits_whatever_the_filter_path_and_batch(
     requests: list[dict[str, Any]] = [
         {},
         {"exact": True},
-        {"exclude": Exclusion(np.arange(50))},
+        {"exclude": IdLists(np.arange(50))},
         *(
             {"filter": allow(**{name: value})}
             for name in ("half", "tenth", "hundredth")
@@ -272,7 +272,7 @@ def test_search_explains_matches_path_and_shortfall(
     query = np.ones((1, DIM), np.float32)
     matching = np.flatnonzero((attributes["thousandth"] == 5) & (attributes["tenth"] == 3))
     filters = allow(thousandth=5, tenth=3)
-    found = find(index, query, 50, filter=filters, exclude=Exclusion(np.append(matching[:2], 0)))
+    found = find(index, query, 50, filter=filters, exclude=IdLists(np.append(matching[:2], 0)))
     (explained,) = found.explanations
     assert sorted(found.positions.tolist()) == matching[2:].tolist()
     assert (explained.path, explained.matches, explained.scored) == (
@@ -331,6 +331,35 @@ def test_search_of_every_distance_finds_the_best_that_match(tmp_path: Path, dist
         np.testing.assert_allclose(found.scores, scores[expected], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
+def test_negative_examples_take_neighbors_like_them_off_the_list(
+    tmp_path: Path, distance: Any
+) -> None:
+    """A query between two clusters, of which one is disliked."""
+    random = np.random.default_rng(3)
+    centers = np.eye(8, dtype=np.float32)[:2] * 4
+    cluster = np.arange(200) % 2
+    vectors = centers[cluster] + random.normal(size=(200, 8)).astype(np.float32) * 0.3
+    tree = {"num_leaves": 4, "leaves_to_search": 4, "dimensions_per_block": 2, "reorder": 50}
+    index = load_index(tmp_path, vectors, {"a": cluster}, distance=distance, parameters=tree)
+    query = centers.mean(axis=0, keepdims=True)
+
+    def found(**request: Any) -> list[int]:
+        return retrieve_ids(index, vectors=np.repeat(query, 2, axis=0), k=40, **request)
+
+    both = found()
+    assert {each % 2 for each in both[:40]} == {0, 1}
+    assert both[:40] == both[40:]
+    disliked = IdLists(np.array([1, 3, 5, 10**6]), np.array([0, 0, 4]))
+    moved = found(negatives=disliked)
+    assert moved[:40] == both[:40]
+    assert {each % 2 for each in moved[40:]} == {0}
+    everyone = found(negatives=IdLists(np.array([1, 3, 5])))
+    assert everyone[:40] == everyone[40:] == moved[40:]
+    excluded = IdLists(np.array([0, 2]))
+    assert not {0, 2} & {*found(negatives=disliked, exclude=excluded)}
+
+
 def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(
     tmp_path: Path, queries: NDArray[np.float32]
 ) -> None:
@@ -349,5 +378,5 @@ def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(
         assert "index" in paths
     allowed = np.ones(40_000, bool)
     allowed[best(index, queries[0], allowed, 1000)] = False
-    share, _ = recall(index, queries[:1], allowed, exclude=Exclusion(np.flatnonzero(~allowed)))
+    share, _ = recall(index, queries[:1], allowed, exclude=IdLists(np.flatnonzero(~allowed)))
     assert share >= 0.9

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bundle.features.reader import Column
-from service.engine.calls import Embedding, Exclusion, Ranking, Retrieval, Target
+from service.engine.calls import Embedding, IdLists, Ranking, Retrieval, Target
 from service.engine.scheduling import batching
 from tests.service.engine.served import Served
 
@@ -65,7 +65,7 @@ def test_batch_key_of_another_form_differs(other: Any) -> None:
     "alone",
     [
         retrieval(1, exact=True),
-        retrieval(1, exclude=Exclusion(np.array([1]))),
+        retrieval(1, exclude=IdLists(np.array([1]))),
         Retrieval(TARGET, vectors=np.ones((1, 2), np.float32)),
         Retrieval(TARGET, features={"user": ints(1, 2)}),
         Retrieval(
