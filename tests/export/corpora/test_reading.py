@@ -46,6 +46,7 @@ FEATURES: dict[str, Feature] = {
     "year": DenseFeature(kind="dense", role="candidate"),
     "rated": DenseFeature(kind="dense", role="candidate", dtype="int64", default=7),
     "place": DenseFeature(kind="dense", role="candidate", shape=(2,)),
+    "span": DenseFeature(kind="dense", role="candidate", shape=(2,), default=[0.0, 1.0]),
     "shelf*size": EmbeddedFeature(
         kind="bag",
         table="movies",
@@ -102,6 +103,11 @@ def test_corpus_csv_becomes_the_columns_that_a_client_would_send(tmp_path: Path)
         "feature rated": [[3], []],
         "feature place": [[0.5, 1], [2, -300]],
     }
+
+
+def test_corpus_list_that_is_empty_is_left_to_the_default(tmp_path: Path) -> None:
+    written = _read_text(tmp_path, "id,span\n1,1|2\n2,\n", features={"span": "span"})
+    assert written["feature span"] == [[1, 2], []]
 
 
 def test_corpus_csv_type_of_a_column_follows_from_all_its_cells(tmp_path: Path) -> None:
@@ -163,6 +169,8 @@ def test_corpus_parquet_takes_lists_and_dictionaries(tmp_path: Path) -> None:
         ("year", ["1990", "nan"], "row 2: 'nan' is no finite number"),
         ("year", ["1990", "1e39"], "row 2: '1e39' is no finite float32"),
         ("place", ["1|2", "1"], "row 2 has 1 values; a feature of shape (2,) takes 2"),
+        ("place", ["1|2", ""], "row 2 has 0 values; a feature of shape (2,) takes 2"),
+        ("span", ["1|2", "", "1"], "row 3 has 1 values; a feature of shape (2,) takes 2"),
         (
             "movie",
             pa.array([1.0, 2.0]),

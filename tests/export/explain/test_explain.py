@@ -33,6 +33,7 @@ def test_text_of_a_ranker_shows_rules_parts_and_what_is_inside() -> None:
     assert "t1 1 001 rows x 16 float32; 62.6 KiB from model/table" in text
     assert "<- f1 context, single; hash mod 1001; unknown: zeros => ranking/trunk" in text
     assert "hour context, rows below 24" in text
+    assert " towers -> outputs " in text
     assert "-> head0, head1 (ordered by head0^0.7 * head1)" in text
     assert "head-head1, once for each candidate, takes trunk_0; gives head1" in text
     assert "tables of at most 24 rows stay inside the towers, where hour reads them" in text
@@ -192,7 +193,7 @@ def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(
     assert "index movies: query finds movies" in told
     assert "filtered by genres, year: 4 bytes for each value of a candidate" in told
     assert re.search(
-        r"query finds movies; each million of candidates: \S+ MiB of disk, at most \S+ \S+ of "
+        r"query finds movies; each million of candidates: 45\.8 MiB of disk, at most \S+ \S+ of "
         r"memory",
         told,
     )

@@ -57,6 +57,15 @@ def test_numbers_that_are_no_step_function_of_few_steps_become_no_buckets(
     assert not (isinstance(resolved, ResolvedIds) and isinstance(resolved.rule, BucketIds))
 
 
+@pytest.mark.parametrize(("factor", "is_rule"), [(10.0, True), (1.0, True), (0.0, False)])
+def test_numbers_that_are_scaled_by_anything_but_zero_become_buckets(
+    factor: float, is_rule: bool
+) -> None:
+    # A constant, which no optimizer of the trace folds.
+    scaled = found(lambda features: tf.cast(features["x"] * factor, tf.int32), 50, x=numbers())
+    assert isinstance(scaled, ResolvedIds) == is_rule
+
+
 def test_ids_that_are_masked_by_another_input_have_no_rule() -> None:
     hashing = tf.keras.layers.Hashing(300)
 
