@@ -6,7 +6,7 @@
    REQUESTS holds [uint32 size, bytes] of each request as it goes over the wire: for http headers and body, for grpc the
    HTTP/2 frames of one call with 0 for the stream. DUE holds float64 seconds, rising. RESULTS is written as float64
    [requests, 3]: when it was sent or due, how long until its whole answer, and how it ended: the HTTP status; of
-   grpc 200 for an answer with a message, 0 without one (an error); -1: the connection ended; -2: no answer.
+   grpc 200 for an answer with a message, else the number of its status; -1: the connection ended; -2: no answer.
    In the open loop time counts from the instant a request was due, so that a slow service cannot hide its delay; a
    request that finds no idle connection opens one, up to CALLERS. Prints the seconds from first to last, and of CPU. */
 
@@ -28,6 +28,8 @@
 
 enum { DATA = 0, HEADERS = 1, RST_STREAM = 3, SETTINGS = 4, PING = 6, GOAWAY = 7, WINDOW_UPDATE = 8 };
 enum { INITIAL_WINDOW = 4 }; /* among SETTINGS */
+enum { REFUSED_STREAM = 7, CANCEL = 8, ENHANCE_YOUR_CALM = 11 };                  /* of HTTP/2 */
+enum { CANCELLED = 1, UNKNOWN = 2, RESOURCE_EXHAUSTED = 8, INTERNAL = 13, UNAVAILABLE = 14 }; /* of gRPC */
 enum { GRACE_S = 20, EVENTS = 256, FRAME = 9 };
 
 struct bytes { uint8_t *at; size_t size, room; };
@@ -41,6 +43,7 @@ struct connection {
     uint32_t stream;        /* HTTP/2: of the call in flight; odd */
     int64_t window, stream_window, stream_room; /* HTTP/2: bytes of DATA taken now, of one call, of a new call */
     size_t message;         /* HTTP/2: bytes of the answer so far */
+    int failure;            /* gRPC: the status that the call ends with, if no message comes */
     const uint8_t *put, *put_end; /* HTTP/2: what of the request is not on the wire yet, behind the windows */
     int leaving;            /* the service takes no more calls here: GOAWAY, or connection: close */
 };
@@ -101,7 +104,9 @@ static int flush(struct connection *c) {
 static void open_connection(struct connection *c) {
     static const uint8_t preface[] =
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-        "\0\0\x06\x04\0\0\0\0\0" "\0\x04\x7f\xff\xff\xff" /* SETTINGS: answers of any size */
+        "\0\0\x0c\x04\0\0\0\0\0"                           /* SETTINGS */
+        "\0\x01\0\0\0\0"                                   /* no table of headers: each comes by its name */
+        "\0\x04\x7f\xff\xff\xff"                           /* answers of any size */
         "\0\0\x04\x08\0\0\0\0\0" "\x7f\xfe\xff\xff";      /* WINDOW_UPDATE of the connection */
     int one = 1;
     size_t next = c->next;
@@ -154,6 +159,7 @@ static void ask(struct connection *c, size_t number, double begun) {
     c->begun = begun;
     c->stream += 2; /* the first of a connection: -1 + 2 */
     c->message = 0;
+    c->failure = UNKNOWN;
     number %= request_count;
     if (!grpc) {
         append(&c->out, requests[number].at, requests[number].size);
@@ -199,6 +205,27 @@ static void take_settings(struct connection *c, const uint8_t *at, size_t size) 
     reply(c, SETTINGS, NULL, 0);
 }
 
+/* Returns the status in a block of headers, or what was known before. */
+static int status_in(const uint8_t *at, size_t size, int before) {
+    static const char name[] = "\x0bgrpc-status";
+    const uint8_t *end = at + size, *found = memmem(at, size, name, sizeof name - 1);
+    if (!found || found + sizeof name >= end) return before;
+    const uint8_t *digit = found + sizeof name; /* behind the length of the value */
+    int status = 0;
+    for (uint8_t length = digit[-1]; length && digit < end; length--) status = status * 10 + *digit++ - '0';
+    return status;
+}
+
+/* Returns the status that gRPC gives a call whose stream is reset. */
+static int status_of_reset(uint32_t error) {
+    switch (error) {
+    case CANCEL: return CANCELLED;
+    case REFUSED_STREAM: return UNAVAILABLE;
+    case ENHANCE_YOUR_CALM: return RESOURCE_EXHAUSTED;
+    default: return INTERNAL;
+    }
+}
+
 /* Takes the whole frames of the buffer; returns whether the call in flight ended, and sets its status. */
 static int grpc_frames(struct connection *c, double *status) {
     size_t used = 0;
@@ -211,7 +238,12 @@ static int grpc_frames(struct connection *c, double *status) {
         used += FRAME + size;
         if (type == DATA && own) c->message += size;
         if ((type == DATA || type == HEADERS) && own && flags & 1) ended = 1;
-        if (type == RST_STREAM && own && !ended) c->message = 0, ended = 1;
+        if (type == HEADERS && own) c->failure = status_in(at + FRAME, size, c->failure);
+        if (type == RST_STREAM && own && !ended) {
+            c->message = 0;
+            c->failure = status_of_reset(big(at + FRAME, 4));
+            ended = 1;
+        }
         if (type == SETTINGS && !(flags & 1)) take_settings(c, at + FRAME, size);
         if (type == PING && !(flags & 1)) reply(c, PING, at + FRAME, 8);
         if (type == GOAWAY) c->leaving = 1;
@@ -221,7 +253,7 @@ static int grpc_frames(struct connection *c, double *status) {
     memmove(c->in.at, c->in.at + used, c->in.size - used);
     c->in.size -= used;
     put_frames(c);
-    *status = c->message >= 5 ? 200 : 0;
+    *status = c->message >= 5 ? 200 : c->failure;
     return ended;
 }
 

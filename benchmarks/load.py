@@ -90,7 +90,8 @@ class Answers:
     Attributes:
       begun_s: [requests] float64, when each was sent (open loop: due), from the start.
       latency_s: [requests] float64 until its whole answer.
-      status: [requests] float64: HTTP's; of gRPC 200 or 0; -1: connection lost, -2: no answer.
+      status: [requests] float64: HTTP's; of gRPC 200, or the number of its
+        failure; -1: connection lost, -2: no answer.
       elapsed_s: from the start to the last answer.
       generator_s: CPU of the generator.
     """
