@@ -156,6 +156,10 @@ class Engine:
             self._rejected(call, model, problem)
         return problem
 
+    def call_accepted(self) -> None:
+        """Notes that gRPC accepted a call, behind which others may wait to be accepted."""
+        self._scheduler.call_accepted()
+
     @contextlib.contextmanager
     def admit(self, call: str, deadline: float, model: str = "") -> Iterator[None]:
         """Counts a request as in progress, from before it is decoded until it is answered; raises

@@ -28,13 +28,16 @@ from service.codec.metadata import (
 )
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
-from service.errors import DeadlineExceeded, TooLarge, Unimplemented
+from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge, Unimplemented
 from service.grpc_api.servicer import GrpcService
 from service.grpc_api.status import abort
 from service.observability import logging
 from service.security.principal import NAME_CHARS_MAX, Principal
 
 _log = logging.logger(__name__)
+
+_NOT_COMPUTED = frozenset({"models", "model", "describe", "other"})
+"""Calls that are never rejected for overload: they cost about as much as a rejection."""
 
 Continuation = Callable[[HandlerCallDetails], Awaitable[RpcMethodHandler | None]]
 Method = Callable[[bytes, RequestContext], Awaitable[bytes]]
@@ -49,6 +52,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         self._dataplane = dataplane
         self._tokens = dataplane.tokens
         self._settings = dataplane.settings
+        self._handlers = dict[str, RpcMethodHandler]()
         # The size of a message is known only when it has been read: each may be the largest until
         # then.
         self._reading = Reading(
@@ -59,13 +63,18 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         self, continuation: Continuation, details: HandlerCallDetails
     ) -> RpcMethodHandler | None:
         """Returns the handler of a method."""
+        handler = self._handlers.get(details.method)
+        if handler is not None:
+            return handler
         handler = await continuation(details)
         service, _, method = details.method.removeprefix("/").partition("/")
-        is_ours = service == self.service.name
-        if handler is not None and not is_ours:
-            return handler
-        call = self.service.calls.get(method, "other") if is_ours else "other"
-        return self._handler(call, None if handler is None else handler.unary_unary)
+        if service != self.service.name:
+            return self._handler("other", None) if handler is None else handler
+        if handler is None:  # not kept: clients choose the names
+            return self._handler("other", None)
+        handler = self._handler(self.service.calls[method], handler.unary_unary)
+        self._handlers[details.method] = handler
+        return handler
 
     def authenticate(
         self, context: ServicerContext, metadata: Mapping[str, str]
@@ -89,28 +98,57 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         async def respond(_: object, context: ServicerContext) -> bytes:
             began = time.perf_counter()
             metadata = joined(context.invocation_metadata())
-            request_id = request_id_of(metadata.get(REQUEST_ID), metadata.get(TRACE_PARENT))
-            remaining_s = context.time_remaining()
-            timeout_s = self._settings.request_timeout_s
-            timeout_s = timeout_s if remaining_s is None else min(remaining_s, timeout_s)
-            request = RequestContext(call, request_id, time.monotonic() + timeout_s)
-            request.trace_parent = metadata.get(TRACE_PARENT, "")
+            request = self._request(call, metadata, context)
             try:
                 request.principal = self.authenticate(context, metadata)
-                answer = await self._answer(method, context, request)
+                rejection = self._rejection(request)
+                if rejection is None:
+                    answer = await self._answer(method, context, request)
             except (Exception, asyncio.CancelledError) as problem:
-                failure = failure_of(problem, request_id)
+                failure = failure_of(problem, request.request_id)
                 log_failure(_log, call, failure, problem, request.model)
                 seconds = time.perf_counter() - began
                 self._dataplane.request_finished("grpc", request, failure.code.value, seconds)
                 if isinstance(problem, asyncio.CancelledError):
                     raise
                 await abort(context, failure, _timing(request))
+            if rejection is not None:
+                self._dataplane.request_rejected(
+                    "grpc", call, "", rejection.code.value, request.request_id
+                )
+                await abort(context, failure_of(rejection, request.request_id))
             self._dataplane.request_finished("grpc", request, "OK", time.perf_counter() - began)
-            context.set_trailing_metadata(((REQUEST_ID, request_id), *_timing(request)))
+            context.set_trailing_metadata(((REQUEST_ID, request.request_id), *_timing(request)))
             return answer
 
         return grpc.stream_unary_rpc_method_handler(respond)
+
+    def _request(
+        self, call: str, metadata: Mapping[str, str], context: ServicerContext
+    ) -> RequestContext:
+        """Returns the context of a call, of which nothing but the metadata was read."""
+        request_id = request_id_of(metadata.get(REQUEST_ID), metadata.get(TRACE_PARENT))
+        timeout_s = self._settings.request_timeout_s
+        remaining_s = context.time_remaining()
+        if remaining_s is not None:
+            timeout_s = min(remaining_s, timeout_s)
+        request = RequestContext(call, request_id, time.monotonic() + timeout_s)
+        request.trace_parent = metadata.get(TRACE_PARENT, "")
+        return request
+
+    def _rejection(self, request: RequestContext) -> Overloaded | None:
+        """Returns why a call is rejected before its message is read; None: it is admitted.
+
+        Raises:
+          NotReady: The service is draining.
+        """
+        if request.call in _NOT_COMPUTED:
+            return None
+        self._dataplane.engine.call_accepted()
+        problem = self._dataplane.engine.rejection(request.call, request.deadline)
+        if isinstance(problem, NotReady):
+            raise problem
+        return problem
 
     async def _answer(
         self, method: Method | None, context: ServicerContext, request: RequestContext
@@ -119,8 +157,6 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             raise Unimplemented(
                 f"the method does not exist; the methods are those of {self.service.name}"
             )
-        if request.call not in {"models", "model", "describe"}:
-            self._dataplane.engine.check_admission(request.call, request.deadline)
         timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
         message = await self._reading.read(context, timeout_s)
         request.held = held = self._dataplane.budget.reservation(request.call)

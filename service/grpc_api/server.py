@@ -22,6 +22,10 @@ _PING_TIMEOUT_S = 10
 """Time within which a client must acknowledge a ping."""
 _CLIENT_PINGS_S = 10
 """Minimum interval between two pings of a client."""
+_PENDING_CALLS = 10_000
+"""Calls that wait in gRPC's core to be accepted. It ends further ones as CANCELLED, from which a
+client cannot tell an overload; its own limit is 1,000.
+"""
 _RPCS_PER_REQUEST = 4
 """Calls that `grpc.aio` accepts for each that is admitted: rejecting them is ours, with details and
 retry-after.
@@ -134,6 +138,8 @@ def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:
         "grpc.max_metadata_size": _METADATA_BYTES,
         "grpc.absolute_max_metadata_size": _METADATA_BYTES,
         "grpc.max_concurrent_streams": settings.max_concurrent_streams,
+        "grpc.server.max_pending_requests": _PENDING_CALLS,
+        "grpc.server.max_pending_requests_hard_limit": 2 * _PENDING_CALLS,
         # it would let clients fill megabytes of each stream before anything is read
         "grpc.http2.bdp_probe": 0,
         "grpc.keepalive_time_ms": min(settings.keep_alive_s, _PING_S) * 1000,

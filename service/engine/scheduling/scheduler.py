@@ -49,6 +49,14 @@ _COMPUTE_SHARE = 0.5
 """Share of the event loop's time that queued batches get, whatever else fills its turns."""
 _TURN_MAX_S = 0.05
 """Maximum time of one turn in which further batches are begun."""
+_OVERLOAD_S = 0.1
+"""Time after a rejection in which the process counts as overloaded."""
+_ACCEPT_S = 0.0005
+"""Time within which gRPC accepts the next call if one waits: it takes several turns of the loop."""
+_COMPUTE_SHARE_MIN = 0.2
+"""Share of the time that batches get at least while gRPC accepts and rejects one call after the
+other.
+"""
 _GONE = "the client has disconnected"
 _LATE = "the deadline of the request has passed"
 _QUEUE_FULL = "the queue has no room for the request (max_queued_candidates)"
@@ -198,6 +206,10 @@ class Scheduler:
         self._delay_factor = 1.0
         self._dispatching = False
         self._yielded_at: float | None = None
+        self._overloaded_at = -math.inf
+        self._accepted_at = -math.inf
+        self._computed_at = -math.inf
+        self._computed_s = 0.0
 
     def __len__(self) -> int:
         return len(self._inline) + len(self._long)
@@ -238,12 +250,18 @@ class Scheduler:
           deadline: On the clock of the scheduler.
         """
         wait_s = self.wait_s
-        if not wait_s and not self.queued_cost:
-            return None
         group = (model, call)
-        cost = self._cost.expected_s(group) or 0
         expected_s = self.estimates.expected_s(group) or 0.0
+        if not wait_s and not self.queued_cost:
+            if self._clock() + _MARGIN * expected_s > deadline:  # it waited elsewhere
+                self._overloaded_at = self._clock()
+            return None
+        cost = self._cost.expected_s(group) or 0
         return self._overload(int(cost), wait_s, expected_s, deadline)
+
+    def call_accepted(self) -> None:
+        """Notes that gRPC accepted a call, behind which others may wait to be accepted."""
+        self._accepted_at = self._clock()
 
     async def run(self, job: Job) -> Any:
         """Returns the answer of a job; the job's lease is released once it is computed or dropped.
@@ -295,6 +313,7 @@ class Scheduler:
         return None
 
     def _overloaded(self, message: str, wait_s: float, reason: str) -> Overloaded:
+        self._overloaded_at = self._clock()
         return Overloaded(message, max(self._retry_after_s, math.ceil(wait_s * 100) / 100), reason)
 
     def _submit(self, job: Job) -> BatchQueue:
@@ -323,6 +342,9 @@ class Scheduler:
         """Submits long batches to idle threads and computes short ones: one, so that the loop stays
         responsive, or more if the turns since the last one took longer than it.
         """
+        if self._calls_wait_in_grpc():
+            asyncio.get_running_loop().call_soon(self._dispatch)
+            return
         self._dispatching = False
         if len(self._long):
             loop = asyncio.get_running_loop()
@@ -337,13 +359,27 @@ class Scheduler:
         end = began + self._guaranteed_s(began)
         while len(self._inline):
             self._compute_inline(self._inline.take())
-            if self._clock() >= end:
+            self._computed_at = self._clock()
+            self._computed_s = self._computed_at - began
+            if self._computed_at >= end:
                 break
         if len(self._inline) or (len(self._long) and self._pool.idle > 0):
             self._yielded_at = self._clock()
             self._wake()
         else:
             self._yielded_at = None
+
+    def _calls_wait_in_grpc(self) -> bool:
+        """Returns whether calls should be accepted before the next batch begins.
+
+        gRPC accepts one call at a time, in several turns of the loop. With a batch in each turn,
+        calls would wait there until their deadlines, where nobody can reject them.
+        """
+        now = self._clock()
+        overloaded = now < self._overloaded_at + _OVERLOAD_S
+        accepting = now < self._accepted_at + _ACCEPT_S
+        share_s = self._computed_s * (1 / _COMPUTE_SHARE_MIN - 1)
+        return overloaded and accepting and now < self._computed_at + share_s
 
     def _guaranteed_s(self, now: float) -> float:
         """Returns how long batches may be computed in this turn, so that they get their share."""
@@ -414,6 +450,8 @@ class Scheduler:
 
     def _finish_long(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
         self._running_s = max(0.0, self._running_s - sum(job.expected_s for job in batch))
+        self._computed_at = self._clock()
+        self._computed_s = seconds / self._pool.threads
         self._finish(batch, answers, seconds)
         if len(self):
             self._wake()

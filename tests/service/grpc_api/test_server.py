@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -19,6 +22,7 @@ from tests.service.grpc_api.requests import (
     call,
     connect,
     frame,
+    lookup,
     outcome,
     read_to_end,
     request_frames,
@@ -29,6 +33,9 @@ from tests.service.security.authorities import Authority
 
 STATUSES = health_pb2.HealthCheckResponse
 WATCH = "/grpc.health.v1.Health/Watch"
+CALLS_PER_CONNECTION = 800
+HEADERS = 1
+PING = 6
 
 
 def test_port_in_use_is_an_error_that_names_it(service: RunningService) -> None:
@@ -107,3 +114,41 @@ def test_tls_serves_clients_that_trust_it_and_names_them_in_the_log(
                 call(channel, "Retrieve", retrieve(), timeout=WAIT_S).status
                 is grpc.StatusCode.UNAVAILABLE
             )
+
+
+def test_calls_that_wait_to_be_accepted_are_not_cancelled(service: RunningService) -> None:
+    """Bound: 10,000. gRPC's own limit is 1,000, and it ends further calls as CANCELLED."""
+    begun = threading.Event()
+    release = threading.Event()
+
+    async def block() -> None:
+        begun.set()
+        release.wait(WAIT_S)
+
+    blocking = asyncio.run_coroutine_threadsafe(block(), service.loop)
+    assert begun.wait(WAIT_S)
+    message = lookup(1).SerializeToString()
+    streams = range(1, 2 * CALLS_PER_CONNECTION, 2)
+    calls = b"".join(request_frames(f"/{SERVICE}/Lookup", message, each) for each in streams)
+    with ExitStack() as closing:
+        clients = [closing.enter_context(connect(service.grpc)) for _ in range(4)]
+        for client in clients:
+            client.sendall(PREFACE + calls + frame(PING, 0, 0, bytes(8)))
+        # The response to the ping comes once all calls before it have arrived.
+        seen = [frame_types_until_ping(client) for client in clients]
+        release.set()
+    blocking.result(WAIT_S)
+    assert HEADERS not in {each for types in seen for each in types}
+    with grpc.insecure_channel(service.grpc) as channel:
+        assert call(channel, "Lookup", lookup(1)).code == "OK"
+
+
+def frame_types_until_ping(client: socket.socket) -> list[int]:
+    """Reads frames until the response to a ping; returns their types."""
+    types: list[int] = []
+    with client.makefile("rb") as received:
+        while not types or types[-1] != PING:
+            head = received.read(9)
+            received.read(int.from_bytes(head[:3], "big"))
+            types.append(head[3])
+    return types

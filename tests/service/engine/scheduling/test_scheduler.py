@@ -253,6 +253,41 @@ async def test_scheduler_batches_get_their_share_of_a_loop_that_is_busy_with_oth
     await asyncio.gather(*waiting)
 
 
+async def test_scheduler_overloaded_lets_grpc_accept_calls_before_the_next_batch(
+    bench: Make,
+) -> None:
+    one = bench()
+    await one.learn()
+    one.before = lambda: one.advance(0.01)
+    await one.run("second")
+    assert one.scheduler.overload("m", "rank", one.now) is None  # but it comes too late
+    one.scheduler.call_accepted()
+    third = one.run("third")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert one.batches == [["second"]]
+
+    one.advance(0.001)  # No call was accepted: none waits.
+    assert await third == "third"
+
+
+async def test_scheduler_overloaded_computes_although_grpc_accepts_calls_without_end(
+    bench: Make,
+) -> None:
+    one = bench()
+    await one.learn()
+    one.before = lambda: one.advance(0.01)
+    await one.run("second")
+    assert one.scheduler.overload("m", "rank", one.now) is None
+    third = one.run("third")
+    for _ in range(1000):
+        one.scheduler.call_accepted()
+        one.advance(0.0001)
+        await asyncio.sleep(0)
+    assert one.batches == [["second"], ["third"]]
+    assert await third == "third"
+
+
 async def test_scheduler_request_before_its_body_is_judged_by_its_own_model(bench: Make) -> None:
     one = bench()
     await one.learn()
