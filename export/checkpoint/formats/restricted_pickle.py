@@ -27,20 +27,22 @@ class Record:
 
 
 def load_restricted(
-    data: bytes, stand_in: Callable[[str, str], Any], persistent: Callable[[Any], Any] | None = None
+    data: bytes,
+    substitute: Callable[[str, str], Any],
+    persistent: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Loads a pickle.
 
     Args:
       data: The pickle.
-      stand_in: Returns what takes the place of a name, given its module and its name; None: the
+      substitute: Returns what takes the place of a name, given its module and its name; None: the
         name is not allowed.
       persistent: Returns the object of a persistent id; None: there may be none.
 
     Raises:
       Malformed: It is damaged, or names something else.
     """
-    reader = _Unpickler(io.BytesIO(data), stand_in, persistent)
+    reader = _Unpickler(io.BytesIO(data), substitute, persistent)
     try:
         return reader.load()
     except Malformed:
@@ -54,16 +56,16 @@ class _Unpickler(pickle.Unpickler):
     def __init__(
         self,
         file: io.BytesIO,
-        stand_in: Callable[[str, str], Any],
+        substitute: Callable[[str, str], Any],
         persistent: Callable[[Any], Any] | None,
     ) -> None:
         super().__init__(file)
-        self._stand_in = stand_in
+        self._substitute = substitute
         self._persistent = persistent
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns what takes the place of a name."""
-        found = self._stand_in(module, name)
+        found = self._substitute(module, name)
         if found is None:
             raise Malformed(f"it names {module}.{name}, which is not read")
         return found

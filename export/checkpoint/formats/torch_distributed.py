@@ -48,7 +48,7 @@ _DAMAGE = (
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LOCAL_MAGIC = b"PK\x03\x04"
 _DISTRIBUTED = "torch.distributed."
-_DISTRIBUTED_STAND_INS: dict[str, Any] = {
+_DISTRIBUTED_SUBSTITUTES: dict[str, Any] = {
     **dict.fromkeys(
         [
             "BytesStorageMetadata",
@@ -70,7 +70,7 @@ def _path(*parts: str) -> str:
     return "/".join(parts)
 
 
-_STAND_INS: dict[tuple[str, str], Any] = {
+_SUBSTITUTES: dict[tuple[str, str], Any] = {
     ("torch", "Size"): tuple,
     ("torch.serialization", "_get_layout"): str,
     ("pathlib", "PosixPath"): _path,
@@ -120,7 +120,7 @@ def list_torch_distributed(directory: Location) -> Listing:
     """
     data = read_range(directory / METADATA, 0, _METADATA_BYTES_MAX)
     try:
-        metadata = load_restricted(data, _metadata_stand_in)
+        metadata = load_restricted(data, _metadata_substitute)
         tensors = _tensors_of(metadata)
         parts = _parts_of(directory, metadata, tensors)
     except (Malformed, AttributeError, KeyError, TypeError, ValueError) as problem:
@@ -145,12 +145,12 @@ def list_torch_distributed(directory: Location) -> Listing:
     return Listing(f"crc32c:{digest:08x}", entries, Storage("PyTorch"))
 
 
-def _metadata_stand_in(module: str, name: str) -> Any:
+def _metadata_substitute(module: str, name: str) -> Any:
     if module.startswith(_DISTRIBUTED):
-        return _DISTRIBUTED_STAND_INS.get(name)
+        return _DISTRIBUTED_SUBSTITUTES.get(name)
     if module == "torch" and name != "Size":  # a dtype, such as torch.float32
         return f"torch.{name}"
-    return _STAND_INS.get((module, name))
+    return _SUBSTITUTES.get((module, name))
 
 
 def _tensors_of(metadata: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -286,7 +286,7 @@ def _values_of(part: _Part, size: int) -> tuple[int, int]:
 
 def _check_tensor(pickled: bytes, part: _Part) -> None:
     """Checks that the values of a saved tensor are those of a part, in the order of its rows."""
-    tensor = load_restricted(pickled, _tensor_stand_in, tuple)
+    tensor = load_restricted(pickled, _tensor_substitute, tuple)
     if not isinstance(tensor, _SavedTensor):
         raise Malformed("it is no tensor")
     expected = [
@@ -313,7 +313,7 @@ class _SavedTensor(NamedTuple):
     strides: tuple[int, ...]
 
 
-def _tensor_stand_in(module: str, name: str) -> Any:
+def _tensor_substitute(module: str, name: str) -> Any:
     if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
         return _rebuilt_tensor
     if (module, name) == ("torch._utils", "_rebuild_parameter"):
