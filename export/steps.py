@@ -1,15 +1,16 @@
-"""Steps of a job and their keys: digests of all that decides what a step makes, so that a rerun
+"""Steps of a job and their keys. A key holds all that decides what a step makes, so that a rerun
 redoes what changed.
 
-Contents count, never a file's size and times: what was edited with its times kept is another input.
+Contents count, and never the size or the times of a file: a file that was edited with its times
+kept is another input.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -26,58 +27,81 @@ from export.errors import UsageError
 Made = TypeVar("Made")
 
 LIBRARIES = ("numpy", "tensorflow", "tf-keras", "scann", "ai-edge-litert")
-"""What writes towers and indexes."""
+"""The libraries that write towers and indexes."""
+
+
+@dataclass(frozen=True)
+class StepKey:
+    """All that decides what a step makes. Every entry of a journal is found by one.
+
+    Attributes:
+      step: The name of the step: the path of the file or directory that it makes, or any other
+        name.
+      inputs: Values by name, such as parts of the recipe: JSON, dataclasses, models of pydantic
+        and arrays.
+      content: Digests or checksums of what the step reads, in a fixed order.
+      files: Files that the step reads and that no checksum is known of. Their contents are inputs.
+      libraries: Libraries whose versions decide what the step writes.
+    """
+
+    step: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    content: Sequence[Any] = ()
+    files: Sequence[Path] = ()
+    libraries: Sequence[str] = ()
+
+    def digest(self) -> str:
+        """Reads the files, and returns the digest of everything, including the exporter's
+        version.
+        """
+        parts = {
+            "exporter": installed_version("rowcast"),
+            "step": self.step,
+            "inputs": self.inputs,
+            "content": self.content,
+            "files": content_of(self.files),
+            "libraries": versions(self.libraries),
+        }
+        text = orjson.dumps(parts, default=_plain, option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(text).hexdigest()
 
 
 @dataclass(frozen=True)
 class Step(Generic[Made]):
-    """Work whose result stays staged: done once, and again when its inputs are others.
+    """Work whose result stays staged: done once, and again when its key changes.
 
     Attributes:
-      name: path of the file or directory that it makes.
-      inputs: all that decides what it makes, as `key_of` takes it.
-      made: type of what is to be known of it: JSON, or a model of pydantic.
-      make: does it.
-      files: that it reads, whose contents are inputs, too.
+      key: All that decides what it makes.
+      made: The type of the result that the journal keeps: JSON, or a model of pydantic.
+      make: Does the work.
     """
 
-    name: str
-    inputs: Sequence[Any]
+    key: StepKey
     made: type[Made]
     make: Callable[[], Made]
-    files: Sequence[Path] = ()
 
     def run(self, stage: Staging) -> Made:
-        """Does the step, unless an earlier run finished it with the same inputs; returns what is to
-        be known of it.
+        """Does the step, unless an earlier run finished it with the same key; returns its result.
 
         Raises:
           UsageError: A file changed between the moment it was digested and the end of the step.
         """
-        before = _stamps(self.files)
-        key = key_of(*self.inputs, content_of(self.files))
-        payload = TypeAdapter(self.made)
-        finished = stage.finished(self.name, key)
+        files = self.key.files
+        before = _stamps(files)
+        digest = self.key.digest()
+        result_type = TypeAdapter(self.made)
+        finished = stage.finished(self.key.step, digest)
         if finished is not None:
-            return payload.validate_python(finished.payload)
+            return result_type.validate_python(finished.payload)
+
         made = self.make()
-        for file, stamp, now in zip(self.files, before, _stamps(self.files), strict=True):
+        for file, stamp, now in zip(files, before, _stamps(files), strict=True):
             if stamp != now:
                 raise UsageError(
                     f"{file} changed while it was read; run again once nothing writes to it"
                 )
-        stage.finish(self.name, key, payload.dump_python(made, mode="json"))
+        stage.finish(self.key.step, digest, result_type.dump_python(made, mode="json"))
         return made
-
-
-def key_of(*parts: Any) -> str:
-    """Returns the digest of JSON values, dataclasses, models of pydantic, arrays and this release
-    of the exporter.
-    """
-    content = orjson.dumps(
-        [installed_version("rowcast"), *parts], default=_plain, option=orjson.OPT_SORT_KEYS
-    )
-    return hashlib.sha256(content).hexdigest()
 
 
 def content_of(paths: Iterable[Path]) -> list[str]:
@@ -90,14 +114,17 @@ def content_of(paths: Iterable[Path]) -> list[str]:
 
 
 def _stamps(files: Sequence[Path]) -> list[tuple[int, ...]]:
-    """Returns what a write to a file changes. The time of the last change of the inode, too: a
-    program that keeps times sets the other one back.
+    """Returns what a write to a file changes. That includes the time of the last change of the
+    inode: a program that keeps times sets the other one back.
     """
-    found = (file.stat() for file in files)
-    return [(each.st_size, each.st_mtime_ns, each.st_ctime_ns, each.st_ino) for each in found]
+    stamps: list[tuple[int, ...]] = []
+    for file in files:
+        status = file.stat()
+        stamps.append((status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
+    return stamps
 
 
-def versions(libraries: Iterable[str] = LIBRARIES) -> dict[str, str]:
+def versions(libraries: Iterable[str]) -> dict[str, str]:
     """Returns the version of each library that is installed."""
     found = {}
     for name in libraries:
@@ -123,9 +150,8 @@ def _plain(value: Any) -> Any:
 
 
 def _array(values: NDArray[Any]) -> list[Any]:
-    data = (
-        repr(values.tolist()).encode()
-        if values.dtype == object
-        else np.ascontiguousarray(values).tobytes()
-    )
+    if values.dtype == object:
+        data = repr(values.tolist()).encode()
+    else:
+        data = np.ascontiguousarray(values).tobytes()
     return [values.dtype.str, values.shape, hashlib.sha256(data).hexdigest()]

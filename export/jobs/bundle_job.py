@@ -32,7 +32,7 @@ from export.jobs.staged import Draft, Published, provenance, staged
 from export.jobs.table_steps import checked, copy_tables, staged_subject
 from export.recipe.schema import CorpusPart, IndexPart
 from export.recipe.settings import ExportSettings
-from export.steps import Step, key_of, versions
+from export.steps import LIBRARIES, Step, StepKey
 from export.tables.key_indexes import write_key_indexes
 from export.tables.vocabularies import write_model_vocabulary, write_vocabulary
 from export.towers.files import TowerFiles
@@ -197,18 +197,13 @@ class _Bundle:
             file = paths.vocabulary(name)
             source = self.prepared.base / part.file
             write = partial(write_vocabulary, source, part.dtype, self.directory / file)
-            size = self.draft.do(Step(file, (part.dtype,), int, write, [source]))
+            key = StepKey(file, {"dtype": part.dtype}, files=[source])
+            size = self.draft.do(Step(key, int, write))
             entries[name] = manifest.Vocabulary(file=file, size=size, dtype=part.dtype)
         for name, keys in self.prepared.traced.spec.vocabularies.items():
             file = paths.vocabulary(name)
-            size = self.draft.do(
-                Step(
-                    file,
-                    (keys,),
-                    int,
-                    partial(write_model_vocabulary, name, keys, self.directory / file),
-                )
-            )
+            write = partial(write_model_vocabulary, name, keys, self.directory / file)
+            size = self.draft.do(Step(StepKey(file, {"keys": keys}), int, write))
             text = isinstance(keys[0], str)
             entries[name] = manifest.Vocabulary(
                 file=file, size=size, dtype="string" if text else "int64"
@@ -250,7 +245,6 @@ class _Bundle:
         for name, part in parts.items():
             files = locate_corpus(self.prepared.base, name, part, key)
             corpus = CorpusReader(files, name, part.stored, features)
-            inputs = (part.stored, features)
             write = partial(
                 candidates.write_candidates,
                 self.directory,
@@ -259,8 +253,12 @@ class _Bundle:
                 moved,
                 searched=key == "candidates",
             )
-            read = [file.path for file in files]
-            entries[name] = self.draft.do(Step(store(name), inputs, manifest.Corpus, write, read))
+            step_key = StepKey(
+                store(name),
+                {"corpus": part.stored, "features": features},
+                files=[file.path for file in files],
+            )
+            entries[name] = self.draft.do(Step(step_key, manifest.Corpus, write))
         return entries
 
     def _write_filters(self, name: str, corpus: manifest.Corpus) -> manifest.Corpus:
@@ -270,13 +268,10 @@ class _Bundle:
             write = partial(
                 candidates.write_filter, self.directory, name, number, corpus, attribute
             )
-            step = Step(
-                paths.attribute_index(name, number),
-                (attribute, store),
-                manifest.AttributeIndex,
-                write,
+            key = StepKey(
+                paths.attribute_index(name, number), {"attribute": attribute}, content=store
             )
-            filters[attribute] = self.draft.do(step)
+            filters[attribute] = self.draft.do(Step(key, manifest.AttributeIndex, write))
         return corpus.model_copy(update={"filters": filters})
 
     def _write_towers(self) -> dict[str, manifest.Tower]:
@@ -310,8 +305,12 @@ class _Bundle:
         # Files that lead from a candidate to its vector, and the libraries that compute it.
         files = [each.path for each in tower.forms if each.precision == "f32"]
         files += [corpus.file, *found_by]
-        content = [self.stage.files(path) for path in files]
-        inputs = (part.corpus, read, content, versions(("numpy", runs_in)))
+        key = StepKey(
+            paths.index_vectors(name),
+            {"corpus": part.corpus, "features": read},
+            content=[self.stage.files(path) for path in files],
+            libraries=("numpy", runs_in),
+        )
         write = partial(
             candidates.write_vectors,
             self.directory,
@@ -322,7 +321,7 @@ class _Bundle:
             features,
             moved,
         )
-        self.draft.do(Step(paths.index_vectors(name), inputs, int, write))
+        self.draft.do(Step(key, int, write))
 
     def _write_index(
         self,
@@ -365,8 +364,13 @@ class _Bundle:
                 aside.unlink()
             return entry
 
-        inputs = (part, vectors, queries, right, real, versions())
-        return self.draft.do(Step(paths.index_directory(name), inputs, manifest.Index, write))
+        key = StepKey(
+            paths.index_directory(name),
+            {"index": part, "queries": queries, "true_queries": right, "representative": real},
+            content=vectors,
+            libraries=LIBRARIES,
+        )
+        return self.draft.do(Step(key, manifest.Index, write))
 
     def _build_once(
         self,
@@ -381,7 +385,9 @@ class _Bundle:
         The journal keeps the configuration as it was built.
         """
         step = indexes.partition_step(place)
-        key = key_of(inputs, vectors, versions(("numpy", "scann")))
+        key = StepKey(
+            step, {"partition": inputs}, content=vectors, libraries=("numpy", "scann")
+        ).digest()
         config = f"{place}/{CONFIG}"
         finished = self.stage.finished(step, key)
         if finished is not None:

@@ -42,7 +42,7 @@ from export.saved_model.files import (
     written,
 )
 from export.saved_model.graph import InlineGraph, build_graph, variable_key, write_graph
-from export.steps import key_of
+from export.steps import StepKey
 from export.tables.vocabularies import read_keys
 from export.towers.manifest_towers import check_limits
 from export.verify.stated_layouts import judge_recipe
@@ -272,7 +272,11 @@ def _move(
     with plan.own.open("ab") as file:
         file.truncate(plan.end)
     sums: dict[Chunk, int] = {}
-    keys = {chunk: key_of(prepared.inventory.fingerprint, chunk) for chunk in plan.chunks}
+    checkpoint = prepared.inventory.fingerprint
+    keys = {
+        chunk: StepKey(chunk.step, {"chunk": chunk}, content=[checkpoint]).digest()
+        for chunk in plan.chunks
+    }
 
     def found(chunk: Chunk) -> int | None:
         """Returns the crc32c of a chunk that an earlier run finished and that is whole."""

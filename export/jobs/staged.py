@@ -19,7 +19,7 @@ from export.errors import DestinationError, ExportError, UsageError, Verificatio
 from export.jobs.destinations import Destination
 from export.jobs.progress import Progress
 from export.jobs.uploads import Uploads
-from export.steps import Made, Step, versions
+from export.steps import LIBRARIES, Made, Step, StepKey, versions
 from object_store.locations import Location
 
 _CURES = {
@@ -64,7 +64,7 @@ class Draft:
 
     def do(self, step: Step[Made]) -> Made:
         """Does a step, unless an earlier run did."""
-        self.steps.append(step.name)
+        self.steps.append(step.key.step)
         return step.run(self.stage)
 
     def open_table(self, table: Table) -> TableReader:
@@ -77,11 +77,15 @@ class Draft:
             return TableReader(self.stage.directory, table)
         return self.uploads.open_table(table)
 
-    def begun(self, *inputs: Any) -> str:
-        """Returns when the job of some inputs was begun: a resumed run writes the same manifest."""
-        return Step(
-            "created", inputs, str, lambda: datetime.now(UTC).isoformat(timespec="seconds")
-        ).run(self.stage)
+    def begun(self, job: Any, fingerprint: str) -> str:
+        """Returns when a job was begun: a resumed run writes the same manifest.
+
+        Args:
+          job: All that the user asks for.
+          fingerprint: Identifies the content of the checkpoint.
+        """
+        key = StepKey("created", {"job": job}, content=[fingerprint])
+        return Step(key, str, _now).run(self.stage)
 
     def publish(self, manifest: Manifest, progress: Progress) -> Location:
         """Publishes it; errors as of `Destination.publish`."""
@@ -91,6 +95,10 @@ class Draft:
             step = progress.step("upload", sum(file.bytes for file in manifest.files))
         with step as moved:
             return self.destination.publish(self.stage, manifest, self.uploads, moved)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @contextmanager
@@ -129,5 +137,5 @@ def provenance(inventory: Inventory, model_code: str) -> Provenance:
         fingerprint=inventory.fingerprint,
         model_code=model_code,
         exporter=f"rowcast {installed_version('rowcast')}",
-        libraries=versions(),
+        libraries=versions(LIBRARIES),
     )

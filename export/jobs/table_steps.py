@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bundle.format import manifest, paths
@@ -21,7 +22,7 @@ from export.jobs.space import check_plan_fits
 from export.jobs.staged import Draft
 from export.jobs.uploads import FinishedStep, Uploads, without_objects
 from export.recipe.settings import ExportSettings
-from export.steps import key_of
+from export.steps import Step, StepKey
 from export.tables.links import link_files
 from export.tables.plan import ExportPlan, TablePlan, Writing, plan_tables
 from export.tables.segments import Receipt, carry_out, check_sources, manifest_table
@@ -147,11 +148,11 @@ def _check_sums(table: TablePlan, stage: Staging) -> None:
     """Checks the slices of a table that lie in zip files, unless an earlier run did."""
     if all(part.crc32 is None for part in table.slices):
         return
-    step = f"checksums/{table.spec.name}"
-    key = key_of([part._replace(stamp=None, file=Path(part.file).name) for part in table.slices])
-    if stage.finished(step, key) is None:
-        check_zip_sums(table.spec.name, table.slices)
-        stage.finish(step, key)
+    name = table.spec.name
+    # A checkpoint that was moved is the same one.
+    content = [part._replace(stamp=None, file=Path(part.file).name) for part in table.slices]
+    key = StepKey(f"checksums/{name}", content=content)
+    Step(key, type(None), partial(check_zip_sums, name, table.slices)).run(stage)
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class Work:
         Raises:
           ExportError: A source is damaged, or a segment cannot be written or sent.
         """
-        keys = {task.step: task_key(task) for task in tasks}
+        keys = {task.step: task_key(task).digest() for task in tasks}
         finished, unsent = self._resume(tasks, keys)
         receipts = list(finished.values())
         pending: list[TableTask | RestTask] = []

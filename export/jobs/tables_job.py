@@ -143,7 +143,7 @@ def export_tables(
     )
     with staged(prepared.destination, job.model, number) as draft:
         stage = draft.stage
-        begun = draft.begun(prepared.inventory.fingerprint, job)
+        begun = draft.begun(job, prepared.inventory.fingerprint)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables = copy_tables(plan, stage, settings, moved, draft.uploads)
             keys = write_key_indexes(

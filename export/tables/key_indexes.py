@@ -5,6 +5,7 @@ judged by them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from export.checkpoint.datafiles import changed, check_unchanged, stamps_of
 from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, VerificationFailed
-from export.steps import key_of
+from export.steps import Step, StepKey
 from export.tables.dumped import BLOCK_KEYS, KeyFile
 
 Stored = NDArray[Any]
@@ -48,10 +49,10 @@ def write_key_indexes(
             continue
         file = paths.key_index(table.name)
         content = _content(checkpoint, table)
-        key = key_of(table.name, table.rows, checkpoint.entries[table.keys].dtype, content)
-        if stage.finished(file, key) is None:
-            _write(checkpoint, table, stage.directory / file, content)
-            stage.finish(file, key)
+        inputs = {"rows": table.rows, "dtype": checkpoint.entries[table.keys].dtype}
+        key = StepKey(file, inputs, content=[content])
+        write = partial(_write, checkpoint, table, stage.directory / file, content)
+        Step(key, type(None), write).run(stage)
         indexes[table.name] = manifest.KeyIndex(file=file, size=table.rows)
     return indexes
 

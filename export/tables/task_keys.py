@@ -15,22 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from export.checkpoint.variables import Slice
-from export.steps import key_of
+from export.steps import StepKey
 from export.tables.segments import Receipt, read_sources
 from export.tables.tasks import RestTask, TableTask
 
 
-def task_key(task: TableTask | RestTask) -> str:
-    """Returns the digest of all that decides what a task writes, but for contents that no checksum
-    of the checkpoint tells.
+def task_key(task: TableTask | RestTask) -> StepKey:
+    """Returns all that decides what a task writes, but for contents that no checksum of the
+    checkpoint tells.
     """
-    where = [_content(part) for part in task.slices]
+    chunk = None
     plain = replace(task, slices=(), block_bytes=0)
     if isinstance(plain, TableTask):
-        chunk = None if plain.array is None else plain.array.chunk
-        where.append([chunk])
+        if plain.array is not None:
+            chunk = plain.array.chunk
         plain = replace(plain, array=None, directory="", attempts=None)
-    return key_of(plain, where)
+
+    inputs = {"task": plain, "chunk": chunk}
+    return StepKey(task.step, inputs, content=[_content(part) for part in task.slices])
 
 
 def is_current(task: TableTask | RestTask, receipt: Receipt) -> bool:

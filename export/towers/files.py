@@ -18,7 +18,7 @@ from bundle.format.manifest import Precision
 from bundle.storage.staging import Staging
 from export.front_end.interface import OriginalModel, TracedTower
 from export.recipe.schema import ExportJob
-from export.steps import Step, versions
+from export.steps import LIBRARIES, Step, StepKey
 from export.towers.bfloat16 import in_bfloat16
 from export.towers.compiled import compile_tower
 from export.towers.manifest_towers import describe_tower
@@ -84,8 +84,13 @@ class TowerFiles:
             directory = self.stage.directory
             lines: Mapping[str, str] = traced.lines if isinstance(traced, TracedTower) else {}
             make = partial(compile_tower, directory / saved, precision, directory / path, lines)
-            inputs = (precision, content_of_saved_model(directory / saved), versions())
-            reason = Step(path, inputs, str, make).run(self.stage)
+            key = StepKey(
+                path,
+                {"precision": precision},
+                content=content_of_saved_model(directory / saved),
+                libraries=LIBRARIES,
+            )
+            reason = Step(key, str, make).run(self.stage)
             if not reason:
                 forms.append(_form("litert", precision, path))
             elif isinstance(traced, TracedTower):
@@ -104,9 +109,8 @@ class TowerFiles:
         path = paths.saved_model(tower, part, precision)
         fresh = self.stage.attempts / "saved_model"
         write_saved_model(traced, self.original, fresh)
-        Step(path, content_of_saved_model(fresh), type(None), partial(self._keep, fresh, path)).run(
-            self.stage
-        )
+        key = StepKey(path, content=content_of_saved_model(fresh))
+        Step(key, type(None), partial(self._keep, fresh, path)).run(self.stage)
         shutil.rmtree(fresh, ignore_errors=True)
         return path
 
