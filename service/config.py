@@ -268,8 +268,9 @@ class ServiceSettings(BaseSettings):
     """Maximum number of concurrent calls on one gRPC connection. Further calls wait in the client.
     """
     max_connections: int = Field(default=20_000, ge=1, le=1_000_000)
-    """Maximum number of HTTP connections of one process. While there are more, requests get the
-    status 503, and their connections are closed.
+    """Maximum number of HTTP connections of one process, and of gRPC connections. While there are
+    more HTTP connections, requests get the status 503, and their connections are closed. Further
+    gRPC connections are closed at once.
     """
     keep_alive_s: int = Field(default=75, ge=1, le=86_400)
     """Time after which an idle connection is closed, in seconds. It must be longer than proxies

@@ -28,7 +28,8 @@ from service.codec.metadata import (
 )
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
-from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge, Unimplemented
+from service.errors import NotReady, Overloaded, Unimplemented
+from service.grpc_api.reading import Reading
 from service.grpc_api.servicer import GrpcService
 from service.grpc_api.status import abort
 from service.observability import logging
@@ -55,9 +56,8 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         self._handlers = dict[str, RpcMethodHandler]()
         # The size of a message is known only when it has been read: each may be the largest until
         # then.
-        self._reading = Reading(
-            self._settings.max_inflight_bytes // self._settings.max_request_bytes
-        )
+        slots = self._settings.max_inflight_bytes // self._settings.max_request_bytes
+        self._reading = Reading(slots, 2 * self._settings.max_concurrent_requests)
 
     async def intercept_service(
         self, continuation: Continuation, details: HandlerCallDetails
@@ -171,39 +171,6 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         else:
             held.release_all()
         return response
-
-
-class Reading:
-    """Receives at most `most` messages at a time: half of them for as long as a call may take, half
-    for BRIEF_S.
-    """
-
-    BRIEF_S = 0.5
-
-    def __init__(self, most: int) -> None:
-        self._patient = asyncio.Semaphore(max(1, most // 2))
-        self._brief = asyncio.Semaphore(max(1, most - most // 2))
-
-    async def read(self, context: ServicerContext, timeout_s: float) -> bytes:
-        """Reads the one message of a call.
-
-        Raises:
-          DeadlineExceeded: it did not arrive in time.
-          TooLarge: it is too large, which gRPC has reported to the client before, or missing.
-        """
-        try:
-            async with asyncio.timeout(timeout_s):
-                if not self._patient.locked():
-                    async with self._patient:
-                        message = await context.read()
-                else:  # Messages that never end must not keep others waiting for long.
-                    async with self._brief, asyncio.timeout(self.BRIEF_S):
-                        message = await context.read()
-        except TimeoutError:
-            raise DeadlineExceeded("the message did not arrive in time") from None
-        if message is grpc.aio.EOF:
-            raise TooLarge("the message is missing, or larger than the limit")
-        return bytes(message)
 
 
 def joined(metadata: Any) -> dict[str, str]:

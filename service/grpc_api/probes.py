@@ -17,13 +17,18 @@ from service.codec import protobuf
 from service.codec.failures import failure_of
 from service.codec.metadata import REQUEST_ID, request_id_of
 from service.errors import Overloaded, ServiceError, TooLarge
-from service.grpc_api.interceptors import CallInterceptor, Continuation, Reading, joined
+from service.grpc_api.interceptors import CallInterceptor, Continuation, joined
+from service.grpc_api.reading import Reading
 from service.grpc_api.status import abort
 
 MAX_STREAMS = 1_000
 """Maximum number of open streams of health watches and reflection."""
 MAX_READING = 16
 """Maximum number of health checks whose messages are being read."""
+MAX_UNREAD = 512
+"""Number of health checks without a message from which on a connection with more than its share of
+them may not begin others.
+"""
 MAX_MESSAGE_BYTES = 1_024
 """Maximum size of a health check's message."""
 MESSAGE_TIMEOUT_S = 5.0
@@ -37,7 +42,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
         """Creates the interceptor; `calls` authenticates clients."""
         self._authenticate = calls.authenticate
         self._service = calls.service
-        self._reading = Reading(MAX_READING)
+        self._reading = Reading(MAX_READING, MAX_UNREAD)
         self._streams: set[asyncio.Task[Any] | None] = set()
 
     def end_streams(self) -> None:

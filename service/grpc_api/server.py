@@ -137,6 +137,7 @@ def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:
         "grpc.max_send_message_length": -1,
         "grpc.max_metadata_size": _METADATA_BYTES,
         "grpc.absolute_max_metadata_size": _METADATA_BYTES,
+        "grpc.max_allowed_incoming_connections": settings.max_connections,
         "grpc.max_concurrent_streams": settings.max_concurrent_streams,
         "grpc.server.max_pending_requests": _PENDING_CALLS,
         "grpc.server.max_pending_requests_hard_limit": 2 * _PENDING_CALLS,

@@ -24,6 +24,8 @@ TOKEN = "token-of-the-tests-0123456789"
 DATA = 0
 HEADERS = 1
 RST_STREAM = 3
+HALF_MESSAGE = b"\0\0\0\1\0" + bytes(10)
+"""The beginning of a message of 256 bytes, as gRPC frames it."""
 CONTINUATION = 9
 RESET = struct.pack("ii", 1, 0)
 Attack = Callable[[int], None]
@@ -240,13 +242,16 @@ def never_ended_calls(port: int) -> None:
 
 
 @contextmanager
-def unfinished_messages(port: int) -> Iterator[None]:
-    """200 calls on one connection, each with the beginning of a message that never ends."""
-    begun = b"".join(
-        headers_of(stream) + frame(DATA, 0, stream, b"\0\0\0\1\0" + bytes(10))
-        for stream in range(1, 401, 2)
-    )
-    with connections(port, 1, PREFACE + begun):
+def half_open_calls(port: int, count: int, calls: int, data: bytes) -> Iterator[None]:
+    """Calls on each of some connections, with the beginning of a message, or none, that never
+    ends.
+    """
+    begun = b""
+    for stream in range(1, 2 * calls, 2):
+        begun += headers_of(stream)
+        if data:
+            begun += frame(DATA, 0, stream, data)
+    with connections(port, count, PREFACE + begun):
         yield
 
 

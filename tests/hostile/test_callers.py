@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,22 +16,31 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.grpc_api.servicer import SERVICE
 from tests.bundles.small import write_small_bundle
 from tests.e2e.process import Process, until
-from tests.e2e.services import BODY, RETRIEVE, client_of, count_of, workers_of
+from tests.e2e.services import (
+    BODY,
+    RETRIEVE,
+    client_of,
+    count_of,
+    health_url,
+    workers_of,
+)
 from tests.hostile.callers import (
     GRPC_ATTACKS,
+    HALF_MESSAGE,
     HTTP_ATTACKS,
     MIB,
     TLS_ATTACKS,
     TOKEN,
     Attack,
     connections,
+    half_open_calls,
     no_handshakes,
     send,
-    unfinished_messages,
 )
 from tests.service.clients import SIMPLE
 from tests.service.security.authorities import Authority
@@ -199,15 +207,39 @@ def test_service_with_tls_under_attack_stays_small_and_serves_other_clients(
     endure(port, attack, secured_service)
 
 
-def test_grpc_messages_that_never_end_do_not_block_other_calls(root: Path) -> None:
-    """Bound: half a second for each message, while half of the 64 slots are held."""
-    service = Attacked(root, None)
+@pytest.mark.parametrize(
+    ("count", "calls", "data"),
+    [(1, 900, b""), (4, 900, b""), (1, 900, HALF_MESSAGE), (50, 20, HALF_MESSAGE)],
+)
+def test_half_open_grpc_calls_cost_their_own_connections(
+    count: int, calls: int, data: bytes, root: Path
+) -> None:
+    """Bounds: an eighth of the messages received at a time, and a share of all calls, for each
+    connection.
+    """
+    service = Attacked(root, None, "--body-timeout-s", "60", "--request-timeout-s", "60")
+    check = health_pb2.HealthCheckRequest()
     with service.channel() as channel:
         retrieve = channel.unary_unary(f"/{SERVICE}/Retrieve")
         retrieve(SIMPLE.body(), timeout=30)
-        with unfinished_messages(service.ports["grpc"]):
-            time.sleep(0.5)  # The calls have begun.
-            retrieve(SIMPLE.body(), timeout=6)  # well before body_timeout_s
+        with half_open_calls(service.ports["grpc"], count, calls, data):
+            for _ in range(20):
+                # A half-open call is given up after 60 s.
+                retrieve(SIMPLE.body(), timeout=12)
+                health_pb2_grpc.HealthStub(channel).Check(check, timeout=12)
+    service.process.kill()
+
+
+def test_http_connections_beyond_max_connections_get_503(root: Path) -> None:
+    service = Attacked(root, None, "--max-connections", "3")
+    ready = f"http://127.0.0.1:{service.ports['http']}/readyz"
+    with connections(service.ports["http"], 3):
+        # uvicorn counts a connection once it has accepted it.
+        until(lambda: httpx.get(ready).status_code == 503)
+        rejected = httpx.get(ready)
+        assert (rejected.status_code, rejected.headers["connection"]) == (503, "close")
+        assert httpx.get(f"{health_url(service.process)}/readyz").status_code == 200
+    until(lambda: httpx.get(ready).status_code == 200)
     service.process.kill()
 
 

@@ -116,6 +116,20 @@ def test_tls_serves_clients_that_trust_it_and_names_them_in_the_log(
             )
 
 
+def test_connections_beyond_max_connections_are_closed(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve(max_connections=2)
+    with grpc.insecure_channel(service.grpc) as channel, connect(service.grpc) as second:
+        assert call(channel, "Lookup", lookup(1)).code == "OK"
+        second.sendall(PREFACE)
+        assert second.recv(1)
+        with connect(service.grpc) as third:
+            assert read_to_end(third) == b""
+        assert call(channel, "Lookup", lookup(1)).code == "OK"
+
+
 def test_calls_that_wait_to_be_accepted_are_not_cancelled(service: RunningService) -> None:
     """Bound: 10,000. gRPC's own limit is 1,000, and it ends further calls as CANCELLED."""
     begun = threading.Event()

@@ -1,0 +1,115 @@
+"""Receives the messages of calls, within limits that no single connection can use up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import grpc
+from grpc.aio import ServicerContext
+
+from service.errors import DeadlineExceeded, Overloaded, TooLarge
+
+_BRIEF_S = 0.5
+"""Time for a message that is received while half of the slots are taken."""
+_AGAIN_S = 0.02
+"""The same on a connection with calls whose messages did not arrive in time."""
+_CONNECTION_SHARE = 8
+"""One connection may take a slot in this many."""
+_RETRY_AFTER_S = 1.0
+
+
+class Slots:
+    """How many messages may be received at a time: half of them for as long as their calls may
+    take, half for `_BRIEF_S`.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.patient = asyncio.Semaphore(max(1, count // 2))
+        self.brief = asyncio.Semaphore(max(1, count - count // 2))
+
+
+class Connection:
+    """A client's connection with calls whose messages have not arrived.
+
+    Attributes:
+      unread: The number of those calls.
+      brief_s: Time for a message while half of the slots are taken.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = Slots(slots)
+        self.unread = 0
+        self.brief_s = _BRIEF_S
+
+
+class Reading:
+    """Receives a bounded number of messages at a time. The others wait, those of each connection in
+    a queue of its own.
+    """
+
+    def __init__(self, slots: int, unread_max: int) -> None:
+        """Creates the limits of one server.
+
+        Args:
+          slots: The maximum number of messages that are received at a time.
+          unread_max: The number of calls without a message from which on a connection with more
+            than its share of them may not begin others.
+        """
+        self._slots = Slots(slots)
+        self._slots_per_connection = max(1, slots // _CONNECTION_SHARE)
+        self._unread_max = unread_max
+        self._unread = 0
+        self._connections: dict[str, Connection] = {}
+
+    async def read(self, context: ServicerContext, timeout_s: float) -> bytes:
+        """Reads the one message of a call.
+
+        Raises:
+          DeadlineExceeded: It did not arrive in time.
+          Overloaded: The connection has too many calls whose messages have not arrived.
+          TooLarge: It is too large, which gRPC has reported to the client before, or missing.
+        """
+        with self._counted(context.peer()) as connection:
+            own = connection.slots
+            try:
+                async with asyncio.timeout(timeout_s):
+                    if own.patient.locked() or self._slots.patient.locked():
+                        # Messages that never end must not keep others waiting for long.
+                        async with own.brief, self._slots.brief:
+                            async with asyncio.timeout(connection.brief_s):
+                                message = await context.read()
+                    else:
+                        async with own.patient, self._slots.patient:
+                            message = await context.read()
+            except TimeoutError:
+                connection.brief_s = _AGAIN_S
+                raise DeadlineExceeded("the message did not arrive in time") from None
+        if message is grpc.aio.EOF:
+            raise TooLarge("the message is missing, or larger than the limit")
+        return bytes(message)
+
+    @contextlib.contextmanager
+    def _counted(self, peer: str) -> Iterator[Connection]:
+        """Counts a call whose message has not arrived for its connection."""
+        connection = self._connections.get(peer)
+        if connection is None:
+            connection = Connection(self._slots_per_connection)
+            self._connections[peer] = connection
+        share = max(1, self._unread_max // len(self._connections))
+        if self._unread >= self._unread_max and connection.unread >= share:
+            raise Overloaded(
+                f"the connection has {connection.unread} calls whose messages have not arrived",
+                _RETRY_AFTER_S,
+                "requests",
+            )
+        connection.unread += 1
+        self._unread += 1
+        try:
+            yield connection
+        finally:
+            connection.unread -= 1
+            self._unread -= 1
+            if not connection.unread:
+                del self._connections[peer]
