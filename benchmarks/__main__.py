@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import platform
 import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -47,7 +46,7 @@ def main() -> None:
     checkouts = [Checkout("this"), *([Checkout("other", given.against)] if given.against else [])]
     commits = ", ".join(f"{each.commit()} ({each.name})" for each in checkouts)
     how = (
-        f"{time.strftime('%Y-%m-%d')}, commit {commits}, on {host()}, Python "
+        f"{time.strftime('%Y-%m-%d')}, commit {commits}, on {cores.host()}, Python "
         f"{platform.python_version()}: {split}; "
         f"scale {given.scale:g}, {given.rounds} rounds of {given.seconds:g} s."
     )
@@ -69,17 +68,6 @@ def main() -> None:
         shutil.rmtree(scratch / large, ignore_errors=True)
     if given.document:
         document(how, sheets)
-
-
-def host() -> str:
-    """Returns the processor's name and second-level cache, as lscpu reports them."""
-    lines = subprocess.run(
-        ["lscpu"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    facts = {
-        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)
-    }
-    return f"{facts.get('Model name', platform.machine())} (L2 {facts.get('L2 cache', 'unknown')})"
 
 
 if __name__ == "__main__":

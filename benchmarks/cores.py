@@ -1,10 +1,12 @@
-"""Which cores serve and which make the load: of four or more, two serve and the others make the
-load.
+"""The host, and which of its cores serve and which make the load: of four or more, two serve and
+the others make the load.
 """
 
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -44,3 +46,14 @@ def loading() -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, own)
+
+
+def host() -> str:
+    """Returns the processor's name and second-level cache, as lscpu reports them."""
+    lines = subprocess.run(
+        ["lscpu"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    facts = {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
+    return f"{facts.get('Model name', platform.machine())} (L2 {facts.get('L2 cache', 'unknown')})"

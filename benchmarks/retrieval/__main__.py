@@ -20,14 +20,23 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.cores import host
 from benchmarks.peers.environments import ENVIRONMENTS
 from benchmarks.report import Sheet
 from benchmarks.retrieval.corpus import FILTERS, write_corpus
 from benchmarks.retrieval.engines import ENGINES
 
-OWN = {"rowcast, sent again": 256 << 20, "rowcast, sent first": 0}
-"""By name: bytes for compiled filters."""
-_NAMES = {"scann": "ScaNN, over-fetching", "subset": "exact, matches side by side"}
+OWN = {
+    "rowcast, sent again": str(256 << 20),
+    "rowcast, sent first": "0",
+    "ScaNN, rescored alike": "alone",
+}
+"""By name: bytes for compiled filters, or that the search runs without requests."""
+_NAMES = {
+    "scann": "ScaNN, over-fetching",
+    "subset": "exact, matches side by side",
+    "faiss_flat": "faiss, 4-bit codes of the matches",
+}
 
 
 class Contestant:
@@ -96,7 +105,7 @@ def main() -> None:
         write_corpus(directory, given.size)
     environment = ENVIRONMENTS["retrieval"]
     own = [sys.executable, "-m", "benchmarks.retrieval.rowcast_engine", str(directory)]
-    commands = {name: [*own, str(cache)] for name, cache in OWN.items()}
+    commands = {name: [*own, mode] for name, mode in OWN.items()}
     if environment.problem:
         console.print(f"the other engines are left out: {environment.problem}")
     else:
@@ -119,6 +128,7 @@ def main() -> None:
         for below in running[-1].filters:
             tuned[name, below] = running[-1].ask(tune=below)
     seen: dict[tuple[str, int], list[dict[str, float]]] = defaultdict(list)
+    load_before = os.getloadavg()[0]
     for number in range(given.rounds):
         for each in running if number % 2 else reversed(running):
             for below in each.filters:
@@ -126,6 +136,10 @@ def main() -> None:
                 seen[each.name, below].append(asked)
     for each in running:
         each.close()
+    console.print(
+        f"{host()}, {os.cpu_count()} cores; load average {load_before:.1f} before the rounds and "
+        f"{os.getloadavg()[0]:.1f} after them, of which one process is the benchmark's"
+    )
     for name, below in FILTERS.items():
         _sheet(
             name,

@@ -1,7 +1,8 @@
 """rowcast as an engine of the retrieval benchmark: the service's retrieval in process, from a
 request to ids.
 
-`python -m benchmarks.retrieval.rowcast_engine DIRECTORY FILTER_CACHE_BYTES`.
+`python -m benchmarks.retrieval.rowcast_engine DIRECTORY FILTER_CACHE_BYTES`. Instead of a number,
+`alone` runs the search and the rescoring without a request around them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bundle.format import manifest, paths
 from bundle.stores.attribute_index import AttributeIndex, write_attribute_index
 from bundle.stores.reader import CandidateStore
 from bundle.stores.writer import write_store
-from runtime.exact import ExactIndex
+from runtime.exact import ExactIndex, rank_exactly
 from runtime.scann import ScannIndex, write_index
 from service.config import ServiceSettings
 from service.engine.calls import Condition, Filter, Retrieval, Target
@@ -44,7 +45,6 @@ _SETTINGS = [(15, 450), (30, 450), (60, 600), (80, 800), (100, 1000), (150, 1000
 def main() -> None:
     """Builds or opens the index, then serves."""
     directory = Path(sys.argv[1])
-    cache_bytes = int(sys.argv[2])
     base = directory / "rowcast"
     vectors = np.load(directory / "vectors.npy", mmap_mode="r")
     if not (base / "index").exists():
@@ -76,10 +76,22 @@ def main() -> None:
         corpus="items",
         parameters=_PARAMETERS,
         curve=curve,
+        depths=(),
+        recall=manifest.Recall(k=K, value=0.95, low=0.94, queries=100, target=0.95),
         partitions=1,
     )
     approximate = ScannIndex.load(base / "index", "dot_product", mapped)
-    cache = FilterCache(cache_bytes)
+    if sys.argv[2] == "alone":
+
+        def search_alone(query: Any, _: int, setting: tuple[int, int]) -> Any:
+            leaves, reorder = setting
+            found = approximate.candidates(query, reorder, leaves)
+            return rank_exactly(mapped, query, found, K, "dot_product")[0]
+
+        serve(search_alone, {ALL: _SETTINGS}, directory)
+        return
+
+    cache = FilterCache(int(sys.argv[2]))
     exact = ExactIndex(mapped, "dot_product")
     index = LoadedIndex(entry, approximate, exact, mapped, store, cache)
     served = ServedIndex("items", entry, store, index, None)

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import cores
-from benchmarks.__main__ import host
+from benchmarks.cores import host
 from benchmarks.scale import control_plane, paths, routers
 from benchmarks.services import Checkout
 from benchmarks.workloads import write_ranking, write_retrieval

@@ -123,7 +123,11 @@ def held_by_router(manifest: Manifest, min_bytes: int) -> Manifest:
     """Returns what of a bundle a router reads: everything but what shards hold."""
     remote = sharded_tables(manifest, min_bytes)
     indexes = sharded_indexes(manifest).values()
-    elsewhere = tuple(name for index in indexes for name in (index.vectors, f"{index.directory}/"))
+    # An index that is not sharded may share its vectors with one that is.
+    kept = {index.vectors for index in manifest.indexes.values() if index.partitions == 1}
+    elsewhere = tuple(
+        {index.vectors for index in indexes} - kept | {f"{index.directory}/" for index in indexes}
+    )
     return manifest.model_copy(
         update={
             "tables": {

@@ -69,6 +69,7 @@ def build_index(
     once: Once = always,
     *,
     representative: bool = True,
+    vectors_file: str = "",
 ) -> Index:
     """Builds the partitions of one index, chooses its setting and measures its recall.
 
@@ -85,6 +86,7 @@ def build_index(
         depends on beside the vectors: neither queries nor the recall that is asked for.
       representative: whether the examples are real; on synthetic ones recall is measured, but stops
         nothing.
+      vectors_file: relative to `base`, of an index over the same vectors; empty: its own.
     Returns:
       The index's entry in the manifest.
     Raises:
@@ -94,7 +96,8 @@ def build_index(
       VerificationFailed: the recall asked for is not reached. The partitions stay as they are.
       DestinationError: the files cannot be written.
     """
-    vectors = open_vectors(base / paths.index_vectors(name), name, queries)
+    vectors_file = vectors_file or paths.index_vectors(name)
+    vectors = open_vectors(base / vectors_file, name, queries)
     kind, parameters = choose(part, name, len(vectors))
     ranges = partition_rows(len(vectors), part.partitions)
     directory = paths.index_directory(name)
@@ -147,7 +150,7 @@ def build_index(
         dim=vectors.shape[1],
         directory=directory,
         partitions=len(ranges),
-        vectors=paths.index_vectors(name),
+        vectors=vectors_file,
         parameters=parameters,
         recall=recall_entry(
             judging, part.recall.k, part.recall.value, split.chosen_on, representative

@@ -138,11 +138,13 @@ class _Bundle:
                 reference, trained, self.directory, towers, expected
             )
             towers = check_towers(reference, self.directory, towers, expected)
-        embedded = sum(corpora[part.corpus].size for part in self.job.indexes.values())
+        shared = {name: self._shares_vectors_of(part) for name, part in self.job.indexes.items()}
+        embedded = sum(corpora[self.job.indexes[name].corpus].size for name in {*shared.values()})
         found_by = [entry.file for entry in vocabularies.values()]
         found_by += [entry.file for entry in keys.values()]
         with progress.step("vectors", embedded, unit="rows") as moved:
-            for name, part in self.job.indexes.items():
+            for name in dict.fromkeys(shared.values()):
+                part = self.job.indexes[name]
                 corpus = corpora[part.corpus]
                 tower = towers[part.candidate_tower]
                 self._write_vectors(name, part, features, tower, corpus, tables, found_by, moved)
@@ -183,7 +185,10 @@ class _Bundle:
         )
         with progress.step("checks"):
             rows = None if self.settings.full else self.job.verify.rows
-            made_of_rows = [step for name in self.job.indexes for step in _index_steps(name)]
+            made_of_rows = [
+                *map(paths.index_vectors, shared.values()),
+                *map(paths.index_directory, shared),
+            ]
             subject = staged_subject(
                 checkpoint, plan, self.draft, complete, rows, self.judged, made_of_rows
             )
@@ -283,6 +288,19 @@ class _Bundle:
             for name, tower in ((tower.spec.name, tower) for tower in prepared.traced.towers)
         }
 
+    def _shares_vectors_of(self, part: IndexPart) -> str:
+        """Returns the first index of the same corpus and candidate tower.
+
+        Its file of vectors serves them all: it is most of the bytes of an index, and the pages of
+        one file are in memory once.
+        """
+        same = (part.corpus, part.candidate_tower)
+        return next(
+            name
+            for name, other in self.job.indexes.items()
+            if (other.corpus, other.candidate_tower) == same
+        )
+
     def _write_vectors(
         self,
         name: str,
@@ -346,13 +364,21 @@ class _Bundle:
                 "real ones as verify.examples"
             )
 
-        vectors = self.stage.files(paths.index_vectors(name))
+        vectors_file = paths.index_vectors(self._shares_vectors_of(part))
+        vectors = self.stage.files(vectors_file)
 
         def write() -> manifest.Index:
             run = executors.LocalExecutor(executors.encoder_count(self.settings.workers)).run
             once = partial(self._build_once, vectors)
             entry = indexes.build_index(
-                self.directory, name, part, queries, run, once, representative=real
+                self.directory,
+                name,
+                part,
+                queries,
+                run,
+                once,
+                representative=real,
+                vectors_file=vectors_file,
             )
             if converted:
                 aside = self.directory / ".vectors"
@@ -398,7 +424,3 @@ class _Bundle:
         built = (self.directory / config).read_bytes()
         files = [file for file in self.stage.digests(place) if file.path != config]
         self.stage.finish(step, key, built.hex(), files)
-
-
-def _index_steps(name: str) -> tuple[str, str]:
-    return paths.index_vectors(name), paths.index_directory(name)

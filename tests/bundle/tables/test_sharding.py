@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bundle.format.manifest import Manifest
 from bundle.storage.catalog import read_manifest
 from bundle.storage.integrity import check_files
 from bundle.tables.reader import TableReader
@@ -20,6 +21,7 @@ from bundle.tables.sharding import (
 )
 from tests.bundles.tables import write_int8_table
 
+GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
 SHARDS = st.integers(1, 40).flatmap(lambda total: st.tuples(st.integers(1, total), st.just(total)))
 
 
@@ -73,6 +75,22 @@ def test_stored_rows_are_the_bytes_of_the_bundle(
     expected = np.concatenate([reader.read(row, 1) for row in rows])
     assert values.tobytes() == expected.tobytes()
     assert scales.shape == (3, 4 if dtype == "int8" else 0)
+
+
+def test_router_holds_vectors_that_an_index_of_its_own_shares_with_a_sharded_one() -> None:
+    manifest = read_manifest(GOLDEN)
+    (index,) = manifest.indexes.values()
+    apart = index.model_copy(update={"partitions": 2, "directory": "indexes/apart/scann"})
+    both = manifest.model_copy(update={"indexes": {"whole": index, "apart": apart}})
+    only = manifest.model_copy(update={"indexes": {"apart": apart}})
+
+    def held(of: Manifest) -> set[str]:
+        return {file.path for file in held_by_router(of, 1).files}
+
+    assert index.vectors in held(both)
+    assert index.vectors not in held(only)
+    shards = [held_by_shard(both, ShardNumber(number, 2), 1) for number in (1, 2)]
+    assert all(index.vectors in {file.path for file in shard.files} for shard in shards)
 
 
 def test_check_files_of_a_shard_reads_only_the_files_that_it_holds(committed_bundle: Path) -> None:

@@ -302,6 +302,29 @@ def test_run_whose_recall_is_too_low_keeps_the_index_for_another_limit(
     assert index.parameters["leaves_to_search"] == 2
 
 
+def test_indexes_over_the_same_tower_share_one_file_of_vectors(
+    command: Command, recipe: Recipe, tmp_path: Path
+) -> None:
+    write_examples(tmp_path, example_requests())
+    project = write_project(tmp_path, with_tree(recipe, value=0.01))
+    alone = command("run", project)
+    assert alone.code == 0, alone.err
+
+    both = with_tree(recipe, value=0.01)
+    both["indexes"]["exact"] = recipe["indexes"]["movies"]
+    done = command("run", write_project(tmp_path, both))
+
+    assert done.code == 0, done.err
+    first, second = (tmp_path / f"bundles/movies/{version}" for version in (1, 2))
+    page = catalog.read_manifest(second)
+    shared = page.indexes["movies"].vectors
+    assert page.indexes["exact"].vectors == shared
+    assert [file.path for file in page.files if file.path.endswith("vectors.bin")] == [shared]
+    assert page.indexes["exact"].kind == "brute_force"
+    before = catalog.read_manifest(first).indexes["movies"]
+    assert (second / shared).read_bytes() == (first / before.vectors).read_bytes()
+
+
 def swap_vectors(staged: Path) -> None:
     path = staged / "indexes/movies/vectors.bin"
     vectors = np.fromfile(path, "<f4").reshape(MOVIES, -1)
