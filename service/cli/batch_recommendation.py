@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version as library_version
 from itertools import pairwise
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -252,17 +252,14 @@ def _compute(
             users = users + rows
         return users
 
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker)
-    try:
+    with _processes(workers) as pool:
         for number, batch in enumerate(_blocks(source)):
             if number in done:
                 finished = finished + batch.num_rows
                 kept = kept + batch.num_rows
             else:
-                pending[pool.submit(_write_block, task, batch, directory, number)] = (
-                    number,
-                    batch.num_rows,
-                )
+                future = pool.submit(_write_block, task, batch, directory, number)
+                pending[future] = (number, batch.num_rows)
             # Users are read as they are needed; and options that fit no user are found out by the
             # first block.
             while len(pending) >= 2 * workers or (pending and number == 0):
@@ -272,12 +269,32 @@ def _compute(
             finished += collect()
             progress(finished, total)
         return kept
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Starts processes, which have ended when the block of the `with` statement is left.
+
+    Raises:
+      BatchError: One of them has ended by itself.
+    """
+    others = active_children()
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker)
+    try:
+        yield pool
     except BrokenExecutor as problem:
         raise BatchError(
             f"a process has ended ({problem}); run again to continue", EXIT_BUG
         ) from problem
+    except BaseException:
+        # Their blocks are lost: to complete them can take minutes.
+        for process in active_children():
+            if process not in others:
+                process.terminate()
+        raise
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # Nothing of the pool, such as its semaphores, is left when the program exits.
+        pool.shutdown(cancel_futures=True)
 
 
 def _blocks(source: parquet.ParquetFile) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,40 @@ import typer
 
 from service.exit_codes import EXIT_INTERRUPTED
 from service.resources import compute_threads, usable_cores
+
+_LINE_S = 10.0
+"""Time between two lines of progress, where no terminal shows a bar."""
+
+
+class ProgressLines:
+    """Writes how many users are done, every few seconds."""
+
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+        every_s: float = _LINE_S,
+    ) -> None:
+        """Starts now.
+
+        Args:
+          write: Takes a line, with its end.
+          clock: Returns the current monotonic time in seconds.
+          every_s: Minimum time between two lines, and before the first.
+        """
+        self._write = write
+        self._clock = clock
+        self._every_s = every_s
+        self._began = clock()
+        self._due = self._began + every_s
+
+    def update(self, done: int, total: int) -> None:
+        """Writes a line if one is due."""
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due = now + self._every_s
+        self._write(f"{done:,} of {total:,} users after {now - self._began:,.0f} s\n")
 
 
 def recommend_command(
@@ -84,18 +119,19 @@ def recommend_command(
     began = time.monotonic()
     console = Console(stderr=True)
     columns = *Progress.get_default_columns(), MofNCompleteColumn()
+    lines = ProgressLines(sys.stderr.write)
     try:
         with Progress(
             *columns, console=console, transient=True, disable=not console.is_terminal
         ) as progress:
             bar = progress.add_task("users")
-            done = run(
-                task,
-                users,
-                out,
-                workers,
-                lambda n, total: progress.update(bar, completed=n, total=total),
-            )
+
+            def report(finished: int, total: int) -> None:
+                progress.update(bar, completed=finished, total=total)
+                if not console.is_terminal:
+                    lines.update(finished, total)
+
+            done = run(task, users, out, workers, report)
     except BatchError as problem:
         message, code = problem.args
         sys.stderr.write(f"rowcast-serve recommend: {message}\n")

@@ -19,6 +19,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 from service.cli.batch_recommendation import BLOCK_USERS, Task, run
+from service.cli.recommend import ProgressLines
 from service.cli.serve import command
 from service.engine.calls import Condition, Filter, IdLists
 from tests.bundles.small import SmallBundle
@@ -115,6 +116,32 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
         assert (row["candidates"], row["scores"], row["attribute:title"]) == (None, None, None)
         assert at_fault in row["error"]
     service.close()
+
+
+@pytest.mark.parametrize("options", ['{"k": 3}', '{"k": 5, "candidates": 2}'])
+def test_program_leaves_nothing_behind_that_python_warns_of(
+    write: Write, root: Path, tmp_path: Path, options: str
+) -> None:
+    write()
+    users = users_file(tmp_path / "users.parquet", 30)
+    arguments = ["recommend", "movies", users, tmp_path / "out.parquet", "--root", root]
+    arguments += ["--id", "key", "--workers", "2", "--options", options]
+    done = subprocess.run([*PROGRAM, *map(str, arguments)], check=False, capture_output=True)
+    assert done.returncode == (0 if "candidates" not in options else 2)
+    assert b"leaked" not in done.stderr
+    assert done.stderr.count(b"\n") == (0 if done.returncode == 0 else 1)
+
+
+def test_progress_without_a_terminal_is_a_line_every_few_seconds() -> None:
+    times = iter([0.0, 1.0, 10.0, 11.0, 19.9, 3600.0])
+    written = list[str]()
+    lines = ProgressLines(written.append, lambda: next(times), every_s=10)
+    for done in (0, 4096, 8192, 12288, 12345678):
+        lines.update(done, 20_000_000)
+    assert written == [
+        "4,096 of 20,000,000 users after 10 s\n",
+        "12,345,678 of 20,000,000 users after 3,600 s\n",
+    ]
 
 
 def test_lists_of_a_file_without_users_are_empty(write: Write, root: Path, tmp_path: Path) -> None:
