@@ -25,7 +25,7 @@ from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.dumps import is_dump, list_dump
 from export.checkpoint.formats.keras import find_keras, list_keras
 from export.checkpoint.formats.object_graph import ObjectGraph
-from export.checkpoint.formats.orbax import find_orbax, list_orbax
+from export.checkpoint.formats.orbax import find_orbax, is_keras_state, list_orbax
 from export.checkpoint.formats.prefixes import STATE_FILE, find_prefix
 from export.checkpoint.formats.safetensors import find_safetensors, list_safetensors
 from export.checkpoint.formats.tensorbundle import file_problems, read_index, read_string
@@ -75,18 +75,20 @@ def open_checkpoint(path: Location, complete: bool = True) -> Checkpoint:
     return found
 
 
-def is_orbax(path: Location) -> bool:
-    """Returns whether `open_checkpoint` opens what Orbax saved; reads no listing of arrays.
+def is_jax(path: Location) -> bool:
+    """Returns whether `open_checkpoint` opens what Orbax saved of a program in JAX, and not of a
+    model of Keras; reads no listing of arrays.
 
     Raises:
-      CheckpointError: there is only an incomplete one of Orbax.
+      CheckpointError: there is only an incomplete one of Orbax, or a damaged one.
     """
     if isinstance(path, Path):
         other = not path.is_dir() or any(path.glob("*.index")) or is_dump(path)
-        return not other and find_orbax(path) is not None
-    names = path.listing()
-    other = STATE_FILE in names or any(name.endswith(".index") for name in names)
-    return bool(names) and not other and find_orbax(path) is not None
+    else:
+        names = path.listing()
+        other = not names or STATE_FILE in names or any(name.endswith(".index") for name in names)
+    place = None if other else find_orbax(path)
+    return place is not None and not is_keras_state(place)
 
 
 def _open_other(path: Path) -> Checkpoint | None:

@@ -13,8 +13,10 @@ from export.jax_models.loading import jax, load_jax
 from export.jax_models.tracing import BATCH, trace
 from export.jax_models.values import Parameter, Value
 from export.recipe.schema import ExportJob, name_of_call
+from export.tensorflow_models.frameworks.keras_saving import is_keras_3_model
 from export.tensorflow_models.frameworks.named_graphs import without_memory
 from export.tensorflow_models.model.code import load_factory
+from export.tensorflow_models.model.keras_variables import SAVE_WITH_NAMES
 
 _EXPECTED = (
     "a factory of a model in JAX returns `shapes, {name: function}`: the shapes of its parameters, "
@@ -101,6 +103,12 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
     load_jax()
     reference = job.code.factory
     made = load_factory(reference, base)()
+    if is_keras_3_model(made):
+        raise NotConvertible(
+            f"factory {reference} returned a model of Keras, and the checkpoint does not have the "
+            "names of its variables (RecML's KerasTrainer, for one, saves lists): "
+            f"{SAVE_WITH_NAMES}"
+        )
     if not isinstance(made, tuple) or len(made) != 2:
         raise NotConvertible(
             f"factory {reference} returned a {type(made).__name__}, and the checkpoint is Orbax's, "

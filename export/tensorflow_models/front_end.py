@@ -83,8 +83,9 @@ class TensorFlowModel:
 
     def reference(self, inventory: Inventory, directory: Path) -> TensorFlowReference:
         """See OriginalModel.reference."""
-        prefix = local_prefix(self.checkpoint, inventory, self.traced.spec, self.job, directory)
-        return TensorFlowReference(self.job, self.base, prefix, self.traced.spec)
+        spec = self.traced.spec
+        prefix = local_prefix(self.checkpoint, inventory, spec, self.job, directory)
+        return TensorFlowReference(self.job, self.base, self.checkpoint, prefix, spec)
 
     @cached_property
     def _trained(self) -> TrainedModel:

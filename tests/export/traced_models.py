@@ -161,7 +161,8 @@ class TracedCheckpoint:
 
     @property
     def reference_model(self) -> TensorFlowReference:
-        return TensorFlowReference(self.job, MODELS, self.prefix, self.model.spec)
+        checkpoint = open_checkpoint(self.prefix)
+        return TensorFlowReference(self.job, MODELS, checkpoint, self.prefix, self.model.spec)
 
     def examples(self, n: int = 40) -> Examples:
         return make_examples(self.model.spec, self.features, self.vocabularies, n)

@@ -12,7 +12,7 @@ Chunks of zeros are stored, too, in zarr 2, where Orbax states no fill value, an
 Orbax 0.10, which says so in the tree (`store_array_data_equal_to_fill_value`). There, a chunk that
 is not stored was lost. In an older zarr 3 array it may have been zeros: such an array is listed
 with the number of its `absent` chunks, and not read.
-Source: tensorstore 0.1.86, kvstore/ocdbt; Orbax 0.12.8,
+Source: tensorstore 0.1.86, kvstore/ocdbt; Keras 3.15, callbacks/orbax_checkpoint.py; Orbax 0.12.8,
 checkpoint/_src/{metadata/tree,path/atomicity,path/step, serialization/tensorstore_utils}.py.
 """
 
@@ -43,6 +43,16 @@ MANIFEST = "manifest.ocdbt"
 TREE = "_METADATA"
 STEP = "_CHECKPOINT_METADATA"
 COMMITTED = "commit_success.txt"
+KERAS_TREES = (
+    "trainable_variables",
+    "non_trainable_variables",
+    "optimizer_variables",
+    "metrics_variables",
+)
+"""The trees of the item that `keras.callbacks.OrbaxCheckpoint` saves, as
+`keras.Model.get_state_tree` returns them.
+"""
+KERAS_ITEM = "pytree"
 _UNFINISHED = ".orbax-checkpoint-tmp"
 _DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 """tensorstore's name of the format, by the file that describes an array."""
@@ -102,6 +112,31 @@ def find_orbax(path: Location) -> OrbaxPlace | None:
             "interrupted; wait for it, or take an older one"
         )
     return None
+
+
+def is_keras_state(place: OrbaxPlace) -> bool:
+    """Returns whether a checkpoint holds the variables of a model of Keras; reads its tree alone.
+
+    Raises:
+      CheckpointError: The tree is damaged.
+    """
+    return any(_holds_keras_state(directory) for directory in place.items.values())
+
+
+def _holds_keras_state(directory: Location) -> bool:
+    """Returns whether an item is the tree of a model of Keras; beside it there may be its
+    configuration.
+    """
+    content = _content(directory / TREE)
+    if content is None:
+        return False
+    try:
+        trees = {path.partition(".")[0] for path, _, _ in _leaves(orjson.loads(content))}
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise CheckpointError(
+            f"Orbax checkpoint {directory} cannot be read: {problem}; copy it anew"
+        ) from problem
+    return KERAS_TREES[0] in trees and trees.issubset(KERAS_TREES)
 
 
 def list_orbax(place: OrbaxPlace) -> Listing:

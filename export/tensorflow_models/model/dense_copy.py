@@ -42,6 +42,8 @@ def local_prefix(
       OSError: The copy cannot be written.
     """
     prefix = checkpoint.prefix
+    if checkpoint.storage.kind != "TensorFlow":
+        return Path(str(prefix))  # nothing that TensorFlow could restore
     if isinstance(prefix, RemotePath):
         absent = _never_restored(checkpoint, inventory, model, restored_bytes_max(job, model))
         prefix = _copied(checkpoint, prefix, absent, directory)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from export.front_end.specs import TableFacts
@@ -14,6 +15,16 @@ from export.tensorflow_models.model.object_walk import walk
 
 _COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")
 _COLUMN = re.compile(r"/(embedding_weights|embeddings?|weights)$")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A variable's attribute `path` from the model, and its `key` in the checkpoint ("" if it is
+    not there).
+    """
+
+    path: str
+    key: str
 
 
 def object_paths(root: Any) -> dict[str, tuple[str, Any]]:

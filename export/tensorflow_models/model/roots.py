@@ -14,6 +14,7 @@ from export.graphs.loading import prefer_keras
 from export.locations import location_of
 from export.recipe.schema import ExportJob
 from export.tables.dumped import open_dumps, with_dumps
+from export.tensorflow_models.frameworks.keras_saving import reset_automatic_names
 from export.tensorflow_models.frameworks.named_graphs import AVERAGE, load_named
 from export.tensorflow_models.model.code import load_factory
 from export.tensorflow_models.model.keras_generation import generation_of_checkpoint
@@ -72,7 +73,9 @@ def build_root(job: ExportJob, base: Path) -> Any:
     """
 
     def load() -> Any:
-        return load_factory(job.code.factory, base)()
+        factory = load_factory(job.code.factory, base)
+        reset_automatic_names()  # training's model was the first one of its process
+        return factory()
 
     return (
         load_named(job.code.factory, load, job.checkpoint.averages)

@@ -3,6 +3,7 @@ by metadata, or as the recipe states."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,10 @@ def recognise_tables(
         )
         if stated or name not in layouts:
             named[name] = (
-                stated or keys.get(name) or _by_name(found, spec, traced.tables[name], trained)
+                stated
+                or keys.get(name)
+                or _in_layouts(layouts, name)
+                or _by_name(found, spec, traced.tables[name], trained)
             )
     mod = {name for name, part in job.tables.items() if part.mod}
     mod_by_code: set[str] = set()
@@ -74,6 +78,14 @@ def recognise_tables(
     for name, spec in traced.spec.tables.items():
         check_shape(inventory, name, spec, line_of_variable(traced.tables[name]))
     return inventory
+
+
+def _in_layouts(layouts: Collection[str], name: str) -> str:
+    """Returns the name that a layout file gives a table: that of its TableConfig, without the layer
+    of keras-rs that holds it; "" if it gives none.
+    """
+    short = name.rpartition(".")[2]
+    return short if short in layouts else ""
 
 
 def _by_name(found: Inventory, spec: TableFacts, variable: Any, trained: TrainedModel) -> str:
@@ -100,7 +112,7 @@ def _by_name(found: Inventory, spec: TableFacts, variable: Any, trained: Trained
             f"table {spec.name!r} is {spec.config_name!r} of the model ({line}), which is not in "
             "checkpoint "
             f"{found.checkpoint}; the model code is not the one that was saved, or its variable "
-            f"has another place there: name it as tables.{spec.name}.key"
+            f"has another place there: name it as tables.{spec.name}.key{_refused(found)}"
         )
     try:
         return found.table(spec.config_name).name
@@ -109,6 +121,11 @@ def _by_name(found: Inventory, spec: TableFacts, variable: Any, trained: Trained
         raise NotConvertible(
             f"table {spec.name!r} of the model{at_line(line)}: {problem}{why and f'; {why}'}"
         ) from problem
+
+
+def _refused(found: Inventory) -> str:
+    """Returns what else may hold a table that was not found."""
+    return "".join(f"; or it is in {refused.key!r}: {refused.reason}" for refused in found.refused)
 
 
 def _is_mod(variable: Any, checkpoint: Checkpoint, key: str) -> bool:

@@ -1,4 +1,5 @@
-"""Reads the dense weights of towers from a checkpoint, by its object graph or by variable names.
+"""Reads the dense weights of towers from a checkpoint: by its object graph, by variable names, or
+as Keras 3 saved them.
 
 The user's model and the checkpoint's object graph are walked together by attribute names, as
 TensorFlow's own restore does, but only the variables that a tower reads are read and checked:
@@ -21,6 +22,12 @@ from export.graphs.walks import resource
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.model.keras_generation import why_unlike
+from export.tensorflow_models.model.keras_variables import (
+    find_keras_variables,
+    saved_by_keras,
+    variables_of,
+)
+from export.tensorflow_models.model.object_paths import Place
 from export.tensorflow_models.model.object_walk import (
     ModelObject,
     UnmatchedObject,
@@ -36,16 +43,10 @@ _UNSEEN = (
     "`model.saved = tf.train.Checkpoint(layers=model.layers)`, or `block.saved` of the layer that "
     "owns the list; then write the checkpoint again"
 )
-
-
-@dataclass(frozen=True)
-class Place:
-    """A variable's attribute `path` from the model, and its `key` in the checkpoint ("" if it is
-    not there).
-    """
-
-    path: str
-    key: str
+_UNTRACKED = (
+    "Keras does not track it: a layer must be an attribute of the model or of one of its layers, "
+    "also in a list or dict, when the model is trained and in the factory"
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,17 @@ class TrainedModel:
     root: Any
     checkpoint: Checkpoint
     object_path: str
+
+    def restore_model(self) -> None:
+        """Assigns all variables of a model of Keras 3 but the tables that are not to be restored.
+
+        Raises:
+          CheckpointError: as `find_weights`.
+        """
+        variables = variables_of(self.root)
+        self.restore_weights(
+            variable for variable in variables if getattr(variable, "restored", True) is not False
+        )
 
     def restore_weights(self, variables: Iterable[Any]) -> None:
         """Assigns each variable its value in the checkpoint; raises what `find_weights` does."""
@@ -126,8 +138,9 @@ class TrainedModel:
 
     def why_missing(self, variable: Any) -> str:
         """Returns why TensorFlow could not save a variable, and the cure; "" if it could."""
-        seen = isinstance(self.root, NamedGraph) or resource(variable.handle) in self.places
-        return "" if seen else _UNSEEN
+        if isinstance(self.root, NamedGraph) or resource(variable.handle) in self.places:
+            return ""
+        return _UNSEEN if self.checkpoint.graph is not None else _UNTRACKED
 
     @cached_property
     def places(self) -> dict[str, Place]:
@@ -144,15 +157,16 @@ class TrainedModel:
                 for name, variable in self.root.variables.items()
             }
         graph = checkpoint.graph
+        if graph is None and saved_by_keras(checkpoint):
+            return find_keras_variables(self.root, checkpoint, self.object_path)
         if graph is None:
             kind = checkpoint.storage.kind
             how = "by variable names" if kind == "TensorFlow" else f"by {kind}"
-            where = " (where KERAS_BACKEND is tensorflow)" if kind == "Keras" else ""
             raise CheckpointError(
                 f"checkpoint {checkpoint.prefix} was saved {how}, without an object graph, which "
-                f"is needed to find a model's weights; load it into the model{where} and save that "
-                "with tf.train.Checkpoint, or export tables (rowcast-export tables); for TF1 code, "
-                "let the factory return a function that builds the graph"
+                "is needed to find a model's weights; load it into the model and save that with "
+                "tf.train.Checkpoint, or export tables (rowcast-export tables); for TF1 code, let "
+                "the factory return a function that builds the graph"
             )
         places: dict[str, Place] = {}
         for each in self._walked(graph):
@@ -211,8 +225,10 @@ class TrainedModel:
         """
         checkpoint = self.checkpoint
         found = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
-        if isinstance(self.root, NamedGraph):
-            known = {place.key for place in self.places.values()} | {*self.root.variables}
+        if isinstance(self.root, NamedGraph) or checkpoint.graph is None:
+            known = {place.key for place in self.places.values()}
+            if isinstance(self.root, NamedGraph):
+                known |= {*self.root.variables}
             # Averages are stored beside their variables.
             matrices = {key: key for key in sorted(found - known)}
         else:

@@ -1,5 +1,5 @@
 """The reference model: the original, not partitioned, restored by TensorFlow as far as examples
-need it.
+need it, or from what Keras saved.
 
 A table may be larger than memory, so only the rows that the examples read are there
 (`tables.py`). Nothing else can read a table that left the towers: one that is read whole stays
@@ -20,6 +20,7 @@ import numpy as np
 from bundle.errors import BundleError
 from bundle.features.columns import Column
 from bundle.format.manifest import TextIds
+from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, ExportError, NotConvertible
 from export.front_end.interface import ReferenceInputs, ReferenceRun
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
@@ -32,8 +33,9 @@ from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.padded_ids import average_empty_as_zeros
 from export.tensorflow_models.model.call_tracing import resolve_call
 from export.tensorflow_models.model.dense_copy import restored_bytes_max
+from export.tensorflow_models.model.keras_variables import saved_by_keras
 from export.tensorflow_models.model.roots import build_root
-from export.tensorflow_models.model.weights import path_steps
+from export.tensorflow_models.model.weights import TrainedModel, path_steps
 from export.tensorflow_models.reference.tables import ReferenceTables
 from export.user_lines import at_line, line_of_exception
 
@@ -47,12 +49,14 @@ class TensorFlowReference:
 
     Attributes:
       job, base: the recipe and its folder.
-      prefix: the checkpoint, on a local disk.
+      checkpoint: the checkpoint.
+      prefix: the same on a local disk, as TensorFlow restores it.
       whole: all that was traced of the model.
     """
 
     job: ExportJob
     base: Path
+    checkpoint: Checkpoint
     prefix: Path
     whole: ModelSpec
 
@@ -139,11 +143,14 @@ class TensorFlowReference:
 
     def _restore(self, root: Any) -> None:
         """Restores the model by TensorFlow itself; the tables of layers are no part of its object
-        graph.
+        graph. What Keras saved is read here: its loaders would read every table.
 
         Raises:
-          CheckpointError: A data file is damaged.
+          CheckpointError: A data file is damaged, or variables are missing.
         """
+        if saved_by_keras(self.checkpoint):
+            TrainedModel(root, self.checkpoint, self.job.checkpoint.object_path).restore_model()
+            return
         for step in reversed(path_steps(self.job.checkpoint.object_path)):
             holder = tf.Module()
             setattr(holder, step, root)

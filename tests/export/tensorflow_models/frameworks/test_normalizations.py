@@ -89,8 +89,9 @@ def test_synthetic_numbers_have_the_mean_and_variance_of_the_normalization_layer
     spec = trace_towers(job, MODELS).spec
     pages = describe_features(spec, job)
     examples = make_examples(spec, pages, {}, 200)
-    read_rows = checkpoint_rows(open_checkpoint(prefix), {})
-    original = TensorFlowReference(job, MODELS, prefix, spec)
+    checkpoint = open_checkpoint(prefix)
+    read_rows = checkpoint_rows(checkpoint, {})
+    original = TensorFlowReference(job, MODELS, checkpoint, prefix, spec)
     reference, _ = finite_results(
         Reference(job, MODELS, spec, original, read_rows, examples, FeatureReader(pages, {}, {}))
     )

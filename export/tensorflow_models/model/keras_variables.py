@@ -1,0 +1,226 @@
+"""Finds the variables of a model of Keras 3 in what Keras saved, whichever framework it ran on.
+
+    .weights.h5, .keras    by attributes: Keras walks the model as it does to save it
+    OrbaxCheckpoint        by `variable.path`, such as `two_tower/query/dense_1/kernel`
+
+Keras' own loaders are not used: they read every table, and the one of Orbax skips a variable whose
+path it does not find, without an error. Paths hold names that Keras numbers in the order in which a
+process makes layers, so they are taken only if they lead to one variable each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from export.checkpoint.formats.orbax import KERAS_ITEM, KERAS_TREES
+from export.checkpoint.reader import Checkpoint
+from export.errors import CheckpointError
+from export.graphs.walks import resource
+from export.tensorflow_models.frameworks.keras_saving import (
+    all_layers,
+    is_keras_3_model,
+    saved_values,
+)
+from export.tensorflow_models.frameworks.placeholders import line_of_variable
+from export.tensorflow_models.model.object_paths import Place
+from export.user_lines import at_line
+
+_SHOWN = 5
+_NUMBER = re.compile(r"_\d+$")
+_SEED = "seed_generator_state"
+_VALUES = KERAS_TREES[:2]
+"""The trees that hold variables of layers."""
+
+SAVE_WITH_NAMES = (
+    "load the lists into the model in the training program, and save it with "
+    'keras.callbacks.OrbaxCheckpoint or model.save_weights("model.weights.h5")'
+)
+
+
+def saved_by_keras(checkpoint: Checkpoint) -> bool:
+    """Returns whether a checkpoint is a file of Keras, or what its OrbaxCheckpoint saved."""
+    if checkpoint.storage.kind == "Orbax":
+        return any(_path_of(key) for key in checkpoint.entries)
+    return checkpoint.storage.kind == "Keras"
+
+
+def find_keras_variables(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
+    """Returns the place of every variable of a model, by its resource.
+
+    Args:
+      root: what the factory returned.
+      checkpoint: a file of Keras, or what OrbaxCheckpoint saved.
+      object_path: where the model is in what was saved: attributes in HDF5, names of layers in
+        Orbax; "": it was saved itself, or is found by its names.
+
+    Raises:
+      CheckpointError: the factory returned no model of Keras 3; or names are ambiguous.
+    """
+    if not is_keras_3_model(root):
+        raise CheckpointError(
+            f"checkpoint {checkpoint.prefix} was saved by Keras, whose files are read into a model "
+            f"of Keras 3; the factory returned a {type(root).__name__}: return the keras.Model "
+            "that was saved. Save a model of tf-keras with tf.train.Checkpoint(model=model)"
+        )
+    if checkpoint.storage.kind == "Orbax":
+        return _by_paths(root, checkpoint, object_path.replace("/", "."))
+    return _by_attributes(root, checkpoint, object_path.replace(".", "/"))
+
+
+def variables_of(root: Any) -> list[Any]:
+    """Returns the variables that a model of Keras 3 has made, but the states of random numbers."""
+    return [variable.value for variable in root.variables if not variable.path.endswith(_SEED)]
+
+
+def _by_attributes(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
+    saved = saved_values(root, object_path)
+    _check_lists(saved.groups, checkpoint)
+    places = {}
+    for path, value in saved.values.items():
+        handle = getattr(getattr(value, "value", None), "handle", None)
+        # A layer may save what it computes, such as a kernel merged with its LoRA matrices.
+        if handle is not None:
+            key = path if path in checkpoint.entries else ""
+            places[resource(handle)] = Place(path, key)
+    return places
+
+
+def _check_lists(groups: Collection[str], checkpoint: Checkpoint) -> None:
+    """Checks that no list of layers is longer in the file: then layers are not those of training.
+
+    Raises:
+      CheckpointError: One is.
+    """
+    lists = {_NUMBER.sub("", group) for group in groups}
+    more = []
+    for key in checkpoint.entries:
+        group = _group(key)
+        if group not in groups and _NUMBER.search(group) and _NUMBER.sub("", group) in lists:
+            more.append(key)
+    if more:
+        raise CheckpointError(
+            f"checkpoint {checkpoint.prefix} also holds {_listed(more, checkpoint)}, which the "
+            "model lacks: it has fewer layers of that class than the model that was saved. The "
+            "model code is not the one that was saved"
+        )
+
+
+def _group(path: str) -> str:
+    """Returns the path of the layer that saved a dataset."""
+    return path.rpartition("/vars/")[0]
+
+
+def _by_paths(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
+    stored = _stored_paths(checkpoint, object_path)
+    if stored and all(path.isdecimal() for path in stored):
+        raise CheckpointError(
+            f"checkpoint {checkpoint.prefix} holds the variables as lists, without their names, "
+            f"so nothing tells which is which: {SAVE_WITH_NAMES}"
+        )
+    _check_numbers(root, checkpoint, stored)
+
+    longer: dict[str, list[str]] = defaultdict(list)
+    for path in stored:
+        for tail in _tails(path):
+            longer[tail].append(path)
+    places = {}
+    readers: dict[str, Any] = {}
+    for variable in root.variables:
+        found = _matching(variable.path.replace("/", "."), stored, longer)
+        if len(found) > 1:
+            raise CheckpointError(
+                f"variable {variable.path}{_line(variable)} may be any of {', '.join(found[:4])} "
+                f"in checkpoint {checkpoint.prefix}: call the model in the factory as training "
+                "does, so that its variables get the same paths, or write checkpoint.object_path"
+            )
+        path = found[0] if found else ""
+        other = readers.setdefault(path, variable) if path else variable
+        if other is not variable:
+            raise CheckpointError(
+                f"variables {other.path}{_line(other)} and {variable.path}{_line(variable)} of "
+                f"the model both fit {path} in checkpoint {checkpoint.prefix}: call the model in "
+                "the factory as training does, so that its variables get the same paths"
+            )
+        places[resource(variable.value.handle)] = Place(variable.path, stored.get(path, ""))
+    return places
+
+
+def _stored_paths(checkpoint: Checkpoint, object_path: str) -> dict[str, str]:
+    """Returns the key of each variable of a layer, by its path with dots."""
+    beginning = f"{object_path}." if object_path else ""
+    paths = {path: key for key in checkpoint.entries if (path := _path_of(key))}
+    return {path: key for path, key in paths.items() if path.startswith(beginning)}
+
+
+def _path_of(key: str) -> str:
+    """Returns the path of a layer's variable by its key in a tree of Keras; "" for others."""
+    # The name of the item is there if the configuration of the model is beside it.
+    tree, _, path = key.removeprefix(f"{KERAS_ITEM}.").partition(".")
+    return path if tree in _VALUES else ""
+
+
+def _matching(path: str, stored: Mapping[str, str], longer: Mapping[str, list[str]]) -> list[str]:
+    """Returns the stored paths that a variable may have.
+
+    A path begins with what was called first: the model itself in training, perhaps one of its
+    methods in an export. So one path may be the end of the other.
+    """
+    if path in stored:
+        return [path]
+    if path in longer:
+        return longer[path]
+    return next(([tail] for tail in _tails(path) if tail in stored and "." in tail), [])
+
+
+def _tails(path: str) -> list[str]:
+    """Returns the ends of a path that begin with one of its names, the longest first."""
+    steps = path.split(".")
+    return [".".join(steps[start:]) for start in range(len(steps))]
+
+
+def _check_numbers(root: Any, checkpoint: Checkpoint, stored: Mapping[str, str]) -> None:
+    """Checks that Keras numbered the layers of the model as it did those that were saved.
+
+    Otherwise `dense_1` may be another layer there.
+
+    Raises:
+      CheckpointError: A numbered name of the checkpoint is that of no layer.
+    """
+    layers = list(all_layers(root))
+    names = {layer.name for layer in layers}
+    classes = {
+        _NUMBER.sub("", layer.name): type(layer).__name__
+        for layer in layers
+        if _is_automatic(layer)
+    }
+    for path in stored:
+        for name in path.split(".")[:-1]:
+            kind = classes.get(_NUMBER.sub("", name))
+            if kind is not None and name not in names:
+                raise CheckpointError(
+                    f"checkpoint {checkpoint.prefix} has {path}, and no layer of the model is "
+                    f"called {name!r}: Keras numbered the layers otherwise when the model was "
+                    "trained, so a number may be that of another layer. Let the factory make all "
+                    "layers of the saved model with their names in the checkpoint, as in "
+                    f'{kind}(..., name="{name}"); or save the trained model with '
+                    'model.save_weights("model.weights.h5"), which needs no names'
+                )
+
+
+def _is_automatic(layer: Any) -> bool:
+    """Returns whether a layer has the name that Keras gives its class, perhaps with a number."""
+    name = _NUMBER.sub("", layer.name)
+    return bool(name.replace("_", "") == type(layer).__name__.lower())
+
+
+def _line(variable: Any) -> str:
+    return at_line(line_of_variable(variable.value))
+
+
+def _listed(keys: list[str], checkpoint: Checkpoint) -> str:
+    shown = [f"{key} {list(checkpoint.entries[key].shape)}" for key in keys[:_SHOWN]]
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ", ".join(shown) + more

@@ -1,0 +1,82 @@
+"""Trains the models of keras_3.py in JAX and saves them in every form that Keras has: a program of
+its own, since Keras has one backend in a process.
+
+KERAS_BACKEND=jax python train_keras_3.py FOLDER
+"""
+
+# mypy: ignore-errors
+
+import sys
+from pathlib import Path
+
+import keras
+import keras_3 as models
+import numpy as np
+import orbax.checkpoint as ocp
+
+EXAMPLES = 24
+
+
+def drawn(shape, high):
+    return np.random.default_rng(high).integers(0, high, shape).astype(np.int32)
+
+
+def train(folder, model, inputs, arrays, **callback):
+    """Saves a model as `.keras`, `.weights.h5` and by Orbax, with what it returns."""
+    folder.mkdir()
+    model(inputs)  # before JAX compiles it
+    model.compile("adam", "mse")
+    saved = keras.callbacks.OrbaxCheckpoint(
+        str(folder / "orbax"), save_on_background=False, **callback
+    )
+    labels = np.random.default_rng(5).random(EXAMPLES).astype(np.float32)
+    model.fit(inputs, labels, batch_size=8, epochs=2, verbose=0, callbacks=[saved])
+    model.save(folder / "model.keras")
+    model.save_weights(folder / "model.weights.h5")
+    values = {variable.path: np.asarray(variable.value) for variable in model.variables}
+    results = {name: np.asarray(call(inputs)) for name, call in arrays.items()}
+    np.savez(folder / "expected.npz", **inputs, **results)
+    np.savez(folder / "variables.npz", **{path.replace("/", "."): values[path] for path in values})
+
+
+def main(root):
+    backend = keras.backend.backend()
+    assert backend == "jax", backend
+    keras.utils.set_random_seed(3)
+    inputs = {
+        "user": drawn(EXAMPLES, models.USERS),
+        "age": np.linspace(-1, 1, EXAMPLES, dtype=np.float32),
+        "movie": drawn(EXAMPLES, models.MOVIES),
+        "genres": drawn((EXAMPLES, models.SLOTS), models.GENRES),
+    }
+    first = models.build()
+    train(root / "first", first, inputs, {"query": first.query, "candidate": first.candidate})
+    second = models.build()
+    calls = {"query": second.query, "candidate": second.candidate}
+    train(root / "second", second, inputs, calls, save_weights_only=True)
+
+    # Lists of variables, as training loops of JAX have them.
+    lists = {
+        "lists": {"trainable_variables": [each.value for each in first.trainable_variables]},
+        "recml": [[each.value for each in first.trainable_variables], []],
+    }
+    for name, tree in lists.items():
+        with ocp.PyTreeCheckpointer() as checkpointer:
+            checkpointer.save(root / name, tree)
+
+    keras.utils.clear_session()
+    twins = models.build_twins()
+    numbers = {"numbers": np.ones((EXAMPLES, 2), np.float32)}
+    train(root / "twins", twins, numbers, {})
+
+    keras.utils.clear_session()
+    ids = {
+        "user": drawn((EXAMPLES, models.SLOTS), models.USERS),
+        "movie": drawn((EXAMPLES, models.SLOTS), models.MOVIES),
+    }
+    ranker = models.build_ranker()
+    train(root / "ranker", ranker, ids, {"score": ranker})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
