@@ -27,7 +27,8 @@ SOURCE = Path(__file__).with_name("load.c")
 PROGRAM = Path("build/bench/load")
 ANSWERED = 200
 CONNECTIONS_MAX = 512
-"""Of an open loop; requests beyond them wait in the generator, on the clock."""
+"""Of an open loop, unless told otherwise; requests beyond them wait in the generator, on the clock.
+"""
 FRAME_BYTES_MAX = 16_384
 _HEADERS = 1
 _DATA = 0
@@ -140,7 +141,13 @@ class Load:
         """
         return self._run(str(callers), f"{duration_s:g}")
 
-    def open(self, rate_per_s: float, duration_s: float, seed: int) -> Answers:
+    def open(
+        self,
+        rate_per_s: float,
+        duration_s: float,
+        seed: int,
+        connections: int = CONNECTIONS_MAX,
+    ) -> Answers:
         """Sends requests at Poisson instants, whether or not earlier ones were answered.
 
         Raises:
@@ -152,7 +159,7 @@ class Load:
         instants = np.cumsum(gaps)
         due = Path(self._scratch.name) / "due"
         instants[: max(1, int(np.searchsorted(instants, duration_s)))].tofile(due)
-        return self._run(str(CONNECTIONS_MAX), f"{duration_s:g}", str(due))
+        return self._run(str(connections), f"{duration_s:g}", str(due))
 
     def _run(self, *options: str) -> Answers:
         results = Path(self._scratch.name) / "results"

@@ -7,21 +7,26 @@ reported.
 
 from __future__ import annotations
 
+import http.client
 import threading
 import time
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import httpx
 import numpy as np
 
-from benchmarks.load import ANSWERED, Answers, Endpoint, Floats, Load
-from benchmarks.requests import RANK
+from benchmarks.load import ANSWERED, CONNECTIONS_MAX, Answers, Endpoint, Floats, Load
+from benchmarks.requests import Kind
 from benchmarks.services import Service
 
 CALLERS = 16
 DEADLINE_S = 0.25
 REJECTED = {"http": 429, "grpc": 8}
+CANCELLED = 1
+"""Of gRPC: it ends calls like that which nobody can reject any more."""
+UNSENT = -2
+"""Found no connection within the time of the generator."""
 LATE = (504, 4)
 """Admitted and not answered in time: a few are, since durations are estimates."""
 RECOVERY_MAX_S = 2.0
@@ -29,6 +34,8 @@ USUAL = 3
 """Times its latency before the overload that a request may take once the service has recovered."""
 PROBE_INTERVAL_S = 0.1
 GIVE_UP_S = 30.0
+PEAK_S = 3.0
+"""Longest measurement of a peak."""
 
 
 @dataclass
@@ -74,6 +81,19 @@ class Overload:
         found: Floats = self.answers.latency_s[self.answers.status == status]
         return found
 
+    @property
+    def rejected_share(self) -> float:
+        """Rejections, as a share of the requests that the service did not answer with a result."""
+        failures = self.answers.status[~np.isin(self.answers.status, (ANSWERED, UNSENT))]
+        if not len(failures):
+            return float("nan")
+        return float((failures == self.rejected_status).mean())
+
+    @property
+    def cancelled(self) -> int:
+        """Calls that gRPC cancelled."""
+        return int((self.answers.status == CANCELLED).sum())
+
     def p99_ms(self, status: int) -> float:
         """Returns the 99th percentile of the same; nan without any."""
         found = self.latency_s(status)
@@ -83,7 +103,8 @@ class Overload:
         """Returns what must not happen on any host."""
         statuses = self.answers.status.astype(int)
         late = int(np.isin(statuses, LATE).sum())
-        others = sorted(set(statuses.tolist()) - {ANSWERED, self.rejected_status, *LATE})
+        expected = {ANSWERED, self.rejected_status, UNSENT, *LATE}
+        others = sorted(set(statuses.tolist()) - expected)
         checks = {
             "no request was answered in time": self.goodput == 0,
             f"requests ended with {others}, not with a rejection": bool(others),
@@ -95,62 +116,101 @@ class Overload:
 
 
 def overload(
-    service: Service, bodies: list[bytes], times: float, seconds: float, transport: str = "http"
+    service: Service,
+    kind: Kind,
+    times: float,
+    seconds: float,
+    transport: str = "http",
+    connections: int = CONNECTIONS_MAX,
+    peak_of: Service | None = None,
 ) -> Overload:
-    """Measures how much of workload R a service can answer, then sends so many times as much."""
+    """Measures how many requests a service can answer, then sends so many times as many.
+
+    Args:
+      service: It is paused when this returns.
+      kind: The requests.
+      times: Requests, by the peak.
+      seconds: The time of the overload.
+      transport: One of REJECTED.
+      connections: The maximum number of connections.
+      peak_of: The service whose peak counts, paused before and after; None: `service`.
+    """
     timeout_ms = f"{DEADLINE_S * 1e3:.0f}"
-    if transport == "http":
-        headers = {"x-request-timeout-ms": timeout_ms}
-        calm = Endpoint(service.http, "/v1/models/ranking:rank", "application/x-protobuf")
-    else:
-        headers = {"grpc-timeout": f"{timeout_ms}m"}
-        calm = Endpoint(service.grpc, RANK)
+    headers = (
+        {"x-request-timeout-ms": timeout_ms}
+        if transport == "http"
+        else {"grpc-timeout": f"{timeout_ms}m"}
+    )
+    before = _peak_per_s(peak_of or service, kind, transport, seconds)
+    service.resume()
     with (
-        closing(Load(calm, bodies)) as load,
-        closing(Load(replace(calm, headers=headers), bodies)) as pressing,
+        closing(Load(endpoint_of(service, kind, transport), kind.bodies)) as load,
+        closing(Load(endpoint_of(service, kind, transport, headers), kind.bodies)) as pressing,
     ):
         load.closed(CALLERS, 0.5)
         usual_s = float(np.median(load.closed(1, 0.3).latency_s))
-        before = load.closed(CALLERS, seconds).requests_per_s
-        computed = _computed(service.http)
+        computed = _computed(service.http, kind.call)
         probes = Probes()
         done = threading.Event()
-        prober = threading.Thread(target=_probe, args=(service.http, probes, done))
+        prober = threading.Thread(target=_probe, args=(service.health, probes, done))
         prober.start()
         try:
-            answers = pressing.open(times * before, seconds, seed=7)
+            answers = pressing.open(times * before, seconds, seed=7, connections=connections)
         finally:
             done.set()
             prober.join()
-        computed = _computed(service.http) - computed
+        computed = _computed(service.http, kind.call) - computed
         recovery_s = _recovery_s(load, usual_s)
-        after = load.closed(CALLERS, seconds).requests_per_s
+    service.pause()
+    after = _peak_per_s(peak_of or service, kind, transport, seconds)
     peak_per_s = (before + after) / 2
     return Overload(
         peak_per_s, times * before, answers, REJECTED[transport], probes, computed, recovery_s
     )
 
 
-def _computed(port: int) -> float:
-    """Returns how many rankings the service has computed; nan: it does not count them."""
+def endpoint_of(
+    service: Service, kind: Kind, transport: str, headers: dict[str, str] | None = None
+) -> Endpoint:
+    """Returns where requests go."""
+    if transport == "http":
+        return Endpoint(service.http, kind.path, "application/x-protobuf", headers or {})
+    return Endpoint(service.grpc, kind.method, headers=headers or {})
+
+
+def _peak_per_s(service: Service, kind: Kind, transport: str, seconds: float) -> float:
+    """Returns how many requests a service answers in a second, and pauses it."""
+    service.resume()
+    with closing(Load(endpoint_of(service, kind, transport), kind.bodies)) as load:
+        load.closed(CALLERS, 0.5)
+        answers = load.closed(CALLERS, min(seconds, PEAK_S))
+    service.pause()
+    return answers.requests_per_s
+
+
+def _computed(port: int, call: str) -> float:
+    """Returns how many requests the service has computed; nan: it does not count them."""
     lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=GIVE_UP_S).text.splitlines()
-    found = [
-        line.split()[-1] for line in lines if line.startswith('rowcast_examples_total{call="rank"')
-    ]
+    counter = f'rowcast_examples_total{{call="{call}"'
+    found = [line.split()[-1] for line in lines if line.startswith(counter)]
     return sum(map(float, found)) if found else float("nan")
 
 
 def _probe(port: int, probes: Probes, done: threading.Event) -> None:
-    """Calls the health checks until told to stop."""
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=GIVE_UP_S) as client:
-        while not done.wait(PROBE_INTERVAL_S):
-            for path in ("/livez", "/readyz"):
-                began = time.perf_counter()
+    """Calls the health checks, each over a new connection as Kubernetes does, until told to
+    stop.
+    """
+    while not done.wait(PROBE_INTERVAL_S):
+        for path in ("/livez", "/readyz"):
+            began = time.perf_counter()
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GIVE_UP_S)
+            with closing(connection):
                 try:
-                    probes.failed += client.get(path).status_code != ANSWERED
-                except httpx.HTTPError:
+                    connection.request("GET", path)
+                    probes.failed += connection.getresponse().status != ANSWERED
+                except (OSError, http.client.HTTPException):
                     probes.failed += 1
-                probes.latency_s.append(time.perf_counter() - began)
+            probes.latency_s.append(time.perf_counter() - began)
 
 
 def _recovery_s(load: Load, usual_s: float) -> float:
@@ -168,13 +228,14 @@ def _recovery_s(load: Load, usual_s: float) -> float:
 
 def figures(seen: Overload) -> dict[str, str]:
     """Returns the figures of an overload by name."""
-    probe_ms = (
-        np.percentile(seen.probes.latency_s, 99) * 1e3 if seen.probes.latency_s else float("nan")
-    )
+    probes_s = seen.probes.latency_s
+    probe_ms = np.percentile(probes_s, 99) * 1e3 if probes_s else float("nan")
     return {
         "peak/s": f"{seen.peak_per_s:.0f}",
         "offered/s": f"{seen.offered_per_s:.0f}",
         "goodput by peak": f"{seen.goodput:.2f}",
+        "rejections by failures": f"{seen.rejected_share:.2f}",
+        "cancelled": str(seen.cancelled),
         "p99 ms of answers": f"{seen.p99_ms(ANSWERED):.0f}",
         "p99 ms of rejections": f"{seen.p99_ms(seen.rejected_status):.1f}",
         "p99 ms of health checks": f"{probe_ms:.0f}",

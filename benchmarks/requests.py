@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import orjson
 
@@ -10,6 +12,35 @@ from service.codec.stubs import embedding_service_pb2 as pb
 
 RANK = "/rowcast.embedding.v1.EmbeddingService/Rank"
 RETRIEVE = "/rowcast.embedding.v1.EmbeddingService/Retrieve"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Encoded messages to one endpoint.
+
+    Attributes:
+      name: Of the workload.
+      call: As in metrics.
+      path: Over HTTP.
+      method: Over gRPC.
+    """
+
+    name: str
+    call: str
+    path: str
+    method: str
+    bodies: list[bytes]
+
+
+def rankings(work: RankingWorkload) -> Kind:
+    """Returns the requests of workload R."""
+    return Kind("R", "rank", f"/v1/models/{work.model}:rank", RANK, rank_messages(work))
+
+
+def retrievals(work: RetrievalWorkload) -> Kind:
+    """Returns the requests of workload Q."""
+    path = f"/v1/models/{work.model}:retrieve"
+    return Kind("Q", "retrieve", path, RETRIEVE, retrieve_messages(work))
 
 
 def rank_json(work: RankingWorkload) -> list[bytes]:

@@ -244,11 +244,11 @@ class Run:
         """Measures overloads of R in f32 over HTTP protobuf."""
         rows = list[tuple[str, ...]]()
         figures = dict[str, str]()
-        bodies = requests.rank_messages(self.ranking)
+        rankings = requests.rankings(self.ranking)
         for checkout in self.checkouts:
             for times in OVERLOADS:
                 with self._serve(checkout, "f32") as service:
-                    seen = overload.overload(service, bodies, times, 2 * self.seconds)
+                    seen = overload.overload(service, rankings, times, 2 * self.seconds)
                 figures = overload.figures(seen)
                 rows.append((checkout.name, f"{times} x", *figures.values()))
         return [Sheet("Overload", ("service", "load", *figures), rows)]

@@ -154,6 +154,11 @@ class Checkout:
             "PYTHONPYCACHEPREFIX": str(bytecode),
         }
 
+    @property
+    def has_health_address(self) -> bool:
+        """Whether its service has an address for health checks alone."""
+        return "health_port" in (self.directory / "service" / "config.py").read_text()
+
     def commit(self) -> str:
         """Returns its commit; a plus sign: with changes."""
         git = ["git", "-C", str(self.directory)]
@@ -176,6 +181,7 @@ class Service(Program):
 
     Attributes:
       http, grpc: its ports.
+      health: the port of its health checks; an old one has them at its HTTP port.
     """
 
     def __init__(
@@ -196,6 +202,8 @@ class Service(Program):
             *options,
         ]
         given += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
+        if checkout.has_health_address:
+            given += ["--health-port", "0"]
         command = [*checkout.command(), *given]
         super().__init__(command, self._ready, scratch / f"serve-{name}.log", checkout.environment)
 
@@ -205,6 +213,7 @@ class Service(Program):
         found = json.loads(self._ports.read_text())
         self.http = found["http"]
         self.grpc = found["grpc"]
+        self.health = found.get("health", self.http)
         try:
             for _ in range(ANSWERS_READY):
                 urllib.request.urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=5)

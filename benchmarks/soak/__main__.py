@@ -26,7 +26,7 @@ from service.grpc_api.servicer import SERVICE
 from tests.bundles.small import write_small_bundle
 from tests.e2e.process import WAIT_S, Process
 
-ALL_S_MAX = 900
+ALL_S_MAX = 1800
 SHOW = Console(highlight=False, soft_wrap=True)
 
 
@@ -85,7 +85,7 @@ def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
                 wrong.append("the service did not drain")
         finally:
             service.kill()
-    wrong += overload.run("http", 10, seconds)
+    wrong += overload.run(overload.Plan(seconds=seconds))
     for problem in wrong:
         SHOW.print("WRONG:", problem)
     SHOW.print("soak:", "failed" if wrong else "passed")
@@ -102,7 +102,9 @@ def main() -> None:
     arguments.add_argument(
         "--callers", type=int, default=2000, help="callers that hang up, over each transport"
     )
-    arguments.add_argument("--overload-s", type=float, default=10, help="seconds of overload")
+    arguments.add_argument(
+        "--overload-s", type=float, default=20, help="seconds of each block of overload"
+    )
     options = arguments.parse_args()
     signal.alarm(ALL_S_MAX)  # whatever hangs ends here
     raise SystemExit(soak(options.versions, options.workers, options.callers, options.overload_s))
