@@ -107,7 +107,8 @@ class Dataplane:
         Raises:
           ServiceError: as listed in `service/errors.py`.
         """
-        model = "" if target is None else target.model
+        model = operation.model_of(body) if target is None else target.model
+        context.model = model
         if model:  # before anything is decoded for a client that may not use the model
             authorize(context.principal, model)
         with self.engine.admit(context.call, context.deadline, model):

@@ -1,4 +1,4 @@
-"""Counts the fields of a protobuf message before it is parsed.
+"""Counts the fields of a protobuf message, and reads its model, before it is parsed.
 
 The parser builds an object for each field in one call that no other thread can interrupt: 16 MiB of
 empty fields take more than a second and 200 MB.
@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from functools import cache
 
 from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import TooLarge
 
+_MODEL = 1
+"""Number of the field in every request of the contract."""
+_MODEL_BYTES_MAX = 1_024
 _STRINGS = pb.Strings.DESCRIPTOR.full_name
 _STRING_TAG = bytes([pb.Strings.VALUES_FIELD_NUMBER << 3 | 2])
 _TAGS_PER_STRING = 2
@@ -58,6 +62,29 @@ def check_fields(descriptor: Descriptor, body: bytes, fields_max: int, strings_m
                 )
             if number in messages:
                 unread.append((messages[number], start, stop))
+
+
+def model_of(descriptor: Descriptor, body: bytes) -> str:
+    """Returns the model that a message names in its first field, where libraries write it; nothing
+    else is read.
+
+    Args:
+      descriptor: The type of the message.
+      body: The serialized message.
+
+    Returns:
+      The name; "" if another field comes first, or the message names no model.
+    """
+    field = descriptor.fields_by_number.get(_MODEL)
+    if field is None or field.message_type is not pb.ModelSpec.DESCRIPTOR:
+        return ""
+    number, start, end = next(_fields_of(body, 0, len(body)), (0, 0, 0))
+    if number != _MODEL or end - start > _MODEL_BYTES_MAX:
+        return ""
+    try:
+        return str(pb.ModelSpec.FromString(body[start:end]).name)
+    except DecodeError:  # left to the parser of the message
+        return ""
 
 
 def _fields_of(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:

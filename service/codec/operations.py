@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from service.codec import json, protobuf
+from service.codec import json, message_fields, protobuf
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.engine.calls import Target
@@ -41,6 +41,12 @@ class Operation:
     write_message: Callable[[Any], Any]
     read_json: Callable[[Any, Target, ServiceSettings], Any] = _no_json
     write_json: Callable[[Any, bool], Any] = _no_json
+
+    def model_of(self, body: bytes) -> str:
+        """Returns the model that a protobuf message names, as far as it can be told before the
+        message is parsed; else "".
+        """
+        return message_fields.model_of(self.request_class.DESCRIPTOR, body)
 
     def read(
         self, body: bytes, is_protobuf: bool, url: Target | None, settings: ServiceSettings

@@ -14,6 +14,9 @@ from tests.bundles.small import SmallBundle
 from tests.service.grpc_api.requests import call, lookup, retrieve, users
 from tests.service.running import RunningService
 
+DENIED = "PERMISSION_DENIED"
+INVALID = "INVALID_ARGUMENT"
+UNDECODABLE = b"\xff" * 20
 FULL = "full-0123456789abcdef"
 ONE = "one-0123456789abcdef"
 
@@ -89,9 +92,13 @@ def test_tokens_admit_clients_to_their_models(
             (FULL, "ListModels", b"", "OK"),
             (ONE, "Retrieve", retrieve("movies"), "OK"),
             (ONE, "GetModel", details, "OK"),
-            (ONE, "Retrieve", retrieve("secret"), "PERMISSION_DENIED"),
-            (ONE, "Retrieve", retrieve(), "PERMISSION_DENIED"),
-            (ONE, "ListModels", b"", "PERMISSION_DENIED"),
+            (ONE, "Retrieve", retrieve("secret"), DENIED),
+            (ONE, "Retrieve", retrieve(), DENIED),
+            # The model is read before the rest of the message is decoded.
+            (ONE, "Retrieve", retrieve("secret").SerializeToString() + UNDECODABLE, DENIED),
+            (ONE, "Retrieve", retrieve("movies").SerializeToString() + UNDECODABLE, INVALID),
+            (ONE, "Retrieve", UNDECODABLE + retrieve("secret").SerializeToString(), INVALID),
+            (ONE, "ListModels", b"", DENIED),
             ("strange-0123456789abcdef", "Retrieve", retrieve(), "UNAUTHENTICATED"),
             (None, "ListModels", b"", "UNAUTHENTICATED"),
             (None, "Nothing", b"", "UNAUTHENTICATED"),
