@@ -43,6 +43,7 @@ class Plan:
 
     Attributes:
       seconds: Of each block.
+      scale: Of the bundles of this checkout.
       options: Of the services.
       against: Another checkout, and the root of its bundles; None: there is no other.
     """
@@ -52,6 +53,7 @@ class Plan:
     connections: Sequence[int] = CONNECTIONS
     times: Sequence[float] = TIMES
     seconds: float = SECONDS
+    scale: float = SCALE
     precision: str = "f32"
     options: Sequence[str] = ("--workers", "1")
     against: tuple[Checkout, Path] | None = None
@@ -68,7 +70,7 @@ def run(plan: Plan) -> list[str]:
         scratch = Path(place)
         for name in plan.workloads:
             root = scratch / name
-            kind = _kind(name, root)
+            kind = _kind(name, root, plan.scale)
             with _services(plan, name, root, scratch) as services:
                 for block in product(plan.transports, plan.times, plan.connections):
                     wrong += _block(plan, kind, services, *block)
@@ -76,11 +78,11 @@ def run(plan: Plan) -> list[str]:
     return wrong
 
 
-def _kind(name: str, root: Path) -> Kind:
+def _kind(name: str, root: Path, scale: float) -> Kind:
     """Writes the bundle of a workload; returns its requests."""
     if name == "R":
-        return rankings(write_ranking(root, SCALE))
-    return retrievals(write_retrieval(root, SCALE))
+        return rankings(write_ranking(root, scale))
+    return retrievals(write_retrieval(root, scale))
 
 
 @contextmanager

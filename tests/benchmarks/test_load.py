@@ -85,7 +85,7 @@ def test_load_open_sends_at_the_rate_whatever_the_responses(endpoint: Endpoint) 
 def test_load_counts_failed_calls(http_endpoint: Endpoint, grpc_endpoint: Endpoint) -> None:
     for port, path, media, status in (
         (http_endpoint.port, "/nothing", "text/plain", 404),
-        (grpc_endpoint.port, "/Echo/Nothing", "", 0),
+        (grpc_endpoint.port, "/Echo/Nothing", "", grpc.StatusCode.UNIMPLEMENTED.value[0]),
     ):
         load = Load(Endpoint(port, path, media), [b"x"])
         answers = load.closed(2, 0.05)
