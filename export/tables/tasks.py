@@ -166,8 +166,12 @@ def block_bytes(lanes: int, budget_bytes: int, *, remote: bool = False) -> int:
     """
     if lanes == 1:
         wanted = _BLOCK_BYTES
+    elif remote:
+        wanted = _REMOTE_BLOCK_BYTES
     else:
-        wanted = _REMOTE_BLOCK_BYTES if remote else _LANES_BLOCK_BYTES
+        # Rows of few lanes stay in the cache; of many lanes, each would be read a few rows at a
+        # time.
+        wanted = min(_LANES_BLOCK_BYTES, lanes * STRIPE_BYTES)
     return min(wanted, max(1, budget_bytes // 2))
 
 

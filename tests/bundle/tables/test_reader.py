@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from itertools import accumulate
 from pathlib import Path
 
@@ -94,3 +95,24 @@ def test_segment_written_in_pieces_is_whole_and_so_is_its_digest(
     assert digest.blocks == tuple(
         crc32c(data[start : start + entries.BLOCK_BYTES]) for start in starts
     )
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux's count of requests")
+@pytest.mark.parametrize("placed", [False, True])
+def test_segment_is_written_in_requests_for_which_linux_takes_small_folios(
+    tmp_path: Path, placed: bool
+) -> None:
+    data = np.zeros(8 << 20, np.uint8)
+    before = requests_to_write()
+    with SegmentWriter(tmp_path / "t", size=data.size if placed else None) as writer:
+        if placed:
+            writer.place(0, data)
+        else:
+            writer.write(data)
+    assert requests_to_write() - before >= data.size // (128 << 10)
+
+
+def requests_to_write() -> int:
+    """How often this process has asked the kernel to write."""
+    (count,) = re.findall(r"^syscw: (\d+)$", Path("/proc/self/io").read_text(), re.MULTILINE)
+    return int(count)
