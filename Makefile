@@ -69,7 +69,7 @@ bench-export: venv ## the exporter beside cp and TensorFlow's own path; its memo
 bench-scale: venv ## routers and shards beside one process, handles and a proxy, Ray Serve as control plane; ten minutes
 	$(BIN)/python -m benchmarks.scale
 
-soak: venv ## version changes under load (one process and two), commands, lost callers, overload; half an hour at most
+soak: venv ## version changes under load (one process and two), commands, lost callers, overload; an hour at most
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.soak.switches --versions 100 --workers 2
 	$(BIN)/python -m benchmarks.soak.commands --rounds 5
