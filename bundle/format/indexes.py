@@ -71,6 +71,8 @@ class Index(StrictModel):
     """Where tables were converted: the same, against exact search over vectors made of the
     checkpoint's own rows.
     """
+    recall_of_cold_users: Recall | None = None
+    """On the queries of users without any id in the bags of the query tower, where it has bags."""
     curve: tuple[CostPoint, ...] = ()
     depths: tuple[DepthPoint, ...] = ()
     """Of a tree, by rising k, each above that of `recall`."""

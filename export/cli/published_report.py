@@ -40,17 +40,19 @@ def published_json(published: Published) -> dict[str, Any]:
             name: table["error"] for name, table in tables.items() if table.get("error")
         },
         "recall": {name: index["recall"] for name, index in indexes.items()},
-        "recall_of_tables": {
-            name: index["recall_of_tables"]
-            for name, index in indexes.items()
-            if index.get("recall_of_tables")
-        },
+        "recall_of_tables": _measured(indexes, "recall_of_tables"),
+        "recall_of_cold_users": _measured(indexes, "recall_of_cold_users"),
         "max_abs_error": {
             name: {f"{form.kind} {form.precision}": form.max_abs_error for form in tower.forms}
             for name, tower in manifest.towers.items()
         },
         "notes": list(published.notes),
     }
+
+
+def _measured(indexes: dict[str, Any], recall: str) -> dict[str, Any]:
+    """Returns a recall by index, of those where it was measured."""
+    return {name: index[recall] for name, index in indexes.items() if index.get(recall)}
 
 
 def published_report(published: Published) -> RenderableType:
@@ -123,6 +125,9 @@ def _index_proofs(index: Index) -> Iterator[tuple[str, str]]:
         yield all_queries, f"recall@{depth.k} {depth.recall:.4f}"
     if index.recall_of_tables is not None:
         yield "exact search on the checkpoint's rows", _recall(index.recall_of_tables)
+    cold = index.recall_of_cold_users
+    if cold is not None:
+        yield f"exact search, {cold.queries} queries with empty bags", _recall(cold)
 
 
 def _recall(recall: Recall) -> str:

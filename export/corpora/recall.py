@@ -222,6 +222,34 @@ def recall_of_tables(
     return recall.model_copy(update={"target": target or 0.0})
 
 
+def recall_of_cold_users(
+    base: Path, name: str, written: Index, queries: Vectors, rows: Positions
+) -> Recall | None:
+    """Measures a written index on the queries of users whose bags are empty.
+
+    Args:
+      base: directory of the bundle that is being written.
+      name: of the index.
+      written: the index's entry in the manifest.
+      queries: [q, dim] those of the examples, with empty bags.
+      rows: those to measure.
+
+    Returns:
+      None: the vector of such a user is NaN or infinite.
+    """
+    # Users that differ in nothing but their bags are the same query.
+    cold = np.unique(queries[rows], axis=0)
+    if not np.isfinite(cold).all():
+        return None
+    vectors = open_vectors(base / written.vectors, name, cold)
+    wanted = written.recall
+    exact = ExactNeighbors(vectors, written.distance, wanted.k, cold)
+    directories = [base / directory for directory in written.directories]
+    index = load_written(directories, written.distance, vectors, name)
+    measured = exact.measure(index, {})
+    return recall_entry(measured, wanted.k, wanted.target, 0, wanted.representative)
+
+
 def measure_again(
     base: Path, name: str, written: Index, sent: Vectors, queries: Vectors, path: Path
 ) -> Recall:

@@ -23,7 +23,7 @@ from bundle.tables.vocabularies import Vocabulary
 from export.corpora import candidates, indexes
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
-from export.corpora.recall import recall_of_tables
+from export.corpora.recall import recall_of_cold_users, recall_of_tables, sample_rows
 from export.errors import UsageError
 from export.jobs import executors
 from export.jobs.preparation import Prepared, prepare
@@ -38,7 +38,7 @@ from export.tables.vocabularies import write_model_vocabulary, write_vocabulary
 from export.towers.files import TowerFiles
 from export.verify import table_effects
 from export.verify.forms import TOLERANCE
-from export.verify.parity import check_towers, query_vectors
+from export.verify.parity import check_towers, query_vectors, with_empty_bags
 from export.verify.recipe_examples import examples_of
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
@@ -357,6 +357,10 @@ class _Bundle:
             reference.converted_tables(each) for each in (part.query_tower, part.candidate_tower)
         )
         right = query_vectors(reference, self.directory, tower, trained) if converted else queries
+        cold = with_empty_bags(reference, part.query_tower)
+        cold_queries = None
+        if cold is not None:
+            cold_queries = query_vectors(cold, self.directory, tower, cold.features)
         real = self.job.verify.examples is not None
         if not real:
             self.notes.append(
@@ -388,11 +392,26 @@ class _Bundle:
                 recall = recall_of_tables(self.directory, name, part, entry, queries, right, aside)
                 entry = entry.model_copy(update={"recall_of_tables": recall})
                 aside.unlink()
+            if cold_queries is not None:
+                rows = sample_rows(len(cold_queries), part.recall.queries)
+                cold_recall = recall_of_cold_users(self.directory, name, entry, cold_queries, rows)
+                entry = entry.model_copy(update={"recall_of_cold_users": cold_recall})
+                if cold_recall is None:
+                    self.notes.append(
+                        f"index {name!r}: the query of a user with empty bags is not finite, so "
+                        "the service rejects such users"
+                    )
             return entry
 
         key = StepKey(
             paths.index_directory(name),
-            {"index": part, "queries": queries, "true_queries": right, "representative": real},
+            {
+                "index": part,
+                "queries": queries,
+                "true_queries": right,
+                "cold_queries": cold_queries,
+                "representative": real,
+            },
             content=vectors,
             libraries=LIBRARIES,
         )

@@ -9,12 +9,14 @@ weights, compiled arithmetic.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
 from bundle.format.manifest import Tower, TowerForm, TowerPart
 from export.errors import VerificationFailed
@@ -44,6 +46,31 @@ def query_vectors(
     """
     inputs = tower_inputs(tower.inputs, feature_values(reference, features), reference.examples.n)
     return open_tower(root, tower, "f32").run(inputs)[tower.result]
+
+
+def with_empty_bags(reference: Reference, tower: str) -> Reference | None:
+    """Returns the examples as users send them who have done nothing yet: with empty bags.
+
+    Args:
+      reference: The examples.
+      tower: The query tower, whose bags are emptied.
+
+    Returns:
+      None: the tower has no bags.
+    """
+    examples = reference.examples
+    read = reference.model.read_by(reference.model.towers[tower])
+    nothing = np.zeros(examples.n + 1, np.int64)
+    emptied = {}
+    for name in read:
+        column = examples.columns.get(name)
+        if column is not None and column.offsets is not None:
+            weights = None if column.weights is None else column.weights[:0]
+            emptied[name] = Column(column.values[:0], nothing, weights)
+    if not emptied:
+        return None
+    cold = replace(examples, columns={**examples.columns, **emptied})
+    return replace(reference, examples=cold)
 
 
 def check_towers(

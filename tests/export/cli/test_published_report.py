@@ -32,6 +32,7 @@ def test_run_as_a_program_prints_json_alone_and_no_native_chatter(
     page = json.loads(done.stdout)
     assert page["bundle"] == str(tmp_path / "bundles/movies/1")
     assert page["recall"]["movies"]["value"] == 1.0
+    assert page["recall_of_cold_users"]["movies"]["value"] == 1.0
     assert page["max_abs_error"]["ranking"]["litert f32"]["score"] < 1e-4
     assert [note for note in page["notes"] if "recall on invented queries" not in note] == []
     lines = done.stderr.splitlines()
@@ -47,6 +48,7 @@ def test_run_prints_what_was_verified(undisturbed: Path) -> None:
         "original model, 24",
         "largest difference",
         "recall@10 1.0000",
+        "queries with empty bags",
         "published",
     ):
         assert shown in " ".join(output.replace("│", " ").split()), shown

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from bundle.format import paths
 from export.corpora.indexes import build_index
-from export.corpora.recall import recall_of_tables
+from export.corpora.recall import recall_of_cold_users, recall_of_tables
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexPart
 from runtime.exact import ExactIndex
@@ -222,6 +222,27 @@ def test_recall_of_tables_compares_converted_rows_with_trained_rows(
         recall_of_tables(
             base, "movies", _part(queries=40, of_tables=0.999), page, asked, queries, base / "aside"
         )
+
+
+def test_recall_of_cold_users_counts_each_of_their_queries_once(tmp_path: Path) -> None:
+    vectors = _clustered(2000, 16, 20, seed=1)
+    queries = _clustered(8, 16, 20, seed=2)
+    base = _stage(tmp_path, vectors)
+    page = build_index(base, "movies", _part(queries=8), queries)
+    rows = np.arange(6)
+
+    alike = np.repeat(queries[:1], 6, axis=0)
+    recall = recall_of_cold_users(base, "movies", page, alike, rows)
+    assert recall is not None
+    assert (recall.k, recall.value, recall.queries, recall.chosen_on) == (10, 1.0, 1, 0)
+
+    several = recall_of_cold_users(base, "movies", page, queries, rows)
+    assert several is not None
+    assert (several.queries, several.target) == (6, page.recall.target)
+    assert several.low < several.value
+
+    alike[3, 0] = np.inf
+    assert recall_of_cold_users(base, "movies", page, alike, rows) is None
 
 
 def test_tree_in_partitions_records_the_recall_of_the_merged_results(tmp_path: Path) -> None:
