@@ -117,3 +117,47 @@ def test_filters_match_their_truth_table(served: tuple[SmallBundle, Clients], ca
         assert np.frombuffer(found.int64s, "<i8").tolist() == expected, (number, sent)
         seen.add(len(matching))
     assert {0, 1, SIZE} <= seen
+
+
+def a_selection(random: Random, small: SmallBundle) -> dict[str, Any]:
+    """A filter beside other options that choose among the candidates."""
+    ids = [*small.ids.tolist(), 5]
+    body: dict[str, Any] = {"k": random.randint(1, 8)}
+    if random.random() < 0.5:
+        body["filter"] = a_filter(random, 2)
+    if random.random() < 0.5:
+        attributes = random.sample(["studio", "classic", "year"], random.randint(1, 3))
+        body["crowding"] = {name: random.randint(1, 3) for name in attributes}
+    if random.random() < 0.5:
+        body["offset"] = random.randint(0, 12)
+        body["candidates"] = body["offset"] + body["k"] + random.randint(0, 20)
+    for name in ("exclude", "negatives"):
+        if random.random() < 0.5:
+            body[name] = random.sample(ids, random.randint(0, 4))
+    return body
+
+
+@pytest.mark.parametrize(
+    "cases", [50, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_lists_of_several_options_match_their_definition(
+    served: tuple[SmallBundle, Clients], cases: int
+) -> None:
+    small, clients = served
+    random = Random(21)
+    lengths = set[int]()
+    for number in range(cases):
+        query = np.array([random.gauss(0, 1) for _ in range(small.vectors.shape[1])], np.float32)
+        body = {"vector": query.tolist(), **a_selection(random, small)}
+        (answer,) = reference.answers(small, "retrieve", body)
+        expected = [each["id"] for each in answer["neighbors"]]
+        case = Case("retrieve", "selected", body)
+        code, found = clients.by_http(case, protobuf=False)
+        assert code == "OK", found
+        assert [each["id"] for each in json.loads(found)["neighbors"]] == expected, (number, body)
+        code, found = clients.by_grpc(case)
+        assert code == "OK", found
+        ids = pb.RetrieveResponse.FromString(found).neighbors.ids
+        assert np.frombuffer(ids.int64s, "<i8").tolist() == expected, (number, body)
+        lengths.add(len(expected))
+    assert {0, 1, 8} <= lengths

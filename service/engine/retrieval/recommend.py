@@ -167,7 +167,8 @@ def _plan_steps(
     m = int(found.positions.size)
     version = ranker.model_version
     kind = ("diversity", version.model, version.version)
-    diversifying = _Pace(execution, kind, m * k if request.diversity else 0)
+    picked = k + (request.offset or 0)
+    diversifying = _Pace(execution, kind, m * picked if request.diversity else 0)
     diversity_s = diversifying.expected_s
     ranking_s = ranker.pace(m, execution).expected_s
     left_s = execution.left_s
