@@ -1,9 +1,10 @@
-"""Combines traced features with the recipe into the manifest's feature entries."""
+"""Completes the entries of traced features by what the recipe states of them."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from typing import Any
 
 from bundle.format import manifest
 from export.errors import UsageError
@@ -12,11 +13,6 @@ from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
 from export.recipe import schema
 
 Roles = Mapping[str, manifest.Role]
-_AS_TRACED = (
-    *("kind", "table", "combiner", "length", "indicator", "max_norm"),
-    *("empty_row", "place", "filler_row", "ordinal"),
-)
-"""Fields of a feature that only the model determines."""
 
 
 def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, manifest.Feature]:
@@ -79,16 +75,8 @@ def _dense(
         raise UsageError(
             f"features.{name}: it reads no table, so it has neither 'ids' nor 'unknown'"
         )
-    return manifest.DenseFeature(
-        kind="dense",
-        role=roles[name],
-        inputs=() if name == spec.name else (name,),
-        take=spec.take,
-        shape=spec.shape,
-        dtype=spec.dtype,
-        below=spec.below,
-        default=part.default,
-    )
+    stated = {"role": roles[name], "default": part.default}
+    return manifest.DenseFeature(**dict(spec.entry) | stated)
 
 
 def _embedded(
@@ -98,47 +86,49 @@ def _embedded(
     part = job.features.get(first, schema.FeaturePart())
     rows = model.rows_of(spec)
     if part.unknown.row is not None and part.unknown.row >= rows:
-        what = f"table {spec.table!r}" if spec.table else "its indicator"
+        what = f"table {spec.entry.table!r}" if spec.entry.table else "its indicator"
         raise UsageError(
             f"features.{first}.unknown.row is {part.unknown.row}; {what} has {rows} rows"
         )
     _check_one_rule(spec, model, job)
     rule = spec.rule or describe_ids(spec, part, rows, job)
     _check_keyed(spec, rule, job)
-    crossed = isinstance(rule, manifest.MultiInputIds)
+    by_candidate = any(roles[name] == "candidate" for name in spec.reads)
+    stated: dict[str, Any] = {
+        "role": "candidate" if by_candidate else "context",
+        "ids": rule,
+        "unknown": spec.unknown or part.unknown,
+        "default": part.default,
+    }
     if isinstance(rule, manifest.MultiInputIds):
-        parts = [job.features.get(name, schema.FeaturePart()) for name in spec.reads]
-        keys = zip(rule.keys, spec.reads, parts, strict=True)
-        stated_keys = [
-            key.model_copy(update={"role": roles[name], "default": each.default})
-            for key, name, each in keys
-        ]
-        rule = rule.model_copy(update={"keys": tuple(stated_keys)})
-    ids_are_the_models = spec.rule is not None or isinstance(rule, manifest.IdentityIds)
-    return manifest.EmbeddedFeature(
-        **{field: getattr(spec, field) for field in _AS_TRACED},
-        role="candidate" if any(roles[name] == "candidate" for name in spec.reads) else "context",
-        inputs=() if spec.reads == (spec.name,) and not crossed else spec.reads,
-        ids=rule,
-        unknown=spec.unknown or part.unknown,
-        encoding="ragged" if spec.encoding == "ragged" else "sparse",
-        padding=spec.padding if ids_are_the_models else None,
-        weighted=spec.weights is not None,
-        default=None if crossed else part.default,
-        places=None if spec.place is None else spec.places,
-        cast=spec.cast if ids_are_the_models else None,
-        from_end=spec.from_end and ids_are_the_models,
-    )
+        # Several inputs: each has a role and a default of its own.
+        stated |= {"ids": _with_stated_keys(rule, spec, job, roles), "default": None}
+    elif not (spec.has_rule or isinstance(rule, manifest.IdentityIds)):
+        # The model takes rows, and its padding and casts are those of rows; callers send ids.
+        stated |= {"padding": None, "cast": None, "from_end": False}
+    return manifest.EmbeddedFeature(**dict(spec.entry) | stated)
+
+
+def _with_stated_keys(
+    rule: manifest.MultiInputIds, spec: FeatureSpec, job: schema.ExportJob, roles: Roles
+) -> manifest.MultiInputIds:
+    """Returns a rule of several inputs with their roles and defaults."""
+    keys = []
+    for key, name in zip(rule.keys, spec.reads, strict=True):
+        part = job.features.get(name, schema.FeaturePart())
+        keys.append(key.model_copy(update={"role": roles[name], "default": part.default}))
+    return rule.model_copy(update={"keys": tuple(keys)})
 
 
 def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob) -> None:
     """Checks that keyed ids have a table with keys, and a table with keys has keyed ids."""
     name = spec.reads[0]
-    dump = job.tables.get(spec.table, schema.TablePart()).dump
+    table = spec.entry.table
+    dump = job.tables.get(table, schema.TablePart()).dump
     if isinstance(rule, manifest.KeyedIds) and dump is None:
         raise UsageError(
-            f"features.{name}.ids: table {spec.table!r} has no keys; name the dump that has them "
-            f"as tables.{spec.table}.dump"
+            f"features.{name}.ids: table {table!r} has no keys; name the dump that has them "
+            f"as tables.{table}.dump"
         )
     if dump is not None and not isinstance(rule, manifest.KeyedIds):
         cure = (
@@ -147,7 +137,7 @@ def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob
             else f"but the model makes rows of it ({rule.kind})"
         )
         raise UsageError(
-            f"features.{name}.ids: rows of table {spec.table!r}, a dump, are found by key; {cure}"
+            f"features.{name}.ids: rows of table {table!r}, a dump, are found by key; {cure}"
         )
 
 
@@ -156,7 +146,7 @@ def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) 
     for name in spec.reads:
         stated = job.features[name].model_fields_set if name in job.features else set()
         readers = [each for each in model.inputs[name] if isinstance(each, FeatureSpec)]
-        if "ids" in stated and spec.place is not None:
+        if "ids" in stated and spec.entry.place is not None:
             raise UsageError(
                 f"features.{name}.ids: the model takes ids out of this input by their places, and "
                 "each may have a rule "
@@ -191,7 +181,7 @@ def describe_ids(
         _check_reach(spec, "boundaries", len(rule.boundaries), rows)
         return manifest.BucketIds(boundaries=rule.boundaries)
     if isinstance(rule, schema.KeyedRule):
-        return manifest.KeyedIds(keys=spec.table)
+        return manifest.KeyedIds(keys=spec.entry.table)
     if isinstance(rule, schema.VocabularyRule):
         if rule.vocabulary not in job.vocabularies:
             known = ", ".join(sorted(job.vocabularies)) or "none"
@@ -213,6 +203,6 @@ def describe_ids(
 def _check_reach(spec: FeatureSpec, key: str, last: int, rows: int) -> None:
     if last >= rows:
         raise UsageError(
-            f"features.{spec.reads[0]}.ids.{key} reaches row {last}, table {spec.table!r} has "
-            f"{rows} rows; these are not the ones of training"
+            f"features.{spec.reads[0]}.ids.{key} reaches row {last}, table "
+            f"{spec.entry.table!r} has {rows} rows; these are not the ones of training"
         )

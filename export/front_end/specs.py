@@ -1,8 +1,16 @@
 """Frozen descriptions of towers, their features and tables; without TensorFlow.
 
 The user's model is partitioned at its embedding lookups
-(docs/adr/0002-lookups-are-extracted-while-tracing.md). The recipe completes these descriptions to
-manifest entries.
+(docs/adr/0002-lookups-are-extracted-while-tracing.md). A feature has one description, its entry in
+the manifest:
+
+    Lookup, ResolvedIds     tensors of one call, and the rule of their ids; inside a front end
+      | resolve_lookups
+    entry of a spec         what the model determines
+      | describe_features   adds what the recipe states: role, rule, unknown ids, default
+    entry of the manifest   what copies, checks, SavedModels and the service read
+
+`FeatureSpec` and `DenseSpec` hold the entry beside what only the exporter needs to know.
 """
 
 from __future__ import annotations
@@ -42,118 +50,87 @@ class TableFacts:
     dim: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LookupConfig:
-    """How the model looks up ids in a table.
-
-    Attributes:
-      kind: one id (single), a combined bag, or a sequence of vectors.
-      encoding: how the model takes its ids; a dense sequence holds exactly `length` ids.
-      combiner: the combiner of a bag.
-      length: the length of a sequence; longer ones are truncated.
-      rule: how the model computes rows from ids; None: the recipe states it.
-      unknown: what the model does with ids outside the table; None: the recipe states it.
-      keys: the keys of each vocabulary that `rule` reads, in the order of `vocabularies_of`.
-      padding: the id that marks padding in a dense tensor.
-      max_norm: the largest norm of a row; rows with a larger norm are scaled.
-      empty_row: for a bag, the row that an empty one reads.
-      filler_row: for a sequence, the row that pads it; None: zeros.
-      config: the FeatureConfig of an embedding layer; calls need not share it.
-    """
-
-    kind: Kind = "single"
-    encoding: Encoding = "dense"
-    combiner: Combiner | None = None
-    length: int | None = None
-    rule: manifest.IdRule | None = None
-    unknown: manifest.Unknown | None = None
-    keys: tuple[Keys, ...] = ()
-    padding: int | str | None = None
-    max_norm: float | None = None
-    empty_row: int | None = None
-    filler_row: int | None = None
-    config: Any = field(default=None, compare=False, repr=False)
-
-
 @dataclass(frozen=True)
-class FeatureSpec(LookupConfig):
-    """One input of the model that is looked up in a table.
+class FeatureSpec:
+    """A feature that is looked up in a table, or an indicator.
 
     Attributes:
-      name: the input's name.
-      table: name of the table; "" for an indicator.
-      weights: name of the input that holds a weight for each id.
-      ids_dtype: the input's dtype in the model's call.
-      inputs: the inputs that its ids come from; (): the one of its own name.
-      places: the maximum number of ids per example of a bag that is a dense tensor, or their number
-        with `place`.
-      place: the position of its id among several of a dense input.
-      indicator: instead of a table, the number of rows.
-      ordinal: whether an id of row r becomes the single number r.
-      from_end: whether negative rows count from the table's end, unless the recipe states another
-        rule.
-      cast: how raw values become integers before `rule`; None: they are not cast.
+      name: The feature's name.
+      entry: Its manifest entry as far as the model determines it; validated when the recipe
+        completes it.
+      weights: The input that holds a weight for each id.
+      encoding: How the model takes its ids; a dense sequence holds exactly `entry.length` ids.
+      ids_dtype: The input's dtype in the model's call.
+      ids_max: For a bag that is a dense tensor, the maximum number of ids per example.
+      has_rule: Whether the model itself computes rows from ids, by `entry.ids`; otherwise the
+        recipe states the rule.
+      has_unknown: Whether the model itself defines, by `entry.unknown`, what ids outside the table
+        become; otherwise the recipe states it.
+      keys: The keys of each vocabulary that the rule reads, in the order of `vocabularies_of`.
+      config: The FeatureConfig of an embedding layer; calls need not share it.
     """
 
     name: str
-    table: str
+    entry: manifest.EmbeddedFeature
     weights: str | None = None
+    encoding: Encoding = "dense"
     ids_dtype: str = "int64"
-    inputs: tuple[str, ...] = ()
-    places: int | None = None
-    place: int | None = None
-    indicator: int | None = None
-    cast: manifest.Cast | None = None
-    ordinal: bool = False
-    from_end: bool = False
+    ids_max: int | None = None
+    has_rule: bool = False
+    has_unknown: bool = False
+    keys: tuple[Keys, ...] = ()
+    config: Any = field(default=None, compare=False, repr=False)
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The inputs that its ids come from."""
-        return self.inputs or (self.name,)
+        return manifest.inputs_of(self.name, self.entry)
 
     @property
-    def one_each(self) -> bool:
-        """Whether clients send one value per example, apart from `place`."""
-        return self.kind == "single" or isinstance(self.rule, manifest.TextIds)
+    def rule(self) -> manifest.IdRule | None:
+        """How the model computes rows from ids; None if the recipe states it."""
+        return self.entry.ids if self.has_rule else None
+
+    @property
+    def unknown(self) -> manifest.Unknown | None:
+        """What the model does with ids outside the table; None if the recipe states it."""
+        return self.entry.unknown if self.has_unknown else None
 
     @property
     def plain(self) -> bool:
         """Whether its rows are the unchanged ids of a dense integer input."""
-        as_they_are = (self.rule, self.unknown, self.cast, self.place) == (None, None, None, None)
+        computed = self.has_rule or self.has_unknown or self.entry.cast is not None
         integers = self.encoding == "dense" and self.ids_dtype in ("int32", "int64")
-        return as_they_are and integers and len(self.reads) == 1
+        whole = len(self.reads) == 1 and self.entry.place is None
+        return integers and whole and not computed
 
     def padding_of(self, name: str) -> int | str | None:
         """Returns the padding of one of its inputs."""
-        if isinstance(self.rule, manifest.CrossedIds):
-            return self.rule.keys[self.reads.index(name)].padding
-        return self.padding
+        rule = self.entry.ids
+        if isinstance(rule, manifest.CrossedIds):
+            return rule.keys[self.reads.index(name)].padding
+        return self.entry.padding
 
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """One input of numbers or strings that a tower reads directly; `shape` is that of one example.
+    """A feature of numbers or strings that a tower reads directly.
 
     Attributes:
-      input: the input that it comes from; "": the one of its own name.
-      take: its numbers, or for a bag its lengths, ids or weights, as in a manifest.
-      below: the number of rows of the table inside the towers that it indexes, if it does.
-      weights: for a bag, the input of its weights.
+      name: The feature's name.
+      entry: Its manifest entry as far as the model determines it; validated when the recipe
+        completes it.
+      weights: For a bag, the input of its weights.
     """
 
     name: str
-    dtype: Literal["float32", "int32", "int64", "string"]
-    shape: tuple[int, ...]
-    input: str = ""
-    take: Literal["values", "lengths", "padded", "weights"] = "values"
-    below: int | None = None
+    entry: manifest.DenseFeature
     weights: str | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The input that it comes from."""
-        return (self.input or self.name,)
+        return manifest.inputs_of(self.name, self.entry)
 
 
 @dataclass(frozen=True)
@@ -248,12 +225,12 @@ class ModelSpec:
 
     def rows_of(self, spec: FeatureSpec) -> int:
         """Returns how many rows a feature's ids may have."""
-        return spec.indicator or self.tables[spec.table].rows
+        return spec.entry.indicator or self.tables[spec.entry.table].rows
 
     def of(self, tower: str) -> ModelSpec:
         """Returns the part of the model that one tower needs."""
         taken = {source for tensor in self.towers[tower].inputs for source in tensor.sources}
         features = {name: spec for name, spec in self.features.items() if name in taken}
-        read = {spec.table for spec in features.values() if isinstance(spec, FeatureSpec)}
+        read = {spec.entry.table for spec in features.values() if isinstance(spec, FeatureSpec)}
         tables = {name: table for name, table in self.tables.items() if name in read}
         return ModelSpec(tables, features, {tower: self.towers[tower]})

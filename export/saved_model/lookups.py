@@ -70,22 +70,23 @@ class Lookups:
             spec = self.traced.spec.features[tensor.feature]
             if isinstance(spec, FeatureSpec):
                 arguments.append(self._activation(spec, inputs))
-            elif spec.take == "lengths":
+            elif spec.entry.take == "lengths":
                 arguments.append(self._lengths(spec.reads[0], inputs[spec.reads[0]]))
-            elif spec.take != "values":
+            elif spec.entry.take != "values":
                 arguments.append(_padded(spec, inputs))
             else:
-                arguments.append(_cast(inputs[spec.reads[0]], spec.dtype))
+                arguments.append(_cast(inputs[spec.reads[0]], spec.entry.dtype))
         results = tower.function(*arguments)
         return {tensor.name: tf.identity(results[tensor.name]) for tensor in tower.spec.outputs}
 
     def _activation(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> Any:
-        of_several = isinstance(spec.rule, manifest.MultiInputIds)
-        if spec.encoding == "dense" and spec.kind != "bag" and not of_several:
+        entry = spec.entry
+        of_several = isinstance(entry.ids, manifest.MultiInputIds)
+        if spec.encoding == "dense" and entry.kind != "bag" and not of_several:
             return self._of_dense_ids(spec, inputs[spec.reads[0]])
         ids, weights = self._ids(spec, inputs)
         rows = self._rows(spec, ids.values)
-        if spec.kind == "bag":  # leaves unknown ids out; a sequence keeps their places
+        if entry.kind == "bag":  # leaves unknown ids out; a sequence keeps their places
             known = rows >= 0
             ids = _retained(ids, known)
             weights = None if weights is None else _retained(weights, known)
@@ -93,29 +94,30 @@ class Lookups:
         if spec.config is not None:
             vectors = self._vectors(spec, rows)
             return self.traced.original.combine(spec.config, ids, weights, vectors)
-        if spec.kind == "single":  # of several inputs
+        if entry.kind == "single":  # of several inputs
             return self._vectors(spec, rows)
-        if spec.kind == "sequence":
+        if entry.kind == "sequence":
             whole = ids.with_values(self._vectors(spec, rows))
             # -1 stands for zeros.
-            filled_by = self._vectors(spec, tf.constant([_or_none(spec.filler_row)], tf.int64))
-            return whole.to_tensor(filled_by[0], shape=[None, spec.length, whole.shape[-1]])
+            filler_row = tf.constant([_or_none(entry.filler_row)], tf.int64)
+            filler = self._vectors(spec, filler_row)[0]
+            return whole.to_tensor(filler, shape=[None, entry.length, whole.shape[-1]])
         return self._combined(spec, ids, rows, weights)
 
     def _of_dense_ids(self, spec: FeatureSpec, ids: Any) -> Any:
         """Returns the vectors of one id per example, or of a sequence of `length` ids."""
-        if spec.place is not None:
-            ids = tf.reshape(ids, [-1, spec.places])[:, spec.place]
+        entry = self._entry(spec)
+        if entry.place is not None:
+            ids = tf.reshape(ids, [-1, entry.places])[:, entry.place]
         values = tf.reshape(ids, [-1])
         rows = self._rows(spec, values)
-        padding = self._entry(spec).padding
-        if padding is not None:
-            padded = values == tf.constant(padding, values.dtype)
+        if entry.padding is not None:
+            padded = values == tf.constant(entry.padding, values.dtype)
             rows = tf.where(padded, tf.constant(-1, tf.int64), rows)
         vectors = self._vectors(spec, rows)
-        if spec.kind == "single":
+        if entry.kind == "single":
             return vectors
-        return tf.reshape(vectors, [-1, spec.length, vectors.shape[1]])
+        return tf.reshape(vectors, [-1, entry.length, vectors.shape[1]])
 
     def _ids(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
         """Returns ids, and weights beside them, as ragged or sparse tensors without padding; of
@@ -147,14 +149,14 @@ class Lookups:
         """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which
         keeps every weight.
         """
+        entry = spec.entry
         beside = None if weights is None else _sparse(weights)
         places = _sparse(with_values(ids, _places(rows) + 1))
-        vectors = self._vectors(
-            spec, tf.concat([[tf.constant(_or_none(spec.empty_row), tf.int64)], rows], 0)
-        )
-        how = {"combiner": spec.combiner, "max_norm": spec.max_norm}
+        empty_row = tf.constant(_or_none(entry.empty_row), tf.int64)
+        vectors = self._vectors(spec, tf.concat([[empty_row], rows], 0))
+        how = {"combiner": entry.combiner, "max_norm": entry.max_norm}
         if spec.encoding != "ragged":
-            empty = None if spec.empty_row is None else 0  # TensorFlow takes no tensor
+            empty = None if entry.empty_row is None else 0  # TensorFlow takes no tensor
             return tf.nn.safe_embedding_lookup_sparse(
                 [vectors], places, beside, default_id=empty, **how
             )
@@ -194,7 +196,7 @@ class Lookups:
         known = (rows >= 0) & (rows < count)
         if entry.unknown.rule == "refuse":
             message = (
-                f"feature {spec.name}: an id is not in table {spec.table}, and the feature "
+                f"feature {spec.name}: an id is not in table {spec.entry.table}, and the feature "
                 "refuses unknown ids"
             )
             with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(known), [message])]):
@@ -210,18 +212,19 @@ class Lookups:
 
     def _vectors(self, spec: FeatureSpec, rows: Any) -> Any:
         """Returns [m, dim] float32 for [m] rows; zeros where a row is -1."""
-        if spec.ordinal:
+        entry = spec.entry
+        if entry.ordinal:
             return tf.cast(tf.maximum(rows, 0), tf.float32)[:, tf.newaxis]
-        if spec.indicator is not None:
-            return tf.one_hot(rows, spec.indicator)
-        table = self.tables[spec.table]
+        if entry.indicator is not None:
+            return tf.one_hot(rows, entry.indicator)
+        table = self.tables[entry.table]
         known = rows >= 0
         layout = table.layout
         within = tf.where(known, rows, tf.zeros([], tf.int64))
         stored = (
             tf.gather(tf.constant(layout.bases()), within % layout.lanes) + within // layout.lanes
         )
-        vectors = tf.cast(self.gather(spec.table, stored)[:, : table.dim], tf.float32)
+        vectors = tf.cast(self.gather(entry.table, stored)[:, : table.dim], tf.float32)
         return tf.where(known[:, tf.newaxis], vectors, tf.zeros([], tf.float32))
 
 
@@ -235,7 +238,7 @@ def sent_dtype(name: str, model: ModelSpec, job: ExportJob) -> str:
     stated = {
         isinstance(spec, FeatureSpec) and spec.rule is None
         for spec in model.inputs[name]
-        if isinstance(spec, FeatureSpec) or spec.take in ("values", "padded")
+        if isinstance(spec, FeatureSpec) or spec.entry.take in ("values", "padded")
     }
     asked = {_stated_dtype(name, job) if each else own for each in stated} or {own}
     if len(asked) > 1:
@@ -286,7 +289,7 @@ def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
     refused.
     """
     (name,) = spec.reads
-    (most,) = spec.shape
+    (most,) = spec.entry.shape
     bags = _ragged(inputs[name])
     if spec.weights is not None:
         weights = inputs[spec.weights]
@@ -294,7 +297,7 @@ def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
     message = f"input {name} has more than the {most} values of an example that a tower takes"
     within = tf.reduce_all(bags.row_lengths() <= most)
     with tf.control_dependencies([tf.debugging.Assert(within, [message])]):
-        return _cast(bags.to_tensor(shape=[None, most]), spec.dtype)
+        return _cast(bags.to_tensor(shape=[None, most]), spec.entry.dtype)
 
 
 def _cast(values: Any, dtype: str) -> Any:

@@ -181,11 +181,11 @@ def _sent(graph: InlineGraph, examples: Examples, features: FeatureReader) -> Se
     sent: Sent = {}
     for name, readers in model.inputs.items():
         spec = next((each for each in readers if isinstance(each, FeatureSpec)), readers[0])
-        if isinstance(spec, DenseSpec) and spec.take == "values":
+        if isinstance(spec, DenseSpec) and spec.entry.take == "values":
             sent[name] = tf.constant(features.activation(spec.name, examples.columns, n).values)
             continue
         column = examples.columns.get(name) or default_column(name, job, n)
-        single = isinstance(spec, FeatureSpec) and spec.one_each and spec.place is None
+        single = isinstance(spec, FeatureSpec) and spec.entry.one_each and spec.entry.place is None
         if single and name in job.features and job.features[name].default is not None:
             column = one_each(name, column, default_column(name, job, 1), n)
         part = job.inputs[name].model_copy(update={"dtype": sent_dtype(name, model, job)})

@@ -5,6 +5,7 @@ known ids.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from bundle.features.reader import Column
 from bundle.features.rules.ids import rule_of, within
@@ -156,19 +157,16 @@ def make_examples(
     columns = {}
     for name, readers in model.inputs.items():
         embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
-        numbers = [
-            spec for spec in readers if isinstance(spec, DenseSpec) and spec.take == "values"
-        ]
-        bags = [spec for spec in readers if isinstance(spec, DenseSpec) and spec.take == "padded"]
-        if not embedded and (numbers or bags):
-            columns[name] = (
-                Column(_numbers(numbers[0], count, random))
-                if numbers
-                else _bags(bags[0], count, random)
-            )
-            if any(spec.weights is not None for spec in readers if not numbers):
-                beside = random.uniform(0.25, 2.0, columns[name].values.size).astype(np.float32)
-                columns[name] = columns[name]._replace(weights=beside)
+        dense = [spec.entry for spec in readers if isinstance(spec, DenseSpec)]
+        numbers = [each for each in dense if each.take == "values"]
+        bags = [each for each in dense if each.take == "padded"]
+        if numbers and not embedded:
+            size = count * math.prod(numbers[0].shape)
+            columns[name] = Column(_numbers(numbers[0], size, random))
+            continue
+        if bags and not embedded:
+            weighted = any(spec.weights is not None for spec in readers)
+            columns[name] = _bags(bags[0], weighted, count, random)
             continue
         below = min((each.below for each in numbers if each.below is not None), default=None)
         spec = min(embedded, key=_telling, default=None)
@@ -192,7 +190,7 @@ def make_examples(
             ids = _computable(ids, embedded, model, keys, beyond, random)
         if spec and not crossed and spec.ids_dtype.startswith("int") and ids.dtype.kind == "f":
             ids = np.floor(ids).astype(np.int64)
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        offsets = _offsets(sizes)
         again = offsets[:-1][sizes > 1]
         ids[again[::2] + 1] = ids[again[::2]]
         weights = None
@@ -202,7 +200,7 @@ def make_examples(
                 each.encoding == "dense" for each in embedded
             ):  # where a weight of 0 is one that is not there
                 weights[::7] = 0
-        one_each = spec is not None and spec.one_each and spec.place is None
+        one_each = spec is not None and spec.entry.one_each and spec.entry.place is None
         columns[name] = Column(ids, None if one_each else offsets, weights)
     return Examples(count, columns)
 
@@ -212,7 +210,7 @@ def without_signs(examples: Examples, model: ModelSpec) -> Examples:
     numbers = {
         name
         for name, readers in model.inputs.items()
-        if any(isinstance(each, DenseSpec) and each.take == "values" for each in readers)
+        if any(isinstance(each, DenseSpec) and each.entry.take == "values" for each in readers)
     }
     columns = {
         name: column._replace(values=np.abs(column.values)) if name in numbers else column
@@ -226,24 +224,37 @@ def _telling(spec: FeatureSpec) -> tuple[int, bool, bool]:
     listed = spec.rule is not None and isinstance(
         manifest.first_of(spec.rule), manifest.VocabularyIds
     )
-    return len(spec.reads), not spec.one_each, not listed
+    return len(spec.reads), not spec.entry.one_each, not listed
 
 
-def _sizes(spec: FeatureSpec | None, numbers: Sequence[DenseSpec], count: int) -> NDArray[np.int64]:
-    if numbers:  # the ids are read as numbers, too, and so are equally many in all examples
-        return np.full(count, int(np.prod(numbers[0].shape, dtype=np.int64)), np.int64)
+def _sizes(
+    spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeature], count: int
+) -> NDArray[np.int64]:
+    """Returns how many values each example has in an input that `spec` and `numbers` read."""
+    fixed = _fixed_size(spec, numbers)
+    if fixed is not None:
+        return np.full(count, fixed, np.int64)
+    below = BAG_SIZES
+    if spec is not None and spec.entry.length is not None:
+        below = spec.entry.length + 3
+    elif spec is not None and spec.ids_max is not None:
+        below = min(BAG_SIZES, spec.ids_max + 1)
+    return np.arange(count, dtype=np.int64) % below
+
+
+def _fixed_size(spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeature]) -> int | None:
+    """Returns how many values every example has in an input; None if examples differ."""
+    if numbers:  # the ids are read as numbers, too
+        return math.prod(numbers[0].shape)
     if spec is None:
-        return np.arange(count, dtype=np.int64) % BAG_SIZES
-    if spec.one_each or len(spec.reads) > 1:  # of a cross, one value of each input
-        return np.full(count, 1 if spec.place is None else spec.places, np.int64)
-    if spec.length is None:
-        # Without padding, every example has that many ids.
-        filled = spec.places is not None and spec.padding is None
-        below = min(BAG_SIZES, BAG_SIZES if spec.places is None else spec.places + 1)
-        return np.full(count, spec.places) if filled else np.arange(count, dtype=np.int64) % below
-    if spec.encoding == "dense":
-        return np.full(count, spec.length, np.int64)
-    return np.arange(count, dtype=np.int64) % (spec.length + 3)
+        return None
+    entry = spec.entry
+    if entry.one_each or len(spec.reads) > 1:  # of a cross, one value of each input
+        return entry.places or 1
+    if spec.encoding == "dense" and entry.length is not None:
+        return entry.length
+    # Where no id stands for padding, every example of a dense bag is full.
+    return spec.ids_max if entry.padding is None else None
 
 
 def _known_ids(
@@ -366,20 +377,31 @@ def _reach(spec: FeatureSpec, rows: int) -> int:
     return 1 << 62 if any("remainder" in each.do for each in operations) else rows
 
 
-def _numbers(spec: DenseSpec, count: int, random: np.random.Generator) -> NDArray[Any]:
-    size = count * int(np.prod(spec.shape, dtype=np.int64))
-    if spec.dtype == "float32":
+def _numbers(entry: manifest.DenseFeature, size: int, random: np.random.Generator) -> NDArray[Any]:
+    """Returns [size] values of a feature."""
+    if entry.dtype == "float32":
         return random.standard_normal(size).astype(np.float32)
-    if spec.dtype == "string":
+    if entry.dtype == "string":
         return random.integers(0, 100, size).astype(str).astype(object)
     # What integers mean is not known here: 0 and 1 fit most.
-    return random.integers(0, spec.below or 2, size)
+    return random.integers(0, entry.below or 2, size)
 
 
-def _bags(spec: DenseSpec, count: int, random: np.random.Generator) -> Column:
-    sizes = np.arange(count) % min(BAG_SIZES, spec.shape[0] + 1)
-    values = _numbers(replace(spec, shape=()), int(sizes.sum()), random)
-    return Column(values, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+def _bags(
+    entry: manifest.DenseFeature, weighted: bool, count: int, random: np.random.Generator
+) -> Column:
+    sizes = np.arange(count) % min(BAG_SIZES, entry.shape[0] + 1)
+    values = _numbers(entry, int(sizes.sum()), random)
+    offsets = _offsets(sizes)
+    weights = None
+    if weighted:
+        weights = random.uniform(0.25, 2.0, values.size).astype(np.float32)
+    return Column(values, offsets, weights)
+
+
+def _offsets(sizes: ArrayLike) -> NDArray[np.int64]:
+    """Returns where the values of each example begin, and where the last ones end."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:
@@ -409,7 +431,7 @@ def _read_json_lines(path: Path, count: int) -> dict[str, list[Any]]:
 def _pack(values: list[Any], weights: list[Any] | None) -> Column:
     lists = [value if isinstance(value, list) else [value] for value in values]
     flat = [_flat(value) for value in lists]
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in flat])]).astype(np.int64)
+    offsets = _offsets([len(part) for part in flat])
     one_each = not any(isinstance(value, list) for value in values)
     packed = _array([value for part in flat for value in part])
     if weights is None:

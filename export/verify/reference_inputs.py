@@ -95,10 +95,10 @@ class Reference:
         embedded = [
             spec
             for spec in readers
-            if isinstance(spec, FeatureSpec) and spec.rule is None and spec.place is None
+            if isinstance(spec, FeatureSpec) and spec.rule is None and spec.entry.place is None
         ]
         stated = self.job.features.get(name, FeaturePart()).ids.kind != "identity"
-        if embedded and (stated or embedded[0].cast is None):
+        if embedded and (stated or embedded[0].entry.cast is None):
             rows = self._rows(name, embedded[0])
             if stated or len(readers) == 1:
                 return rows
@@ -120,13 +120,13 @@ class Reference:
         unknown = spec.unknown or part.unknown
         if unknown.rule == "row":
             rows = np.where(rows < 0, np.int64(unknown.row or 0), rows)
-        if spec.kind == "bag" and (rows < 0).any():  # a bag leaves unknown ids out
+        if spec.entry.kind == "bag" and (rows < 0).any():  # a bag leaves unknown ids out
             kept = rows >= 0
             offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
             rows = rows[kept]
             weights = None if weights is None else weights[kept]
-        if spec.table in self.dumped:
-            rows = self._keys(name, rows, self.dumped[spec.table])
+        if spec.entry.table in self.dumped:
+            rows = self._keys(name, rows, self.dumped[spec.entry.table])
         return Column(rows, offsets, weights)
 
     def _check_rows(self, name: str, spec: FeatureSpec, values: NDArray[Any], found: Rows) -> None:
@@ -137,8 +137,8 @@ class Reference:
           VerificationFailed: they differ; names an id and both rows.
         """
         part = self.job.features.get(name, FeaturePart())
-        if spec.table in self.dumped:
-            right = self.dumped[spec.table].rows(integers(name, values))
+        if spec.entry.table in self.dumped:
+            right = self.dumped[spec.entry.table].rows(integers(name, values))
             source = "of the dump"
         else:
             rows = self.model.rows_of(spec)

@@ -40,12 +40,12 @@ def test_lookup_layers_with_several_oov_rows_are_rules_with_the_layers_rows(
     for name, spec in made.model.spec.features.items():
         assert isinstance(spec, FeatureSpec)
         assert isinstance(spec.rule, VocabularyIds)
-        layer = model.layers_of[spec.table]
+        layer = model.layers_of[spec.entry.table]
         expected = layer(sent[spec.reads[0]].values.tolist()).numpy()
         rows, _ = made.reader.rows(name, sent, len(TEXTS))
         if spec.unknown is not None:
             assert spec.unknown.row is not None
             rows = np.where(rows < 0, spec.unknown.row, rows)
-        np.testing.assert_array_equal(rows, expected, err_msg=spec.table)
-        compared.add(spec.table)
+        np.testing.assert_array_equal(rows, expected, err_msg=spec.entry.table)
+        compared.add(spec.entry.table)
     assert compared == set(model.layers_of)

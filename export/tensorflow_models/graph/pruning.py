@@ -203,15 +203,15 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
     """
     found = needed(results, trace.activations.values())
     readers = {
-        feature.inputs[0]: name
+        feature.entry.inputs[0]: name
         for name, feature in reversed(trace.features.items())
-        if len(feature.inputs) == 1
+        if len(feature.entry.inputs) == 1
     }
     shaped = {tensor.name: which for which, tensor in trace.lengths.items() if which in readers}
     dense = [which for which, feature in trace.features.items() if feature.encoding == "dense"]
-    shaped.update(
-        {trace.inputs[which].name: which for name in dense for which in trace.features[name].inputs}
-    )
+    for name in dense:
+        for which in trace.features[name].entry.inputs:
+            shaped[trace.inputs[which].name] = which
     for operation in found.operations:
         if operation.type == "Shape" and operation.inputs[0].name in shaped:
             ids = operation.inputs[0]

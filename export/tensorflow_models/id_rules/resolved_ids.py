@@ -12,7 +12,7 @@ from export.tensorflow_models.graph.origins import Source
 @dataclass(frozen=True)
 class ResolvedIds:
     """Ids from one input, for a cross or join also from `others`; the other fields are those of
-    FeatureSpec.
+    Lookup and of a feature's manifest entry.
     """
 
     source: Source

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any, NamedTuple
 
 from bundle.format import paths
+from bundle.format.manifest import IdRule, Unknown
 from export.errors import NotConvertible
-from export.front_end.specs import FeatureSpec, LookupConfig, TableFacts
+from export.front_end.specs import Combiner, Encoding, FeatureSpec, Keys, Kind, TableFacts
 from export.graphs.loading import tf
 
 Tensors = Any
@@ -24,7 +25,7 @@ class NoRule(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Lookup(LookupConfig):
+class Lookup:
     """One lookup in one table, with one combiner.
 
     Attributes:
@@ -33,7 +34,19 @@ class Lookup(LookupConfig):
       variable: the table's variable in the model; None for an indicator.
       ids: tensors that `rule` is applied to; several only for a cross.
       weights: one for each id.
-      length: also 1 for a single dense id with its own dimension.
+      kind: one id (single), a combined bag, or a sequence of vectors.
+      encoding: how the model takes its ids; a dense sequence holds exactly `length` ids.
+      combiner: the combiner of a bag.
+      length: the length of a sequence, longer ones are truncated; also 1 for a single dense id with
+        its own dimension.
+      rule: the lookup's own rule from ids to rows; None: its ids are rows.
+      unknown: what the rule does with ids outside the table.
+      keys: the keys of each vocabulary that `rule` reads, in the order of `vocabularies_of`.
+      padding: the id that marks padding in a dense tensor.
+      max_norm: the largest norm of a row; rows with a larger norm are scaled.
+      empty_row: for a bag, the row that an empty one reads.
+      filler_row: for a sequence, the row that pads it; None: zeros.
+      config: the FeatureConfig of an embedding layer.
       ids_max: for a bag, the maximum number of ids per example.
       activation: the placeholder of its result, in a traced call.
       gather: whether it is a gather from a plain variable, which may stay in the graph.
@@ -47,6 +60,18 @@ class Lookup(LookupConfig):
     variable: Any
     ids: tuple[Tensors, ...]
     weights: Tensors | None = None
+    kind: Kind = "single"
+    encoding: Encoding = "dense"
+    combiner: Combiner | None = None
+    length: int | None = None
+    rule: IdRule | None = None
+    unknown: Unknown | None = None
+    keys: tuple[Keys, ...] = ()
+    padding: int | str | None = None
+    max_norm: float | None = None
+    empty_row: int | None = None
+    filler_row: int | None = None
+    config: Any = field(default=None, repr=False)
     ids_max: int | None = None
     activation: Any = None
     gather: bool = False

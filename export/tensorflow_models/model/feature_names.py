@@ -9,7 +9,14 @@ from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
-from bundle.format.manifest import IdRule, JoinedIds, MultiInputIds, VocabularyIds, vocabularies_of
+from bundle.format.manifest import (
+    EmbeddedFeature,
+    IdRule,
+    JoinedIds,
+    MultiInputIds,
+    VocabularyIds,
+    vocabularies_of,
+)
 from export.front_end.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TowerSpec
 from export.graphs.walks import distinct_identifiers
 from export.tensorflow_models.lookups.records import free_name, table_name
@@ -24,14 +31,13 @@ def traced_name(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> str:
     `<input>[<place>]@<table>`, followed by the combiner or a number where that is not unique.
     """
     if feature not in names:
-        read = (
-            "*".join(feature.inputs)
-            if feature.place is None
-            else f"{feature.inputs[0]}[{feature.place}]"
-        )
-        plain = f"{read}@{feature.table or 'indicator'}"
+        entry = feature.entry
+        read = "*".join(entry.inputs)
+        if entry.place is not None:
+            read = f"{read}[{entry.place}]"
+        plain = f"{read}@{entry.table or 'indicator'}"
         choices = chain(
-            [plain, f"{plain}.{feature.combiner or feature.kind}"],
+            [plain, f"{plain}.{entry.combiner or entry.kind}"],
             (f"{plain}.{n}" for n in count(2)),
         )
         names[feature] = next(each for each in choices if each not in names.values())
@@ -61,10 +67,15 @@ def with_bundle_names(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpe
 
 
 def _renamed(spec: FeatureSpec | DenseSpec, name: str) -> FeatureSpec | DenseSpec:
-    own = spec.reads == (name,)
-    if isinstance(spec, DenseSpec):
-        return replace(spec, name=name, input="" if own else spec.reads[0])
-    return replace(spec, name=name, inputs=() if own else spec.reads)
+    several = isinstance(spec.entry, EmbeddedFeature) and isinstance(spec.entry.ids, MultiInputIds)
+    inputs = () if spec.reads == (name,) and not several else spec.reads
+    return _with_entry(replace(spec, name=name), inputs=inputs)
+
+
+def _with_entry(spec: FeatureSpec | DenseSpec, **changed: Any) -> FeatureSpec | DenseSpec:
+    """Returns a feature with changes of its entry."""
+    entry: Any = spec.entry.model_copy(update=changed)
+    return replace(spec, entry=entry)
 
 
 def _tower(tower: TowerSpec, names: Mapping[str, str]) -> TowerSpec:
@@ -89,9 +100,8 @@ def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, Featur
             if keys not in known:
                 known[keys] = free_name(table_name(read, "vocabulary of input"), taken)
                 taken.add(known[keys])
-        named[name] = replace(
-            spec, rule=_with_names(spec.rule, iter([known[keys] for keys in spec.keys]))
-        )
+        rule = _with_names(spec.rule, iter([known[keys] for keys in spec.keys]))
+        named[name] = _with_entry(spec, ids=rule)
     return named
 
 

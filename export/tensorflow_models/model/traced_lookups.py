@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from bundle.format.manifest import ComputedIds, CrossedIds, HashIds, IdRule, TextIds, VocabularyIds
+from bundle.format.manifest import (
+    ComputedIds,
+    CrossedIds,
+    EmbeddedFeature,
+    HashIds,
+    IdentityIds,
+    IdRule,
+    TextIds,
+    Unknown,
+    VocabularyIds,
+)
 from export.errors import NotConvertible, UsageError
-from export.front_end.specs import FeatureSpec, LookupConfig, TableFacts
+from export.front_end.specs import FeatureSpec, TableFacts
 from export.graphs.loading import tf
 from export.recipe.schema import InputPart
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
@@ -156,31 +166,44 @@ def _resolved(
         raise NotConvertible(
             f"input {names[0]!r} is {part.dtype}, and feature {lookup.path!r} takes it as ids"
         )
-    places = math.prod(part.shape)
-    one_of_them = first.source.place is not None
-    how = {each.name: getattr(lookup, each.name) for each in fields(LookupConfig)}
-    how |= {"rule": rule, "unknown": made.unknown, "keys": made.keys}
-    how["length"] = lookup.length if lookup.kind == "sequence" else None
-    how["max_norm"] = lookup.max_norm if lookup.kind == "bag" else None
-    how["padding"] = (
-        lookup.padding if first.rule is None or isinstance(first.rule, TextIds) else None
+    # Padding is an id as it is sent: what a rule computes is compared with nothing.
+    as_sent = first.rule is None or isinstance(first.rule, TextIds)
+    place = first.source.place
+    counted_from_end = getattr(lookup.variable, "from_end", False)
+    entry = EmbeddedFeature.model_construct(
+        kind=lookup.kind,
+        table=lookup.table.name,
+        role="context",
+        inputs=names,
+        ids=rule or IdentityIds(),
+        unknown=made.unknown or Unknown(),
+        combiner=lookup.combiner,
+        encoding="ragged" if lookup.encoding == "ragged" else "sparse",
+        padding=lookup.padding if as_sent else None,
+        weighted=lookup.weights is not None,
+        length=lookup.length if lookup.kind == "sequence" else None,
+        indicator=lookup.table.rows if lookup.variable is None else None,
+        max_norm=lookup.max_norm if lookup.kind == "bag" else None,
+        empty_row=lookup.empty_row,
+        place=place,
+        places=None if place is None else math.prod(part.shape),
+        cast=made.cast,
+        filler_row=lookup.filler_row,
+        ordinal=lookup.variable is None and lookup.table.dim < lookup.table.rows,
+        from_end=counted_from_end and (rule is None or _may_be_negative(rule)),
     )
+    dense_bag = lookup.encoding == "dense" and lookup.kind == "bag"
     feature = FeatureSpec(
         name="",
-        table=lookup.table.name,
-        indicator=lookup.table.rows if lookup.variable is None else None,
+        entry=entry,
         weights=_weights(lookup, names[0], parts, call),
+        encoding=lookup.encoding,
         ids_dtype=part.dtype,
-        inputs=names,
-        places=places
-        if lookup.encoding == "dense" and (lookup.kind == "bag" or one_of_them)
-        else None,
-        place=first.source.place,
-        cast=made.cast,
-        ordinal=lookup.variable is None and lookup.table.dim < lookup.table.rows,
-        from_end=getattr(lookup.variable, "from_end", False)
-        and (rule is None or _may_be_negative(rule)),
-        **how,
+        ids_max=math.prod(part.shape) if dense_bag else None,
+        has_rule=rule is not None,
+        has_unknown=made.unknown is not None,
+        keys=made.keys,
+        config=lookup.config,
     )
     return replace(lookup, feature=feature)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bundle.format.manifest import DenseFeature
 from export.errors import NotConvertible, UsageError
 from export.front_end.interface import TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
@@ -199,8 +200,8 @@ class _Lookups:
                     continue
                 if each not in stay:
                     self._extract(call, each, traced_name(each.feature, names))
-                elif each.feature.place is None:  # each position of an input has its own limit
-                    (name,) = each.feature.inputs
+                elif each.feature.entry.place is None:  # each position has a limit of its own
+                    (name,) = each.feature.entry.inputs
                     self._below[name] = min(each.table.rows, self._below.get(name, each.table.rows))
             for indicator, feature in replace_looked_up_numbers(call, self._results_of(call)):
                 self._extract(call, indicator, traced_name(feature, names))
@@ -220,15 +221,25 @@ class _Lookups:
             if which in embedded:
                 features[which] = replace(embedded[which], name=which)
                 continue
+            take: Any
             name, _, take = which.rpartition("@")
+            dtype: Any = tensor.dtype
             shape = tuple(size for size in tensor.shape[1:] if size is not None)
             limit = self._below.get(name) if take == "values" else None
             beside = weights[name] if take == "weights" else None
-            features[which] = DenseSpec(which, tensor.dtype, shape, name, take, limit, beside)  # type: ignore[arg-type]
-        used = {feature.table for feature in features.values() if isinstance(feature, FeatureSpec)}
-        return ModelSpec(
-            {name: table for name, table in self.tables.items() if name in used}, features, specs
-        )
+            entry = DenseFeature.model_construct(
+                kind="dense",
+                role="context",
+                inputs=(name,),
+                take=take,
+                shape=shape,
+                dtype=dtype,
+                below=limit,
+            )
+            features[which] = DenseSpec(which, entry, beside)
+        used = {spec.entry.table for spec in features.values() if isinstance(spec, FeatureSpec)}
+        tables = {name: table for name, table in self.tables.items() if name in used}
+        return ModelSpec(tables, features, specs)
 
     def _results_of(self, call: TracedCall) -> list[Any]:
         """Returns the outputs of all towers of a call."""
@@ -274,9 +285,9 @@ class _Lookups:
 def _bag_notes(spec: ModelSpec) -> Iterator[str]:
     """Yields notes about ragged and sparse inputs that go into the towers."""
     for feature in spec.features.values():
-        if isinstance(feature, DenseSpec) and feature.take == "padded":
+        if isinstance(feature, DenseSpec) and feature.entry.take == "padded":
             (name,) = feature.reads
-            (size,) = feature.shape
+            (size,) = feature.entry.shape
             yield (
                 f"input {name!r} goes into the towers, at most {size} values per example "
                 f"(inputs.{name}.length_max)"

@@ -176,7 +176,9 @@ def _results(tower: TowerSpec, returned: Mapping[Call, Any]) -> dict[str, Any]:
 def _averages_texts(model: ModelSpec) -> bool:
     """Returns whether a tower combines the words of a text."""
     return any(
-        isinstance(spec, FeatureSpec) and spec.kind == "bag" and isinstance(spec.rule, TextIds)
+        isinstance(spec, FeatureSpec)
+        and spec.entry.kind == "bag"
+        and isinstance(spec.rule, TextIds)
         for spec in model.features.values()
     )
 
@@ -187,7 +189,9 @@ def _plain_numbers(model: ModelSpec, inputs: ReferenceInputs) -> dict[str, Colum
         name: inputs.columns[name]
         for name, readers in model.inputs.items()
         if all(
-            isinstance(each, DenseSpec) and each.take == "values" and each.dtype == "float32"
+            isinstance(each, DenseSpec)
+            and each.entry.take == "values"
+            and each.entry.dtype == "float32"
             for each in readers
         )
     }

@@ -29,7 +29,7 @@ from export.front_end.interface import (
     ReferenceRun,
     TracedTower,
 )
-from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
+from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
 from export.graphs.functions import narrowed
 from export.graphs.loading import tf
 from export.jobs import bundle_job, preparation
@@ -39,6 +39,7 @@ from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from runtime.towers import open_tower
 from tests.export.checkpoint.tensor_bundles import write_bundle
+from tests.export.traced_features import dense, embedded
 
 USERS = 50
 DIM = 4
@@ -50,7 +51,7 @@ VALUES = {
 }
 SPEC = ModelSpec(
     {"users": TableFacts("users", "params.users", USERS, DIM)},
-    {"user": FeatureSpec("user", "users"), "age": DenseSpec("age", "float32", ())},
+    {"user": embedded("user", "users"), "age": dense("age", "float32", ())},
     {
         "query": TowerSpec(
             name="query",

@@ -7,19 +7,20 @@ import pytest
 from bundle.format import manifest
 from export.errors import UsageError
 from export.front_end.manifest_features import describe_features
-from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
+from export.front_end.specs import ModelSpec, TableFacts
 from export.recipe.schema import ExportJob
+from tests.export.traced_features import dense, embedded
 from tests.export.traced_models import movies_recipe
 
 MODEL = ModelSpec(
     tables={"users": TableFacts("users", "users", 10, 2)},
     features={
-        "user": FeatureSpec("user", "users"),
-        "seen": FeatureSpec(
+        "user": embedded("user", "users"),
+        "seen": embedded(
             "seen", "users", kind="bag", encoding="ragged", combiner="mean", weights="seen_weights"
         ),
-        "recent": FeatureSpec("recent", "users", kind="sequence", encoding="sparse", length=3),
-        "2nd": DenseSpec("2nd", "float32", (2,)),
+        "recent": embedded("recent", "users", kind="sequence", encoding="sparse", length=3),
+        "2nd": dense("2nd", "float32", (2,)),
     },
     towers={},
 )
@@ -55,16 +56,16 @@ def test_describe_features_mask_of_the_dtype_of_the_keys_is_in_the_manifest(
 
 
 def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
-    kind = FeatureSpec(
+    kind = embedded(
         "kind",
         "users",
         kind="bag",
         combiner="sum",
-        rule=LISTED,
+        ids=LISTED,
         keys=(("a", "b", "c"),),
         padding="",
     )
-    user = FeatureSpec("user", "users", unknown=manifest.Unknown(rule="row", row=3))
+    user = embedded("user", "users", unknown=manifest.Unknown(rule="row", row=3))
     ids = job(features={"kind": {"ids": {"kind": "hash"}}})
     unknown = job(features={"user": {"unknown": {"rule": "refuse"}}})
     with pytest.raises(

@@ -7,8 +7,9 @@ import pytest
 from bundle.format.manifest import TowerInput, TowerOutput
 from export.errors import UsageError
 from export.front_end.roles import input_roles
-from export.front_end.specs import DenseSpec, ModelSpec, TowerSpec
+from export.front_end.specs import ModelSpec, TowerSpec
 from export.recipe.schema import ExportJob
+from tests.export.traced_features import dense
 from tests.export.traced_models import recipe
 
 Role = Literal["query", "candidate", "ranking"]
@@ -30,7 +31,7 @@ RESULT = TowerOutput(name="result", dtype="float32", shape=(None,))
 MODEL = ModelSpec(
     {},
     {
-        name: DenseSpec(name, "float32", ())
+        name: dense(name, "float32", ())
         for name in ("user", "country", "item", "price", "age", "hour")
     },
     {name: tower(name, *read) for name, read in READ.items()},

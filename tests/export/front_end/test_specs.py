@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bundle.format.manifest import CrossedIds, CrossKey, HashIds, TowerInput, TowerOutput
-from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
+from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts, TowerSpec
+from tests.export.traced_features import dense, embedded
 
 USERS = TableFacts("users", "users", 50, 8)
 ITEMS = TableFacts("items", "items", 40, 4)
 CROSS = CrossedIds(keys=(CrossKey(dtype="int64"), CrossKey(dtype="string", padding="-")), buckets=9)
+BAG: dict[str, Any] = {"kind": "bag", "combiner": "sum", "inputs": ("user", "city")}
 
 
 def tower(name: str, *features: str) -> TowerSpec:
@@ -31,11 +35,11 @@ def model() -> ModelSpec:
     return ModelSpec(
         tables={"users": USERS, "items": ITEMS},
         features={
-            "user": FeatureSpec("user", "users"),
-            "pair": FeatureSpec("pair", "items", rule=CROSS, inputs=("user", "city")),
-            "flag": FeatureSpec("flag", "", indicator=3),
-            "age": DenseSpec("age", "float32", ()),
-            "user@values": DenseSpec("user@values", "int64", (), input="user"),
+            "user": embedded("user", "users"),
+            "pair": embedded("pair", "items", ids=CROSS, **BAG),
+            "flag": embedded("flag", "", indicator=3),
+            "age": dense("age", "float32", ()),
+            "user@values": dense("user@values", "int64", (), inputs=("user",)),
         },
         towers={"one": tower("one", "user", "age"), "two": tower("two", "pair", "user@values")},
     )
@@ -69,16 +73,16 @@ def test_rows_of_an_indicator_are_its_own(model: ModelSpec) -> None:
 
 
 def test_feature_is_plain_if_its_rows_are_the_ids() -> None:
-    assert FeatureSpec("user", "users").plain
-    assert not FeatureSpec("user", "users", rule=HashIds(buckets=9)).plain
-    assert not FeatureSpec("user", "users", encoding="ragged").plain
-    assert not FeatureSpec("user", "users", ids_dtype="string").plain
+    assert embedded("user", "users").plain
+    assert not embedded("user", "users", ids=HashIds(buckets=9)).plain
+    assert not embedded("user", "users", encoding="ragged").plain
+    assert not embedded("user", "users", ids_dtype="string").plain
 
 
 def test_padding_of_a_crossed_feature_is_that_of_the_input() -> None:
-    crossed = FeatureSpec("pair", "items", rule=CROSS, inputs=("user", "city"), padding=7)
+    crossed = embedded("pair", "items", ids=CROSS, padding=7, **BAG)
     assert (crossed.padding_of("user"), crossed.padding_of("city")) == (None, "-")
-    assert FeatureSpec("user", "users", padding=7).padding_of("user") == 7
+    assert embedded("user", "users", padding=7).padding_of("user") == 7
 
 
 def test_half_cure_names_the_dtype_of_a_tower_in_half_precision() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from bundle.format import manifest
 from export.errors import UsageError
-from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
+from export.front_end.specs import ModelSpec, TableFacts
 from export.verify.examples import make_examples, read_examples
+from tests.export.traced_features import dense, embedded
 
 EMBEDDED = manifest.EmbeddedFeature
 MODEL = ModelSpec(
@@ -21,14 +22,14 @@ MODEL = ModelSpec(
         "movies": TableFacts("movies", "movies", 1 << 40, 2),
     },
     features={
-        "user": FeatureSpec("user", "users"),
-        "seen": FeatureSpec(
+        "user": embedded("user", "users"),
+        "seen": embedded(
             "seen", "movies", kind="bag", encoding="ragged", combiner="mean", weights="seen_weights"
         ),
-        "recent": FeatureSpec("recent", "movies", kind="sequence", encoding="ragged", length=3),
-        "pair": FeatureSpec("pair", "users", kind="sequence", length=2),
-        "age": DenseSpec("age", "float32", ()),
-        "grid": DenseSpec("grid", "float32", (2, 2)),
+        "recent": embedded("recent", "movies", kind="sequence", encoding="ragged", length=3),
+        "pair": embedded("pair", "users", kind="sequence", length=2),
+        "age": dense("age", "float32", ()),
+        "grid": dense("grid", "float32", (2, 2)),
     },
     towers={},
 )
@@ -134,7 +135,7 @@ def test_make_examples_of_ids_that_are_rounded_become_rows_of_the_table(
 ) -> None:
     model = ModelSpec(
         tables={"hours": TableFacts("hours", "hours", 3, 2)},
-        features={"hour": FeatureSpec("hour", "hours", ids_dtype="float32")},
+        features={"hour": embedded("hour", "hours", ids_dtype="float32")},
         towers={},
     )
     cast = manifest.Cast(of="float32", to="int64", rounding=rounding)

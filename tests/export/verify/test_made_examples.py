@@ -11,6 +11,7 @@ from bundle.features.columns import Column
 from bundle.format import manifest
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.verify.examples import make_examples, without_signs
+from tests.export.traced_features import dense, embedded
 
 COUNT = 48
 ROWS = 10
@@ -28,11 +29,11 @@ def made(
     else:
         rule = {} if ids is None else {"ids": ids}
         page = manifest.EmbeddedFeature(
-            kind=spec.kind,
+            kind=spec.entry.kind,
             table="t",
             role="context",
-            combiner=spec.combiner,
-            length=spec.length,
+            combiner=spec.entry.combiner,
+            length=spec.entry.length,
             **rule,
             **entry,
         )
@@ -60,35 +61,35 @@ def sizes(column: Column) -> list[int]:
 def test_made_ids_are_all_known_and_all_that_are_known(
     dtype: str, ids: Any, known: set[Any]
 ) -> None:
-    column, _ = made(FeatureSpec("f", "t", ids_dtype=dtype), ids)
+    column, _ = made(embedded("f", "t", ids_dtype=dtype), ids)
     assert column.offsets is None
     assert set(column.values.tolist()) == known
 
 
 def test_made_ids_of_a_hash_are_integers_or_their_texts() -> None:
     rule = manifest.HashIds(buckets=ROWS)
-    integers, _ = made(FeatureSpec("f", "t"), rule)
+    integers, _ = made(embedded("f", "t"), rule)
     assert integers.values.min() >= 0
     assert integers.values.max() > 1 << 32
-    small, _ = made(FeatureSpec("f", "t", ids_dtype="int32"), rule)
+    small, _ = made(embedded("f", "t", ids_dtype="int32"), rule)
     assert 1 << 24 < small.values.max() < 1 << 31
-    texts, _ = made(FeatureSpec("f", "t", ids_dtype="string"), rule)
+    texts, _ = made(embedded("f", "t", ids_dtype="string"), rule)
     assert all(isinstance(text, str) and text.isdigit() for text in texts.values)
 
 
 def test_made_ids_of_a_remainder_reach_beyond_the_table() -> None:
     rule = manifest.ComputedIds(operations=({"do": "remainder", "by": ROWS},))
-    column, _ = made(FeatureSpec("f", "t", rule=rule), rule)
+    column, _ = made(embedded("f", "t", ids=rule), rule)
     assert column.values.max() > 1 << 32
     plain = manifest.ComputedIds(operations=({"do": "add", "by": 4},))
-    column, _ = made(FeatureSpec("f", "t", rule=plain), plain)
+    column, _ = made(embedded("f", "t", ids=plain), plain)
     assert {(number + 4) for number in column.values.tolist()} <= set(range(ROWS))
 
 
 def test_made_numbers_fall_into_every_bucket() -> None:
     boundaries = (-1.0, 0.0, 1.0, 2.0)
     column, _ = made(
-        FeatureSpec("f", "t", ids_dtype="float32"), manifest.BucketIds(boundaries=boundaries)
+        embedded("f", "t", ids_dtype="float32"), manifest.BucketIds(boundaries=boundaries)
     )
     assert column.values.dtype == np.float32
     assert set(np.searchsorted(boundaries, column.values, side="right")) == {0, 1, 2, 3, 4}
@@ -96,7 +97,7 @@ def test_made_numbers_fall_into_every_bucket() -> None:
 
 
 def test_made_bags_hold_up_to_five_ids_some_of_them_twice() -> None:
-    bag = FeatureSpec("f", "t", kind="bag", encoding="ragged", combiner="mean")
+    bag = embedded("f", "t", kind="bag", encoding="ragged", combiner="mean")
     column, _ = made(bag)
     assert sizes(column) == [0, 1, 2, 3, 4, 5] * (COUNT // 6)
     assert column.offsets is not None
@@ -111,9 +112,7 @@ def test_made_bags_hold_up_to_five_ids_some_of_them_twice() -> None:
 def test_made_weights_are_positive_or_zero_where_a_zero_leaves_the_id_out(
     encoding: Any, zeros: bool
 ) -> None:
-    spec = FeatureSpec(
-        "f", "t", kind="bag", encoding=encoding, combiner="sum", weights="w", places=4
-    )
+    spec = embedded("f", "t", kind="bag", encoding=encoding, combiner="sum", weights="w", ids_max=4)
     column, columns = made(spec, weighted=True)
     assert set(columns) == {"f"}
     assert column.weights is not None
@@ -124,24 +123,24 @@ def test_made_weights_are_positive_or_zero_where_a_zero_leaves_the_id_out(
 
 
 def test_made_sequences_are_shorter_and_longer_than_their_length() -> None:
-    ragged = FeatureSpec("f", "t", kind="sequence", encoding="ragged", length=3)
+    ragged = embedded("f", "t", kind="sequence", encoding="ragged", length=3)
     assert sizes(made(ragged)[0]) == [0, 1, 2, 3, 4, 5] * (COUNT // 6)
-    dense = FeatureSpec("f", "t", kind="sequence", length=3)
-    assert sizes(made(dense)[0]) == [3] * COUNT
+    fixed = embedded("f", "t", kind="sequence", length=3)
+    assert sizes(made(fixed)[0]) == [3] * COUNT
 
 
 def test_made_bags_of_a_dense_input_fill_all_places_unless_there_is_padding() -> None:
-    filled = FeatureSpec("f", "t", kind="bag", combiner="sum", places=4)
+    filled = embedded("f", "t", kind="bag", combiner="sum", ids_max=4)
     assert sizes(made(filled)[0]) == [4] * COUNT
-    padded = FeatureSpec("f", "t", kind="bag", combiner="sum", places=2, padding=-1)
+    padded = embedded("f", "t", kind="bag", combiner="sum", ids_max=2, padding=-1)
     assert sizes(made(padded, padding=-1)[0]) == [0, 1, 2] * (COUNT // 3)
 
 
 @pytest.mark.parametrize(
     ("spec", "values"),
     [
-        (DenseSpec("f", "int64", (2,)), {0, 1}),
-        (DenseSpec("f", "int32", (2,), below=3), {0, 1, 2}),
+        (dense("f", "int64", (2,)), {0, 1}),
+        (dense("f", "int32", (2,), below=3), {0, 1, 2}),
     ],
 )
 def test_made_integers_are_rows_of_the_table_that_they_index_or_zero_and_one(
@@ -153,7 +152,7 @@ def test_made_integers_are_rows_of_the_table_that_they_index_or_zero_and_one(
 
 
 def test_made_numbers_are_around_zero_and_positive_without_signs() -> None:
-    spec = DenseSpec("f", "float32", (3,))
+    spec = dense("f", "float32", (3,))
     column, columns = made(spec)
     assert column.values.shape == (3 * COUNT,)
     assert abs(float(column.values.mean())) < 0.3
@@ -170,7 +169,7 @@ def test_made_texts_have_up_to_seven_words_of_the_vocabulary_and_others() -> Non
     words = manifest.VocabularyIds(vocabulary="names")
     rule = manifest.TextIds(split="whitespace", ids=words)
     column, _ = made(
-        FeatureSpec("f", "t", kind="bag", combiner="mean", rule=rule, ids_dtype="string"), rule
+        embedded("f", "t", kind="bag", combiner="mean", ids=rule, ids_dtype="string"), rule
     )
     texts = [text.split() for text in column.values]
     assert [len(text) for text in texts] == list(range(8)) * (COUNT // 8)

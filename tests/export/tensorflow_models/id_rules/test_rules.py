@@ -20,6 +20,7 @@ from export.recipe.schema import ExportJob, FeaturePart
 from export.tensorflow_models.model.tracing import trace_towers
 from export.verify.examples import Examples
 from tests.export.parity_checks import check_parity, check_self_contained
+from tests.export.traced_features import dense
 from tests.export.traced_models import MODELS, TracedCheckpoint, save_and_trace, tower_recipe
 
 TITLES = [
@@ -205,7 +206,7 @@ def test_ids_without_a_rule_name_the_line_and_the_cure(
 def test_words_of_which_none_has_row_0_are_averaged_as_a_bag() -> None:
     (words,) = trace_towers(job_of("build_unknown_word", **TEXTS), MODELS).spec.features.values()
     assert isinstance(words, FeatureSpec)
-    assert (words.kind, words.combiner) == ("bag", "mean")
+    assert (words.entry.kind, words.entry.combiner) == ("bag", "mean")
 
 
 def test_table_of_ids_without_a_rule_stays_inside_within_the_limit(tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_table_of_ids_without_a_rule_stays_inside_within_the_limit(tmp_path: Pat
     check_parity(made, tmp_path, Examples(N, {"item": Column(np.arange(N) * 1005)}))
     assert check_self_contained(made, tmp_path)["tables"] == {}
     strings = trace_towers(job_of("build_weak"), MODELS)
-    assert strings.spec.features == {"city": DenseSpec("city", "string", ())}
+    assert strings.spec.features == {"city": dense("city", "string", ())}
     with pytest.raises(NotConvertible, match=r"tf.py_function.*ids.py:\d+"):
         trace_towers(job_of("build_python"), MODELS)
 
@@ -239,7 +240,13 @@ def test_ids_of_one_input_by_position_and_together(tmp_path: Path) -> None:
     spec = trace_towers(job_of("build_places"), MODELS).spec
     found = [each for each in spec.features.values() if isinstance(each, FeatureSpec)]
     assert {
-        (each.kind, each.length, each.place) for each in found if each.table == "kept.flat"
+        (each.entry.kind, each.entry.length, each.entry.place)
+        for each in found
+        if each.entry.table == "kept.flat"
     } == {("sequence", FIELDS, None)}
-    part = [each for each in found if each.table == "kept.offset_part"]
-    assert [(each.place, each.places) for each in part] == [(1, FIELDS), (3, FIELDS), (5, FIELDS)]
+    part = [each for each in found if each.entry.table == "kept.offset_part"]
+    assert [(each.entry.place, each.entry.places) for each in part] == [
+        (1, FIELDS),
+        (3, FIELDS),
+        (5, FIELDS),
+    ]

@@ -34,13 +34,14 @@ def mid_level_inputs() -> dict[str, Any]:
 
 
 def kinds(made: TracedCheckpoint) -> dict[str, tuple[str, str, int | None, str | None]]:
-    embedded = {
-        name: spec
+    entries = {
+        name: spec.entry
         for name, spec in made.model.spec.features.items()
         if isinstance(spec, FeatureSpec)
     }
     return {
-        name: (spec.table, spec.kind, spec.length, spec.combiner) for name, spec in embedded.items()
+        name: (entry.table, entry.kind, entry.length, entry.combiner)
+        for name, entry in entries.items()
     }
 
 

@@ -62,9 +62,9 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
 def test_every_kind_of_gather_becomes_features(everything: TracedCheckpoint) -> None:
     features = everything.model.spec.features
     told = {
-        name: (spec.table, spec.kind, spec.combiner)
+        name: (spec.entry.table, spec.entry.kind, spec.entry.combiner)
         if isinstance(spec, FeatureSpec)
-        else (spec.reads[0], spec.take)
+        else (spec.reads[0], spec.entry.take)
         for name, spec in features.items()
     }
     assert told == {

@@ -30,12 +30,12 @@ def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(
 ) -> None:
     job = tower_recipe("lookups.py:build_ragged", INPUTS, features=features)
     made = save_and_trace(job, tmp_path, bags())
-    embedded = {
-        name: spec
+    entries = {
+        name: spec.entry
         for name, spec in made.model.spec.features.items()
         if isinstance(spec, FeatureSpec)
     }
-    assert {name: (spec.kind, spec.combiner, spec.length) for name, spec in embedded.items()} == {
+    assert {name: (each.kind, each.combiner, each.length) for name, each in entries.items()} == {
         "bag@items": ("bag", "mean", None),
         "bag@items.sum": ("bag", "sum", None),
         "recent": ("sequence", None, 3),

@@ -57,7 +57,7 @@ def test_mask_of_looked_up_ids_is_computed_by_the_service_and_the_tower_compiles
 ) -> None:
     numbers = made.model.spec.features["history@indicator"]
     assert isinstance(numbers, FeatureSpec)
-    assert (numbers.ordinal, numbers.length) == (True, LENGTH)
+    assert (numbers.entry.ordinal, numbers.entry.length) == (True, LENGTH)
     assert set(made.model.spec.features) == {"history@movies", "history@indicator", "item"}
 
     _, splits = arrange_towers(made.partitioned, made.job, made.features)
@@ -85,7 +85,7 @@ def test_hashes_that_a_tower_reads_as_numbers_are_computed_by_the_service(tmp_pa
     made = save_and_trace(job, tmp_path)
     (numbers,) = made.model.spec.features.values()
     assert isinstance(numbers, FeatureSpec)
-    assert (numbers.ordinal, numbers.rule) == (True, HashIds(buckets=10))
+    assert (numbers.entry.ordinal, numbers.rule) == (True, HashIds(buckets=10))
     check_parity(made, tmp_path)
 
 

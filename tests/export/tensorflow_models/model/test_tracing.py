@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from export.errors import NotConvertible, UsageError
-from export.front_end.specs import DenseSpec, FeatureSpec
 from export.graphs.loading import tf
 from export.jobs.saved_model_job import prepare_inline
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.tensorflow_models.model.tracing import trace_towers
 from export.towers.manifest_towers import check_limits
+from tests.export.traced_features import dense, embedded
 from tests.export.traced_models import (
     IDS,
     MODELS,
@@ -27,8 +27,8 @@ def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(
     ads: TracedCheckpoint,
 ) -> None:
     assert ads.model.spec.features == {
-        "ad": FeatureSpec("ad", "ads"),
-        "clicks": FeatureSpec(
+        "ad": embedded("ad", "ads"),
+        "clicks": embedded(
             "clicks",
             "ads",
             kind="bag",
@@ -37,8 +37,8 @@ def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(
             weights="click_weights",
             ids_dtype="int32",
         ),
-        "recent": FeatureSpec("recent", "ads", kind="sequence", encoding="ragged", length=3),
-        "words": FeatureSpec(
+        "recent": embedded("recent", "ads", kind="sequence", encoding="ragged", length=3),
+        "words": embedded(
             "words",
             "words",
             kind="bag",
@@ -46,7 +46,7 @@ def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(
             combiner="sqrtn",
             weights="word_weights",
         ),
-        "slots": FeatureSpec("slots", "slots", kind="sequence", length=2),
+        "slots": embedded("slots", "slots", kind="sequence", length=2),
     }
     shapes = {part.feature: part.shape for part in ads.model.spec.towers["ranking"].inputs}
     assert shapes["recent"] == (None, 3, 4)
@@ -78,7 +78,7 @@ def test_trace_towers_squeezes_never_take_the_batch_and_shapes_are_kept() -> Non
 def test_trace_towers_small_keras_embedding_stays_inside() -> None:
     model = trace_towers(one_table_recipe("build_small_keras_table"), MODELS)
     assert model.spec.tables == {}
-    assert model.spec.features == {"item": DenseSpec("item", "int64", (), below=100)}
+    assert model.spec.features == {"item": dense("item", "int64", (), below=100)}
 
 
 @pytest.mark.parametrize(

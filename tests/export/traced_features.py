@@ -1,0 +1,40 @@
+"""Features of models that were not traced, as front ends describe them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bundle.format.manifest import DenseFeature, EmbeddedFeature
+from export.front_end.specs import DenseSpec, FeatureSpec
+
+EXPORTERS_OWN = ("encoding", "ids_dtype", "ids_max", "keys")
+"""Fields that a feature has beside its manifest entry."""
+
+
+def embedded(name: str, table: str, weights: str | None = None, **how: Any) -> FeatureSpec:
+    """A feature that is looked up; `how` are other fields of it or of its manifest entry.
+
+    A rule `ids` or `unknown` is the model's own.
+    """
+    own = {field: how.pop(field) for field in EXPORTERS_OWN if field in how}
+    entry = {
+        "kind": "single",
+        "role": "context",
+        "encoding": "ragged" if own.get("encoding") == "ragged" else "sparse",
+        "weighted": weights is not None,
+        **how,
+    }
+    return FeatureSpec(
+        name,
+        EmbeddedFeature(table=table, **entry),
+        weights,
+        has_rule="ids" in how,
+        has_unknown="unknown" in how,
+        **own,
+    )
+
+
+def dense(name: str, dtype: str, shape: tuple[int, ...], **how: Any) -> DenseSpec:
+    """A feature that a tower reads directly; `how` are other fields of its manifest entry."""
+    entry = {"kind": "dense", "role": "context", "dtype": dtype, "shape": shape, **how}
+    return DenseSpec(name, DenseFeature(**entry))
