@@ -1,13 +1,10 @@
-"""Examples that towers are compared on: read from a file as callers would send them, or made of
-known ids.
-"""
+"""Examples that towers are compared on, read from a file as callers would send them."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -18,17 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bundle.features.reader import Column
-from bundle.features.rules.ids import rule_of, within
 from bundle.format import manifest
-from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.errors import UsageError
-from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
-
-BAG_SIZES = 6
-"""Made bags hold 0 to 5 ids, made sequences up to two more than fit."""
-
-Keys = Mapping[str, NDArray[Any]]
-"""Keys of each vocabulary in the order of their rows: [size] int64 or object holding str."""
+from export.front_end.specs import DenseSpec, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -134,77 +123,6 @@ def _column(key: str, table: Mapping[str, list[Any]], column: str, path: Path) -
     return table[column]
 
 
-def make_examples(
-    model: ModelSpec,
-    entries: Mapping[str, manifest.Feature],
-    keys: Keys,
-    count: int,
-    dumped: Keys = MappingProxyType({}),
-) -> Examples:
-    """Makes examples whose ids are all known: bags of 0 to 5 ids with repeated ones, numbers around
-    zero.
-
-    They are the same in every run.
-
-    Args:
-      model: the traced features and tables.
-      entries: the manifest's features.
-      keys: of each vocabulary.
-      count: how many.
-      dumped: some keys of each table whose rows are found by key.
-    """
-    random = np.random.default_rng(0)
-    columns = {}
-    for name, readers in model.inputs.items():
-        embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
-        dense = [spec.entry for spec in readers if isinstance(spec, DenseSpec)]
-        numbers = [each for each in dense if each.take == "values"]
-        bags = [each for each in dense if each.take == "padded"]
-        if numbers and not embedded:
-            size = count * math.prod(numbers[0].shape)
-            columns[name] = Column(_numbers(numbers[0], size, random))
-            continue
-        if bags and not embedded:
-            weighted = any(spec.weights is not None for spec in readers)
-            columns[name] = _bags(bags[0], weighted, count, random)
-            continue
-        below = min((each.below for each in numbers if each.below is not None), default=None)
-        spec = min(embedded, key=_telling, default=None)
-        sizes = _sizes(spec, numbers, count)
-        sizes = np.minimum(sizes, bags[0].shape[0]) if bags else sizes
-        size = int(sizes.sum())
-        rows = min([below or 1 << 62, *(_reach(each, model.rows_of(each)) for each in embedded)])
-        # The `ids_dtype` of a crossed feature is that of its first input alone.
-        crossed = spec is not None and len(spec.reads) > 1
-        beyond = below or 1 << (31 if crossed or (spec and spec.ids_dtype == "int32") else 40)
-        entry = entries[spec.name] if spec else None
-        if isinstance(entry, manifest.EmbeddedFeature) and isinstance(entry.ids, manifest.KeyedIds):
-            ids = random.choice(dumped[entry.ids.keys], size)
-        else:
-            if spec is not None and isinstance(spec.rule, manifest.TextIds):
-                ids = _texts(spec.rule, keys, size, random)
-            else:
-                ids = _known_ids(name, entry, rows, beyond, keys, size, random)
-            if spec and not crossed and spec.ids_dtype == "string" and ids.dtype != object:
-                ids = ids.astype(str).astype(object)
-            ids = _computable(ids, embedded, model, keys, beyond, random)
-        if spec and not crossed and spec.ids_dtype.startswith("int") and ids.dtype.kind == "f":
-            ids = np.floor(ids).astype(np.int64)
-        offsets = _offsets(sizes)
-        again = offsets[:-1][sizes > 1]
-        ids[again[::2] + 1] = ids[again[::2]]
-        weights = None
-        if any(each.weights is not None for each in embedded):
-            weights = random.uniform(0.25, 2.0, ids.size).astype(np.float32)
-            if not any(
-                each.encoding == "dense" for each in embedded
-            ):  # where a weight of 0 is one that is not there
-                weights[::7] = 0
-        one_each = spec is not None and spec.entry.one_each and spec.entry.place is None
-        columns[name] = Column(ids, None if one_each else offsets, weights)
-    return Examples(count, columns)
-
-
 def without_signs(examples: Examples, model: ModelSpec) -> Examples:
     """Returns the same with the absolute value of each number that a tower takes."""
     numbers = {
@@ -219,187 +137,7 @@ def without_signs(examples: Examples, model: ModelSpec) -> Examples:
     return replace(examples, columns=columns)
 
 
-def _telling(spec: FeatureSpec) -> tuple[int, bool, bool]:
-    """Puts first what tells most of an input: alone, one id of an example, which keys there are."""
-    listed = spec.rule is not None and isinstance(
-        manifest.first_of(spec.rule), manifest.VocabularyIds
-    )
-    return len(spec.reads), not spec.entry.one_each, not listed
-
-
-def _sizes(
-    spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeature], count: int
-) -> NDArray[np.int64]:
-    """Returns how many values each example has in an input that `spec` and `numbers` read."""
-    fixed = _fixed_size(spec, numbers)
-    if fixed is not None:
-        return np.full(count, fixed, np.int64)
-    below = BAG_SIZES
-    if spec is not None and spec.entry.length is not None:
-        below = spec.entry.length + 3
-    elif spec is not None and spec.ids_max is not None:
-        below = min(BAG_SIZES, spec.ids_max + 1)
-    return np.arange(count, dtype=np.int64) % below
-
-
-def _fixed_size(spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeature]) -> int | None:
-    """Returns how many values every example has in an input; None if examples differ."""
-    if numbers:  # the ids are read as numbers, too
-        return math.prod(numbers[0].shape)
-    if spec is None:
-        return None
-    entry = spec.entry
-    if entry.one_each or len(spec.reads) > 1:  # of a cross, one value of each input
-        return entry.places or 1
-    if spec.encoding == "dense" and entry.length is not None:
-        return entry.length
-    # Where no id stands for padding, every example of a dense bag is full.
-    return spec.ids_max if entry.padding is None else None
-
-
-def _known_ids(
-    name: str,
-    entry: manifest.Feature | None,
-    rows: int,
-    beyond: int,
-    keys: Keys,
-    size: int,
-    random: np.random.Generator,
-) -> NDArray[Any]:
-    rule = (
-        manifest.first_of(entry.ids)
-        if isinstance(entry, manifest.EmbeddedFeature)
-        else manifest.IdentityIds()
-    )
-    if isinstance(rule, manifest.MultiInputIds) and entry is not None:
-        key = rule.keys[entry.inputs.index(name)]
-        rule = manifest.first_of(key.ids)
-        if not isinstance(rule, manifest.BucketIds | manifest.VocabularyIds):
-            ids = random.integers(0, beyond, size)
-            return ids if key.dtype == "int64" else ids.astype(str).astype(object)
-    if isinstance(rule, manifest.VocabularyIds):
-        known = keys[rule.vocabulary]
-        return known[random.integers(0, max(1, min(known.size, rows - rule.first_row)), size)]
-    if isinstance(rule, manifest.HashIds):
-        return random.integers(0, beyond, size)
-    if isinstance(rule, manifest.BucketIds):
-        low = min(rule.boundaries, default=0.0)
-        high = max(rule.boundaries, default=0.0)
-        return random.uniform(low - 1, high + 1, size).astype(np.float32)
-    ids = random.integers(0, max(1, min(rows, beyond)), size)
-    cast = entry.cast if isinstance(entry, manifest.EmbeddedFeature) else None
-    if cast is None or cast.of != "float32":
-        return ids
-    return (ids + (-0.25 if cast.rounding == "up" else 0.25)).astype(np.float32)
-
-
-def _texts(
-    rule: manifest.TextIds, keys: Keys, size: int, random: np.random.Generator
-) -> NDArray[Any]:
-    """Returns [size] object: texts of words that are known, mostly; every eighth has none."""
-    known = ["x", "X!"]
-    if isinstance(rule.ids, manifest.VocabularyIds):
-        known += keys[rule.ids.vocabulary].tolist()
-    space = "" if rule.split == "characters" else " "
-    counts = np.arange(size) % 8 if rule.split else np.ones(size, np.int64)
-    made = np.empty(size, object)
-    made[:] = [
-        space.join(known[place] for place in random.integers(0, len(known), count))
-        for count in counts
-    ]
-    return made
-
-
-def _computable(
-    ids: NDArray[Any],
-    specs: Sequence[FeatureSpec],
-    model: ModelSpec,
-    keys: Keys,
-    beyond: int,
-    random: np.random.Generator,
-) -> NDArray[Any]:
-    """Replaces ids of which a model computes no row by others; where one in many thousands has a
-    row, not all are.
-    """
-    rules = []
-    for each in specs:
-        if (
-            isinstance(each.rule, manifest.ComputedIds | manifest.ChainedIds)
-            and each.unknown is None
-        ):
-            read = {rule.vocabulary for rule in manifest.vocabularies_of(each.rule)}
-            rules.append(
-                (
-                    rule_of(each.rule, {name: vocabulary_of(keys[name]) for name in read}),
-                    model.rows_of(each),
-                )
-            )
-    if not rules or ids.dtype.kind not in "ifO":
-        return ids
-
-    def known(tried: NDArray[Any]) -> NDArray[np.bool_]:
-        whole = tried if tried.dtype == object else np.floor(tried).astype(np.int64)
-        return np.asarray(
-            np.all([within(rule.resolve("", whole), rows) >= 0 for rule, rows in rules], axis=0)
-        )
-
-    if ids.dtype == object:
-        right = known(ids)
-        return np.where(right, ids, random.choice(ids[right], ids.size)) if right.any() else ids
-    reaches = (
-        (1 << 10, 1 << 16, 1 << 23)
-        if ids.dtype.kind == "f"
-        else (1 << 10, 1 << 16, 1 << 23, 1 << 31, beyond)
-    )
-    others = np.concatenate(
-        [random.integers(-reach, reach, 1 << 14) for reach in reaches if reach <= beyond]
-    )
-    others = others[known(others)]
-    wrong = ~known(ids)
-    if others.size:
-        ids = ids.copy()
-        ids[wrong] = random.choice(others, int(wrong.sum())) + (
-            ids[wrong] % 1 if ids.dtype.kind == "f" else 0
-        )
-    return ids
-
-
-def vocabulary_of(keys: NDArray[Any]) -> Vocabulary:
-    """Returns a vocabulary of keys in the order of their rows."""
-    import pyarrow as pa
-
-    return Vocabulary(index_keys(pa.chunked_array([pa.array(keys)])))
-
-
-def _reach(spec: FeatureSpec, rows: int) -> int:
-    """Returns up to which id the rows of a table are asked for."""
-    operations = spec.rule.operations if isinstance(spec.rule, manifest.ComputedIds) else ()
-    return 1 << 62 if any("remainder" in each.do for each in operations) else rows
-
-
-def _numbers(entry: manifest.DenseFeature, size: int, random: np.random.Generator) -> NDArray[Any]:
-    """Returns [size] values of a feature."""
-    if entry.dtype == "float32":
-        return random.standard_normal(size).astype(np.float32)
-    if entry.dtype == "string":
-        return random.integers(0, 100, size).astype(str).astype(object)
-    # What integers mean is not known here: 0 and 1 fit most.
-    return random.integers(0, entry.below or 2, size)
-
-
-def _bags(
-    entry: manifest.DenseFeature, weighted: bool, count: int, random: np.random.Generator
-) -> Column:
-    sizes = np.arange(count) % min(BAG_SIZES, entry.shape[0] + 1)
-    values = _numbers(entry, int(sizes.sum()), random)
-    offsets = _offsets(sizes)
-    weights = None
-    if weighted:
-        weights = random.uniform(0.25, 2.0, values.size).astype(np.float32)
-    return Column(values, offsets, weights)
-
-
-def _offsets(sizes: ArrayLike) -> NDArray[np.int64]:
+def offsets_of(sizes: ArrayLike) -> NDArray[np.int64]:
     """Returns where the values of each example begin, and where the last ones end."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
@@ -431,7 +169,7 @@ def _read_json_lines(path: Path, count: int) -> dict[str, list[Any]]:
 def _pack(values: list[Any], weights: list[Any] | None) -> Column:
     lists = [value if isinstance(value, list) else [value] for value in values]
     flat = [_flat(value) for value in lists]
-    offsets = _offsets([len(part) for part in flat])
+    offsets = offsets_of([len(part) for part in flat])
     one_each = not any(isinstance(value, list) for value in values)
     packed = _array([value for part in flat for value in part])
     if weights is None:

@@ -10,7 +10,8 @@ from export.front_end.specs import ModelSpec
 from export.recipe.schema import ExportJob
 from export.tables.dumped import KeyFile, open_dumps
 from export.tables.vocabularies import as_array, read_keys
-from export.verify.examples import Examples, Keys, make_examples, read_examples
+from export.verify.examples import Examples, read_examples
+from export.verify.made_examples import Keys, make_examples
 
 
 def examples_of(

@@ -12,7 +12,8 @@ import pytest
 from bundle.format import manifest
 from export.errors import UsageError
 from export.front_end.specs import ModelSpec, TableFacts
-from export.verify.examples import make_examples, read_examples
+from export.verify.examples import read_examples
+from export.verify.made_examples import make_examples
 from tests.export.traced_features import dense, embedded
 
 EMBEDDED = manifest.EmbeddedFeature

@@ -10,7 +10,8 @@ import pytest
 from bundle.features.columns import Column
 from bundle.format import manifest
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
-from export.verify.examples import make_examples, without_signs
+from export.verify.examples import without_signs
+from export.verify.made_examples import make_examples
 from tests.export.traced_features import dense, embedded
 
 COUNT = 48

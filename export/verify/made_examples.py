@@ -1,0 +1,312 @@
+"""Examples that are made of known ids, where a recipe names no file of examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from bundle.features.rules.ids import rule_of, within
+from bundle.format import manifest
+from bundle.tables.vocabularies import Vocabulary, index_keys
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
+from export.verify.examples import Examples, offsets_of
+
+BAG_SIZES = 6
+"""Made bags hold 0 to 5 ids, made sequences up to two more than fit."""
+NO_LIMIT = 1 << 62
+"""Stands for the number of rows where ids of any size have one."""
+
+Keys = Mapping[str, NDArray[Any]]
+"""Keys of each vocabulary in the order of their rows: [size] int64 or object holding str."""
+Ids = NDArray[Any]
+
+_COMPUTED = manifest.ComputedIds | manifest.ChainedIds
+"""Rules that give rows of some integers only."""
+
+
+def make_examples(
+    model: ModelSpec,
+    entries: Mapping[str, manifest.Feature],
+    keys: Keys,
+    count: int,
+    dumped: Keys = MappingProxyType({}),
+) -> Examples:
+    """Makes examples whose ids are all known: bags of 0 to 5 ids with repeated ones, numbers around
+    zero.
+
+    They are the same in every run.
+
+    Args:
+      model: the traced features and tables.
+      entries: the manifest's features.
+      keys: of each vocabulary.
+      count: how many.
+      dumped: some keys of each table whose rows are found by key.
+    """
+    maker = _Maker(model, entries, keys, dumped, count, np.random.default_rng(0))
+    return Examples(count, {name: maker.column(name) for name in model.inputs})
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes the column of one input after the other; see `make_examples`."""
+
+    model: ModelSpec
+    entries: Mapping[str, manifest.Feature]
+    keys: Keys
+    dumped: Keys
+    count: int
+    random: np.random.Generator
+
+    def column(self, name: str) -> Column:
+        """Makes the column of an input."""
+        readers = self.model.inputs[name]
+        embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
+        dense = [spec.entry for spec in readers if isinstance(spec, DenseSpec)]
+        numbers = [entry for entry in dense if entry.take == "values"]
+        bags = [entry for entry in dense if entry.take == "padded"]
+        if numbers and not embedded:
+            size = self.count * math.prod(numbers[0].shape)
+            return Column(self._numbers(numbers[0], size))
+        if bags and not embedded:
+            weighted = any(spec.weights is not None for spec in readers)
+            return self._bags(bags[0], weighted)
+
+        spec = min(embedded, key=_telling, default=None)
+        sizes = _sizes(spec, numbers, self.count)
+        if bags:
+            sizes = np.minimum(sizes, bags[0].shape[0])
+        ids = self._ids(name, embedded, numbers, int(sizes.sum()))
+        offsets = offsets_of(sizes)
+        # Every second example of several ids has one of them twice.
+        firsts = offsets[:-1][sizes > 1][::2]
+        ids[firsts + 1] = ids[firsts]
+
+        weights = None
+        if any(each.weights is not None for each in embedded):
+            weights = self._weights(ids.size)
+            if all(each.encoding != "dense" for each in embedded):
+                # An id of weight 0 counts as left out, which a dense tensor cannot say.
+                weights[::7] = 0
+        one_each = spec is not None and spec.entry.one_each and spec.entry.place is None
+        return Column(ids, None if one_each else offsets, weights)
+
+    def _ids(
+        self,
+        name: str,
+        embedded: Sequence[FeatureSpec],
+        numbers: Sequence[manifest.DenseFeature],
+        size: int,
+    ) -> Ids:
+        """Returns [size] ids that every reader of an input knows."""
+        rows = [_reach(each, self.model.rows_of(each)) for each in embedded]
+        rows += [entry.below for entry in numbers if entry.below is not None]
+        below = min((entry.below for entry in numbers if entry.below is not None), default=None)
+        limit = min(rows, default=NO_LIMIT)
+        if not embedded:
+            return self._integers(limit, below or 1 << 40, size)
+
+        spec = min(embedded, key=_telling)
+        entry = self.entries[spec.name]
+        # The `ids_dtype` of a crossed feature is that of its first input alone.
+        dtype = "" if len(spec.reads) > 1 else spec.ids_dtype
+        narrow = dtype in ("", "int32")
+        beyond = below or 1 << (31 if narrow else 40)
+        if isinstance(entry, manifest.EmbeddedFeature) and isinstance(entry.ids, manifest.KeyedIds):
+            ids = self.random.choice(self.dumped[entry.ids.keys], size)
+        else:
+            if isinstance(spec.rule, manifest.TextIds):
+                ids = self._texts(spec.rule, size)
+            else:
+                ids = self._known_ids(name, entry, limit, beyond, size)
+            if dtype == "string" and ids.dtype != object:
+                ids = _as_text(ids)
+            ids = self._computable(ids, embedded, beyond)
+        if dtype.startswith("int") and ids.dtype.kind == "f":
+            ids = np.floor(ids).astype(np.int64)
+        return ids
+
+    def _known_ids(
+        self, name: str, entry: manifest.Feature, rows: int, beyond: int, size: int
+    ) -> Ids:
+        """Returns [size] ids that the rule of a feature finds a row for.
+
+        Args:
+          name: The input that holds them, one of several for a cross.
+          entry: The feature.
+          rows: The number of rows that ids may lead to.
+          beyond: The limit of ids that are hashed.
+          size: How many.
+        """
+        if not isinstance(entry, manifest.EmbeddedFeature):
+            return self._integers(rows, beyond, size)
+        rule = manifest.first_of(entry.ids)
+        if isinstance(rule, manifest.MultiInputIds):
+            key = rule.keys[entry.inputs.index(name)]
+            rule = manifest.first_of(key.ids)
+            if not isinstance(rule, manifest.BucketIds | manifest.VocabularyIds):
+                ids = self.random.integers(0, beyond, size)
+                return ids if key.dtype == "int64" else _as_text(ids)
+
+        if isinstance(rule, manifest.VocabularyIds):
+            known = self.keys[rule.vocabulary]
+            below = max(1, min(known.size, rows - rule.first_row))
+            return known[self.random.integers(0, below, size)]
+        if isinstance(rule, manifest.HashIds):
+            return self.random.integers(0, beyond, size)
+        if isinstance(rule, manifest.BucketIds):
+            low = min(rule.boundaries, default=0.0)
+            high = max(rule.boundaries, default=0.0)
+            return self.random.uniform(low - 1, high + 1, size).astype(np.float32)
+        ids = self._integers(rows, beyond, size)
+        return ids if entry.cast is None else _before_cast(ids, entry.cast)
+
+    def _integers(self, rows: int, beyond: int, size: int) -> Ids:
+        return self.random.integers(0, max(1, min(rows, beyond)), size)
+
+    def _texts(self, rule: manifest.TextIds, size: int) -> Ids:
+        """Returns [size] object: texts of words that are known, mostly; every eighth has none."""
+        known = ["x", "X!"]
+        if isinstance(rule.ids, manifest.VocabularyIds):
+            known += self.keys[rule.ids.vocabulary].tolist()
+        counts = np.ones(size, np.int64)
+        if rule.split:
+            counts = np.arange(size) % 8
+        space = "" if rule.split == "characters" else " "
+        texts = np.empty(size, object)
+        for place, count in enumerate(counts):
+            words = self.random.integers(0, len(known), count)
+            texts[place] = space.join(known[word] for word in words)
+        return texts
+
+    def _computable(self, ids: Ids, specs: Sequence[FeatureSpec], beyond: int) -> Ids:
+        """Replaces ids of which a model computes no row by others; where one in many thousands has
+        a row, not all are.
+        """
+        rules = [
+            (self._rule(spec.rule), self.model.rows_of(spec))
+            for spec in specs
+            if isinstance(spec.rule, _COMPUTED) and spec.unknown is None
+        ]
+        if not rules or ids.dtype.kind not in "ifO":
+            return ids
+
+        def known(tried: Ids) -> NDArray[np.bool_]:
+            whole = tried if tried.dtype == object else np.floor(tried).astype(np.int64)
+            found = [within(rule.resolve("", whole), rows) >= 0 for rule, rows in rules]
+            return np.asarray(np.all(found, axis=0))
+
+        right = known(ids)
+        if ids.dtype == object:
+            if not right.any():
+                return ids
+            return np.where(right, ids, self.random.choice(ids[right], ids.size))
+
+        # Floats are exact up to 2^24 only.
+        reaches = [1 << 10, 1 << 16, 1 << 23]
+        if ids.dtype.kind != "f":
+            reaches += [1 << 31, beyond]
+        tried = [self.random.integers(-each, each, 1 << 14) for each in reaches if each <= beyond]
+        others = np.concatenate(tried)
+        others = others[known(others)]
+        if not others.size:
+            return ids
+        replaced = self.random.choice(others, int((~right).sum()))
+        if ids.dtype.kind == "f":
+            replaced = replaced + ids[~right] % 1
+        ids = ids.copy()
+        ids[~right] = replaced
+        return ids
+
+    def _rule(self, rule: manifest.ComputedIds | manifest.ChainedIds) -> Any:
+        """Returns a rule as a service computes it."""
+        read = {each.vocabulary for each in manifest.vocabularies_of(rule)}
+        return rule_of(rule, {name: vocabulary_of(self.keys[name]) for name in read})
+
+    def _numbers(self, entry: manifest.DenseFeature, size: int) -> Ids:
+        """Returns [size] values of a feature that a tower reads directly."""
+        if entry.dtype == "float32":
+            return self.random.standard_normal(size).astype(np.float32)
+        if entry.dtype == "string":
+            return _as_text(self.random.integers(0, 100, size))
+        # What integers mean is not known here: 0 and 1 fit most.
+        return self.random.integers(0, entry.below or 2, size)
+
+    def _bags(self, entry: manifest.DenseFeature, weighted: bool) -> Column:
+        sizes = np.arange(self.count) % min(BAG_SIZES, entry.shape[0] + 1)
+        values = self._numbers(entry, int(sizes.sum()))
+        weights = self._weights(values.size) if weighted else None
+        return Column(values, offsets_of(sizes), weights)
+
+    def _weights(self, size: int) -> NDArray[np.float32]:
+        return self.random.uniform(0.25, 2.0, size).astype(np.float32)
+
+
+def _telling(spec: FeatureSpec) -> tuple[int, bool, bool]:
+    """Puts first what tells most of an input: alone, one id of an example, which keys there are."""
+    listed = isinstance(manifest.first_of(spec.entry.ids), manifest.VocabularyIds)
+    return len(spec.reads), not spec.entry.one_each, not listed
+
+
+def _sizes(
+    spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeature], count: int
+) -> NDArray[np.int64]:
+    """Returns how many values each example has in an input that `spec` and `numbers` read."""
+    fixed = _fixed_size(spec, numbers)
+    if fixed is not None:
+        return np.full(count, fixed, np.int64)
+    below = BAG_SIZES
+    if spec is not None and spec.entry.length is not None:
+        below = spec.entry.length + 3
+    elif spec is not None and spec.ids_max is not None:
+        below = min(BAG_SIZES, spec.ids_max + 1)
+    return np.arange(count, dtype=np.int64) % below
+
+
+def _fixed_size(spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeature]) -> int | None:
+    """Returns how many values every example has in an input; None if examples differ."""
+    if numbers:  # the ids are read as numbers, too
+        return math.prod(numbers[0].shape)
+    if spec is None:
+        return None
+    entry = spec.entry
+    if entry.one_each or len(spec.reads) > 1:  # of a cross, one value of each input
+        return entry.places or 1
+    if spec.encoding == "dense" and entry.length is not None:
+        return entry.length
+    # Where no id stands for padding, every example of a dense bag is full.
+    return spec.ids_max if entry.padding is None else None
+
+
+def _reach(spec: FeatureSpec, rows: int) -> int:
+    """Returns the limit of the ids that have a row of a table."""
+    operations = spec.rule.operations if isinstance(spec.rule, manifest.ComputedIds) else ()
+    remainder = any("remainder" in each.do for each in operations)
+    return NO_LIMIT if remainder else rows
+
+
+def _before_cast(ids: Ids, cast: manifest.Cast) -> Ids:
+    """Returns numbers that a cast makes these ids of."""
+    if cast.of != "float32":
+        return ids
+    fraction = -0.25 if cast.rounding == "up" else 0.25
+    return (ids + fraction).astype(np.float32)
+
+
+def _as_text(ids: Ids) -> Ids:
+    """Returns [n] object holding str."""
+    return ids.astype(str).astype(object)
+
+
+def vocabulary_of(keys: NDArray[Any]) -> Vocabulary:
+    """Returns a vocabulary of keys in the order of their rows."""
+    import pyarrow as pa
+
+    return Vocabulary(index_keys(pa.chunked_array([pa.array(keys)])))
