@@ -50,10 +50,12 @@ from service.versions.poller import Poller
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
 from service.workers import run_directory as run_files
+from service.workers.sockets import listen_to_requests
 
 log = logging.logger(__name__)
 
 _HEARTBEAT_S = 1.0
+_NOT_LISTENING = "the worker does not listen yet"
 _ROUTER_THREADS_MIN = 2
 """Compute threads of a router: one may wait for a shard that hangs. With more of them than cores it
 would batch less.
@@ -69,7 +71,9 @@ def create_app() -> ASGIApp:
     settings = run_files.read_settings_file(run_directory)
     logging.configure(settings.log_level, pid=os.getpid())
     try:
-        worker = Worker(settings, run_directory, int(os.environ[run_files.GRPC_PORT]))
+        grpc_port = int(os.environ[run_files.GRPC_PORT])
+        is_replacement = run_files.REPLACEMENT in os.environ
+        worker = Worker(settings, run_directory, grpc_port, is_replacement)
         if settings.admin:
             serve_admin(settings, run_directory, int(os.environ[run_files.ADMIN_PORT]))
         return worker.asgi_app()
@@ -83,10 +87,21 @@ class Worker:
     """The parts of one serving process."""
 
     def __init__(
-        self, settings: ServiceSettings, run_directory: Path, grpc_port: int | None
+        self,
+        settings: ServiceSettings,
+        run_directory: Path,
+        grpc_port: int | None,
+        is_replacement: bool = False,
     ) -> None:
-        """Creates all parts and starts none; `grpc_port`: 0 for any free one, None: `grpc` is the
-        caller's to start.
+        """Creates all parts and starts none.
+
+        Args:
+          settings: The settings of the service.
+          run_directory: The run directory.
+          grpc_port: 0 for any free one; None: `grpc` is the caller's to start.
+          is_replacement: Whether the service has listened before. Then this worker listens only
+            when its models are loaded, so that the kernel passes it no requests that the others
+            could respond to.
         """
         self._settings = settings
         self._run_directory = run_directory
@@ -127,7 +142,10 @@ class Worker:
         )
         self.bound_grpc_port = 0
         self._checked_required = False
-        self._problem = self.engine.problem
+        self._is_replacement = is_replacement
+        self._listens = False
+        self._problem = self._current_problem()
+        self._may_listen: asyncio.Event
         self._changed_event: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
         self._stopping_grpc: asyncio.Task[None] | None = None
@@ -154,15 +172,9 @@ class Worker:
         """Starts the worker, and unloads everything after the last request."""
         self._loop = asyncio.get_running_loop()
         self._changed_event = asyncio.Event()
-        try:
-            if self._grpc_port is not None:
-                self.bound_grpc_port = await self.grpc.start(
-                    self._settings.host, self._grpc_port, shared=self._grpc_port != 0
-                )
-        except Exception:
-            log.exception("cannot_start")
-            run_files.write_exit_code(self._run_directory, EXIT_BUG)
-            raise
+        self._may_listen = asyncio.Event()
+        if not self._is_replacement:
+            await self._listen()
         if native.MISSING:
             log.warning("native_extension_missing", extra=logging.fields(problem=native.MISSING))
         self._handle_signals()
@@ -175,10 +187,28 @@ class Worker:
         self.poller.start()
         heartbeat = asyncio.create_task(self._heartbeat())
         try:
+            if self._is_replacement:
+                await self._may_listen.wait()
+                await self._listen()
             yield
         finally:
             heartbeat.cancel()
             await self._stop()
+
+    async def _listen(self) -> None:
+        """Takes requests from now on, over both transports."""
+        try:
+            if self._grpc_port is not None:
+                self.bound_grpc_port = await self.grpc.start(
+                    self._settings.host, self._grpc_port, shared=self._grpc_port != 0
+                )
+            listen_to_requests()
+        except Exception:
+            log.exception("cannot_start")
+            run_files.write_exit_code(self._run_directory, EXIT_BUG)
+            raise
+        self._listens = True
+        self._announce()
 
     def _handle_signals(self) -> None:
         """Has SIGTERM and SIGINT fail the health checks first and reach uvicorn's own handler after
@@ -205,6 +235,7 @@ class Worker:
     def drain(self, stop: Callable[[], None]) -> None:
         """Fails the health checks now, and calls `stop` after the delay. On the event loop."""
         self.engine.shutting_down = True
+        self._may_listen.set()  # uvicorn stops only after it has started
         self._announce()
 
         def stop_accepting() -> None:
@@ -254,7 +285,9 @@ class Worker:
         """Reports to health checks, metrics and the log whether the worker is ready. On the event
         loop.
         """
-        problem = self.engine.problem
+        if self.versions.settled:
+            self._may_listen.set()
+        problem = self._current_problem()
         before = self._problem
         self._problem = problem
         self.grpc.set_serving(not problem)
@@ -265,6 +298,10 @@ class Worker:
                 log.warning("not_ready", extra=logging.fields(problem=problem))
             else:
                 log.info("ready")
+
+    def _current_problem(self) -> str:
+        """Returns why requests should not be sent here; "": they should."""
+        return self.engine.problem or ("" if self._listens else _NOT_LISTENING)
 
     async def _heartbeat(self) -> None:
         """Reports what this worker serves to the admin API, and its load to the metrics: on
@@ -286,7 +323,7 @@ class Worker:
             shards = () if self.shards is None else self.shards.status()
             status = WorkerStatus.of(self.versions, self.poller, resident_bytes(), shards)
             write_status(self._run_directory, status)
-            run_files.write_heartbeat(self._run_directory, self.engine.problem)
+            run_files.write_heartbeat(self._run_directory, self._current_problem())
         except OSError as problem:
             log.error("status_unwritable", extra=logging.fields(problem=str(problem)))
 

@@ -21,6 +21,9 @@ from service.workers.sockets import UVICORN
 
 _LATE_S = 5.0
 """A worker without a heartbeat for so long is not ready; heartbeats come once a second."""
+_START_S = 300.0
+"""Time in which a worker must import its libraries and write its first heartbeat."""
+_NEVER = 0
 _CONNECTIONS_MAX = 128
 _KEEP_ALIVE_S = 60
 _FOLLOW_S = 0.25
@@ -77,20 +80,19 @@ class Health:
         problems = list[str]()
         for pid in running:
             heartbeat = run_directory.read_heartbeat(self.directory, pid)
-            if heartbeat is None:  # it starts; uvicorn watches it meanwhile
-                continue
-            if heartbeat.written_ns != self._last_ns.get(pid):
-                self._last_ns[pid] = heartbeat.written_ns
+            written_ns = _NEVER if heartbeat is None else heartbeat.written_ns
+            if written_ns != self._last_ns.get(pid):
+                self._last_ns[pid] = written_ns
                 self._silent_s[pid] = 0.0
             else:
                 self._silent_s[pid] += elapsed_s
-            if self._silent_s[pid] < _LATE_S:
+            if heartbeat is not None and self._silent_s[pid] < _LATE_S:
                 problems.append(heartbeat.problem)
         self._last_ns = {pid: self._last_ns[pid] for pid in running if pid in self._last_ns}
         self._silent_s = {pid: self._silent_s[pid] for pid in self._last_ns}
         self.started = self.started or len(problems) >= self._workers
         self.problem = self._problem_of(problems)
-        return [pid for pid, silent_s in self._silent_s.items() if silent_s >= self._timeout_s]
+        return [pid for pid in self._silent_s if self._is_hung(pid)]
 
     def render_metrics(self) -> bytes:
         """Returns the text of `/metrics`, without the gauges of workers that have ended."""
@@ -99,6 +101,11 @@ class Health:
         with self._rendering:  # one at a time, whatever is scraped meanwhile
             merged_metrics.forget_ended(self.directory)
             return merged_metrics.render(self.directory, only)
+
+    def _is_hung(self, pid: int) -> bool:
+        starts = self._last_ns[pid] == _NEVER
+        timeout_s = max(_START_S, self._timeout_s) if starts else self._timeout_s
+        return self._silent_s[pid] >= timeout_s
 
     def _problem_of(self, problems: list[str]) -> str:
         """Returns the problem of the service, given that of each worker that responds."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 RUN_DIRECTORY = "ROWCAST_RUN_DIRECTORY"
 GRPC_PORT = "ROWCAST_BOUND_GRPC_PORT"
 ADMIN_PORT = "ROWCAST_BOUND_ADMIN_PORT"
+REPLACEMENT = "ROWCAST_REPLACEMENT"
+"""Set for workers that are started while others serve, or in place of one."""
 _SETTINGS = "settings.json"
 _EXIT_CODE = "exit-code"
 

@@ -102,15 +102,31 @@ def listen_or_any(
 
 
 class SharedPort(socket.socket):
-    """A bound port. A worker process that is passed the socket listens on the same port with a
-    socket of its own, so that the kernel spreads the connections: on a shared socket the first
-    worker to wake up takes all that wait.
+    """A bound port. A worker process that is passed the socket has a socket of its own on the same
+    port, so that the kernel spreads the connections: on a shared socket the first worker to wake up
+    takes all that wait. The worker does not listen before `listen_to_requests`.
     """
 
-    def __reduce__(self) -> tuple[Callable[..., socket.socket], tuple[str, str, int, bool]]:
+    def __reduce__(self) -> tuple[Callable[..., socket.socket], tuple[str, int]]:
         """Pickles the address."""
         host, port = self.getsockname()[:2]
-        return listen, ("HTTP", host, port, True)
+        return _bind_for_requests, (host, port)
+
+
+_for_requests: list[socket.socket] = []
+"""The bound sockets that uvicorn serves in this process. A worker is not told them otherwise."""
+
+
+def listen_to_requests() -> None:
+    """Has the kernel pass connections to this worker: from now on they wait for it."""
+    for bound in _for_requests:
+        bound.listen(_BACKLOG)
+
+
+def _bind_for_requests(host: str, port: int) -> socket.socket:
+    bound = _bind("HTTP", host, port)
+    _for_requests.append(bound)
+    return bound
 
 
 def reserve(what: str, host: str, port: int) -> SharedPort:
@@ -121,6 +137,11 @@ def reserve(what: str, host: str, port: int) -> SharedPort:
     """
     with listen(what, host, port) as free:
         port = port_of(free)
+    return _bind(what, host, port)
+
+
+def _bind(what: str, host: str, port: int) -> SharedPort:
+    """Binds a port that other processes of the service bind as well."""
     bound = SharedPort(_family(host), socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

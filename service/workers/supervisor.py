@@ -19,7 +19,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,6 +38,10 @@ _ADMIN_PORT = 8090
 _HEALTH_PORT = 8081
 _CHECK_S = 0.25
 _WATCHDOG_S = 5.0
+_REPLACEMENT_S = 600
+"""Time in which the replacement of a worker must have loaded its models; the old one serves
+meanwhile. uvicorn waits as long for a sign of a worker that hangs, unless it is killed before.
+"""
 
 
 class Supervisor:
@@ -85,11 +88,11 @@ class Supervisor:
             loop="uvloop",
             lifespan="on",
             workers=settings["workers"],
-            timeout_worker_healthcheck=max(1, round(settings["worker_timeout_s"])),
+            timeout_worker_healthcheck=_REPLACEMENT_S,
         )
         self._processes = Multiprocess(config, [sockets["http"]])
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop_by(signal.getsignal(number)))
+            signal.signal(number, self._signalled)
 
         serve_health(self._health, sockets["health"])
         if "health_grpc" in sockets:
@@ -124,22 +127,19 @@ class Supervisor:
             keep("health_grpc", reserve("gRPC health", health_host, settings["health_grpc_port"]))
         return sockets
 
-    def _stop_by(self, stop: Any) -> Callable[[int, FrameType | None], None]:
-        """Returns a signal handler: a first signal drains the workers, a second one kills them."""
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self._stopping:
-                log.warning("interrupted", extra=logging.fields(signal=signal.Signals(number).name))
-                self._kill([process.pid for process in self._processes.processes])
-                shutil.rmtree(self._directory, ignore_errors=True)
-                logging.shutdown()
-                os._exit(EXIT_INTERRUPTED)
-            self._stopping = True
-            self._health.stopping = True
-            notify("STOPPING=1")
-            stop(number, frame)
-
-        return handle
+    def _signalled(self, number: int, _: FrameType | None) -> None:
+        """Drains the workers at a first signal, and kills them at a second one."""
+        if self._stopping:
+            log.warning("interrupted", extra=logging.fields(signal=signal.Signals(number).name))
+            self._kill([process.pid for process in self._processes.processes])
+            shutil.rmtree(self._directory, ignore_errors=True)
+            logging.shutdown()
+            os._exit(EXIT_INTERRUPTED)
+        self._stopping = True
+        self._health.stopping = True
+        notify("STOPPING=1")
+        # uvicorn's own handler has no effect while a worker is replaced
+        self._processes.should_exit.set()
 
     def _watch(self, ports: dict[str, int]) -> None:
         """Looks at the heartbeats, for as long as the process lives."""
@@ -160,6 +160,7 @@ class Supervisor:
 
     def _announce(self, ports: dict[str, int]) -> None:
         """Reports where the service listens, once every worker does."""
+        os.environ[run_directory.REPLACEMENT] = "1"  # of the workers that are started from now on
         if self._settings["ports_file"] is not None:
             _write_ports(Path(self._settings["ports_file"]), ports)
         where = {"host": self._settings["host"], **ports}
@@ -167,10 +168,9 @@ class Supervisor:
         notify("READY=1")
 
     def _kill(self, pids: list[int | None]) -> None:
-        for pid in pids:
-            if pid is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        for process in list(self._processes.processes):
+            if process.pid in pids:
+                process.kill()  # closes its pipe, too, so that uvicorn no longer waits for a sign
 
 
 def _write_ports(path: Path, ports: dict[str, int]) -> None:

@@ -4,6 +4,7 @@ several.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import socket
@@ -380,3 +381,97 @@ def test_log_of_a_stopped_service_is_json_to_the_last_line(
     assert service.stop() in ({0, -signal.SIGTERM} if event == "starting" else {0})
     service.kill()  # waits for the last line
     assert service.others == []
+
+
+@contextmanager
+def nobody_loads(service: Process) -> Iterator[None]:
+    """Holds the lock that a worker of the service takes before it loads a version."""
+    directory = Path(psutil.Process(service.process.pid).cmdline()[-1])
+    with (directory / "load.lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def listeners_of(worker: psutil.Process, port: int) -> int:
+    """Returns how many sockets of a worker listen on a port."""
+    connections = worker.net_connections("tcp")
+    listening = [each for each in connections if each.status == psutil.CONN_LISTEN]
+    return sum(each.laddr.port == port for each in listening)
+
+
+def loading_replacement(service: Process, before: list[psutil.Process]) -> psutil.Process:
+    """Waits for a worker that was started later and waits for the lock; returns it."""
+    directory = Path(psutil.Process(service.process.pid).cmdline()[-1])
+
+    def found() -> list[psutil.Process]:
+        started = [each for each in workers_of(service) if each not in before]
+        return [each for each in started if (directory / f"heartbeat-{each.pid}.json").exists()]
+
+    until(lambda: len(found()) == 1)
+    return found()[0]
+
+
+def codes_of_new_connections(service: Process) -> set[str | int]:
+    """Returns the codes of retrievals on connections of their own, over both transports."""
+    codes = set[str | int]()
+    with client_of(service) as client:
+        for _ in range(32):
+            response = client.post(RETRIEVE, json=BODY, headers={"connection": "close"})
+            codes.add(response.status_code)
+    for number in range(8):
+        options = [("grpc.use_local_subchannel_pool", 1), ("test.channel", number)]
+        with grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}", options) as channel:
+            codes.add(call(channel, "Retrieve", retrieve()).code)
+    return codes
+
+
+def test_worker_that_replaces_a_killed_one_listens_once_it_is_loaded(
+    write: Write, launch: Launch
+) -> None:
+    write()
+    service = launch("--workers", "2")
+    wait_for(service, "2")
+    before = workers_of(service)
+    with nobody_loads(service):
+        before[0].kill()
+        loading = loading_replacement(service, before)
+        assert codes_of_new_connections(service) == {200, "OK"}
+        assert [listeners_of(loading, service.ports[name]) for name in ("http", "grpc")] == [0, 0]
+    until(lambda: listeners_of(loading, service.ports["http"]) == 1)
+    wait_for_workers(service, 2)
+    assert listeners_of(loading, service.ports["grpc"]) >= 1
+    before[1].kill()
+    before[1].wait(WAIT_S)
+    assert codes_of_new_connections(service) == {200, "OK"}
+    assert service.stop() == 0
+
+
+def test_reloaded_worker_serves_until_its_replacement_is_loaded(
+    write: Write, launch: Launch
+) -> None:
+    write()
+    service = launch("--workers", "1")
+    wait_for(service, "1")
+    before = workers_of(service)
+    with nobody_loads(service):
+        service.process.send_signal(signal.SIGHUP)
+        loading = loading_replacement(service, before)
+        assert codes_of_new_connections(service) == {200, "OK"}
+        assert listeners_of(loading, service.ports["http"]) == 0
+    until(lambda: workers_of(service) == [loading])
+    assert codes_of_new_connections(service) == {200, "OK"}
+    assert service.stop() == 0
+
+
+def test_service_that_is_stopped_while_a_worker_is_replaced_drains(
+    write: Write, launch: Launch
+) -> None:
+    write()
+    service = launch("--workers", "2")
+    wait_for(service, "2")
+    before = workers_of(service)
+    with nobody_loads(service):
+        service.process.send_signal(signal.SIGHUP)
+        loading_replacement(service, before)
+        assert service.stop() == 0
+    assert service.event("stopped")["drained"]

@@ -48,6 +48,13 @@ def test_health_worker_without_heartbeats_is_not_ready_and_then_hung(directory: 
     assert health.problem == ""
 
 
+def test_health_worker_that_never_reports_is_hung_after_five_minutes(directory: Path) -> None:
+    health = Health(directory, workers=1, timeout_s=20)
+    assert health.observe([PID], 1) == []
+    assert health.observe([PID], 299) == []
+    assert health.observe([PID], 1) == [PID]
+
+
 def test_health_after_a_pause_of_the_machine_no_worker_is_hung(directory: Path) -> None:
     health = Health(directory, workers=1, timeout_s=20)
     beat(directory, PID)
