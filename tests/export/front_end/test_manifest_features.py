@@ -125,3 +125,70 @@ def test_describe_features_recipe_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message.replace("?", r"\?")):
         describe_features(MODEL, job(**parts))
+
+
+def of_rows(recipe_rule: dict[str, Any] | None) -> manifest.Feature:
+    """The entry of an input whose rows the model casts, pads and counts from the end."""
+    cast = manifest.Cast(of="int64", to="int32")
+    spec = embedded(
+        "user",
+        "users",
+        kind="bag",
+        combiner="sum",
+        weights="user_weights",
+        encoding="ragged",
+        padding=-1,
+        cast=cast,
+        from_end=True,
+    )
+    stated = {} if recipe_rule is None else {"ids": recipe_rule}
+    features = {"user": {"default": {"ids": [1], "weights": [0.5]}, **stated}}
+    model = ModelSpec(MODEL.tables, {"user": spec}, {})
+    return describe_features(model, job(features=features))["user"]
+
+
+def test_describe_features_without_a_rule_keeps_all_that_the_model_does_with_rows() -> None:
+    assert of_rows(None) == manifest.EmbeddedFeature(
+        kind="bag",
+        table="users",
+        role="context",
+        combiner="sum",
+        encoding="ragged",
+        padding=-1,
+        weighted=True,
+        default={"ids": [1], "weights": [0.5]},
+        cast=manifest.Cast(of="int64", to="int32"),
+        from_end=True,
+    )
+
+
+def test_describe_features_of_a_stated_rule_takes_ids_and_no_rows() -> None:
+    """Padding, casts and negative rows are of the rows that the model was trained on."""
+    assert of_rows({"kind": "hash", "buckets": 7}) == manifest.EmbeddedFeature(
+        kind="bag",
+        table="users",
+        role="context",
+        ids=manifest.HashIds(buckets=7),
+        combiner="sum",
+        encoding="ragged",
+        weighted=True,
+        default={"ids": [1], "weights": [0.5]},
+    )
+
+
+def test_describe_features_of_a_cross_states_role_and_default_by_input() -> None:
+    keys = (manifest.CrossKey(dtype="int64"), manifest.CrossKey(dtype="int64"))
+    cross = manifest.CrossedIds(keys=keys, buckets=10)
+    spec = embedded("user*item", "users", inputs=("user", "item"), ids=cross)
+    model = ModelSpec(MODEL.tables, {"user*item": spec}, {})
+    stated = {"user": {"default": 3}, "item": {"role": "candidate"}}
+
+    entry = describe_features(model, job(features=stated))["user*item"]
+
+    assert isinstance(entry, manifest.EmbeddedFeature)
+    assert isinstance(entry.ids, manifest.CrossedIds)
+    assert [(key.role, key.default) for key in entry.ids.keys] == [
+        ("context", 3),
+        ("candidate", None),
+    ]
+    assert (entry.role, entry.default) == ("candidate", None)
