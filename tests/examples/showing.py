@@ -4,6 +4,8 @@ asks it.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -29,20 +31,34 @@ class Asked:
     shown: demo_models.Shown
 
 
-def ask(name: str, folder: Path) -> Asked:
+def ask(name: str, folder: Path, *, apart: bool = False) -> Asked:
     """Does with a tiny version what `make demo-models` does; the service is a process
-    of its own.
+    of its own, and so is training if it is `apart`: Keras has one backend in a process.
     """
-    manifest = train_and_export(name, folder).manifest
+    manifest = train_and_export(name, folder, apart=apart).manifest
     return Asked(folder, manifest, demo_models.serve_and_ask(name, folder))
 
 
-def train_and_export(name: str, folder: Path, model: str | None = None) -> Published:
+def train_and_export(
+    name: str, folder: Path, model: str | None = None, *, apart: bool = False
+) -> Published:
     """Trains an example's tiny version in `folder` and exports it; `model`, if given, is what it is
     called.
     """
-    example = demo_models.EXAMPLES[name]
     settings = ExportSettings()
+    if apart:
+        command = [sys.executable, "-m", f"examples.{name}.train", "--out", str(folder)]
+        subprocess.run([*command, "--scale", "tiny"], check=True)
+    else:
+        _train_here(name, folder)
+    job = read_recipe(folder / "recipe.toml")
+    job = job.model_copy(update={"model": model or job.model})
+    prepared = bundle_job.prepare(job, folder, settings)
+    return bundle_job.run(prepared, settings, Progress(Console(quiet=True)))
+
+
+def _train_here(name: str, folder: Path) -> None:
+    example = demo_models.EXAMPLES[name]
     tf.config.run_functions_eagerly(True)  # a step or two are not worth a graph
     try:
         import_module(f"examples.{example.package}.train").train(
@@ -50,7 +66,3 @@ def train_and_export(name: str, folder: Path, model: str | None = None) -> Publi
         )
     finally:
         tf.config.run_functions_eagerly(False)
-    job = read_recipe(folder / "recipe.toml")
-    job = job.model_copy(update={"model": model or job.model})
-    prepared = bundle_job.prepare(job, folder, settings)
-    return bundle_job.run(prepared, settings, Progress(Console(quiet=True)))
