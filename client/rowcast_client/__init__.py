@@ -40,7 +40,7 @@ from rowcast_client.results import (
     Retrieved,
 )
 from rowcast_client.retries import Retries
-from rowcast_client.stubs.embedding_service_pb2 import ModelDetails, ModelState
+from rowcast_client.stubs.embedding_service_pb2 import GetModelResponse, ModelState
 
 __version__ = version("rowcast-client")
 
@@ -54,11 +54,11 @@ __all__ = [
     "DeadlineExceeded",
     "Embedded",
     "Explanation",
+    "GetModelResponse",
     "Internal",
     "InvalidArgument",
     "InvalidResponse",
     "LookedUp",
-    "ModelDetails",
     "ModelState",
     "Neighbor",
     "Neighbors",

@@ -311,7 +311,7 @@ def models(
     )
 
 
-def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.ModelDetails]:
+def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.GetModelResponse]:
     """Describes a model: the features of each call, readers, tables, towers, indexes; fields: the
     contract.
 
@@ -322,7 +322,7 @@ def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.ModelDet
     return _call(
         "GetModel",
         pb.GetModelRequest(),
-        pb.ModelDetails,
+        pb.GetModelResponse,
         lambda message: message,
         model=name,
         **options,

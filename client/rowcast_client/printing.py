@@ -11,6 +11,7 @@ import numpy as np
 from google.protobuf.message import Message
 from rich.table import Table
 
+from rowcast_client.descriptions import plain_message
 from rowcast_client.results import Embedded, LookedUp, Ranked, Retrieved
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
@@ -33,7 +34,7 @@ def plain(response: Any) -> Any:
     if isinstance(response, Sequence) and not isinstance(response, str):
         return [plain(one) for one in response]
     if isinstance(response, Message):
-        response = _fields(response)
+        response = plain_message(response)
     elif dataclasses.is_dataclass(response):
         values = {
             field.name: getattr(response, field.name) for field in dataclasses.fields(response)
@@ -46,24 +47,6 @@ def plain(response: Any) -> Any:
     if isinstance(response, Mapping):
         return {name: plain(value) for name, value in response.items()}
     return response.tolist() if isinstance(response, np.ndarray) else response
-
-
-def _fields(message: Any) -> dict[str, Any]:
-    """The fields of a description; what the contract holds as JSON text, and the model that
-    responses, laid open.
-    """
-    fields: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if field.name == "model":
-            fields |= {"model": value.name, "version": value.version}
-        elif field.name.endswith("_json"):
-            fields[field.name.removesuffix("_json")] = json.loads(value or "null")
-        else:
-            fields[field.name] = (
-                value if not field.has_presence or message.HasField(field.name) else None
-            )
-    return fields
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table | str:
@@ -96,52 +79,60 @@ def models_table(states: Sequence[pb.ModelState]) -> Iterable[Table | str]:
     """Shows every version of every model."""
     fields = ["version", "state", "current", "labels", "problem"]
     rows = [
-        [state.name, *_values(version, fields)] for state in states for version in state.versions
+        [state.name, *_values(plain(version), fields)]
+        for state in states
+        for version in state.versions
     ]
     yield _table("models", ["model", *fields], rows)
 
 
-def details_tables(details: pb.ModelDetails) -> Iterable[Table | str]:
+def details_tables(message: pb.GetModelResponse) -> Iterable[Table | str]:
     """Shows the calls of a model, its towers, and what it stores."""
-    yield f"{details.model.name} version {details.model.version}, created {details.created}\n"
+    details = plain(message)
+    yield f"{details['model']} version {details['version']}, created {details['created']}\n"
     fields = ["name", "kind", "type", "role"]
-    for call in details.calls:
-        title = f"{call.call} by tower {call.tower} -> {', '.join(call.outputs)}"
-        yield _table(
-            title, [*fields, "send"], ([*_values(one, fields), _need(one)] for one in call.features)
-        )
-    for tower in details.towers:
-        title = f"tower {tower.name} on {tower.device}, result {tower.formula or tower.result}"
-        parts = (_network(part.name, f"per {part.per}", part) for part in tower.parts)
+    for call in details["calls"]:
+        title = f"{call['call']} by tower {call['tower']} -> {', '.join(call['outputs'])}"
+        rows = [[*_values(one, fields), _need(one)] for one in call["features"]]
+        yield _table(title, [*fields, "send"], rows)
+    for tower in details["towers"]:
+        result = tower["formula"] or tower["result"]
+        title = f"tower {tower['name']} on {tower['device']}, result {result}"
+        parts = [_network(part["name"], f"per {part['per']}", part) for part in tower["parts"]]
         yield _table(
             title, ["part", "runs", "gives", "error"], [_network("whole", "", tower), *parts]
         )
     for stored in ("tables", "indexes", "corpora", "contexts"):
-        messages = getattr(details, stored)
-        fields = list(_fields(messages[0])) if messages else []
-        yield _table(stored, fields, (_values(one, fields) for one in messages))
+        entries = details[stored]
+        fields = list(entries[0]) if entries else []
+        yield _table(stored, fields, [_values(one, fields) for one in entries])
 
 
-def _values(message: Any, fields: Sequence[str]) -> list[Any]:
-    return [plain(getattr(message, field)) for field in fields]
+def _values(entry: Mapping[str, Any], fields: Sequence[str]) -> list[Any]:
+    return [entry[field] for field in fields]
 
 
-def _network(name: str, per: str, network: pb.TowerDetails | pb.PartDetails) -> list[Any]:
+def _network(name: str, per: str, network: Mapping[str, Any]) -> list[Any]:
     """A tower or one of its parts: the form of it that runs, its outputs, and its largest error."""
-    form = next((form for form in network.forms if form.runs), pb.FormDetails())
-    outputs = [output.name for output in network.outputs]
-    error = f"{max(form.max_abs_error.values(), default=0):.2g}"
-    return [name, f"{form.kind} {form.precision} {per}".strip(), outputs, error]
+    outputs = [output["name"] for output in network["outputs"]]
+    runs = ""
+    errors: list[float] = []
+    for form in network["forms"]:
+        if form["runs"]:
+            runs = f"{form['kind']} {form['precision']}"
+            errors = list(form["max_abs_error"].values())
+            break
+    return [name, f"{runs} {per}".strip(), outputs, f"{max(errors, default=0):.2g}"]
 
 
-def _need(feature: pb.FeatureDetails) -> str:
+def _need(feature: Mapping[str, Any]) -> str:
     """What a caller has to do about a feature."""
-    if feature.stored and feature.role == "candidate":
+    if feature["stored"] and feature["role"] == "candidate":
         return "nothing: found by the candidate's id"
-    default = f"or else {feature.default_json}" if feature.default_json else ""
-    if feature.stored:
+    default = "" if feature["default"] is None else f"or else {json.dumps(feature['default'])}"
+    if feature["stored"]:
         return f"or the context's id {default}".rstrip()
-    return "required" if feature.required else default
+    return "required" if feature["required"] else default
 
 
 def neighbors_table(response: Retrieved) -> Iterable[Table | str]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from rowcast_client.descriptions import plain_message
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 Ids = NDArray[Any]
@@ -232,10 +233,7 @@ def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Ret
         },
         retrieval_scores=np.frombuffer(message.retrieval_scores, "<f4") if recommended else None,
     )
-    names = Explanation.__annotations__
-    explanations = tuple(
-        Explanation(*(getattr(each, name) for name in names)) for each in message.explanations
-    )
+    explanations = tuple(Explanation(**plain_message(each)) for each in message.explanations)
     searched, degraded = (0, message.degraded) if recommended else (message.searched, "")
     response = (message.model.name, message.model.version, packed, _offsets(neighbors, packed))
     return Retrieved(*response, searched, explanations, degraded, coverage=_coverage(message))

@@ -30,6 +30,11 @@ _FIELDS_PER_FEATURE = 16
 """Fields of a feature, or of a condition of a filter, with those of the messages in it."""
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
+_SEARCH_PATHS = {
+    "index": pb.SEARCH_PATH_INDEX,
+    "exact": pb.SEARCH_PATH_EXACT,
+    "none": pb.SEARCH_PATH_NONE,
+}
 _KINDS: dict[str, np.dtype[Any]] = {
     "int64s": np.dtype("<i8"),
     "int32s": _INT32,
@@ -302,6 +307,23 @@ def _column(message: pb.Column, where: str) -> Column:
     )
 
 
+def column_message(column: Column) -> pb.Column:
+    """Returns a column as its message."""
+    message = pb.Column()
+    if column.values.dtype == object:
+        message.strings.values.extend(column.values.tolist())
+        message.strings.SetInParent()
+    elif column.values.dtype == np.float32:
+        message.float32s = _bytes(column.values, "<f4")
+    else:
+        message.int64s = _bytes(column.values, "<i8")
+    if column.offsets is not None:
+        message.offsets = _bytes(column.offsets, "<i4")
+    if column.weights is not None:
+        message.weights = _bytes(column.weights, "<f4")
+    return message
+
+
 def _id_lists(message: pb.RetrieveRequest | pb.RecommendRequest, name: str) -> calls.IdLists | None:
     ids = _ids(message, f"{name}_ids")
     offsets = _offsets(getattr(message, f"{name}_offsets"), f"{name}_offsets")
@@ -403,7 +425,25 @@ def _condition(message: pb.Condition, where: str) -> calls.Condition:
 
 
 def _explanations(explanations: Sequence[calls.Explanation]) -> list[pb.Explanation]:
-    return [pb.Explanation(**vars(each)) for each in explanations]
+    return [explanation_message(each) for each in explanations]
+
+
+def explanation_message(explanation: calls.Explanation) -> pb.Explanation:
+    """Returns an explanation as its message."""
+    return pb.Explanation(**vars(explanation) | {"path": _SEARCH_PATHS[explanation.path]})
+
+
+def read_explanation(message: pb.Explanation) -> calls.Explanation:
+    """Returns the explanation of a message; KeyError: of another release."""
+    paths = {number: path for path, number in _SEARCH_PATHS.items()}
+    return calls.Explanation(
+        path=paths[message.path],
+        matches=message.matches,
+        selectivity=message.selectivity,
+        scored=message.scored,
+        search_ms=message.search_ms,
+        shortfall=message.shortfall,
+    )
 
 
 def _head(answer: calls.Answer) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def type_of(manifest: Manifest, feature: Feature, name: str) -> str:
     if isinstance(feature.ids, MultiInputIds):
         return feature.ids.keys[feature.inputs.index(name)].dtype
     if isinstance(rule, HashIds):
-        return "int64 or string"
+        return "int64_or_string"
     return (
         manifest.vocabularies[rule.vocabulary].dtype
         if isinstance(rule, VocabularyIds)

@@ -11,11 +11,10 @@ import numpy as np
 from bundle.tables.offsets import offsets_of
 from bundle.tables.sharding import ShardNumber
 from service.codec import protobuf
-from service.codec.protobuf import packed
-from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.protobuf import explanation_message, packed, read_explanation
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
-from service.engine.calls import Explanation, Target
+from service.engine.calls import Target
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.sharded_search import IndexSearch
 from service.errors import Internal, InvalidArgument
@@ -110,7 +109,7 @@ def found_message(answer: PartFound) -> shard_pb.SearchResponse:
         positions=answer.positions.astype(_UINT32).tobytes(),
         scores=answer.scores.astype(_FLOAT32, copy=False).tobytes(),
         counts=np.diff(answer.offsets).astype(_UINT32).tobytes(),
-        explanations=[pb.Explanation(**vars(each)) for each in answer.explanations],
+        explanations=[explanation_message(each) for each in answer.explanations],
     )
 
 
@@ -178,14 +177,8 @@ def read_found(
             f"shard {shard} explained {len(message.explanations)} of {query_count} queries"
         )
 
-    explanations = tuple([_explanation(each) for each in message.explanations])
+    explanations = tuple([read_explanation(each) for each in message.explanations])
     return Found(positions, scores, offsets_of(counts), explanations)
-
-
-def _explanation(message: pb.Explanation) -> Explanation:
-    return Explanation(
-        message.path, message.matches, message.selectivity, message.scored, message.search_ms
-    )
 
 
 def description(

@@ -93,7 +93,12 @@ def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
     rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     explained = pb.Explanation(
-        path="exact", matches=3, selectivity=0.25, scored=3, search_ms=0.5, shortfall="3 match"
+        path=pb.SEARCH_PATH_EXACT,
+        matches=3,
+        selectivity=0.25,
+        scored=3,
+        search_ms=0.5,
+        shortfall="3 match",
     )
     answer = pb.RecommendResponse(
         model=pb.ModelSpec(name="m", version=7),

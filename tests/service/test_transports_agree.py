@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rowcast_client.descriptions import plain_message
 
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
@@ -200,10 +201,8 @@ def test_transports_explain_alike(clients: Clients) -> None:
         (_, by_json), (_, by_protobuf), (_, by_grpc) = clients.all(Case(name, "explained", sent))
         found = [[result["explanation"] for result in json.loads(by_json)["results"]]]
         for message in (by_protobuf, by_grpc):
-            fields = RESPONSES[name].FromString(message).explanations
-            found.append(
-                [{at.name: getattr(one, at.name) for at in one.DESCRIPTOR.fields} for one in fields]
-            )
+            explained = RESPONSES[name].FromString(message).explanations
+            found.append([plain_message(one) for one in explained])
         for explanations in found:
             assert all(explanation.pop("search_ms") > 0 for explanation in explanations)
             matches = [10, 9] if name == "retrieve" else [10]

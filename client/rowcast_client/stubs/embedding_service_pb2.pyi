@@ -1,10 +1,204 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class SearchPath(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SEARCH_PATH_UNSPECIFIED: _ClassVar[SearchPath]
+    SEARCH_PATH_INDEX: _ClassVar[SearchPath]
+    SEARCH_PATH_EXACT: _ClassVar[SearchPath]
+    SEARCH_PATH_NONE: _ClassVar[SearchPath]
+
+class LoadState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LOAD_STATE_UNSPECIFIED: _ClassVar[LoadState]
+    LOAD_STATE_LOADING: _ClassVar[LoadState]
+    LOAD_STATE_AVAILABLE: _ClassVar[LoadState]
+    LOAD_STATE_KEPT: _ClassVar[LoadState]
+    LOAD_STATE_RETIRING: _ClassVar[LoadState]
+    LOAD_STATE_FAILED: _ClassVar[LoadState]
+
+class Call(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CALL_UNSPECIFIED: _ClassVar[Call]
+    CALL_RETRIEVE: _ClassVar[Call]
+    CALL_RANK: _ClassVar[Call]
+    CALL_RECOMMEND: _ClassVar[Call]
+    CALL_EMBED: _ClassVar[Call]
+
+class FeatureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FEATURE_KIND_UNSPECIFIED: _ClassVar[FeatureKind]
+    FEATURE_KIND_SINGLE: _ClassVar[FeatureKind]
+    FEATURE_KIND_BAG: _ClassVar[FeatureKind]
+    FEATURE_KIND_SEQUENCE: _ClassVar[FeatureKind]
+    FEATURE_KIND_DENSE: _ClassVar[FeatureKind]
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNSPECIFIED: _ClassVar[Role]
+    ROLE_CONTEXT: _ClassVar[Role]
+    ROLE_CANDIDATE: _ClassVar[Role]
+
+class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DATA_TYPE_UNSPECIFIED: _ClassVar[DataType]
+    DATA_TYPE_FLOAT32: _ClassVar[DataType]
+    DATA_TYPE_FLOAT16: _ClassVar[DataType]
+    DATA_TYPE_BFLOAT16: _ClassVar[DataType]
+    DATA_TYPE_FLOAT64: _ClassVar[DataType]
+    DATA_TYPE_INT8: _ClassVar[DataType]
+    DATA_TYPE_INT32: _ClassVar[DataType]
+    DATA_TYPE_INT64: _ClassVar[DataType]
+    DATA_TYPE_STRING: _ClassVar[DataType]
+    DATA_TYPE_BOOL: _ClassVar[DataType]
+    DATA_TYPE_INT64_OR_STRING: _ClassVar[DataType]
+
+class Combiner(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMBINER_UNSPECIFIED: _ClassVar[Combiner]
+    COMBINER_SUM: _ClassVar[Combiner]
+    COMBINER_MEAN: _ClassVar[Combiner]
+    COMBINER_SQRTN: _ClassVar[Combiner]
+
+class BagEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BAG_ENCODING_UNSPECIFIED: _ClassVar[BagEncoding]
+    BAG_ENCODING_SPARSE: _ClassVar[BagEncoding]
+    BAG_ENCODING_RAGGED: _ClassVar[BagEncoding]
+
+class Take(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TAKE_UNSPECIFIED: _ClassVar[Take]
+    TAKE_VALUES: _ClassVar[Take]
+    TAKE_LENGTHS: _ClassVar[Take]
+    TAKE_PADDED: _ClassVar[Take]
+    TAKE_WEIGHTS: _ClassVar[Take]
+
+class UnknownRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    UNKNOWN_RULE_UNSPECIFIED: _ClassVar[UnknownRule]
+    UNKNOWN_RULE_ZEROS: _ClassVar[UnknownRule]
+    UNKNOWN_RULE_ROW: _ClassVar[UnknownRule]
+    UNKNOWN_RULE_REFUSE: _ClassVar[UnknownRule]
+
+class TowerRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TOWER_ROLE_UNSPECIFIED: _ClassVar[TowerRole]
+    TOWER_ROLE_QUERY: _ClassVar[TowerRole]
+    TOWER_ROLE_CANDIDATE: _ClassVar[TowerRole]
+    TOWER_ROLE_RANKING: _ClassVar[TowerRole]
+
+class Device(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DEVICE_UNSPECIFIED: _ClassVar[Device]
+    DEVICE_CPU: _ClassVar[Device]
+    DEVICE_GPU: _ClassVar[Device]
+
+class FormKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FORM_KIND_UNSPECIFIED: _ClassVar[FormKind]
+    FORM_KIND_LITERT: _ClassVar[FormKind]
+    FORM_KIND_SAVED_MODEL: _ClassVar[FormKind]
+
+class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRECISION_UNSPECIFIED: _ClassVar[Precision]
+    PRECISION_F32: _ClassVar[Precision]
+    PRECISION_INT8: _ClassVar[Precision]
+    PRECISION_BF16: _ClassVar[Precision]
+
+class IndexKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    INDEX_KIND_UNSPECIFIED: _ClassVar[IndexKind]
+    INDEX_KIND_BRUTE_FORCE: _ClassVar[IndexKind]
+    INDEX_KIND_TREE_AH: _ClassVar[IndexKind]
+
+class Distance(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DISTANCE_UNSPECIFIED: _ClassVar[Distance]
+    DISTANCE_DOT_PRODUCT: _ClassVar[Distance]
+    DISTANCE_SQUARED_L2: _ClassVar[Distance]
+    DISTANCE_COSINE: _ClassVar[Distance]
+SEARCH_PATH_UNSPECIFIED: SearchPath
+SEARCH_PATH_INDEX: SearchPath
+SEARCH_PATH_EXACT: SearchPath
+SEARCH_PATH_NONE: SearchPath
+LOAD_STATE_UNSPECIFIED: LoadState
+LOAD_STATE_LOADING: LoadState
+LOAD_STATE_AVAILABLE: LoadState
+LOAD_STATE_KEPT: LoadState
+LOAD_STATE_RETIRING: LoadState
+LOAD_STATE_FAILED: LoadState
+CALL_UNSPECIFIED: Call
+CALL_RETRIEVE: Call
+CALL_RANK: Call
+CALL_RECOMMEND: Call
+CALL_EMBED: Call
+FEATURE_KIND_UNSPECIFIED: FeatureKind
+FEATURE_KIND_SINGLE: FeatureKind
+FEATURE_KIND_BAG: FeatureKind
+FEATURE_KIND_SEQUENCE: FeatureKind
+FEATURE_KIND_DENSE: FeatureKind
+ROLE_UNSPECIFIED: Role
+ROLE_CONTEXT: Role
+ROLE_CANDIDATE: Role
+DATA_TYPE_UNSPECIFIED: DataType
+DATA_TYPE_FLOAT32: DataType
+DATA_TYPE_FLOAT16: DataType
+DATA_TYPE_BFLOAT16: DataType
+DATA_TYPE_FLOAT64: DataType
+DATA_TYPE_INT8: DataType
+DATA_TYPE_INT32: DataType
+DATA_TYPE_INT64: DataType
+DATA_TYPE_STRING: DataType
+DATA_TYPE_BOOL: DataType
+DATA_TYPE_INT64_OR_STRING: DataType
+COMBINER_UNSPECIFIED: Combiner
+COMBINER_SUM: Combiner
+COMBINER_MEAN: Combiner
+COMBINER_SQRTN: Combiner
+BAG_ENCODING_UNSPECIFIED: BagEncoding
+BAG_ENCODING_SPARSE: BagEncoding
+BAG_ENCODING_RAGGED: BagEncoding
+TAKE_UNSPECIFIED: Take
+TAKE_VALUES: Take
+TAKE_LENGTHS: Take
+TAKE_PADDED: Take
+TAKE_WEIGHTS: Take
+UNKNOWN_RULE_UNSPECIFIED: UnknownRule
+UNKNOWN_RULE_ZEROS: UnknownRule
+UNKNOWN_RULE_ROW: UnknownRule
+UNKNOWN_RULE_REFUSE: UnknownRule
+TOWER_ROLE_UNSPECIFIED: TowerRole
+TOWER_ROLE_QUERY: TowerRole
+TOWER_ROLE_CANDIDATE: TowerRole
+TOWER_ROLE_RANKING: TowerRole
+DEVICE_UNSPECIFIED: Device
+DEVICE_CPU: Device
+DEVICE_GPU: Device
+FORM_KIND_UNSPECIFIED: FormKind
+FORM_KIND_LITERT: FormKind
+FORM_KIND_SAVED_MODEL: FormKind
+PRECISION_UNSPECIFIED: Precision
+PRECISION_F32: Precision
+PRECISION_INT8: Precision
+PRECISION_BF16: Precision
+INDEX_KIND_UNSPECIFIED: IndexKind
+INDEX_KIND_BRUTE_FORCE: IndexKind
+INDEX_KIND_TREE_AH: IndexKind
+DISTANCE_UNSPECIFIED: Distance
+DISTANCE_DOT_PRODUCT: Distance
+DISTANCE_SQUARED_L2: Distance
+DISTANCE_COSINE: Distance
 
 class Strings(_message.Message):
     __slots__ = ("values",)
@@ -179,13 +373,13 @@ class Explanation(_message.Message):
     SCORED_FIELD_NUMBER: _ClassVar[int]
     SEARCH_MS_FIELD_NUMBER: _ClassVar[int]
     SHORTFALL_FIELD_NUMBER: _ClassVar[int]
-    path: str
+    path: SearchPath
     matches: int
     selectivity: float
     scored: int
     search_ms: float
     shortfall: str
-    def __init__(self, path: _Optional[str] = ..., matches: _Optional[int] = ..., selectivity: _Optional[float] = ..., scored: _Optional[int] = ..., search_ms: _Optional[float] = ..., shortfall: _Optional[str] = ...) -> None: ...
+    def __init__(self, path: _Optional[_Union[SearchPath, str]] = ..., matches: _Optional[int] = ..., selectivity: _Optional[float] = ..., scored: _Optional[int] = ..., search_ms: _Optional[float] = ..., shortfall: _Optional[str] = ...) -> None: ...
 
 class Neighbors(_message.Message):
     __slots__ = ("ids", "scores", "offsets", "attributes")
@@ -459,12 +653,12 @@ class VersionState(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: int
-    state: str
+    state: LoadState
     problem: str
     current: bool
     labels: _containers.RepeatedScalarFieldContainer[str]
     memory_bytes: int
-    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[_Union[LoadState, str]] = ..., problem: _Optional[str] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ("model",)
@@ -472,7 +666,7 @@ class GetModelRequest(_message.Message):
     model: ModelSpec
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ...) -> None: ...
 
-class ModelDetails(_message.Message):
+class GetModelResponse(_message.Message):
     __slots__ = ("model", "created", "calls", "tables", "indexes", "corpora", "contexts", "readers", "towers", "current", "labels")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -486,7 +680,7 @@ class ModelDetails(_message.Message):
     CURRENT_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
-    created: str
+    created: _timestamp_pb2.Timestamp
     calls: _containers.RepeatedCompositeFieldContainer[CallSignature]
     tables: _containers.RepeatedCompositeFieldContainer[TableDetails]
     indexes: _containers.RepeatedCompositeFieldContainer[IndexDetails]
@@ -496,7 +690,7 @@ class ModelDetails(_message.Message):
     towers: _containers.RepeatedCompositeFieldContainer[TowerDetails]
     current: bool
     labels: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., created: _Optional[str] = ..., calls: _Optional[_Iterable[_Union[CallSignature, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableDetails, _Mapping]]] = ..., indexes: _Optional[_Iterable[_Union[IndexDetails, _Mapping]]] = ..., corpora: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[ReaderDetails, _Mapping]]] = ..., towers: _Optional[_Iterable[_Union[TowerDetails, _Mapping]]] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., created: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., calls: _Optional[_Iterable[_Union[CallSignature, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableDetails, _Mapping]]] = ..., indexes: _Optional[_Iterable[_Union[IndexDetails, _Mapping]]] = ..., corpora: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[ReaderDetails, _Mapping]]] = ..., towers: _Optional[_Iterable[_Union[TowerDetails, _Mapping]]] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CallSignature(_message.Message):
     __slots__ = ("call", "tower", "features", "outputs")
@@ -504,14 +698,30 @@ class CallSignature(_message.Message):
     TOWER_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
-    call: str
+    call: Call
     tower: str
     features: _containers.RepeatedCompositeFieldContainer[FeatureDetails]
     outputs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, call: _Optional[str] = ..., tower: _Optional[str] = ..., features: _Optional[_Iterable[_Union[FeatureDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, call: _Optional[_Union[Call, str]] = ..., tower: _Optional[str] = ..., features: _Optional[_Iterable[_Union[FeatureDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Unknown(_message.Message):
+    __slots__ = ("rule", "row")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    rule: UnknownRule
+    row: int
+    def __init__(self, rule: _Optional[_Union[UnknownRule, str]] = ..., row: _Optional[int] = ...) -> None: ...
+
+class Id(_message.Message):
+    __slots__ = ("int64", "string")
+    INT64_FIELD_NUMBER: _ClassVar[int]
+    STRING_FIELD_NUMBER: _ClassVar[int]
+    int64: int
+    string: str
+    def __init__(self, int64: _Optional[int] = ..., string: _Optional[str] = ...) -> None: ...
 
 class FeatureDetails(_message.Message):
-    __slots__ = ("name", "kind", "type", "role", "shape", "length", "combiner", "weighted", "unknown", "table", "required", "default_json", "stored", "readers")
+    __slots__ = ("name", "kind", "type", "role", "shape", "length", "combiner", "weighted", "unknown", "table", "required", "default", "stored", "readers")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -523,33 +733,33 @@ class FeatureDetails(_message.Message):
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FIELD_NUMBER: _ClassVar[int]
-    DEFAULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     READERS_FIELD_NUMBER: _ClassVar[int]
     name: str
-    kind: str
-    type: str
-    role: str
+    kind: FeatureKind
+    type: DataType
+    role: Role
     shape: _containers.RepeatedScalarFieldContainer[int]
     length: int
-    combiner: str
+    combiner: Combiner
     weighted: bool
-    unknown: str
+    unknown: Unknown
     table: str
     required: bool
-    default_json: str
+    default: Column
     stored: bool
     readers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., type: _Optional[str] = ..., role: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., combiner: _Optional[str] = ..., weighted: _Optional[bool] = ..., unknown: _Optional[str] = ..., table: _Optional[str] = ..., required: _Optional[bool] = ..., default_json: _Optional[str] = ..., stored: _Optional[bool] = ..., readers: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[FeatureKind, str]] = ..., type: _Optional[_Union[DataType, str]] = ..., role: _Optional[_Union[Role, str]] = ..., shape: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., combiner: _Optional[_Union[Combiner, str]] = ..., weighted: _Optional[bool] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., table: _Optional[str] = ..., required: _Optional[bool] = ..., default: _Optional[_Union[Column, _Mapping]] = ..., stored: _Optional[bool] = ..., readers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReaderDetails(_message.Message):
-    __slots__ = ("name", "inputs", "kind", "role", "table", "ids_json", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take", "place", "places", "max_norm", "empty_row", "padding_json", "below", "cast_json")
+    __slots__ = ("name", "inputs", "kind", "role", "table", "ids", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take", "place", "places", "max_norm", "empty_row", "padding", "below", "cast")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
-    IDS_JSON_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     COMBINER_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
@@ -562,31 +772,197 @@ class ReaderDetails(_message.Message):
     PLACES_FIELD_NUMBER: _ClassVar[int]
     MAX_NORM_FIELD_NUMBER: _ClassVar[int]
     EMPTY_ROW_FIELD_NUMBER: _ClassVar[int]
-    PADDING_JSON_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
-    CAST_JSON_FIELD_NUMBER: _ClassVar[int]
+    CAST_FIELD_NUMBER: _ClassVar[int]
     name: str
     inputs: _containers.RepeatedScalarFieldContainer[str]
-    kind: str
-    role: str
+    kind: FeatureKind
+    role: Role
     table: str
-    ids_json: str
-    unknown: str
-    combiner: str
-    encoding: str
+    ids: IdRule
+    unknown: Unknown
+    combiner: Combiner
+    encoding: BagEncoding
     weighted: bool
     length: int
     shape: _containers.RepeatedScalarFieldContainer[int]
-    dtype: str
-    take: str
+    dtype: DataType
+    take: Take
     place: int
     places: int
     max_norm: float
     empty_row: int
-    padding_json: str
+    padding: Id
     below: int
-    cast_json: str
-    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[str] = ..., role: _Optional[str] = ..., table: _Optional[str] = ..., ids_json: _Optional[str] = ..., unknown: _Optional[str] = ..., combiner: _Optional[str] = ..., encoding: _Optional[str] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., take: _Optional[str] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., max_norm: _Optional[float] = ..., empty_row: _Optional[int] = ..., padding_json: _Optional[str] = ..., below: _Optional[int] = ..., cast_json: _Optional[str] = ...) -> None: ...
+    cast: Cast
+    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[_Union[FeatureKind, str]] = ..., role: _Optional[_Union[Role, str]] = ..., table: _Optional[str] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., combiner: _Optional[_Union[Combiner, str]] = ..., encoding: _Optional[_Union[BagEncoding, str]] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., take: _Optional[_Union[Take, str]] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., max_norm: _Optional[float] = ..., empty_row: _Optional[int] = ..., padding: _Optional[_Union[Id, _Mapping]] = ..., below: _Optional[int] = ..., cast: _Optional[_Union[Cast, _Mapping]] = ...) -> None: ...
+
+class IdRule(_message.Message):
+    __slots__ = ("identity", "computed", "hash", "vocabulary", "buckets", "chained", "crossed", "joined", "text", "keyed")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    CHAINED_FIELD_NUMBER: _ClassVar[int]
+    CROSSED_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
+    identity: IdentityIds
+    computed: ComputedIds
+    hash: HashIds
+    vocabulary: VocabularyIds
+    buckets: BucketIds
+    chained: ChainedIds
+    crossed: CrossedIds
+    joined: JoinedIds
+    text: TextIds
+    keyed: KeyedIds
+    def __init__(self, identity: _Optional[_Union[IdentityIds, _Mapping]] = ..., computed: _Optional[_Union[ComputedIds, _Mapping]] = ..., hash: _Optional[_Union[HashIds, _Mapping]] = ..., vocabulary: _Optional[_Union[VocabularyIds, _Mapping]] = ..., buckets: _Optional[_Union[BucketIds, _Mapping]] = ..., chained: _Optional[_Union[ChainedIds, _Mapping]] = ..., crossed: _Optional[_Union[CrossedIds, _Mapping]] = ..., joined: _Optional[_Union[JoinedIds, _Mapping]] = ..., text: _Optional[_Union[TextIds, _Mapping]] = ..., keyed: _Optional[_Union[KeyedIds, _Mapping]] = ...) -> None: ...
+
+class IdentityIds(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ComputedIds(_message.Message):
+    __slots__ = ("operations",)
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    operations: _containers.RepeatedCompositeFieldContainer[IdOperation]
+    def __init__(self, operations: _Optional[_Iterable[_Union[IdOperation, _Mapping]]] = ...) -> None: ...
+
+class IdOperation(_message.Message):
+    __slots__ = ("do", "by")
+    DO_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    do: str
+    by: int
+    def __init__(self, do: _Optional[str] = ..., by: _Optional[int] = ...) -> None: ...
+
+class HashIds(_message.Message):
+    __slots__ = ("buckets", "first_row", "key", "mask")
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    MASK_FIELD_NUMBER: _ClassVar[int]
+    buckets: int
+    first_row: int
+    key: _containers.RepeatedScalarFieldContainer[int]
+    mask: Id
+    def __init__(self, buckets: _Optional[int] = ..., first_row: _Optional[int] = ..., key: _Optional[_Iterable[int]] = ..., mask: _Optional[_Union[Id, _Mapping]] = ...) -> None: ...
+
+class VocabularyIds(_message.Message):
+    __slots__ = ("vocabulary", "first_row", "oov_buckets", "oov_first_row", "oov_hash", "mask")
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    OOV_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    OOV_FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    OOV_HASH_FIELD_NUMBER: _ClassVar[int]
+    MASK_FIELD_NUMBER: _ClassVar[int]
+    vocabulary: str
+    first_row: int
+    oov_buckets: int
+    oov_first_row: int
+    oov_hash: str
+    mask: Id
+    def __init__(self, vocabulary: _Optional[str] = ..., first_row: _Optional[int] = ..., oov_buckets: _Optional[int] = ..., oov_first_row: _Optional[int] = ..., oov_hash: _Optional[str] = ..., mask: _Optional[_Union[Id, _Mapping]] = ...) -> None: ...
+
+class BucketIds(_message.Message):
+    __slots__ = ("boundaries", "first_row", "falling")
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    FALLING_FIELD_NUMBER: _ClassVar[int]
+    boundaries: _containers.RepeatedScalarFieldContainer[float]
+    first_row: int
+    falling: bool
+    def __init__(self, boundaries: _Optional[_Iterable[float]] = ..., first_row: _Optional[int] = ..., falling: _Optional[bool] = ...) -> None: ...
+
+class ChainedIds(_message.Message):
+    __slots__ = ("rules",)
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    rules: _containers.RepeatedCompositeFieldContainer[IdRule]
+    def __init__(self, rules: _Optional[_Iterable[_Union[IdRule, _Mapping]]] = ...) -> None: ...
+
+class CrossKey(_message.Message):
+    __slots__ = ("dtype", "role", "default", "ids", "rows", "unknown_row", "padding", "steps")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_ROW_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    dtype: DataType
+    role: Role
+    default: Column
+    ids: IdRule
+    rows: int
+    unknown_row: int
+    padding: Id
+    steps: _containers.RepeatedCompositeFieldContainer[TextStep]
+    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., role: _Optional[_Union[Role, str]] = ..., default: _Optional[_Union[Column, _Mapping]] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ..., rows: _Optional[int] = ..., unknown_row: _Optional[int] = ..., padding: _Optional[_Union[Id, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[TextStep, _Mapping]]] = ...) -> None: ...
+
+class TextStep(_message.Message):
+    __slots__ = ("do", "what", "by")
+    DO_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    do: str
+    what: str
+    by: str
+    def __init__(self, do: _Optional[str] = ..., what: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
+
+class CrossedIds(_message.Message):
+    __slots__ = ("keys", "buckets", "hash_key")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    HASH_KEY_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[CrossKey]
+    buckets: int
+    hash_key: int
+    def __init__(self, keys: _Optional[_Iterable[_Union[CrossKey, _Mapping]]] = ..., buckets: _Optional[int] = ..., hash_key: _Optional[int] = ...) -> None: ...
+
+class JoinedIds(_message.Message):
+    __slots__ = ("keys", "texts", "ids")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[CrossKey]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    ids: IdRule
+    def __init__(self, keys: _Optional[_Iterable[_Union[CrossKey, _Mapping]]] = ..., texts: _Optional[_Iterable[str]] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ...) -> None: ...
+
+class TextIds(_message.Message):
+    __slots__ = ("steps", "split", "ngrams", "length", "ids")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    NGRAMS_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    steps: _containers.RepeatedCompositeFieldContainer[TextStep]
+    split: str
+    ngrams: _containers.RepeatedScalarFieldContainer[int]
+    length: int
+    ids: IdRule
+    def __init__(self, steps: _Optional[_Iterable[_Union[TextStep, _Mapping]]] = ..., split: _Optional[str] = ..., ngrams: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ...) -> None: ...
+
+class KeyedIds(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: str
+    def __init__(self, keys: _Optional[str] = ...) -> None: ...
+
+class Cast(_message.Message):
+    __slots__ = ("of", "to", "rounding")
+    OF_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    ROUNDING_FIELD_NUMBER: _ClassVar[int]
+    of: DataType
+    to: DataType
+    rounding: str
+    def __init__(self, of: _Optional[_Union[DataType, str]] = ..., to: _Optional[_Union[DataType, str]] = ..., rounding: _Optional[str] = ...) -> None: ...
 
 class TowerDetails(_message.Message):
     __slots__ = ("name", "role", "inputs", "outputs", "result", "formula", "forms", "parts", "device")
@@ -600,15 +976,15 @@ class TowerDetails(_message.Message):
     PARTS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     name: str
-    role: str
+    role: TowerRole
     inputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
     outputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
     result: str
     formula: str
     forms: _containers.RepeatedCompositeFieldContainer[FormDetails]
     parts: _containers.RepeatedCompositeFieldContainer[PartDetails]
-    device: str
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., result: _Optional[str] = ..., formula: _Optional[str] = ..., forms: _Optional[_Iterable[_Union[FormDetails, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartDetails, _Mapping]]] = ..., device: _Optional[str] = ...) -> None: ...
+    device: Device
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[_Union[TowerRole, str]] = ..., inputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., result: _Optional[str] = ..., formula: _Optional[str] = ..., forms: _Optional[_Iterable[_Union[FormDetails, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[PartDetails, _Mapping]]] = ..., device: _Optional[_Union[Device, str]] = ...) -> None: ...
 
 class TensorDetails(_message.Message):
     __slots__ = ("name", "readers", "tensor", "dtype", "shape")
@@ -620,9 +996,9 @@ class TensorDetails(_message.Message):
     name: str
     readers: _containers.RepeatedScalarFieldContainer[str]
     tensor: str
-    dtype: str
+    dtype: DataType
     shape: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., readers: _Optional[_Iterable[str]] = ..., tensor: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., readers: _Optional[_Iterable[str]] = ..., tensor: _Optional[str] = ..., dtype: _Optional[_Union[DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FormDetails(_message.Message):
     __slots__ = ("kind", "precision", "max_abs_error", "effects", "runs")
@@ -645,12 +1021,12 @@ class FormDetails(_message.Message):
     MAX_ABS_ERROR_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
-    kind: str
-    precision: str
+    kind: FormKind
+    precision: Precision
     max_abs_error: _containers.ScalarMap[str, float]
     effects: _containers.MessageMap[str, EffectDetails]
     runs: bool
-    def __init__(self, kind: _Optional[str] = ..., precision: _Optional[str] = ..., max_abs_error: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Mapping[str, EffectDetails]] = ..., runs: _Optional[bool] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[FormKind, str]] = ..., precision: _Optional[_Union[Precision, str]] = ..., max_abs_error: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Mapping[str, EffectDetails]] = ..., runs: _Optional[bool] = ...) -> None: ...
 
 class EffectDetails(_message.Message):
     __slots__ = ("kendall_tau", "overlap", "k", "auc", "auc_original")
@@ -674,11 +1050,11 @@ class PartDetails(_message.Message):
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     FORMS_FIELD_NUMBER: _ClassVar[int]
     name: str
-    per: str
+    per: Role
     inputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
     outputs: _containers.RepeatedCompositeFieldContainer[TensorDetails]
     forms: _containers.RepeatedCompositeFieldContainer[FormDetails]
-    def __init__(self, name: _Optional[str] = ..., per: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., forms: _Optional[_Iterable[_Union[FormDetails, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., per: _Optional[_Union[Role, str]] = ..., inputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorDetails, _Mapping]]] = ..., forms: _Optional[_Iterable[_Union[FormDetails, _Mapping]]] = ...) -> None: ...
 
 class TableDetails(_message.Message):
     __slots__ = ("name", "rows", "dim", "dtype", "bytes")
@@ -690,9 +1066,9 @@ class TableDetails(_message.Message):
     name: str
     rows: int
     dim: int
-    dtype: str
+    dtype: DataType
     bytes: int
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., dtype: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., dtype: _Optional[_Union[DataType, str]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class IndexDetails(_message.Message):
     __slots__ = ("name", "corpus", "kind", "distance", "dim", "size", "recall_k", "recall")
@@ -706,13 +1082,13 @@ class IndexDetails(_message.Message):
     RECALL_FIELD_NUMBER: _ClassVar[int]
     name: str
     corpus: str
-    kind: str
-    distance: str
+    kind: IndexKind
+    distance: Distance
     dim: int
     size: int
     recall_k: int
     recall: float
-    def __init__(self, name: _Optional[str] = ..., corpus: _Optional[str] = ..., kind: _Optional[str] = ..., distance: _Optional[str] = ..., dim: _Optional[int] = ..., size: _Optional[int] = ..., recall_k: _Optional[int] = ..., recall: _Optional[float] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., corpus: _Optional[str] = ..., kind: _Optional[_Union[IndexKind, str]] = ..., distance: _Optional[_Union[Distance, str]] = ..., dim: _Optional[int] = ..., size: _Optional[int] = ..., recall_k: _Optional[int] = ..., recall: _Optional[float] = ...) -> None: ...
 
 class CorpusDetails(_message.Message):
     __slots__ = ("name", "size", "id_type", "attributes", "features")
@@ -723,10 +1099,10 @@ class CorpusDetails(_message.Message):
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     name: str
     size: int
-    id_type: str
+    id_type: DataType
     attributes: _containers.RepeatedScalarFieldContainer[str]
     features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., id_type: _Optional[str] = ..., attributes: _Optional[_Iterable[str]] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., id_type: _Optional[_Union[DataType, str]] = ..., attributes: _Optional[_Iterable[str]] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ErrorDetails(_message.Message):
     __slots__ = ("code", "message", "request_id")

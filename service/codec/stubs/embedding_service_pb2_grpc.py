@@ -67,7 +67,7 @@ class EmbeddingServiceStub:
         self.GetModel = channel.unary_unary(
                 '/rowcast.embedding.v1.EmbeddingService/GetModel',
                 request_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetModelRequest.SerializeToString,
-                response_deserializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ModelDetails.FromString,
+                response_deserializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetModelResponse.FromString,
                 _registered_method=True)
 
 
@@ -157,7 +157,7 @@ def add_EmbeddingServiceServicer_to_server(servicer, server):
             'GetModel': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModel,
                     request_deserializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetModelRequest.FromString,
-                    response_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ModelDetails.SerializeToString,
+                    response_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetModelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -348,7 +348,7 @@ class EmbeddingService:
             target,
             '/rowcast.embedding.v1.EmbeddingService/GetModel',
             rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetModelRequest.SerializeToString,
-            rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ModelDetails.FromString,
+            rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,8 +6,15 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+from rowcast_client.descriptions import plain_message
+
+from bundle.format.id_rules import IdRule
 from service.codec import signatures
 from service.codec.json import dump
+from service.codec.stubs import embedding_service_pb2 as pb
 from service.versions.lifecycle import VersionState
 
 FORM = {
@@ -65,7 +72,7 @@ def test_details_message_has_the_fields_of_the_json_value() -> None:
     message = signatures.details_message(DETAILS)
     value = json.loads(dump(DETAILS))
     assert (message.model.name, message.model.version) == (value["model"], value["version"])
-    assert (message.created, message.current, list(message.labels)) == (
+    assert (message.created.ToJsonString(), message.current, list(message.labels)) == (
         value["created"],
         True,
         ["stable"],
@@ -77,16 +84,57 @@ def test_details_message_has_the_fields_of_the_json_value() -> None:
     assert (dict(form.max_abs_error), form.effects["ids"].HasField("auc")) == ({"ids": 0.25}, False)
 
 
-def test_details_message_writes_values_of_any_type_as_json() -> None:
+def test_details_message_has_a_type_for_each_value() -> None:
     message = signatures.details_message(DETAILS)
     user, photo = message.calls[0].features
-    assert (user.default_json, photo.default_json, list(photo.shape)) == ("0", "", [2, 3])
+    assert np.frombuffer(user.default.int64s, "<i8").tolist() == [0]
+    assert (photo.HasField("default"), list(photo.shape)) == (False, [2, 3])
+    assert photo.kind == pb.FEATURE_KIND_DENSE
     first, second = message.readers
-    assert (json.loads(first.ids_json), first.padding_json) == (
-        {"kind": "hash", "buckets": 4},
-        '""',
-    )
-    assert (second.ids_json, second.padding_json, second.cast_json) == ("", "", "")
+    assert (first.ids.WhichOneof("kind"), first.ids.hash.buckets) == ("hash", 4)
+    assert first.padding.WhichOneof("kind") == "string"
+    assert [second.HasField(name) for name in ("ids", "padding", "cast")] == [False] * 3
+
+
+LARGE = (1 << 62) - 1
+BUCKETS = {"kind": "buckets", "boundaries": [0.5, 1.5], "first_row": -1, "falling": True}
+KEYS = [
+    {"dtype": "string", "role": "candidate", "default": ["a", "b"], "steps": [{"do": "lower"}]},
+    {"dtype": "float32", "role": "context", "default": 0.5, "ids": BUCKETS, "rows": 3},
+    {"dtype": "int64", "role": "context", "default": {"ids": [7], "weights": [0.5]}, "padding": -1},
+]
+RULES: list[dict[str, Any]] = [
+    {"kind": "identity"},
+    {"kind": "computed", "operations": [{"do": "add", "by": LARGE}, {"do": "int32"}]},
+    {"kind": "hash", "buckets": LARGE, "key": [LARGE, -LARGE], "mask": ""},
+    {"kind": "vocabulary", "vocabulary": "v", "oov_buckets": 2, "oov_hash": "modulo", "mask": 0},
+    BUCKETS,
+    {"kind": "chained", "rules": [{"kind": "hash", "buckets": 4}, BUCKETS]},
+    {"kind": "crossed", "keys": KEYS, "buckets": 10, "hash_key": LARGE},
+    {
+        "kind": "joined",
+        "keys": KEYS[:1],
+        "texts": ["<", ">"],
+        "ids": {"kind": "hash", "buckets": 4},
+    },
+    {
+        "kind": "text",
+        "split": "whitespace",
+        "ngrams": [1, 2],
+        "ids": {"kind": "hash", "buckets": 4},
+    },
+    {"kind": "keyed", "keys": "k"},
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["kind"] for rule in RULES])
+def test_every_rule_reaches_the_client_as_the_manifest_writes_it(rule: dict[str, Any]) -> None:
+    # What the manifest writes: with the defaults of the rule, without what does not apply.
+    written = TypeAdapter(IdRule).validate_python(rule).model_dump(mode="json", exclude_none=True)
+    reader = {"name": "r", "inputs": ["r"], "ids": written}
+    message = signatures.details_message({"model": "m", "version": 1, "readers": [reader]})
+    received = pb.GetModelResponse.FromString(message.SerializeToString())
+    assert plain_message(received.readers[0])["ids"] == written
 
 
 def test_details_message_keeps_zero_apart_from_null() -> None:
@@ -108,4 +156,4 @@ def test_models_have_the_same_fields_in_both_forms() -> None:
         message.versions, value["versions"], MODELS["m"], strict=True
     ):
         assert written == asdict(version) | {"labels": list(version.labels)}
-        assert {name: getattr(found, name) for name in written} == written
+        assert plain_message(found) == written

@@ -89,7 +89,7 @@ def test_describe_features_has_all_that_a_client_must_know(load: Load, id_kind: 
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ({"ids": HashIds(buckets=9)}, ["single", "int64 or string", [], 0, "", "users"]),
+        ({"ids": HashIds(buckets=9)}, ["single", "int64_or_string", [], 0, "", "users"]),
         ({"place": 1, "places": 3}, ["dense", "int64", [3], 0, "", ""]),
     ],
     ids=["hash", "place"],

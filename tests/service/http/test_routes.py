@@ -193,8 +193,8 @@ def test_model_describes_a_version(path: str, http: httpx.Client) -> None:
 
 def test_models_and_model_with_accept_return_protobuf(http: httpx.Client) -> None:
     models = pb.ListModelsResponse.FromString(http.get("/v1/models", headers=ACCEPT).content)
-    assert models.models[0].versions[0].state == "available"
-    details = pb.ModelDetails.FromString(http.get("/v1/models/movies", headers=ACCEPT).content)
+    assert models.models[0].versions[0].state == pb.LOAD_STATE_AVAILABLE
+    details = pb.GetModelResponse.FromString(http.get("/v1/models/movies", headers=ACCEPT).content)
     assert details.calls[0].features[0].table == "users"
 
 

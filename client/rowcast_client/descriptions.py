@@ -1,0 +1,107 @@
+"""Descriptions of models as plain values: the messages in the form of the service's JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from google.protobuf.descriptor import EnumDescriptor
+from google.protobuf.message import Message
+
+from rowcast_client.stubs import embedding_service_pb2 as pb
+
+_WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_MODEL_SPEC = pb.ModelSpec.DESCRIPTOR.full_name
+_OMITTED_WHEN_EMPTY = frozenset(["key", "split"])
+"""Fields of rules that JSON leaves out where they do not apply."""
+
+
+def text_of(enum: EnumDescriptor, number: int) -> str:
+    """Returns an enumerated value in lower case, without its prefix; "" for unspecified."""
+    prefix = _WORD_STARTS.sub("_", enum.name).upper()
+    name = enum.values_by_number[number].name.removeprefix(f"{prefix}_").lower()
+    return "" if name == "unspecified" else name
+
+
+def plain_message(message: Any) -> Any:
+    """Returns a message as JSON has it."""
+    special = _SPECIAL.get(message.DESCRIPTOR.full_name)
+    return _fields(message) if special is None else special(message)
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.full_name == _MODEL_SPEC:
+            fields |= {"model": value.name, "version": value.version}
+        elif field.has_presence and not message.HasField(field.name):
+            fields[field.name] = None
+        elif field.enum_type is not None:
+            fields[field.name] = text_of(field.enum_type, value)
+        elif hasattr(value, "items"):
+            fields[field.name] = {key: _plain(each) for key, each in value.items()}
+        elif field.is_repeated:
+            fields[field.name] = [_plain(each) for each in value]
+        else:
+            fields[field.name] = _plain(value)
+    return fields
+
+
+def _plain(value: Any) -> Any:
+    return plain_message(value) if isinstance(value, Message) else value
+
+
+def _id(message: Any) -> int | str:
+    value: int | str = getattr(message, message.WhichOneof("kind"))
+    return value
+
+
+def _id_rule(message: Any) -> dict[str, Any]:
+    """Returns a rule with its kind, without what does not apply, as the manifest writes it."""
+    kind = message.WhichOneof("kind")
+    fields = _without_absent(_fields(getattr(message, kind)))
+    for name in _OMITTED_WHEN_EMPTY:
+        if not fields.get(name, True):
+            del fields[name]
+    return {"kind": kind, **fields}
+
+
+def _without_absent(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_absent(each) for name, each in value.items() if each is not None}
+    return [_without_absent(each) for each in value] if isinstance(value, list) else value
+
+
+def _unknown(message: Any) -> str:
+    rule = text_of(pb.UnknownRule.DESCRIPTOR, message.rule)
+    return f"{rule} {message.row}" if rule == "row" else rule
+
+
+def _column(message: Any) -> Any:
+    """Returns the value of the one example of a column, as a request writes it."""
+    kind = message.WhichOneof("values")
+    if kind == "strings":
+        values = list(message.strings.values)
+    else:
+        dtype = {"int64s": "<i8", "int32s": "<i4", "float32s": "<f4"}[kind]
+        values = np.frombuffer(getattr(message, kind), dtype).tolist()
+    if message.weights:
+        return {"ids": values, "weights": np.frombuffer(message.weights, "<f4").tolist()}
+    return values if message.offsets else values[0]
+
+
+def _timestamp(message: Any) -> str:
+    text: str = message.ToJsonString()
+    return text
+
+
+_SPECIAL: dict[str, Callable[[Any], Any]] = {
+    pb.Id.DESCRIPTOR.full_name: _id,
+    pb.IdRule.DESCRIPTOR.full_name: _id_rule,
+    pb.Unknown.DESCRIPTOR.full_name: _unknown,
+    pb.Column.DESCRIPTOR.full_name: _column,
+    "google.protobuf.Timestamp": _timestamp,
+}
