@@ -217,28 +217,32 @@ def test_half_open_grpc_calls_cost_their_own_connections(
     """Bounds: an eighth of the messages received at a time, and a share of all calls, for each
     connection.
     """
-    service = Attacked(root, None, "--body-timeout-s", "60", "--request-timeout-s", "60")
+    timeouts = "--body-timeout-s", "120", "--request-timeout-s", "120"
+    service = Attacked(root, None, "--max-inflight-bytes", str(128 * MIB), *timeouts)
     check = health_pb2.HealthCheckRequest()
     with service.channel() as channel:
         retrieve = channel.unary_unary(f"/{SERVICE}/Retrieve")
         retrieve(SIMPLE.body(), timeout=30)
         with half_open_calls(service.ports["grpc"], count, calls, data):
             for _ in range(20):
-                # A half-open call is given up after 60 s.
-                retrieve(SIMPLE.body(), timeout=12)
-                health_pb2_grpc.HealthStub(channel).Check(check, timeout=12)
+                # A half-open call is given up after 120 s.
+                retrieve(SIMPLE.body(), timeout=30)
+                health_pb2_grpc.HealthStub(channel).Check(check, timeout=30)
     service.process.kill()
 
 
 def test_http_connections_beyond_max_connections_get_503(root: Path) -> None:
     service = Attacked(root, None, "--max-connections", "3")
     ready = f"http://127.0.0.1:{service.ports['http']}/readyz"
+    healthy = f"{health_url(service.process)}/readyz"
+    # The supervisor learns from the next heartbeat that the worker is ready.
+    until(lambda: httpx.get(healthy).status_code == 200)
     with connections(service.ports["http"], 3):
         # uvicorn counts a connection once it has accepted it.
         until(lambda: httpx.get(ready).status_code == 503)
         rejected = httpx.get(ready)
         assert (rejected.status_code, rejected.headers["connection"]) == (503, "close")
-        assert httpx.get(f"{health_url(service.process)}/readyz").status_code == 200
+        assert httpx.get(healthy).status_code == 200
     until(lambda: httpx.get(ready).status_code == 200)
     service.process.kill()
 
