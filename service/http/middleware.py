@@ -83,7 +83,9 @@ class RequestContextMiddleware:
                 more = [(_REQUEST_ID, request_id.encode())]
                 if context.phases:
                     more.append((_SERVER_TIMING, server_timing(context.phases).encode()))
-                if self._engine.shutting_down:
+                # Nobody reads the body of other methods, and nothing limits its trailers.
+                has_unread_body = "transfer-encoding" in headers and scope["method"] != "POST"
+                if self._engine.shutting_down or has_unread_body:
                     more.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *more]
             await send(message)

@@ -44,9 +44,6 @@ class Pages:
                 more_body = message.get("more_body", False)
                 await send_body([message.get("body", b"")], self._read_timeout_s, send, more_body)
                 return
-            if "transfer-encoding" in scope["state"]["headers"]:
-                # Nobody reads the body, and nothing limits its trailers.
-                message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
         try:

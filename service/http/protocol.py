@@ -1,4 +1,5 @@
-"""uvicorn's HTTP protocol, which here ignores offers to upgrade the connection.
+"""uvicorn's HTTP protocol, which here ignores offers to upgrade the connection, and bounds how many
+requests of a connection wait.
 
 Java's `HttpClient` sends `Connection: Upgrade, HTTP2-Settings` and `Upgrade: h2c` with requests.
 A server may ignore the offer and respond over HTTP/1.1 (RFC 9110, section 7.8), and uvicorn means
@@ -17,6 +18,11 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+_PIPELINE_MAX = 100
+"""Maximum number of requests that wait behind another one of their connection. uvicorn stops
+reading at the first, but parses all that one read has brought: 2,800 of them took 15 MB.
+"""
+
 
 class HttpProtocol(HttpToolsProtocol):
     """Reads a request that offers an upgrade as if it did not offer one; uvicorn's `http=`."""
@@ -27,7 +33,14 @@ class HttpProtocol(HttpToolsProtocol):
         self.parser: Any = _OfferIgnoringParser(self)
 
     def on_headers_complete(self) -> None:
-        """Starts the request, unless it offers an upgrade: then it is parsed once more."""
+        """Starts the request, unless it offers an upgrade: then it is parsed once more.
+
+        Raises:
+          HttpParserError: Too many requests of the connection wait for their responses. The
+            protocol responds with 400 and closes the connection.
+        """
+        if len(self.pipeline) >= _PIPELINE_MAX:
+            raise httptools.HttpParserError("too many pipelined requests")
         if not self.parser.should_upgrade():
             super().on_headers_complete()
 

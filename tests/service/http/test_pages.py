@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import httpx
+import pytest
 
 from service.http.pages import PAGES_MAX
 from tests.e2e.process import until
@@ -58,11 +59,12 @@ def test_foreign_host_is_rejected_except_by_probes(
     assert httpx.post(allowed.http + RETRIEVE, json=BODY, headers=foreign).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/livez"])
 def test_page_requested_with_a_body_of_unknown_size_closes_the_connection(
-    serve: Callable[..., RunningService], write: Callable[..., Any]
+    path: str, serve: Callable[..., RunningService], write: Callable[..., Any]
 ) -> None:
     write()
     with connected(serve()) as connection:
-        lines = ("GET /metrics HTTP/1.1", "host: localhost", "transfer-encoding: chunked", "", "")
+        lines = (f"GET {path} HTTP/1.1", "host: localhost", "transfer-encoding: chunked", "", "")
         connection.sendall("\r\n".join(lines).encode())
         assert b"\r\nconnection: close\r\n" in received(connection)

@@ -5,12 +5,14 @@ is hidden in them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -106,6 +108,31 @@ def test_offers_of_many_requests_sent_at_once_are_all_ignored(service: RunningSe
     with connected(service) as connection:
         connection.sendall((headers + body) * 50 + LAST)
         assert statuses(received(connection)) == [200] * 51
+
+
+def test_a_hundred_pipelined_requests_are_served(service: RunningService) -> None:
+    with connected(service) as connection:
+        connection.sendall(HIDDEN * 100 + LAST)
+        assert statuses(received(connection)) == [200] * 101
+
+
+def test_thousands_of_pipelined_requests_close_their_connection(
+    serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    write()
+    service = serve(inline_max_us=0)
+    tower = service.waiting()
+    headers, body = request_of(json.dumps(BODY).encode(), "length")
+    with connected(service) as connection:
+        connection.sendall(headers + body)
+        assert tower.entered.wait(20)
+        connection.sendall(HIDDEN * 2000)
+        responses = b""
+        with contextlib.suppress(ConnectionResetError):  # what was not read is lost
+            responses = received(connection)
+        assert statuses(responses) in ([400], [])
+        tower.release.set()
+    assert httpx.get(service.http + "/livez").status_code == 200
 
 
 def test_request_without_a_body_may_offer_an_upgrade(service: RunningService) -> None:
