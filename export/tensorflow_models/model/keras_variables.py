@@ -33,6 +33,8 @@ _NUMBER = re.compile(r"_\d+$")
 _SEED = "seed_generator_state"
 _VALUES = KERAS_TREES[:2]
 """The trees that hold variables of layers."""
+_WHOLE_MODEL = "model_weights/"
+"""What holds the variables in a whole model in `.h5`."""
 
 SAVE_WITH_NAMES = (
     "load the lists into the model in the training program, and save it with "
@@ -76,6 +78,12 @@ def variables_of(root: Any) -> list[Any]:
 
 
 def _by_attributes(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
+    if any(key.startswith(_WHOLE_MODEL) for key in checkpoint.entries):
+        raise CheckpointError(
+            f"checkpoint {checkpoint.prefix} is a whole model in Keras's older format, which gives "
+            'only tables: save the model with model.save("model.keras") or '
+            'model.save_weights("model.weights.h5")'
+        )
     saved = saved_values(root, object_path)
     _check_lists(saved.groups, checkpoint)
     places = {}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from rich.console import Console
@@ -280,6 +281,14 @@ def test_shorter_list_of_layers_is_refused(trained: Path, tmp_path: Path) -> Non
     message = refused(trained / "first" / "model.weights.h5", tmp_path, "build_shorter")
     assert "also holds candidate_layers/dense_1/vars/0 [6, 4]" in message
     assert "fewer layers" in message
+
+
+def test_whole_model_in_the_older_format_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "model.h5", "w") as file:
+        file.create_dataset("model_weights/users/users/embeddings", data=np.ones((60, 4), "f4"))
+    message = refused(tmp_path / "model.h5", tmp_path)
+    assert "older format, which gives only tables" in message
+    assert 'model.save("model.keras")' in message
 
 
 def test_layer_that_may_be_either_of_two_is_refused(trained: Path, tmp_path: Path) -> None:

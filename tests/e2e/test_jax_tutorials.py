@@ -1,0 +1,55 @@
+"""The tutorials for models that JAX trains, followed word by word: their files are written, each
+command runs in a process of its own, and what the pages show of the partition is printed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.process import Process
+
+pytest.importorskip("flax")
+pytest.importorskip("optax")
+pytest.importorskip("orbax.checkpoint")
+
+TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"
+EXPORT = ("-m", "export.cli.main")
+
+
+def printed(folder: Path, *arguments: str) -> list[str]:
+    """Returns the lines that a Python process prints."""
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["first-keras-jax-model.md", "first-flax-model.md"])
+def test_page_leads_from_training_in_jax_to_a_response(page: str, tmp_path: Path) -> None:
+    text = (TUTORIALS / page).read_text()
+    blocks = dict(re.findall(r"<!-- ([\w.]+) -->\n```\w*\n(.*?)```", text, re.DOTALL))
+    for name in ("model.py", "train.py", "recipe.toml"):
+        (tmp_path / name).write_text(blocks[name])
+
+    printed(tmp_path, "train.py")
+    output = printed(tmp_path, *EXPORT, "explain", "recipe.toml", "--html", "shop.html")
+    assert [line for line in blocks["explain"].splitlines() if line not in output] == []
+    assert "<svg" in (tmp_path / "shop.html").read_text()
+    printed(tmp_path, *EXPORT, "run", "recipe.toml")
+
+    service = Process(tmp_path / "bundles")
+    try:
+        service.event("listening")
+        address = f"127.0.0.1:{service.ports['http']}"
+        (tmp_path / "ask.py").write_text(blocks["ask.py"].replace("localhost:8080", address))
+        answers = printed(tmp_path, "ask.py")
+    finally:
+        service.kill()
+    assert len(answers) == 2
+    assert {line.split()[0] for line in answers} <= {"3", "17", "19999"}
