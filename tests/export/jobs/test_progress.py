@@ -1,0 +1,47 @@
+"""What a job tells of each finished step where there is no terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from export.jobs.progress import Progress, Unit
+
+
+@pytest.mark.parametrize(
+    ("pieces", "unit", "told"),
+    [
+        ([], "bytes", ""),
+        ([1024, 2048], "bytes", r"3\.0 KiB, \S+ \S+/s"),
+        ([5, 6], "rows", r"11 rows, \d+ rows/s"),
+    ],
+)
+def test_line_of_a_step_tells_its_seconds_and_what_was_moved(
+    pieces: list[int], unit: Unit, told: str
+) -> None:
+    lines = io.StringIO()
+    progress = Progress(Console(file=lines, width=100))
+    with progress.step("copy tables", unit=unit) as moved:
+        for count in pieces:
+            moved(count)
+    rate = rf"   {told}" if told else ""
+    assert re.fullmatch(rf"  copy tables +\d+\.\d\d s{rate}\n", lines.getvalue())
+    assert progress.seconds["copy tables"] >= 0
+
+
+def test_step_that_fails_is_not_told_as_finished() -> None:
+    lines = io.StringIO()
+    progress = Progress(Console(file=lines, width=100))
+
+    def fail() -> None:
+        with progress.step("copy tables") as moved:
+            moved(5)
+            raise KeyError("t")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert lines.getvalue() == ""
+    assert progress.seconds == {}
