@@ -221,6 +221,8 @@ def test_ray_service_runs_what_serve_deploy_does_and_fits_its_schemas() -> None:
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"http": settings["http_port"], "grpc": settings["grpc_port"]}
     assert settings["root"] in {mount["mountPath"] for mount in container["volumeMounts"]}
+    probes = [each["tcpSocket"]["port"] for name, each in container.items() if "Probe" in name]
+    assert probes == ["http"]  # requests of an overload would delay any other probe
     assert workers["spec"]["terminationGracePeriodSeconds"] > longest_drain_s({})
 
 
