@@ -298,7 +298,7 @@ CASES = (
         "negative examples beside ids that are merged",
         {"k": 5, "ids": [1000, 1014], "negatives": [1021, 1028], "exclude": [1007]},
     ),
-    Case("retrieve", "too many negative examples", {"negatives": [7] * 301, **user()}, LARGE),
+    Case("retrieve", "too many negative examples", {"negatives": [7] * 61, **user()}, LARGE),
     Case("retrieve", "the first page", {"k": 4, "offset": 0, "candidates": 12, **user()}),
     Case("retrieve", "a page", {"k": 4, "offset": 4, "candidates": 12, **user()}),
     Case(

@@ -170,6 +170,8 @@ def check_selection(
     check_attributes(index.corpus, request.attributes)
     excluded = request.exclude.ids if request.exclude else None
     negatives = request.negatives.ids if request.negatives else None
+    if negatives is not None:  # their vectors are read
+        at_most(settings, "max_candidates", negatives.size, "negatives")
     tokens = [] if request.filter is None else request.filter.tokens
     check_values(settings, columns, ids, excluded, negatives, request.context_ids, *tokens)
     if not 0 <= request.recall <= 1:
@@ -243,18 +245,25 @@ def avoid_negatives(
     unwanted = negatives
     if own:
         unwanted = [np.concatenate(pair) for pair in zip(own, negatives, strict=True)]
-    found = sharded_search.vectors_at(index, np.concatenate(negatives), execution)
+    # Queries to which the same list was sent share its array. One read: shards are called.
+    lists = {id(positions): positions for positions in negatives if positions.size}
+    if not lists:
+        return vectors, unwanted
+    examples = sharded_search.vectors_at(index, np.concatenate([*lists.values()]), execution)
     is_l2 = index.entry.distance == "squared_l2"
-    examples = found if is_l2 else normalised(found)
+    if not is_l2:
+        examples = normalised(examples)
+    ends = np.cumsum([positions.size for positions in lists.values()])
+    parts = np.split(examples, ends[:-1])
+    means = {key: part.mean(axis=0) for key, part in zip(lists, parts, strict=True)}
+
     moved = np.array(vectors, np.float32)
-    ends = np.arange(n + 1) if offsets is None else offsets
-    last = 0
-    for query, (first_vector, last_vector) in enumerate(pairwise(ends.tolist())):
-        first, last = last, last + negatives[query].size
-        if first == last:
+    vector_ends = np.arange(n + 1) if offsets is None else offsets
+    for positions, (first, last) in zip(negatives, pairwise(vector_ends.tolist()), strict=True):
+        mean = means.get(id(positions))
+        if mean is None:
             continue
-        mean = examples[first:last].mean(axis=0)
-        part = moved[first_vector:last_vector]
+        part = moved[first:last]
         if is_l2:
             part += _NEGATIVE_WEIGHT * (part - mean)
         else:
