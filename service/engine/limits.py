@@ -57,5 +57,10 @@ def check_depth(where: str, depth: int) -> None:
 
 
 def check_terms(sent: Filter, settings: ServiceSettings) -> None:
-    """Rejects a filter that has more conditions, circles and nested filters than `max_names`."""
-    at_most(settings, "max_names", sent.terms, "filter, with the filters in it,")
+    """Rejects a filter with too many terms: each is a pass over the candidates."""
+    limit = settings.max_filter_terms
+    if sent.terms > limit:
+        raise TooLarge(
+            f"filter has {sent.terms} conditions, circles and nested filters; at most {limit} are "
+            "accepted (max_filter_terms)"
+        )

@@ -120,7 +120,9 @@ def search_part(
         n * wanted.k * _FOUND_BYTES, f"{n * wanted.k} candidates", settings, execution.request_count
     )
     index = _index(model_version, wanted.index)
-    compiled = filters.compiled(index, wanted.filter) if wanted.filter else None
+    compiled = None
+    if wanted.filter:
+        compiled = filters.compiled(index, wanted.filter, execution.check)
     found = search.nearest(
         index,
         wanted.vectors,

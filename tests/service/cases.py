@@ -18,6 +18,7 @@ LIMITS = {
     "max_queries": 8,
     "max_values": 300,
     "max_names": 10,
+    "max_filter_terms": 10,
     "max_features": 20,
     "max_request_bytes": 16_384,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -69,8 +70,13 @@ class Compiled(NamedTuple):
     again: bool
 
 
-def compiled(index: LoadedIndex, sent: Filter) -> Compiled:
+def compiled(index: LoadedIndex, sent: Filter, check: Callable[[], None]) -> Compiled:
     """Returns the candidates that match a filter, from the cache where it holds them.
+
+    Args:
+      index: The index whose candidates are meant.
+      sent: The filter.
+      check: Raises if the request has no time left; called before each nested filter and circle.
 
     Raises:
       InvalidArgument: an attribute is unknown or not filtered on, or a condition does not suit it.
@@ -79,7 +85,7 @@ def compiled(index: LoadedIndex, sent: Filter) -> Compiled:
     text = repr(_spelled(checked))
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     found: Matches | None = index.compiled.get(index, key)
-    return Compiled(key, found or _matches(index, checked), found is not None)
+    return Compiled(key, found or _matches(index, checked, check), found is not None)
 
 
 def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
@@ -205,7 +211,7 @@ def _spelled(sent: Filter) -> list[Any]:
     return [conditions, *groups, sent.near]
 
 
-def _matches(index: LoadedIndex, sent: Filter) -> Matches:
+def _matches(index: LoadedIndex, sent: Filter, check: Callable[[], None]) -> Matches:
     """Returns the candidates that match a filter that was checked."""
     size = len(index.vectors)
     parts = _condition_parts(index.corpus, sent)
@@ -214,7 +220,7 @@ def _matches(index: LoadedIndex, sent: Filter) -> Matches:
         # To sort few positions costs less than to search a mask.
         if required and positions.size * 4 < size:
             return Matches(distinct(positions))
-    mask = _filter_mask(index.corpus, sent, parts, size)
+    mask = _filter_mask(index.corpus, sent, parts, size, check)
     return Matches(np.flatnonzero(mask).astype(np.uint32), mask)
 
 
@@ -243,7 +249,13 @@ def _condition_parts(corpus: FilteredCorpus, sent: Filter) -> list[_Part]:
     return parts
 
 
-def _filter_mask(corpus: FilteredCorpus, sent: Filter, parts: list[_Part], size: int) -> Mask:
+def _filter_mask(
+    corpus: FilteredCorpus,
+    sent: Filter,
+    parts: list[_Part],
+    size: int,
+    check: Callable[[], None],
+) -> Mask:
     """Returns which of the candidates match a filter.
 
     Args:
@@ -251,10 +263,12 @@ def _filter_mask(corpus: FilteredCorpus, sent: Filter, parts: list[_Part], size:
       sent: The filter, checked.
       parts: The parts of its own conditions.
       size: The number of candidates.
+      check: As of `compiled`.
     """
 
     def mask_of(nested: Filter) -> Mask:
-        return _filter_mask(corpus, nested, _condition_parts(corpus, nested), size)
+        check()
+        return _filter_mask(corpus, nested, _condition_parts(corpus, nested), size, check)
 
     mask = np.ones(size, bool)
     for positions, required in parts:
@@ -272,8 +286,11 @@ def _filter_mask(corpus: FilteredCorpus, sent: Filter, parts: list[_Part], size:
             matching |= mask_of(each)
         mask &= matching
     if sent.near:
-        circles = [_circle_positions(corpus, circle, size) for circle in sent.near]
-        mask &= _mask(np.concatenate(circles), size)
+        inside = np.zeros(size, bool)
+        for circle in sent.near:
+            check()
+            inside[_circle_positions(corpus, circle, size)] = True
+        mask &= inside
     return mask
 
 

@@ -292,7 +292,7 @@ def allowed(
     with execution.phase("search"):
         compiled = None
         if request.filter and index.here is not None:  # else shards compile it
-            compiled = filters.compiled(index.here, request.filter)
+            compiled = filters.compiled(index.here, request.filter, execution.check)
             execution.count("filters", 1, "cached" if compiled.again else "compiled")
         excluded = _excluded(index.corpus, request.exclude, n)
         if own:
