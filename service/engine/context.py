@@ -34,6 +34,8 @@ class RequestContext:
       cancelled: nobody waits for the answer any more.
       trace_parent: the header `traceparent` as sent.
       held: counts the bytes of the request and of its response; None: nothing is counted.
+      received_at: when the last byte of the request had arrived, on the clock of
+        `time.monotonic()`; 0: unknown.
     """
 
     call: str
@@ -47,6 +49,7 @@ class RequestContext:
     version: int = 0
     trace_parent: str = ""
     held: Reservation | None = None
+    received_at: float = 0.0
 
     def reserve(self, size: int) -> None:
         """Counts bytes of the response; raises Overloaded if other requests hold too many."""

@@ -69,6 +69,7 @@ class RequestContextMiddleware:
         request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
         context = RequestContext("other", request_id, began + self._timeout_s)
         context.trace_parent = headers.get(TRACE_PARENT, "")
+        context.received_at = began  # of a request without a body
         scope["state"].update(context=context, headers=headers)
         code = "OK"
 
@@ -78,7 +79,8 @@ class RequestContextMiddleware:
             """
             nonlocal code
             if message["type"] == "http.response.start":
-                self._dataplane.request_finished("http", context, code, time.monotonic() - began)
+                seconds = time.monotonic() - context.received_at
+                self._dataplane.request_finished("http", context, code, seconds)
                 code = ""
                 more = [(_REQUEST_ID, request_id.encode())]
                 if context.phases:

@@ -89,6 +89,7 @@ class CallEndpoint:
             context.held = held
             reader = BodyReader(self._dataplane, context, held, scope["headers"])
             body = await reader.read(headers, receive)
+            context.received_at = time.monotonic()
             context.disconnected = disconnected
             pieces = await self._dataplane.call(
                 operation, body, protobuf, target, context, as_protobuf

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,24 @@ def test_failed_request_is_logged_with_its_model_and_reason(path: str, http: htt
         assert failed["reason"].startswith("k is …; ")
     else:
         assert "books" not in failed["reason"]
+
+
+def test_time_of_a_request_begins_when_its_body_has_arrived(
+    serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    write()
+    service = serve(body_timeout_s=30)
+    sent_s = 3.0
+    text = json.dumps(BODY).encode()
+    with connected(service) as connection:
+        connection.sendall(head(len(text)) + text[:5])
+        time.sleep(sent_s)  # a client that sends slowly
+        connection.sendall(text[5:])
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+    service.worker.metrics.flush()
+    labels = {"transport": "http", "call": "retrieve"}
+    assert service.value("rowcast_request_seconds_count", **labels) == 1
+    assert service.value("rowcast_request_seconds_sum", **labels) < sent_s
 
 
 def test_timeout_of_the_client_is_the_deadline(http: httpx.Client) -> None:
