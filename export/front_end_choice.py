@@ -1,22 +1,42 @@
-"""Chooses the front end of a recipe: the one module that knows which front ends there are."""
+"""Opens a recipe's checkpoint and chooses its front end: the one module that knows which front ends
+there are.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from export.checkpoint.reader import is_jax
+from export.checkpoint.reader import Checkpoint, is_jax, open_checkpoint
 from export.front_end.interface import FrontEnd
 from export.locations import location_of
 from export.recipe.schema import ExportJob
+from export.tables.dumped import open_dumps, with_dumps
+
+
+def open_job(job: ExportJob, base: Path) -> tuple[FrontEnd, ExportJob, Checkpoint]:
+    """Opens a recipe's checkpoint, by the front end that understands its model.
+
+    Args:
+      job: the recipe.
+      base: its folder, which its paths are relative to.
+
+    Returns:
+      The front end; the recipe, which states how variables are found in the checkpoint; and the
+      checkpoint with the recipe's dumped tables.
+
+    Raises:
+      CheckpointError: the checkpoint is missing or unreadable, or lacks what the recipe requests.
+      UsageError: a dump is not on this machine, or does not have the table.
+    """
+    front_end = front_end_of(job, base)
+    checkpoint = open_checkpoint(location_of(job.checkpoint.path, base))
+    job, checkpoint = front_end.find_variables(job, checkpoint)
+    return front_end, job, with_dumps(checkpoint, open_dumps(job, base))
 
 
 def front_end_of(job: ExportJob, base: Path) -> FrontEnd:
     """Returns the front end that understands a recipe's model: JAX's for what Orbax saved,
     unless it holds the variables of a model of Keras.
-
-    Args:
-      job: the recipe.
-      base: its folder, which the path of its checkpoint is relative to.
 
     Raises:
       CheckpointError: the checkpoint is incomplete or damaged.

@@ -1,6 +1,6 @@
 """The interface between "understand the user's model" and "copy, verify, write, publish".
 
-    FrontEnd.open_checkpoint    recipe -> checkpoint, and how its variables are found
+    FrontEnd.find_variables     recipe, checkpoint -> how its variables are found
     FrontEnd.partition          recipe, checkpoint -> PartitionedModel
         .spec                   tables, features and towers, as plain data
         .towers                 activations and dense inputs -> outputs, as TensorFlow functions
@@ -192,15 +192,18 @@ class PartitionedModel:
 class FrontEnd(Protocol):
     """Understands one kind of training code."""
 
-    def open_checkpoint(self, job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
-        """Opens a recipe's checkpoint; the recipe returned states how variables are found in it.
+    def find_variables(
+        self, job: ExportJob, checkpoint: Checkpoint
+    ) -> tuple[ExportJob, Checkpoint]:
+        """Returns a recipe that states how variables are found in its checkpoint, and the
+        checkpoint as it is read so.
 
         Args:
           job: the recipe.
-          base: its folder, which its paths are relative to.
+          checkpoint: its checkpoint, which a front end knows its training code by.
 
         Raises:
-          CheckpointError: it is missing or unreadable, or lacks what the recipe requests.
+          CheckpointError: it lacks what the recipe requests.
         """
 
     def partition(
@@ -209,7 +212,7 @@ class FrontEnd(Protocol):
         """Builds the recipe's model and partitions it; allocates no table.
 
         Args:
-          job: the recipe, as `open_checkpoint` returned it.
+          job: the recipe, as `find_variables` returned it.
           base: its folder.
           checkpoint: its checkpoint.
           inside: whether tables that only plain gathers read stay in the towers, whatever their

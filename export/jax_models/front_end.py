@@ -14,16 +14,15 @@ from typing import Any
 from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory, Statements
-from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, NotConvertible
 from export.front_end.interface import PartitionedModel
 from export.graphs.functions import fill
 from export.jax_models.functions import JaxFunctions, build_functions
 from export.jax_models.parameters import StoredParameters
 from export.jax_models.reference import JaxReference
-from export.locations import location_of
 from export.recipe.schema import ExportJob
-from export.tables.dumped import open_dumps, vectors_key, with_dumps
+from export.tables.dumped import vectors_key
 from export.tensorflow_models.model.tables import check_shape
 from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 
@@ -31,15 +30,16 @@ from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 class JaxFrontEnd:
     """Reads models in JAX, with parameters in Orbax. Implements `FrontEnd`."""
 
-    def open_checkpoint(self, job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
-        """See FrontEnd.open_checkpoint."""
-        checkpoint = open_checkpoint(location_of(job.checkpoint.path, base))
+    def find_variables(
+        self, job: ExportJob, checkpoint: Checkpoint
+    ) -> tuple[ExportJob, Checkpoint]:
+        """See FrontEnd.find_variables."""
         if job.checkpoint.averages:
             raise CheckpointError(
                 f"checkpoint {checkpoint.prefix} is Orbax's, where averages are a tree of their "
                 "own: write its path as checkpoint.object_path, and leave out checkpoint.averages"
             )
-        return with_dumps(checkpoint, open_dumps(job, base)), job
+        return job, checkpoint
 
     def partition(
         self, job: ExportJob, base: Path, checkpoint: Checkpoint, inside: bool = False

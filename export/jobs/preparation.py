@@ -18,7 +18,7 @@ from export.errors import UsageError
 from export.front_end.interface import PartitionedModel
 from export.front_end.manifest_features import describe_features
 from export.front_end.roles import check_candidate_inputs
-from export.front_end_choice import front_end_of
+from export.front_end_choice import open_job
 from export.jobs.destinations import Destination, open_destination
 from export.jobs.executors import encoder_count
 from export.jobs.table_steps import plan_copy
@@ -122,8 +122,7 @@ def trace_job(
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
-    front_end = front_end_of(job, base)
-    checkpoint, job = front_end.open_checkpoint(job, base)
+    front_end, job, checkpoint = open_job(job, base)
     traced = front_end.partition(job, base, checkpoint, inside)
     entries = describe_features(traced.spec, job)
     unknown = set(job.tables) - set(traced.spec.tables)

@@ -16,7 +16,7 @@ from export.graphs.tensors import with_values
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.lookups.embedding_layers import original_lookup
 from export.tensorflow_models.model.dense_copy import local_prefix
-from export.tensorflow_models.model.roots import open_job
+from export.tensorflow_models.model.roots import find_variables
 from export.tensorflow_models.model.tables import recognise_tables
 from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 from export.tensorflow_models.model.weights import TrainedModel
@@ -27,9 +27,11 @@ from export.tensorflow_models.reference.tables import as_table
 class TensorFlowFrontEnd:
     """Reads models in TensorFlow and Keras. Implements `FrontEnd`."""
 
-    def open_checkpoint(self, job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
-        """See FrontEnd.open_checkpoint."""
-        return open_job(job, base)
+    def find_variables(
+        self, job: ExportJob, checkpoint: Checkpoint
+    ) -> tuple[ExportJob, Checkpoint]:
+        """See FrontEnd.find_variables."""
+        return find_variables(job, checkpoint)
 
     def partition(
         self, job: ExportJob, base: Path, checkpoint: Checkpoint, inside: bool = False

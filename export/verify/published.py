@@ -12,7 +12,7 @@ from bundle.format.manifest import Manifest
 from bundle.storage.catalog import read_manifest
 from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError
-from export.front_end_choice import front_end_of
+from export.front_end_choice import open_job
 from export.recipe.schema import ExportJob
 from export.verify.checks import (
     OF_BUNDLE,
@@ -75,8 +75,7 @@ def verify_against_recipe(
         index finds less than its manifest says.
       ExportError: the checkpoint or the model code is not what it was.
     """
-    front_end = front_end_of(job, base)
-    checkpoint, job = front_end.open_checkpoint(job, base)
+    front_end, job, checkpoint = open_job(job, base)
     subject = _subject(bundle, checkpoint, full=full)
     manifest = subject.manifest
     if job.model != manifest.model or set(manifest.towers) != set(job.towers):

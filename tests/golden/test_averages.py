@@ -21,8 +21,8 @@ from bundle.format.paths import compiled_tower
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
+from export.front_end_choice import open_job
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.model.roots import open_job
 from runtime.litert import CompiledTower
 from tests.export.movies_job import export
 from tests.golden.served_rankers import saved_model_scores, write_recipe

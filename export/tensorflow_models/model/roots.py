@@ -1,4 +1,4 @@
-"""Opens a recipe's checkpoint and builds its model."""
+"""Finds how a recipe's variables are stored, and builds its model."""
 
 from __future__ import annotations
 
@@ -7,30 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from export.checkpoint.inventory.averages import find_averages
-from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Listing
 from export.errors import CheckpointError
 from export.graphs.loading import prefer_keras
-from export.locations import location_of
 from export.recipe.schema import ExportJob
-from export.tables.dumped import open_dumps, with_dumps
 from export.tensorflow_models.frameworks.keras_saving import reset_automatic_names
 from export.tensorflow_models.frameworks.named_graphs import AVERAGE, load_named
 from export.tensorflow_models.model.code import load_factory
 from export.tensorflow_models.model.keras_generation import generation_of_checkpoint
 
 
-def open_job(job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
-    """Opens a recipe's checkpoint with its dumped tables; the recipe returned states how variables
-    are found in it.
-
-    Args:
-      job: the recipe.
-      base: its folder.
-    Raises:
-      CheckpointError: it is missing or unreadable, or lacks the averages that the recipe requests.
-    """
-    checkpoint = open_checkpoint(location_of(job.checkpoint.path, base))
+def find_variables(job: ExportJob, checkpoint: Checkpoint) -> tuple[ExportJob, Checkpoint]:
+    """See FrontEnd.find_variables."""
     prefer_keras(generation_of_checkpoint(checkpoint.graph))  # before TensorFlow is loaded
     if job.checkpoint.by is None:
         named = checkpoint.storage.kind == "TensorFlow" and checkpoint.graph is None
@@ -38,7 +27,7 @@ def open_job(job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
         job = job.model_copy(update={"checkpoint": part})
     if job.checkpoint.averages:
         checkpoint = _averaged(checkpoint, job)
-    return with_dumps(checkpoint, open_dumps(job, base)), job
+    return job, checkpoint
 
 
 def _averaged(checkpoint: Checkpoint, job: ExportJob) -> Checkpoint:

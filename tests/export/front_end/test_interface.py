@@ -18,9 +18,10 @@ from rich.console import Console
 
 from bundle.format import manifest
 from bundle.storage.catalog import read_manifest
+from export import front_end_choice
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory, Statements
-from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.reader import Checkpoint
 from export.errors import VerificationFailed
 from export.front_end.interface import (
     PartitionedModel,
@@ -32,7 +33,7 @@ from export.front_end.interface import (
 from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
 from export.graphs.functions import narrowed
 from export.graphs.loading import tf
-from export.jobs import bundle_job, preparation
+from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.jobs.saved_model_job import prepare_inline, run_inline
 from export.recipe.schema import ExportJob
@@ -134,8 +135,10 @@ class NumpyModel:
 
 
 class NumpyFrontEnd:
-    def open_checkpoint(self, job: ExportJob, base: Path) -> tuple[Checkpoint, ExportJob]:
-        return open_checkpoint(base / job.checkpoint.path), job
+    def find_variables(
+        self, job: ExportJob, checkpoint: Checkpoint
+    ) -> tuple[ExportJob, Checkpoint]:
+        return job, checkpoint
 
     def partition(
         self, _job: ExportJob, _base: Path, checkpoint: Checkpoint, inside: bool = False
@@ -146,7 +149,7 @@ class NumpyFrontEnd:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExportJob:
-    monkeypatch.setattr(preparation, "front_end_of", lambda _job, _base: NumpyFrontEnd())
+    monkeypatch.setattr(front_end_choice, "front_end_of", lambda _job, _base: NumpyFrontEnd())
     write_bundle(tmp_path / "ckpt-1", VALUES)
     return ExportJob.model_validate(
         {
