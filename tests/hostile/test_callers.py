@@ -276,8 +276,9 @@ def test_overloaded_service_computes_no_rejected_request_and_recovers(root: Path
             )
             statuses = Counter(each.status_code for each in answers)
             assert set(statuses) == {200, 429}
-            assert value('rowcast_rejected_requests_total{call="rank"') == statuses[429]
-            assert value('rowcast_examples_total{call="rank"}') == before + statuses[200]
+            # Counts appear with the next heartbeat of the worker.
+            until(lambda: value('rowcast_rejected_requests_total{call="rank"') == statuses[429])
+            until(lambda: value('rowcast_examples_total{call="rank"}') == before + statuses[200])
             assert service.process.event("overloaded")["reason"] == "requests"
             assert client.post(RANK, json=RANKING).status_code == 200
             until(lambda: value("rowcast_inflight_requests") + value("rowcast_queue_requests") == 0)

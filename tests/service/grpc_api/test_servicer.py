@@ -35,7 +35,7 @@ def test_every_method_of_the_contract_works_with_the_generated_stub(
     assert stub.Lookup(lookup(3)).table == "users"
     assert [model.name for model in stub.ListModels(pb.ListModelsRequest()).models] == ["movies"]
     details = stub.GetModel(pb.GetModelRequest(model=pb.ModelSpec(name="movies")))
-    assert {each.call for each in details.calls} >= {"retrieve", "rank"}
+    assert {each.call for each in details.calls} >= {pb.CALL_RETRIEVE, pb.CALL_RANK}
     assert set(EMBEDDING_SERVICE.calls) == {
         method.name for method in pb.DESCRIPTOR.services_by_name["EmbeddingService"].methods
     }
