@@ -22,6 +22,7 @@ class TwoTower(keras.Model):
         self.users = keras.layers.Embedding(USERS, DIM, name="users")
         self.movies = keras.layers.Embedding(MOVIES, DIM)
         self.genres = keras.layers.Embedding(GENRES, DIM)
+        self.ages = keras.layers.Normalization(axis=None, name="ages")  # counts in an integer
         first, second, third, fourth = names
         layers = [keras.layers.Dense(6, "gelu", name=first), keras.layers.Dense(DIM, name=second)]
         self.query_layers = keras.Sequential([*layers, keras.layers.BatchNormalization()])
@@ -32,8 +33,8 @@ class TwoTower(keras.Model):
         ]
 
     def query(self, inputs):
-        known = ops.concatenate([self.users(inputs["user"]), inputs["age"][:, None]], axis=-1)
-        return self.query_layers(known)
+        ages = self.ages(inputs["age"][:, None])
+        return self.query_layers(ops.concatenate([self.users(inputs["user"]), ages], axis=-1))
 
     def candidate(self, inputs):
         genres = ops.mean(self.genres(inputs["genres"]), axis=1)

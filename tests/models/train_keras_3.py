@@ -50,8 +50,10 @@ def main(root):
         "genres": drawn((EXAMPLES, models.SLOTS), models.GENRES),
     }
     first = models.build()
+    first.ages.adapt(inputs["age"][:, None])
     train(root / "first", first, inputs, {"query": first.query, "candidate": first.candidate})
     second = models.build()
+    second.ages.adapt(inputs["age"][:, None])
     calls = {"query": second.query, "candidate": second.candidate}
     train(root / "second", second, inputs, calls, save_weights_only=True)
 

@@ -15,8 +15,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
 from export.checkpoint.formats.orbax import KERAS_ITEM, KERAS_TREES
 from export.checkpoint.reader import Checkpoint
+from export.checkpoint.variables import NUMPY_DTYPES
 from export.errors import CheckpointError
 from export.graphs.walks import resource
 from export.tensorflow_models.frameworks.keras_saving import (
@@ -75,6 +78,17 @@ def find_keras_variables(root: Any, checkpoint: Checkpoint, object_path: str) ->
 def variables_of(root: Any) -> list[Any]:
     """Returns the variables that a model of Keras 3 has made, but the states of random numbers."""
     return [variable.value for variable in root.variables if not variable.path.endswith(_SEED)]
+
+
+def is_wider_integer(dtype: str, stored: str) -> bool:
+    """Returns whether a variable of a dtype holds every integer of the stored one: JAX has no
+    integers of 64 bits by default, where TensorFlow has them, as in `Normalization.count`.
+    """
+    wide = NUMPY_DTYPES.get(dtype)
+    narrow = NUMPY_DTYPES.get(stored)
+    if wide is None or narrow is None or wide.kind not in "iu" or narrow.kind not in "iu":
+        return False
+    return np.can_cast(narrow, wide, "safe")
 
 
 def _by_attributes(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:

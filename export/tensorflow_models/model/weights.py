@@ -24,6 +24,7 @@ from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.model.keras_generation import why_unlike
 from export.tensorflow_models.model.keras_variables import (
     find_keras_variables,
+    is_wider_integer,
     saved_by_keras,
     variables_of,
 )
@@ -78,7 +79,8 @@ class TrainedModel:
     def restore_weights(self, variables: Iterable[Any]) -> None:
         """Assigns each variable its value in the checkpoint; raises what `find_weights` does."""
         for variable, key in self.find_weights(variables):
-            variable.assign(self.checkpoint.read_all(key))
+            value = self.checkpoint.read_all(key)
+            variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))
             if hasattr(variable, "restored"):
                 variable.restored = True  # not a table, whatever its size: TensorFlow saves it
 
@@ -266,7 +268,10 @@ def _problem(variable: Any, place: Place, made: str, checkpoint: Checkpoint) -> 
     if not place.key:
         return f"{path} {list(shape)}{made} is not in the checkpoint"
     entry = checkpoint.entries[place.key]
-    if tuple(entry.shape) != shape or entry.dtype != dtype:
+    same_dtype = entry.dtype == dtype or (
+        saved_by_keras(checkpoint) and is_wider_integer(dtype, entry.dtype)
+    )
+    if tuple(entry.shape) != shape or not same_dtype:
         return (
             f"{path} is {dtype} {list(shape)} in the model{made} and {entry.dtype} "
             f"{list(entry.shape)} there"
