@@ -507,15 +507,16 @@ def _filter(body: Any, where: str, depth: int) -> calls.Filter:
 def _circle(body: Any, where: str) -> calls.Circle:
     in_numbers = ("latitude", "longitude", "radius_m")
     attributes = ("latitude_attribute", "longitude_attribute")
-    circle = fields(body, (*in_numbers, *attributes), where)
+    circle = dict(fields(body, (*in_numbers, *attributes), where))
     for name in in_numbers:
-        value = circle.get(name)
+        value: Any = circle.get(name)
         if type(value) not in {int, float}:
             raise InvalidArgument(f"{where}.{name} is {shown(value)}; a number was expected")
+        circle[name] = float(value)  # as over gRPC, which a router uses to its shards
     for name in attributes:
-        value = circle.get(name, "")
-        if not isinstance(value, str):
-            raise InvalidArgument(f"{where}.{name} is {shown(value)}; a string was expected")
+        text = circle.get(name, "")
+        if not isinstance(text, str):
+            raise InvalidArgument(f"{where}.{name} is {shown(text)}; a string was expected")
     return calls.Circle(**circle)
 
 
