@@ -44,6 +44,17 @@ def test_warn_of_open_endpoints_lists_what_is_missing_where_others_reach_it(
     assert {record.message for record in caplog.records} <= {"endpoints_open"}
 
 
+def test_warn_of_open_endpoints_says_what_an_open_shard_gives_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_shard = ServiceSettings(root=tmp_path, host="0.0.0.0", shard="1/2")
+    warn_of_open_endpoints(open_shard)
+    assert "this is a shard: anyone can read all rows" in str(caplog.records[0].__dict__)
+    caplog.clear()
+    warn_of_open_endpoints(open_shard.model_copy(update={"tokens": tmp_path / "tokens"}))
+    assert "shard" not in str(caplog.records[0].__dict__["rowcast_fields"])
+
+
 def test_warn_of_exposed_secrets_names_files_that_everybody_can_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
