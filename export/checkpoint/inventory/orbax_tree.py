@@ -4,6 +4,7 @@ jax-tpu-embedding and keras-rs.
     opt_state..., optimizer_variables...                 states of optax and Keras: slot variables
     ...embedding   ...embedding.value   ...embeddings    a table of Flax, nnx or Keras
     ...sc_embedding_variables.<stack>.table, .slot.<n>   jax-tpu-embedding: tables on SparseCores
+    ...<stack>.table beside ...<stack>.slot.<n>          the same, under any name
     ...var:<stack>:table, var:<stack>:table:slot:<name>  keras-rs, DistributedEmbedding: the same
 
 A tree has no classes, only names, and any program may choose these; a matrix with another name is a
@@ -18,7 +19,7 @@ jax-tpu-embedding 0.1.0, sparsecore/lib/flax.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from export.checkpoint.inventory.findings import Findings, Found, table_spec
 from export.checkpoint.inventory.specs import Origin, may_be_table
@@ -53,17 +54,19 @@ def find_in_tree(found: Findings) -> None:
     named = _by_tail(others, "._") if any(_KERAS_STATES in key for key in states) else {}
     for key in states:
         found.add_slot(*_state(key, weights, named))
+    with_slots: set[str] = set()
     for key in [key for key in entries if "slot" in key]:
         slot = _STACK_SLOT.fullmatch(key)
         of = (slot["keras"] or f"{slot['jax']}.table") if slot else ""
         if slot and of in entries:
             found.add_slot(slot["name"] or f"slot {slot['number']}", key, of)
+            with_slots.add(of)
     tables = []
     for key in [key for key in entries if key.endswith(_TABLE_ENDS) and key not in found.slots]:
         entry = entries[key]
-        stack = _STACK.fullmatch(key) if key.endswith("table") else None
+        stack = _stack_of(key, with_slots)
         if stack and len(entry.shape) == 2:
-            found.refuse(stack["jax"] or stack["keras"], key, _SPREAD)
+            found.refuse(stack, key, _SPREAD)
         elif (origin := _LEAVES.get(_leaf(key))) is not None and may_be_table(entry):
             *path, leaf = _parts(key)
             tables.append(
@@ -72,6 +75,15 @@ def find_in_tree(found: Findings) -> None:
                 )
             )
     found.add_tables(tables)
+
+
+def _stack_of(key: str, with_slots: Collection[str]) -> str:
+    """Returns the stack that a table belongs to by its path; "" if it belongs to none."""
+    match = _STACK.fullmatch(key) if key.endswith("table") else None
+    if match is not None:
+        return match["jax"] or match["keras"]
+    # The documentation of jax-tpu-embedding saves `embedding.<stack>.table`.
+    return key.removesuffix(".table").rpartition(".")[2] if key in with_slots else ""
 
 
 def step_keys(keys: Iterable[str]) -> list[str]:

@@ -59,3 +59,17 @@ def test_state_of_an_optimizer_is_a_slot_though_it_has_the_shape_of_tables(
     found = found_in(tmp_path, "params.user.embedding", state)
     assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [(name, state, of)]
     assert [table.key for table in found.tables] == ["params.user.embedding"]
+
+
+@pytest.mark.parametrize("slot", ["slot.0", "slot.accumulator"])
+def test_stack_under_the_name_of_the_documentation_is_no_plain_table(
+    tmp_path: Path, slot: str
+) -> None:
+    table = "embedding.genres_movies_users.table"
+    found = found_in(tmp_path, table, f"embedding.genres_movies_users.{slot}", "head.table")
+    assert [(refused.name, refused.key) for refused in found.refused] == [
+        ("genres_movies_users", table)
+    ]
+    assert [each.of for each in found.slots] == [table]
+    # Without slot variables it may be any program's matrix.
+    assert [entry.key for entry in found.candidates] == ["head.table"]
