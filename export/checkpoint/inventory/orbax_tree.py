@@ -4,6 +4,7 @@ jax-tpu-embedding and keras-rs.
     opt_state..., optimizer_variables...                 states of optax and Keras: slot variables
     ...embedding   ...embedding.value   ...embeddings    a table of Flax, nnx or Keras
     ...sc_embedding_variables.<stack>.table, .slot.<n>   jax-tpu-embedding: tables on SparseCores
+    embedding.<stack>.table                              the same, as its documentation saves it
     ...<stack>.table beside ...<stack>.slot.<n>          the same, under any name
     ...var:<stack>:table, var:<stack>:table:slot:<name>  keras-rs, DistributedEmbedding: the same
 
@@ -82,8 +83,11 @@ def _stack_of(key: str, with_slots: Collection[str]) -> str:
     match = _STACK.fullmatch(key) if key.endswith("table") else None
     if match is not None:
         return match["jax"] or match["keras"]
-    # The documentation of jax-tpu-embedding saves `embedding.<stack>.table`.
-    return key.removesuffix(".table").rpartition(".")[2] if key in with_slots else ""
+    *parents, stack, leaf = key.split(".") if "." in key else ("", key)
+    if key in with_slots:
+        return stack
+    # As the documentation of jax-tpu-embedding saves it; SGD has no slot variables.
+    return stack if leaf == "table" and parents[-1:] == ["embedding"] else ""
 
 
 def step_keys(keys: Iterable[str]) -> list[str]:

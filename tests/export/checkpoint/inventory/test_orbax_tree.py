@@ -73,3 +73,12 @@ def test_stack_under_the_name_of_the_documentation_is_no_plain_table(
     assert [each.of for each in found.slots] == [table]
     # Without slot variables it may be any program's matrix.
     assert [entry.key for entry in found.candidates] == ["head.table"]
+
+
+@pytest.mark.parametrize("table", ["embedding.users.table", "item.embedding.users.table"])
+def test_stack_of_the_documentation_without_slot_variables_is_no_plain_table(
+    tmp_path: Path, table: str
+) -> None:
+    found = found_in(tmp_path, table, "users.table")
+    assert [(refused.name, refused.key) for refused in found.refused] == [("users", table)]
+    assert [entry.key for entry in found.candidates] == ["users.table"]
