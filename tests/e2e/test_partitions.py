@@ -33,8 +33,10 @@ INDEXES = {
     "thirds": INDEX | {"partitions": 3},
     "halves": INDEX | TREE | {"partitions": 2},
 }
-NOTED_TWO_OF_THIRDS = 16 + 3 + 2 + 2
-"""Steps before the indexes' vectors, vectors, the whole index, two of the partitions."""
+NOTED_TWO_OF_THIRDS = 16 + 1 + 2 + 2
+"""Steps before the vectors, the one file of vectors of all indexes, the whole index, two of the
+partitions.
+"""
 QUERIES = [
     {key: each[key] for key in ("user_id", "history", "hour")} for each in example_requests(12)
 ]
