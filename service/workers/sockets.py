@@ -105,7 +105,18 @@ class SharedPort(socket.socket):
     """A bound port. A worker process that is passed the socket has a socket of its own on the same
     port, so that the kernel spreads the connections: on a shared socket the first worker to wake up
     takes all that wait. The worker does not listen before `listen_to_requests`.
+
+    Attributes:
+      claim: keeps other services from the port; see `_claim`.
     """
+
+    claim: socket.socket | None = None
+
+    def close(self) -> None:
+        """Closes the socket and gives up the claim."""
+        if self.claim is not None:
+            self.claim.close()
+        super().close()
 
     def __reduce__(self) -> tuple[Callable[..., socket.socket], tuple[str, int]]:
         """Pickles the address."""
@@ -135,9 +146,45 @@ def reserve(what: str, host: str, port: int) -> SharedPort:
     Raises:
       OSError: The address cannot be bound.
     """
-    with listen(what, host, port) as free:
-        port = port_of(free)
-    return _bind(what, host, port)
+    if port == 0:
+        return _reserve_any(what, host)
+    claim = _claim(what, host, port)
+    try:
+        listen(what, host, port).close()  # fails if a process without a claim listens
+        bound = _bind(what, host, port)
+    except OSError:
+        claim.close()
+        raise
+    bound.claim = claim
+    return bound
+
+
+def _reserve_any(what: str, host: str) -> SharedPort:
+    while True:
+        bound = _bind(what, host, 0)  # the kernel chooses none that is bound, even if it is shared
+        try:
+            bound.claim = _claim(what, host, port_of(bound))
+        except OSError:  # a service that was told this port is about to bind it
+            bound.close()
+        else:
+            return bound
+
+
+def _claim(what: str, host: str, port: int) -> socket.socket:
+    """Claims a port by an abstract Unix socket, which one process of a network namespace can bind
+    and which ends with it. Since workers share ports (SO_REUSEPORT), the kernel would let a second
+    service of the same user bind them until the workers of the first listen.
+
+    Raises:
+      OSError: Another service has claimed the port.
+    """
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(f"\0rowcast:{host}:{port}")
+    except OSError as problem:
+        claim.close()
+        raise _bind_error(what, host, port, problem) from problem
+    return claim
 
 
 def _bind(what: str, host: str, port: int) -> SharedPort:

@@ -1,0 +1,40 @@
+"""Ports that the workers of one service share, and no other service."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from service.workers.sockets import port_of, reserve
+
+
+def test_port_of_a_service_that_does_not_listen_yet_is_taken() -> None:
+    with reserve("HTTP", "127.0.0.1", 0) as first:
+        port = port_of(first)
+        with pytest.raises(OSError, match=f"HTTP cannot listen on 127.0.0.1:{port}.*in use"):
+            reserve("HTTP", "127.0.0.1", port)
+
+
+def test_released_port_can_be_reserved_again() -> None:
+    with reserve("HTTP", "127.0.0.1", 0) as first:
+        port = port_of(first)
+    with reserve("HTTP", "127.0.0.1", port) as second:
+        assert port_of(second) == port
+
+
+def test_port_of_another_program_is_taken() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(OSError, match="is another service running there"),
+    ):
+        reserve("gRPC", "127.0.0.1", port_of(other))
+
+
+def test_refused_port_can_be_reserved_once_it_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = port_of(other)
+        with pytest.raises(OSError, match="Address already in use"):
+            reserve("gRPC", "127.0.0.1", port)
+    with reserve("gRPC", "127.0.0.1", port) as bound:
+        assert port_of(bound) == port
