@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -150,6 +151,7 @@ class Supervisor:
             if hung and not self._stopping:
                 log.error("workers_hung", extra=logging.fields(pids=hung))
                 self._kill(hung)
+            self._release_ended()
             if not announced and self._health.started:
                 announced = True
                 self._announce(ports)
@@ -166,6 +168,14 @@ class Supervisor:
         where = {"host": self._settings["host"], **ports}
         log.info("listening", extra=logging.fields(**where, workers=self._settings["workers"]))
         notify("READY=1")
+
+    def _release_ended(self) -> None:
+        """Closes the pipes of workers that have ended. uvicorn holds both ends of each and would
+        wait `_REPLACEMENT_S` for a sign of a worker that was killed before it could reply.
+        """
+        for process in list(self._processes.processes):
+            if process.pid is not None and wait([process.process.sentinel], timeout=0):
+                process.kill()
 
     def _kill(self, pids: list[int | None]) -> None:
         for process in list(self._processes.processes):

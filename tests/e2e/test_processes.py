@@ -280,11 +280,27 @@ def test_hung_worker_is_replaced_and_health_does_not_wait_for_it(
     hung.suspend()
     assert service.event("workers_hung")["pids"] == [hung.pid]
     assert health.get("/livez").json() == {"live": True}
-    assert "rowcast_workers" in health.get("/metrics").text
+    assert health.get("/metrics").status_code == 200
     until(lambda: hung not in workers_of(service) and len(workers_of(service)) == int(workers))
     until(lambda: is_ready(health))
     assert versions_of(service) == {1}
     health.close()
+    assert service.stop() == 0
+
+
+def test_worker_that_is_killed_before_it_could_reply_is_replaced(
+    write: Write, launch: Launch
+) -> None:
+    write()
+    service = launch("--worker-timeout-s", "600")
+    with httpx.Client(base_url=health_url(service), timeout=WAIT_S) as health:
+        until(lambda: is_ready(health))
+        (killed,) = workers_of(service)
+        killed.suspend()
+        until(lambda: not is_ready(health))  # the supervisor waits for a sign of the worker by now
+        killed.kill()
+        until(lambda: is_ready(health))
+    assert versions_of(service) == {1}
     assert service.stop() == 0
 
 
