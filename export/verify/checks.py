@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -197,13 +197,12 @@ def _check_recalls(subject: Subject) -> dict[str, Any]:
     if subject.reference is None:
         return {}
     manifest = subject.manifest
-    features = open_features(subject.root, manifest)
     recall = {}
-    for name, index in manifest.indexes.items():
-        tower = manifest.towers[index.query_tower]
-        queries = query_vectors(subject.reference, subject.root, tower, features)
-        recall[name] = check_recall(subject.root, manifest, name, queries)
-    features.close()
+    with closing(open_features(subject.root, manifest)) as features:
+        for name, index in manifest.indexes.items():
+            tower = manifest.towers[index.query_tower]
+            queries = query_vectors(subject.reference, subject.root, tower, features)
+            recall[name] = check_recall(subject.root, manifest, name, queries)
     return {"recall": recall}
 
 

@@ -366,7 +366,8 @@ def _ends(ocdbt: Any, files: Any) -> dict[str, int]:
             elif "indirect_value" in entry:
                 # `value:<directory>:<file>:<offset>:<bytes>`; a small value is in the node
                 _, folder, file, offset, count = entry["indirect_value"].rsplit(":", 4)
-                ends[folder + file] = max(ends.get(folder + file, 0), int(offset) + int(count))
+                end = int(offset) + int(count)
+                ends[folder + file] = max(end, ends.get(folder + file, end))
     return ends
 
 

@@ -20,9 +20,10 @@ def keep_batches(hooks: Hooks) -> None:
 
     def squeeze(original: Callable[..., Any], **how: Any) -> Any:
         tensor = tf.convert_to_tensor(how["input"])
-        sizes = tensor.shape.as_list() if tensor.shape.rank else [1]
+        sizes = tensor.shape.as_list() if tensor.shape.rank else []
+        only_batch_is_open = sizes[:1] == [None] and None not in sizes[1:]
         stated = how["axis"] is not None or how["squeeze_dims"] is not None
-        if stated or sizes[0] is not None or None in sizes[1:]:
+        if stated or not only_batch_is_open:
             return original(**how)
         ones = [place for place, size in enumerate(sizes) if size == 1]
         return original(tensor, ones, how["name"]) if ones else tf.identity(tensor, how["name"])

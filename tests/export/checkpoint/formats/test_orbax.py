@@ -144,3 +144,21 @@ def test_chunk_that_an_older_release_may_have_left_out_is_rejected_with_the_reas
         plan_tables(checkpoint, inventory, tmp_path / "out")
     with pytest.raises(CheckpointError, match=told):
         checkpoint.read("m.embedding", 10, 2)
+
+
+def test_data_file_may_end_with_its_last_value_but_not_before(tmp_path: Path) -> None:
+    noise = np.random.default_rng(3).standard_normal((400, 3)).astype(np.float32)
+    # What lists both arrays is written after the second, so in another file.
+    write_item(tmp_path / "ckpt", {"a": noise, "b": TABLE})
+    store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{tmp_path}/ckpt/"}}
+    chunk = tensorstore.KvStore.open(store).result()["a/0.0"]
+    (file,) = (each for each in (tmp_path / "ckpt/d").iterdir() if chunk in each.read_bytes())
+    content = file.read_bytes()
+    end = content.index(chunk) + len(chunk)
+    assert not open_checkpoint(tmp_path / "ckpt").problems
+
+    file.write_bytes(content[: end - 1])
+    with pytest.raises(CheckpointError, match=rf"has {end - 1} bytes of {end}: it was cut short"):
+        open_checkpoint(tmp_path / "ckpt")
+    file.write_bytes(content[:end])
+    assert not open_checkpoint(tmp_path / "ckpt").problems
