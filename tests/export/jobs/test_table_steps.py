@@ -20,7 +20,8 @@ from bundle.tables.reader import TableReader
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
-from export.jobs.table_steps import copy_tables
+from export.jobs.executors import LocalExecutor
+from export.jobs.table_steps import SMALL_JOB_BYTES, copy_tables, executor_of
 from export.recipe.settings import ExportSettings
 from export.tables.plan import ExportPlan, Writing, plan_tables
 from tests.export.checkpoint.dump_files import sok_dump
@@ -189,3 +190,24 @@ def test_stack_in_ocdbt_that_was_saved_anew_is_copied_anew(tmp_path: Path) -> No
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("workers", "sizes", "expected"),
+    [
+        (0, [], 1),
+        (0, [10 * SMALL_JOB_BYTES], 1),
+        (0, [10 * SMALL_JOB_BYTES, SMALL_JOB_BYTES - 3, 3], 1),
+        (0, [4, SMALL_JOB_BYTES - 3, 10 * SMALL_JOB_BYTES], 0),
+        (0, [SMALL_JOB_BYTES] * 3, 0),
+        (5, [1, 2], 5),
+    ],
+)
+def test_small_job_runs_in_this_process_unless_workers_are_set(
+    tmp_path: Path, workers: int, sizes: list[int], expected: int
+) -> None:
+    settings = ExportSettings(workers=workers)
+    with Staging(tmp_path, "m", 1) as stage:
+        executor = executor_of(settings, stage, sizes, memory_bytes=1, sources=())
+    # Several processes would take longer to start than to copy all but the largest segment.
+    assert executor == LocalExecutor(expected)

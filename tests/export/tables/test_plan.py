@@ -127,7 +127,15 @@ def test_plan_tables_chunk_larger_than_the_budget_is_planned_with_what_it_holds(
 
 @pytest.mark.parametrize(
     ("segment_rows", "unpacked", "segments"),
-    [(None, 0, [60]), (16, 0, [16, 16, 16, 12]), (20, 1, [20, 20, 20]), (4, 1, [4] * 15)],
+    [
+        (None, 0, [60]),
+        (60, 0, [56, 4]),
+        (100, 0, [60]),
+        (16, 0, [16, 16, 16, 12]),
+        (17, 1, [17, 17, 17, 9]),
+        (20, 1, [20, 20, 20]),
+        (4, 1, [4] * 15),
+    ],
 )
 def test_plan_tables_array_is_unpacked_where_segments_cut_its_chunks(
     tmp_path: Path, segment_rows: int | None, unpacked: int, segments: list[int]

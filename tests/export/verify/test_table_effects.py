@@ -11,8 +11,10 @@ import pytest
 
 from bundle.storage.catalog import read_manifest
 from bundle.storage.integrity import check_files
+from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.export.commands import Command, refused
-from tests.export.movies_job import Recipe, changed, export, write_project
+from tests.export.movies_job import Recipe, changed, export, values_of, write_project
+from tests.export.traced_models import TracedCheckpoint
 
 
 @pytest.fixture
@@ -49,6 +51,29 @@ def test_run_with_converted_tables_reports_their_errors(converting: Recipe, tmp_
         assert 0.5 < index.recall_of_tables.value <= 1
         assert index.recall_of_tables.queries == index.recall.queries
     assert not list(bundle.rglob(".*"))
+
+
+def test_recall_of_tables_counts_what_converted_users_find_of_what_trained_users_would(
+    movies: TracedCheckpoint, recipe: Recipe, tmp_path: Path
+) -> None:
+    values = values_of(movies.prefix)
+    users = values[movies.keys["users"]]
+    users[:, 0] = 1000  # int8 keeps nothing of the row's other values
+    kernel = values["model/query_tower/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"]
+    kernel[0] = 0  # and the tower ignores this one
+    write_bundle(tmp_path / "ckpt-3", values)
+    page = changed(recipe, "checkpoint.path", str(tmp_path / "ckpt-3"))
+    page = changed(page, "tables", {"users": {"dtype": "int8"}})
+    page = changed(page, "towers.ranking", None)
+    page = changed(page, "towers.query.max_abs_error.f32", 10.0)
+
+    bundle = export(write_project(tmp_path, page)).directory
+
+    assert isinstance(bundle, Path)
+    index = read_manifest(bundle).indexes["movies"]
+    assert index.recall.value == 1
+    assert index.recall_of_tables is not None
+    assert 0.2 < index.recall_of_tables.value < 0.9
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from export.errors import NotConvertible, UsageError
 from export.graphs.functions import narrowed
 from export.graphs.loading import tf
-from export.recipe.schema import TowerPart
-from export.tensorflow_models.graph.pruning import tower_results
+from export.recipe.schema import InputPart, TowerPart
+from export.tensorflow_models.graph.pruning import TracedCall, prune, tower_results
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, trace
 
 
@@ -92,3 +92,27 @@ def test_tower_results_that_do_not_fit_the_recipe_are_rejected(
     value = traced.results if returned == "dict" else traced.results[returned]
     with pytest.raises(error, match=message):
         tower_results("query", part(outputs=outputs), value)
+
+
+def test_prune_bypasses_reshapes_that_change_nothing_and_keeps_all_others() -> None:
+    def call(features: Any) -> Any:
+        batch = tf.shape(features["x"])[0]
+        halves = tf.reshape(features["x"], [-1, 2, 3])
+        same = tf.reshape(halves, [-1, 2, 3])
+        # TensorFlow knows neither size of these two, which differ.
+        wide = tf.reshape(same, tf.stack([batch, batch * 0 + 6]))
+        narrow = tf.reshape(wide, tf.stack([batch * 2, batch * 0 + 3]))
+        return tf.reshape(tf.reduce_sum(narrow, axis=1), [-1, 2])
+
+    traced = trace(lambda features: {"sums": call(features)}, x=numbers(6))
+    parts = {"x": InputPart(dtype="float32", shape=(6,))}
+    whole = TracedCall(traced.function, traced.inputs, {}, traced.results["sums"], parts, [])
+
+    function = prune("query", part(), whole, {}).function
+
+    reshapes = [each for each in function.graph.get_operations() if each.type == "Reshape"]
+    sizes = [each.outputs[0].shape.as_list() for each in reshapes]
+    assert sizes == [[None, 2, 3], [None, None], [None, None], [None, 2]]
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    (found,) = function(tf.constant(x)).values()
+    np.testing.assert_array_equal(found, x.reshape(2, 2, 3).sum(axis=2))

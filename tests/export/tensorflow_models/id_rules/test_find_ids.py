@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.format.manifest import BucketIds, VocabularyIds
+from bundle.format.manifest import BucketIds, Cast, VocabularyIds
 from export.graphs.loading import tf
 from export.tensorflow_models.graph.input_paths import Values
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 from export.tensorflow_models.id_rules.rules import find_ids
-from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, trace
+from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, texts, trace
 
 Change = Callable[[Any], Any]
 
@@ -108,3 +108,26 @@ def test_keys_outside_a_vocabulary_are_spread_by_their_remainders(
     assert isinstance(rule, VocabularyIds)
     assert (rule.first_row, resolved.keys) == (6, ((10, 20, 30),))
     assert (rule.oov_buckets, rule.oov_first_row, rule.oov_hash) == (4, first_row, "modulo")
+
+
+@pytest.mark.parametrize(
+    ("change", "rows", "cast"),
+    [
+        (lambda features: features["x"], None, None),
+        (lambda features: tf.cast(features["x"], tf.int32), None, Cast(of="int64", to="int32")),
+        (lambda features: tf.cast(features["x"], tf.int32), 50, None),
+    ],
+)
+def test_integers_that_another_rule_takes_are_cast_and_rows_are_not(
+    change: Change, rows: int | None, cast: Cast | None
+) -> None:
+    resolved = found(change, rows, x=ids())
+    assert isinstance(resolved, ResolvedIds)
+    assert (resolved.source.name, resolved.rule, resolved.cast) == ("x", None, cast)
+
+
+@pytest.mark.parametrize("rows", [None, 50])
+def test_strings_are_resolved_unchanged(rows: int | None) -> None:
+    resolved = found(lambda features: features["x"], rows, x=texts())
+    assert isinstance(resolved, ResolvedIds)
+    assert (resolved.source.name, resolved.rule, resolved.cast) == ("x", None, None)
