@@ -6,14 +6,14 @@ finds lookups, rules of ids and towers as in any other model.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Inventory, Statements
+from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, NotConvertible
 from export.front_end.interface import PartitionedModel
@@ -21,6 +21,7 @@ from export.graphs.functions import fill
 from export.jax_models.functions import JaxFunctions, build_functions
 from export.jax_models.parameters import StoredParameters
 from export.jax_models.reference import JaxReference
+from export.jax_models.specified_tables import SpecifiedTables
 from export.recipe.schema import ExportJob
 from export.tables.dumped import vectors_key
 from export.tensorflow_models.model.tables import check_shape
@@ -70,13 +71,21 @@ class JaxModel:
     def find_tables(self) -> Inventory:
         """See OriginalModel.find_tables."""
         layout = self.job.checkpoint.layout
-        layouts = {} if layout is None else read_layouts(self.base / layout)
+        layouts = {} if layout is None else dict(read_layouts(self.base / layout))
+        specified = self._specified(layouts)
         named = {}
         for name, facts in self.traced.spec.tables.items():
             part = self.job.tables.get(name)
             stated = vectors_key(self.checkpoint, name) or (part.key if part is not None else None)
-            if stated or name not in layouts:
-                named[name] = stated or self._stored_table(name, facts.config_name)
+            if stated:
+                named[name] = stated
+            elif specified is not None and facts.config_name in specified.specs.tables:
+                if not specified.is_found(facts.config_name):
+                    layouts[name] = specified.in_stack(facts.config_name)
+                elif name != facts.config_name:
+                    named[name] = facts.config_name
+            elif name not in layouts:
+                named[name] = self._stored_table(name, facts.config_name)
         mod = tuple(sorted(name for name, part in self.job.tables.items() if part.mod))
         inventory = recognise(self.checkpoint, Statements(named, mod, layouts))
         for name, facts in self.traced.spec.tables.items():
@@ -120,6 +129,10 @@ class JaxModel:
     def _stored(self) -> StoredParameters:
         root: JaxFunctions = self.traced.root
         return StoredParameters(root, self.checkpoint, self.job.checkpoint.object_path)
+
+    def _specified(self, layouts: Mapping[str, StatedTable]) -> SpecifiedTables | None:
+        specs = self.traced.root.specs
+        return None if specs is None else SpecifiedTables(specs, self.checkpoint, dict(layouts))
 
     def _stored_table(self, name: str, path: str) -> str:
         """Returns the key of a table; the name that it is recognised by where it is in a stack."""

@@ -8,7 +8,9 @@ from typing import Any
 
 from export.errors import NotConvertible, UsageError
 from export.graphs.loading import tf
+from export.jax_models.activations import Activations, plan_activations
 from export.jax_models.evaluation import Evaluator
+from export.jax_models.feature_specs import FeatureSpecs, read_feature_specs
 from export.jax_models.loading import jax, load_jax
 from export.jax_models.tracing import BATCH, trace
 from export.jax_models.values import Parameter, Value
@@ -20,7 +22,8 @@ from export.tensorflow_models.model.keras_variables import SAVE_WITH_NAMES
 
 _EXPECTED = (
     "a factory of a model in JAX returns `shapes, {name: function}`: the shapes of its parameters, "
-    "as jax.eval_shape gives them, and functions of (parameters, inputs)"
+    "as jax.eval_shape gives them, and functions of (parameters, inputs); and, where functions "
+    "take activations, `feature_specs` as a third"
 )
 
 
@@ -32,11 +35,21 @@ class JaxFunctions:
       leaves: the same by path, such as `params/users/embedding`.
       functions: by the name that a tower's `call` has; "" where there is only one.
       variables: by the path of the parameter; keys of random numbers have none.
+      specs: of the features whose activations the functions take; None: they look up themselves.
+      activations: how these features are looked up.
     """
 
-    def __init__(self, parameters: Any, functions: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(
+        self,
+        parameters: Any,
+        functions: Mapping[str, Callable[..., Any]],
+        specs: FeatureSpecs | None = None,
+        activations: Activations | None = None,
+    ) -> None:
         self.parameters = parameters
         self.functions = dict(functions)
+        self.specs = specs
+        self.activations = activations or Activations()
         paths, _ = jax.tree.flatten_with_path(parameters)
         self.leaves = {path_of(path): leaf for path, leaf in paths}
         self.variables = {
@@ -70,12 +83,9 @@ class _Call:
 
     def _evaluate(self, inputs: dict[str, Any]) -> Any:
         model = self._model
-        for name, tensor in inputs.items():
-            if not tf.is_tensor(tensor) or isinstance(tensor, tf.RaggedTensor | tf.SparseTensor):
-                raise NotConvertible(
-                    f"input {name!r} is {type(tensor).__name__}, and a function of JAX takes "
-                    f'arrays: write inputs.{name}.kind = "dense" with a shape, and pad it'
-                )
+        for name in model.activations.others(inputs):
+            _check_array(name, inputs[name], model.specs)
+        inputs = model.activations.looked_up(inputs)
         function = model.functions[self._name]
         traced = trace(function, model.parameters, inputs, name_of_call(self._name))
         arguments: list[Value] = [
@@ -93,12 +103,25 @@ class _Call:
         return jax.tree.unflatten(traced.structure, results)
 
 
+def _check_array(name: str, tensor: Any, specs: FeatureSpecs | None) -> None:
+    if isinstance(tensor, tf.Tensor):
+        return
+    known = "" if specs is None else f" (it has {', '.join(sorted(specs.table_of))})"
+    raise NotConvertible(
+        f"input {name!r} is {type(tensor).__name__}, and a function of JAX takes arrays: write "
+        f'inputs.{name}.kind = "dense" with a shape, and pad it; or, where the function takes an '
+        f"activation, let the factory return its specification among feature_specs{known}"
+    )
+
+
 def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
     """Returns what the recipe's factory returns.
 
     Raises:
-      UsageError: there is no such factory, or no function that a tower calls.
-      NotConvertible: it raises, or returns something else.
+      UsageError: there is no such factory, no function that a tower calls, or no input that its
+        feature specifications describe.
+      NotConvertible: it raises, or returns something else; or its feature specifications are
+        wrong, or contradict the recipe.
     """
     load_jax()
     reference = job.code.factory
@@ -109,12 +132,12 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
             "names of its variables (RecML's KerasTrainer, for one, saves lists): "
             f"{SAVE_WITH_NAMES}"
         )
-    if not isinstance(made, tuple) or len(made) != 2:
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise NotConvertible(
             f"factory {reference} returned a {type(made).__name__}, and the checkpoint is Orbax's, "
             f"which JAX wrote; {_EXPECTED}"
         )
-    parameters, functions = made
+    parameters, functions, *more = made
     if callable(functions):
         functions = {"": functions}
     _check_parameters(reference, parameters)
@@ -130,7 +153,10 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
                 f"towers.{name}.call is {part.call!r}; factory {reference} returned the functions "
                 f"{known}"
             )
-    return JaxFunctions(parameters, functions)
+    if not more:
+        return JaxFunctions(parameters, functions)
+    specs = read_feature_specs(more[0])
+    return JaxFunctions(parameters, functions, specs, plan_activations(specs, job.inputs))
 
 
 def _check_parameters(reference: str, parameters: Any) -> None:

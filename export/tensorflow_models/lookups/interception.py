@@ -20,6 +20,7 @@ from export.tensorflow_models.lookups.padded_ids import PaddedIds, intercept_ave
 from export.tensorflow_models.lookups.ragged import intercept_ragged
 from export.tensorflow_models.lookups.records import Answer, Lookup, MakeTable
 from export.tensorflow_models.lookups.sparse import intercept_sparse
+from export.tensorflow_models.lookups.specified import intercept_specified
 
 
 @contextlib.contextmanager
@@ -50,6 +51,7 @@ def lookups_intercepted(
         intercept_keras_rs(hooks, answer)
         intercept_encodings(hooks, answer)
         intercept_columns(hooks, answer, lengths)
+        intercept_specified(hooks, answer)
         yield
 
 

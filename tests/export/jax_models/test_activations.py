@@ -1,0 +1,106 @@
+"""Specified features among the inputs of a recipe: what contradicts them is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.errors import ExportError
+from export.jobs import bundle_job
+from export.recipe.schema import ExportJob
+from export.recipe.settings import ExportSettings
+from tests.models import sparsecore_ranker as ranker
+
+pytest.importorskip("jax")
+
+MORE = """
+
+def build_without_specs():
+    return shapes(), {"score": score}
+
+
+def build_with_one_spec():
+    return shapes(), {"score": score}, {"user": feature_specs()["user"]}
+
+
+def build_for_renamed():
+    return shapes(), {"score": score}, {"users": {"table_spec": TABLES["users"]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("activations")
+    ranker.write(made, more=MORE)
+    return made
+
+
+def refused(
+    folder: Path, inputs: dict[str, Any] | None = None, without: str = "", **changes: Any
+) -> str:
+    page = ranker.recipe(**changes)
+    page["inputs"] = {**page["inputs"], **(inputs or {})}
+    page["inputs"].pop(without, None)
+    page["features"] = {}
+    with pytest.raises(ExportError) as caught:
+        bundle_job.prepare(ExportJob.model_validate(page), folder, ExportSettings())
+    return str(caught.value)
+
+
+def test_dense_ids_of_a_bag_are_refused(folder: Path) -> None:
+    message = refused(folder, {"liked": {"dtype": "int32", "shape": [4]}})
+    assert "input 'liked' has [4] ids in each example" in message
+    assert 'inputs.liked.kind = "ragged"' in message
+
+
+def test_numbers_in_place_of_ids_are_refused(folder: Path) -> None:
+    message = refused(folder, {"user": {"dtype": "float32"}})
+    assert "input 'user' is float32" in message
+    assert 'inputs.user.dtype = "int32"' in message
+
+
+def test_weights_of_another_kind_are_refused(folder: Path) -> None:
+    sparse = {"dtype": "float32", "kind": "sparse", "weights_for": "tags"}
+    message = refused(folder, {"tag_weights": sparse})
+    assert (
+        "input 'tag_weights' is sparse and holds the weights of 'tags', which is ragged" in message
+    )
+
+
+def test_input_of_weights_with_the_name_of_a_feature_is_refused(folder: Path) -> None:
+    weights = {"dtype": "int32", "kind": "ragged", "weights_for": "tags"}
+    message = refused(folder, {"liked": weights}, without="tag_weights")
+    assert "input 'liked' has the name of a feature specification" in message
+
+
+def test_tower_without_the_weights_of_its_ids_is_refused(folder: Path) -> None:
+    tower = {
+        **ranker.recipe()["towers"]["ranking"],
+        "inputs": ["user", "movie", "liked", "genres", "tags", "dense"],
+    }
+    message = refused(folder, towers={"ranking": tower})
+    assert "takes input 'tags' and not its weights, 'tag_weights'" in message
+
+
+def test_ids_without_a_specification_are_refused(folder: Path) -> None:
+    message = refused(folder, code={"factory": "model.py:build_with_one_spec"})
+    assert "input 'liked' is RaggedTensor" in message
+    assert "feature_specs (it has user)" in message
+
+
+def test_ids_of_a_model_without_specifications_are_refused(folder: Path) -> None:
+    message = refused(folder, code={"factory": "model.py:build_without_specs"})
+    assert "let the factory return its specification among feature_specs" in message
+
+
+def test_specifications_that_no_input_has_the_name_of_are_refused(folder: Path) -> None:
+    message = refused(folder, code={"factory": "model.py:build_for_renamed"})
+    assert "no input has the name of a specified feature (users)" in message
+
+
+def test_feature_that_the_function_takes_and_the_recipe_lacks_is_named(folder: Path) -> None:
+    message = refused(folder, without="liked")
+    assert "KeyError" in message
+    assert "'liked'" in message
