@@ -92,7 +92,9 @@ class Run:
             plan: ExportPlan = plan_tables(
                 opened, inventory, stage.directory, writing={name: Writing(10)}
             )
-            (table,) = copy_tables(plan, stage, SETTINGS, lambda _: None).values()
+            moved: list[int] = []
+            (table,) = copy_tables(plan, stage, SETTINGS, moved.append).values()
+            self.moved_bytes = sum(moved)
             reader = TableReader(stage.directory, table)
             self.rows = reader.gather(np.arange(table.rows))
             reader.close()
@@ -139,6 +141,7 @@ def test_checkpoint_that_was_moved_is_not_copied_again(tmp_path: Path, name: str
     shutil.rmtree(tmp_path / "a")
     second = Run(tmp_path / "b" / checkpoint.relative_to(tmp_path / "a"), tmp_path / "out")
     assert second.files == first.files
+    assert first.moved_bytes == second.moved_bytes == BEFORE.nbytes  # as its progress tells
     np.testing.assert_array_equal(second.rows, BEFORE)
 
 

@@ -81,10 +81,10 @@ def test_int8_rows_are_nearest_to_their_scale(source: str, dim: int) -> None:
 
 
 def test_int8_row_too_small_for_a_scale_becomes_zeros() -> None:
-    values = np.array([[1e-44, 0], [1e-36, -1e-37], [0, 0], [1, -2]], np.float32)
+    values = np.array([[1e-44, 0], [1e-36, -1e-37], [0, 0], [127, -9], [1, -2]], np.float32)
     stored, scales, error = converted(values, "float32", "int8")
-    assert stored.tolist() == [[0, 0], [0, 0], [0, 0], [64, -127]]
-    assert scales.tolist() == [0, 0, 0, np.float32(2) / np.float32(127)]
+    assert stored.tolist() == [[0, 0], [0, 0], [0, 0], [127, -9], [64, -127]]
+    assert scales.tolist() == [0, 0, 0, 1, np.float32(2) / np.float32(127)]
     assert error.cosine_min == 0
 
 

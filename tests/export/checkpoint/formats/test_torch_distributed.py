@@ -31,7 +31,10 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a checkpoint of one part, whose storage info has other values."""
+    """Writes a checkpoint of one part, whose storage info has other values.
+
+    `lost` is the dtype of one more tensor, of which the metadata do not say where it lies.
+    """
     for module in (*PACKAGES, METADATA, FILESYSTEM):
         monkeypatch.setitem(sys.modules, module, ModuleType(module))
     made: dict[str, type] = {}
@@ -44,16 +47,22 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         vars(instance).update(attributes)
         return instance
 
-    def write_metadata(**changed: Any) -> Path:
+    def write_metadata(lost: str = "", **changed: Any) -> Path:
         # The class pickles a tuple that begins with the dtype, under the attribute `state` here.
-        properties = new("TensorProperties", state=("torch.float32", "torch.strided"))
         chunk = new("ChunkStorageMetadata", offsets=(0, 0), sizes=(4, 2))
-        tensor = new("TensorStorageMetadata", properties=properties, size=(4, 2), chunks=[chunk])
+        tensors = {}
+        for name, dtype in {"t": "torch.float32", "lost": lost}.items():
+            if not dtype:
+                continue
+            properties = new("TensorProperties", state=(dtype, "torch.strided"))
+            tensors[name] = new(
+                "TensorStorageMetadata", properties=properties, size=(4, 2), chunks=[chunk]
+            )
         index = new("MetadataIndex", fqn="t", offset=(0, 0), index=0)
         info = {"relative_path": "__0_0.distcp", "offset": 0, "length": 32} | changed
         metadata = new(
             "Metadata",
-            state_dict_metadata={"t": tensor},
+            state_dict_metadata=tensors,
             storage_data={index: new("_StorageInfo", **info)},
         )
         (tmp_path / "c").mkdir()
@@ -72,6 +81,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         ({"relative_path": "__1_0.distcp"}, "__1_0.distcp is missing"),
         ({"offset": -1}, "-1 stands where a size was expected"),
         ({"length": 33}, "is cut short"),
+        ({"lost": "torch.float32"}, r"does not say where 1 parts lie, one of 'lost'"),
+        # A tensor of values that no table holds is not read.
+        ({"lost": "torch.complex64"}, "cannot be read: File is not a zip file"),
         ({}, "cannot be read: File is not a zip file"),
     ],
 )

@@ -46,8 +46,19 @@ def test_narrowed_function_takes_a_tensor_inside_the_graph() -> None:
 
 def test_narrowed_function_that_reads_a_mutable_table_is_rejected() -> None:
     table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
-    traced = trace(lambda features: {"score": table.lookup(features["x"])}, x=ids())
-    with pytest.raises(NotConvertible, match="tower 'tower' reads a resource that is not a var"):
+
+    def call(features: Any) -> dict[str, Any]:
+        doubled = features["x"] * 2
+        found = table.lookup(doubled)
+        return {"score": found + 1.0}
+
+    traced = trace(call, x=ids())
+    line = call.__code__.co_firstlineno + 2
+    told = (
+        r"tower 'tower' reads a resource that is not a variable \(a mutable hash table\?\) "
+        rf"\(test_pruning\.py:{line}\)"
+    )
+    with pytest.raises(NotConvertible, match=told):
         narrowed("tower", traced.function, [traced.inputs["x"]], traced.results)
 
 

@@ -1,0 +1,60 @@
+"""The line below the tables of a plan: what moves, what stays, and what that takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.reader import open_checkpoint
+from export.cli.inspect import plan_table
+from export.tables.plan import Writing, plan_tables
+from tests.export.checkpoint.tensor_bundles import write_bundle
+
+
+def zeros(rows: int) -> np.ndarray[Any, Any]:
+    return np.zeros((rows, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("writing", "slots", "total"),
+    [
+        (
+            {},
+            False,
+            "1.6 KiB read, 1.6 KiB written, 2 files, 2 tasks on 2 workers with at most "
+            "260.0 MiB of memory",
+        ),
+        (
+            {"user": Writing(5, streamed=True)},
+            True,
+            "1.6 KiB read, 1.6 KiB written (at most 608 B on the local disk at a time), 21 files, "
+            "21 tasks on 2 workers with at most 260.0 MiB of memory; 1.6 KiB of slot variables "
+            "left out",
+        ),
+        (
+            {"user": Writing(link=True)},
+            False,
+            "48 B read, 48 B written, 1.6 KiB linked, 2 files, 1 task on 2 workers with at most "
+            "130.0 MiB of memory",
+        ),
+    ],
+)
+def test_plan_table_ends_with_its_totals(
+    tmp_path: Path, writing: dict[str, Writing], slots: bool, total: str
+) -> None:
+    variables = {"user/embeddings": zeros(100), "city/embeddings": zeros(3)}
+    if slots:
+        variables["user/embeddings/Adagrad"] = zeros(100)
+    write_bundle(tmp_path / "c", variables)
+    checkpoint = open_checkpoint(tmp_path / "c")
+    inventory = recognise(checkpoint)
+    plan = plan_tables(checkpoint, inventory, tmp_path / "out", writing=writing, workers=2)
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(plan_table(plan, ["seen"]))
+    assert shown.get().splitlines()[-2:] == ["note: seen", total]
