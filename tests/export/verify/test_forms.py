@@ -38,6 +38,15 @@ class Network:
         self.batches.append(len(result))
         return {self.output: result}
 
+    def buffers(self, _n: int) -> Mapping[str, Array]:
+        return {}
+
+    def prepare_thread(self) -> None:
+        """Needs nothing of its own for a thread."""
+
+    def release_thread(self) -> None:
+        """Has nothing to leave."""
+
 
 def part(per: Any, takes: list[str], network: Network) -> OpenForm:
     inputs = tuple(
