@@ -9,7 +9,13 @@ from typing import Any
 
 from export.errors import NotConvertible
 
-TESTED = {"tensorflow": "2.20", "tf-keras": "2.20", "keras": "3.15", "keras-rs": "0.4"}
+TESTED = {
+    "tensorflow": "2.20",
+    "tf-keras": "2.20",
+    "keras": "3.15",
+    "keras-rs": "0.4",
+    "jax-tpu-embedding": "0.1",
+}
 """Releases that the exporter's tests run with. It relies on internals of these libraries: a release
 that moved one of them is rejected where it is needed, and any other release is a note.
 """

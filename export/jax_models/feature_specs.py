@@ -104,7 +104,7 @@ def read_feature_specs(tree: Any) -> FeatureSpecs:
         if first != table:
             raise NotConvertible(
                 f"{first_where} and {where} describe table {table.name!r} differently: "
-                f"{_differences(first, table)}; let both have the same table_spec"
+                f"{differences(first, table)}; let both have the same table_spec"
             )
         _check_output(spec, table, where)
         table_of[feature] = table
@@ -116,14 +116,21 @@ def read_feature_specs(tree: Any) -> FeatureSpecs:
     return FeatureSpecs(tree, table_of)
 
 
+def differences(first: SpecifiedTable, second: SpecifiedTable) -> str:
+    """Returns what two descriptions of a table differ in, as part of a sentence; "" if nothing."""
+    named = (
+        ("its name", first.name, second.name),
+        ("vocabulary_size", first.rows, second.rows),
+        ("embedding_dim", first.dim, second.dim),
+        ("combiner", first.combiner, second.combiner),
+        ("the place in its stack", first.place, second.place),
+    )
+    return ", ".join(f"{what} {one!r} and {two!r}" for what, one, two in named if one != two)
+
+
 def is_spec(node: Any) -> bool:
     """Returns whether a node of a tree is a specification, and not a branch."""
     return "table_spec" in node if isinstance(node, Mapping) else hasattr(node, "table_spec")
-
-
-def name_of_spec(spec: Any) -> str:
-    """Returns the name of a feature specification that is an object."""
-    return str(spec.name)
 
 
 def _leaves(node: Any, where: str, key: str) -> Iterator[tuple[str, str, Any]]:
@@ -214,16 +221,6 @@ def _check_output(spec: Any, table: SpecifiedTable, where: str) -> None:
             f"{where}.output_shape is {sizes}, and table {table.name!r} has "
             f"embedding_dim={table.dim}; let both be the same"
         )
-
-
-def _differences(first: SpecifiedTable, second: SpecifiedTable) -> str:
-    named = (
-        ("vocabulary_size", first.rows, second.rows),
-        ("embedding_dim", first.dim, second.dim),
-        ("combiner", first.combiner, second.combiner),
-        ("the place in its stack", first.place, second.place),
-    )
-    return ", ".join(f"{what} {one!r} and {two!r}" for what, one, two in named if one != two)
 
 
 def _field(holder: Any, name: str, where: str) -> Any:

@@ -12,6 +12,7 @@ from export.jax_models.activations import Activations, plan_activations
 from export.jax_models.evaluation import Evaluator
 from export.jax_models.feature_specs import FeatureSpecs, read_feature_specs
 from export.jax_models.loading import jax, load_jax
+from export.jax_models.sparsecore_layers import build_with_layers, layers_given
 from export.jax_models.tracing import BATCH, trace
 from export.jax_models.values import Parameter, Value
 from export.recipe.schema import ExportJob, name_of_call
@@ -64,6 +65,15 @@ class JaxFunctions:
             raise AttributeError(name)
         return _Call(self, name)
 
+    def function(self, name: str) -> Callable[[Any, Any], Any]:
+        """Returns a function as it is traced: `SparseCoreEmbed` returns activations in it."""
+
+        def traced(parameters: Any, inputs: Mapping[str, Any]) -> Any:
+            with layers_given(self.specs, inputs):
+                return self.functions[name](parameters, inputs)
+
+        return traced
+
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """Evaluates the only function."""
         return _Call(self, "")(inputs)
@@ -86,7 +96,7 @@ class _Call:
         for name in model.activations.others(inputs):
             _check_array(name, inputs[name], model.specs)
         inputs = model.activations.looked_up(inputs)
-        function = model.functions[self._name]
+        function = model.function(self._name)
         traced = trace(function, model.parameters, inputs, name_of_call(self._name))
         arguments: list[Value] = [
             Parameter(model.variables[path]) if path in model.variables else Value(leaf.shape)
@@ -125,7 +135,7 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
     """
     load_jax()
     reference = job.code.factory
-    made = load_factory(reference, base)()
+    made = build_with_layers(load_factory(reference, base))
     if is_keras_3_model(made):
         raise NotConvertible(
             f"factory {reference} returned a model of Keras, and the checkpoint does not have the "

@@ -102,7 +102,7 @@ class JaxReference:
                 arguments.append(None)  # read by no tower
         arguments += [arrays[name] for name in sorted(arrays)]
         try:
-            traced = jax.jit(functions.functions[path]).trace(functions.parameters, arrays)
+            traced = jax.jit(functions.function(path)).trace(functions.parameters, arrays)
             jaxpr = _used(traced.jaxpr.jaxpr)
             found = _run(jaxpr, traced.jaxpr.consts, arguments)
         except ExportError:
